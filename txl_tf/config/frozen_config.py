@@ -1,0 +1,118 @@
+"""The base of all configurations: frozen, validated, JSON in and out."""
+
+import dataclasses
+import types
+import typing
+from typing import Any, Self
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FrozenConfig:
+    """A frozen dataclass that checks its own values.
+
+    A subclass lists its fields with plain types (int, float, bool, str, a
+    tuple of those, another configuration, or one of them and `None`) and
+    overrides `validate` for what types cannot say.
+    """
+
+    def __post_init__(self) -> None:
+        hints = typing.get_type_hints(type(self))
+        for field in dataclasses.fields(self):
+            value = _coerced(getattr(self, field.name), hints[field.name])
+            if not _has_type(value, hints[field.name]):
+                expected = getattr(hints[field.name], "__name__", hints[field.name])
+                raise ValueError(
+                    f"`{field.name}` must be {expected}. "
+                    f"Received: {field.name}={value!r} of type {type(value).__name__}"
+                )
+            object.__setattr__(self, field.name, value)
+        self.validate()
+
+    def validate(self) -> None:
+        """Checks the values against each other.
+
+        Raises:
+            ValueError: If a value is out of its range.
+        """
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the configuration as plain JSON types."""
+        return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Builds a configuration from plain JSON types.
+
+        Args:
+            values: dict. What `to_dict` returns; fields may be left out.
+
+        Returns:
+            The configuration.
+
+        Raises:
+            ValueError: If a key is unknown or a value is not valid.
+        """
+        hints = typing.get_type_hints(cls)
+        unknown = sorted(set(values) - set(hints))
+        if unknown:
+            raise ValueError(
+                f"Unknown keys for `{cls.__name__}`; known keys are "
+                f"{', '.join(sorted(hints))}. Received: {', '.join(unknown)}"
+            )
+        try:
+            return cls(**{name: _built(value, hints[name]) for name, value in values.items()})
+        except TypeError as error:
+            raise ValueError(f"`{cls.__name__}`: {error}. Received: {values}") from error
+
+    def replace(self, **changes: Any) -> Self:
+        """Returns a copy with the named fields changed, checked again."""
+        return dataclasses.replace(self, **changes)
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return typing.get_args(hint)
+    return (hint,)
+
+
+def _coerced(value: Any, hint: Any) -> Any:
+    """JSON knows no tuples and writes 1.0 as 1; both are meant, not mistaken."""
+    options = _alternatives(hint)
+    if isinstance(value, list) and any(typing.get_origin(option) is tuple for option in options):
+        return tuple(value)
+    if float in options and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    return value
+
+
+def _has_type(value: Any, hint: Any) -> bool:
+    for option in _alternatives(hint):
+        if typing.get_origin(option) is tuple:
+            item = typing.get_args(option)[0]
+            if isinstance(value, tuple) and all(_has_type(each, item) for each in value):
+                return True
+        elif typing.get_origin(option) is typing.Literal:
+            if value in typing.get_args(option):
+                return True
+        elif isinstance(value, bool):
+            if option is bool:
+                return True
+        elif isinstance(value, option):
+            return True
+    return False
+
+
+def _built(value: Any, hint: Any) -> Any:
+    for option in _alternatives(hint):
+        is_config = isinstance(option, type) and issubclass(option, FrozenConfig)
+        if is_config and isinstance(value, dict):
+            return option.from_dict(value)
+    return value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, FrozenConfig):
+        return value.to_dict()
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value

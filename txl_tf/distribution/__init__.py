@@ -1,0 +1,1 @@
+"""Where the training runs: strategies and what each replica keeps."""

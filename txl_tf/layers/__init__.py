@@ -1,0 +1,1 @@
+"""The layers of Transformer-XL, for Keras 3."""

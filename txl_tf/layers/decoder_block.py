@@ -1,0 +1,269 @@
+"""One decoder block of Transformer-XL, with or without a memory of its own.
+
+Shape letters used in this module:
+  B rows, T segment length, M memory length, K = M + T key length,
+  D hidden width, F inner width, N heads, H head width.
+"""
+
+import keras
+from keras import ops
+
+from txl_tf import functional
+from txl_tf.layers.feed_forward import FeedForward
+from txl_tf.layers.relative_attention import RelativeAttention
+from txl_tf.layers.seeded_dropout import SeededDropout
+
+
+@keras.saving.register_keras_serializable(package="txl_tf")
+class DecoderBlock(keras.layers.Layer):
+    """Relative attention over segment and memory, then a feed-forward layer.
+
+    Both are followed by dropout, the residual and layer normalisation (post
+    norm), as in Dai et al. (2019), Section 3.3.
+
+    Memory comes in two ways. Without `stateful`, it is a call argument and the
+    caller keeps what the next segment needs (`functional.next_memory` of this
+    block's inputs). With `stateful=True` the block keeps it in variables of
+    its own, in the manner of `keras.layers.RNN`: the batch size is fixed, each
+    call continues where the last one stopped, `reset_state` forgets. Row `r`
+    of a batch must then continue row `r` of the batch before.
+
+    Args:
+        num_heads: int. Number of attention heads `N`.
+        head_dim: int. Width `H` of one head.
+        intermediate_dim: int. Inner width `F`.
+        dropout: float in `[0, 1)`. Rate on both results and the inner
+            activations.
+        attention_dropout: float in `[0, 1)`. Rate on attention probabilities.
+        own_biases: bool. See `RelativeAttention`.
+        layer_norm_epsilon: float. Added to the variance.
+        kernel_initializer: initializer of all kernels. Defaults to a normal
+            distribution of stddev 0.02.
+        stateful: bool. Whether the block owns its memory.
+        memory_length: int. `M`; only a stateful block needs it.
+        clamp_length: optional int. Larger distances share one encoding; only
+            for calls without `position_encoding`.
+        same_length: bool. Whether every query sees equally many positions;
+            only for calls without `attention_mask`.
+        **kwargs: other keyword arguments passed to `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: float tensor `(B, T, D)`. The current segment.
+        position_encoding: optional float tensor `(K, D)`; row `j` encodes the
+            distance `K - 1 - j`. Sinusoids by default.
+        memory: optional float tensor `(B, M, D)`: this block's inputs for the
+            `M` tokens before. Not for a stateful block.
+        attention_mask: optional boolean tensor that broadcasts to `(B, N, T, K)`, True
+            where attention is allowed. Causal by default, and without the
+            unfilled part of a block's own memory.
+        content_bias: float tensor `(N, H)`, without `own_biases`.
+        position_bias: float tensor `(N, H)`, without `own_biases`.
+        dropout_seed: optional int32 tensor `(2,)`.
+        training: bool. Whether dropout is active.
+
+    Returns:
+        Float tensor `(B, T, D)`.
+
+    Raises:
+        ValueError: If a stateful block is given a memory, or is built without
+            a fixed batch size.
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        head_dim,
+        intermediate_dim,
+        dropout=0.0,
+        attention_dropout=0.0,
+        own_biases=True,
+        layer_norm_epsilon=1e-12,
+        kernel_initializer=None,
+        stateful=False,
+        memory_length=0,
+        clamp_length=None,
+        same_length=False,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.num_heads = num_heads
+        self.head_dim = head_dim
+        self.intermediate_dim = intermediate_dim
+        self.dropout = dropout
+        self.attention_dropout = attention_dropout
+        self.own_biases = own_biases
+        self.layer_norm_epsilon = layer_norm_epsilon
+        if kernel_initializer is None:
+            kernel_initializer = keras.initializers.RandomNormal(stddev=0.02)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.stateful = stateful
+        self.memory_length = memory_length
+        self.clamp_length = clamp_length
+        self.same_length = same_length
+
+        common = {"dtype": self.dtype_policy}
+        self.attention = RelativeAttention(
+            num_heads,
+            head_dim,
+            dropout=attention_dropout,
+            own_biases=own_biases,
+            kernel_initializer=self.kernel_initializer.clone(),
+            name="attention",
+            **common,
+        )
+        self.attention_dropout_layer = SeededDropout(dropout, name="attention_dropout", **common)
+        self.attention_norm = keras.layers.LayerNormalization(
+            epsilon=layer_norm_epsilon, name="attention_norm", **common
+        )
+        self.feed_forward = FeedForward(
+            intermediate_dim,
+            dropout=dropout,
+            kernel_initializer=self.kernel_initializer.clone(),
+            name="feed_forward",
+            **common,
+        )
+        self.feed_forward_dropout = SeededDropout(dropout, name="feed_forward_dropout", **common)
+        self.feed_forward_norm = keras.layers.LayerNormalization(
+            epsilon=layer_norm_epsilon, name="feed_forward_norm", **common
+        )
+
+    def build(
+        self,
+        inputs_shape,
+        position_encoding_shape=None,
+        memory_shape=None,
+        attention_mask_shape=None,
+        content_bias_shape=None,
+        position_bias_shape=None,
+        dropout_seed_shape=None,
+    ):
+        batch_size, _, hidden_dim = inputs_shape
+        self.attention.build(inputs_shape)
+        self.attention_norm.build((None, None, hidden_dim))
+        self.feed_forward.build(inputs_shape)
+        self.feed_forward_norm.build((None, None, hidden_dim))
+        if self.stateful:
+            if batch_size is None:
+                raise ValueError(
+                    "A block with `stateful=True` needs a fixed batch size, as given by "
+                    f"`keras.Input(batch_shape=...)`. Received: inputs_shape={inputs_shape}"
+                )
+            self.memory = self.add_weight(
+                shape=(batch_size, self.memory_length, hidden_dim),
+                initializer="zeros",
+                trainable=False,
+                name="memory",
+            )
+            self.valid_length = self.add_weight(
+                shape=(batch_size,),
+                initializer="zeros",
+                dtype="int32",
+                trainable=False,
+                name="valid_length",
+            )
+
+    def call(
+        self,
+        inputs,
+        position_encoding=None,
+        memory=None,
+        attention_mask=None,
+        content_bias=None,
+        position_bias=None,
+        dropout_seed=None,
+        training=False,
+    ):
+        valid_length = None
+        if self.stateful:
+            if memory is not None:
+                raise ValueError(
+                    f"A block with `stateful=True` keeps its own memory. Received: memory={memory}"
+                )
+            memory = ops.convert_to_tensor(self.memory)
+            valid_length = ops.convert_to_tensor(self.valid_length)
+        memory_length = 0 if memory is None else memory.shape[1]
+        segment_length = ops.shape(inputs)[1]
+        if position_encoding is None:
+            position_encoding = functional.relative_positional_encoding(
+                memory_length + segment_length,
+                inputs.shape[-1],
+                self.clamp_length,
+                dtype=inputs.dtype,
+            )
+        if attention_mask is None:
+            attention_mask = functional.causal_memory_mask(
+                segment_length, memory_length, valid_length, self.same_length
+            )
+        outputs = self._transform(
+            inputs,
+            dropout_seed,
+            training,
+            position_encoding=position_encoding,
+            memory=memory,
+            attention_mask=attention_mask,
+            content_bias=content_bias,
+            position_bias=position_bias,
+        )
+        if self.stateful:
+            self._remember(inputs, memory, valid_length)
+        return outputs
+
+    def _transform(self, inputs, seed, training, **attention_arguments):
+        attended = self.attention(
+            inputs,
+            dropout_seed=functional.fold_seed(seed, 0),
+            training=training,
+            **attention_arguments,
+        )
+        attended = self.attention_dropout_layer(
+            attended, seed=functional.fold_seed(seed, 1), training=training
+        )
+        hidden = self.attention_norm(inputs + attended)  # [B, T, D]
+        transformed = self.feed_forward(
+            hidden, dropout_seed=functional.fold_seed(seed, 2), training=training
+        )
+        transformed = self.feed_forward_dropout(
+            transformed, seed=functional.fold_seed(seed, 3), training=training
+        )
+        return self.feed_forward_norm(hidden + transformed)  # [B, T, D]
+
+    def _remember(self, inputs, memory, valid_length):
+        segment_length = ops.shape(inputs)[1]
+        self.memory.assign(functional.next_memory(memory, inputs))
+        self.valid_length.assign(
+            functional.next_valid_length(valid_length, self.memory_length, segment_length)
+        )
+
+    def reset_state(self):
+        """Forgets the memory of all rows; only for a stateful block.
+
+        Raises:
+            ValueError: If the block is not stateful, or not built yet.
+        """
+        if not self.stateful or not self.built:
+            raise ValueError(
+                "Only a built block with `stateful=True` has a memory to reset. "
+                f"Received: stateful={self.stateful}, built={self.built}"
+            )
+        self.memory.assign(ops.zeros_like(self.memory))
+        self.valid_length.assign(ops.zeros_like(self.valid_length))
+
+    def compute_output_shape(self, inputs_shape, *args, **kwargs):
+        return inputs_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "head_dim": self.head_dim,
+            "intermediate_dim": self.intermediate_dim,
+            "dropout": self.dropout,
+            "attention_dropout": self.attention_dropout,
+            "own_biases": self.own_biases,
+            "layer_norm_epsilon": self.layer_norm_epsilon,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+            "stateful": self.stateful,
+            "memory_length": self.memory_length,
+            "clamp_length": self.clamp_length,
+            "same_length": self.same_length,
+        }

@@ -1,0 +1,61 @@
+"""Dropout whose mask is a function of a seed that is handed in."""
+
+import keras
+
+
+@keras.saving.register_keras_serializable(package="txl_tf")
+class SeededDropout(keras.layers.Layer):
+    """Dropout that draws from a given seed, or from its own generator.
+
+    Under `tf.distribute` Keras' own dropout draws the same mask on every
+    replica, and its hidden generator makes a repeated step differ. With a seed
+    that is folded with step and replica, masks differ by replica and repeat
+    exactly.
+
+    Args:
+        rate: float in `[0, 1)`. Fraction of the inputs set to 0; the others
+            are scaled by `1 / (1 - rate)`.
+        seed: optional int. Seed of the layer's own generator, which is used
+            where no seed is handed in, as in `fit`.
+        **kwargs: other keyword arguments passed to `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: float tensor of any shape.
+        seed: optional int32 tensor `(2,)`.
+        training: bool. Whether dropout is active.
+
+    Returns:
+        Float tensor of the shape of `inputs`.
+    """
+
+    def __init__(self, rate, seed=None, **kwargs):
+        super().__init__(**kwargs)
+        if not 0.0 <= rate < 1.0:
+            raise ValueError(f"`rate` must be in [0, 1). Received: rate={rate}")
+        self.rate = rate
+        self.seed = seed
+        if rate > 0:
+            self.seed_generator = keras.random.SeedGenerator(seed)
+        self.built = True
+
+    def call(self, inputs, seed=None, training=False):
+        if not training or self.rate == 0:
+            return inputs
+        generator = self.seed_generator if seed is None else _GivenSeed(seed)
+        return keras.random.dropout(inputs, self.rate, seed=generator)
+
+    def compute_output_shape(self, inputs_shape, seed_shape=None):
+        return inputs_shape
+
+    def get_config(self):
+        return {**super().get_config(), "rate": self.rate, "seed": self.seed}
+
+
+class _GivenSeed(keras.random.SeedGenerator):
+    """Hands the seed tensor it was given to Keras' random functions."""
+
+    def __init__(self, seed):
+        self._given = seed
+
+    def next(self, ordered=True):
+        return self._given

@@ -1,0 +1,1 @@
+"""The models: Transformer-XL and what it remembers."""

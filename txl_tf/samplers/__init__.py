@@ -1,0 +1,1 @@
+"""How generation picks the next token."""
