@@ -2,6 +2,8 @@
 
 import keras
 
+from txl_tf.given_seed import GivenSeed
+
 
 @keras.saving.register_keras_serializable(package="txl_tf")
 class SeededDropout(keras.layers.Layer):
@@ -41,7 +43,7 @@ class SeededDropout(keras.layers.Layer):
     def call(self, inputs, seed=None, training=False):
         if not training or self.rate == 0:
             return inputs
-        generator = self.seed_generator if seed is None else _GivenSeed(seed)
+        generator = self.seed_generator if seed is None else GivenSeed(seed)
         return keras.random.dropout(inputs, self.rate, seed=generator)
 
     def compute_output_shape(self, inputs_shape, seed_shape=None):
@@ -49,13 +51,3 @@ class SeededDropout(keras.layers.Layer):
 
     def get_config(self):
         return {**super().get_config(), "rate": self.rate, "seed": self.seed}
-
-
-class _GivenSeed(keras.random.SeedGenerator):
-    """Hands the seed tensor it was given to Keras' random functions."""
-
-    def __init__(self, seed):
-        self._given = seed
-
-    def next(self, ordered=True):
-        return self._given

@@ -47,7 +47,8 @@ class TiedSoftmax(keras.layers.Layer):
 
     def call(self, hidden, table):
         logits = ops.matmul(hidden, ops.transpose(ops.cast(table, self.compute_dtype)))
-        return functional.at_least_float32(logits) + self.bias  # [B, T, V]
+        logits = functional.at_least_float32(logits)
+        return logits + ops.cast(self.bias, logits.dtype)  # [B, T, V]
 
     def negative_log_likelihood(self, hidden, target_ids, table):
         """Nats per token: float32 tensor `(B, T)`."""

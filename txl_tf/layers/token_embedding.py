@@ -50,6 +50,7 @@ class TokenEmbedding(keras.layers.Layer):
         )
 
     def call(self, token_ids):
+        token_ids = ops.cast(token_ids, "int32")  # bytes are no index in TensorFlow
         embedded = ops.take(self.table, token_ids, axis=0)  # [B, T, D]
         return ops.cast(embedded, self.compute_dtype) * self.hidden_dim**0.5
 

@@ -1,0 +1,67 @@
+"""The configuration of a whole experiment, and how it is changed by name."""
+
+import dataclasses
+import json
+from typing import Any, Self
+
+from txl_tf.config.evaluation_config import EvaluationConfig
+from txl_tf.config.frozen_config import FrozenConfig
+from txl_tf.config.model_config import ModelConfig
+from txl_tf.config.optimizer_config import OptimizerConfig
+from txl_tf.config.training_config import TrainingConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExperimentConfig(FrozenConfig):
+    """Model, optimizer, training and evaluation: all but the data."""
+
+    model: ModelConfig
+    """The model."""
+    training: TrainingConfig
+    """The training run."""
+    optimizer: OptimizerConfig = OptimizerConfig()
+    """The optimizer."""
+    evaluation: EvaluationConfig = EvaluationConfig()
+    """The evaluation during and after training."""
+
+    def with_overrides(self, assignments: list[str]) -> Self:
+        """Returns a copy with values changed by dotted names.
+
+        Args:
+            assignments: list of str like `optimizer.learning_rate=1e-3`. The
+                value is JSON; what is not JSON is a string.
+
+        Returns:
+            The changed configuration.
+
+        Raises:
+            ValueError: If an assignment has no `=`, names an unknown field or
+                gives a value that is not valid.
+        """
+        values = self.to_dict()
+        for assignment in assignments:
+            name, equals, text = assignment.partition("=")
+            if not equals:
+                raise ValueError(f"An override is `section.field=value`. Received: {assignment}")
+            _assign(values, name.strip(), _parsed(text.strip()))
+        return type(self).from_dict(values)
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return {"None": None, "True": True, "False": False}.get(text, text)
+
+
+def _assign(values: dict[str, Any], dotted_name: str, value: Any) -> None:
+    *sections, field = dotted_name.split(".")
+    place = values
+    for section in sections:
+        place = place.get(section) if isinstance(place, dict) else None
+    if not isinstance(place, dict) or field not in place or isinstance(place[field], dict):
+        raise ValueError(
+            "An override names a field as `section.field`; sections are "
+            f"{', '.join(sorted(values))}. Received: {dotted_name}"
+        )
+    place[field] = value

@@ -1,0 +1,56 @@
+"""The configuration of a training run."""
+
+import dataclasses
+from typing import Literal
+
+from txl_tf.config.frozen_config import FrozenConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingConfig(FrozenConfig):
+    """How many rows and steps, how often what, and in which precision.
+
+    Raises:
+        ValueError: If a value is out of its range.
+    """
+
+    global_batch_size: int
+    """Rows of all replicas together; each replica takes an equal share."""
+    num_steps: int
+    """Steps of the whole run."""
+    steps_per_loop: int = 100
+    """Steps that run on the device before the host looks again."""
+    checkpoint_every_steps: int = 1000
+    """Steps between two checkpoints; the last step always has one."""
+    evaluate_every_steps: int | None = None
+    """Steps between evaluations of the validation split; None: only at the end."""
+    num_kept_checkpoints: int = 3
+    """How many of the newest checkpoints are kept."""
+    rotate_epochs: bool = True
+    """Whether each epoch cuts the corpus at other places, decided by the seed."""
+    seed: int = 0
+    """Decides initial weights, dropout masks and rotations."""
+    dtype_policy: Literal["float32", "mixed_bfloat16"] = "float32"
+    """Keras dtype policy of the model."""
+    jit_compile: bool = True
+    """Whether a run on a single CPU or GPU compiles the step with XLA."""
+
+    def validate(self) -> None:
+        for name in (
+            "global_batch_size",
+            "num_steps",
+            "steps_per_loop",
+            "checkpoint_every_steps",
+            "num_kept_checkpoints",
+        ):
+            if getattr(self, name) <= 0:
+                raise ValueError(
+                    f"`{name}` must be positive. Received: {name}={getattr(self, name)}"
+                )
+        if self.evaluate_every_steps is not None and self.evaluate_every_steps <= 0:
+            raise ValueError(
+                "`evaluate_every_steps` must be positive, or None. Received: "
+                f"evaluate_every_steps={self.evaluate_every_steps}"
+            )
+        if not 0 <= self.seed < 2**31:
+            raise ValueError(f"`seed` must be in [0, 2**31). Received: seed={self.seed}")

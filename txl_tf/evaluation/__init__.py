@@ -1,0 +1,1 @@
+"""Exact evaluation: every token once, sums first, one division at the end."""
