@@ -1,0 +1,150 @@
+import dataclasses
+import json
+
+import pytest
+
+from txl_tf.data.manifest import Manifest
+from txl_tf.data.shard_manifest import ShardManifest
+from txl_tf.data.split_manifest import SplitManifest
+from txl_tf.errors import DataDamagedError, InputMissingError
+
+
+def shard(index=0, count=2, **changes):
+    values = {
+        "file": f"train-{index:05d}-of-{count:05d}.tfrecord",
+        "tokens": 20,
+        "records": 2,
+        "bytes": 100,
+        "sha256": "ab" * 32,
+    }
+    return ShardManifest(**{**values, **changes})
+
+
+def split(**changes):
+    values = {
+        "name": "train",
+        "tokens": 40,
+        "bytes": 40,
+        "characters": 39,
+        "words": 5,
+        "documents": 1,
+        "shards": (shard(0), shard(1)),
+    }
+    return SplitManifest(**{**values, **changes})
+
+
+def manifest(**changes):
+    values = {
+        "format_version": 1,
+        "corpus_name": "corpus",
+        "tokenizer_kind": "bytes",
+        "tokenizer_sha256": "cd" * 32,
+        "vocabulary_size": 256,
+        "token_bytes": 1,
+        "tokens_per_record": 16,
+        "splits": (split(),),
+    }
+    return Manifest(**{**values, **changes})
+
+
+def test_a_manifest_survives_the_round_trip(tmp_path):
+    assert Manifest.from_dict(json.loads(json.dumps(manifest().to_dict()))) == manifest()
+    manifest().write(str(tmp_path))
+    assert Manifest.read(str(tmp_path)) == manifest()
+
+
+def test_the_fingerprint_is_of_what_decides_the_tokens():
+    same = [
+        manifest(corpus_name="other"),
+        manifest(splits=(split(words=6, characters=3, documents=2),)),
+    ]
+    other = [
+        manifest(tokenizer_sha256="ce" * 32),
+        manifest(token_bytes=2),
+        manifest(splits=(split(shards=(shard(0), shard(1, sha256="ac" * 32))),)),
+        manifest(splits=(split(shards=(shard(0, tokens=19), shard(1, tokens=21))),)),
+        manifest(splits=(split(shards=(shard(1, file=shard(0).file), shard(1, sha256="0" * 64))),)),
+    ]
+    assert {each.fingerprint for each in same} == {manifest().fingerprint}
+    assert len({each.fingerprint for each in [manifest(), *other]}) == len(other) + 1
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: shard(tokens=0),
+        lambda: shard(sha256="zz" * 32),
+        lambda: split(name="../up"),
+        lambda: split(tokens=41),
+        lambda: split(words=-1),
+        lambda: split(shards=(shard(0), shard(0))),
+        lambda: split(shards=(shard(1), shard(0))),
+        lambda: split(shards=(shard(0, file="../../secret"), shard(1))),
+        lambda: manifest(token_bytes=3),
+        lambda: manifest(splits=()),
+        lambda: manifest(splits=(split(), split())),
+        lambda: manifest(tokens_per_record=7),
+        lambda: manifest(format_version=2),
+        lambda: manifest().split("trian"),
+    ],
+)
+def test_wrong_values_are_refused(build):
+    with pytest.raises(ValueError, match="Received: "):
+        build()
+
+
+def test_an_unknown_split_names_the_known_ones():
+    with pytest.raises(ValueError, match="train"):
+        manifest().split("valid")
+
+
+def changed(change):
+    values = json.loads(manifest().to_json())
+    change(values)
+    return json.dumps(values).encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        (manifest().to_json()[:-20], "not JSON"),
+        (b"[1]", "not a JSON object"),
+        (changed(lambda v: v.update(format_version=2)), "version 2"),
+        (changed(lambda v: v.pop("format_version")), "version None"),
+        (changed(lambda v: v.pop("token_bytes")), "token_bytes"),
+        (changed(lambda v: v.update(more=1)), "more"),
+        (changed(lambda v: v["splits"][0].pop("words")), "words"),
+        (changed(lambda v: v["splits"][0].update(more=1)), "more"),
+        (changed(lambda v: v["splits"][0]["shards"][1].pop("sha256")), "sha256"),
+        (changed(lambda v: v["splits"][0]["shards"][1].update(more=1)), "more"),
+        (changed(lambda v: v["splits"][0].update(shards=3)), "shards"),
+        (changed(lambda v: v["splits"].append(7)), "splits"),
+        (changed(lambda v: v.update(vocabulary_size="256")), "vocabulary_size"),
+        (changed(lambda v: v["splits"][0].update(words=6)), "checksum"),
+        (changed(lambda v: v.pop("manifest_sha256")), "checksum"),
+    ],
+)
+def test_a_damaged_manifest_is_named(tmp_path, content, says):
+    path = tmp_path / "manifest.json"
+    path.write_bytes(content)
+    with pytest.raises(DataDamagedError, match=says) as caught:
+        Manifest.read(str(tmp_path))
+    assert str(path) in str(caught.value)
+    assert caught.value.exit_code == 65
+    assert len(str(caught.value).splitlines()) <= 3
+
+
+@pytest.mark.parametrize("folder", ["", "absent", "file", "file/below"])
+def test_a_missing_manifest_is_named(tmp_path, folder):
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(InputMissingError, match="manifest") as caught:
+        Manifest.read(str(tmp_path / folder))
+    assert str(tmp_path / folder / "manifest.json") in str(caught.value)
+    assert caught.value.exit_code == 66
+
+
+def test_a_manifest_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        manifest().corpus_name = "other"

@@ -1,0 +1,194 @@
+import os
+import resource
+import signal
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+
+from txl_tf.data.byte_tokenizer import ByteTokenizer
+from txl_tf.data.manifest import Manifest
+from txl_tf.data.preparation import prepare_dataset
+from txl_tf.data.prepared_dataset import PreparedDataset
+from txl_tf.data.staging_folder import StagingFolder
+from txl_tf.errors import DataDamagedError, OutputExistsError, StorageError
+
+DOCUMENTS = [b"first document\n", "caf\u00e9 \u20ac\t".encode(), b"", b"\xff\xfe x" * 200]
+
+
+def prepare(folder, splits=None, **arguments):
+    splits = splits or {"train": DOCUMENTS, "valid": [b"short"]}
+    arguments = {"tokens_per_record": 32, "shard_bytes": 200, **arguments}
+    return prepare_dataset(splits, ByteTokenizer(), str(folder), "test", **arguments)
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_counts_and_tokens_are_those_of_the_text(tmp_path):
+    done = {}
+
+    def progress(split, num_bytes):
+        done[split] = done.get(split, 0) + num_bytes
+
+    manifest = prepare(tmp_path / "out", progress=progress)
+    text = b"".join(DOCUMENTS)
+    train = manifest.split("train")
+    assert train.tokens == train.bytes == len(text)
+    # Of the 11 bytes of the second document, two continue the euro sign and one the e acute;
+    # stray bytes count as characters.
+    assert train.characters == len(text) - 3
+    assert train.words == sum(len(document.split()) for document in DOCUMENTS)
+    assert train.documents == 4
+    assert len(train.shards) > 3
+    assert done == {"train": len(text), "valid": 5}
+    dataset = PreparedDataset.open(str(tmp_path / "out"))
+    assert dataset.manifest == manifest
+    assert ByteTokenizer().decode(dataset.read_tokens("train", 0, len(text))) == text
+    assert ByteTokenizer().decode(dataset.read_tokens("valid", 0, 5)) == b"short"
+
+
+def test_pieces_of_a_document_count_as_the_whole(tmp_path):
+    text = "one two\u20acthree  four\n".encode() * 20
+    whole = prepare(tmp_path / "whole", {"train": [text]})
+    for size in (1, 3, 50):
+        pieces = [text[start : start + size] for start in range(0, len(text), size)]
+        parts = prepare(tmp_path / f"parts{size}", {"train": [pieces]})
+        assert parts == whole
+    assert whole.split("train").words == len(text.split())
+    assert whole.split("train").characters == len(text.decode())
+
+
+def test_the_same_text_gives_the_same_bytes(tmp_path):
+    prepare(tmp_path / "one")
+    prepare(tmp_path / "two")
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+
+
+def test_vocabulary_files_are_kept(tmp_path):
+    class Tokenizer(ByteTokenizer):
+        vocabulary_files = {"vocabulary.txt": b"a\nb\n"}  # noqa: RUF012
+
+    prepare_dataset({"train": [b"text"]}, Tokenizer(), str(tmp_path / "out"), "test")
+    assert (tmp_path / "out" / "vocabulary.txt").read_bytes() == b"a\nb\n"
+
+
+@pytest.mark.parametrize("kind", ["folder", "empty folder", "file", "dangling link"])
+def test_an_existing_output_is_left_alone(tmp_path, kind):
+    out = tmp_path / "out"
+    if kind == "file":
+        out.write_text("mine")
+    elif kind == "dangling link":
+        out.symlink_to("nowhere")
+    else:
+        out.mkdir()
+        if kind == "folder":
+            (out / "mine").write_text("mine")
+    before = os.lstat(out)
+    with pytest.raises(OutputExistsError, match="exists") as caught:
+        prepare(out)
+    assert caught.value.exit_code == 73
+    assert os.lstat(out) == before
+    assert os.listdir(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("splits", [{"train": []}, {"train": [b""]}, {"train": [b"x"], "test": []}])
+def test_an_empty_split_is_refused(tmp_path, splits):
+    with pytest.raises(DataDamagedError, match="is empty"):
+        prepare(tmp_path / "out", splits)
+    assert os.listdir(tmp_path) == []
+
+
+def test_no_splits_are_refused(tmp_path):
+    with pytest.raises(DataDamagedError, match="is empty"):
+        prepare_dataset({}, ByteTokenizer(), str(tmp_path / "out"), "test")
+
+
+def test_an_error_in_the_text_leaves_nothing(tmp_path):
+    def documents():
+        yield b"text" * 1000
+        raise RuntimeError("source failed")
+
+    with pytest.raises(RuntimeError, match="source failed"):
+        prepare(tmp_path / "out", {"train": documents()})
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_full_disk_is_a_storage_error_and_leaves_nothing(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, hard))
+    try:
+        with pytest.raises(StorageError) as caught:
+            prepare(tmp_path / "out", {"train": [b"x" * 2_000_000]}, shard_bytes=10_000_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert caught.value.exit_code == 74
+    assert len(str(caught.value).splitlines()) <= 3
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_parent_that_is_a_file_is_a_storage_error(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(StorageError):
+        prepare(tmp_path / "file" / "out")
+
+
+KILLED = """
+import os, signal, sys
+from txl_tf.data import ByteTokenizer, prepare_dataset
+
+def documents():
+    yield b"some text\\n" * 100
+    os.kill(os.getpid(), signal.SIGKILL)
+
+splits = {"train": [b"whole split\\n" * 50], "valid": documents()}
+prepare_dataset(splits, ByteTokenizer(), sys.argv[1], "test", tokens_per_record=32)
+"""
+
+
+def test_a_killed_run_leaves_no_output_and_is_cleaned_up(tmp_path):
+    out = tmp_path / "out"
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(out)], capture_output=True)
+    assert killed.returncode == -signal.SIGKILL
+    (left,) = os.listdir(tmp_path)
+    assert left.startswith(".out.")
+    assert "manifest.json" not in os.listdir(tmp_path / left)
+    # A folder with a similar name is somebody else's.
+    (tmp_path / ".outer.preparing-1").mkdir()
+    prepare(out)
+    assert sorted(os.listdir(tmp_path)) == [".outer.preparing-1", "out"]
+    prepare(tmp_path / "fresh")
+    assert contents(out) == contents(tmp_path / "fresh")
+
+
+def test_two_runs_for_one_output_exclude_each_other(tmp_path):
+    with StagingFolder(str(tmp_path / "out"), last_file="manifest.json") as staging:
+        with pytest.raises(OutputExistsError, match="Another process"):
+            prepare(tmp_path / "out")
+        assert os.path.isdir(staging.path)
+        prepare(tmp_path / "other")
+    prepare(tmp_path / "out")
+
+
+def test_an_output_that_appears_meanwhile_is_left_alone(tmp_path):
+    def documents():
+        yield b"text"
+        (tmp_path / "out").mkdir()
+
+    with pytest.raises(OutputExistsError):
+        prepare(tmp_path / "out", {"train": documents()})
+    assert os.listdir(tmp_path) == ["out"]
+    assert os.listdir(tmp_path / "out") == []
+
+
+def test_an_object_store_holds_the_same_bytes(tmp_path):
+    manifest = prepare(tmp_path / "local")
+    tf.io.gfile.makedirs("ram://store")
+    remote = "ram://store/out"
+    assert prepare(remote) == manifest
+    assert PreparedDataset.open(remote).fingerprint == manifest.fingerprint
+    assert Manifest.read(remote) == manifest
+    with pytest.raises(OutputExistsError):
+        prepare(remote)

@@ -1,0 +1,137 @@
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+from txl_tf.data.prepared_dataset import PreparedDataset
+from txl_tf.errors import DataDamagedError, InputMissingError
+
+
+@pytest.mark.parametrize("num_tokens", [1, 63, 64, 320, 321, 1500])
+def test_any_range_of_tokens_can_be_read(make_dataset, num_tokens):
+    dataset, tokens = make_dataset(num_tokens)
+    assert dataset.num_tokens("train") == num_tokens
+    random = np.random.default_rng(num_tokens)
+    ends = [np.sort(random.integers(0, num_tokens + 1, 2)) for _ in range(50)]
+    for start, stop in [(0, num_tokens), (num_tokens, num_tokens), *ends]:
+        found = dataset.read_tokens("train", start, stop)
+        assert found.dtype == np.int32
+        np.testing.assert_array_equal(found, tokens[start:stop])
+
+
+def test_wide_tokens_can_be_read(make_dataset, wide_tokenizer):
+    dataset, tokens = make_dataset(700, tokenizer=wide_tokenizer)
+    assert tokens.max() > 60000
+    np.testing.assert_array_equal(dataset.read_tokens("train", 100, 700), tokens[100:])
+
+
+def test_a_token_lies_where_it_is_said_to(make_dataset):
+    dataset, tokens = make_dataset(1500)
+    for token in (0, 63, 64, 319, 320, 1499):
+        file, record, byte_offset = dataset.record_location("train", token)
+        assert file == f"train-{token // 320:05d}-of-00005.tfrecord"
+        assert record == token % 320 // 64
+        with open(os.path.join(dataset.folder, file), "rb") as shard:
+            shard.seek(byte_offset)
+            assert tokens[token // 64 * 64 :][:64].astype(np.uint8).tobytes() in shard.read(100)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda dataset: dataset.num_tokens("trian"),
+        lambda dataset: dataset.shard_starts("trian"),
+        lambda dataset: dataset.read_tokens("trian", 0, 1),
+        lambda dataset: dataset.read_tokens("train", -1, 1),
+        lambda dataset: dataset.read_tokens("train", 2, 1),
+        lambda dataset: dataset.read_tokens("train", 0, 101),
+        lambda dataset: dataset.record_location("train", 100),
+    ],
+)
+def test_what_is_not_there_cannot_be_asked_for(make_dataset, call):
+    dataset, _ = make_dataset(100)
+    with pytest.raises(ValueError, match="Received: "):
+        call(dataset)
+
+
+def truncate(folder, path):
+    os.truncate(path, os.path.getsize(path) - 1)
+
+
+def truncate_at_record(folder, path):
+    os.truncate(path, os.path.getsize(path) // 5 * 4)
+
+
+def flip(folder, path):
+    with open(path, "r+b") as file:
+        file.seek(os.path.getsize(path) // 2)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 1]))
+
+
+def remove(folder, path):
+    os.remove(path)
+
+
+def double(folder, path):
+    with open(path, "r+b") as file:
+        content = file.read()
+        file.write(content)
+
+
+def swap(folder, path):
+    other = os.path.join(folder, "train-00002-of-00005.tfrecord")
+    shutil.copy(other, path)
+
+
+@pytest.mark.parametrize("damage", [truncate, truncate_at_record, flip, remove, double, swap])
+def test_a_damaged_shard_is_named(make_dataset, damage):
+    dataset, _ = make_dataset(1500)
+    path = os.path.join(dataset.folder, "train-00001-of-00005.tfrecord")
+    damage(dataset.folder, path)
+    with pytest.raises(DataDamagedError) as caught:
+        PreparedDataset.open(dataset.folder)
+    assert caught.value.exit_code == 65
+    assert path in str(caught.value)
+    assert len(str(caught.value).splitlines()) <= 3
+    if damage in (truncate, remove):
+        with pytest.raises(DataDamagedError, match="train-00001"):
+            PreparedDataset.open(dataset.folder, verify=False).read_tokens("train", 0, 1500)
+
+
+def test_expected_and_found_are_said(make_dataset):
+    dataset, _ = make_dataset(1500)
+    shard = dataset.manifest.split("train").shards[1]
+    path = os.path.join(dataset.folder, shard.file)
+    flip(dataset.folder, path)
+    with pytest.raises(DataDamagedError, match=shard.sha256):
+        dataset.verify()
+    truncate(dataset.folder, path)
+    with pytest.raises(DataDamagedError, match=f"{shard.bytes - 1} bytes.*{shard.bytes}"):
+        dataset.verify()
+
+
+@pytest.mark.parametrize(
+    "name", ["train-00005-of-00005.tfrecord", "train-00000-of-00006.tfrecord", "copy.tfrecord"]
+)
+def test_a_surplus_shard_is_named(make_dataset, name):
+    dataset, _ = make_dataset(1500)
+    path = os.path.join(dataset.folder, name)
+    shutil.copy(os.path.join(dataset.folder, "train-00000-of-00005.tfrecord"), path)
+    with pytest.raises(DataDamagedError) as caught:
+        PreparedDataset.open(dataset.folder)
+    assert path in str(caught.value)
+
+
+def test_verification_reports_every_byte(make_dataset):
+    dataset, _ = make_dataset(1500)
+    done = []
+    PreparedDataset.open(dataset.folder, progress=done.append)
+    assert sum(done) == sum(shard.bytes for shard in dataset.manifest.split("train").shards)
+
+
+def test_a_folder_without_manifest_is_no_data_set(tmp_path):
+    with pytest.raises(InputMissingError):
+        PreparedDataset.open(str(tmp_path))

@@ -1,0 +1,85 @@
+import hashlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from txl_tf.data.record_format import frame_bytes, parse_frame
+from txl_tf.data.record_writer import RecordWriter
+from txl_tf.errors import DataDamagedError
+
+
+def write(folder, pieces, **arguments):
+    with RecordWriter(str(folder), "train", **{"token_bytes": 1, **arguments}) as writer:
+        for piece in pieces:
+            writer.write(piece)
+        return writer.finish()
+
+
+def tokens_of(path, dtype=np.uint8):
+    """Reads with TensorFlow's own reader, which also checks the CRCs."""
+    return [
+        np.frombuffer(
+            tf.train.Example.FromString(record.numpy())
+            .features.feature["tokens"]
+            .bytes_list.value[0],
+            dtype,
+        )
+        for record in tf.data.TFRecordDataset(str(path))
+    ]
+
+
+@pytest.mark.parametrize("piece_tokens", [1, 7, 50, 64, 1000])
+def test_records_do_not_depend_on_how_tokens_arrive(tmp_path, piece_tokens):
+    tokens = np.random.default_rng(1).integers(0, 256, 1000).astype(np.uint8)
+    pieces = [tokens[i : i + piece_tokens] for i in range(0, 1000, piece_tokens)]
+    shards = write(tmp_path, pieces, tokens_per_record=64, shard_bytes=6 * frame_bytes(64, 1))
+    assert [shard.tokens for shard in shards] == [384, 384, 232]
+    assert [shard.records for shard in shards] == [6, 6, 4]
+    read = [record for shard in shards for record in tokens_of(tmp_path / shard.file)]
+    assert [len(record) for record in read] == [64] * 15 + [40]
+    np.testing.assert_array_equal(np.concatenate(read), tokens)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"train-{index:05d}-of-00003.tfrecord" for index in range(3)
+    ]
+    for shard in shards:
+        content = (tmp_path / shard.file).read_bytes()
+        assert shard.bytes == len(content)
+        assert shard.sha256 == hashlib.sha256(content).hexdigest()
+
+
+def test_a_record_is_found_by_multiplication(tmp_path):
+    tokens = np.arange(1000) % 251
+    (shard,) = write(tmp_path, [tokens], tokens_per_record=100)
+    content = (tmp_path / shard.file).read_bytes()
+    size = frame_bytes(100, 1)
+    for record in range(10):
+        frame = content[record * size : (record + 1) * size]
+        found = parse_frame(frame, 100, 1, where="here")
+        np.testing.assert_array_equal(found, tokens[record * 100 : (record + 1) * 100])
+    for wrong in (content[1 : size + 1], content[: size - 1], content[:8] + b"\xff" * (size - 8)):
+        with pytest.raises(DataDamagedError, match="here"):
+            parse_frame(wrong, 100, 1, where="here")
+
+
+@pytest.mark.parametrize(("token_bytes", "largest"), [(1, 255), (2, 65535), (4, 2**31 - 1)])
+def test_widths_hold_their_largest_token_and_no_more(tmp_path, token_bytes, largest):
+    dtype = {1: "<u1", 2: "<u2", 4: "<i4"}[token_bytes]
+    (shard,) = write(tmp_path, [np.array([0, largest, 1])], token_bytes=token_bytes)
+    assert tokens_of(tmp_path / shard.file, dtype)[0].tolist() == [0, largest, 1]
+    for wrong in (largest + 1, -1):
+        with pytest.raises(ValueError, match="Received: ids from"):
+            write(tmp_path, [np.array([wrong])], token_bytes=token_bytes)
+
+
+def test_no_tokens_make_no_shards(tmp_path):
+    assert write(tmp_path, [np.zeros(0, np.uint8)]) == ()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"token_bytes": 3}, {"tokens_per_record": 0}, {"shard_bytes": 0}]
+)
+def test_wrong_arguments_are_refused(tmp_path, arguments):
+    with pytest.raises(ValueError, match="Received: "):
+        write(tmp_path, [], **arguments)

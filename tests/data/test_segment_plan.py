@@ -1,0 +1,115 @@
+import numpy as np
+import pytest
+
+from txl_tf.data.segment_plan import SegmentPlan
+from txl_tf.errors import DataDamagedError
+
+
+def random_plans(count, rotate):
+    random = np.random.default_rng(7)
+    for _ in range(count):
+        rows, length = (int(value) for value in random.integers(1, 9, 2))
+        tokens = rows * length + 1 + int(random.integers(0, 20 * rows * length))
+        yield SegmentPlan(
+            num_tokens=tokens,
+            num_rows=rows,
+            segment_length=length,
+            seed=int(random.integers(100)),
+            fingerprint="data",
+            rotate=rotate,
+        )
+
+
+@pytest.mark.parametrize("rotate", [False, True])
+def test_an_epoch_reads_every_segment_once_and_leaves_the_stated_tail(rotate):
+    for plan in random_plans(60, rotate):
+        for epoch in (0, 1, 5):
+            steps = plan.segments_per_epoch
+            positions = np.stack([plan.positions(epoch * steps + step) for step in range(steps)])
+            shift = positions.min()
+            expected = shift + np.arange(positions.size) * plan.segment_length
+            np.testing.assert_array_equal(np.sort(positions, axis=None), expected)
+            read = positions.size * plan.segment_length + 1
+            assert read + plan.tail_tokens == plan.num_tokens
+            assert shift >= 0 and shift + read <= plan.num_tokens
+            assert plan.tail_tokens < plan.num_rows * plan.segment_length
+
+
+@pytest.mark.parametrize("rotate", [False, True])
+def test_a_segment_continues_the_last_one_or_starts(rotate):
+    for plan in random_plans(60, rotate):
+        breaks = 0
+        for step in range(1, 3 * plan.segments_per_epoch):
+            continues = plan.positions(step) == plan.positions(step - 1) + plan.segment_length
+            np.testing.assert_array_equal(plan.starts(step), ~continues)
+            if step % plan.segments_per_epoch:
+                breaks += int(plan.starts(step).sum())
+        # Inside an epoch only the one row that reads around the end starts anew.
+        assert breaks <= 3
+        assert plan.starts(0).all()
+
+
+@pytest.mark.parametrize("rotate", [False, True])
+def test_stretches_are_the_positions(rotate):
+    for plan in random_plans(30, rotate):
+        steps = plan.segments_per_epoch
+        for epoch in (0, 3):
+            positions = np.stack([plan.positions(epoch * steps + step) for step in range(steps)])
+            for row in range(plan.num_rows):
+                unfolded = [
+                    first + index * plan.segment_length
+                    for first, count in plan.stretches(row, epoch)
+                    for index in range(count)
+                ]
+                assert positions[:, row].tolist() == unfolded
+
+
+def test_without_rotation_rows_are_consecutive_chunks():
+    plan = SegmentPlan(num_tokens=100, num_rows=3, segment_length=8)
+    assert plan.segments_per_epoch == 4
+    assert plan.tail_tokens == 3
+    assert plan.positions(0).tolist() == [0, 32, 64]
+    assert plan.positions(3).tolist() == [24, 56, 88]
+    assert plan.positions(4).tolist() == [0, 32, 64]
+    assert plan.positions(0).dtype == np.int64
+
+
+def test_rotation_never_changes():
+    plan = SegmentPlan(
+        num_tokens=10_000, num_rows=4, segment_length=64, seed=3, fingerprint="abc", rotate=True
+    )
+    assert [plan.rotation(epoch) for epoch in range(3)] == [(1, 92), (7, 117), (13, 81)]
+    assert plan.rotation(1) != SegmentPlan(**{**vars(plan), "seed": 4}).rotation(1)
+    assert plan.rotation(1) != SegmentPlan(**{**vars(plan), "fingerprint": "abd"}).rotation(1)
+
+
+def test_rotation_reaches_every_place():
+    plan = SegmentPlan(num_tokens=24, num_rows=2, segment_length=4, rotate=True)
+    assert (plan.tail_tokens, plan.num_segments) == (7, 4)
+    places = {plan.rotation(epoch) for epoch in range(600)}
+    assert places == {(shift, segment) for shift in range(8) for segment in range(4)}
+
+
+def test_too_few_tokens_say_how_many_are_needed():
+    SegmentPlan(num_tokens=33, num_rows=4, segment_length=8)
+    for rotate in (False, True):
+        with pytest.raises(DataDamagedError, match="32 tokens are fewer than one batch") as caught:
+            SegmentPlan(num_tokens=32, num_rows=4, segment_length=8, rotate=rotate)
+        assert "33" in str(caught.value)
+    with pytest.raises(DataDamagedError):
+        SegmentPlan(num_tokens=0, num_rows=1, segment_length=1)
+
+
+@pytest.mark.parametrize("arguments", [{"num_rows": 0}, {"segment_length": 0}, {"num_tokens": -1}])
+def test_wrong_arguments_are_refused(arguments):
+    values = {"num_tokens": 10, "num_rows": 1, "segment_length": 1, **arguments}
+    with pytest.raises(ValueError, match="Received: "):
+        SegmentPlan(**values)
+
+
+@pytest.mark.parametrize(
+    "call", [lambda plan: plan.positions(-1), lambda plan: plan.stretches(1, 0)]
+)
+def test_places_outside_the_plan_are_refused(call):
+    with pytest.raises(ValueError, match="Received: "):
+        call(SegmentPlan(num_tokens=10, num_rows=1, segment_length=1))

@@ -1,0 +1,222 @@
+import os
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from txl_tf.data.segment_plan import SegmentPlan
+from txl_tf.data.segment_reader import SegmentReader
+from txl_tf.errors import DataDamagedError
+
+
+def plan_of(dataset, num_rows, segment_length, **arguments):
+    return SegmentPlan(
+        num_tokens=dataset.num_tokens("train"),
+        num_rows=num_rows,
+        segment_length=segment_length,
+        fingerprint=dataset.fingerprint,
+        **arguments,
+    )
+
+
+def batches_of(dataset, plan, first_step, num_steps, rows=None, per_replica_rows=None):
+    rows = range(plan.num_rows) if rows is None else rows
+    reader = SegmentReader(dataset, "train", plan)
+    batches = reader.dataset_fn(first_step, rows, per_replica_rows or len(rows), num_steps)
+    return list(batches.as_numpy_iterator())
+
+
+def assert_batch_is_planned(batch, plan, step, tokens):
+    """The oracle: tokens of the corpus, taken at the places of the plan."""
+    assert batch["token_ids"].dtype == batch["target_ids"].dtype == np.int32
+    windows = plan.positions(step)[:, None] + np.arange(plan.segment_length)
+    np.testing.assert_array_equal(batch["token_ids"], tokens[windows])
+    np.testing.assert_array_equal(batch["target_ids"], tokens[windows + 1])
+    np.testing.assert_array_equal(batch["start_of_stream"], plan.starts(step))
+
+
+@pytest.mark.parametrize(("num_rows", "segment_length"), [(4, 32), (7, 100), (32, 64)])
+def test_the_same_files_serve_any_batch(make_dataset, num_rows, segment_length):
+    dataset, tokens = make_dataset(9000, tokens_per_record=128, records_per_shard=11)
+    plan = plan_of(dataset, num_rows, segment_length)
+    batches = batches_of(dataset, plan, 0, plan.segments_per_epoch)
+    assert len(batches) == plan.segments_per_epoch
+    inputs = np.concatenate([batch["token_ids"] for batch in batches], axis=1)
+    targets = np.concatenate([batch["target_ids"] for batch in batches], axis=1)
+    # Each row is one contiguous stretch, and every target is the next input.
+    np.testing.assert_array_equal(targets[:, :-1], inputs[:, 1:])
+    np.testing.assert_array_equal(targets[:-1, -1], inputs[1:, 0])
+    # The rows are the corpus, but for the stated tail.
+    read = np.append(inputs.reshape(-1), targets[-1, -1])
+    np.testing.assert_array_equal(read, tokens[: len(read)])
+    assert len(read) + plan.tail_tokens == len(tokens)
+    assert [bool(batch["start_of_stream"].any()) for batch in batches[:3]] == [True, False, False]
+
+
+@pytest.mark.parametrize("rotate", [False, True])
+def test_every_batch_of_several_epochs_is_planned(make_dataset, wide_tokenizer, rotate):
+    dataset, tokens = make_dataset(1000, tokenizer=wide_tokenizer)
+    plan = plan_of(dataset, 6, 13, rotate=rotate, seed=5)
+    num_steps = 4 * plan.segments_per_epoch + 2
+    batches = batches_of(dataset, plan, 0, num_steps)
+    assert len(batches) == num_steps
+    for step, batch in enumerate(batches):
+        assert_batch_is_planned(batch, plan, step, tokens)
+    # Any step can be the first: the stream from there on is the tail of the unbroken one.
+    steps = plan.segments_per_epoch
+    for first_step in (1, steps - 1, steps, 2 * steps + 3):
+        resumed = batches_of(dataset, plan, first_step, num_steps - first_step)
+        assert len(resumed) == num_steps - first_step
+        for batch, unbroken in zip(resumed, batches[first_step:], strict=True):
+            for name, values in unbroken.items():
+                np.testing.assert_array_equal(batch[name], values)
+
+
+def test_an_epoch_that_happens_to_continue_does_not_start_anew(make_dataset):
+    dataset, tokens = make_dataset(9)
+    plan = plan_of(dataset, 1, 4, rotate=True)
+    first_step = next(step for step in range(2, 100, 2) if not plan.starts(step).any())
+    assert_batch_is_planned(batches_of(dataset, plan, first_step, 1)[0], plan, first_step, tokens)
+
+
+def test_hosts_and_replicas_share_the_rows(make_dataset):
+    dataset, _ = make_dataset(1000)
+    plan = plan_of(dataset, 8, 10, rotate=True)
+    whole = batches_of(dataset, plan, 3, 20)
+    hosts = [
+        batches_of(dataset, plan, 3, 20, rows=rows, per_replica_rows=2)
+        for rows in (range(0, 4), range(4, 8))
+    ]
+    assert [len(batches) for batches in hosts] == [40, 40]
+    for step, batch in enumerate(whole):
+        for name, values in batch.items():
+            replicas = [host[2 * step + replica][name] for host in hosts for replica in (0, 1)]
+            np.testing.assert_array_equal(np.concatenate(replicas), values)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_combinations_are_planned(make_dataset, seed):
+    random = np.random.default_rng(seed)
+    num_rows = int(random.integers(1, 7))
+    length = int(random.integers(1, 40))
+    dataset, tokens = make_dataset(
+        num_rows * length + 1 + int(random.integers(0, 900)),
+        tokens_per_record=int(random.integers(1, 60)),
+        records_per_shard=int(random.integers(1, 9)),
+    )
+    plan = plan_of(dataset, num_rows, length, rotate=seed % 2 == 0, seed=seed)
+    first_step = int(random.integers(0, 3 * plan.segments_per_epoch))
+    num_steps = min(40, 2 * plan.segments_per_epoch + 1)
+    batches = batches_of(dataset, plan, first_step, num_steps)
+    assert len(batches) == num_steps
+    for index, batch in enumerate(batches):
+        assert_batch_is_planned(batch, plan, first_step + index, tokens)
+
+
+def test_shapes_are_static_and_the_stream_does_not_end(make_dataset):
+    dataset, tokens = make_dataset(300)
+    plan = plan_of(dataset, 4, 10)
+    stream = SegmentReader(dataset, "train", plan).dataset_fn(2, range(4), 4)
+    assert stream.element_spec == {
+        "token_ids": tf.TensorSpec([4, 10], tf.int32),
+        "target_ids": tf.TensorSpec([4, 10], tf.int32),
+        "start_of_stream": tf.TensorSpec([4], tf.bool),
+    }
+    for index, batch in enumerate(stream.take(100).as_numpy_iterator()):
+        assert_batch_is_planned(batch, plan, 2 + index, tokens)
+
+
+def test_replicas_of_a_strategy_keep_their_rows(make_dataset):
+    dataset, tokens = make_dataset(400)
+    plan = plan_of(dataset, 4, 10, rotate=True)
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    reader = SegmentReader(dataset, "train", plan)
+    num_steps = 2 * plan.segments_per_epoch
+    batches = strategy.distribute_datasets_from_function(
+        lambda context: reader.dataset_fn(0, range(4), 2, num_steps)
+    )
+    for step, batch in enumerate(batches):
+        replicas = {
+            name: [part.numpy() for part in strategy.experimental_local_results(values)]
+            for name, values in batch.items()
+        }
+        assert [len(part) for part in replicas["token_ids"]] == [2, 2]
+        together = {name: np.concatenate(parts) for name, parts in replicas.items()}
+        assert_batch_is_planned(together, plan, step, tokens)
+    assert step == num_steps - 1
+
+
+def test_nothing_but_tensorflow_operations_is_in_the_graph(make_dataset):
+    dataset, _ = make_dataset(300)
+    reader = SegmentReader(dataset, "train", plan_of(dataset, 2, 10, rotate=True))
+    graph = reader.dataset_fn(0, range(2), 2, 50)._as_serialized_graph().numpy()
+    assert b"TFRecordDatasetV2" in graph
+    assert b"PyFunc" not in graph and b"GeneratorDataset" not in graph
+
+
+def damage_flip(path):
+    with open(path, "r+b") as file:
+        file.seek(100)
+        byte = file.read(1)[0]
+        file.seek(100)
+        file.write(bytes([byte ^ 1]))
+
+
+def damage_cut_at_record(path):
+    os.truncate(path, os.path.getsize(path) // 5 * 2)
+
+
+@pytest.mark.parametrize("damage", [damage_flip, damage_cut_at_record, os.remove])
+def test_damage_found_while_reading_is_named(make_dataset, damage):
+    dataset, _ = make_dataset(1500)
+    plan = plan_of(dataset, 2, 20)
+    damage(os.path.join(dataset.folder, "train-00003-of-00005.tfrecord"))
+    with pytest.raises(tf.errors.OpError) as caught:
+        batches_of(dataset, plan, 0, plan.segments_per_epoch)
+    explained = SegmentReader(dataset, "train", plan).explain_data_loss(caught.value)
+    assert isinstance(explained, DataDamagedError)
+    assert "train-00003-of-00005.tfrecord" in str(explained)
+
+
+def test_an_error_without_damage_is_said_to_be_one(make_dataset):
+    dataset, _ = make_dataset(300)
+    reader = SegmentReader(dataset, "train", plan_of(dataset, 2, 20))
+    explained = reader.explain_data_loss(RuntimeError("odd\nmore"))
+    assert "every file matches" in str(explained)
+    assert "odd" in str(explained)
+
+
+def test_the_folder_can_be_moved(make_dataset, tmp_path):
+    dataset, tokens = make_dataset(300)
+    shutil.move(dataset.folder, tmp_path / "moved")
+    moved = type(dataset).open(str(tmp_path / "moved"))
+    assert moved.fingerprint == dataset.fingerprint
+    plan = plan_of(moved, 2, 20)
+    assert_batch_is_planned(batches_of(moved, plan, 0, 1)[0], plan, 0, tokens)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (-1, range(4), 4, 1),
+        (0, range(5), 5, 1),
+        (0, range(0), 1, 1),
+        (0, range(0, 4, 2), 2, 1),
+        (0, range(4), 3, 1),
+        (0, range(4), 0, 1),
+        (0, range(4), 4, -1),
+        (0, range(4), 4, None),
+    ],
+)
+def test_wrong_arguments_are_refused(make_dataset, arguments):
+    dataset, _ = make_dataset(300)
+    reader = SegmentReader(dataset, "train", plan_of(dataset, 4, 10, rotate=True))
+    with pytest.raises(ValueError, match="Received: "):
+        reader.dataset_fn(*arguments)
+
+
+def test_a_plan_for_other_data_is_refused(make_dataset):
+    dataset, _ = make_dataset(300)
+    with pytest.raises(ValueError, match="Received: "):
+        SegmentReader(dataset, "train", SegmentPlan(num_tokens=299, num_rows=1, segment_length=1))

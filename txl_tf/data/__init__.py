@@ -1,0 +1,34 @@
+"""Corpora, tokenizers, prepared data sets and the reader that keeps them in order."""
+
+import importlib
+from typing import Any
+
+# Loaded on first use: the command line checks arguments with these modules
+# before TensorFlow, which takes seconds to import, is needed.
+_MODULE_OF_NAME = {
+    "ByteTokenizer": "byte_tokenizer",
+    "Manifest": "manifest",
+    "PreparedDataset": "prepared_dataset",
+    "RecordWriter": "record_writer",
+    "SegmentPlan": "segment_plan",
+    "SegmentReader": "segment_reader",
+    "ShardManifest": "shard_manifest",
+    "SplitManifest": "split_manifest",
+    "Tokenizer": "tokenizer",
+    "prepare_dataset": "preparation",
+    "python_standard_library_splits": "corpora.python_standard_library",
+    "read_text_splits": "corpora.text_file",
+}
+
+__all__ = list(_MODULE_OF_NAME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF_NAME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f"{__name__}.{_MODULE_OF_NAME[name]}")
+    return getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(_MODULE_OF_NAME))

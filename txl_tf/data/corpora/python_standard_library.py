@@ -1,0 +1,95 @@
+"""The source of the Python standard library: real text that every machine has."""
+
+import hashlib
+import os
+import sysconfig
+from collections.abc import Iterable, Iterator
+
+from txl_tf.errors import InputMissingError, StorageError
+
+_EXCLUDED_FOLDERS = frozenset(
+    {
+        "site-packages",
+        "dist-packages",
+        "test",
+        "tests",
+        "idle_test",
+        "__pycache__",
+    }
+)
+_VALID_FROM = 0.90
+_TEST_FROM = 0.95
+
+
+def python_standard_library_splits(folder: str | None = None) -> dict[str, Iterable[bytes]]:
+    """Returns the Python files of the standard library as three splits.
+
+    A document is one file with a line `# file: <relative path>` before it.
+    The SHA-256 of the relative path decides the split, so that a file is in
+    the same split on every machine: 90 % train, 5 % valid, 5 % test. Tests,
+    installed packages and empty files are left out.
+
+    Args:
+        folder: optional str. Where the library is. Defaults to that of the
+            running Python.
+
+    Returns:
+        Dict of split name to documents, in the order of their relative paths.
+
+    Raises:
+        InputMissingError: If no Python files are found.
+    """
+    folder = folder or sysconfig.get_path("stdlib")
+    paths: dict[str, list[str]] = {"train": [], "valid": [], "test": []}
+    for path in _relative_paths(folder):
+        paths[_split_of(path)].append(path)
+    if not all(paths.values()):
+        raise InputMissingError(
+            "The source of the Python standard library is not installed.",
+            where=folder,
+            remedy="Use a Python with its library's source, or a text file instead.",
+        )
+    return {name: _Documents(folder, names) for name, names in paths.items()}
+
+
+class _Documents:
+    """The files of a split, read one at a time."""
+
+    def __init__(self, folder: str, relative_paths: list[str]) -> None:
+        self._folder = folder
+        self._relative_paths = relative_paths
+
+    def __iter__(self) -> Iterator[bytes]:
+        for relative_path in self._relative_paths:
+            path = os.path.join(self._folder, *relative_path.split("/"))
+            try:
+                with open(path, "rb") as file:
+                    content = file.read()
+            except OSError as error:
+                raise StorageError(
+                    f"A file of the standard library cannot be read: {error.strerror}",
+                    where=path,
+                    remedy="Check the installation of Python.",
+                ) from error
+            # The next document's header must begin a line.
+            end = b"" if content.endswith(b"\n") else b"\n"
+            yield b"# file: " + relative_path.encode() + b"\n" + content + end
+
+
+def _relative_paths(folder: str) -> list[str]:
+    found = []
+    for parent, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name not in _EXCLUDED_FOLDERS]
+        for name in files:
+            path = os.path.join(parent, name)
+            if name.endswith(".py") and os.path.isfile(path) and os.path.getsize(path):
+                found.append(os.path.relpath(path, folder).replace(os.sep, "/"))
+    return sorted(found)
+
+
+def _split_of(relative_path: str) -> str:
+    digest = hashlib.sha256(relative_path.encode()).digest()
+    place = int.from_bytes(digest[:4], "big") / 2**32
+    if place < _VALID_FROM:
+        return "train"
+    return "valid" if place < _TEST_FROM else "test"

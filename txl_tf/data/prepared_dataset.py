@@ -1,0 +1,231 @@
+"""A prepared data set, opened for reading."""
+
+import bisect
+import itertools
+import os
+from collections.abc import Callable
+from typing import Self
+
+import numpy as np
+
+from txl_tf.data.manifest import Manifest
+from txl_tf.data.record_format import frame_bytes, parse_frame
+from txl_tf.data.record_location import RecordLocation
+from txl_tf.data.shard_manifest import ShardManifest
+from txl_tf.data.shard_verification import verify_no_surplus, verify_shards
+from txl_tf.errors import DataDamagedError, StorageError
+
+
+class PreparedDataset:
+    """A folder of records with its manifest, and random access to the tokens.
+
+    Use `PreparedDataset.open`, which checks the files.
+
+    Args:
+        folder: str. The folder of the data set.
+        manifest: `Manifest`. What the folder contains.
+
+    Example:
+    ```python
+    dataset = PreparedDataset.open(folder)
+    dataset.read_tokens("train", 0, 100)  # the first hundred tokens
+    ```
+    """
+
+    def __init__(self, folder: str, manifest: Manifest) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self._starts = {
+            split.name: [0, *itertools.accumulate(shard.tokens for shard in split.shards)]
+            for split in manifest.splits
+        }
+
+    @classmethod
+    def open(
+        cls,
+        folder: str,
+        verify: bool = True,
+        *,
+        progress: Callable[[int], None] | None = None,
+    ) -> Self:
+        """Opens a data set.
+
+        Args:
+            folder: str. The folder of the data set.
+            verify: bool. Whether every file is read and held against the
+                manifest. Defaults to `True`.
+            progress: optional function, called from threads with the bytes
+                read since last.
+
+        Returns:
+            The data set.
+
+        Raises:
+            InputMissingError: If there is no data set.
+            DataDamagedError: If the files are not what the manifest says.
+            StorageError: If a file cannot be read.
+        """
+        dataset = cls(folder, Manifest.read(folder))
+        if verify:
+            dataset.verify(progress=progress)
+        return dataset
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256, in hexadecimal, over everything that decides the tokens."""
+        return self.manifest.fingerprint
+
+    def verify(self, *, progress: Callable[[int], None] | None = None) -> None:
+        """Reads every file and holds it against the manifest.
+
+        Args:
+            progress: optional function, called from threads with the bytes
+                read since last.
+
+        Raises:
+            DataDamagedError: If a file is missing, differs or is surplus.
+            StorageError: If a file cannot be read.
+        """
+        shards = [shard for split in self.manifest.splits for shard in split.shards]
+        for shard in shards:
+            self._check_size(shard)
+        verify_shards(self.folder, shards, progress)
+        verify_no_surplus(self.folder, shards)
+
+    def num_tokens(self, split: str) -> int:
+        """Returns the number of tokens of a split.
+
+        Args:
+            split: str. Name of the split.
+
+        Returns:
+            The number of tokens.
+
+        Raises:
+            ValueError: If there is no such split.
+        """
+        return self.manifest.split(split).tokens
+
+    def shard_starts(self, split: str) -> list[int]:
+        """Returns the first token of every shard, and the end of the split.
+
+        Args:
+            split: str. Name of the split.
+
+        Returns:
+            One int per shard and the number of tokens.
+
+        Raises:
+            ValueError: If there is no such split.
+        """
+        self.manifest.split(split)
+        return list(self._starts[split])
+
+    def shard_paths(self, split: str) -> list[str]:
+        """Returns the paths of the shards of a split, in order.
+
+        Args:
+            split: str. Name of the split.
+
+        Returns:
+            One path per shard.
+
+        Raises:
+            ValueError: If there is no such split.
+        """
+        shards = self.manifest.split(split).shards
+        return [os.path.join(self.folder, shard.file) for shard in shards]
+
+    def record_location(self, split: str, token: int) -> RecordLocation:
+        """Returns where a token is stored.
+
+        Args:
+            split: str. Name of the split.
+            token: int. Index of the token in the split.
+
+        Returns:
+            The file name, the record in it, and the record's first byte.
+
+        Raises:
+            ValueError: If there is no such split or token.
+        """
+        shards = self.manifest.split(split).shards
+        if not 0 <= token < self.num_tokens(split):
+            raise ValueError(f"`token` must be in [0, {self.num_tokens(split)}). Received: {token}")
+        index = bisect.bisect_right(self._starts[split], token) - 1
+        record = (token - self._starts[split][index]) // self.manifest.tokens_per_record
+        return RecordLocation(shards[index].file, record, record * self._full_frame_bytes())
+
+    def read_tokens(self, split: str, start: int, stop: int) -> np.ndarray:
+        """Reads a range of tokens, touching only the records that hold it.
+
+        Args:
+            split: str. Name of the split.
+            start: int. First token.
+            stop: int. One past the last token.
+
+        Returns:
+            int32 vector of `stop - start` token ids.
+
+        Raises:
+            ValueError: If there is no such split or range.
+            DataDamagedError: If a record is not what it must be.
+            StorageError: If a file cannot be read.
+        """
+        shards = self.manifest.split(split).shards
+        starts = self._starts[split]
+        if not 0 <= start <= stop <= starts[-1]:
+            raise ValueError(
+                f"`start` and `stop` must be a range within [0, {starts[-1]}]. "
+                f"Received: start={start}, stop={stop}"
+            )
+        parts = []
+        while start < stop:
+            index = bisect.bisect_right(starts, start) - 1
+            end = min(stop, starts[index + 1])
+            parts.append(
+                self._read_shard(shards[index], start - starts[index], end - starts[index])
+            )
+            start = end
+        return np.concatenate(parts).astype(np.int32) if parts else np.zeros(0, np.int32)
+
+    def _read_shard(self, shard: ShardManifest, start: int, stop: int) -> np.ndarray:
+        import tensorflow as tf
+
+        size = self.manifest.tokens_per_record
+        first, last = start // size, (stop - 1) // size
+        path = os.path.join(self.folder, shard.file)
+        parts = []
+        try:
+            with tf.io.gfile.GFile(path, "rb") as file:
+                file.seek(first * self._full_frame_bytes())
+                for record in range(first, last + 1):
+                    tokens = min(size, shard.tokens - record * size)
+                    frame = file.read(frame_bytes(tokens, self.manifest.token_bytes))
+                    where = f"{path}, record {record}"
+                    parts.append(parse_frame(frame, tokens, self.manifest.token_bytes, where=where))
+        except (tf.errors.NotFoundError, tf.errors.OutOfRangeError) as error:
+            what = "A shard is missing or shorter than its manifest says."
+            remedy = "Restore the file, or prepare the data set again."
+            raise DataDamagedError(what, where=path, remedy=remedy) from error
+        except tf.errors.OpError as error:
+            what = f"A shard cannot be read: {error.message.splitlines()[0]}"
+            raise StorageError(what, where=path, remedy="Check the storage.") from error
+        return np.concatenate(parts)[start - first * size : stop - first * size]
+
+    def _full_frame_bytes(self) -> int:
+        return frame_bytes(self.manifest.tokens_per_record, self.manifest.token_bytes)
+
+    def _check_size(self, shard: ShardManifest) -> None:
+        """Random access multiplies; a manifest that denies it is not of this format."""
+        records, rest = divmod(shard.tokens, self.manifest.tokens_per_record)
+        expected = records * self._full_frame_bytes()
+        if rest:
+            expected += frame_bytes(rest, self.manifest.token_bytes)
+        if shard.bytes != expected:
+            raise DataDamagedError(
+                f"A shard of {shard.tokens} tokens takes {expected} bytes; its manifest says "
+                f"{shard.bytes}.",
+                where=os.path.join(self.folder, shard.file),
+                remedy="Prepare the data set again.",
+            )

@@ -1,0 +1,265 @@
+"""Reads segments in the order of a plan, as a `tf.data.Dataset`.
+
+Letters: b rows of one replica, T segment length.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from txl_tf.data.prepared_dataset import PreparedDataset
+from txl_tf.data.record_format import TOKENS_FEATURE, frame_bytes, token_dtype
+from txl_tf.data.segment_plan import SegmentPlan
+from txl_tf.data.shard_verification import verify_shard
+from txl_tf.errors import DataDamagedError
+
+_READ_BUFFER_BYTES = 256 << 10
+_MAX_INT64 = np.iinfo(np.int64).max
+
+
+class SegmentReader:
+    """Reads one split in the order of a plan.
+
+    The data sets are made of TensorFlow operations only, so that they also run
+    on the hosts of a TPU slice, which see nothing of this process.
+
+    Args:
+        dataset: `PreparedDataset`. Where the tokens are.
+        split: str. Name of the split.
+        plan: `SegmentPlan`. What is read when.
+
+    Raises:
+        ValueError: If there is no such split, or the plan is for another
+            number of tokens.
+    """
+
+    def __init__(self, dataset: PreparedDataset, split: str, plan: SegmentPlan) -> None:
+        num_tokens = dataset.num_tokens(split)
+        if plan.num_tokens != num_tokens:
+            raise ValueError(
+                f"`plan` must be for the {num_tokens} tokens of `{split}`. "
+                f"Received: plan.num_tokens={plan.num_tokens}"
+            )
+        self._dataset = dataset
+        self._split = split
+        self._plan = plan
+        manifest = dataset.manifest
+        self._tokens_per_record = manifest.tokens_per_record
+        self._frame_bytes = frame_bytes(manifest.tokens_per_record, manifest.token_bytes)
+        self._stored_type = tf.as_dtype(token_dtype(manifest.token_bytes))
+
+    def dataset_fn(
+        self,
+        first_step: int,
+        rows: range,
+        per_replica_rows: int,
+        num_steps: int | None = None,
+    ) -> tf.data.Dataset:
+        """Makes the data set of one host.
+
+        An element is a batch of one replica: `token_ids` and `target_ids`,
+        int32 `[b, T]`, and `start_of_stream`, bool `[b]`, which is true where
+        a row does not continue its last segment. The replicas take turns: the
+        first element is the first replica's at `first_step`, the next one the
+        second replica's, and so on, then the next step. Beginning at a later
+        step is arithmetic and reads nothing before it.
+
+        Args:
+            first_step: int. Step to begin with, counted over all epochs.
+            rows: range. The rows of this host, of all rows of the plan.
+            per_replica_rows: int. Rows `b` of a replica; divides the host's.
+            num_steps: optional int. Steps to read; `None` does not end, and is
+                possible only for a plan that does not rotate.
+
+        Returns:
+            The data set.
+
+        Raises:
+            ValueError: If the rows are not of the plan or cannot be divided, or
+                a number is out of range.
+        """
+        self._check(first_step, rows, per_replica_rows, num_steps)
+        epochs = self._epochs(first_step, num_steps)
+
+        def read_row(row: tf.Tensor) -> tf.data.Dataset:
+            stretches = epochs.flat_map(lambda *epoch: self._stretches(row, *epoch))
+            return stretches.flat_map(self._read_stretch)
+
+        def widen(segments: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+            shape = [per_replica_rows, self._plan.segment_length]
+            return {
+                "token_ids": tf.ensure_shape(tf.cast(segments["token_ids"], tf.int32), shape),
+                "target_ids": tf.ensure_shape(tf.cast(segments["target_ids"], tf.int32), shape),
+                "start_of_stream": segments["start_of_stream"],
+            }
+
+        indices = tf.data.Dataset.range(rows.start, rows.stop)
+        # Not parallel: decoding is far faster than training, and rows must take turns.
+        segments = indices.interleave(read_row, cycle_length=len(rows), block_length=1)
+        batches = segments.batch(per_replica_rows, drop_remainder=True).map(widen)
+        if num_steps is not None:
+            batches = batches.take(num_steps * (len(rows) // per_replica_rows))
+        options = tf.data.Options()
+        options.deterministic = True
+        # The rows are dealt to hosts by the caller; sharding again would lose some.
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+        return batches.prefetch(tf.data.AUTOTUNE).with_options(options)
+
+    def explain_data_loss(self, error: Exception) -> DataDamagedError:
+        """Names the file behind an error of TensorFlow while reading.
+
+        Args:
+            error: exception. What reading raised.
+
+        Returns:
+            The error to raise: it names the first file that differs from the
+            manifest.
+
+        Raises:
+            StorageError: If a file cannot be read.
+        """
+        for shard in self._dataset.manifest.split(self._split).shards:
+            try:
+                verify_shard(self._dataset.folder, shard)
+            except DataDamagedError as damage:
+                return damage
+        return DataDamagedError(
+            f"Reading failed, but every file matches the manifest now: {_first_line(error)}",
+            where=f"{self._dataset.folder}, split {self._split}",
+            remedy="Start again; if it comes back, suspect the storage or the memory.",
+        )
+
+    def _check(
+        self, first_step: int, rows: range, per_replica_rows: int, num_steps: int | None
+    ) -> None:
+        if first_step < 0:
+            raise ValueError(f"`first_step` must not be negative. Received: {first_step}")
+        in_plan = rows.start >= 0 and rows.stop <= self._plan.num_rows
+        if rows.step != 1 or len(rows) == 0 or not in_plan:
+            raise ValueError(
+                f"`rows` must be a range within [0, {self._plan.num_rows}). Received: {rows}"
+            )
+        if per_replica_rows <= 0 or len(rows) % per_replica_rows:
+            raise ValueError(
+                f"`per_replica_rows` must divide the {len(rows)} rows. Received: {per_replica_rows}"
+            )
+        if num_steps is None and self._plan.rotate:
+            raise ValueError("`num_steps` must be given for a plan that rotates. Received: None")
+        if num_steps is not None and num_steps < 0:
+            raise ValueError(f"`num_steps` must not be negative. Received: {num_steps}")
+
+    def _epochs(self, first_step: int, num_steps: int | None) -> tf.data.Dataset:
+        """Per epoch: its first step here, where it begins, where the last one began."""
+        steps = self._plan.segments_per_epoch
+        first_epoch, epoch_step = divmod(first_step, steps)
+        num_epochs = _MAX_INT64
+        rotations = np.zeros([2, 2], np.int64)
+        if num_steps is not None:
+            num_epochs = -(-(epoch_step + num_steps) // steps)
+        if self._plan.rotate:
+            before = [self._plan.rotation(first_epoch - 1)] if first_epoch else [(0, 0)]
+            here = [self._plan.rotation(first_epoch + index) for index in range(num_epochs)]
+            rotations = np.asarray(before + here, np.int64)
+        table = tf.constant(rotations)
+
+        def describe(index: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            place = index if self._plan.rotate else tf.zeros_like(index)
+            is_first = tf.equal(index, 0)
+            first = tf.where(is_first, np.int64(epoch_step), np.int64(0))
+            begins = tf.logical_and(is_first, first_step == 0)
+            return first, table[place + 1], table[place], begins
+
+        return tf.data.Dataset.range(num_epochs).map(describe)
+
+    def _stretches(
+        self,
+        row: tf.Tensor,
+        epoch_step: tf.Tensor,
+        rotation: tf.Tensor,
+        rotation_before: tf.Tensor,
+        begins: tf.Tensor,
+    ) -> tf.data.Dataset:
+        """Per stretch: first token, number of segments, whether memory starts anew."""
+        length = self._plan.segment_length
+        steps, total = self._plan.segments_per_epoch, self._plan.num_segments
+
+        def position(step: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
+            return place[0] + (row * steps + step + place[1]) % total * length
+
+        first = position(epoch_step, rotation)
+        until_end = total - (row * steps + epoch_step + rotation[1]) % total
+        head = tf.minimum(steps - epoch_step, until_end)
+        before = tf.where(
+            epoch_step > 0,
+            position(epoch_step - 1, rotation),
+            position(np.int64(steps - 1), rotation_before),
+        )
+        starts = tf.logical_or(begins, tf.not_equal(first, before + length))
+        stretches = tf.data.Dataset.from_tensor_slices(
+            (
+                tf.stack([first, rotation[0]]),
+                tf.stack([head, steps - epoch_step - head]),
+                tf.stack([starts, True]),
+            )
+        )
+        return stretches.filter(lambda first_token, num_segments, starts: num_segments > 0)
+
+    def _read_stretch(
+        self, first_token: tf.Tensor, num_segments: tf.Tensor, starts: tf.Tensor
+    ) -> tf.data.Dataset:
+        """Reads consecutive segments, from the record of the first token on."""
+        shard_starts = tf.constant(self._dataset.shard_starts(self._split)[:-1], tf.int64)
+        last_token = first_token + num_segments * self._plan.segment_length
+        shard_range = tf.searchsorted(
+            shard_starts, tf.stack([first_token, last_token]), side="right", out_type=tf.int64
+        )
+        shard, shard_stop = shard_range[0] - 1, shard_range[1]
+        token_in_shard = first_token - shard_starts[shard]
+        byte_offset = token_in_shard // self._tokens_per_record * self._frame_bytes
+        records = tf.raw_ops.TFRecordDatasetV2(
+            filenames=tf.constant(self._dataset.shard_paths(self._split))[shard:shard_stop],
+            compression_type="",
+            buffer_size=_READ_BUFFER_BYTES,
+            byte_offsets=tf.concat(
+                [byte_offset[None], tf.zeros([shard_stop - shard - 1], tf.int64)], axis=0
+            ),
+        )
+        tokens = tf.data.experimental.from_variant(records, tf.TensorSpec([], tf.string))
+        skipped_tokens = token_in_shard % self._tokens_per_record
+        empty = tf.zeros([0], self._stored_type)
+        segments = tokens.map(self._decode).scan((empty, skipped_tokens, starts), self._cut)
+        # Fewer segments than planned would shift the rows against each other.
+        exactly = tf.data.experimental.assert_cardinality(num_segments)
+        return segments.unbatch().take(num_segments).apply(exactly)
+
+    def _decode(self, record: tf.Tensor) -> tf.Tensor:
+        feature = tf.io.FixedLenFeature([], tf.string)
+        example = tf.io.parse_single_example(record, {TOKENS_FEATURE: feature})
+        return tf.io.decode_raw(example[TOKENS_FEATURE], self._stored_type)
+
+    def _cut(
+        self, state: tuple[tf.Tensor, tf.Tensor, tf.Tensor], record: tf.Tensor
+    ) -> tuple[tuple[tf.Tensor, tf.Tensor, tf.Tensor], dict[str, tf.Tensor]]:
+        """Cuts what is left over and one more record into whole segments.
+
+        The last token of a segment's targets is the next segment's first, so
+        one token more than the segments must be there, and is left over.
+        """
+        left_over, skipped_tokens, starts = state
+        length = self._plan.segment_length
+        tokens = tf.concat([left_over, record[skipped_tokens:]], axis=0)
+        num_segments = tf.maximum(tf.size(tokens, tf.int64) - 1, 0) // length
+        end = num_segments * length
+        is_first = tf.equal(tf.range(num_segments), 0)
+        segments = {
+            "token_ids": tf.reshape(tokens[:end], [num_segments, length]),
+            "target_ids": tf.reshape(tokens[1 : end + 1], [num_segments, length]),
+            "start_of_stream": tf.logical_and(is_first, starts),
+        }
+        still_starts = tf.logical_and(starts, tf.equal(num_segments, 0))
+        return (tokens[end:], tf.zeros_like(skipped_tokens), still_starts), segments
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
