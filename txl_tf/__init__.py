@@ -1,0 +1,62 @@
+"""Transformer-XL on TensorFlow, Keras 3 and Cloud TPU.
+
+The public names are imported when they are first used, so that reading a
+configuration does not start TensorFlow.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from txl_tf import functional, layers, samplers
+    from txl_tf.config.evaluation_config import EvaluationConfig
+    from txl_tf.config.experiment_config import ExperimentConfig
+    from txl_tf.config.model_config import ModelConfig
+    from txl_tf.config.optimizer_config import OptimizerConfig
+    from txl_tf.config.training_config import TrainingConfig
+    from txl_tf.export import export_saved_model
+    from txl_tf.generation import generate
+    from txl_tf.models.memory import Memory
+    from txl_tf.models.transformer_xl import TransformerXL
+
+_MODULES = {
+    "EvaluationConfig": "txl_tf.config.evaluation_config",
+    "ExperimentConfig": "txl_tf.config.experiment_config",
+    "Memory": "txl_tf.models.memory",
+    "ModelConfig": "txl_tf.config.model_config",
+    "OptimizerConfig": "txl_tf.config.optimizer_config",
+    "TrainingConfig": "txl_tf.config.training_config",
+    "TransformerXL": "txl_tf.models.transformer_xl",
+    "export_saved_model": "txl_tf.export",
+    "generate": "txl_tf.generation",
+}
+_SUBPACKAGES = ("functional", "layers", "samplers")
+
+__all__ = [
+    "EvaluationConfig",
+    "ExperimentConfig",
+    "Memory",
+    "ModelConfig",
+    "OptimizerConfig",
+    "TrainingConfig",
+    "TransformerXL",
+    "export_saved_model",
+    "functional",
+    "generate",
+    "layers",
+    "samplers",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return getattr(importlib.import_module(_MODULES[name]), name)
+    if name in _SUBPACKAGES:
+        return importlib.import_module(f"txl_tf.{name}")
+    raise AttributeError(f"module `txl_tf` has no attribute `{name}`")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -158,6 +158,9 @@ def next_valid_length(valid_length, memory_length, segment_length):
 def fold_seed(seed, site):
     """A seed of its own for each place that draws random numbers.
 
+    Only the second number changes, so the first must come from a hash of what
+    tells steps and replicas apart, not from a count of them.
+
     Args:
         seed: optional integer tensor `(2,)`.
         site: int. A number that no other place uses with this seed.

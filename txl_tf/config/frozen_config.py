@@ -1,6 +1,7 @@
 """The base of all configurations: frozen, validated, JSON in and out."""
 
 import dataclasses
+import math
 import types
 import typing
 from typing import Any, Self
@@ -24,6 +25,10 @@ class FrozenConfig:
                 raise ValueError(
                     f"`{field.name}` must be {expected}. "
                     f"Received: {field.name}={value!r} of type {type(value).__name__}"
+                )
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(
+                    f"`{field.name}` must be a finite number. Received: {field.name}={value}"
                 )
             object.__setattr__(self, field.name, value)
         self.validate()

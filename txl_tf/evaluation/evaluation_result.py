@@ -42,7 +42,7 @@ class EvaluationResult:
 
     @property
     def perplexity(self) -> float:
-        """exp of the mean: never a mean of perplexities."""
+        """Exponential of the mean: never a mean of perplexities."""
         return math.exp(min(self.nats_per_token, 700.0))
 
     @property

@@ -65,8 +65,8 @@ class DecoderBlock(keras.layers.Layer):
         Float tensor `(B, T, D)`.
 
     Raises:
-        ValueError: If a stateful block is given a memory, or is built without
-            a fixed batch size.
+        ValueError: If a stateful block has no `memory_length`, is given a
+            memory, or is built without a fixed batch size.
     """
 
     def __init__(
@@ -86,6 +86,11 @@ class DecoderBlock(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        if stateful and memory_length <= 0:
+            raise ValueError(
+                "A block with `stateful=True` needs a positive `memory_length`. "
+                f"Received: memory_length={memory_length}"
+            )
         self.num_heads = num_heads
         self.head_dim = head_dim
         self.intermediate_dim = intermediate_dim

@@ -165,6 +165,9 @@ class RelativeAttention(keras.layers.Layer):
         scores = functional.at_least_float32(scores)
         if attention_mask is not None:
             scores = functional.mask_scores(scores, attention_mask)
+        if scores.shape[-1] == 1:
+            # Keras warns of a softmax over one key, but the first token has no other.
+            return ops.ones_like(scores)
         return ops.softmax(scores, axis=-1)
 
     def _biases(self, content_bias, position_bias):

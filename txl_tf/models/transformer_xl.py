@@ -118,6 +118,11 @@ class TransformerXL(keras.Model):
         def drop(layer, tensor, site):
             return layer(tensor, seed=functional.fold_seed(dropout_seed, site), training=training)
 
+        if len(memory.states) != self.config.num_layers:
+            raise ValueError(
+                f"`memory` must have states of {self.config.num_layers} layers. "
+                f"Received: states of {len(memory.states)}"
+            )
         segment_length = ops.shape(token_ids)[1]
         memory_length = memory.states[0].shape[1]
         hidden = drop(self.embedding_dropout, self.embedding(token_ids), 0)  # [B, T, D]

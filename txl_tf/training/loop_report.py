@@ -27,7 +27,7 @@ class LoopReport:
 
     @property
     def perplexity(self) -> float:
-        """exp of the mean loss."""
+        """Exponential of the mean loss."""
         return math.exp(min(self.nats_per_token, 700.0))
 
     @property

@@ -122,7 +122,8 @@ class Trainer:
         if missing or surplus:
             raise ValueError(
                 "`arrays` must hold the state of this model. "
-                f"Received: {len(missing)} missing {missing[:3]}, {len(surplus)} surplus {surplus[:3]}"
+                f"Received: {len(missing)} missing {missing[:3]}, "
+                f"{len(surplus)} surplus {surplus[:3]}"
             )
         for name, variable in variables.items():
             if tuple(variable.shape) != arrays[name].shape:

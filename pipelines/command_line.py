@@ -1,0 +1,109 @@
+"""The `txl` command: finds the job, checks its arguments, reports its errors.
+
+TensorFlow is imported only after the arguments of a job have been checked, so
+a wrong command is answered at once.
+"""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from txl_tf.errors import JobError, StorageError, UsageError
+
+JOBS = {
+    "quickstart": "everything below, small, on a built-in corpus",
+    "prepare": "text to records",
+    "train": "records to checkpoints; goes on where it stopped",
+    "evaluate": "checkpoint and records to bits per byte and perplexity",
+    "generate": "checkpoint and prompt to text",
+    "export": "checkpoint to a SavedModel",
+}
+
+_INTERRUPTED = 130
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are exit codes and short messages of ours."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, where=self.prog, remedy=f"See `{self.prog} --help`.")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs `txl JOB ...`.
+
+    Args:
+        arguments: optional list of str; the process's by default.
+
+    Returns:
+        The exit code.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    return _reported(lambda: _dispatch(arguments))
+
+
+def run_job(name: str, arguments: Sequence[str] | None = None) -> int:
+    """Runs one job, as `python -m pipelines.NAME` does.
+
+    Args:
+        name: str. A key of `JOBS`.
+        arguments: optional list of str; the process's by default.
+
+    Returns:
+        The exit code.
+    """
+    return main([name, *(sys.argv[1:] if arguments is None else arguments)])
+
+
+def _dispatch(arguments: list[str]) -> None:
+    parser = _Parser(
+        prog="txl",
+        description="Transformer-XL on TensorFlow.",
+        epilog="`txl JOB --help` lists the arguments of a job.",
+    )
+    jobs = parser.add_subparsers(dest="job", metavar="JOB", required=True)
+    # Only the job that is asked for is imported.
+    chosen = next((word for word in arguments if not word.startswith("-")), None)
+    modules = {}
+    for name, summary in JOBS.items():
+        job_parser = jobs.add_parser(name, help=summary, description=summary)
+        if name == chosen:
+            modules[name] = importlib.import_module(f"pipelines.{name}")
+            modules[name].add_arguments(job_parser)
+    parsed = parser.parse_args(arguments)
+    job = modules[parsed.job]
+    job.check_arguments(parsed)
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    job.run(parsed)
+
+
+def _reported(job) -> int:
+    try:
+        job()
+    except JobError as error:
+        return _report(error)
+    except OSError as error:
+        what = error.strerror or type(error).__name__
+        return _report(
+            StorageError(
+                what, where=str(error.filename or ""), remedy="Check the path and the disk."
+            )
+        )
+    except KeyboardInterrupt:
+        print("Interrupted.", file=sys.stderr)
+        return _INTERRUPTED
+    return 0
+
+
+def _report(error: JobError) -> int:
+    lines = [line for part in str(error).splitlines() if (line := part.strip())]
+    print("\n".join(["txl: " + lines[0], *("  " + line for line in lines[1:3])]), file=sys.stderr)
+    return error.exit_code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,218 @@
+"""From text to a served model in a few minutes: `txl quickstart`.
+
+Prepares the source of the Python standard library, trains a small model on its
+bytes, evaluates it, writes a sample, exports a SavedModel, loads that and
+scores with it. Killed at any moment, the same command goes on from the last
+checkpoint and comes to the same figures.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pipelines.configs.quickstart import quickstart
+from pipelines.experiments import add_override_argument, override
+from pipelines.workdir import Workdir
+from txl_tf.config.experiment_config import ExperimentConfig
+from txl_tf.errors import NonFiniteError, UsageError
+
+if TYPE_CHECKING:
+    from txl_tf.data.prepared_dataset import PreparedDataset
+    from txl_tf.evaluation.evaluation_result import EvaluationResult
+    from txl_tf.models.transformer_xl import TransformerXL
+
+_PROMPT = "# file: example.py\nimport "
+_SAMPLE_TOKENS = 400
+_CHECKED_SEGMENTS = 8
+_TOLERANCE = 1e-4
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the job."""
+    parser.add_argument(
+        "--workdir",
+        metavar="DIR",
+        default="runs/quickstart",
+        help="folder of the run (default: runs/quickstart)",
+    )
+    add_override_argument(parser)
+
+
+def check_arguments(arguments: argparse.Namespace) -> None:
+    """Checks what can be checked before TensorFlow is imported."""
+    arguments.experiment = override(quickstart(), arguments.overrides)
+    run_workdir(arguments).check_usable()
+    if arguments.experiment.model.vocabulary_size != 256:
+        raise UsageError(
+            "The quickstart reads bytes, of which there are 256.",
+            where="--set model.vocabulary_size",
+        )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Runs all jobs one after the other."""
+    import tensorflow as tf
+
+    from pipelines.train import train
+    from txl_tf.data.prepared_dataset import PreparedDataset
+    from txl_tf.training.tensorboard_writer import TensorBoardWriter
+
+    begin = time.perf_counter()
+    folder = Path(arguments.workdir)
+    workdir = run_workdir(arguments)
+    experiment = arguments.experiment
+
+    _say("1/6 prepare: the source of the Python standard library, as bytes")
+    _prepare(folder / "data")
+
+    _say("2/6 train")
+    trainer, valid = train(experiment, str(folder / "data"), workdir, tf.distribute.get_strategy())
+    dataset = PreparedDataset.open(str(folder / "data"), verify=False)
+
+    _say("3/6 evaluate")
+    results = _evaluate(experiment, trainer.model, dataset, trainer.step, valid)
+    board = TensorBoardWriter(workdir.tensorboard, bytes_per_token=1.0)
+    for result in results:
+        board.write_evaluation(result)
+
+    _say("4/6 generate")
+    sample = _sample(trainer.model)
+    board.write_sample(trainer.step, sample)
+
+    _say("5/6 export")
+    exported = folder / "export" / str(trainer.step)
+    if not exported.exists():
+        _export(experiment, workdir, trainer.model, trainer.step, results, exported)
+
+    _say("6/6 load the SavedModel and score with it")
+    difference = check_export(exported, trainer.model, dataset)
+
+    _say("")
+    for result in results:
+        print(result.describe())
+    print(f"sample:\n{sample}\n")
+    print(f"SavedModel: {exported} (nll within {difference:.1e} of the model's)")
+    print(f"TensorBoard: tensorboard --logdir {workdir.tensorboard}")
+    print(f"done in {time.perf_counter() - begin:.0f} seconds")
+
+
+def run_workdir(arguments: argparse.Namespace) -> Workdir:
+    """The folder of the training run, beside data and export."""
+    return Workdir(Path(arguments.workdir) / "run")
+
+
+def check_export(folder: Path, model: "TransformerXL", dataset: "PreparedDataset") -> float:
+    """Scores the beginning of the test split with the SavedModel and the model.
+
+    Args:
+        folder: path of the SavedModel.
+        model: the model that was exported.
+        dataset: `PreparedDataset` with a split `test`.
+
+    Returns:
+        The largest difference in nats.
+
+    Raises:
+        NonFiniteError: If they differ by more than rounding.
+    """
+    import tensorflow as tf
+
+    score = tf.saved_model.load(str(folder)).signatures["score"]
+    config = model.config
+    memory = model.initial_memory(batch_size=1)
+    served = {
+        "memory_states": tf.zeros([1, config.num_layers, config.memory_length, config.hidden_dim]),
+        "memory_valid_length": tf.zeros([1], tf.int32),
+    }
+    difference = 0.0
+    num_segments = min(_CHECKED_SEGMENTS, (dataset.num_tokens("test") - 1) // config.segment_length)
+    for segment in range(num_segments):
+        start = segment * config.segment_length
+        tokens = dataset.read_tokens("test", start, start + config.segment_length + 1)
+        token_ids, target_ids = tf.constant(tokens[None, :-1]), tf.constant(tokens[None, 1:])
+        served = score(token_ids=token_ids, target_ids=target_ids, **served)
+        nll, memory = model.score(token_ids, target_ids, memory)
+        difference = max(difference, float(np.abs(served.pop("nll") - nll).max()))
+    if not difference <= _TOLERANCE:
+        raise NonFiniteError(
+            f"The SavedModel's losses differ from the model's by {difference}.",
+            where=str(folder),
+            remedy="Remove the folder and run the command again.",
+        )
+    return difference
+
+
+def _prepare(folder: Path) -> None:
+    from txl_tf.data.byte_tokenizer import ByteTokenizer
+    from txl_tf.data.corpora.python_standard_library import python_standard_library_splits
+    from txl_tf.data.preparation import prepare_dataset
+
+    if folder.exists():
+        return
+    manifest = prepare_dataset(
+        python_standard_library_splits(), ByteTokenizer(), str(folder), "python_standard_library"
+    )
+    for split in manifest.splits:
+        print(f"{split.name}: {split.bytes:,} bytes, {split.documents} files", file=sys.stderr)
+
+
+def _evaluate(
+    experiment: ExperimentConfig,
+    model: "TransformerXL",
+    dataset: "PreparedDataset",
+    step: int,
+    valid: "EvaluationResult | None",
+) -> "list[EvaluationResult]":
+    from pipelines.evaluate import show_progress
+    from pipelines.train import create_evaluator, evaluate_split
+
+    evaluator = create_evaluator(experiment)
+    evaluator.load_weights_of(model)
+    if valid is None:
+        valid = evaluate_split(evaluator, dataset, "valid", step, track=show_progress)
+    return [valid, evaluate_split(evaluator, dataset, "test", step, track=show_progress)]
+
+
+def _sample(model: "TransformerXL") -> str:
+    from pipelines.generate import write_text
+    from txl_tf.data.byte_tokenizer import ByteTokenizer
+    from txl_tf.samplers.top_p_sampler import TopPSampler
+
+    pieces = write_text(
+        model,
+        ByteTokenizer(),
+        _PROMPT,
+        num_tokens=_SAMPLE_TOKENS,
+        sampler=TopPSampler(p=0.9, temperature=0.8),
+        seed=0,
+    )
+    return _PROMPT + "".join(pieces)
+
+
+def _export(
+    experiment: ExperimentConfig,
+    workdir: Workdir,
+    model: "TransformerXL",
+    step: int,
+    results: "list[EvaluationResult]",
+    folder: Path,
+) -> None:
+    from pipelines.export import model_card
+    from txl_tf.export import export_saved_model
+
+    quality = {result.split: result.to_dict() for result in results}
+    export_saved_model(model, folder, model_card(experiment, workdir.read()[1], step, **quality))
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    from pipelines.command_line import run_job
+
+    sys.exit(run_job("quickstart"))

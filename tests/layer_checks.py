@@ -1,0 +1,191 @@
+"""What every layer must be able to do, one small function per check.
+
+`check_layer` runs them all on one layer class. Checks that need TensorFlow
+itself are left out on other Keras backends.
+"""
+
+import json
+import pathlib
+import tempfile
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import ops
+
+from tests.reference import max_difference
+
+ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
+needs_tensorflow = pytest.mark.skipif(not ON_TENSORFLOW, reason="TensorFlow backend only")
+
+
+def check_layer(
+    layer_class,
+    init_kwargs,
+    inputs,
+    expected_output_shape,
+    num_weights,
+    batched=None,
+    output_dtype=None,
+    tolerance=1e-6,
+):
+    """Runs every check of this module on one layer.
+
+    Args:
+        layer_class: subclass of `keras.layers.Layer`.
+        init_kwargs: dict of constructor arguments.
+        inputs: dict of call arguments as NumPy arrays.
+        expected_output_shape: tuple of ints.
+        num_weights: int. Number of weights, seed generators not counted.
+        batched: names of the inputs whose first axis is the batch; the first
+            input alone by default. The others are constants of a model.
+        output_dtype: function of the compute dtype; equal to it by default.
+        tolerance: float. How far compiled outputs may be from eager ones.
+    """
+    batched = tuple(batched or list(inputs)[:1])
+    output_dtype = output_dtype or (lambda compute_dtype: compute_dtype)
+
+    def make(**overrides):
+        return layer_class(**{**init_kwargs, **overrides})
+
+    check_config(make())
+    check_build(make(), inputs, num_weights)
+    check_shapes(make(), inputs, batched, expected_output_shape)
+    for policy in ("float32", "mixed_bfloat16", "bfloat16"):
+        check_dtype_policy(make(dtype=policy), inputs, keras.DTypePolicy(policy), output_dtype)
+    check_save_and_load(make(), inputs, batched)
+    check_fit_moves_every_weight(make(), inputs, batched)
+    if ON_TENSORFLOW:
+        check_compiled_equals_eager(make(), inputs, tolerance)
+        check_mirrored_strategy(make, inputs, tolerance)
+
+
+def randomize_weights(layer, stddev=0.4, seed=7):
+    """Sets all trainable weights to large random numbers, gains to some around 1.
+
+    Initial weights hide faults: biases are 0, gains are 1, and scores of
+    almost 0 make every attention uniform. Two layers of one shape get equal
+    weights.
+    """
+    rng = np.random.default_rng(seed)
+    for weight in layer.trainable_variables:
+        mean = 1.0 if weight.name == "gamma" else 0.0
+        weight.assign(rng.normal(mean, stddev, size=weight.shape))
+
+
+def model_of(layer, inputs, batched):
+    """A functional model of one layer with an unknown batch size."""
+    symbols = {
+        name: keras.Input(inputs[name].shape[1:], dtype=inputs[name].dtype.name, name=name)
+        for name in batched
+    }
+    constants = {
+        name: ops.convert_to_tensor(array) for name, array in inputs.items() if name not in batched
+    }
+    return keras.Model(list(symbols.values()), layer(**symbols, **constants))
+
+
+def check_config(layer):
+    config = layer.get_config()
+    json.dumps(config)
+    assert type(layer).from_config(config).get_config() == config
+    serialized = keras.saving.serialize_keras_object(layer)
+    json.dumps(serialized)
+    restored = keras.saving.deserialize_keras_object(serialized)
+    assert type(restored) is type(layer)
+    assert restored.get_config() == config
+
+
+def check_build(layer, inputs, num_weights):
+    if not layer.built:
+        layer.build(**{f"{name}_shape": array.shape for name, array in inputs.items()})
+    assert layer.built
+    assert len(layer.weights) == num_weights
+    paths = [weight.path for weight in layer.weights]
+    assert len(set(paths)) == num_weights, paths
+    count_before_call = len(layer.variables)
+    layer(**inputs)
+    assert len(layer.variables) == count_before_call, "the first call created variables"
+
+
+def check_shapes(layer, inputs, batched, expected_output_shape):
+    outputs = layer(**inputs)
+    assert tuple(outputs.shape) == expected_output_shape
+    symbols = {
+        name: keras.KerasTensor(array.shape, array.dtype.name) for name, array in inputs.items()
+    }
+    assert tuple(layer(**symbols).shape) == expected_output_shape
+    unknown_batch = {
+        name: keras.KerasTensor((None, *array.shape[1:]), array.dtype.name)
+        if name in batched
+        else symbols[name]
+        for name, array in inputs.items()
+    }
+    assert tuple(layer(**unknown_batch).shape) == (None, *expected_output_shape[1:])
+
+
+def check_dtype_policy(layer, inputs, policy, output_dtype):
+    outputs = layer(**inputs)
+    expected = output_dtype(policy.compute_dtype)
+    assert keras.backend.standardize_dtype(outputs.dtype) == expected
+    assert np.all(np.isfinite(ops.convert_to_numpy(ops.cast(outputs, "float32"))))
+    symbols = {
+        name: keras.KerasTensor(array.shape, array.dtype.name) for name, array in inputs.items()
+    }
+    assert keras.backend.standardize_dtype(layer(**symbols).dtype) == expected
+    for weight in layer.trainable_variables:
+        assert weight.dtype == policy.variable_dtype, weight.path
+    for part in layer._flatten_layers():
+        assert part.dtype_policy.name == policy.name, part.name
+
+
+def check_save_and_load(layer, inputs, batched):
+    model = model_of(layer, inputs, batched)
+    randomize_weights(layer)
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "layer.keras"
+        model.save(path)
+        restored = keras.saving.load_model(path)
+    data = [inputs[name] for name in batched]
+    before, after = (ops.convert_to_numpy(each(data)) for each in (model, restored))
+    np.testing.assert_array_equal(after, before)
+
+
+def check_fit_moves_every_weight(layer, inputs, batched):
+    model = model_of(layer, inputs, batched)
+    if not layer.trainable_variables:
+        return
+    randomize_weights(layer)
+    before = [ops.convert_to_numpy(weight) for weight in layer.trainable_variables]
+    model.compile(optimizer=keras.optimizers.Adam(0.01), loss="mean_squared_error")
+    data = [inputs[name] for name in batched]
+    targets = np.random.default_rng(3).normal(size=model(data).shape)
+    model.fit(data, targets, batch_size=len(targets), epochs=1, verbose=0)
+    for weight, old in zip(layer.trainable_variables, before, strict=True):
+        assert max_difference(ops.convert_to_numpy(weight), old) > 1e-4, f"{weight.path} is dead"
+
+
+def check_compiled_equals_eager(layer, inputs, tolerance):
+    tensors = {name: tf.constant(array) for name, array in inputs.items()}
+    layer(**tensors)  # builds it
+    randomize_weights(layer)
+    eager = layer(**tensors)
+    for jit_compile in (False, True):
+        compiled = tf.function(lambda **each: layer(**each), jit_compile=jit_compile)
+        assert max_difference(compiled(**tensors), eager) <= tolerance, f"{jit_compile=}"
+
+
+def check_mirrored_strategy(make, inputs, tolerance):
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    tensors = {name: tf.constant(array) for name, array in inputs.items()}
+    with strategy.scope():
+        layer = make()
+        layer(**tensors)
+    randomize_weights(layer)
+    expected = layer(**tensors)
+    for weight in layer.trainable_variables:
+        assert isinstance(weight.value, tf.distribute.DistributedValues), weight.path
+    results = strategy.run(tf.function(lambda **each: layer(**each)), kwargs=tensors)
+    for result in strategy.experimental_local_results(results):
+        assert max_difference(result, expected) <= tolerance

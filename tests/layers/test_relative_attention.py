@@ -1,0 +1,221 @@
+import itertools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import ops
+
+from tests import reference
+from tests.layer_checks import check_layer, needs_tensorflow, randomize_weights
+from txl_tf import functional
+from txl_tf.layers.relative_attention import RelativeAttention
+
+B, D, N, H = 2, 6, 2, 4
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+@pytest.fixture(scope="module")
+def layer():
+    layer = RelativeAttention(N, H)
+    layer.build((None, None, D))
+    randomize_weights(layer)
+    return layer
+
+
+def attend(layer, inputs, memory, valid_length=None, same_length=False, clamp_length=None, **more):
+    segment_length, memory_length = inputs.shape[1], memory.shape[1]
+    if valid_length is not None:
+        valid_length = ops.convert_to_tensor(valid_length, "int32")
+    return layer(
+        inputs,
+        position_encoding=functional.relative_positional_encoding(
+            memory_length + segment_length, D, clamp_length
+        ),
+        memory=memory,
+        attention_mask=functional.causal_memory_mask(
+            segment_length, memory_length, valid_length, same_length
+        ),
+        **more,
+    )
+
+
+@pytest.mark.parametrize("memory_length", [0, 3])
+@pytest.mark.parametrize("own_biases", [True, False])
+def test_basics(memory_length, own_biases):
+    key_length = memory_length + 4
+    inputs = {
+        "inputs": random(B, 4, D),
+        "position_encoding": random(key_length, D),
+        "memory": random(B, memory_length, D, seed=1),
+        "attention_mask": np.tril(np.ones((1, 1, 4, key_length), bool), memory_length),
+    }
+    batched = ("inputs", "memory")
+    if memory_length == 0:
+        del inputs["memory"]
+        batched = ("inputs",)
+    if not own_biases:
+        inputs |= {"content_bias": random(N, H), "position_bias": random(N, H, seed=2)}
+    check_layer(
+        RelativeAttention,
+        init_kwargs={"num_heads": N, "head_dim": H, "dropout": 0.1, "own_biases": own_biases},
+        inputs=inputs,
+        expected_output_shape=(B, 4, D),
+        num_weights=7 if own_biases else 5,
+        batched=batched,
+    )
+
+
+# Keras warns of a softmax over one key, which is right where there is only one.
+@pytest.mark.filterwarnings("ignore:.*You are using a softmax over axis:UserWarning")
+@pytest.mark.parametrize("memory_length", [0, 1, 2, 5, 8])
+@pytest.mark.parametrize("segment_length", [1, 2, 5, 8])
+def test_matches_the_oracle(layer, segment_length, memory_length):
+    inputs = random(B, segment_length, D)
+    memory = random(B, memory_length, D, seed=1)
+    weights = reference.attention_weights(layer)
+    # Rows that differ: one memory full or nearly, the other nearly or all empty.
+    valid_lengths = (None, [memory_length, 0], [memory_length // 2, max(0, memory_length - 1)])
+    clamp_lengths = (None, max(1, (memory_length + segment_length) // 2))
+    for valid_length, same_length, clamp_length in itertools.product(
+        valid_lengths, (False, True), clamp_lengths
+    ):
+        options = {
+            "valid_length": valid_length,
+            "same_length": same_length,
+            "clamp_length": clamp_length,
+        }
+        outputs = attend(layer, inputs, memory, **options)
+        expected = reference.relative_attention(inputs, memory, weights, **options)
+        assert reference.max_difference(outputs, expected) <= 1e-5, options
+
+
+@pytest.mark.parametrize("term", ["query", "position", "content_bias", "position_bias"])
+def test_each_of_the_four_terms_is_computed(layer, term):
+    """A sum that lacks a term may hide behind the others; here one changes alone."""
+    inputs, memory = random(B, 4, D), random(B, 3, D, seed=1)
+    changed = RelativeAttention(N, H)
+    changed.build((None, None, D))
+    for weight, source in zip(changed.weights, layer.weights, strict=True):
+        weight.assign(source)
+    variable = getattr(changed, term)
+    variable = variable if "bias" in term else variable.kernel
+    variable.assign(2.0 * variable)
+    outputs = attend(changed, inputs, memory)
+    assert reference.max_difference(outputs, attend(layer, inputs, memory)) > 1e-3
+    expected = reference.relative_attention(inputs, memory, reference.attention_weights(changed))
+    assert reference.max_difference(outputs, expected) <= 1e-5
+
+
+def test_given_biases_take_the_place_of_own_biases(layer):
+    shared = RelativeAttention(N, H, own_biases=False)
+    shared.build((None, None, D))
+    assert len(shared.weights) == 5
+    names = ("query", "key", "value", "position", "output_projection")
+    for name in names:
+        getattr(shared, name).kernel.assign(getattr(layer, name).kernel)
+    inputs, memory = random(B, 4, D), random(B, 3, D, seed=1)
+    biases = {"content_bias": layer.content_bias, "position_bias": layer.position_bias}
+    outputs = attend(shared, inputs, memory, **biases)
+    assert reference.max_difference(outputs, attend(layer, inputs, memory)) <= 1e-6
+    for missing in biases:
+        given = {name: bias for name, bias in biases.items() if name != missing}
+        with pytest.raises(ValueError, match=r"needs `content_bias` and `position_bias`"):
+            attend(shared, inputs, memory, **given)
+
+
+@pytest.mark.parametrize("changed_at", range(5))
+def test_a_changed_token_leaves_earlier_outputs_alone(layer, changed_at):
+    inputs, memory = random(B, 5, D), random(B, 3, D, seed=1)
+    before = ops.convert_to_numpy(attend(layer, inputs, memory))
+    inputs[:, changed_at] += 1.0
+    after = ops.convert_to_numpy(attend(layer, inputs, memory))
+    assert reference.max_difference(after[:, :changed_at], before[:, :changed_at]) <= 1e-6
+    difference = np.abs(after[:, changed_at:] - before[:, changed_at:]).max(axis=-1)
+    assert np.all(difference > 1e-4)  # itself and all later ones notice
+
+
+def test_unfilled_memory_is_never_read(layer):
+    inputs, memory = random(B, 4, D), random(B, 3, D, seed=1)
+    before = attend(layer, inputs, memory, valid_length=[0, 2])
+    memory[0] = 1e6
+    memory[1, 0] = 1e6
+    after = attend(layer, inputs, memory, valid_length=[0, 2])
+    assert reference.max_difference(after, before) == 0.0
+
+
+def test_without_memory_equals_a_memory_of_length_zero(layer):
+    inputs = random(B, 4, D)
+    encoding = functional.relative_positional_encoding(4, D)
+    mask = functional.causal_memory_mask(4, 0)
+    outputs = layer(inputs, position_encoding=encoding, attention_mask=mask)
+    assert reference.max_difference(outputs, attend(layer, inputs, random(B, 0, D))) == 0.0
+
+
+@needs_tensorflow
+def test_no_gradient_flows_into_memory_but_some_into_the_segment(layer):
+    inputs, memory = tf.constant(random(B, 4, D)), tf.constant(random(B, 3, D, seed=1))
+    with tf.GradientTape() as tape:
+        tape.watch([inputs, memory])
+        loss = tf.reduce_sum(attend(layer, inputs, memory) ** 2)
+    into_inputs, into_memory = tape.gradient(loss, [inputs, memory])
+    assert np.all(np.abs(into_inputs.numpy()).max(axis=-1) > 1e-4)
+    assert into_memory is None or not np.any(into_memory.numpy())
+
+
+def test_dropout_acts_on_probabilities_and_is_a_function_of_the_seed():
+    layer = RelativeAttention(N, H, dropout=0.5)
+    layer.build((None, None, D))
+    randomize_weights(layer)
+    inputs, memory = random(B, 4, D), random(B, 3, D, seed=1)
+
+    def outputs(first, second, training=True):
+        seed = ops.convert_to_tensor([first, second], "int32")
+        result = attend(layer, inputs, memory, dropout_seed=seed, training=training)
+        return ops.convert_to_numpy(result)
+
+    assert reference.max_difference(outputs(1, 2), outputs(1, 2)) == 0.0
+    assert reference.max_difference(outputs(1, 2), outputs(1, 3)) > 1e-3
+    plain = attend(layer, inputs, memory)
+    assert reference.max_difference(outputs(1, 2, training=False), plain) == 0.0
+
+
+def test_dropout_keeps_the_expectation(layer):
+    """The read is linear in the probabilities, so the mean over masks is the plain read."""
+    dropping = RelativeAttention(N, H, dropout=0.5)
+    dropping.build((None, None, D))
+    randomize_weights(dropping)
+    inputs, memory = (np.repeat(random(1, length, D), 2000, axis=0) for length in (4, 3))
+    seed = ops.convert_to_tensor([7, 8], "int32")
+    outputs = ops.convert_to_numpy(
+        attend(dropping, inputs, memory, dropout_seed=seed, training=True)
+    )
+    plain = ops.convert_to_numpy(attend(layer, inputs[:1], memory[:1]))[0]
+    standard_error = outputs.std(axis=0) / 2000**0.5
+    assert standard_error.min() > 0.0
+    assert np.all(np.abs(outputs.mean(axis=0) - plain) < 5 * standard_error)
+
+
+def test_half_precision_keeps_the_softmax_in_float32(layer):
+    half = RelativeAttention(N, H, dtype="mixed_bfloat16")
+    seen = []
+    softmax = keras.ops.softmax
+
+    def spy(scores, axis):
+        seen.append(keras.backend.standardize_dtype(scores.dtype))
+        return softmax(scores, axis=axis)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("txl_tf.layers.relative_attention.ops.softmax", spy)
+        outputs = attend(half, random(B, 4, D), random(B, 3, D))
+    assert seen == ["float32"]
+    assert keras.backend.standardize_dtype(outputs.dtype) == "bfloat16"
+
+
+@pytest.mark.parametrize("sizes", [(0, 4), (2, 0), (-1, 4)])
+def test_sizes_must_be_positive(sizes):
+    with pytest.raises(ValueError, match=r"`num_heads` and `head_dim` must be positive.*Received"):
+        RelativeAttention(*sizes)

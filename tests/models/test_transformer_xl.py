@@ -1,0 +1,397 @@
+"""Whole-model properties, each against a second way to the same numbers."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import ops
+
+from tests import reference
+from tests.layer_checks import check_config, needs_tensorflow, randomize_weights
+from txl_tf.config.model_config import ModelConfig
+from txl_tf.models.memory import Memory
+from txl_tf.models.transformer_xl import TransformerXL
+
+B, T, V = 2, 4, 11
+CONFIG = ModelConfig(
+    vocabulary_size=V,
+    num_layers=2,
+    hidden_dim=6,
+    num_heads=2,
+    head_dim=3,
+    intermediate_dim=10,
+    segment_length=T,
+    memory_length=6,
+    dropout=0.0,
+)
+
+
+def token_ids(length=T, seed=0):
+    return np.random.default_rng(seed).integers(0, V, size=(B, length)).astype("int32")
+
+
+def made(dtype="float32", **changes):
+    model = TransformerXL(CONFIG.replace(**changes), dtype=dtype)
+    randomize_weights(model)
+    return model
+
+
+@pytest.fixture(scope="module")
+def model():
+    return made()
+
+
+def score(model, tokens, memory, **kwargs):
+    """Scores tokens[:, 1:] after tokens[:, :-1]."""
+    return model.score(tokens[:, :-1], tokens[:, 1:], memory, **kwargs)
+
+
+def filled_memory(model, memory_length=6):
+    _, memory = model(token_ids(7, seed=9), model.initial_memory(B, memory_length))
+    return memory
+
+
+@pytest.mark.parametrize("memory_length", [0, 3, T, 6])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"share_attention_biases": True},
+        {"same_length": True},
+        {"clamp_length": 3},
+        {"share_attention_biases": True, "same_length": True, "clamp_length": 2},
+        {"layer_norm_epsilon": 0.1, "num_layers": 3},
+    ],
+    ids=lambda changes: "-".join(changes) or "plain",
+)
+def test_three_segments_match_the_oracle(memory_length, changes):
+    model = made(memory_length=memory_length, **changes)
+    weights = reference.transformer_xl_weights(model)
+    memory = model.initial_memory(B)
+    states = [ops.convert_to_numpy(state) for state in memory.states]
+    valid_length = [0] * B
+    stream = token_ids(3 * T + 1)
+    for start in range(0, 3 * T, T):
+        tokens = stream[:, start : start + T + 1]
+        hidden, _ = model(tokens[:, :-1], memory)
+        nll, memory = score(model, tokens, memory)
+        expected_nll, expected_hidden, states, valid_length = reference.transformer_xl(
+            weights, model.config, tokens[:, :-1], tokens[:, 1:], states, valid_length
+        )
+        assert reference.max_difference(nll, expected_nll) <= 1e-5
+        assert reference.max_difference(hidden, expected_hidden) <= 1e-5
+        for state, expected_state in zip(memory.states, states, strict=True):
+            assert reference.max_difference(state, expected_state) <= 1e-5
+        assert ops.convert_to_numpy(memory.valid_length).tolist() == valid_length
+
+
+def test_zeros_of_full_valid_length_are_attended_to_as_in_the_official_code(model):
+    zeros = [np.zeros((B, 6, 6))] * 2
+    tokens = token_ids(T + 1)
+    memory = Memory(
+        tuple(ops.zeros((B, 6, 6)) for _ in zeros), ops.convert_to_tensor([6, 6], "int32")
+    )
+    nll, _ = score(model, tokens, memory)
+    weights = reference.transformer_xl_weights(model)
+    expected, *_ = reference.transformer_xl(
+        weights, model.config, tokens[:, :-1], tokens[:, 1:], zeros, [6, 6]
+    )
+    assert reference.max_difference(nll, expected) <= 1e-5
+    masked, _ = score(model, tokens, model.initial_memory(B))
+    assert reference.max_difference(nll, masked) > 1e-3
+
+
+@pytest.mark.parametrize("share_attention_biases", [False, True])
+@pytest.mark.parametrize("memory_length", [T, 6])
+def test_two_segments_with_memory_equal_one_pass_over_both(memory_length, share_attention_biases):
+    model = made(share_attention_biases=share_attention_biases)
+    tokens = token_ids(2 * T)
+    one_pass, _ = model(tokens, model.initial_memory(B, memory_length=0))
+    one_pass = ops.convert_to_numpy(one_pass)
+    first, memory = model(tokens[:, :T], model.initial_memory(B, memory_length))
+    second, _ = model(tokens[:, T:], memory)
+    assert reference.max_difference(first, one_pass[:, :T]) <= 1e-5
+    assert reference.max_difference(second, one_pass[:, T:]) <= 1e-5
+    # Without the memory they would differ, or this would prove nothing.
+    alone, _ = model(tokens[:, T:], model.initial_memory(B))
+    assert reference.max_difference(alone, one_pass[:, T:]) > 1e-3
+
+
+def test_token_by_token_equals_one_pass(model):
+    """How generation reads: segments of one token, memory as long as the text."""
+    tokens = token_ids(6)
+    one_pass, _ = model(tokens, model.initial_memory(B))
+    memory = model.initial_memory(B)
+    for at in range(6):
+        hidden, memory = model(tokens[:, at : at + 1], memory)
+        assert reference.max_difference(hidden[:, 0], one_pass[:, at]) <= 1e-5
+
+
+@pytest.mark.parametrize("changed_at", range(T))
+def test_a_changed_token_leaves_earlier_outputs_alone(model, changed_at):
+    memory, tokens = filled_memory(model), token_ids()
+    before = ops.convert_to_numpy(model(tokens, memory)[0])
+    tokens[:, changed_at] = (tokens[:, changed_at] + 1) % V
+    after = ops.convert_to_numpy(model(tokens, memory)[0])
+    assert reference.max_difference(after[:, :changed_at], before[:, :changed_at]) <= 1e-6
+    assert np.all(np.abs(after[:, changed_at:] - before[:, changed_at:]).max(axis=-1) > 1e-4)
+
+
+def test_rows_do_not_read_each_other(model):
+    memory, tokens = filled_memory(model), token_ids()
+    before = ops.convert_to_numpy(model(tokens, memory)[0])
+    tokens[0] = (tokens[0] + 1) % V
+    after = ops.convert_to_numpy(model(tokens, memory)[0])
+    assert reference.max_difference(after[1], before[1]) <= 1e-6
+    assert reference.max_difference(after[0], before[0]) > 1e-3
+
+
+@needs_tensorflow
+def test_no_gradient_flows_into_or_out_of_memory(model):
+    memory, tokens = filled_memory(model), token_ids(T + 1)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(memory.states)
+        nll, following = score(model, tokens, memory)
+        loss = tf.reduce_mean(nll)
+        remembered = tf.add_n([tf.reduce_sum(state**2) for state in following.states])
+    for gradient in tape.gradient(loss, memory.states):
+        assert gradient is None or not np.any(gradient.numpy())
+    assert np.abs(tape.gradient(loss, model.softmax.bias.value).numpy()).max() > 1e-3
+    weights = [weight.value for weight in model.trainable_variables]
+    assert tape.gradient(remembered, weights) == [None] * len(weights)
+
+
+def test_a_restarted_row_equals_a_fresh_row_and_leaves_the_others_alone(model):
+    memory, tokens = filled_memory(model), token_ids()
+    kept, kept_memory = model(tokens, memory)
+    fresh, _ = model(tokens, model.initial_memory(B))
+    restarted, following = model(tokens, memory.forget(np.array([True, False])))
+    assert reference.max_difference(restarted[0], fresh[0]) <= 1e-6
+    assert reference.max_difference(restarted[1], kept[1]) == 0.0
+    assert reference.max_difference(kept[0], fresh[0]) > 1e-3
+    # What it remembers afterwards is the new stream's only: T of 6 positions.
+    assert ops.convert_to_numpy(following.valid_length).tolist() == [T, 6]
+    later, _ = model(tokens, following)
+    expected, _ = model(tokens, model(tokens, model.initial_memory(B))[1])
+    assert reference.max_difference(later[0], expected[0]) <= 1e-6
+    assert reference.max_difference(later[1], model(tokens, kept_memory)[0][1]) == 0.0
+
+
+@pytest.mark.parametrize("prefix_length", [1, 3, 6, 20])
+def test_output_does_not_depend_on_the_absolute_position(model, prefix_length):
+    tokens = token_ids()
+    fresh, _ = model(tokens, model.initial_memory(B))
+    _, memory = model(token_ids(prefix_length, seed=5), model.initial_memory(B))
+    later, _ = model(tokens, memory.forget(np.array([True, True])))
+    assert reference.max_difference(later, fresh) <= 1e-6
+
+
+@pytest.mark.parametrize("same_length", [False, True])
+def test_a_window_sees_the_same_wherever_it_stands_in_a_repeating_stream(same_length):
+    """With one layer, full memory and equal content, position cannot matter."""
+    model = made(num_layers=1, same_length=same_length)
+    tokens = np.tile(token_ids(2), (1, 2))  # a period of 2 divides T
+    memory = model.initial_memory(B)
+    outputs = []
+    for _ in range(4):
+        hidden, memory = model(tokens, memory)
+        outputs.append(ops.convert_to_numpy(hidden))
+    assert reference.max_difference(outputs[2], outputs[3]) <= 1e-6
+    assert reference.max_difference(outputs[0], outputs[3]) > 1e-4  # memory was filling
+
+
+@needs_tensorflow
+@pytest.mark.parametrize("share_attention_biases", [False, True])
+def test_xla_equals_eager_in_loss_memory_and_gradients(share_attention_biases):
+    model = made(share_attention_biases=share_attention_biases)
+    memory, tokens = filled_memory(model), tf.constant(token_ids(T + 1))
+
+    def step(tokens, memory):
+        with tf.GradientTape() as tape:
+            nll, following = score(model, tokens, memory)
+            loss = tf.reduce_mean(nll)
+        weights = [weight.value for weight in model.trainable_variables]
+        return nll, following, [tf.convert_to_tensor(g) for g in tape.gradient(loss, weights)]
+
+    nll, following, gradients = step(tokens, memory)
+    xla_nll, xla_following, xla_gradients = tf.function(step, jit_compile=True)(tokens, memory)
+    assert reference.max_difference(xla_nll, nll) <= 1e-4
+    for compiled, eager in zip(xla_following.states, following.states, strict=True):
+        assert reference.max_difference(compiled, eager) <= 1e-4
+    assert np.array_equal(xla_following.valid_length, following.valid_length)
+    for compiled, eager in zip(xla_gradients, gradients, strict=True):
+        assert reference.max_difference(compiled, eager) <= 1e-4
+        assert np.abs(eager.numpy()).max() > 1e-7
+
+
+@needs_tensorflow
+def test_unknown_batch_size_and_segment_length_equal_eager(model):
+    ids, state = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None, 6, 6])
+    signature = [ids, ids, Memory((state, state), tf.TensorSpec([None], tf.int32))]
+    dynamic = tf.function(model.score, input_signature=signature)
+    memory = filled_memory(model)
+    for length in (1, T, 6, 9):
+        tokens = token_ids(length + 1)
+        nll, following = dynamic(tokens[:, :-1], tokens[:, 1:], memory)
+        expected, expected_memory = score(model, tokens, memory)
+        assert reference.max_difference(nll, expected) <= 1e-5
+        for got, wanted in zip(following.states, expected_memory.states, strict=True):
+            assert reference.max_difference(got, wanted) <= 1e-5
+        assert np.array_equal(following.valid_length, expected_memory.valid_length)
+
+
+def test_dropout_is_a_function_of_the_seed_and_rests_without_training():
+    model = made(dropout=0.3, attention_dropout=0.3)
+    memory, tokens = filled_memory(model), token_ids(T + 1)
+
+    def nll(first, second, training=True):
+        seed = ops.convert_to_tensor([first, second], "int32")
+        return score(model, tokens, memory, dropout_seed=seed, training=training)[0]
+
+    assert reference.max_difference(nll(1, 2), nll(1, 2)) == 0.0
+    assert reference.max_difference(nll(1, 2), nll(2, 2)) > 1e-2
+    plain, _ = score(model, tokens, memory)
+    assert reference.max_difference(nll(1, 2, training=False), plain) == 0.0
+    assert reference.max_difference(nll(1, 2), plain) > 1e-2
+
+
+def test_all_dropouts_of_one_step_draw_different_masks(monkeypatch):
+    model = made(dropout=0.3, attention_dropout=0.3, num_layers=3)
+    seeds = []
+    draw = keras.random.dropout
+
+    def spy(inputs, rate, seed):
+        seeds.append(tuple(ops.convert_to_numpy(seed.next()).tolist()))
+        return draw(inputs, rate, seed=seed)
+
+    monkeypatch.setattr("txl_tf.layers.seeded_dropout.keras.random.dropout", spy)
+    seed = ops.convert_to_tensor([1, 2], "int32")
+    model(token_ids(), model.initial_memory(B), dropout_seed=seed, training=True)
+    assert len(seeds) == 3 + 3 * 4  # embedding, positions, output; four in each block
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_log_probs_sum_to_one_and_agree_with_score(model):
+    memory, tokens = filled_memory(model), token_ids(T + 1)
+    nll, scored_memory = score(model, tokens, memory)
+    log_probs, memory = model.log_probs(tokens[:, :-1], memory)
+    log_probs = ops.convert_to_numpy(log_probs)
+    np.testing.assert_allclose(np.exp(log_probs).sum(axis=-1), 1.0, atol=1e-6)
+    picked = np.take_along_axis(log_probs, tokens[:, 1:, None], axis=-1)[..., 0]
+    assert reference.max_difference(nll, -picked) <= 1e-6
+    for one, other in zip(memory.states, scored_memory.states, strict=True):
+        assert reference.max_difference(one, other) == 0.0
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int64"])
+def test_ids_of_any_integer_dtype_mean_the_same(model, dtype):
+    memory, tokens = model.initial_memory(B), token_ids(T + 1)
+    expected, _ = score(model, tokens, memory)
+    nll, _ = score(model, tokens.astype(dtype), memory)
+    assert reference.max_difference(nll, expected) == 0.0
+
+
+@pytest.mark.parametrize("share_attention_biases", [False, True])
+def test_save_and_load_give_equal_scores(share_attention_biases, tmp_path):
+    model = made(share_attention_biases=share_attention_biases)
+    model.save(tmp_path / "model.keras")
+    restored = keras.saving.load_model(tmp_path / "model.keras")
+    assert restored.config == model.config
+    memory, tokens = filled_memory(model), token_ids(T + 1)
+    nll, _ = score(restored, tokens, memory)
+    assert reference.max_difference(nll, score(model, tokens, memory)[0]) == 0.0
+    other = made(share_attention_biases=share_attention_biases)
+    other.embedding.table.assign(0.0 * other.embedding.table)
+    model.save_weights(tmp_path / "model.weights.h5")
+    other.load_weights(tmp_path / "model.weights.h5")
+    nll, _ = score(other, tokens, memory)
+    assert reference.max_difference(nll, score(model, tokens, memory)[0]) == 0.0
+
+
+def test_config_round_trip_keeps_config_name_and_dtype():
+    model = TransformerXL(CONFIG, name="reader", dtype="mixed_bfloat16")
+    check_config(model)
+    restored = TransformerXL.from_config(model.get_config())
+    assert restored.config == CONFIG
+    assert restored.name == "reader"
+    assert restored.dtype_policy.name == "mixed_bfloat16"
+    assert TransformerXL(CONFIG.to_dict()).config == CONFIG
+
+
+@pytest.mark.parametrize("share_attention_biases", [False, True])
+def test_parameter_count_follows_the_formula(share_attention_biases):
+    config = CONFIG.replace(share_attention_biases=share_attention_biases, num_layers=3)
+    model = TransformerXL(config)
+    width, inner, heads = config.hidden_dim, config.intermediate_dim, 2 * 3
+    biases = 2 * heads  # u and v
+    block = 5 * width * heads + 2 * 2 * width + 2 * width * inner + inner + width
+    expected = V * width + V + 3 * block + (1 if share_attention_biases else 3) * biases
+    assert model.count_params() == expected
+    paths = [weight.path for weight in model.weights]
+    assert len(set(paths)) == len(paths)
+
+
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "bfloat16"])
+def test_half_precision_scores_in_float32_close_to_float32(model, dtype):
+    half = made(dtype=dtype)
+    memory, half_memory = model.initial_memory(B), half.initial_memory(B)
+    stream = token_ids(2 * T + 1)
+    for start in (0, T):
+        tokens = stream[:, start : start + T + 1]
+        expected, memory = score(model, tokens, memory)
+        nll, half_memory = score(half, tokens, half_memory)
+        assert keras.backend.standardize_dtype(nll.dtype) == "float32"
+        assert reference.max_difference(nll, expected) <= 0.05  # of nats
+    for state in half_memory.states:
+        assert keras.backend.standardize_dtype(state.dtype) == "bfloat16"
+
+
+@needs_tensorflow
+def test_gradients_match_finite_differences_in_float64():
+    """Both sides with memory; the memory is a constant of the segment's loss."""
+    model = made(dtype="float64", dropout=0.2, attention_dropout=0.2, same_length=True)
+    memory, tokens = filled_memory(model), tf.constant(token_ids(T + 1))
+    seed = tf.constant([4, 5])
+
+    @tf.function
+    def loss():
+        nll, _ = score(model, tokens, memory, dropout_seed=seed, training=True)
+        return tf.reduce_mean(nll)
+
+    with tf.GradientTape() as tape:
+        value = loss()
+    assert value.dtype == tf.float64
+    weights = model.trainable_variables
+    gradients = tape.gradient(value, [weight.value for weight in weights])
+    rng, step = np.random.default_rng(2), 1e-5
+    for weight, gradient in zip(weights, gradients, strict=True):
+        gradient = tf.convert_to_tensor(gradient).numpy()
+        original = weight.numpy()
+        for _ in range(3):
+            entry = tuple(rng.integers(size) for size in original.shape)
+            values = []
+            for sign in (1, -1):
+                moved = original.copy()
+                moved[entry] += sign * step
+                weight.assign(moved)
+                values.append(float(loss()))
+            weight.assign(original)
+            numeric = (values[0] - values[1]) / (2 * step)
+            # Entries near 0 are compared with the largest of their tensor.
+            scale = max(abs(numeric), 1e-2 * np.abs(gradient).max())
+            assert abs(gradient[entry] - numeric) <= 1e-4 * scale, (weight.path, entry)
+
+
+def test_memory_of_another_depth_is_refused(model):
+    memory = model.initial_memory(B)
+    with pytest.raises(ValueError, match="layers"):
+        model(token_ids(), memory._replace(states=memory.states[:1]))
+
+
+def test_memory_length_may_differ_from_the_configured_one(model):
+    tokens = token_ids()
+    short, memory = model(tokens, model.initial_memory(B, memory_length=2))
+    assert [tuple(state.shape) for state in memory.states] == [(B, 2, 6)] * 2
+    assert ops.convert_to_numpy(memory.valid_length).tolist() == [2, 2]
+    usual, _ = model(tokens, model.initial_memory(B))
+    assert reference.max_difference(short, usual) <= 1e-6

@@ -1,0 +1,154 @@
+"""Every job on a small text, from the command line to its result."""
+
+import json
+import re
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from pipelines.workdir import Workdir
+from tests.pipelines.txl_process import command, environment, run_txl
+
+
+def arrays_of(workdir, step):
+    reader = tf.train.load_checkpoint(str(workdir / "checkpoints" / f"step-{step:08d}" / "state"))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def test_training_reports_and_keeps_the_newest_checkpoints(trained):
+    workdir, finished = trained
+    assert re.search(r"step 40/40 .*nats .*bits/byte .*tokens/s .*left 0:00", finished.stderr)
+    assert "tensorboard --logdir" in finished.stdout
+    steps = sorted(path.name for path in (workdir / "checkpoints").iterdir())
+    assert steps == ["step-00000020", "step-00000030", "step-00000040"]
+
+
+def test_tensorboard_has_the_curves_of_training_and_evaluation(trained):
+    workdir, _ = trained
+    training = EventAccumulator(str(workdir / "tensorboard" / "train")).Reload()
+    validation = EventAccumulator(str(workdir / "tensorboard" / "valid")).Reload()
+    losses = {"loss/nats_per_token", "loss/perplexity", "loss/bits_per_byte"}
+    assert losses | {
+        "optimizer/learning_rate",
+        "optimizer/gradient_norm",
+        "performance/tokens_per_second",
+    } == set(training.Tags()["tensors"])
+    assert losses <= set(validation.Tags()["tensors"])
+    curve = [
+        tf.make_ndarray(event.tensor_proto) for event in training.Tensors("loss/nats_per_token")
+    ]
+    assert len(curve) == 8
+    assert curve[-1] < curve[0] - 0.5
+
+
+def test_evaluation_counts_every_token_and_is_the_one_of_training(trained, data_folder):
+    workdir, training = trained
+    finished = run_txl(
+        "evaluate", "--workdir", workdir, "--data", data_folder, "--split", "valid", "--json"
+    )
+    assert finished.returncode == 0, finished.stderr
+    result = json.loads(finished.stdout)
+    manifest = json.loads((data_folder / "manifest.json").read_text())
+    valid = next(split for split in manifest["splits"] if split["name"] == "valid")
+    assert result["num_tokens"] == valid["tokens"] - 1
+    assert result["bits_per_byte"] == pytest.approx(result["nats_per_token"] / np.log(2.0))
+    assert f"{result['bits_per_byte']:.6f} bits/byte" in training.stderr
+
+
+def test_evaluation_takes_other_lengths_and_no_other_model(trained, data_folder):
+    workdir, _ = trained
+    common = ("evaluate", "--workdir", workdir, "--data", data_folder, "--split", "test")
+    longer = run_txl(
+        *common, "--set", "evaluation.memory_length=48", "--set", "evaluation.segment_length=8"
+    )
+    assert longer.returncode == 0, longer.stderr
+    assert "segment 8, memory 48" in longer.stdout
+    other = run_txl(*common, "--set", "model.num_layers=3")
+    assert other.returncode == 2
+    assert "model.num_layers" in other.stderr
+
+
+def test_generation_repeats_itself_and_goes_on_from_the_prompt(trained):
+    workdir, _ = trained
+    common = ("generate", "--workdir", workdir, "--prompt", "12 and ", "--num-tokens", "30")
+    first = run_txl(*common, "--sampler", "top_k", "--k", "5", "--seed", "3")
+    again = run_txl(*common, "--sampler", "top_k", "--k", "5", "--seed", "3")
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.startswith("12 and ")
+    assert len(first.stdout) > len("12 and ") + 10
+    assert first.stdout == again.stdout
+
+
+def test_export_is_served_by_number_and_is_not_overwritten(trained, tmp_path):
+    workdir, _ = trained
+    out = tmp_path / "served"
+    finished = run_txl("export", "--workdir", workdir, "--out", out)
+    assert finished.returncode == 0, finished.stderr
+    assert str(out / "40") in finished.stdout
+    card = json.loads((out / "40" / "model_card.json").read_text())
+    assert card["step"] == 40
+    assert card["model"]["num_layers"] == 2
+    written = (out / "40" / "saved_model.pb").read_bytes()
+    again = run_txl("export", "--workdir", workdir, "--out", out)
+    assert again.returncode == 73
+    assert (out / "40" / "saved_model.pb").read_bytes() == written
+
+
+def test_killed_training_goes_on_to_the_same_bits(trained, data_folder, config_file, tmp_path):
+    unbroken, finished = trained
+    workdir = tmp_path / "run"
+    arguments = ("train", "--config", config_file, "--data", data_folder, "--workdir", workdir)
+    process = subprocess.Popen(
+        command(*arguments), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment()
+    )
+    deadline = time.monotonic() + 120
+    while not (workdir / "checkpoints" / "step-00000020").exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (workdir / "checkpoints" / "step-00000040").exists()
+
+    resumed = run_txl(*arguments)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "Going on from the checkpoint of step" in resumed.stderr
+    expected, received = arrays_of(unbroken, 40), arrays_of(workdir, 40)
+    assert expected.keys() == received.keys()
+    for name in expected:
+        np.testing.assert_array_equal(received[name], expected[name], err_msg=name)
+    assert finished.stderr.splitlines()[-1] == resumed.stderr.splitlines()[-1]
+
+
+def test_damaged_newest_checkpoint_makes_way_for_the_one_before(
+    trained, data_folder, config_file, tmp_path
+):
+    import shutil
+
+    unbroken, _ = trained
+    workdir = tmp_path / "run"
+    shutil.copytree(unbroken, workdir)
+    shutil.rmtree(workdir / "checkpoints" / "step-00000040")
+    state = next((workdir / "checkpoints" / "step-00000030").glob("state.data*"))
+    state.write_bytes(b"x" + state.read_bytes()[1:])
+    finished = run_txl("train", "--data", data_folder, "--workdir", workdir)
+    assert finished.returncode == 0, finished.stderr
+    assert "damaged" in finished.stderr and "step-00000030" in finished.stderr
+    assert "step 20" in finished.stderr
+    for name, array in arrays_of(unbroken, 40).items():
+        np.testing.assert_array_equal(arrays_of(workdir, 40)[name], array, err_msg=name)
+
+
+def test_two_cpu_replicas_train_from_the_command_line(trained, data_folder, config_file, tmp_path):
+    workdir = tmp_path / "run"
+    finished = run_txl(
+        *("train", "--config", config_file, "--data", data_folder, "--workdir", workdir),
+        *("--cpu-replicas", "2", "--set", "training.num_steps=10"),
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert Workdir(workdir).has_run()
+    assert "step 10/10" in finished.stderr

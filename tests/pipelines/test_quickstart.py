@@ -1,0 +1,81 @@
+"""The main job: whole in minutes, and the same after a kill."""
+
+import json
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+import tensorflow as tf
+
+from tests.pipelines.txl_process import command, environment, run_txl
+
+SMALL = (
+    *("--set", "model.num_layers=1", "--set", "model.hidden_dim=32", "--set", "model.head_dim=8"),
+    *("--set", "model.intermediate_dim=32", "--set", "training.num_steps=20"),
+    *("--set", "training.checkpoint_every_steps=10", "--set", "evaluation.batch_size=256"),
+)
+
+
+def figures(finished):
+    """The result lines of both splits."""
+    return re.findall(r"^(?:valid|test): .*$", finished.stdout, flags=re.MULTILINE)
+
+
+def test_small_quickstart_runs_every_job_and_repeats_itself(tmp_path):
+    workdir = tmp_path / "quickstart"
+    first = run_txl("quickstart", "--workdir", workdir, *SMALL)
+    assert first.returncode == 0, first.stderr
+    assert [line.split(":")[0] for line in figures(first)] == ["valid", "test"]
+    assert "sample:" in first.stdout
+    assert "import " in first.stdout
+    assert f"tensorboard --logdir {workdir}" in first.stdout
+    exported = re.search(r"SavedModel: (\S+)", first.stdout).group(1)
+    assert set(tf.saved_model.load(exported).signatures) >= {"score", "next_token"}
+    card = json.loads((workdir / "export" / "20" / "model_card.json").read_text())
+    assert f"{card['quality']['test']['bits_per_byte']:.6f} bits/byte" in figures(first)[1]
+
+    again = run_txl("quickstart", "--workdir", workdir, *SMALL)
+    assert again.returncode == 0, again.stderr
+    assert figures(again) == figures(first)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    begin = time.monotonic()
+    workdir = tmp_path_factory.mktemp("unbroken") / "quickstart"
+    finished = run_txl("quickstart", "--workdir", workdir)
+    assert finished.returncode == 0, finished.stderr
+    return finished, time.monotonic() - begin
+
+
+@pytest.mark.slow
+def test_quickstart_is_good_within_six_minutes(unbroken):
+    finished, seconds = unbroken
+    print(f"{seconds:.0f} seconds", *figures(finished), sep="\n")
+    assert seconds <= 360
+    bits_per_byte = float(re.search(r"^test: ([\d.]+) bits/byte", figures(finished)[1]).group(1))
+    assert bits_per_byte <= 2.1
+
+
+@pytest.mark.slow
+def test_quickstart_killed_half_way_comes_to_the_same_figures(unbroken, tmp_path):
+    workdir = tmp_path / "quickstart"
+    process = subprocess.Popen(
+        command("quickstart", "--workdir", workdir),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment(),
+    )
+    deadline = time.monotonic() + 300
+    while not (workdir / "run" / "checkpoints" / "step-00000750").exists():
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+    finished = run_txl("quickstart", "--workdir", workdir)
+    assert finished.returncode == 0, finished.stderr
+    assert "Going on from the checkpoint of step 750." in finished.stderr
+    assert figures(finished) == figures(unbroken[0])

@@ -1,0 +1,223 @@
+import math
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import ops
+
+from tests import reference
+from tests.layer_checks import needs_tensorflow
+from txl_tf import functional
+
+LENGTHS = [(1, 1), (1, 2), (2, 2), (1, 6), (2, 3), (3, 3), (4, 9), (5, 6), (7, 7), (8, 16)]
+
+
+def picture(mask):
+    """One line per query: x where it may look, . where not."""
+    rows = ops.convert_to_numpy(mask).astype(int)
+    return ["".join(".x"[each] for each in row) for row in rows]
+
+
+@pytest.mark.parametrize(("segment_length", "key_length"), LENGTHS)
+def test_relative_shift_moves_every_score_to_its_key(segment_length, key_length):
+    shape = (2, 3, segment_length, key_length)
+    scores = np.random.default_rng(0).normal(size=shape).astype("float32")
+    shifted = ops.convert_to_numpy(functional.relative_shift(scores))
+    assert shifted.shape == shape
+    memory_length = key_length - segment_length
+    for row, head, query, key in np.ndindex(*shape):
+        distance = memory_length + query - key
+        if distance < 0:
+            continue  # the future: hidden by the mask, whatever stands there
+        column = key_length - 1 - distance
+        assert shifted[row, head, query, key] == scores[row, head, query, column]
+
+
+def test_relative_shift_of_the_documented_example():
+    scores = np.array([[[[2, 1, 0], [20, 10, 0]]]], "float32")
+    shifted = ops.convert_to_numpy(functional.relative_shift(scores))[0, 0]
+    np.testing.assert_array_equal(shifted[0, :2], [1, 0])
+    np.testing.assert_array_equal(shifted[1], [20, 10, 0])
+
+
+@needs_tensorflow
+def test_relative_shift_of_unknown_sizes():
+    scores = np.random.default_rng(0).normal(size=(2, 3, 4, 9)).astype("float32")
+    spec = tf.TensorSpec([None, None, None, None])
+    shift = tf.function(functional.relative_shift, input_signature=[spec])
+    assert reference.max_difference(shift(scores), functional.relative_shift(scores)) == 0.0
+
+
+def test_mask_without_memory_is_a_triangle():
+    mask = functional.causal_memory_mask(3, 0)
+    assert tuple(mask.shape) == (1, 1, 3, 3)
+    assert picture(mask[0, 0]) == ["x..", "xx.", "xxx"]
+
+
+def test_mask_with_full_memory():
+    assert picture(functional.causal_memory_mask(3, 2)[0, 0]) == ["xxx..", "xxxx.", "xxxxx"]
+
+
+def test_mask_of_same_length_sees_itself_and_m_before():
+    mask = functional.causal_memory_mask(3, 2, same_length=True)
+    assert picture(mask[0, 0]) == ["xxx..", ".xxx.", "..xxx"]
+
+
+def test_mask_of_same_length_without_memory_sees_only_itself():
+    mask = functional.causal_memory_mask(3, 0, same_length=True)
+    assert picture(mask[0, 0]) == ["x..", ".x.", "..x"]
+
+
+def test_mask_hides_the_unfilled_left_of_each_row():
+    valid_length = ops.convert_to_tensor([0, 1, 2], "int32")
+    mask = functional.causal_memory_mask(2, 2, valid_length)
+    assert tuple(mask.shape) == (3, 1, 2, 4)
+    assert picture(mask[0, 0]) == ["..x.", "..xx"]
+    assert picture(mask[1, 0]) == [".xx.", ".xxx"]
+    assert picture(mask[2, 0]) == ["xxx.", "xxxx"]
+
+
+def test_mask_hides_by_row_and_by_length_at_once():
+    valid_length = ops.convert_to_tensor([1, 3], "int32")
+    mask = functional.causal_memory_mask(2, 3, valid_length, same_length=True)
+    assert picture(mask[0, 0]) == ["..xx.", "..xxx"]
+    assert picture(mask[1, 0]) == ["xxxx.", ".xxxx"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_masked_scores_get_probability_zero(dtype):
+    scores = ops.convert_to_tensor([[1.0, 5.0, 2.0]], dtype)
+    allowed = ops.convert_to_tensor([[True, False, True]])
+    masked = functional.at_least_float32(functional.mask_scores(scores, allowed))
+    probabilities = ops.convert_to_numpy(ops.softmax(masked))[0]
+    assert probabilities[1] == 0.0
+    np.testing.assert_allclose(probabilities[0] / probabilities[2], math.exp(-1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("clamp_length", [None, 1, 4, 100])
+@pytest.mark.parametrize(("key_length", "hidden_dim"), [(1, 2), (7, 8), (40, 6)])
+def test_encoding_follows_the_formula(key_length, hidden_dim, clamp_length):
+    encoding = functional.relative_positional_encoding(key_length, hidden_dim, clamp_length)
+    encoding = ops.convert_to_numpy(encoding)
+    assert encoding.dtype == np.float32
+    for row in range(key_length):
+        expected = reference.sinusoid(key_length - 1 - row, hidden_dim, clamp_length)
+        assert reference.max_difference(encoding[row], expected) <= 1e-5
+
+
+def test_encoding_of_far_distances_in_half_precision_is_rounded_only_once():
+    """Angles in bfloat16 could not tell distance 1001 from 1000."""
+    half = functional.relative_positional_encoding(1600, 8, dtype="bfloat16")
+    full = functional.relative_positional_encoding(1600, 8)
+    assert keras.backend.standardize_dtype(half.dtype) == "bfloat16"
+    assert reference.max_difference(ops.cast(half, "float32"), full) <= 2**-8
+    exact = [reference.sinusoid(1599 - row, 8) for row in range(1600)]
+    assert reference.max_difference(full, exact) <= 2e-4
+
+
+def test_clamp_gives_far_distances_one_encoding():
+    encoding = ops.convert_to_numpy(functional.relative_positional_encoding(9, 6, 3))
+    for row in range(5):
+        np.testing.assert_array_equal(encoding[row], encoding[5])  # distances 8 .. 4, and 3
+    assert len({tuple(row) for row in encoding[5:]}) == 4  # distances 3 .. 0 stay apart
+
+
+@pytest.mark.parametrize(
+    ("memory_length", "segment_length", "expected"),
+    [
+        (2, 3, [12, 13]),
+        (3, 3, [11, 12, 13]),
+        (4, 3, [4, 11, 12, 13]),
+        (5, 1, [2, 3, 4, 5, 11]),
+        (0, 3, []),
+    ],
+)
+def test_next_memory_is_the_last_of_memory_and_segment(memory_length, segment_length, expected):
+    def tokens(first, count):
+        return np.arange(first, first + count, dtype="float32").reshape(1, count, 1)
+
+    memory = functional.next_memory(tokens(1, memory_length), tokens(11, segment_length))
+    assert tuple(memory.shape) == (1, memory_length, 1)
+    assert ops.convert_to_numpy(memory).ravel().tolist() == expected
+
+
+def test_next_memory_keeps_the_dtype_of_the_memory():
+    memory = functional.next_memory(
+        ops.zeros((1, 3, 2), "float32"), ops.ones((1, 2, 2), "bfloat16")
+    )
+    assert keras.backend.standardize_dtype(memory.dtype) == "float32"
+    np.testing.assert_array_equal(ops.convert_to_numpy(memory)[0, :, 0], [0, 1, 1])
+
+
+@needs_tensorflow
+@pytest.mark.parametrize(("memory_length", "segment_length"), [(2, 3), (3, 3), (4, 3)])
+def test_next_memory_stops_the_gradient(memory_length, segment_length):
+    memory, inputs = tf.ones((1, memory_length, 2)), tf.ones((1, segment_length, 2))
+    with tf.GradientTape() as tape:
+        tape.watch([memory, inputs])
+        remembered = tf.reduce_sum(functional.next_memory(memory, inputs) ** 2)
+    assert tape.gradient(remembered, [memory, inputs]) == [None, None]
+
+
+@needs_tensorflow
+@pytest.mark.parametrize(("memory_length", "segment_length"), [(2, 3), (3, 3), (4, 3)])
+def test_next_memory_of_an_unknown_segment_length(memory_length, segment_length):
+    memory = tf.random.normal((2, memory_length, 3), seed=1)
+    inputs = tf.random.normal((2, segment_length, 3), seed=2)
+    specs = [tf.TensorSpec([None, memory_length, 3]), tf.TensorSpec([None, None, 3])]
+    remembered = tf.function(functional.next_memory, input_signature=specs)(memory, inputs)
+    assert reference.max_difference(remembered, functional.next_memory(memory, inputs)) == 0.0
+
+
+def test_next_valid_length_grows_up_to_the_memory():
+    lengths = ops.convert_to_tensor([0, 1, 3, 5], "int32")
+    following = functional.next_valid_length(lengths, 5, 3)
+    assert ops.convert_to_numpy(following).tolist() == [3, 4, 5, 5]
+    assert keras.backend.standardize_dtype(following.dtype) == "int32"
+    nothing = functional.next_valid_length(ops.zeros((2,), "int32"), 0, 3)
+    assert ops.convert_to_numpy(nothing).tolist() == [0, 0]
+
+
+def test_fold_seed_is_distinct_by_site_and_passes_none_on():
+    seed = ops.convert_to_tensor([3, 4], "int32")
+    folded = {tuple(ops.convert_to_numpy(functional.fold_seed(seed, site))) for site in range(50)}
+    assert len(folded) == 50
+    assert functional.fold_seed(None, 3) is None
+
+
+def test_at_least_float32_widens_half_and_keeps_double():
+    for dtype, expected in [
+        ("bfloat16", "float32"),
+        ("float16", "float32"),
+        ("float32", "float32"),
+        ("float64", "float64"),
+    ]:
+        widened = functional.at_least_float32(ops.ones((2,), dtype))
+        assert keras.backend.standardize_dtype(widened.dtype) == expected
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "int64"])
+def test_negative_log_likelihood_is_minus_log_softmax(dtype):
+    rng = np.random.default_rng(0)
+    logits = rng.normal(scale=5, size=(3, 4, 6)).astype("float32")
+    target_ids = rng.integers(0, 6, size=(3, 4)).astype(dtype)
+    nll = ops.convert_to_numpy(functional.negative_log_likelihood(logits, target_ids))
+    for row, at in np.ndindex(3, 4):
+        powers = np.exp(logits[row, at].astype("float64"))
+        expected = -math.log(powers[target_ids[row, at]] / powers.sum())
+        assert abs(nll[row, at] - expected) <= 1e-5
+
+
+def test_negative_log_likelihood_of_half_precision_is_float32():
+    logits = ops.convert_to_tensor([[1.0, 2.0, 4.0]], "bfloat16")
+    nll = functional.negative_log_likelihood(logits, np.array([1]))
+    assert keras.backend.standardize_dtype(nll.dtype) == "float32"
+    expected = math.log(math.exp(1) + math.exp(2) + math.exp(4)) - 2
+    assert abs(float(nll[0]) - expected) <= 1e-6
+
+
+def test_negative_log_likelihood_of_impossible_targets_is_not_clipped():
+    """A floor on probabilities would cap the loss near 16 nats."""
+    nll = functional.negative_log_likelihood(np.array([[0.0, 500.0]], "float32"), np.array([0]))
+    assert abs(float(nll[0]) - 500.0) <= 1e-3

@@ -1,0 +1,76 @@
+"""Figures and text for TensorBoard, written by the host."""
+
+import math
+from pathlib import Path
+
+import tensorflow as tf
+
+from txl_tf.evaluation.evaluation_result import EvaluationResult
+from txl_tf.training.loop_report import LoopReport
+
+
+class TensorBoardWriter:
+    """Writes one TensorBoard run for training and one for each split.
+
+    The losses have the same tags in all of them, so that TensorBoard draws
+    training and evaluation into one picture.
+
+    Args:
+        folder: path of the folder that TensorBoard is to show.
+        bytes_per_token: float. Bytes of text per token of the training split.
+    """
+
+    def __init__(self, folder: str | Path, bytes_per_token: float) -> None:
+        self._folder = Path(folder)
+        self._bytes_per_token = bytes_per_token
+        self._writers: dict[str, tf.summary.SummaryWriter] = {}
+
+    def write_training(self, report: LoopReport) -> None:
+        """Writes the figures of a loop of steps."""
+        bits_per_token = report.nats_per_token / math.log(2.0)
+        self._write_scalars(
+            "train",
+            report.step,
+            {
+                "loss/nats_per_token": report.nats_per_token,
+                "loss/perplexity": report.perplexity,
+                "loss/bits_per_byte": bits_per_token / self._bytes_per_token,
+                "optimizer/learning_rate": report.learning_rate,
+                "optimizer/gradient_norm": report.gradient_norm,
+                "performance/tokens_per_second": report.tokens_per_second,
+            },
+        )
+
+    def write_evaluation(self, result: EvaluationResult) -> None:
+        """Writes the figures of an evaluation."""
+        self._write_scalars(
+            result.split,
+            result.step,
+            {
+                "loss/nats_per_token": result.nats_per_token,
+                "loss/perplexity": result.perplexity,
+                "loss/bits_per_byte": result.bits_per_byte,
+                "performance/evaluation_seconds": result.seconds,
+            },
+        )
+
+    def write_sample(self, step: int, text: str) -> None:
+        """Writes a generated text, as it is."""
+        # Four spaces make a block of code, which Markdown leaves alone.
+        block = "\n".join("    " + line for line in text.splitlines())
+        writer = self._writer("train")
+        with writer.as_default():
+            tf.summary.text("sample", block, step=step)
+        writer.flush()
+
+    def _write_scalars(self, run: str, step: int, scalars: dict[str, float]) -> None:
+        writer = self._writer(run)
+        with writer.as_default():
+            for tag, value in scalars.items():
+                tf.summary.scalar(tag, value, step=step)
+        writer.flush()
+
+    def _writer(self, run: str) -> tf.summary.SummaryWriter:
+        if run not in self._writers:
+            self._writers[run] = tf.summary.create_file_writer(str(self._folder / run))
+        return self._writers[run]
