@@ -45,7 +45,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     if not arguments.prompt:
         raise UsageError("There must be something to go on from.", where="--prompt")
     rules = {
-        "num_tokens": arguments.num_tokens >= 0,
+        "num_tokens": arguments.num_tokens > 0,
         "temperature": arguments.temperature > 0,
         "k": arguments.k > 0,
         "p": 0 < arguments.p <= 1,

@@ -11,13 +11,16 @@ import tempfile
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from keras import ops
 
 from tests.reference import max_difference
 
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
 needs_tensorflow = pytest.mark.skipif(not ON_TENSORFLOW, reason="TensorFlow backend only")
+if ON_TENSORFLOW:
+    import tensorflow as tf
+else:
+    tf = None
 
 
 def check_layer(

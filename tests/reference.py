@@ -39,14 +39,17 @@ def sinusoid(distance, hidden_dim, clamp_length=None):
     return row
 
 
-def is_visible(query, key, valid_length, memory_length, same_length):
+def is_visible(
+    query, key, valid_length, memory_length, same_length, same_length_keys="memory_and_self"
+):
     """Whether the query at one position may attend to the key at another."""
     if key > query:
         return False  # the future
     if key < -valid_length:
         return False  # a slot of the memory that was never filled
-    # With `same_length` a query sees itself and the M positions before it.
-    return not same_length or query - key <= memory_length
+    # With `same_length` a query sees itself and the M positions before it, or M with itself.
+    seen_before = memory_length if same_length_keys == "memory_and_self" else memory_length - 1
+    return not same_length or query - key <= seen_before
 
 
 def softmax(scores):
@@ -259,8 +262,8 @@ def transformer_xl_weights(model):
     if model.config.share_attention_biases:
         shared = (model.content_bias, model.position_bias)
     return {
-        "table": _float64(model.embedding.table),
-        "softmax_bias": _float64(model.softmax.bias),
+        "table": _float64(model.embedding.tables[0]),
+        "softmax_bias": _float64(model.softmax.biases[0]),
         "blocks": [block_weights(block, *shared) for block in model.blocks],
     }
 

@@ -13,6 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from txl_tf.durability import flush_to_disk, flush_tree_to_disk
 from txl_tf.errors import OutputExistsError, StorageError
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
@@ -61,7 +62,9 @@ def export_saved_model(
         folder.parent.mkdir(parents=True, exist_ok=True)
         _archive(model).write_out(str(temporary), verbose=False)
         (temporary / "model_card.json").write_text(json.dumps(model_card, indent=1) + "\n")
+        flush_tree_to_disk(temporary)
         temporary.rename(folder)
+        flush_to_disk(folder.parent)
     except (OSError, tf.errors.OpError) as error:
         raise StorageError(
             f"The SavedModel cannot be written: {error}".splitlines()[0],

@@ -37,6 +37,20 @@ def relative_positional_encoding(key_length, hidden_dim, clamp_length=None, dtyp
     return ops.cast(ops.concatenate([ops.sin(angles), ops.cos(angles)], axis=1), dtype)
 
 
+def distances_to_end(key_length, num_positions):
+    """Row of a table of `num_positions` distances for every key.
+
+    Args:
+        key_length: int. Number of keys, `K`.
+        num_positions: int. Rows of the table; farther keys share the last.
+
+    Returns:
+        Int32 tensor `(K,)`; key `j` is `K - 1 - j` before the last.
+    """
+    distances = ops.arange(key_length - 1, -1, -1, dtype="int32")
+    return ops.minimum(distances, num_positions - 1)
+
+
 def relative_shift(scores):
     """Turns scores over distances into scores over keys.
 
@@ -63,7 +77,13 @@ def relative_shift(scores):
     return ops.reshape(turned[:, :, 1:], [-1, num_heads, segment_length, key_length])
 
 
-def causal_memory_mask(segment_length, memory_length, valid_length=None, same_length=False):
+def causal_memory_mask(
+    segment_length,
+    memory_length,
+    valid_length=None,
+    same_length=False,
+    same_length_keys="memory_and_self",
+):
     """Which keys every query may attend to.
 
     Args:
@@ -71,19 +91,30 @@ def causal_memory_mask(segment_length, memory_length, valid_length=None, same_le
         memory_length: int. Number of remembered keys before them, `M`.
         valid_length: optional int32 tensor `(B,)`. How many of the last memory
             positions are filled; `None` means all of them.
-        same_length: bool. Whether a query sees itself and the `M` positions
-            before it, and no more.
+        same_length: bool. Whether every query sees equally many keys.
+        same_length_keys: str. How many these are: `"memory_and_self"`, itself
+            and the `M` before it, or `"memory"`, itself and the `M - 1` before
+            it.
 
     Returns:
         Boolean tensor `(B, 1, T, K)`, or `(1, 1, T, K)` without
         `valid_length`; True where attention is allowed.
+
+    Raises:
+        ValueError: If a query could not even see itself.
     """
     queries = ops.expand_dims(ops.arange(segment_length, dtype="int32"), 1)  # [T, 1]
     keys = ops.expand_dims(ops.arange(memory_length + segment_length, dtype="int32"), 0)
     distances = queries + memory_length - keys  # [T, K]
     allowed = distances >= 0
     if same_length:
-        allowed = ops.logical_and(allowed, distances <= memory_length)
+        farthest = memory_length if same_length_keys == "memory_and_self" else memory_length - 1
+        if farthest < 0:
+            raise ValueError(
+                "`same_length_keys='memory'` leaves nothing to attend to without a memory. "
+                f"Received: memory_length={memory_length}"
+            )
+        allowed = ops.logical_and(allowed, distances <= farthest)
     allowed = ops.reshape(allowed, [1, 1, segment_length, memory_length + segment_length])
     if valid_length is None or memory_length == 0:
         return allowed

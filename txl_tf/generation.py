@@ -40,12 +40,14 @@ def generate(
         the last token as the prompt.
 
     Raises:
-        ValueError: If the prompt is empty, or an id is out of range.
+        ValueError: If the prompt is empty, an id is out of range, or there is
+            nothing to write.
     """
+    if num_tokens < 1:
+        raise ValueError(f"`num_tokens` must be positive. Received: num_tokens={num_tokens}")
     stream = TokenStream(model, prompt_ids, sampler=sampler, seed=seed, memory=memory)
     columns = [column for _, column in zip(range(num_tokens), stream, strict=False)]
-    written = np.stack(columns, axis=1) if columns else np.zeros((len(prompt_ids), 0), np.int32)
-    return written, stream.memory
+    return np.stack(columns, axis=1), stream.memory
 
 
 class TokenStream:

@@ -156,7 +156,7 @@ def test_no_gradient_flows_into_or_out_of_memory(model):
         remembered = tf.add_n([tf.reduce_sum(state**2) for state in following.states])
     for gradient in tape.gradient(loss, memory.states):
         assert gradient is None or not np.any(gradient.numpy())
-    assert np.abs(tape.gradient(loss, model.softmax.bias.value).numpy()).max() > 1e-3
+    assert np.abs(tape.gradient(loss, model.softmax.biases[0].value).numpy()).max() > 1e-3
     weights = [weight.value for weight in model.trainable_variables]
     assert tape.gradient(remembered, weights) == [None] * len(weights)
 
@@ -301,7 +301,7 @@ def test_save_and_load_give_equal_scores(share_attention_biases, tmp_path):
     nll, _ = score(restored, tokens, memory)
     assert reference.max_difference(nll, score(model, tokens, memory)[0]) == 0.0
     other = made(share_attention_biases=share_attention_biases)
-    other.embedding.table.assign(0.0 * other.embedding.table)
+    other.embedding.tables[0].assign(0.0 * other.embedding.tables[0])
     model.save_weights(tmp_path / "model.weights.h5")
     other.load_weights(tmp_path / "model.weights.h5")
     nll, _ = score(other, tokens, memory)

@@ -1,6 +1,7 @@
 """The configuration of an evaluation."""
 
 import dataclasses
+from typing import Literal
 
 from txl_tf.config.frozen_config import FrozenConfig
 
@@ -20,9 +21,13 @@ class EvaluationConfig(FrozenConfig):
     memory_length: int | None = None
     """Remembered tokens, `M`; None takes the model's."""
     clamp_length: int | None = None
-    """Largest distance with an encoding of its own; None takes the model's."""
+    """Largest distance with an encoding of its own; None takes the model's.
+
+    A length of `T + M` or more clamps nothing."""
     same_length: bool | None = None
     """Whether every query sees equally many positions; None takes the model's."""
+    same_length_keys: Literal["memory_and_self", "memory"] | None = None
+    """How many these are; None takes the model's."""
 
     def validate(self) -> None:
         for name in ("batch_size", "segment_length", "clamp_length"):

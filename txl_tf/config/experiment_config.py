@@ -19,10 +19,23 @@ class ExperimentConfig(FrozenConfig):
     """The model."""
     training: TrainingConfig
     """The training run."""
-    optimizer: OptimizerConfig = OptimizerConfig()
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     """The optimizer."""
-    evaluation: EvaluationConfig = EvaluationConfig()
+    evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
     """The evaluation during and after training."""
+
+    def validate(self) -> None:
+        if self.optimizer.warmup_steps >= self.training.num_steps:
+            raise ValueError(
+                "`optimizer.warmup_steps` must be less than `training.num_steps`. Received: "
+                f"warmup_steps={self.optimizer.warmup_steps}, num_steps={self.training.num_steps}"
+            )
+        length, positions = self.model.segment_length, self.training.loss_positions
+        if self.training.num_targets == 2 and length < (2 if positions == "all" else 3):
+            raise ValueError(
+                "`training.num_targets=2` needs a position that has two targets in the segment. "
+                f"Received: segment_length={length}, loss_positions={positions}"
+            )
 
     def with_overrides(self, assignments: list[str]) -> Self:
         """Returns a copy with values changed by dotted names.

@@ -97,7 +97,8 @@ def _has_type(value: Any, hint: Any) -> bool:
             if isinstance(value, tuple) and all(_has_type(each, item) for each in value):
                 return True
         elif typing.get_origin(option) is typing.Literal:
-            if value in typing.get_args(option):
+            # Not by equality alone, for True is equal to 1.
+            if any(type(value) is type(each) and value == each for each in typing.get_args(option)):
                 return True
         elif isinstance(value, bool):
             if option is bool:

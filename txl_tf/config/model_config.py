@@ -1,17 +1,37 @@
 """The configuration of a model: everything that decides its numbers."""
 
 import dataclasses
+import itertools
+from typing import Literal
 
 from txl_tf.config.frozen_config import FrozenConfig
+
+_POSITIVE = (
+    "vocabulary_size",
+    "num_layers",
+    "hidden_dim",
+    "embedding_dim",
+    "num_heads",
+    "head_dim",
+    "intermediate_dim",
+    "segment_length",
+    "num_positions",
+    "clamp_length",
+    "division_factor",
+    "layer_norm_epsilon",
+    "initializer_stddev",
+    "initializer_range",
+    "projection_stddev",
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig(FrozenConfig):
     """Sizes and options of a `TransformerXL`.
 
-    Weights depend neither on `segment_length` nor on `memory_length`, so a
-    trained model can be evaluated with others:
-    `config.replace(memory_length=1600)`.
+    With the positions `"transformer_xl"` and `"sinusoidal"`, weights depend
+    neither on `segment_length` nor on `memory_length`, so a trained model can
+    be evaluated with others: `config.replace(memory_length=1600)`.
 
     Raises:
         ValueError: If a value is out of its range.
@@ -33,37 +53,65 @@ class ModelConfig(FrozenConfig):
     """Tokens per row per step, `T`."""
     memory_length: int
     """Tokens that are remembered per layer, `M`; 0 switches recurrence off."""
+    embedding_dim: int | None = None
+    """Width of the embeddings of frequent tokens; None is `hidden_dim`."""
+    position_encoding: Literal["transformer_xl", "shaw", "sinusoidal", "learned"] = "transformer_xl"
+    """Positions of Dai et al., Shaw et al., Vaswani et al., or Al-Rfou et al."""
+    num_positions: int | None = None
+    """Learned positions of "shaw" and "learned"; farther ones share the last."""
+    recurrence: bool = True
+    """Whether there is a memory at all; without, `memory_length` has no effect."""
+    pre_norm: bool = False
+    """Whether layer normalisation comes before attention and feed-forward."""
     dropout: float = 0.1
     """Rate on embeddings, positions, layer outputs and inner activations."""
+    variational_dropout: bool = False
+    """Whether a dropout mask is the same for all positions of a row."""
     attention_dropout: float = 0.0
     """Rate on attention probabilities."""
     clamp_length: int | None = None
     """Distances above this share one position encoding; None is no clamp."""
     same_length: bool = False
-    """Whether every query sees exactly the `M` positions before it and itself."""
+    """Whether every query sees equally many keys, however late in the segment."""
+    same_length_keys: Literal["memory_and_self", "memory"] = "memory_and_self"
+    """How many: `M + 1` as in the official TensorFlow code, or `M` as in PyTorch."""
     share_attention_biases: bool = False
     """Whether all layers share one content bias `u` and one position bias `v`."""
     layer_norm_epsilon: float = 1e-12
     """Added to the variance; the default is the official TensorFlow code's."""
+    cutoffs: tuple[int, ...] = ()
+    """First ids of the clusters of rare tokens; none is one full softmax."""
+    division_factor: int = 1
+    """Cluster `i` of the vocabulary is `embedding_dim // division_factor**i` wide."""
+    share_tail_projections: bool = False
+    """Whether embedding and softmax share the projections of all but cluster 0."""
+    project_same_dim: bool = True
+    """Whether clusters that are `hidden_dim` wide are projected nevertheless."""
+    tie_weights: bool = True
+    """Whether embedding and softmax share their tables."""
+    initializer: Literal["normal", "uniform"] = "normal"
+    """Distribution of the initial weights."""
     initializer_stddev: float = 0.02
-    """Standard deviation of the normal distribution of all initial weights."""
+    """Standard deviation of the normal distribution."""
+    initializer_range: float = 0.1
+    """The uniform distribution is from minus this to this."""
+    projection_stddev: float = 0.01
+    """Standard deviation of the projections of embedding and softmax, if normal."""
 
     def validate(self) -> None:
-        positive = (
-            "vocabulary_size",
-            "num_layers",
-            "hidden_dim",
-            "num_heads",
-            "head_dim",
-            "intermediate_dim",
-            "segment_length",
-            "layer_norm_epsilon",
-            "initializer_stddev",
-        )
-        for name in positive:
-            if getattr(self, name) <= 0:
+        self._check_numbers()
+        self._check_positions()
+        self._check_vocabulary()
+
+    def _check_numbers(self) -> None:
+        for name in _POSITIVE:
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"`{name}` must be positive. Received: {name}={value}")
+        for name in ("dropout", "attention_dropout"):
+            if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(
-                    f"`{name}` must be positive. Received: {name}={getattr(self, name)}"
+                    f"`{name}` must be in [0, 1). Received: {name}={getattr(self, name)}"
                 )
         if self.hidden_dim % 2:
             raise ValueError(
@@ -75,13 +123,30 @@ class ModelConfig(FrozenConfig):
                 "`memory_length` must not be negative. "
                 f"Received: memory_length={self.memory_length}"
             )
-        if self.clamp_length is not None and self.clamp_length <= 0:
+
+    def _check_positions(self) -> None:
+        has_table = self.position_encoding in ("shaw", "learned")
+        if has_table != (self.num_positions is not None):
             raise ValueError(
-                "`clamp_length` must be positive, or None for no clamp. "
+                '`num_positions` is for the positions "shaw" and "learned", and needed there. '
+                f"Received: position_encoding={self.position_encoding!r}, "
+                f"num_positions={self.num_positions}"
+            )
+        if self.clamp_length is not None and has_table:
+            raise ValueError(
+                "`clamp_length` is for sinusoids; `num_positions` limits a table. "
                 f"Received: clamp_length={self.clamp_length}"
             )
-        for name in ("dropout", "attention_dropout"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise ValueError(
-                    f"`{name}` must be in [0, 1). Received: {name}={getattr(self, name)}"
-                )
+        if self.share_attention_biases and self.position_encoding != "transformer_xl":
+            raise ValueError(
+                '`share_attention_biases` is for `position_encoding="transformer_xl"`. '
+                f"Received: position_encoding={self.position_encoding!r}"
+            )
+
+    def _check_vocabulary(self) -> None:
+        ends = (0, *self.cutoffs, self.vocabulary_size)
+        if any(first >= last for first, last in itertools.pairwise(ends)):
+            raise ValueError(
+                "`cutoffs` must ascend between 0 and `vocabulary_size`. "
+                f"Received: cutoffs={self.cutoffs}, vocabulary_size={self.vocabulary_size}"
+            )

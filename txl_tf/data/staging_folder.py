@@ -8,6 +8,7 @@ import uuid
 from types import TracebackType
 from typing import Self
 
+from txl_tf.durability import flush_to_disk
 from txl_tf.errors import OutputExistsError
 
 _MARK = ".preparing-"
@@ -99,10 +100,10 @@ class StagingFolder:
                 tf.io.gfile.rename(source, os.path.join(self._target, name))
             return
         for name in names:
-            _flush_to_disk(os.path.join(self.path, name))
-        _flush_to_disk(self.path)
+            flush_to_disk(os.path.join(self.path, name))
+        flush_to_disk(self.path)
         os.rename(self.path, self._target)
-        _flush_to_disk(self._parent)
+        flush_to_disk(self._parent)
 
     def _stale_paths(self) -> list[str]:
         import tensorflow as tf
@@ -147,11 +148,3 @@ def require_absent(path: str) -> None:
             where=path,
             remedy="Name another folder, or remove this one.",
         )
-
-
-def _flush_to_disk(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

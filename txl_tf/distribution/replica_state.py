@@ -30,6 +30,9 @@ class ReplicaState:
         self._strategy = strategy
         self._rows_per_replica = rows_per_replica
         self._variables: dict[str, tf.Variable] = {}
+        # Made once: each tf.function would be traced anew.
+        self._read = tf.function(self.read, autograph=False)
+        self._write = tf.function(self.write, autograph=False)
         with strategy.scope():
             for name, spec in row_specs.items():
                 self._variables[name] = tf.Variable(
@@ -59,7 +62,7 @@ class ReplicaState:
         Returns:
             Dict of name to array `(global_batch_size, ...)`.
         """
-        parts = self._strategy.run(tf.function(self.read, autograph=False))
+        parts = self._strategy.run(self._read)
         local = self._strategy.experimental_local_results
         return {
             name: np.concatenate([part.numpy() for part in local(parts[name])])
@@ -94,7 +97,7 @@ class ReplicaState:
             }
 
         parts = self._strategy.experimental_distribute_values_from_function(part_of)
-        self._strategy.run(tf.function(self.write, autograph=False), args=(parts,))
+        self._strategy.run(self._write, args=(parts,))
 
     @property
     def names(self) -> Sequence[str]:

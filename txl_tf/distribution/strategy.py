@@ -1,5 +1,7 @@
 """One place that decides on which devices a job runs."""
 
+import functools
+
 import tensorflow as tf
 
 from txl_tf.errors import InputMissingError, UsageError
@@ -33,11 +35,21 @@ def create_strategy(tpu: str | None = None, num_cpu_replicas: int = 1) -> tf.dis
             )
         return _tpu_strategy(tpu)
     if num_cpu_replicas > 1:
-        return tf.distribute.MirroredStrategy(_logical_cpus(num_cpu_replicas))
+        return _mirrored(_logical_cpus(num_cpu_replicas))
     gpus = tf.config.list_logical_devices("GPU")
     if len(gpus) > 1:
-        return tf.distribute.MirroredStrategy([gpu.name for gpu in gpus])
+        return _mirrored(tuple(gpu.name for gpu in gpus))
     return tf.distribute.get_strategy()
+
+
+@functools.cache
+def _mirrored(devices: tuple[str, ...]) -> tf.distribute.Strategy:
+    """One strategy per process and devices.
+
+    Strategies number their collective operations from the same start, so a
+    second one would meet the shapes of the first.
+    """
+    return tf.distribute.MirroredStrategy(devices)
 
 
 def _tpu_strategy(tpu: str) -> tf.distribute.Strategy:
@@ -56,13 +68,13 @@ def _tpu_strategy(tpu: str) -> tf.distribute.Strategy:
     return tf.distribute.TPUStrategy(resolver)
 
 
-def _logical_cpus(count: int) -> list[str]:
+def _logical_cpus(count: int) -> tuple[str, ...]:
     physical = tf.config.list_physical_devices("CPU")[0]
     if tf.config.get_logical_device_configuration(physical) is None:
         tf.config.set_logical_device_configuration(
             physical, [tf.config.LogicalDeviceConfiguration() for _ in range(count)]
         )
-    names = [device.name for device in tf.config.list_logical_devices("CPU")]
+    names = tuple(device.name for device in tf.config.list_logical_devices("CPU"))
     if len(names) < count:
         raise ValueError(
             "`num_cpu_replicas` must not exceed the number of logical CPUs once TensorFlow "

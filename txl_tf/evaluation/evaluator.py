@@ -36,10 +36,15 @@ class Evaluator:
         dtype_policy: str = "float32",
         jit_compile: bool = True,
     ) -> None:
+        names = (
+            "segment_length",
+            "memory_length",
+            "clamp_length",
+            "same_length",
+            "same_length_keys",
+        )
         changes = {
-            name: value
-            for name in ("segment_length", "memory_length", "clamp_length", "same_length")
-            if (value := getattr(evaluation_config, name)) is not None
+            name: value for name in names if (value := getattr(evaluation_config, name)) is not None
         }
         self.config = model_config.replace(**changes)
         self._batch_size = evaluation_config.batch_size

@@ -2,24 +2,33 @@
 
 Shape letters used in this module:
   B rows, T segment length, M memory length, K = M + T key length,
-  D hidden width, F inner width, N heads, H head width.
+  D hidden width, F inner width, N heads, H head width, P learned positions.
 """
 
 import keras
 from keras import ops
 
 from txl_tf import functional
+from txl_tf.layers.absolute_attention import AbsoluteAttention
 from txl_tf.layers.feed_forward import FeedForward
 from txl_tf.layers.relative_attention import RelativeAttention
 from txl_tf.layers.seeded_dropout import SeededDropout
+from txl_tf.layers.shaw_attention import ShawAttention
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
 class DecoderBlock(keras.layers.Layer):
-    """Relative attention over segment and memory, then a feed-forward layer.
+    """Attention over segment and memory, then a feed-forward layer.
 
     Both are followed by dropout, the residual and layer normalisation (post
-    norm), as in Dai et al. (2019), Section 3.3.
+    norm), as in Dai et al. (2019), Section 3.3; or preceded by the
+    normalisation (pre norm).
+
+    Positions come in four ways: `"transformer_xl"` (Dai et al., 2019), `"shaw"`
+    (Shaw et al., 2018), `"learned"`, a table of absolute positions added to
+    what this block reads (Al-Rfou et al., 2019), and `"sinusoidal"`, where the
+    inputs of the first block carry them (Vaswani et al., 2017) and the block
+    does nothing. Absolute positions are counted from the end of the segment.
 
     Memory comes in two ways. Without `stateful`, it is a call argument and the
     caller keeps what the next segment needs (`functional.next_memory` of this
@@ -32,10 +41,16 @@ class DecoderBlock(keras.layers.Layer):
         num_heads: int. Number of attention heads `N`.
         head_dim: int. Width `H` of one head.
         intermediate_dim: int. Inner width `F`.
+        position_encoding: str. One of the four above.
+        num_positions: optional int. `P`, the rows of a learned table; farther
+            positions share the last. For `"shaw"` and `"learned"`.
+        pre_norm: bool. Whether normalisation comes first.
         dropout: float in `[0, 1)`. Rate on both results and the inner
             activations.
+        variational_dropout: bool. Whether a mask is the same for all positions
+            of a row.
         attention_dropout: float in `[0, 1)`. Rate on attention probabilities.
-        own_biases: bool. See `RelativeAttention`.
+        own_biases: bool. See `RelativeAttention`, to which it is passed.
         layer_norm_epsilon: float. Added to the variance.
         kernel_initializer: initializer of all kernels. Defaults to a normal
             distribution of stddev 0.02.
@@ -45,6 +60,7 @@ class DecoderBlock(keras.layers.Layer):
             for calls without `position_encoding`.
         same_length: bool. Whether every query sees equally many positions;
             only for calls without `attention_mask`.
+        same_length_keys: str. See `functional.causal_memory_mask`.
         **kwargs: other keyword arguments passed to `keras.layers.Layer`.
 
     Call arguments:
@@ -74,7 +90,11 @@ class DecoderBlock(keras.layers.Layer):
         num_heads,
         head_dim,
         intermediate_dim,
+        position_encoding="transformer_xl",
+        num_positions=None,
+        pre_norm=False,
         dropout=0.0,
+        variational_dropout=False,
         attention_dropout=0.0,
         own_biases=True,
         layer_norm_epsilon=1e-12,
@@ -83,9 +103,16 @@ class DecoderBlock(keras.layers.Layer):
         memory_length=0,
         clamp_length=None,
         same_length=False,
+        same_length_keys="memory_and_self",
         **kwargs,
     ):
         super().__init__(**kwargs)
+        has_table = position_encoding in ("shaw", "learned")
+        if has_table != (num_positions is not None and num_positions > 0):
+            raise ValueError(
+                '`num_positions` must be positive for "shaw" and "learned" and None for others. '
+                f"Received: position_encoding={position_encoding!r}, num_positions={num_positions}"
+            )
         if stateful and memory_length <= 0:
             raise ValueError(
                 "A block with `stateful=True` needs a positive `memory_length`. "
@@ -94,7 +121,11 @@ class DecoderBlock(keras.layers.Layer):
         self.num_heads = num_heads
         self.head_dim = head_dim
         self.intermediate_dim = intermediate_dim
+        self.position_encoding = position_encoding
+        self.num_positions = num_positions
+        self.pre_norm = pre_norm
         self.dropout = dropout
+        self.variational_dropout = variational_dropout
         self.attention_dropout = attention_dropout
         self.own_biases = own_biases
         self.layer_norm_epsilon = layer_norm_epsilon
@@ -105,31 +136,52 @@ class DecoderBlock(keras.layers.Layer):
         self.memory_length = memory_length
         self.clamp_length = clamp_length
         self.same_length = same_length
+        self.same_length_keys = same_length_keys
+        self._create_layers()
 
+    def _create_layers(self):
+        shared_axes = (1,) if self.variational_dropout else ()
         common = {"dtype": self.dtype_policy}
-        self.attention = RelativeAttention(
-            num_heads,
-            head_dim,
-            dropout=attention_dropout,
-            own_biases=own_biases,
-            kernel_initializer=self.kernel_initializer.clone(),
-            name="attention",
-            **common,
+        self.attention = self._create_attention()
+        self.attention_dropout_layer = SeededDropout(
+            self.dropout, shared_axes, name="attention_dropout", **common
         )
-        self.attention_dropout_layer = SeededDropout(dropout, name="attention_dropout", **common)
         self.attention_norm = keras.layers.LayerNormalization(
-            epsilon=layer_norm_epsilon, name="attention_norm", **common
+            epsilon=self.layer_norm_epsilon, name="attention_norm", **common
         )
         self.feed_forward = FeedForward(
-            intermediate_dim,
-            dropout=dropout,
+            self.intermediate_dim,
+            dropout=self.dropout,
+            variational_dropout=self.variational_dropout,
             kernel_initializer=self.kernel_initializer.clone(),
             name="feed_forward",
             **common,
         )
-        self.feed_forward_dropout = SeededDropout(dropout, name="feed_forward_dropout", **common)
+        self.feed_forward_dropout = SeededDropout(
+            self.dropout, shared_axes, name="feed_forward_dropout", **common
+        )
         self.feed_forward_norm = keras.layers.LayerNormalization(
-            epsilon=layer_norm_epsilon, name="feed_forward_norm", **common
+            epsilon=self.layer_norm_epsilon, name="feed_forward_norm", **common
+        )
+
+    def _create_attention(self):
+        arguments = {
+            "num_heads": self.num_heads,
+            "head_dim": self.head_dim,
+            "dropout": self.attention_dropout,
+            "kernel_initializer": self.kernel_initializer.clone(),
+            "dtype": self.dtype_policy,
+            "name": "attention",
+        }
+        if self.position_encoding == "transformer_xl":
+            return RelativeAttention(own_biases=self.own_biases, **arguments)
+        if self.position_encoding == "shaw":
+            return ShawAttention(num_positions=self.num_positions, **arguments)
+        if self.position_encoding in ("sinusoidal", "learned"):
+            return AbsoluteAttention(**arguments)
+        raise ValueError(
+            '`position_encoding` must be "transformer_xl", "shaw", "sinusoidal" or "learned". '
+            f"Received: position_encoding={self.position_encoding!r}"
         )
 
     def build(
@@ -147,6 +199,12 @@ class DecoderBlock(keras.layers.Layer):
         self.attention_norm.build((None, None, hidden_dim))
         self.feed_forward.build(inputs_shape)
         self.feed_forward_norm.build((None, None, hidden_dim))
+        if self.position_encoding == "learned":
+            self.positions = self.add_weight(
+                shape=(self.num_positions, hidden_dim),
+                initializer=self.kernel_initializer.clone(),
+                name="positions",
+            )
         if self.stateful:
             if batch_size is None:
                 raise ValueError(
@@ -186,51 +244,80 @@ class DecoderBlock(keras.layers.Layer):
                 )
             memory = ops.convert_to_tensor(self.memory)
             valid_length = ops.convert_to_tensor(self.valid_length)
-        memory_length = 0 if memory is None else memory.shape[1]
-        segment_length = ops.shape(inputs)[1]
-        if position_encoding is None:
-            position_encoding = functional.relative_positional_encoding(
-                memory_length + segment_length,
-                inputs.shape[-1],
-                self.clamp_length,
-                dtype=inputs.dtype,
-            )
         if attention_mask is None:
             attention_mask = functional.causal_memory_mask(
-                segment_length, memory_length, valid_length, self.same_length
+                ops.shape(inputs)[1],
+                0 if memory is None else memory.shape[1],
+                valid_length,
+                self.same_length,
+                self.same_length_keys,
             )
+        position = {}
+        if self.position_encoding == "transformer_xl":
+            if position_encoding is None:
+                position_encoding = self._default_encoding(inputs, memory)
+            position = {
+                "position_encoding": position_encoding,
+                "content_bias": content_bias,
+                "position_bias": position_bias,
+            }
         outputs = self._transform(
-            inputs,
-            dropout_seed,
-            training,
-            position_encoding=position_encoding,
-            memory=memory,
-            attention_mask=attention_mask,
-            content_bias=content_bias,
-            position_bias=position_bias,
+            inputs, memory, attention_mask, dropout_seed, training, **position
         )
         if self.stateful:
             self._remember(inputs, memory, valid_length)
         return outputs
 
-    def _transform(self, inputs, seed, training, **attention_arguments):
+    def _default_encoding(self, inputs, memory):
+        memory_length = 0 if memory is None else memory.shape[1]
+        return functional.relative_positional_encoding(
+            memory_length + ops.shape(inputs)[1],
+            inputs.shape[-1],
+            self.clamp_length,
+            dtype=inputs.dtype,
+        )
+
+    def _transform(self, inputs, memory, attention_mask, seed, training, **position):
+        if self.position_encoding == "learned":
+            inputs, memory = self._add_positions(inputs, memory)
+        query_inputs = inputs
+        if self.pre_norm:
+            query_inputs = self.attention_norm(inputs)
+            if memory is not None and memory.shape[1] != 0:
+                memory = self.attention_norm(ops.cast(memory, inputs.dtype))
         attended = self.attention(
-            inputs,
+            query_inputs,
+            memory=memory,
+            attention_mask=attention_mask,
             dropout_seed=functional.fold_seed(seed, 0),
             training=training,
-            **attention_arguments,
+            **position,
         )
         attended = self.attention_dropout_layer(
             attended, seed=functional.fold_seed(seed, 1), training=training
         )
-        hidden = self.attention_norm(inputs + attended)  # [B, T, D]
+        hidden = inputs + attended  # [B, T, D]
+        if not self.pre_norm:
+            hidden = self.attention_norm(hidden)
+        transformed = self.feed_forward_norm(hidden) if self.pre_norm else hidden
         transformed = self.feed_forward(
-            hidden, dropout_seed=functional.fold_seed(seed, 2), training=training
+            transformed, dropout_seed=functional.fold_seed(seed, 2), training=training
         )
         transformed = self.feed_forward_dropout(
             transformed, seed=functional.fold_seed(seed, 3), training=training
         )
-        return self.feed_forward_norm(hidden + transformed)  # [B, T, D]
+        hidden = hidden + transformed
+        return hidden if self.pre_norm else self.feed_forward_norm(hidden)  # [B, T, D]
+
+    def _add_positions(self, inputs, memory):
+        """Positions of memory and segment as seen from the segment's end."""
+        memory_length = 0 if memory is None else memory.shape[1]
+        key_length = memory_length + ops.shape(inputs)[1]
+        rows = functional.distances_to_end(key_length, self.num_positions)
+        positions = ops.cast(ops.take(self.positions, rows, axis=0), inputs.dtype)  # [K, D]
+        if memory_length:
+            memory = ops.cast(memory, inputs.dtype) + positions[:memory_length]
+        return inputs + positions[memory_length:], memory
 
     def _remember(self, inputs, memory, valid_length):
         segment_length = ops.shape(inputs)[1]
@@ -264,6 +351,10 @@ class DecoderBlock(keras.layers.Layer):
             "intermediate_dim": self.intermediate_dim,
             "dropout": self.dropout,
             "attention_dropout": self.attention_dropout,
+            "position_encoding": self.position_encoding,
+            "num_positions": self.num_positions,
+            "pre_norm": self.pre_norm,
+            "variational_dropout": self.variational_dropout,
             "own_biases": self.own_biases,
             "layer_norm_epsilon": self.layer_norm_epsilon,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
@@ -271,4 +362,5 @@ class DecoderBlock(keras.layers.Layer):
             "memory_length": self.memory_length,
             "clamp_length": self.clamp_length,
             "same_length": self.same_length,
+            "same_length_keys": self.same_length_keys,
         }

@@ -19,6 +19,8 @@ class FeedForward(keras.layers.Layer):
     Args:
         intermediate_dim: int. Inner width `F`.
         dropout: float in `[0, 1)`. Rate on the inner activations.
+        variational_dropout: bool. Whether a mask is the same for all positions
+            of a row.
         kernel_initializer: initializer of both kernels. Defaults to a normal
             distribution of stddev 0.02. Biases start at 0.
         **kwargs: other keyword arguments passed to `keras.layers.Layer`.
@@ -35,7 +37,14 @@ class FeedForward(keras.layers.Layer):
         ValueError: If `intermediate_dim` is not positive.
     """
 
-    def __init__(self, intermediate_dim, dropout=0.0, kernel_initializer=None, **kwargs):
+    def __init__(
+        self,
+        intermediate_dim,
+        dropout=0.0,
+        variational_dropout=False,
+        kernel_initializer=None,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         if intermediate_dim <= 0:
             raise ValueError(
@@ -44,10 +53,16 @@ class FeedForward(keras.layers.Layer):
             )
         self.intermediate_dim = intermediate_dim
         self.dropout = dropout
+        self.variational_dropout = variational_dropout
         if kernel_initializer is None:
             kernel_initializer = keras.initializers.RandomNormal(stddev=0.02)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
-        self.inner_dropout = SeededDropout(dropout, dtype=self.dtype_policy, name="inner_dropout")
+        self.inner_dropout = SeededDropout(
+            dropout,
+            (1,) if variational_dropout else (),
+            dtype=self.dtype_policy,
+            name="inner_dropout",
+        )
 
     def _dense(self, units, activation, name):
         return keras.layers.Dense(
@@ -78,5 +93,6 @@ class FeedForward(keras.layers.Layer):
             **super().get_config(),
             "intermediate_dim": self.intermediate_dim,
             "dropout": self.dropout,
+            "variational_dropout": self.variational_dropout,
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
         }

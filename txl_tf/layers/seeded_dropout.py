@@ -1,6 +1,7 @@
 """Dropout whose mask is a function of a seed that is handed in."""
 
 import keras
+from keras import ops
 
 from txl_tf.given_seed import GivenSeed
 
@@ -17,6 +18,8 @@ class SeededDropout(keras.layers.Layer):
     Args:
         rate: float in `[0, 1)`. Fraction of the inputs set to 0; the others
             are scaled by `1 / (1 - rate)`.
+        shared_axes: ints. Axes along which the mask is the same; axis 1 of
+            `(B, T, D)` makes it variational dropout (Gal and Ghahramani, 2016).
         seed: optional int. Seed of the layer's own generator, which is used
             where no seed is handed in, as in `fit`.
         **kwargs: other keyword arguments passed to `keras.layers.Layer`.
@@ -30,11 +33,12 @@ class SeededDropout(keras.layers.Layer):
         Float tensor of the shape of `inputs`.
     """
 
-    def __init__(self, rate, seed=None, **kwargs):
+    def __init__(self, rate, shared_axes=(), seed=None, **kwargs):
         super().__init__(**kwargs)
         if not 0.0 <= rate < 1.0:
             raise ValueError(f"`rate` must be in [0, 1). Received: rate={rate}")
         self.rate = rate
+        self.shared_axes = tuple(shared_axes)
         self.seed = seed
         if rate > 0:
             self.seed_generator = keras.random.SeedGenerator(seed)
@@ -44,10 +48,20 @@ class SeededDropout(keras.layers.Layer):
         if not training or self.rate == 0:
             return inputs
         generator = self.seed_generator if seed is None else GivenSeed(seed)
-        return keras.random.dropout(inputs, self.rate, seed=generator)
+        if not self.shared_axes:
+            return keras.random.dropout(inputs, self.rate, seed=generator)
+        noise_shape = [
+            1 if axis in self.shared_axes else size for axis, size in enumerate(ops.shape(inputs))
+        ]
+        return keras.random.dropout(inputs, self.rate, noise_shape=noise_shape, seed=generator)
 
     def compute_output_shape(self, inputs_shape, seed_shape=None):
         return inputs_shape
 
     def get_config(self):
-        return {**super().get_config(), "rate": self.rate, "seed": self.seed}
+        return {
+            **super().get_config(),
+            "rate": self.rate,
+            "shared_axes": self.shared_axes,
+            "seed": self.seed,
+        }

@@ -10,10 +10,10 @@ from keras import ops
 
 from txl_tf import functional
 from txl_tf.config.model_config import ModelConfig
+from txl_tf.layers.adaptive_embedding import AdaptiveEmbedding
+from txl_tf.layers.adaptive_softmax import AdaptiveSoftmax
 from txl_tf.layers.decoder_block import DecoderBlock
 from txl_tf.layers.seeded_dropout import SeededDropout
-from txl_tf.layers.tied_softmax import TiedSoftmax
-from txl_tf.layers.token_embedding import TokenEmbedding
 from txl_tf.models.memory import Memory
 
 _SITES_PER_BLOCK = 8
@@ -63,46 +63,85 @@ class TransformerXL(keras.Model):
         if isinstance(config, dict):
             config = ModelConfig.from_dict(config)
         self.config = config
-        common = {"dtype": self.dtype_policy}
-
-        def initializer():
-            return keras.initializers.RandomNormal(stddev=config.initializer_stddev)
-
-        self.embedding = TokenEmbedding(
-            config.vocabulary_size,
-            config.hidden_dim,
-            embeddings_initializer=initializer(),
-            name="embedding",
-            **common,
-        )
-        self.blocks = [
-            DecoderBlock(
-                config.num_heads,
-                config.head_dim,
-                config.intermediate_dim,
-                dropout=config.dropout,
-                attention_dropout=config.attention_dropout,
-                own_biases=not config.share_attention_biases,
-                layer_norm_epsilon=config.layer_norm_epsilon,
-                kernel_initializer=initializer(),
-                name=f"block_{index}",
-                **common,
-            )
-            for index in range(config.num_layers)
-        ]
-        self.embedding_dropout = SeededDropout(config.dropout, name="embedding_dropout", **common)
-        self.position_dropout = SeededDropout(config.dropout, name="position_dropout", **common)
-        self.output_dropout = SeededDropout(config.dropout, name="output_dropout", **common)
-        self.softmax = TiedSoftmax(config.vocabulary_size, name="softmax", **common)
+        self._create_layers()
         self._build_layers()
 
+    def _initializer(self):
+        config = self.config
+        if config.initializer == "uniform":
+            limit = config.initializer_range
+            return keras.initializers.RandomUniform(-limit, limit)
+        return keras.initializers.RandomNormal(stddev=config.initializer_stddev)
+
+    def _projection_initializer(self):
+        if self.config.initializer == "uniform":
+            return self._initializer()
+        return keras.initializers.RandomNormal(stddev=self.config.projection_stddev)
+
+    def _create_layers(self):
+        config = self.config
+        common = {"dtype": self.dtype_policy}
+        vocabulary = {
+            "vocabulary_size": config.vocabulary_size,
+            "hidden_dim": config.hidden_dim,
+            "embedding_dim": config.embedding_dim,
+            "cutoffs": config.cutoffs,
+            "division_factor": config.division_factor,
+            "project_same_dim": config.project_same_dim,
+        }
+        self.embedding = AdaptiveEmbedding(
+            embeddings_initializer=self._initializer(),
+            projection_initializer=self._projection_initializer(),
+            name="embedding",
+            **vocabulary,
+            **common,
+        )
+        self.blocks = [self._create_block(f"block_{i}") for i in range(config.num_layers)]
+        shared_axes = (1,) if config.variational_dropout else ()
+        self.embedding_dropout = SeededDropout(
+            config.dropout, shared_axes, name="embedding_dropout", **common
+        )
+        self.position_dropout = SeededDropout(config.dropout, name="position_dropout", **common)
+        self.output_dropout = SeededDropout(
+            config.dropout, shared_axes, name="output_dropout", **common
+        )
+        self.softmax = AdaptiveSoftmax(
+            share_tail_projections=config.share_tail_projections,
+            tie_weights=config.tie_weights,
+            embeddings_initializer=self._initializer(),
+            projection_initializer=self._projection_initializer(),
+            name="softmax",
+            **vocabulary,
+            **common,
+        )
+
+    def _create_block(self, name):
+        config = self.config
+        return DecoderBlock(
+            config.num_heads,
+            config.head_dim,
+            config.intermediate_dim,
+            position_encoding=config.position_encoding,
+            num_positions=config.num_positions,
+            pre_norm=config.pre_norm,
+            dropout=config.dropout,
+            variational_dropout=config.variational_dropout,
+            attention_dropout=config.attention_dropout,
+            own_biases=not config.share_attention_biases,
+            layer_norm_epsilon=config.layer_norm_epsilon,
+            kernel_initializer=self._initializer(),
+            name=name,
+            dtype=self.dtype_policy,
+        )
+
     def _build_layers(self):
-        hidden_shape = (None, None, self.config.hidden_dim)
+        config = self.config
+        hidden_shape = (None, None, config.hidden_dim)
         self.embedding.build((None, None))
         for block in self.blocks:
             block.build(hidden_shape)
         self.softmax.build(hidden_shape)
-        if self.config.share_attention_biases:
+        if config.share_attention_biases:
             self.content_bias = self._shared_bias("content_bias")
             self.position_bias = self._shared_bias("position_bias")
         self.built = True
@@ -110,52 +149,97 @@ class TransformerXL(keras.Model):
     def _shared_bias(self, name):
         return self.add_weight(
             shape=(self.config.num_heads, self.config.head_dim),
-            initializer=keras.initializers.RandomNormal(stddev=self.config.initializer_stddev),
+            initializer=self._initializer(),
             name=name,
         )
 
     def call(self, token_ids, memory, dropout_seed=None, training=False):
+        hidden_states, memory = self.hidden_states(token_ids, memory, dropout_seed, training)
+        return hidden_states[-1], memory
+
+    def hidden_states(self, token_ids, memory, dropout_seed=None, training=False):
+        """The hidden states of all layers.
+
+        Args:
+            token_ids: as in a call.
+            memory: as in a call.
+            dropout_seed: as in a call.
+            training: as in a call.
+
+        Returns:
+            Tuple of a list and the next `Memory`. The list has the embeddings
+            and what every block returns, `L + 1` tensors `(B, T, D)`; the last
+            one has had its dropout.
+        """
+
         def drop(layer, tensor, site):
             return layer(tensor, seed=functional.fold_seed(dropout_seed, site), training=training)
 
+        self._check_memory(memory)
+        memory_length = memory.states[0].shape[1]
+        segment_length = ops.shape(token_ids)[1]
+        hidden = drop(self.embedding_dropout, self.embedding(token_ids), 0)  # [B, T, D]
+        position = self._position_arguments(memory_length + segment_length, drop)
+        attention_mask = functional.causal_memory_mask(
+            segment_length,
+            memory_length,
+            memory.valid_length,
+            self.config.same_length,
+            self.config.same_length_keys,
+        )
+        hidden_states, next_states = [hidden], []
+        for index, (block, state) in enumerate(zip(self.blocks, memory.states, strict=True)):
+            next_states.append(functional.next_memory(state, hidden))
+            if index == 0 and self.config.position_encoding == "sinusoidal":
+                hidden, state = self._add_positions(hidden, state, drop)
+            hidden = block(
+                hidden,
+                memory=state,
+                attention_mask=attention_mask,
+                dropout_seed=functional.fold_seed(dropout_seed, _SITES_PER_BLOCK * (index + 1)),
+                training=training,
+                **position,
+            )
+            hidden_states.append(hidden)
+        hidden_states[-1] = drop(self.output_dropout, hidden, 2)
+        next_valid_length = functional.next_valid_length(
+            memory.valid_length, memory_length, segment_length
+        )
+        return hidden_states, Memory(tuple(next_states), next_valid_length)
+
+    def _check_memory(self, memory):
         if len(memory.states) != self.config.num_layers:
             raise ValueError(
                 f"`memory` must have states of {self.config.num_layers} layers. "
                 f"Received: states of {len(memory.states)}"
             )
-        segment_length = ops.shape(token_ids)[1]
-        memory_length = memory.states[0].shape[1]
-        hidden = drop(self.embedding_dropout, self.embedding(token_ids), 0)  # [B, T, D]
-        position_encoding = functional.relative_positional_encoding(
-            memory_length + segment_length,
-            self.config.hidden_dim,
-            self.config.clamp_length,
-            dtype=self.compute_dtype,
-        )
-        position_encoding = drop(self.position_dropout, position_encoding, 1)  # [K, D]
-        attention_mask = functional.causal_memory_mask(
-            segment_length, memory_length, memory.valid_length, self.config.same_length
-        )
-        biases = {}
-        if self.config.share_attention_biases:
-            biases = {"content_bias": self.content_bias, "position_bias": self.position_bias}
-        next_states = []
-        for index, (block, state) in enumerate(zip(self.blocks, memory.states, strict=True)):
-            next_states.append(functional.next_memory(state, hidden))
-            hidden = block(
-                hidden,
-                position_encoding=position_encoding,
-                memory=state,
-                attention_mask=attention_mask,
-                dropout_seed=functional.fold_seed(dropout_seed, _SITES_PER_BLOCK * (index + 1)),
-                training=training,
-                **biases,
+        if not self.config.recurrence and memory.states[0].shape[1] != 0:
+            raise ValueError(
+                "A model with `recurrence=False` has no memory. "
+                f"Received: a memory of length {memory.states[0].shape[1]}"
             )
-        next_valid_length = functional.next_valid_length(
-            memory.valid_length, memory_length, segment_length
+
+    def _sinusoids(self, key_length, drop):
+        encoding = functional.relative_positional_encoding(
+            key_length, self.config.hidden_dim, self.config.clamp_length, dtype=self.compute_dtype
         )
-        hidden = drop(self.output_dropout, hidden, 2)  # [B, T, D]
-        return hidden, Memory(tuple(next_states), next_valid_length)
+        return drop(self.position_dropout, encoding, 1)  # [K, D]
+
+    def _position_arguments(self, key_length, drop):
+        if self.config.position_encoding != "transformer_xl":
+            return {}
+        arguments = {"position_encoding": self._sinusoids(key_length, drop)}
+        if self.config.share_attention_biases:
+            arguments["content_bias"] = self.content_bias
+            arguments["position_bias"] = self.position_bias
+        return arguments
+
+    def _add_positions(self, hidden, state, drop):
+        """Positions of memory and segment as seen from the segment's end."""
+        memory_length = state.shape[1]
+        positions = self._sinusoids(memory_length + ops.shape(hidden)[1], drop)
+        state = ops.cast(state, hidden.dtype) + positions[:memory_length]
+        return hidden + positions[memory_length:], state
 
     def initial_memory(self, batch_size, memory_length=None):
         """Memory of rows that have read nothing yet.
@@ -167,10 +251,12 @@ class TransformerXL(keras.Model):
         Returns:
             A `Memory` with valid length 0.
         """
+        if memory_length is None:
+            memory_length = self.config.memory_length if self.config.recurrence else 0
         return Memory.empty(
             num_layers=self.config.num_layers,
             batch_size=batch_size,
-            memory_length=self.config.memory_length if memory_length is None else memory_length,
+            memory_length=memory_length,
             hidden_dim=self.config.hidden_dim,
             dtype=self.compute_dtype,
         )
@@ -191,8 +277,25 @@ class TransformerXL(keras.Model):
             the next `Memory`.
         """
         hidden, memory = self(token_ids, memory, dropout_seed=dropout_seed, training=training)
-        nll = self.softmax.negative_log_likelihood(hidden, target_ids, self.embedding.table)
-        return nll, memory
+        return self.negative_log_likelihood(hidden, target_ids), memory
+
+    def negative_log_likelihood(self, hidden, target_ids):
+        """Scores targets by hidden states.
+
+        Args:
+            hidden: float tensor `(B, T, D)`.
+            target_ids: int tensor `(B, T)`.
+
+        Returns:
+            Nats per token: float32 tensor `(B, T)`.
+        """
+        return self.softmax(hidden, target_ids, **self._tied())
+
+    def _tied(self):
+        return {
+            "tables": self.embedding.tables if self.config.tie_weights else None,
+            "projections": self.embedding.projections,
+        }
 
     def log_probs(self, token_ids, memory):
         """Log-probabilities of every token of the vocabulary coming next.
@@ -205,7 +308,18 @@ class TransformerXL(keras.Model):
             Tuple of a float32 tensor `(B, T, V)` and the next `Memory`.
         """
         hidden, memory = self(token_ids, memory)
-        return self.softmax.log_probs(hidden, self.embedding.table), memory
+        return self.log_probs_of(hidden), memory
+
+    def log_probs_of(self, hidden):
+        """Log-probabilities of all tokens by hidden states.
+
+        Args:
+            hidden: float tensor `(B, T, D)`.
+
+        Returns:
+            Float32 tensor `(B, T, V)`.
+        """
+        return self.softmax.log_probs(hidden, **self._tied())
 
     def get_config(self):
         return {**super().get_config(), "config": self.config.to_dict()}

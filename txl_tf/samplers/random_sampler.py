@@ -25,7 +25,7 @@ class RandomSampler:
     """
 
     def __init__(self, temperature=1.0):
-        if temperature <= 0:
+        if not temperature > 0:  # nan is not
             raise ValueError(
                 "`temperature` must be positive; `GreedySampler` is its limit at 0. "
                 f"Received: temperature={temperature}"

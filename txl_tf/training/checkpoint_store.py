@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from txl_tf.durability import flush_to_disk
 from txl_tf.errors import DataDamagedError, MismatchError, StorageError
 
 FORMAT_VERSION = 1
 _FOLDER = re.compile(r"step-(\d{8})")
 _MANIFEST = "manifest.json"
+_CHECKSUM = "manifest_sha256"
 
 
 class CheckpointStore:
@@ -23,8 +25,9 @@ class CheckpointStore:
 
     A checkpoint is written into a hidden folder, forced to the disk and
     renamed, so a subfolder of that name is always complete. Its manifest has
-    the SHA-256 of every file and the run it belongs to; both are checked when
-    it is read, and a damaged checkpoint makes way for the one before it.
+    the SHA-256 of every file, its own included, and the run it belongs to; all
+    are checked when it is read, and a damaged checkpoint makes way for the one
+    before it.
 
     The arrays are in TensorFlow's checkpoint format under plain names:
     `tf.train.load_checkpoint(folder + "/state")` reads them anywhere.
@@ -62,10 +65,9 @@ class CheckpointStore:
             self._remove_leftovers()
             temporary.mkdir()
             self._write(temporary, step, arrays)
-            if target.exists():
-                shutil.rmtree(target)
-            temporary.rename(target)
-            _synchronize(self._folder)
+            self._publish(temporary, target)
+            for old_step in self.steps()[: -self._num_kept]:
+                shutil.rmtree(self._folder / f"step-{old_step:08d}")
         except (OSError, tf.errors.OpError) as error:
             shutil.rmtree(temporary, ignore_errors=True)
             raise StorageError(
@@ -73,8 +75,6 @@ class CheckpointStore:
                 where=str(target),
                 remedy="Make room or choose another --workdir; the older checkpoints are intact.",
             ) from error
-        for old_step in self.steps()[: -self._num_kept]:
-            shutil.rmtree(self._folder / f"step-{old_step:08d}")
         return target
 
     def steps(self) -> list[int]:
@@ -124,6 +124,8 @@ class CheckpointStore:
         """
         folder = self._folder / f"step-{step:08d}"
         manifest = verified_manifest(folder)
+        if manifest["step"] != step:
+            raise _damaged(f"the checkpoint is of step {manifest['step']}", folder)
         self._check_identity(folder, manifest["identity"])
         return read_arrays(folder, manifest)
 
@@ -137,7 +139,7 @@ class CheckpointStore:
         )
         files = {}
         for path in sorted(folder.iterdir()):
-            _synchronize(path)
+            flush_to_disk(path)
             files[path.name] = {"bytes": path.stat().st_size, "sha256": _sha256(path)}
         manifest = {
             "format_version": FORMAT_VERSION,
@@ -146,9 +148,22 @@ class CheckpointStore:
             "arrays": {name: [*arrays[name].shape] for name in names},
             "identity": self._identity,
         }
+        manifest[_CHECKSUM] = _checksum(manifest)
         (folder / _MANIFEST).write_text(json.dumps(manifest, indent=1))
-        _synchronize(folder / _MANIFEST)
-        _synchronize(folder)
+        flush_to_disk(folder / _MANIFEST)
+        flush_to_disk(folder)
+
+    def _publish(self, temporary: Path, target: Path) -> None:
+        if target.exists():
+            # Only a damaged checkpoint is written anew. Removing it takes time,
+            # moving it away does not.
+            replaced = self._folder / f".{target.name}.replaced.tmp"
+            target.rename(replaced)
+            temporary.rename(target)
+            shutil.rmtree(replaced)
+        else:
+            temporary.rename(target)
+        flush_to_disk(self._folder)
 
     def _check_identity(self, folder: Path, stored: dict[str, Any]) -> None:
         mine, theirs = _flat(self._identity), _flat(stored)
@@ -185,13 +200,15 @@ def verified_manifest(folder: Path) -> dict[str, Any]:
     """
     try:
         manifest = json.loads((folder / _MANIFEST).read_text())
-        files, known = manifest["files"], manifest["format_version"] == FORMAT_VERSION
-        has_all = {"step", "arrays", "identity"} <= manifest.keys() and len(files) > 0
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        checksum = manifest.pop(_CHECKSUM)
+        is_known = manifest["format_version"] == FORMAT_VERSION
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise _damaged("the manifest cannot be read", folder / _MANIFEST) from error
-    if not known or not has_all:
+    if not is_known:
         raise _damaged("the manifest is not of a version that is known", folder / _MANIFEST)
-    for name, expected in files.items():
+    if checksum != _checksum(manifest):
+        raise _damaged("the manifest does not match its own checksum", folder / _MANIFEST)
+    for name, expected in manifest["files"].items():
         path = folder / name
         if not path.is_file():
             raise _damaged("the file is missing", path)
@@ -237,14 +254,10 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
+def _checksum(manifest: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _synchronize(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

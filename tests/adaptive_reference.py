@@ -1,0 +1,125 @@
+"""The adaptive embedding and softmax with loops: the oracle of their tests.
+
+One token and one cluster at a time, in float64, from the formulas of Baevski
+and Auli (2019) and Grave et al. (2017), with the choice of projections that
+the official TensorFlow code makes. It shares no code with the package.
+
+A cluster's weights are a table (ids, width), and a projection (width, D) or
+`None`. Settings are a dict of the constructor arguments that both layers have.
+"""
+
+import math
+
+import numpy as np
+
+SIZES = [  # division_factor, embedding_dim, cutoffs, for 40 ids and a hidden width of 8
+    (1, 8, ()),
+    (1, 4, ()),
+    (2, 8, ()),
+    (1, 8, (3,)),
+    (1, 16, (10, 30)),
+    (1, 4, (1, 10, 39)),
+    (2, 8, (3,)),
+    (2, 16, (10, 30)),
+    (2, 8, (1, 10, 39)),
+    (4, 8, (3,)),
+    (4, 32, (10, 11)),
+    (4, 64, (1, 10, 39)),
+]
+
+
+def cluster_bounds(settings):
+    """First id and end of the ids of every cluster."""
+    firsts = [0, *settings["cutoffs"]]
+    return [
+        (first, end)
+        for first, end in zip(firsts, [*firsts[1:], settings["vocabulary_size"]], strict=True)
+    ]
+
+
+def cluster_of(token_id, settings):
+    """Number of the cluster that holds a token, and its place in it."""
+    for cluster, (first, end) in enumerate(cluster_bounds(settings)):
+        if first <= token_id < end:
+            return cluster, token_id - first
+    raise AssertionError(f"{token_id} is in no cluster")
+
+
+def cluster_tables(tables, settings):
+    """One table per cluster, cut from the only one if there is only one."""
+    if settings["division_factor"] > 1:
+        return tables
+    return [tables[0][first:end] for first, end in cluster_bounds(settings)]
+
+
+def embedding(token_id, tables, projections, settings):
+    """The embedding of one token: (D,)."""
+    cluster, place = cluster_of(token_id, settings)
+    row = np.asarray(cluster_tables(tables, settings)[cluster][place], "float64")
+    projection = projections[0 if settings["division_factor"] == 1 else cluster]
+    if projection is not None:
+        row = sum(row[i] * np.asarray(projection[i], "float64") for i in range(len(row)))
+    return row * math.sqrt(settings["hidden_dim"])
+
+
+def output_projection(cluster, settings, share_tail_projections, own, embeddings):
+    """The projection that one cluster of the softmax uses, or `None`.
+
+    Args:
+        cluster: int.
+        settings: dict.
+        share_tail_projections: bool.
+        own: list of the softmax's own projections per cluster.
+        embeddings: list of the embedding's projections.
+    """
+    division_factor, width = settings["division_factor"], settings["embedding_dim"]
+    if not settings["cutoffs"] or (share_tail_projections and cluster > 0):
+        return embeddings[0 if division_factor == 1 else cluster]
+    for _ in range(cluster):
+        width //= division_factor
+    is_needless = division_factor == 1 or not settings["project_same_dim"]
+    return None if width == settings["hidden_dim"] and is_needless else own[cluster]
+
+
+def logits_of(hidden, table, bias, projection):
+    """Logits of all ids of a table, one after the other."""
+    features = np.asarray(hidden, "float64")
+    if projection is not None:
+        features = [sum(features * np.asarray(row, "float64")) for row in projection]
+    return [
+        sum(float(x) * float(y) for x, y in zip(features, row, strict=True)) + float(offset)
+        for row, offset in zip(table, bias, strict=True)
+    ]
+
+
+def log_softmax(logits):
+    """Log-probabilities of a list of logits."""
+    highest = max(logits)
+    total = math.log(sum(math.exp(logit - highest) for logit in logits)) + highest
+    return [logit - total for logit in logits]
+
+
+def log_probabilities(hidden, tables, biases, projections, cluster_weight, cluster_bias, settings):
+    """Log-probabilities of the whole vocabulary after one hidden state (D,).
+
+    Args:
+        hidden: (D,) array.
+        tables: list of tables, one per cluster or one in all.
+        biases: list of biases per cluster.
+        projections: list of projections per cluster, as chosen by
+            `output_projection`.
+        cluster_weight: (tails, width) array, `None` without tails.
+        cluster_bias: (tails,) array, `None` without tails.
+        settings: dict.
+    """
+    tables = cluster_tables(tables, settings)
+    head = logits_of(hidden, tables[0], biases[0], projections[0])
+    if settings["cutoffs"]:
+        head = head + logits_of(hidden, cluster_weight, cluster_bias, projections[0])
+    head = log_softmax(head)
+    head_size = len(tables[0])
+    result = head[:head_size]
+    for tail in range(1, len(tables)):
+        within = log_softmax(logits_of(hidden, tables[tail], biases[tail], projections[tail]))
+        result = result + [head[head_size + tail - 1] + each for each in within]
+    return result

@@ -1,0 +1,181 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import ops
+
+from tests import adaptive_reference
+from tests.layer_checks import check_layer, needs_tensorflow, randomize_weights
+from tests.reference import max_difference
+from txl_tf.layers.adaptive_embedding import AdaptiveEmbedding
+from txl_tf.layers.token_embedding import TokenEmbedding
+
+SETTINGS = {
+    "vocabulary_size": 40,
+    "hidden_dim": 8,
+    "embedding_dim": 8,
+    "cutoffs": (10, 20, 30),
+    "division_factor": 2,
+    "project_same_dim": True,
+}
+TOKEN_IDS = np.random.default_rng(0).integers(0, 40, size=(3, 8)).astype("int32")
+ONLY_RARE = np.random.default_rng(1).integers(30, 40, size=(5, 40)).astype("int32")
+
+
+def made(dtype="float32", **changes):
+    layer = AdaptiveEmbedding(**{**SETTINGS, **changes}, dtype=dtype)
+    layer.build((None, None))
+    randomize_weights(layer)
+    return layer
+
+
+def arrays(variables):
+    return [None if each is None else ops.convert_to_numpy(each.value) for each in variables]
+
+
+def expected(layer, token_ids):
+    settings = {name: getattr(layer, name) for name in SETTINGS}
+    weights = arrays(layer.tables), arrays(layer.projections)
+    rows = {
+        token_id: adaptive_reference.embedding(token_id, *weights, settings)
+        for token_id in np.unique(token_ids)
+    }
+    return np.array([[rows[token_id] for token_id in row] for row in token_ids])
+
+
+def dense(layer, token_ids):
+    """The same embedding, with every cluster for every token."""
+    flat_ids = ops.reshape(token_ids, [-1])
+    total = 0.0
+    spans = layer.clusters.spans if len(layer.tables) > 1 else [(0, layer.vocabulary_size)]
+    for (first, end), table, projection in zip(spans, layer.tables, layer.projections, strict=True):
+        rows = ops.take(table, ops.clip(flat_ids - first, 0, end - first - 1), axis=0)
+        rows = rows if projection is None else ops.matmul(rows, projection)
+        is_member = ops.logical_and(flat_ids >= first, flat_ids < end)
+        total = total + rows * ops.cast(ops.expand_dims(is_member, 1), rows.dtype)
+    return ops.reshape(total, (*token_ids.shape, -1)) * layer.hidden_dim**0.5
+
+
+def test_basics():
+    check_layer(
+        AdaptiveEmbedding,
+        init_kwargs=SETTINGS,
+        inputs={"token_ids": TOKEN_IDS},
+        expected_output_shape=(3, 8, 8),
+        num_weights=8,
+    )
+
+
+@pytest.mark.parametrize(("division_factor", "embedding_dim", "cutoffs"), adaptive_reference.SIZES)
+@pytest.mark.parametrize("project_same_dim", [True, False])
+def test_matches_the_oracle(division_factor, embedding_dim, cutoffs, project_same_dim):
+    layer = made(
+        division_factor=division_factor,
+        project_same_dim=project_same_dim,
+        embedding_dim=embedding_dim,
+        cutoffs=cutoffs,
+    )
+    assert max_difference(layer(TOKEN_IDS), expected(layer, TOKEN_IDS)) <= 1e-5
+
+
+@pytest.mark.parametrize(
+    "token_ids",
+    [ONLY_RARE, ONLY_RARE - 30, np.full((5, 40), 25, "int32"), np.array([[39]], "int32")],
+    ids=["only rare", "none rare", "all the same", "one rare"],
+)
+def test_no_token_is_dropped(token_ids):
+    layer = made()
+    if token_ids is ONLY_RARE:
+        assert token_ids.size > 3 * layer.clusters.tail_capacities(token_ids.size)[-1]
+    assert max_difference(layer(token_ids), expected(layer, token_ids)) <= 1e-5
+    assert np.all(np.any(ops.convert_to_numpy(layer(token_ids)) != 0.0, axis=-1))
+
+
+def test_tails_that_are_absent_are_not_computed():
+    layer = made()
+    layer.projections[2].assign(np.full((2, 8), np.nan))
+    token_ids = TOKEN_IDS[(TOKEN_IDS < 20) | (TOKEN_IDS >= 30)][None]
+    assert np.all(np.isfinite(ops.convert_to_numpy(layer(token_ids))))
+
+
+def test_without_clusters_it_is_the_token_embedding():
+    layer, simple = made(cutoffs=(), division_factor=1), TokenEmbedding(40, 8)
+    simple.build((None, None))
+    simple.table.assign(layer.tables[0])
+    assert max_difference(layer(TOKEN_IDS), simple(TOKEN_IDS)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({"division_factor": 1}, ["table"]),
+        ({"division_factor": 1, "embedding_dim": 4}, ["projection", "table"]),
+        ({"cutoffs": ()}, ["projection", "table"]),
+        ({"cutoffs": (), "project_same_dim": False}, ["table"]),
+        ({"cutoffs": (9,)}, ["projection_0", "projection_1", "table_0", "table_1"]),
+        (
+            {"cutoffs": (9,), "project_same_dim": False},
+            ["projection_1", "table_0", "table_1"],
+        ),
+        (
+            {"cutoffs": (9,), "project_same_dim": False, "embedding_dim": 16},
+            ["projection_0", "table_0", "table_1"],
+        ),
+    ],
+)
+def test_weights_are_those_of_the_official_code(changes, names):
+    layer = made(**changes)
+    assert sorted(weight.name for weight in layer.weights) == names
+    assert len(layer.tables) == len(layer.projections)
+
+
+@needs_tensorflow
+@pytest.mark.parametrize("mode", ["eager", "graph", "xla", "unknown shape"])
+@pytest.mark.parametrize("token_ids", [TOKEN_IDS, ONLY_RARE], ids=["mixed", "only rare"])
+def test_gradients_are_those_of_the_dense_computation(mode, token_ids):
+    layer = made("float64")
+    weights = [weight.value for weight in layer.trainable_variables]
+    slope = np.random.default_rng(2).normal(size=(*token_ids.shape, 8))
+
+    def gradients(function, token_ids):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(function(token_ids) * slope)
+        return [tf.convert_to_tensor(each) for each in tape.gradient(loss, weights)]
+
+    def ours(token_ids):
+        return gradients(layer, token_ids)
+
+    if mode != "eager":
+        signature = [tf.TensorSpec((None, None), "int32")] if mode == "unknown shape" else None
+        ours = tf.function(ours, jit_compile=mode == "xla", input_signature=signature)
+    wanted = gradients(lambda token_ids: dense(layer, token_ids), token_ids)
+    for weight, one, other in zip(weights, ours(tf.constant(token_ids)), wanted, strict=True):
+        assert max_difference(one, other) <= 1e-10 * max(1.0, np.abs(other).max()), weight.name
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "int64"])
+def test_ids_of_any_integer_dtype_mean_the_same(dtype):
+    layer = made()
+    assert max_difference(layer(TOKEN_IDS.astype(dtype)), layer(TOKEN_IDS)) == 0.0
+
+
+def test_half_precision_is_near():
+    layer, half = made(), made("mixed_bfloat16")
+    outputs = half(TOKEN_IDS)
+    assert keras.backend.standardize_dtype(outputs.dtype) == "bfloat16"
+    assert max_difference(ops.cast(outputs, "float32"), layer(TOKEN_IDS)) <= 0.1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vocabulary_size": 0}, "`vocabulary_size` must be positive.*Received"),
+        ({"division_factor": 0}, "`division_factor` must be positive.*Received"),
+        ({"cutoffs": (10, 10)}, "`cutoffs` must ascend.*Received"),
+        ({"cutoffs": (40,)}, "`cutoffs` must ascend.*Received"),
+        ({"division_factor": 4, "embedding_dim": 8}, "must be positive for every cluster"),
+    ],
+)
+def test_sizes_must_fit(changes, message):
+    with pytest.raises(ValueError, match=message):
+        AdaptiveEmbedding(**{**SETTINGS, **changes})

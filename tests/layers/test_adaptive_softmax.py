@@ -1,0 +1,371 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import ops
+
+from tests import adaptive_reference
+from tests.layer_checks import check_layer, needs_tensorflow, randomize_weights
+from tests.reference import max_difference
+from txl_tf.layers.adaptive_embedding import AdaptiveEmbedding
+from txl_tf.layers.adaptive_softmax import AdaptiveSoftmax
+from txl_tf.layers.tied_softmax import TiedSoftmax
+
+SETTINGS = {
+    "vocabulary_size": 40,
+    "hidden_dim": 8,
+    "embedding_dim": 8,
+    "cutoffs": (10, 20, 30),
+    "division_factor": 2,
+    "project_same_dim": True,
+}
+RNG = np.random.default_rng(0)
+HIDDEN = RNG.normal(size=(3, 8, 8)).astype("float32")
+TARGET_IDS = RNG.integers(0, 40, size=(3, 8)).astype("int32")
+MANY_HIDDEN = RNG.normal(size=(5, 40, 8)).astype("float32")
+ONLY_RARE = RNG.integers(30, 40, size=(5, 40)).astype("int32")
+
+
+class Pair:
+    """An embedding and the softmax that is its reverse, with random weights."""
+
+    def __init__(self, dtype="float32", share=False, tie=True, capacities=None, **changes):
+        self.settings = {**SETTINGS, **changes}
+        self.embedding = AdaptiveEmbedding(**self.settings, dtype=dtype)
+        self.softmax = AdaptiveSoftmax(
+            **self.settings,
+            share_tail_projections=share,
+            tie_weights=tie,
+            capacities=capacities,
+            dtype=dtype,
+        )
+        self.embedding.build((None, None))
+        self.softmax.build((None, None, 8))
+        randomize_weights(self.embedding)
+        randomize_weights(self.softmax, seed=8)
+
+    @property
+    def shared(self):
+        tables = self.embedding.tables if self.softmax.tie_weights else None
+        return {"tables": tables, "projections": self.embedding.projections}
+
+    @property
+    def weights(self):
+        return [each.value for each in self.softmax.weights + self.embedding.weights]
+
+    def nll(self, hidden, target_ids):
+        return self.softmax(hidden, target_ids, **self.shared)
+
+    def dense_nll(self, hidden, target_ids):
+        """The same, with all clusters for all tokens, differentiated by the backend."""
+        log_probs = self.softmax.log_probs(hidden, **self.shared)
+        picked = ops.take_along_axis(log_probs, ops.expand_dims(target_ids, -1), axis=-1)
+        return -picked[..., 0]
+
+    def expected_log_probs(self, hidden):
+        softmax, settings = self.softmax, self.settings
+        own, embeddings = arrays(softmax.projections), arrays(self.embedding.projections)
+        projections = [
+            adaptive_reference.output_projection(
+                cluster, settings, softmax.share_tail_projections, own, embeddings
+            )
+            for cluster in range(len(settings["cutoffs"]) + 1)
+        ]
+        tables = arrays(self.embedding.tables if softmax.tie_weights else softmax.tables)
+        entries = [None, None]
+        if settings["cutoffs"]:
+            entries = arrays([softmax.cluster_weight, softmax.cluster_bias])
+        return adaptive_reference.log_probabilities(
+            hidden, tables, arrays(softmax.biases), projections, *entries, settings
+        )
+
+    def expected_nll(self, hidden, target_ids):
+        return np.array(
+            [
+                [
+                    -self.expected_log_probs(state)[target]
+                    for state, target in zip(*row, strict=True)
+                ]
+                for row in zip(hidden, target_ids, strict=True)
+            ]
+        )
+
+
+def arrays(variables):
+    return [None if each is None else ops.convert_to_numpy(each.value) for each in variables]
+
+
+def gradients(function, weights, hidden, target_ids):
+    """Gradients of an uneven sum of nats with respect to hidden states and weights."""
+    with tf.GradientTape() as tape:
+        tape.watch(hidden)
+        nll = function(hidden, target_ids)
+        slope = tf.reshape(tf.sin(tf.range(tf.size(nll), dtype=nll.dtype)), tf.shape(nll))
+        loss = tf.reduce_sum(nll * slope)
+    results = tape.gradient(loss, [hidden, *weights], unconnected_gradients="zero")
+    return loss, [tf.convert_to_tensor(each) for each in results]
+
+
+def compiled(function, mode):
+    signature = None
+    if mode == "unknown shape":
+        signature = [
+            tf.TensorSpec((None, None, 8), "float64"),
+            tf.TensorSpec((None, None), "int32"),
+        ]
+    if mode == "eager":
+        return function
+    return tf.function(function, jit_compile=mode == "xla", input_signature=signature)
+
+
+def test_basics():
+    check_layer(
+        AdaptiveSoftmax,
+        init_kwargs={**SETTINGS, "tie_weights": False},
+        inputs={"hidden": HIDDEN, "target_ids": TARGET_IDS},
+        expected_output_shape=(3, 8),
+        num_weights=14,
+        batched=("hidden", "target_ids"),
+        output_dtype=lambda compute_dtype: "float32",
+        tolerance=1e-5,
+    )
+
+
+@pytest.mark.parametrize(("division_factor", "embedding_dim", "cutoffs"), adaptive_reference.SIZES)
+@pytest.mark.parametrize("project_same_dim", [True, False])
+@pytest.mark.parametrize(("share", "tie"), [(True, True), (False, True), (False, False)])
+def test_nll_and_probabilities_match_the_oracle(
+    division_factor, embedding_dim, cutoffs, project_same_dim, share, tie
+):
+    pair = Pair(
+        division_factor=division_factor,
+        embedding_dim=embedding_dim,
+        cutoffs=cutoffs,
+        project_same_dim=project_same_dim,
+        share=share,
+        tie=tie,
+    )
+    nll = ops.convert_to_numpy(pair.nll(HIDDEN[:1], TARGET_IDS[:1]))
+    assert max_difference(nll, pair.expected_nll(HIDDEN[:1], TARGET_IDS[:1])) <= 1e-5
+    log_probs = ops.convert_to_numpy(pair.softmax.log_probs(HIDDEN[:1], **pair.shared))
+    np.testing.assert_allclose(np.exp(log_probs).sum(-1), 1.0, atol=1e-5)
+    assert max_difference(log_probs[0, 0], pair.expected_log_probs(HIDDEN[0, 0])) <= 1e-5
+    assert max_difference(nll, pair.dense_nll(HIDDEN[:1], TARGET_IDS[:1])) <= 1e-5
+
+
+@pytest.mark.parametrize(
+    "target_ids",
+    [ONLY_RARE, ONLY_RARE - 30, np.full((5, 40), 25, "int32"), ONLY_RARE % 4 * 10 + 3],
+    ids=["only rare", "none rare", "all the same", "even"],
+)
+def test_no_token_is_dropped(target_ids):
+    pair = Pair()
+    if target_ids is ONLY_RARE:
+        assert target_ids.size > 3 * pair.softmax.clusters.tail_capacities(target_ids.size)[-1]
+    expected = pair.expected_nll(MANY_HIDDEN[:, :8], target_ids[:, :8])
+    nll = ops.convert_to_numpy(pair.nll(MANY_HIDDEN, target_ids))
+    assert max_difference(nll[:, :8], expected) <= 1e-5
+    assert max_difference(nll, pair.dense_nll(MANY_HIDDEN, target_ids)) <= 1e-5
+    assert np.all(nll > 0.0)
+
+
+@pytest.mark.parametrize("capacities", [(1, 1, 1), (3, 50, 1), (1000, 1000, 1000)])
+def test_capacities_do_not_change_the_result(capacities):
+    expected = Pair().nll(HIDDEN, TARGET_IDS)
+    nll = Pair(capacities=capacities).nll(HIDDEN, TARGET_IDS)
+    assert max_difference(nll, expected) <= 1e-5
+
+
+@needs_tensorflow
+def test_tails_that_are_absent_are_not_computed():
+    pair = Pair()
+    pair.softmax.biases[2].assign(np.full(10, np.nan))
+    target_ids = np.where(TARGET_IDS // 10 == 2, 35, TARGET_IDS).astype("int32")
+    _, results = gradients(pair.nll, pair.weights, tf.constant(HIDDEN), tf.constant(target_ids))
+    assert all(np.all(np.isfinite(result)) for result in results)
+
+
+@pytest.mark.parametrize("embedding_dim", [8, 4])
+def test_without_clusters_it_is_the_tied_softmax(embedding_dim):
+    pair = Pair(cutoffs=(), division_factor=1, embedding_dim=embedding_dim)
+    assert [weight.name for weight in pair.softmax.weights] == ["bias"]
+    simple = TiedSoftmax(40)
+    simple.build((None, None, 8))
+    simple.bias.assign(pair.softmax.biases[0])
+    features = HIDDEN
+    if embedding_dim == 4:
+        features = ops.matmul(HIDDEN, ops.transpose(pair.embedding.projections[0]))
+    table = pair.embedding.tables[0]
+    expected = simple.negative_log_likelihood(features, TARGET_IDS, table)
+    assert max_difference(pair.nll(HIDDEN, TARGET_IDS), expected) <= 1e-6
+    log_probs = pair.softmax.log_probs(HIDDEN, **pair.shared)
+    assert max_difference(log_probs, simple.log_probs(features, table)) <= 1e-6
+
+
+BIASES = ["bias_0", "bias_1", "cluster_bias", "cluster_weight"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({"division_factor": 1, "share": True}, BIASES),
+        ({"division_factor": 1}, BIASES),
+        ({"division_factor": 1, "embedding_dim": 4, "share": True}, [*BIASES, "projection_0"]),
+        (
+            {"division_factor": 1, "embedding_dim": 4},
+            [*BIASES, "projection_0", "projection_1"],
+        ),
+        ({"share": True}, [*BIASES, "projection_0"]),
+        ({}, [*BIASES, "projection_0", "projection_1"]),
+        ({"project_same_dim": False}, [*BIASES, "projection_1"]),
+        ({"project_same_dim": False, "embedding_dim": 16}, [*BIASES, "projection_0"]),
+        (
+            {"tie": False},
+            [*BIASES, "projection_0", "projection_1", "table_0", "table_1"],
+        ),
+        (
+            {"tie": False, "division_factor": 1},
+            [*BIASES, "table"],
+        ),
+    ],
+)
+def test_weights_are_those_of_the_official_code(changes, names):
+    pair = Pair(cutoffs=(9,), **changes)
+    assert sorted(weight.name for weight in pair.softmax.weights) == names
+
+
+@needs_tensorflow
+@pytest.mark.parametrize("mode", ["eager", "graph", "xla", "unknown shape"])
+@pytest.mark.parametrize(
+    "changes",
+    [{"capacities": (2, 3, 4)}, {"division_factor": 1, "embedding_dim": 4, "share": True}],
+    ids=["many chunks", "one table"],
+)
+def test_gradients_are_those_of_the_dense_computation(mode, changes):
+    pair = Pair("float64", **changes)
+    hidden, target_ids = tf.constant(HIDDEN, "float64"), tf.constant(TARGET_IDS)
+
+    def ours(hidden, target_ids):
+        return gradients(pair.nll, pair.weights, hidden, target_ids)
+
+    wanted_loss, wanted = gradients(pair.dense_nll, pair.weights, hidden, target_ids)
+    loss, results = compiled(ours, mode)(hidden, target_ids)
+    assert abs(loss - wanted_loss) <= 1e-10 * abs(wanted_loss)
+    for name, one, other in zip(["hidden", *pair.weights], results, wanted, strict=True):
+        assert max_difference(one, other) <= 1e-10 * max(1.0, np.abs(other).max()), name
+
+
+@needs_tensorflow
+def test_gradients_are_the_slopes_of_the_loss():
+    pair = Pair("float64", capacities=(2, 3, 4))
+    hidden, target_ids = tf.constant(HIDDEN, "float64"), tf.constant(TARGET_IDS)
+    _, results = gradients(pair.nll, pair.weights, hidden, target_ids)
+    places = [tf.Variable(hidden), *pair.weights]
+    loss = tf.function(lambda: gradients(pair.nll, [], places[0].value(), target_ids)[0])
+    step = 1e-5
+    for place, gradient in zip(places, results, strict=True):
+        direction = np.random.default_rng(3).normal(size=place.shape)
+        start, losses = place.numpy(), []
+        for sign in (1, -1):
+            place.assign(start + sign * step * direction)
+            losses.append(loss())
+        place.assign(start)
+        slope = (losses[0] - losses[1]) / (2 * step)
+        wanted = np.sum(gradient * direction)
+        assert abs(slope - wanted) <= 1e-6 * max(1.0, abs(wanted)), place.name
+
+
+@needs_tensorflow
+def test_single_precision_gradients_are_near():
+    single, double = Pair(), Pair("float64")
+    target_ids = tf.constant(TARGET_IDS)
+    _, ours = gradients(single.nll, single.weights, tf.constant(HIDDEN), target_ids)
+    _, wanted = gradients(double.nll, double.weights, tf.constant(HIDDEN, "float64"), target_ids)
+    for one, other in zip(ours, wanted, strict=True):
+        assert max_difference(one, other) <= 1e-5 * max(1.0, np.abs(other).max())
+
+
+@needs_tensorflow
+def test_half_precision_has_a_float32_loss_that_is_near():
+    single, half = Pair(share=True), Pair("mixed_bfloat16", share=True)
+    nll = half.nll(HIDDEN, TARGET_IDS)
+    assert keras.backend.standardize_dtype(nll.dtype) == "float32"
+    assert max_difference(nll, single.nll(HIDDEN, TARGET_IDS)) <= 0.15
+    inputs = tf.constant(HIDDEN), tf.constant(TARGET_IDS)
+    _, ours = gradients(half.nll, half.weights, *inputs)
+    _, wanted = gradients(single.nll, single.weights, *inputs)
+    for one, other in zip(ours, wanted, strict=True):
+        assert one.dtype == other.dtype
+        assert max_difference(one, other) <= 0.1 * np.abs(other).max()
+
+
+@needs_tensorflow
+def test_double_precision_stays_double():
+    nll = Pair("float64").nll(HIDDEN.astype("float64"), TARGET_IDS)
+    assert keras.backend.standardize_dtype(nll.dtype) == "float64"
+
+
+def test_the_certain_token_costs_nothing_and_large_logits_stay_finite():
+    pair = Pair()
+    pair.softmax.cluster_bias.assign([0.0, 1e4, 0.0])
+    pair.softmax.biases[2].assign(np.where(np.arange(10) == 5, 1e5, 0.0))
+    target_ids = np.where(TARGET_IDS % 2, TARGET_IDS, 25).astype("int32")
+    nll = ops.convert_to_numpy(pair.nll(HIDDEN, target_ids))
+    assert np.all(np.isfinite(nll))
+    assert np.all(nll[target_ids == 25] == 0.0)
+
+
+@needs_tensorflow
+def test_a_model_has_every_table_once_and_trains_it_from_both_sides():
+    class Model(keras.Model):
+        def __init__(self):
+            super().__init__()
+            pair = Pair(share=True)
+            self.embedding, self.softmax = pair.embedding, pair.softmax
+
+        def call(self, token_ids):
+            hidden = self.embedding(token_ids)
+            return self.nll_of(hidden, token_ids)
+
+        def nll_of(self, hidden, token_ids):
+            return self.softmax(
+                hidden, token_ids, self.embedding.tables, self.embedding.projections
+            )
+
+    model = Model()
+    tables = model.embedding.tables
+    assert sum(weight.name.startswith("table") for weight in model.weights) == len(tables) == 4
+    with tf.GradientTape(persistent=True) as tape:
+        hidden = model.embedding(TARGET_IDS)
+        both = model.nll_of(hidden, TARGET_IDS)
+        one = model.nll_of(tf.stop_gradient(hidden), TARGET_IDS)
+    for table in tables:
+        from_both, from_one = tape.gradient(both, table.value), tape.gradient(one, table.value)
+        assert max_difference(from_both, from_one) > 1e-3
+    before = arrays(tables)
+    model.compile(keras.optimizers.SGD(0.1), loss=lambda _, nll: ops.mean(nll))
+    model.fit(TARGET_IDS, np.zeros_like(TARGET_IDS), verbose=0)
+    for old, new in zip(before, arrays(tables), strict=True):
+        assert max_difference(old, new) > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("shared", "message"),
+    [
+        ({}, "needs the embedding's 4 `tables`.*Received"),
+        ({"tables": [np.zeros((40, 8), "float32")]}, "needs the embedding's 4 `tables`.*Received"),
+        ({"tables": None}, "Cluster 1 needs the embedding's projection 1 of 4.*Received"),
+    ],
+)
+def test_what_is_shared_must_be_given(shared, message):
+    pair = Pair(share=True)
+    if "tables" in shared and shared["tables"] is None:
+        shared = {"tables": pair.embedding.tables}
+    with pytest.raises(ValueError, match=message):
+        pair.softmax(HIDDEN, TARGET_IDS, **shared)
+
+
+@pytest.mark.parametrize("capacities", [(8,), (8, 8, 0)])
+def test_capacities_must_be_one_per_tail(capacities):
+    with pytest.raises(ValueError, match=r"`capacities` must be one positive number.*Received"):
+        AdaptiveSoftmax(**SETTINGS, capacities=capacities)

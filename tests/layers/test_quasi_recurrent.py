@@ -1,0 +1,187 @@
+import math
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import ops
+
+from tests.layer_checks import check_layer, needs_tensorflow, randomize_weights
+from tests.reference import max_difference
+from txl_tf.layers.quasi_recurrent import QuasiRecurrent
+
+B, T, C, D = 2, 5, 4, 3
+INPUTS = {
+    "inputs": np.random.default_rng(0).normal(size=(B, T, C)).astype("float32"),
+    "previous_input": np.random.default_rng(1).normal(size=(B, C)).astype("float32"),
+    "cell_state": np.random.default_rng(2).normal(size=(B, D)).astype("float32"),
+}
+
+
+def made(**kwargs):
+    layer = QuasiRecurrent(D, **kwargs)
+    layer.build((None, None, C))
+    randomize_weights(layer)
+    return layer
+
+
+def inputs_of_length(length, seed=3):
+    return np.random.default_rng(seed).normal(size=(B, length, C)).astype("float32")
+
+
+def sigmoid(value):
+    return 1.0 / (1.0 + math.exp(-value))
+
+
+def oracle(layer, inputs, previous_input, cell_state):
+    """Bradbury et al. (2017), Section 2, one position and one unit at a time."""
+    kernel, bias = layer.kernel.numpy().astype("float64"), layer.bias.numpy()
+    outputs = np.zeros((*inputs.shape[:2], D))
+    cells = np.array(cell_state, "float64")
+    for row in range(len(inputs)):
+        before = previous_input[row]
+        for at, now in enumerate(inputs[row]):
+            for unit in range(D):
+                columns = [gate * D + unit for gate in range(3)]
+                candidate, forget, output = (
+                    before @ kernel[0][:, column] + now @ kernel[1][:, column] + bias[column]
+                    for column in columns
+                )
+                forget = sigmoid(forget)
+                cells[row, unit] *= forget
+                cells[row, unit] += (1.0 - forget) * math.tanh(candidate)
+                outputs[row, at, unit] = sigmoid(output) * cells[row, unit]
+            before = now
+    return outputs, cells
+
+
+@pytest.mark.parametrize("names", [["inputs"], list(INPUTS)], ids=["alone", "with_state"])
+def test_basics(names):
+    check_layer(
+        QuasiRecurrent,
+        init_kwargs={"units": D},
+        inputs={name: INPUTS[name] for name in names},
+        expected_output_shape=(B, T, D),
+        num_weights=2,
+        batched=names,
+    )
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 8, 13])
+def test_matches_the_oracle(length):
+    layer, inputs = made(return_state=True), inputs_of_length(length)
+    state = (INPUTS["previous_input"], INPUTS["cell_state"])
+    outputs, last_input, cells = layer(inputs, *state)
+    expected_outputs, expected_cells = oracle(layer, inputs, *state)
+    assert max_difference(outputs, expected_outputs) <= 1e-6
+    assert max_difference(cells, expected_cells) <= 1e-6
+    assert max_difference(last_input, inputs[:, -1]) == 0.0
+
+
+def test_without_a_state_it_starts_from_zeros():
+    layer, inputs = made(), INPUTS["inputs"]
+    zeros = (np.zeros((B, C), "float32"), np.zeros((B, D), "float32"))
+    assert max_difference(layer(inputs), layer(inputs, *zeros)) == 0.0
+    assert max_difference(layer(inputs), oracle(layer, inputs, *zeros)[0]) <= 1e-6
+
+
+@pytest.mark.parametrize("cut", [1, 2, 4, 6])
+def test_two_segments_with_state_equal_one_pass(cut):
+    layer, inputs = made(return_state=True), inputs_of_length(7)
+    one_pass, *expected_state = layer(inputs)
+    first, *state = layer(inputs[:, :cut])
+    second, *state = layer(inputs[:, cut:], *state)
+    assert max_difference(ops.concatenate([first, second], axis=1), one_pass) <= 1e-6
+    for one, other in zip(state, expected_state, strict=True):
+        assert max_difference(one, other) <= 1e-6
+    # Both halves of the state count.
+    for dropped in range(2):
+        partial = [None if at == dropped else each for at, each in enumerate(layer(inputs)[1:])]
+        assert max_difference(layer(inputs, *partial)[0], layer(inputs, *expected_state)[0]) > 1e-3
+
+
+@pytest.mark.parametrize("changed_at", range(T))
+def test_no_position_sees_a_later_one(changed_at):
+    layer, inputs = made(), INPUTS["inputs"].copy()
+    before = ops.convert_to_numpy(layer(inputs))
+    inputs[:, changed_at] += 1.0
+    after = ops.convert_to_numpy(layer(inputs))
+    assert max_difference(after[:, :changed_at], before[:, :changed_at]) == 0.0
+    assert np.all(np.abs(after[:, changed_at:] - before[:, changed_at:]).max(axis=(0, 2)) > 1e-5)
+
+
+def test_gates_that_are_shut_or_open_for_good_stay_finite():
+    layer, inputs = made(return_state=True), inputs_of_length(300)
+    for forget_bias, expected in ((200.0, INPUTS["cell_state"]), (-200.0, None)):
+        bias = layer.bias.numpy()
+        bias[D : 2 * D] = forget_bias
+        layer.bias.assign(bias)
+        outputs, _, cells = layer(inputs, INPUTS["previous_input"], INPUTS["cell_state"])
+        assert np.all(np.isfinite(ops.convert_to_numpy(outputs)))
+        if expected is not None:  # an open gate keeps what it had for 300 positions
+            assert max_difference(cells, expected) <= 1e-5
+
+
+@needs_tensorflow
+def test_gradients_match_finite_differences_in_float64():
+    layer = made(dtype="float64")
+    inputs = {name: tf.constant(array, tf.float64) for name, array in INPUTS.items()}
+    with tf.GradientTape() as tape:
+        tape.watch(list(inputs.values()))
+        loss = tf.reduce_sum(layer(**inputs) ** 2)
+    gradients = tape.gradient(loss, inputs)
+    rng, step = np.random.default_rng(4), 1e-6
+    for name, gradient in gradients.items():
+        for _ in range(4):
+            entry = tuple(rng.integers(size) for size in gradient.shape)
+            values = []
+            for sign in (1, -1):
+                moved = inputs[name].numpy()
+                moved[entry] += sign * step
+                values.append(float(tf.reduce_sum(layer(**{**inputs, name: moved}) ** 2)))
+            numeric = (values[0] - values[1]) / (2 * step)
+            assert abs(gradient.numpy()[entry] - numeric) <= 1e-7, (name, entry)
+
+
+@needs_tensorflow
+@pytest.mark.parametrize("length", [1, 4, 7])
+def test_an_unknown_segment_length_gives_the_same_outputs_and_gradients(length):
+    layer, inputs = made(), tf.constant(inputs_of_length(length))
+
+    def step(inputs):
+        with tf.GradientTape() as tape:
+            outputs = layer(inputs)
+            loss = tf.reduce_sum(outputs**2)
+        return outputs, tape.gradient(loss, layer.kernel.value)
+
+    dynamic = tf.function(step, input_signature=[tf.TensorSpec([None, None, C])])
+    for one, other in zip(dynamic(inputs), step(inputs), strict=True):
+        assert max_difference(one, other) <= 1e-5
+
+
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "bfloat16", "float64"])
+def test_states_are_at_least_float32_and_not_rounded_on_the_way_in(dtype):
+    layer = made(dtype=dtype, return_state=True)
+    bias = layer.bias.numpy()
+    bias[D : 2 * D] = 100.0  # keeps the cell state as it is
+    layer.bias.assign(bias)
+    state_dtype = "float64" if dtype == "float64" else "float32"
+    cell_state = np.full((B, D), 1 + 2**-20, state_dtype)
+    outputs, last_input, cells = layer(INPUTS["inputs"], INPUTS["previous_input"], cell_state)
+    assert keras.backend.standardize_dtype(outputs.dtype) == layer.compute_dtype
+    for state in (last_input, cells):
+        assert keras.backend.standardize_dtype(state.dtype) == state_dtype
+    assert max_difference(cells, cell_state) <= 1e-7
+
+
+def test_symbolic_shapes_of_the_state():
+    symbol = keras.KerasTensor((None, None, C))
+    outputs, last_input, cells = QuasiRecurrent(D, return_state=True)(symbol)
+    assert tuple(outputs.shape) == (None, None, D)
+    assert tuple(last_input.shape) == (None, C)
+    assert tuple(cells.shape) == (None, D)
+
+
+def test_units_must_be_positive():
+    with pytest.raises(ValueError, match=r"`units` must be positive.*Received: units=0"):
+        QuasiRecurrent(0)

@@ -1,0 +1,89 @@
+"""Where dropout acts in a whole model, and with which masks."""
+
+import numpy as np
+import pytest
+from keras import ops
+
+from tests.models.variants import ENCODINGS, B, T, config_of, filled_memory, made, token_ids
+from tests.reference import max_difference
+from txl_tf.models.transformer_xl import TransformerXL
+
+
+def seed_of(first, second):
+    return ops.convert_to_tensor([first, second], "int32")
+
+
+def kept_embeddings(variational_dropout):
+    """Which of the embeddings survive: bool (3, T, 200); every token is the same."""
+    config = config_of(hidden_dim=200, dropout=0.5, variational_dropout=variational_dropout)
+    model = TransformerXL(config)
+    model.embedding.tables[0].assign(np.ones((11, 200)))
+    hidden_states, _ = model.hidden_states(
+        np.zeros((3, T), "int32"),
+        model.initial_memory(3),
+        dropout_seed=seed_of(1, 2),
+        training=True,
+    )
+    return ops.convert_to_numpy(hidden_states[0]) != 0.0
+
+
+def test_variational_dropout_draws_one_mask_for_all_positions_of_a_row():
+    kept = kept_embeddings(variational_dropout=True)
+    assert abs(kept.mean() - 0.5) < 0.1
+    for at in range(1, T):
+        assert np.array_equal(kept[:, at], kept[:, 0])
+    for row in (1, 2):
+        assert np.mean(kept[row, 0] == kept[0, 0]) < 0.65
+
+
+def test_other_dropout_draws_a_mask_for_every_position():
+    kept = kept_embeddings(variational_dropout=False)
+    for at in range(1, T):
+        assert np.mean(kept[:, at] == kept[:, 0]) < 0.65
+
+
+@pytest.mark.parametrize("variational_dropout", [False, True])
+@pytest.mark.parametrize("position_encoding", ENCODINGS)
+def test_dropout_is_a_function_of_the_seed_and_rests_without_training(
+    position_encoding, variational_dropout
+):
+    rates = {"dropout": 0.3, "attention_dropout": 0.3}
+    model = made(position_encoding, variational_dropout=variational_dropout, **rates)
+    memory, tokens = filled_memory(model), token_ids(T)
+
+    def hidden(first, second, training=True):
+        return model(tokens, memory, dropout_seed=seed_of(first, second), training=training)[0]
+
+    assert max_difference(hidden(1, 2), hidden(1, 2)) == 0.0
+    assert max_difference(hidden(1, 2), hidden(2, 2)) > 1e-2
+    assert max_difference(hidden(1, 2, training=False), model(tokens, memory)[0]) == 0.0
+
+
+@pytest.mark.parametrize("position_encoding", ["transformer_xl", "sinusoidal"])
+def test_dropout_acts_on_the_sinusoids(position_encoding):
+    """With all other dropouts put to rest, it still changes the result."""
+    model = made(position_encoding, dropout=0.5)
+    plain, _ = model(token_ids(T), model.initial_memory(B))
+    for layer in model._flatten_layers():
+        if type(layer).__name__ == "SeededDropout" and layer is not model.position_dropout:
+            layer.rate = 0.0
+    dropped, _ = model(
+        token_ids(T), model.initial_memory(B), dropout_seed=seed_of(1, 2), training=True
+    )
+    assert max_difference(dropped, plain) > 1e-2
+    model.position_dropout.rate = 0.0
+    rested, _ = model(
+        token_ids(T), model.initial_memory(B), dropout_seed=seed_of(1, 2), training=True
+    )
+    assert max_difference(rested, plain) == 0.0
+
+
+def test_memory_remembers_what_dropout_left_of_the_inputs():
+    """A block's memory is what it read, so that both segments see the same."""
+    model = made(dropout=0.5)
+    hidden_states, memory = model.hidden_states(
+        token_ids(6), model.initial_memory(B), dropout_seed=seed_of(1, 2), training=True
+    )
+    for state, inputs in zip(memory.states, hidden_states[:-1], strict=True):
+        assert max_difference(state, inputs) == 0.0
+    assert np.any(ops.convert_to_numpy(memory.states[0]) == 0.0)

@@ -1,0 +1,365 @@
+"""Whole-model properties of the QRNN baseline, each against a second way to the same numbers."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import ops
+
+from tests.layer_checks import check_config, needs_tensorflow, randomize_weights
+from tests.reference import max_difference
+from txl_tf.config.recurrent_config import RecurrentConfig
+from txl_tf.models.qrnn_language_model import QRNNLanguageModel
+from txl_tf.models.recurrent_memory import RecurrentMemory
+
+B, T, V = 2, 4, 11
+CONFIG = RecurrentConfig(
+    vocabulary_size=V, num_layers=2, hidden_dim=6, embedding_dim=5, segment_length=T, dropout=0.0
+)
+
+
+def token_ids(length=T, seed=0):
+    return np.random.default_rng(seed).integers(0, V, size=(B, length)).astype("int32")
+
+
+def made(dtype="float32", **changes):
+    model = QRNNLanguageModel(CONFIG.replace(**changes), dtype=dtype)
+    randomize_weights(model)
+    return model
+
+
+@pytest.fixture(scope="module")
+def model():
+    return made()
+
+
+def score(model, tokens, memory, **kwargs):
+    """Scores tokens[:, 1:] after tokens[:, :-1]."""
+    return model.score(tokens[:, :-1], tokens[:, 1:], memory, **kwargs)
+
+
+def filled_memory(model):
+    return model(token_ids(7, seed=9), model.initial_memory(B))[1]
+
+
+def sigmoid(value):
+    return 1.0 / (1.0 + math.exp(-value))
+
+
+def layer_oracle(layer, inputs, last_input, cell):
+    """One row of one QRNN layer, one position and one unit at a time.
+
+    Bradbury et al. (2017), Section 2: `c' = f c + (1 - f) z` and `h' = o c'`.
+    """
+    kernel, bias, units = layer.kernel.numpy(), layer.bias.numpy(), layer.units
+    outputs = []
+    for vector in inputs:
+        summed = last_input @ kernel[0] + vector @ kernel[1] + bias
+        output, next_cell = np.zeros(units), np.zeros(units)
+        for unit in range(units):
+            candidate = math.tanh(summed[unit])
+            forget = sigmoid(summed[units + unit])
+            next_cell[unit] = forget * cell[unit] + (1.0 - forget) * candidate
+            output[unit] = sigmoid(summed[2 * units + unit]) * next_cell[unit]
+        last_input, cell = vector, next_cell
+        outputs.append(output)
+    return outputs, last_input, cell
+
+
+def oracle(model, tokens, targets, states):
+    """One segment, in float64: nats, hidden states and the next states."""
+    states = [list(state) for state in states]
+    table = model.embedding.table.numpy().astype("float64")
+    nats, outputs = np.zeros(tokens.shape), []
+    for row in range(len(tokens)):
+        hidden = [table[token] * math.sqrt(table.shape[1]) for token in tokens[row]]
+        for index, layer in enumerate(model.recurrent_layers):
+            first, cell = states[2 * index][row], states[2 * index + 1][row]
+            hidden, first, cell = layer_oracle(layer, hidden, first, cell)
+            states[2 * index][row], states[2 * index + 1][row] = first, cell
+        for at, vector in enumerate(hidden):
+            logits = table @ vector + model.softmax.bias.numpy()
+            nats[row, at] = math.log(np.exp(logits).sum()) - logits[targets[row, at]]
+        outputs.append(hidden)
+    return nats, np.array(outputs), [np.array(state) for state in states]
+
+
+@pytest.mark.parametrize("changes", [{}, {"embedding_dim": None}, {"num_layers": 1}], ids=str)
+def test_three_segments_match_the_oracle(changes):
+    model = made(**changes)
+    memory = model.initial_memory(B)
+    states = [ops.convert_to_numpy(state) for state in memory.states]
+    stream = token_ids(3 * T + 1)
+    for start in range(0, 3 * T, T):
+        tokens = stream[:, start : start + T + 1]
+        hidden, _ = model(tokens[:, :-1], memory)
+        nll, memory = score(model, tokens, memory)
+        expected_nll, expected_hidden, states = oracle(model, tokens[:, :-1], tokens[:, 1:], states)
+        assert max_difference(nll, expected_nll) <= 1e-5
+        assert max_difference(hidden, expected_hidden) <= 1e-5
+        for state, expected_state in zip(memory.states, states, strict=True):
+            assert max_difference(state, expected_state) <= 1e-5
+
+
+def test_two_segments_with_state_equal_one_pass_over_both(model):
+    tokens = token_ids(2 * T)
+    one_pass, memory_after = model(tokens, model.initial_memory(B))
+    one_pass = ops.convert_to_numpy(one_pass)
+    first, memory = model(tokens[:, :T], model.initial_memory(B))
+    second, memory = model(tokens[:, T:], memory)
+    assert max_difference(first, one_pass[:, :T]) <= 1e-5
+    assert max_difference(second, one_pass[:, T:]) <= 1e-5
+    for state, expected in zip(memory.states, memory_after.states, strict=True):
+        assert max_difference(state, expected) <= 1e-5
+    # Without the state they would differ, or this would prove nothing.
+    alone, _ = model(tokens[:, T:], model.initial_memory(B))
+    assert max_difference(alone, one_pass[:, T:]) > 1e-3
+
+
+def test_token_by_token_equals_one_pass(model):
+    tokens = token_ids(6)
+    one_pass, _ = model(tokens, model.initial_memory(B))
+    memory = model.initial_memory(B)
+    for at in range(6):
+        hidden, memory = model(tokens[:, at : at + 1], memory)
+        assert max_difference(hidden[:, 0], one_pass[:, at]) <= 1e-5
+
+
+@pytest.mark.parametrize("changed_at", range(T))
+def test_a_changed_token_leaves_earlier_outputs_alone(model, changed_at):
+    memory, tokens = filled_memory(model), token_ids()
+    before = ops.convert_to_numpy(model(tokens, memory)[0])
+    tokens[:, changed_at] = (tokens[:, changed_at] + 1) % V
+    after = ops.convert_to_numpy(model(tokens, memory)[0])
+    assert max_difference(after[:, :changed_at], before[:, :changed_at]) == 0.0
+    assert np.all(np.abs(after[:, changed_at:] - before[:, changed_at:]).max(axis=-1) > 1e-4)
+
+
+def test_rows_do_not_read_each_other(model):
+    memory, tokens = filled_memory(model), token_ids()
+    before = ops.convert_to_numpy(model(tokens, memory)[0])
+    tokens[0] = (tokens[0] + 1) % V
+    after = ops.convert_to_numpy(model(tokens, memory)[0])
+    assert max_difference(after[1], before[1]) <= 1e-6
+    assert max_difference(after[0], before[0]) > 1e-3
+
+
+@needs_tensorflow
+def test_no_gradient_flows_into_or_out_of_the_state(model):
+    memory, tokens = filled_memory(model), token_ids(T + 1)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(memory.states)
+        nll, following = score(model, tokens, memory)
+        loss = tf.reduce_mean(nll)
+        remembered = tf.add_n([tf.reduce_sum(state**2) for state in following.states])
+    for gradient in tape.gradient(loss, memory.states):
+        assert gradient is None or not np.any(gradient.numpy())
+    weights = [weight.value for weight in model.trainable_variables]
+    for gradient in tape.gradient(loss, weights):
+        assert np.abs(tf.convert_to_tensor(gradient).numpy()).max() > 1e-5
+    assert tape.gradient(remembered, weights) == [None] * len(weights)
+
+
+def test_a_restarted_row_equals_a_fresh_row_and_leaves_the_others_alone(model):
+    memory, tokens = filled_memory(model), token_ids()
+    kept, _ = model(tokens, memory)
+    fresh, fresh_memory = model(tokens, model.initial_memory(B))
+    restarted, following = model(tokens, memory.forget(np.array([True, False])))
+    assert max_difference(restarted[0], fresh[0]) == 0.0
+    assert max_difference(restarted[1], kept[1]) == 0.0
+    assert max_difference(kept[0], fresh[0]) > 1e-3
+    for state, expected in zip(following.states, fresh_memory.states, strict=True):
+        assert max_difference(state[0], expected[0]) == 0.0
+
+
+@needs_tensorflow
+def test_compiled_equals_eager_in_loss_state_and_gradients(model):
+    memory, tokens = filled_memory(model), tf.constant(token_ids(T + 1))
+
+    def step(tokens, memory):
+        with tf.GradientTape() as tape:
+            nll, following = score(model, tokens, memory)
+            loss = tf.reduce_mean(nll)
+        weights = [weight.value for weight in model.trainable_variables]
+        gradients = [tf.convert_to_tensor(each) for each in tape.gradient(loss, weights)]
+        return [nll, *following.states, *gradients]
+
+    eager = step(tokens, memory)
+    for jit_compile in (False, True):
+        compiled = tf.function(step, jit_compile=jit_compile)(tokens, memory)
+        for one, other in zip(compiled, eager, strict=True):
+            assert max_difference(one, other) <= 1e-5, f"{jit_compile=}"
+
+
+@needs_tensorflow
+def test_unknown_batch_size_and_segment_length_equal_eager(model):
+    ids, memory = tf.TensorSpec([None, None], tf.int32), filled_memory(model)
+    states = tuple(tf.TensorSpec([None, state.shape[1]]) for state in memory.states)
+    dynamic = tf.function(model.score, input_signature=[ids, ids, RecurrentMemory(states)])
+    for length in (1, T, 9):
+        tokens = token_ids(length + 1)
+        nll, following = dynamic(tokens[:, :-1], tokens[:, 1:], memory)
+        expected, expected_memory = score(model, tokens, memory)
+        assert max_difference(nll, expected) <= 1e-5
+        for got, wanted in zip(following.states, expected_memory.states, strict=True):
+            assert max_difference(got, wanted) <= 1e-5
+
+
+def test_dropout_is_a_function_of_the_seed_and_rests_without_training():
+    model = made(dropout=0.3)
+    memory, tokens = filled_memory(model), token_ids(T + 1)
+
+    def nll(first, second, training=True):
+        seed = ops.convert_to_tensor([first, second], "int32")
+        return score(model, tokens, memory, dropout_seed=seed, training=training)[0]
+
+    assert max_difference(nll(1, 2), nll(1, 2)) == 0.0
+    assert max_difference(nll(1, 2), nll(2, 2)) > 1e-2
+    plain, _ = score(model, tokens, memory)
+    assert max_difference(nll(1, 2, training=False), plain) == 0.0
+    assert max_difference(nll(1, 2), plain) > 1e-2
+
+
+def test_all_dropouts_of_one_step_draw_different_masks(monkeypatch):
+    model = made(dropout=0.3, num_layers=3)
+    seeds = []
+    draw = keras.random.dropout
+
+    def spy(inputs, rate, seed):
+        seeds.append(tuple(ops.convert_to_numpy(seed.next()).tolist()))
+        return draw(inputs, rate, seed=seed)
+
+    monkeypatch.setattr("txl_tf.layers.seeded_dropout.keras.random.dropout", spy)
+    seed = ops.convert_to_tensor([1, 2], "int32")
+    model(token_ids(), model.initial_memory(B), dropout_seed=seed, training=True)
+    assert len(seeds) == 1 + 3  # the embedding, and the output of every layer
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_log_probs_sum_to_one_and_agree_with_score(model):
+    memory, tokens = filled_memory(model), token_ids(T + 1)
+    nll, scored_memory = score(model, tokens, memory)
+    log_probs, memory = model.log_probs(tokens[:, :-1], memory)
+    log_probs = ops.convert_to_numpy(log_probs)
+    np.testing.assert_allclose(np.exp(log_probs).sum(axis=-1), 1.0, atol=1e-6)
+    picked = np.take_along_axis(log_probs, tokens[:, 1:, None], axis=-1)[..., 0]
+    assert max_difference(nll, -picked) <= 1e-6
+    for one, other in zip(memory.states, scored_memory.states, strict=True):
+        assert max_difference(one, other) == 0.0
+
+
+def test_save_and_load_give_equal_scores(model, tmp_path):
+    model.save(tmp_path / "model.keras")
+    restored = keras.saving.load_model(tmp_path / "model.keras")
+    assert restored.config == model.config
+    memory, tokens = filled_memory(model), token_ids(T + 1)
+    nll, _ = score(restored, tokens, memory)
+    assert max_difference(nll, score(model, tokens, memory)[0]) == 0.0
+
+
+def test_config_round_trip_keeps_config_name_and_dtype():
+    model = QRNNLanguageModel(CONFIG, name="reader", dtype="mixed_bfloat16")
+    check_config(model)
+    restored = QRNNLanguageModel.from_config(model.get_config())
+    assert restored.config == CONFIG
+    assert restored.name == "reader"
+    assert restored.dtype_policy.name == "mixed_bfloat16"
+    assert QRNNLanguageModel(CONFIG.to_dict()).config == CONFIG
+
+
+@pytest.mark.parametrize("embedding_dim", [None, 5])
+def test_parameter_count_follows_the_formula(embedding_dim):
+    model = made(embedding_dim=embedding_dim, num_layers=3)
+    hidden, table = CONFIG.hidden_dim, embedding_dim or CONFIG.hidden_dim
+    layers = 0
+    for inputs, outputs in ((table, hidden), (hidden, hidden), (hidden, table)):
+        layers += 3 * outputs * (2 * inputs + 1)
+    assert model.count_params() == V * table + V + layers
+
+
+def test_mixed_precision_keeps_states_in_float32_and_scores_close_to_float32(model):
+    half = made(dtype="mixed_bfloat16")
+    memory, half_memory = model.initial_memory(B), half.initial_memory(B)
+    stream = token_ids(2 * T + 1)
+    for start in (0, T):
+        tokens = stream[:, start : start + T + 1]
+        expected, memory = score(model, tokens, memory)
+        nll, half_memory = score(half, tokens, half_memory)
+        assert keras.backend.standardize_dtype(nll.dtype) == "float32"
+        assert max_difference(nll, expected) <= 0.05  # of nats
+    for state in half_memory.states:
+        assert keras.backend.standardize_dtype(state.dtype) == "float32"
+    hidden, _ = half(token_ids(), half_memory)
+    assert keras.backend.standardize_dtype(hidden.dtype) == "bfloat16"
+
+
+def test_mixed_precision_does_not_round_the_states_that_are_handed_in():
+    half, tokens = made(dtype="mixed_bfloat16"), token_ids()
+    memory = filled_memory(half)
+    rounded = [ops.cast(ops.cast(state, "bfloat16"), "float32") for state in memory.states]
+    _, following = half(tokens, memory)
+    _, otherwise = half(tokens, RecurrentMemory(tuple(rounded)))
+    assert max_difference(following.states[1], otherwise.states[1]) > 1e-6
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "bfloat16", "float64"])
+def test_the_next_memory_has_the_shapes_and_dtypes_of_the_initial_one(dtype):
+    model = made(dtype=dtype)
+    initial = model.initial_memory(B)
+    following = filled_memory(model)
+    for one, other in zip(following.states, initial.states, strict=True):
+        assert one.shape == other.shape
+        assert one.dtype == other.dtype
+
+
+def test_memory_of_another_depth_is_refused(model):
+    memory = model.initial_memory(B)
+    with pytest.raises(ValueError, match=r"2 layers.*Received: 2 states"):
+        model(token_ids(), memory._replace(states=memory.states[:2]))
+
+
+PERIOD, COPY_T, SYMBOLS, SEGMENTS, ROWS = 4, 6, 4, 4, 32
+
+
+def copy_streams(seed):
+    """Rows that repeat `PERIOD` random symbols, cut into segments."""
+    pattern = np.random.default_rng(seed).integers(0, SYMBOLS, size=(ROWS, PERIOD))
+    length = SEGMENTS * COPY_T + 1
+    stream = np.tile(pattern, (1, length // PERIOD + 1))[:, :length].astype("int32")
+    return [stream[:, at : at + COPY_T + 1] for at in range(0, length - 1, COPY_T)]
+
+
+@needs_tensorflow
+def test_copies_across_segments_what_no_model_without_state_could_know():
+    sizes = {"vocabulary_size": SYMBOLS, "hidden_dim": 32, "embedding_dim": 32}
+    model = QRNNLanguageModel(CONFIG.replace(**sizes, initializer_stddev=0.3))
+    optimizer = keras.optimizers.Adam(0.01)
+    optimizer.build(model.trainable_variables)
+
+    @tf.function(jit_compile=True)
+    def train_step(tokens, memory):
+        with tf.GradientTape() as tape:
+            nll, memory = score(model, tokens, memory)
+            loss = tf.reduce_mean(nll)
+        weights = model.trainable_variables
+        gradients = tape.gradient(loss, [weight.value for weight in weights])
+        optimizer.apply(gradients, weights)
+        return memory
+
+    for seed in range(80):
+        memory = model.initial_memory(ROWS)
+        for tokens in copy_streams(seed):
+            memory = train_step(tf.constant(tokens), memory)
+
+    memory = model.initial_memory(ROWS)
+    with_state, without_state = [], []
+    for tokens in copy_streams(seed=10_000):
+        without_state.append(score(model, tokens, model.initial_memory(ROWS))[0])
+        nll, memory = score(model, tokens, memory)
+        with_state.append(nll)
+    # The first PERIOD - 1 targets of a segment repeat what came before it.
+    floor = (PERIOD - 1) * math.log(SYMBOLS) / COPY_T
+    assert np.mean(with_state[1:]) < 0.5 * floor
+    assert np.mean(without_state[1:]) > 0.9 * floor

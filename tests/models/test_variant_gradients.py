@@ -1,0 +1,108 @@
+"""Gradients of all variants: XLA against eager, and both against finite differences.
+
+In float64, where finite differences keep six digits and more.
+"""
+
+import numpy as np
+import pytest
+
+from tests.layer_checks import needs_tensorflow, tf
+from tests.models.variants import (
+    ADAPTIVE,
+    COMBINATIONS,
+    T,
+    filled_memory,
+    made,
+    score,
+    token_ids,
+)
+from tests.reference import max_difference
+
+OTHERS = [
+    ("transformer_xl", {"share_attention_biases": True, "pre_norm": True}),
+    ("shaw", {"same_length": True, "same_length_keys": "memory"}),
+    ("transformer_xl", {"embedding_dim": 4}),
+    ("transformer_xl", ADAPTIVE),
+    ("learned", {**ADAPTIVE, "tie_weights": False, "share_tail_projections": True}),
+    ("sinusoidal", {"embedding_dim": 6, "cutoffs": (4, 7)}),
+]
+pytestmark = needs_tensorflow
+
+
+class Step:
+    """Loss, gradients and next memory of one segment with some memory before it."""
+
+    def __init__(self, model, **kwargs):
+        self.model = model
+        self.weights = model.trainable_variables
+        self.memory = filled_memory(model)
+        vocabulary_size = model.config.vocabulary_size
+        self.tokens = tf.constant(token_ids(T + 1, vocabulary_size=vocabulary_size))
+        self.kwargs = kwargs
+        self.compiled = tf.function(self.eager, jit_compile=True)
+
+    def eager(self):
+        with tf.GradientTape() as tape:
+            nll, memory = score(self.model, self.tokens, self.memory, **self.kwargs)
+            # Unequal weights, so that no sum over positions can hide a mistake.
+            weights = tf.reshape(tf.range(1, tf.size(nll) + 1), nll.shape)
+            loss = tf.reduce_mean(nll * tf.cast(weights, nll.dtype))
+        gradients = tape.gradient(loss, [weight.value for weight in self.weights])
+        return loss, [tf.convert_to_tensor(gradient) for gradient in gradients], memory
+
+
+def assert_gradients_match_finite_differences(step, gradients, num_entries=3):
+    """Central differences of a random sample of the entries of every weight."""
+    rng, distance = np.random.default_rng(2), 1e-5
+    for weight, gradient in zip(step.weights, gradients, strict=True):
+        gradient, original = gradient.numpy(), weight.numpy()
+        assert np.abs(gradient).max() > 1e-6, f"{weight.path} is dead"
+        for _ in range(num_entries):
+            entry = tuple(rng.integers(size) for size in original.shape)
+            losses = []
+            for sign in (1, -1):
+                moved = original.copy()
+                moved[entry] += sign * distance
+                weight.assign(moved)
+                losses.append(float(step.compiled()[0]))
+            weight.assign(original)
+            numeric = (losses[0] - losses[1]) / (2 * distance)
+            # Entries near 0 are compared with the largest of their tensor.
+            scale = max(abs(numeric), 1e-2 * np.abs(gradient).max())
+            assert abs(gradient[entry] - numeric) <= 1e-4 * scale, (weight.path, entry)
+
+
+def assert_all_agree(model):
+    step = Step(model)
+    loss, gradients, memory = step.eager()
+    assert loss.dtype == tf.float64
+    compiled_loss, compiled_gradients, compiled_memory = step.compiled()
+    assert abs(float(compiled_loss) - float(loss)) <= 1e-9
+    for compiled, eager in zip(compiled_gradients, gradients, strict=True):
+        # Float32 sinusoids of the two compilers may differ in their last digit.
+        assert max_difference(compiled, eager) <= 1e-5
+    for compiled, eager in zip(compiled_memory.states, memory.states, strict=True):
+        assert max_difference(compiled, eager) <= 1e-5
+    assert np.array_equal(compiled_memory.valid_length, memory.valid_length)
+    assert_gradients_match_finite_differences(step, compiled_gradients)
+
+
+@pytest.mark.parametrize(("position_encoding", "recurrence", "pre_norm"), COMBINATIONS)
+def test_gradients_of_every_combination(position_encoding, recurrence, pre_norm):
+    options = {"recurrence": recurrence, "pre_norm": pre_norm}
+    assert_all_agree(made(position_encoding, dtype="float64", **options))
+
+
+@pytest.mark.parametrize(("position_encoding", "changes"), OTHERS)
+def test_gradients_of_other_options(position_encoding, changes):
+    assert_all_agree(made(position_encoding, dtype="float64", **changes))
+
+
+@pytest.mark.parametrize("position_encoding", ["transformer_xl", "sinusoidal"])
+def test_gradients_under_dropout(position_encoding):
+    """Masks of one seed are constants of the loss, so that differences are defined."""
+    rates = {"dropout": 0.2, "attention_dropout": 0.2}
+    model = made(position_encoding, dtype="float64", variational_dropout=True, **rates)
+    step = Step(model, dropout_seed=tf.constant([4, 5]), training=True)
+    _, gradients, _ = step.compiled()
+    assert_gradients_match_finite_differences(step, gradients)

@@ -1,0 +1,227 @@
+"""Every combination of positions, recurrence and pre norm, against loops."""
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from tests import reference_variants
+from tests.layer_checks import check_config
+from tests.models.variants import (
+    COMBINATIONS,
+    ENCODINGS,
+    B,
+    M,
+    T,
+    config_of,
+    filled_memory,
+    made,
+    score,
+    token_ids,
+)
+from tests.reference import max_difference
+from txl_tf.models.transformer_xl import TransformerXL
+
+
+def assert_three_segments_match(model):
+    """Scores, hidden states and memory; the memory fills, then moves on."""
+    weights = reference_variants.model_weights(model)
+    memory = model.initial_memory(B)
+    states = [ops.convert_to_numpy(state) for state in memory.states]
+    valid_length = [0] * B
+    stream = token_ids(3 * T + 1, vocabulary_size=model.config.vocabulary_size)
+    for start in range(0, 3 * T, T):
+        tokens = stream[:, start : start + T + 1]
+        hidden, _ = model(tokens[:, :-1], memory)
+        nll, memory = score(model, tokens, memory)
+        expected_nll, expected_hidden, states, valid_length = reference_variants.language_model(
+            weights, model.config, tokens[:, :-1], tokens[:, 1:], states, valid_length
+        )
+        # Pre norm leaves large hidden states, of which float32 keeps seven digits.
+        scale = max(1.0, np.abs(expected_hidden).max())
+        assert max_difference(nll, expected_nll) <= 1e-5 * scale
+        assert max_difference(hidden, expected_hidden) <= 1e-5 * scale
+        for state, expected_state in zip(memory.states, states, strict=True):
+            assert max_difference(state, expected_state) <= 1e-5 * scale
+        assert ops.convert_to_numpy(memory.valid_length).tolist() == valid_length
+
+
+@pytest.mark.parametrize(("position_encoding", "recurrence", "pre_norm"), COMBINATIONS)
+def test_three_segments_match_the_oracle(position_encoding, recurrence, pre_norm):
+    assert_three_segments_match(made(position_encoding, recurrence=recurrence, pre_norm=pre_norm))
+
+
+@pytest.mark.parametrize(
+    ("position_encoding", "changes"),
+    [
+        ("transformer_xl", {"same_length": True, "same_length_keys": "memory"}),
+        ("shaw", {"same_length": True, "same_length_keys": "memory"}),
+        ("shaw", {"num_positions": 2, "num_layers": 3}),
+        ("shaw", {"num_positions": 100}),
+        ("sinusoidal", {"same_length": True, "clamp_length": 3}),
+        ("sinusoidal", {"clamp_length": 5, "memory_length": 3}),
+        ("learned", {"num_positions": 1, "same_length": True}),
+        ("learned", {"num_positions": 100, "memory_length": 3}),
+        ("transformer_xl", {"share_attention_biases": True, "pre_norm": True}),
+        ("transformer_xl", {"embedding_dim": 4}),
+        ("learned", {"embedding_dim": 10, "tie_weights": False}),
+    ],
+)
+def test_other_options_match_the_oracle(position_encoding, changes):
+    assert_three_segments_match(made(position_encoding, **changes))
+
+
+@pytest.mark.parametrize("pre_norm", [False, True])
+@pytest.mark.parametrize("position_encoding", ["transformer_xl", "shaw"])
+def test_with_relative_positions_two_segments_equal_one_pass(position_encoding, pre_norm):
+    table = {"num_positions": 2 * T} if position_encoding == "shaw" else {}
+    model = made(position_encoding, pre_norm=pre_norm, **table)
+    tokens = token_ids(2 * T)
+    one_pass, _ = model(tokens, model.initial_memory(B, memory_length=0))
+    one_pass = ops.convert_to_numpy(one_pass)
+    first, memory = model(tokens[:, :T], model.initial_memory(B))
+    second, _ = model(tokens[:, T:], memory)
+    assert max_difference(first, one_pass[:, :T]) <= 1e-5
+    assert max_difference(second, one_pass[:, T:]) <= 1e-5
+    alone, _ = model(tokens[:, T:], model.initial_memory(B))
+    assert max_difference(alone, one_pass[:, T:]) > 1e-3
+
+
+@pytest.mark.parametrize("position_encoding", ["sinusoidal", "learned"])
+def test_with_absolute_positions_two_segments_differ_from_one_pass(position_encoding):
+    """They are counted from the segment's end, and the first segment ends earlier.
+
+    Its tokens have the positions T - 1 .. 0 when they are read and remembered,
+    but 2T - 1 .. T in one pass. This is what relative positions are for.
+    """
+    table = {"num_positions": 2 * T} if position_encoding == "learned" else {}
+    model = made(position_encoding, num_layers=2, **table)
+    tokens = token_ids(2 * T)
+    one_pass, _ = model(tokens, model.initial_memory(B, memory_length=0))
+    one_pass = ops.convert_to_numpy(one_pass)
+    first, memory = model(tokens[:, :T], model.initial_memory(B))
+    second, _ = model(tokens[:, T:], memory)
+    assert max_difference(first, one_pass[:, :T]) > 1e-3
+    assert max_difference(second, one_pass[:, T:]) > 1e-3
+
+
+@pytest.mark.parametrize("position_encoding", ["sinusoidal", "learned"])
+def test_with_one_layer_the_last_segment_of_absolute_positions_equals_one_pass(position_encoding):
+    """One layer remembers embeddings without positions, and both ends are one end."""
+    table = {"num_positions": 2 * T} if position_encoding == "learned" else {}
+    model = made(position_encoding, num_layers=1, **table)
+    tokens = token_ids(2 * T)
+    one_pass, _ = model(tokens, model.initial_memory(B, memory_length=0))
+    _, memory = model(tokens[:, :T], model.initial_memory(B))
+    second, _ = model(tokens[:, T:], memory)
+    assert max_difference(second, ops.convert_to_numpy(one_pass)[:, T:]) <= 1e-5
+
+
+@pytest.mark.parametrize("position_encoding", ENCODINGS)
+def test_the_order_of_what_was_read_matters(position_encoding):
+    model, tokens = made(position_encoding), token_ids(T)
+    earlier = token_ids(5, seed=9)
+    outputs = []
+    for order in ([0, 1, 2, 3, 4], [3, 1, 2, 0, 4]):
+        _, memory = model(earlier[:, order], model.initial_memory(B))
+        outputs.append(ops.convert_to_numpy(model(tokens, memory)[0]))
+    assert max_difference(*outputs) > 1e-3
+
+
+@pytest.mark.parametrize("position_encoding", ENCODINGS)
+def test_a_changed_token_leaves_earlier_outputs_alone(position_encoding):
+    model = made(position_encoding)
+    memory, tokens = filled_memory(model), token_ids(T)
+    before = ops.convert_to_numpy(model(tokens, memory)[0])
+    tokens[:, 2] = (tokens[:, 2] + 1) % 11
+    after = ops.convert_to_numpy(model(tokens, memory)[0])
+    assert max_difference(after[:, :2], before[:, :2]) <= 1e-6
+    assert np.all(np.abs(after[:, 2:] - before[:, 2:]).max(axis=-1) > 1e-5)
+
+
+def test_learned_positions_are_one_table_per_block():
+    model = made("learned")
+    tables = [ops.convert_to_numpy(block.positions) for block in model.blocks]
+    assert [table.shape for table in tables] == [(M + T - 1, 6)] * 2
+    assert max_difference(*tables) > 1e-2
+
+
+@pytest.mark.parametrize("position_encoding", ENCODINGS)
+def test_without_recurrence_there_is_no_memory(position_encoding):
+    model = made(position_encoding, recurrence=False)
+    memory = model.initial_memory(B)
+    assert [tuple(state.shape) for state in memory.states] == [(B, 0, 6)] * 2
+    tokens = token_ids(2 * T + 1)
+    _, following = score(model, tokens[:, : T + 1], memory)
+    assert [tuple(state.shape) for state in following.states] == [(B, 0, 6)] * 2
+    assert ops.convert_to_numpy(following.valid_length).tolist() == [0, 0]
+    fresh, _ = score(model, tokens[:, T:], memory)
+    carried, _ = score(model, tokens[:, T:], following)
+    assert max_difference(fresh, carried) == 0.0
+
+
+def test_without_recurrence_a_memory_is_refused():
+    model = made(recurrence=False)
+    with pytest.raises(ValueError, match=r"no memory\. Received: a memory of length 3"):
+        model(token_ids(T), model.initial_memory(B, memory_length=3))
+
+
+@pytest.mark.parametrize("position_encoding", ENCODINGS)
+def test_without_recurrence_weights_are_those_of_a_model_with_it(position_encoding):
+    """What a segment gives with empty memory is what a model without memory gives."""
+    with_memory = made(position_encoding)
+    without = made(position_encoding, recurrence=False)
+    tokens = token_ids(T + 1)
+    expected, _ = score(without, tokens, without.initial_memory(B))
+    nll, _ = score(with_memory, tokens, with_memory.initial_memory(B))
+    assert max_difference(nll, expected) <= 1e-5
+
+
+@pytest.mark.parametrize(
+    ("position_encoding", "attention", "more"),
+    [
+        ("transformer_xl", 6 * 6 + 2 * 6, 0),
+        ("shaw", 6 + (M + T - 1) * (6 + 2), 0),
+        ("sinusoidal", 0, 0),
+        ("learned", 0, (M + T - 1) * 6),
+    ],
+)
+def test_parameter_count_follows_the_formula(position_encoding, attention, more):
+    """What an encoding adds to query, key, value and output."""
+    model = TransformerXL(config_of(position_encoding))
+    feed_forward = 2 * 6 * 10 + 10 + 6
+    block = 4 * 6 * 6 + attention + more + 2 * 2 * 6 + feed_forward
+    assert model.count_params() == 11 * 6 + 11 + 2 * block
+    assert len({weight.path for weight in model.weights}) == len(model.weights)
+
+
+@pytest.mark.parametrize(
+    ("position_encoding", "changes"),
+    [
+        ("shaw", {"pre_norm": True}),
+        ("sinusoidal", {"recurrence": False}),
+        ("learned", {"tie_weights": False, "cutoffs": (4, 7), "embedding_dim": 4}),
+        ("transformer_xl", {"variational_dropout": True, "initializer": "uniform"}),
+    ],
+)
+def test_save_and_load_give_equal_scores(position_encoding, changes, tmp_path):
+    model = made(position_encoding, **changes)
+    check_config(model)
+    model.save(tmp_path / "model.keras")
+    restored = keras.saving.load_model(tmp_path / "model.keras")
+    assert restored.config == model.config
+    tokens, memory = token_ids(T + 1), filled_memory(model)
+    expected, _ = score(model, tokens, memory)
+    assert max_difference(score(restored, tokens, memory)[0], expected) == 0.0
+
+
+@pytest.mark.parametrize("position_encoding", ENCODINGS)
+def test_half_precision_scores_close_to_float32(position_encoding):
+    model, half = made(position_encoding), made(position_encoding, dtype="mixed_bfloat16")
+    memory, half_memory = model.initial_memory(B), half.initial_memory(B)
+    stream = token_ids(2 * T + 1)
+    for start in (0, T):
+        expected, memory = score(model, stream[:, start : start + T + 1], memory)
+        nll, half_memory = score(half, stream[:, start : start + T + 1], half_memory)
+        assert keras.backend.standardize_dtype(nll.dtype) == "float32"
+        assert max_difference(nll, expected) <= 0.1  # of nats

@@ -1,0 +1,96 @@
+"""Embedding and softmax of a whole model with clusters, projections and own tables."""
+
+import numpy as np
+import pytest
+from keras import ops
+
+from tests import reference_variants
+from tests.models.variants import ADAPTIVE, B, T, filled_memory, made, score, token_ids
+from tests.reference import max_difference
+
+VOCABULARIES = {
+    "one softmax": {},
+    "narrow": {"embedding_dim": 4},
+    "wide": {"embedding_dim": 10},
+    "own table": {"tie_weights": False},
+    "narrow own table": {"tie_weights": False, "embedding_dim": 4},
+    "clusters of one width": {"vocabulary_size": 40, "cutoffs": (5, 17)},
+    "narrow clusters of one width": {
+        "vocabulary_size": 40,
+        "cutoffs": (5, 17),
+        "embedding_dim": 4,
+    },
+    "clusters": ADAPTIVE,
+    "own clusters": {**ADAPTIVE, "tie_weights": False},
+    "shared projections": {**ADAPTIVE, "share_tail_projections": True},
+    "own clusters, shared projections": {
+        **ADAPTIVE,
+        "tie_weights": False,
+        "share_tail_projections": True,
+    },
+    "a cluster as wide as the model": {**ADAPTIVE, "embedding_dim": 6, "project_same_dim": False},
+    "the same, projected": {**ADAPTIVE, "embedding_dim": 6},
+}
+
+
+@pytest.fixture(params=list(VOCABULARIES))
+def model(request):
+    return made(**VOCABULARIES[request.param])
+
+
+def read(model, length=3 * T + 1):
+    """Tokens that come from all clusters."""
+    tokens = token_ids(length, seed=3, vocabulary_size=model.config.vocabulary_size)
+    ends = (*model.config.cutoffs, model.config.vocabulary_size)
+    tokens[0, -len(ends) :] = [end - 1 for end in ends]
+    return tokens
+
+
+def test_scores_match_the_oracle(model):
+    weights, tokens = reference_variants.model_weights(model), read(model)
+    memory = model.initial_memory(B)
+    states = [ops.convert_to_numpy(state) for state in memory.states]
+    nll, following = score(model, tokens, memory)
+    expected, _, states, _ = reference_variants.language_model(
+        weights, model.config, tokens[:, :-1], tokens[:, 1:], states, [0] * B
+    )
+    assert max_difference(nll, expected) <= 1e-5
+    for state, expected_state in zip(following.states, states, strict=True):
+        assert max_difference(state, expected_state) <= 1e-5
+
+
+def test_log_probs_sum_to_one_and_agree_with_scores(model):
+    memory, tokens = filled_memory(model), read(model)
+    log_probs, _ = model.log_probs(tokens[:, :-1], memory)
+    log_probs = ops.convert_to_numpy(log_probs)
+    assert log_probs.shape == (B, 3 * T, model.config.vocabulary_size)
+    np.testing.assert_allclose(np.exp(log_probs).sum(axis=-1), 1.0, atol=1e-5)
+    picked = np.take_along_axis(log_probs, tokens[:, 1:, None], axis=-1)[..., 0]
+    nll, _ = score(model, tokens, memory)
+    assert max_difference(nll, -picked) <= 1e-5
+
+
+def test_tied_tables_are_one_variable_and_own_tables_are_not():
+    tied, own = made(**ADAPTIVE), made(**ADAPTIVE, tie_weights=False)
+    assert len(own.weights) == len(tied.weights) + 3
+    tokens = read(own)
+    for model, changes_scores in ((tied, True), (own, False)):
+        memory = model.initial_memory(B)
+        # Id 39 is never read, only scored: its embedding matters where it is tied.
+        tokens[tokens == 39] = 38
+        tokens[:, -1] = 39
+        before, _ = score(model, tokens, memory)
+        table = ops.convert_to_numpy(model.embedding.tables[2]).copy()
+        table[-1] += 1.0
+        model.embedding.tables[2].assign(table)
+        after, _ = score(model, tokens, memory)
+        assert (max_difference(before, after) > 1e-3) == changes_scores
+
+
+def test_hidden_width_and_embedding_width_are_independent():
+    model = made(embedding_dim=10)
+    assert [tuple(table.shape) for table in model.embedding.tables] == [(11, 10)]
+    assert [tuple(each.shape) for each in model.embedding.projections] == [(10, 6)]
+    hidden, memory = model(token_ids(T), model.initial_memory(B))
+    assert tuple(hidden.shape) == (B, T, 6)
+    assert [tuple(state.shape) for state in memory.states] == [(B, 6, 6)] * 2

@@ -1,0 +1,153 @@
+"""What samplers draw against exact probabilities."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from txl_tf.samplers import GreedySampler, RandomSampler, TopKSampler, TopPSampler
+
+PROBABILITIES = np.array([0.05, 0.30, 0.02, 0.25, 0.08, 0.15, 0.03, 0.12])
+NUM_DRAWS = 4000
+SEED = np.array([3, 1], "int32")
+
+
+def logits_of(probabilities, num_rows=NUM_DRAWS):
+    # Logits are known up to a constant; samplers must not need normalised ones.
+    row = np.log(probabilities).astype("float32") + 2.5
+    return np.tile(row, (num_rows, 1))
+
+
+def draw(sampler, probabilities=PROBABILITIES, seed=SEED, num_rows=NUM_DRAWS):
+    drawn = sampler(tf.constant(logits_of(probabilities, num_rows)), tf.constant(seed))
+    assert (drawn.shape, drawn.dtype) == ((num_rows,), tf.int32)
+    return drawn.numpy()
+
+
+def kept(probabilities, tokens):
+    """The distribution over some tokens only."""
+    only = np.where(np.isin(np.arange(len(probabilities)), tokens), probabilities, 0.0)
+    return only / only.sum()
+
+
+def p_value(drawn, expected):
+    """Of the chi-square test; draws that cannot happen count as proof."""
+    counts = np.bincount(drawn, minlength=len(expected))
+    possible = expected > 0.0
+    if counts[~possible].any():
+        return 0.0
+    mean = len(drawn) * expected[possible]
+    statistic = np.sum((counts[possible] - mean) ** 2 / mean)
+    return float(tf.math.igammac((possible.sum() - 1) / 2.0, statistic / 2.0))
+
+
+def sharpened(temperature):
+    powers = PROBABILITIES ** (1.0 / temperature)
+    return powers / powers.sum()
+
+
+# In order of probability the tokens are 1, 3, 5, 7, 4, 0, 6, 2, and their sums 0.30, 0.55, 0.70,
+# 0.82, 0.90, 0.95, 0.98, 1.
+@pytest.mark.parametrize(
+    ("sampler", "expected"),
+    [
+        (RandomSampler(), PROBABILITIES),
+        (RandomSampler(temperature=0.5), sharpened(0.5)),
+        (RandomSampler(temperature=3.0), sharpened(3.0)),
+        (TopKSampler(k=3), kept(PROBABILITIES, [1, 3, 5])),
+        (TopKSampler(k=4, temperature=2.0), kept(sharpened(2.0), [1, 3, 5, 7])),
+        (TopKSampler(k=8), PROBABILITIES),
+        (TopKSampler(k=50), PROBABILITIES),
+        (TopPSampler(p=0.6), kept(PROBABILITIES, [1, 3, 5])),
+        (TopPSampler(p=0.81), kept(PROBABILITIES, [1, 3, 5, 7])),
+        (TopPSampler(p=0.83), kept(PROBABILITIES, [1, 3, 5, 7, 4])),
+        (TopPSampler(p=1.0), PROBABILITIES),
+    ],
+)
+def test_draws_follow_the_exact_probabilities(sampler, expected):
+    assert p_value(draw(sampler), expected) > 0.001
+
+
+def test_the_test_of_the_distribution_finds_a_wrong_one():
+    drawn = draw(RandomSampler())
+    assert p_value(drawn, sharpened(0.8)) < 1e-6
+    assert p_value(drawn, kept(PROBABILITIES, [1, 3, 5])) == 0.0
+
+
+@pytest.mark.parametrize("sampler", [RandomSampler(), TopKSampler(k=5), TopPSampler(p=0.9)])
+def test_a_seed_draws_the_same_tokens_and_another_seed_others(sampler):
+    drawn = draw(sampler)
+    np.testing.assert_array_equal(drawn, draw(sampler))
+    for other in ([3, 2], [4, 1]):
+        # Two draws agree with a probability of less than a third.
+        assert np.mean(drawn == draw(sampler, seed=np.array(other, "int32"))) < 0.4
+
+
+def test_neighbouring_seeds_draw_independently():
+    # Generation draws the tokens of a text with the seeds (s, 0), (s, 1), ...
+    sampler = tf.function(RandomSampler())
+    logits = tf.constant(logits_of(PROBABILITIES, 1))
+    drawn = [int(sampler(logits, tf.constant([7, count]))[0]) for count in range(1000)]
+    assert p_value(np.array(drawn), PROBABILITIES) > 0.001
+    pairs = np.array(drawn[:-1]) * 8 + np.array(drawn[1:])
+    joint = np.outer(PROBABILITIES, PROBABILITIES).ravel()
+    agreeing = np.mean(np.array(drawn[:-1]) == np.array(drawn[1:]))
+    # By chance the sum of the squares agrees, 0.196; five standard deviations are 0.063.
+    assert abs(agreeing - np.sum(PROBABILITIES**2)) < 0.063
+    assert abs(np.mean(pairs == 9) - joint[9]) < 0.046  # the most probable pair, 0.09
+
+
+@pytest.mark.parametrize("p", [1e-6, 0.1, 0.29])
+def test_top_p_always_keeps_the_most_probable_token(p):
+    assert set(draw(TopPSampler(p=p), num_rows=50)) == {1}
+
+
+@pytest.mark.parametrize("p", [0.05, 0.3, 0.5, 0.75, 0.9, 0.999])
+def test_top_p_keeps_the_smallest_set_that_reaches_p(p):
+    generator = np.random.default_rng(5)
+    logits = generator.normal(scale=2.0, size=(200, 12)).astype("float32")
+    is_kept = np.isfinite(TopPSampler(p=p).candidates(tf.constant(logits)))
+    powers = np.exp(np.float64(logits))
+    probabilities = powers / powers.sum(axis=1, keepdims=True)
+    for row, of_row in zip(is_kept, probabilities, strict=True):
+        assert of_row[row].sum() >= p - 1e-6
+        # Without its least probable token the set would not reach p.
+        assert of_row[row].sum() - of_row[row].min() < p + 1e-6
+        # And no token outside is more probable than one inside.
+        assert of_row[~row].max(initial=0.0) <= of_row[row].min()
+
+
+def test_rows_have_candidates_of_their_own():
+    logits = np.log(np.array([[0.9, 0.05, 0.05], [0.05, 0.05, 0.9]], "float32"))
+    for sampler in (TopKSampler(k=1), TopPSampler(p=0.8), GreedySampler()):
+        assert sampler(tf.constant(logits), tf.constant(SEED)).numpy().tolist() == [0, 2]
+
+
+def test_tokens_that_tie_with_the_last_candidate_of_top_k_are_candidates():
+    drawn = draw(TopKSampler(k=2), np.array([0.4, 0.2, 0.2, 0.15, 0.05]))
+    assert p_value(drawn, np.array([0.5, 0.25, 0.25, 0.0, 0.0])) > 0.001
+
+
+def test_greedy_takes_the_first_of_the_highest_whatever_the_seed():
+    logits = tf.constant([[0.0, 2.0, 2.0], [5.0, -1.0, 2.0]])
+    for seed in ([0, 0], [9, 4]):
+        drawn = GreedySampler()(logits, tf.constant(seed))
+        assert (drawn.dtype, drawn.numpy().tolist()) == (tf.int32, [1, 0])
+
+
+@pytest.mark.parametrize("sampler_class", [RandomSampler, TopKSampler, TopPSampler])
+@pytest.mark.parametrize("temperature", [0, -0.5, float("nan")])
+def test_a_temperature_that_is_not_positive_is_refused(sampler_class, temperature):
+    with pytest.raises(ValueError, match="`temperature` must be positive"):
+        sampler_class(temperature=temperature)
+
+
+@pytest.mark.parametrize("k", [0, -3])
+def test_a_k_that_is_not_positive_is_refused(k):
+    with pytest.raises(ValueError, match=f"`k` must be positive. Received: k={k}"):
+        TopKSampler(k=k)
+
+
+@pytest.mark.parametrize("p", [0.0, -0.1, 1.1, float("nan")])
+def test_a_p_that_is_no_probability_is_refused(p):
+    with pytest.raises(ValueError, match=r"`p` must be in \(0, 1\]"):
+        TopPSampler(p=p)

@@ -1,0 +1,55 @@
+"""The README's commands are the ones that are run."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+import txl_tf
+
+ROOT = Path(__file__).parent.parent
+INSTALL_AND_RUN = "python -m pip install -e . && txl quickstart"
+INSTALL_AND_TEST = "python -m pip install -e '.[test]' && python -m pytest"
+
+
+def test_both_commands_are_in_the_readme_and_the_second_in_the_checks():
+    readme = (ROOT / "README.md").read_text()
+    assert f"\n    {INSTALL_AND_RUN}\n" in readme
+    assert f"\n    {INSTALL_AND_TEST}\n" in readme
+    assert f"\n{INSTALL_AND_TEST}\n" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_every_job_and_file_named_in_the_readme_is_there():
+    readme = (ROOT / "README.md").read_text()
+    from pipelines.command_line import JOBS
+
+    named = set(re.findall(r"\btxl ([a-z]+)\b", readme))
+    assert named == set(JOBS)
+    tree = readme.split("## What is where")[1].split("Imports run one way")[0]
+    folders = {"txl_tf": ROOT / "txl_tf", "pipelines": ROOT / "pipelines", "tests": ROOT / "tests"}
+    for top, folder in folders.items():
+        section = re.search(rf"^    {top}/\n((?:      .*\n)+)", tree, flags=re.MULTILINE).group(1)
+        for name in re.findall(r"^      ((?:[a-z_]+(?:\.py|/) ?)+)", section, flags=re.MULTILINE):
+            for part in name.split():
+                assert (folder / part).exists(), part
+
+
+def test_the_python_of_the_readme_runs():
+    config = txl_tf.ModelConfig(
+        vocabulary_size=256,
+        num_layers=2,
+        hidden_dim=64,
+        num_heads=2,
+        head_dim=32,
+        intermediate_dim=256,
+        segment_length=32,
+        memory_length=32,
+    )
+    model = txl_tf.TransformerXL(config)
+    memory = model.initial_memory(batch_size=1)
+    tokens = np.frombuffer(b"Every public call takes memory and gives memory back.", np.uint8)
+    nll, memory = model.score(tokens[None, :-1], tokens[None, 1:], memory)
+    assert nll.shape == (1, len(tokens) - 1)
+    log_probs, memory = model.log_probs(tokens[None, -1:], memory)
+    np.testing.assert_allclose(np.exp(log_probs).sum(), 1.0, atol=1e-5)
+    assert int(memory.valid_length[0]) == 32

@@ -1,0 +1,223 @@
+"""One replica: what a step trains on, what the loop reports and where it stops."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.toy_batches import (
+    SEGMENT_LENGTH,
+    VOCABULARY_SIZE,
+    ToyBatches,
+    largest_relative_difference,
+    strategy_of,
+    toy_experiment,
+    toy_tokens,
+    two_replicas,
+    weight_of,
+)
+from txl_tf.errors import NonFiniteError, UsageError
+from txl_tf.models.memory import Memory
+from txl_tf.training.loop_report import LoopReport
+from txl_tf.training.trainer import Trainer
+
+NUM_ROWS = 4
+
+
+def trainer_of(batches=None, **changes):
+    batches = batches or ToyBatches(toy_tokens(), NUM_ROWS)
+    return Trainer(toy_experiment(**changes), strategy_of(1), batches.dataset_function)
+
+
+def deep_trainer_of(batches=None, **changes):
+    """With two layers: the second one's memory depends on what the first remembers."""
+    return trainer_of(batches, model={"num_layers": 2}, **changes)
+
+
+def losses_of(trainer, num_steps):
+    reports = trainer.run()
+    return [next(reports).nats_per_token for _ in range(num_steps)]
+
+
+def emptied(model, memory, rows):
+    """The memory with some rows as `initial_memory` makes them."""
+    empty = model.initial_memory(NUM_ROWS)
+    return Memory(
+        tuple(
+            tf.where(rows[:, None, None], new, old)
+            for new, old in zip(empty.states, memory.states, strict=True)
+        ),
+        tf.where(rows, empty.valid_length, memory.valid_length),
+    )
+
+
+@pytest.mark.parametrize("restarts", [(), ((2, 1), (4, 0), (4, 3))])
+def test_losses_and_memory_are_those_of_a_direct_chain_of_scores(restarts):
+    batches = ToyBatches(toy_tokens(), NUM_ROWS, restarts=restarts)
+    trainer = deep_trainer_of(batches)
+    reports = trainer.run()
+    memory = trainer.model.initial_memory(NUM_ROWS)
+    for step in range(6):
+        batch = batches.batch(step)
+        memory = emptied(trainer.model, memory, batch["start_of_stream"])
+        nll, memory = trainer.model.score(batch["token_ids"], batch["target_ids"], memory)
+        assert next(reports).nats_per_token == pytest.approx(np.mean(nll), rel=1e-6), step
+        trained = trainer.replica_memory.to_global()
+        valid_length = memory.valid_length.numpy()
+        np.testing.assert_array_equal(trained["valid_length"], valid_length)
+        for layer, states in enumerate(memory.states):
+            for row, filled in enumerate(valid_length):
+                remembered = trained[f"states/{layer:03d}"][row, -filled:]
+                np.testing.assert_allclose(remembered, states[row, -filled:], atol=1e-5)
+
+
+def test_start_of_stream_in_one_row_forgets_that_row_only():
+    restarted = deep_trainer_of(ToyBatches(toy_tokens(), NUM_ROWS, restarts=[(1, 2)]))
+    unbroken = deep_trainer_of()
+    losses = [losses_of(restarted, 2), losses_of(unbroken, 2)]
+    assert losses[0][0] == losses[1][0]
+    assert abs(losses[0][1] - losses[1][1]) > 1e-4
+    memory = restarted.replica_memory.to_global()
+    whole = unbroken.replica_memory.to_global()
+    # Two segments of 5 overfill a memory of 7; the restarted row has read one.
+    assert memory["valid_length"].tolist() == [7, 7, 5, 7]
+    assert whole["valid_length"].tolist() == [7, 7, 7, 7]
+    others = [0, 1, 3]
+    np.testing.assert_allclose(
+        memory["states/001"][others], whole["states/001"][others], rtol=0, atol=1e-6
+    )
+    newest = np.s_[2, -SEGMENT_LENGTH:]
+    assert np.abs(memory["states/001"][newest] - whole["states/001"][newest]).max() > 1e-3
+
+
+def test_memory_changes_the_loss_from_the_second_step_on():
+    with_memory = losses_of(trainer_of(), 2)
+    without = losses_of(trainer_of(model={"memory_length": 0}), 2)
+    assert with_memory[0] == pytest.approx(without[0], rel=1e-6)
+    assert abs(with_memory[1] - without[1]) > 1e-3
+
+
+def test_a_text_that_repeats_itself_is_learnt():
+    counting = np.arange(2000, dtype="int32") % VOCABULARY_SIZE
+    trainer = trainer_of(
+        ToyBatches(counting, NUM_ROWS),
+        training={"num_steps": 200, "steps_per_loop": 20},
+        optimizer={"learning_rate": 3e-2, "warmup_steps": 10},
+    )
+    losses = [report.nats_per_token for report in trainer.run()]
+    assert losses[0] > 0.5
+    assert losses[-1] < 0.1  # every token follows from the one before
+
+
+def test_loops_stop_where_the_caller_must_act():
+    trainer = trainer_of(
+        training={
+            "num_steps": 13,
+            "steps_per_loop": 4,
+            "checkpoint_every_steps": 6,
+            "evaluate_every_steps": 5,
+        }
+    )
+    assert trainer.step == 0
+    reports = list(trainer.run())
+    assert [report.step for report in reports] == [4, 5, 6, 8, 10, 12, 13]
+    assert [report.num_steps for report in reports] == [4, 1, 1, 2, 2, 2, 1]
+    tokens_per_step = NUM_ROWS * SEGMENT_LENGTH
+    assert [report.num_tokens for report in reports] == [
+        tokens_per_step * report.num_steps for report in reports
+    ]
+    assert [report.has_compiled for report in reports] == [True] + [False] * 6
+    assert trainer.step == 13
+    assert list(trainer.run()) == []  # nothing is left to do
+
+
+def test_a_loop_of_several_steps_does_the_same_and_reports_the_means():
+    changes = {"optimizer": {"clip_norm": 0.5}}
+    singly, together = trainer_of(**changes), trainer_of(training={"steps_per_loop": 4}, **changes)
+    reports = singly.run()
+    singles = [next(reports) for _ in range(8)]
+    loops = together.run()
+    for first in (0, 4):
+        loop = next(loops)
+        four = singles[first : first + 4]
+        mean_loss = np.mean([single.nats_per_token for single in four])
+        mean_norm = np.mean([single.gradient_norm for single in four])
+        assert loop.nats_per_token == pytest.approx(mean_loss, rel=1e-6)
+        assert loop.gradient_norm == pytest.approx(mean_norm, rel=1e-6)
+        assert mean_norm > 0.5  # the norm before clipping
+    assert largest_relative_difference(singly.state(), together.state()) == 0.0
+
+
+def test_the_learning_rate_of_the_next_step_is_reported():
+    trainer = trainer_of(
+        training={"num_steps": 8},
+        optimizer={
+            "learning_rate": 0.01,
+            "warmup_steps": 4,
+            "final_learning_rate_fraction": 0.2,
+        },
+    )
+    rates = [report.learning_rate for report in trainer.run()]
+    half = 0.002 + 0.008 * 0.5
+    assert rates[:4] == pytest.approx([0.0025, 0.005, 0.0075, 0.01])
+    assert (rates[5], rates[7]) == pytest.approx((half, 0.002))
+
+
+@pytest.mark.parametrize(("steps_per_loop", "where"), [(1, "steps 4 to 4"), (3, "steps 4 to 6")])
+def test_a_weight_that_is_not_a_number_stops_the_run_and_names_the_steps(steps_per_loop, where):
+    trainer = trainer_of(training={"steps_per_loop": steps_per_loop})
+    reports = trainer.run()
+    while trainer.step < 3:
+        next(reports)
+    bias = weight_of(trainer.model, "softmax/bias")
+    bias.assign(np.where(np.arange(bias.shape[0]) == 2, np.nan, bias.numpy()))
+    with pytest.raises(NonFiniteError) as raised:
+        next(reports)
+    assert raised.value.exit_code == 70
+    assert raised.value.where == where
+    assert "loss nan" in raised.value.what
+
+
+def test_rows_that_replicas_cannot_share_are_refused():
+    batches = ToyBatches(toy_tokens(), 3)
+    config = toy_experiment(training={"global_batch_size": 3})
+    with pytest.raises(UsageError, match="3 rows cannot be shared out equally over 2") as raised:
+        Trainer(config, two_replicas(), batches.dataset_function)
+    assert raised.value.exit_code == 2
+
+
+def test_compiled_and_uncompiled_steps_agree():
+    compiled = trainer_of(training={"jit_compile": True})
+    uncompiled = trainer_of(training={"jit_compile": False})
+    for one, other in zip(compiled.run(), uncompiled.run(), strict=True):
+        assert one.nats_per_token == pytest.approx(other.nats_per_token, rel=1e-4)
+        assert one.gradient_norm == pytest.approx(other.gradient_norm, rel=1e-4)
+    assert largest_relative_difference(compiled.state(), uncompiled.state()) <= 1e-4
+
+
+def test_mixed_bfloat16_trains_and_keeps_float32_weights():
+    trainer = trainer_of(training={"dtype_policy": "mixed_bfloat16", "num_steps": 3})
+    single = trainer_of(training={"num_steps": 3})
+    for one, other in zip(trainer.run(), single.run(), strict=True):
+        # bfloat16 has 8 bits of mantissa.
+        assert one.nats_per_token == pytest.approx(other.nats_per_token, rel=2e-2)
+    dtypes = {name: str(array.dtype) for name, array in trainer.state().items()}
+    assert dtypes["memory/states/000"] == "bfloat16"
+    assert dtypes["memory/valid_length"] == "int32"
+    assert {dtype for name, dtype in dtypes.items() if name.startswith("model/")} == {"float32"}
+
+
+def test_a_report_turns_its_figures_into_others():
+    report = LoopReport(
+        step=10,
+        num_steps=5,
+        num_tokens=600,
+        nats_per_token=math.log(7.0),
+        gradient_norm=1.0,
+        learning_rate=1e-3,
+        seconds=1.5,
+        has_compiled=False,
+    )
+    assert report.perplexity == pytest.approx(7.0)
+    assert report.tokens_per_second == pytest.approx(400.0)

@@ -1,0 +1,309 @@
+"""Work on the rare tokens of a batch alone, exactly and with static shapes.
+
+Compilers for accelerators want to know every shape, but how many tokens of a
+batch are rare is known only when it is there. Here the tokens are grouped by
+cluster, and a loop goes through the tokens of a group in chunks of a fixed
+capacity, as often as it takes: not once if there are none, once in the common
+case, more often if the capacity is too small. So no token is ever left out,
+and no cluster is computed for tokens of another one.
+
+A loop of unknown length cannot be differentiated in reverse, so the gradients
+are written out: the backward pass is a second loop, which computes the
+chunk's logits again instead of keeping those of all chunks.
+
+Shape letters used in this module:
+  N tokens, C capacity of a chunk, R token ids of one cluster,
+  W width of one cluster, D hidden width.
+
+All of it is `keras.ops`, so it runs on every Keras backend.
+"""
+
+import math
+
+from keras import ops
+
+from txl_tf import functional
+
+UNKNOWN_NUM_TOKENS = 1024
+"""Capacities are chosen for so many tokens where the number is not known."""
+
+
+def static_num_tokens(token_ids):
+    """The number of tokens, as far as it is known before the program runs.
+
+    Args:
+        token_ids: int tensor of any shape.
+
+    Returns:
+        Int, `UNKNOWN_NUM_TOKENS` if a size is unknown.
+    """
+    is_known = all(isinstance(size, int) for size in token_ids.shape)
+    return math.prod(token_ids.shape) if is_known else UNKNOWN_NUM_TOKENS
+
+
+def cluster_ids(token_ids, cutoffs):
+    """The cluster of every token.
+
+    Args:
+        token_ids: int32 tensor of any shape.
+        cutoffs: ascending ints. The first id of every cluster but the first.
+
+    Returns:
+        Int32 tensor of the same shape.
+    """
+    clusters = ops.zeros_like(token_ids)
+    for cutoff in cutoffs:
+        clusters = clusters + ops.cast(token_ids >= cutoff, "int32")
+    return clusters
+
+
+def group_by_cluster(clusters, num_clusters, padding):
+    """Sorts tokens so that those of one cluster are neighbours.
+
+    Args:
+        clusters: int32 tensor `(N,)`. The cluster of every token.
+        num_clusters: int.
+        padding: int. How many places to add, so that the last chunk is as long
+            as every other; at least the largest capacity.
+
+    Returns:
+        List of one group per tail cluster, the first cluster left out. A group
+        is a tuple of the places of all tokens in order of their clusters,
+        int32 `(N + padding,)`, and where in this order the cluster begins and
+        ends, int32 scalars.
+    """
+    num_tokens = ops.shape(clusters)[0]
+    # No two keys are equal, so the order does not depend on how the backend sorts.
+    keys = clusters * num_tokens + ops.arange(num_tokens, dtype="int32")
+    order = ops.pad(ops.cast(ops.argsort(keys), "int32"), [[0, padding]])
+    ends = [ops.sum(ops.cast(clusters <= i, "int32")) for i in range(num_clusters)]
+    return [(order, ends[i - 1], ends[i]) for i in range(1, num_clusters)]
+
+
+def for_each_chunk(update, carry, group, capacity):
+    """Goes through the tokens of one group, `capacity` of them at a time.
+
+    Args:
+        update: function of the places of the chunk's tokens, int32 `(C,)`, of
+            which of them belong to the group, boolean `(C,)`, and of the
+            carried tensors; returns a tuple of the new ones.
+        carry: tuple of tensors to begin with.
+        group: one of the groups of `group_by_cluster`.
+        capacity: int. `C`.
+
+    Returns:
+        Tuple of the carried tensors after the last chunk.
+    """
+    order, first, end = group
+
+    def is_unfinished(at, *carried):
+        return at < end
+
+    def step(at, *carried):
+        places = ops.slice(order, [at], [capacity])
+        is_member = at + ops.arange(capacity, dtype="int32") < end
+        return (at + capacity, *update(places, is_member, *carried))
+
+    return tuple(ops.while_loop(is_unfinished, step, (first, *carry)))[1:]
+
+
+def cluster_embeddings(token_ids, group, capacity, dtype, table, projection=None):
+    """Looks the tokens of one cluster up and projects them to the hidden width.
+
+    Args:
+        token_ids: int32 tensor `(N,)`, counted from the first of the cluster;
+            in `[0, R)` for tokens of other clusters too.
+        group: the group of the cluster, see `group_by_cluster`.
+        capacity: int. `C`.
+        dtype: str. Dtype of the result.
+        table: float tensor `(R, W)`.
+        projection: optional float tensor `(W, D)`.
+
+    Returns:
+        Float tensor `(N, D)`; 0 for tokens of other clusters.
+    """
+
+    def forward(token_ids, order, first, end, *weights):
+        chunks = ((order, first, end), capacity)
+
+        def gradient(*args, upstream=None):
+            # Some backends name the argument, others do not.
+            upstream = args[0] if upstream is None else upstream
+            return (None,) * 4 + _embedding_gradients(token_ids, chunks, weights, upstream)
+
+        return _embeddings(token_ids, chunks, weights, dtype), gradient
+
+    return ops.custom_gradient(forward)(token_ids, *group, *_as_tensors(table, projection))
+
+
+def _embeddings(token_ids, chunks, weights, dtype):
+    table, *projection = weights
+    width = projection[0].shape[1] if projection else table.shape[1]
+
+    def update(places, is_member, embedded):
+        rows = _rows(token_ids, places, table, dtype)
+        rows = ops.matmul(rows, projection[0]) if projection else rows  # [C, D]
+        rows = ops.where(ops.expand_dims(is_member, 1), rows, ops.zeros_like(rows))
+        return (_add_at(embedded, places, rows),)
+
+    return for_each_chunk(update, (ops.zeros((ops.shape(token_ids)[0], width), dtype),), *chunks)[0]
+
+
+def _embedding_gradients(token_ids, chunks, weights, upstream):
+    table, *projection = weights
+
+    def update(places, is_member, table_gradient, *projection_gradient):
+        slope = ops.take(upstream, places, axis=0)  # [C, D]
+        slope = ops.where(ops.expand_dims(is_member, 1), slope, ops.zeros_like(slope))
+        if projection:
+            rows = _rows(token_ids, places, table, slope.dtype)
+            projection_gradient = (_add_product(projection_gradient[0], rows, slope),)
+            slope = ops.matmul(slope, ops.transpose(projection[0]))  # [C, W]
+        slope = ops.cast(slope, table_gradient.dtype)
+        ids = ops.take(token_ids, places, axis=0)
+        return (_add_at(table_gradient, ids, slope), *projection_gradient)
+
+    return _gradients(update, weights, chunks)
+
+
+def cluster_negative_log_likelihood(
+    hidden, target_ids, group, capacity, table, bias, projection=None
+):
+    """Scores the targets of one cluster against the other ids of it.
+
+    Logits, of which there are never more than `C * R` at a time, are float32
+    or float64.
+
+    Args:
+        hidden: float tensor `(N, D)`.
+        target_ids: int32 tensor `(N,)`, counted from the first of the cluster;
+            in `[0, R)` for targets in other clusters too.
+        group: the group of the cluster, see `group_by_cluster`.
+        capacity: int. `C`.
+        table: float tensor `(R, W)`.
+        bias: float tensor `(R,)`.
+        projection: optional float tensor `(W, D)`.
+
+    Returns:
+        Nats, float tensor `(N,)`; 0 for targets in other clusters.
+    """
+
+    def forward(hidden, target_ids, order, first, end, *weights):
+        chunks = ((order, first, end), capacity)
+        normalizers, target_logits = _normalizers(hidden, target_ids, chunks, weights)
+
+        def gradient(*args, upstream=None):
+            # Some backends name the argument, others do not.
+            upstream = args[0] if upstream is None else upstream
+            gradients = _nll_gradients(hidden, target_ids, chunks, weights, normalizers, upstream)
+            return gradients[:1] + (None,) * 4 + gradients[1:]
+
+        return normalizers - target_logits, gradient
+
+    weights = _as_tensors(table, bias, projection)
+    return ops.custom_gradient(forward)(hidden, target_ids, *group, *weights)
+
+
+def _normalizers(hidden, target_ids, chunks, weights):
+    def update(places, is_member, normalizers, target_logits):
+        _, _, logits = _chunk_logits(hidden, places, weights)  # [C, R]
+        ids = ops.take(target_ids, places, axis=0)
+        normalizer = ops.logsumexp(logits, axis=-1)
+        target_logit = ops.take_along_axis(logits, ops.expand_dims(ids, 1), axis=1)[:, 0]
+        nothing = ops.zeros_like(normalizer)
+        return (
+            _add_at(normalizers, places, ops.where(is_member, normalizer, nothing)),
+            _add_at(target_logits, places, ops.where(is_member, target_logit, nothing)),
+        )
+
+    zeros = functional.at_least_float32(ops.zeros_like(hidden[:, 0]))  # [N]
+    return for_each_chunk(update, (zeros, zeros), *chunks)
+
+
+def _nll_gradients(hidden, target_ids, chunks, weights, normalizers, upstream):
+    table, bias, *projection = weights
+
+    def update(places, is_member, hidden_gradient, table_gradient, bias_gradient, *rest):
+        rows, features, logits = _chunk_logits(hidden, places, weights)
+        # exp() of a logit less the large number is 0: others leave no trace.
+        normalizer = ops.where(
+            is_member, ops.take(normalizers, places, axis=0), -functional.MASKED_SCORE
+        )
+        share = ops.where(is_member, ops.take(upstream, places, axis=0), 0.0)
+        ids = ops.take(target_ids, places, axis=0)
+        is_target = ops.expand_dims(ids, 1) == ops.arange(bias.shape[0], dtype="int32")
+        slope = ops.exp(logits - ops.expand_dims(normalizer, 1)) - ops.cast(is_target, logits.dtype)
+        slope = slope * ops.expand_dims(share, 1)  # [C, R]
+        bias_gradient = bias_gradient + ops.sum(slope, axis=0)
+        slope = ops.cast(slope, features.dtype)
+        table_gradient = _add_product(table_gradient, slope, features)
+        slope = ops.matmul(slope, table)  # [C, W]
+        if projection:
+            rest = (_add_product(rest[0], slope, rows),)
+            slope = ops.matmul(slope, projection[0])  # [C, D]
+        slope = ops.cast(slope, hidden_gradient.dtype)
+        hidden_gradient = _add_at(hidden_gradient, places, slope)
+        return (hidden_gradient, table_gradient, bias_gradient, *rest)
+
+    return _gradients(update, (hidden, *weights), chunks)
+
+
+def _gradients(update, tensors, chunks):
+    """Sums up the gradients of all chunks in float32; they get the tensors' dtypes."""
+    zeros = tuple(functional.at_least_float32(ops.zeros_like(tensor)) for tensor in tensors)
+    sums = for_each_chunk(update, zeros, *chunks)
+    return tuple(ops.cast(each, tensor.dtype) for each, tensor in zip(sums, tensors, strict=True))
+
+
+def _chunk_logits(hidden, places, weights):
+    table, bias, *projection = weights
+    rows = ops.take(hidden, places, axis=0)  # [C, D]
+    features = project_back(rows, projection[0] if projection else None)  # [C, W]
+    return rows, features, table_logits(features, table, bias)
+
+
+def project_back(hidden, projection):
+    """Hidden states in the width of a cluster, by the transposed projection.
+
+    Args:
+        hidden: float tensor `(..., D)`.
+        projection: optional float tensor `(W, D)`.
+
+    Returns:
+        Float tensor `(..., W)`.
+    """
+    return hidden if projection is None else ops.matmul(hidden, ops.transpose(projection))
+
+
+def table_logits(features, table, bias):
+    """Logits of the ids of a table.
+
+    Args:
+        features: float tensor `(..., W)`.
+        table: float tensor `(R, W)`.
+        bias: float tensor `(R,)`.
+
+    Returns:
+        Float32 tensor `(..., R)`, float64 if the features are.
+    """
+    logits = functional.at_least_float32(ops.matmul(features, ops.transpose(table)))
+    return logits + ops.cast(bias, logits.dtype)
+
+
+def _as_tensors(*weights):
+    # TensorFlow would want gradients of variables apart from those of tensors.
+    return [ops.copy(weight) for weight in weights if weight is not None]
+
+
+def _rows(token_ids, places, table, dtype):
+    ids = ops.take(token_ids, places, axis=0)
+    return ops.cast(ops.take(table, ids, axis=0), dtype)  # [C, W]
+
+
+def _add_at(tensor, places, values):
+    return ops.scatter_update(tensor, ops.expand_dims(places, 1), values, reduction="add")
+
+
+def _add_product(total, left, right):
+    """Adds the sum over tokens of outer products, `(C, A)` and `(C, B)` to `(A, B)`."""
+    return total + ops.cast(ops.matmul(ops.transpose(left), right), total.dtype)

@@ -1,0 +1,62 @@
+"""The configuration of the recurrent baselines."""
+
+import dataclasses
+
+from txl_tf.config.frozen_config import FrozenConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RecurrentConfig(FrozenConfig):
+    """Sizes and options of an `LSTMLanguageModel` or a `QRNNLanguageModel`.
+
+    Neither weights nor memory depend on `segment_length`, so a trained model
+    can be evaluated with another.
+
+    Raises:
+        ValueError: If a value is out of its range.
+    """
+
+    vocabulary_size: int
+    """Number of token ids, `V`."""
+    num_layers: int
+    """Number of recurrent layers, `L`."""
+    hidden_dim: int
+    """Width of all recurrent layers but the last, `D`."""
+    segment_length: int
+    """Tokens per row per step, `T`; gradients flow no further back."""
+    embedding_dim: int | None = None
+    """Width of the embedding and of the last layer, `E`; None is `hidden_dim`."""
+    dropout: float = 0.1
+    """Rate on embeddings and layer outputs."""
+    initializer_stddev: float = 0.02
+    """Standard deviation of the normal distribution of all initial kernels."""
+
+    def validate(self) -> None:
+        for name in (
+            "vocabulary_size",
+            "num_layers",
+            "hidden_dim",
+            "segment_length",
+            "initializer_stddev",
+        ):
+            if getattr(self, name) <= 0:
+                raise ValueError(
+                    f"`{name}` must be positive. Received: {name}={getattr(self, name)}"
+                )
+        if self.embedding_dim is not None and self.embedding_dim <= 0:
+            raise ValueError(
+                "`embedding_dim` must be positive, or None for the hidden width. "
+                f"Received: embedding_dim={self.embedding_dim}"
+            )
+        if not 0.0 <= self.dropout < 1.0:
+            raise ValueError(f"`dropout` must be in [0, 1). Received: dropout={self.dropout}")
+
+    @property
+    def layer_dims(self) -> tuple[int, ...]:
+        """Output widths of the recurrent layers, the first layer's first."""
+        return (self.hidden_dim,) * (self.num_layers - 1) + (self.table_dim,)
+
+    @property
+    def table_dim(self) -> int:
+        """Width `E` of the embedding table, which the softmax shares."""
+        return self.hidden_dim if self.embedding_dim is None else self.embedding_dim

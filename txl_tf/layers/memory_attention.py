@@ -1,0 +1,159 @@
+"""What all attention layers over a memory have in common.
+
+Shape letters used in this module:
+  B rows, T segment length, M memory length, K = M + T key length,
+  D hidden width, N heads, H head width.
+"""
+
+import keras
+from keras import ops
+
+from txl_tf import functional
+from txl_tf.layers.seeded_dropout import SeededDropout
+
+
+class MemoryAttention(keras.layers.Layer):
+    """Multi-head attention over a segment and its memory, without positions.
+
+    Queries come from the segment, keys and values from memory and segment, all
+    by projections without bias. Scores are computed in the compute dtype,
+    the softmax over them in float32. This class is the attention of a model
+    with absolute positions, which are part of its inputs; subclasses add what
+    they know of distances to the scores.
+
+    Args:
+        num_heads: int. Number of heads `N`.
+        head_dim: int. Width `H` of one head.
+        dropout: float in `[0, 1)`. Rate on attention probabilities.
+        kernel_initializer: initializer of all weights. Defaults to a normal
+            distribution of stddev 0.02.
+        **kwargs: other keyword arguments passed to `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: float tensor `(B, T, D)`. The current segment.
+        memory: optional float tensor `(B, M, D)`. The inputs of this layer for
+            the `M` tokens before the segment. No gradient flows into it.
+        attention_mask: boolean tensor that broadcasts to `(B, N, T, K)`; True
+            where attention is allowed.
+        dropout_seed: optional int32 tensor `(2,)`.
+        training: bool. Whether dropout is active.
+
+    Returns:
+        Float tensor `(B, T, D)`.
+
+    Raises:
+        ValueError: If `num_heads` or `head_dim` is not positive.
+    """
+
+    def __init__(self, num_heads, head_dim, dropout=0.0, kernel_initializer=None, **kwargs):
+        super().__init__(**kwargs)
+        if num_heads <= 0 or head_dim <= 0:
+            raise ValueError(
+                "`num_heads` and `head_dim` must be positive. "
+                f"Received: num_heads={num_heads}, head_dim={head_dim}"
+            )
+        self.num_heads = num_heads
+        self.head_dim = head_dim
+        self.dropout = dropout
+        if kernel_initializer is None:
+            kernel_initializer = keras.initializers.RandomNormal(stddev=0.02)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.probability_dropout = SeededDropout(
+            dropout, dtype=self.dtype_policy, name="probability_dropout"
+        )
+
+    def build(
+        self, inputs_shape, memory_shape=None, attention_mask_shape=None, dropout_seed_shape=None
+    ):
+        self._build_projections(inputs_shape[-1])
+
+    def _build_projections(self, hidden_dim):
+        width = self.num_heads * self.head_dim
+        self.query = self._projection(hidden_dim, width, "query")
+        self.key = self._projection(hidden_dim, width, "key")
+        self.value = self._projection(hidden_dim, width, "value")
+        self.output_projection = self._projection(width, hidden_dim, "output")
+
+    def _projection(self, input_dim, units, name):
+        projection = keras.layers.Dense(
+            units,
+            use_bias=False,
+            kernel_initializer=self.kernel_initializer.clone(),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+        projection.build((None, None, input_dim))
+        return projection
+
+    def _weight(self, name, shape):
+        return self.add_weight(shape=shape, initializer=self.kernel_initializer.clone(), name=name)
+
+    def _split_heads(self, tensor):
+        return ops.reshape(tensor, [-1, ops.shape(tensor)[1], self.num_heads, self.head_dim])
+
+    def call(
+        self,
+        inputs,
+        memory=None,
+        attention_mask=None,
+        dropout_seed=None,
+        training=False,
+        **position,
+    ):
+        probabilities, context = self._attend(inputs, memory, attention_mask, position)
+        value = self._split_heads(self.value(context))  # [B, K, N, H]
+        probabilities = self.probability_dropout(
+            ops.cast(probabilities, value.dtype), seed=dropout_seed, training=training
+        )
+        attended = ops.einsum("bntk,bknh->btnh", probabilities, value)
+        width = self.num_heads * self.head_dim
+        attended = ops.reshape(attended, [-1, ops.shape(inputs)[1], width])  # [B, T, N * H]
+        return self.output_projection(attended)  # [B, T, D]
+
+    def attention_probabilities(self, inputs, memory=None, attention_mask=None, **position):
+        """How much every query attends to every key.
+
+        Args:
+            inputs: as in a call.
+            memory: as in a call.
+            attention_mask: as in a call.
+            **position: what a subclass takes in a call besides.
+
+        Returns:
+            Float32 tensor `(B, N, T, K)`, float64 if the layer computes in it.
+        """
+        return self._attend(inputs, memory, attention_mask, position)[0]
+
+    def _attend(self, inputs, memory, attention_mask, position):
+        context = inputs
+        if memory is not None and memory.shape[1] != 0:
+            memory = ops.stop_gradient(ops.cast(memory, inputs.dtype))
+            context = ops.concatenate([memory, inputs], axis=1)  # [B, K, D]
+        query = self._split_heads(self.query(inputs))  # [B, T, N, H]
+        key = self._split_heads(self.key(context))  # [B, K, N, H]
+        scores = self._scores(query, key, **position)  # [B, N, T, K]
+        return self._probabilities(scores, attention_mask), context
+
+    def _scores(self, query, key):
+        return ops.einsum("btnh,bknh->bntk", query * self.head_dim**-0.5, key)
+
+    def _probabilities(self, scores, attention_mask):
+        scores = functional.at_least_float32(scores)
+        if attention_mask is not None:
+            scores = functional.mask_scores(scores, attention_mask)
+        if scores.shape[-1] == 1:
+            # Keras warns of a softmax over one key, but the first token has no other.
+            return ops.ones_like(scores)
+        return ops.softmax(scores, axis=-1)
+
+    def compute_output_shape(self, inputs_shape, *args, **kwargs):
+        return inputs_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "head_dim": self.head_dim,
+            "dropout": self.dropout,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+        }
