@@ -20,6 +20,7 @@ JOBS = {
     "evaluate": "checkpoint and records to bits per byte and perplexity",
     "generate": "checkpoint and prompt to text",
     "export": "checkpoint to a SavedModel",
+    "convert": "official and Hugging Face weights in and out",
 }
 
 _INTERRUPTED = 130

@@ -1,0 +1,254 @@
+"""Brings models of other implementations in, and models out: `txl convert`.
+
+    txl convert --from official_tensorflow --source MODEL.CKPT --out DIR
+    txl convert --to hugging_face --workdir DIR --out DIR
+    txl convert --vocabulary cache.pkl --out FILE
+
+A converted model is a folder with `config.json` and one checkpoint, whose
+files are verified when it is read.
+"""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelines.workdir import Workdir
+from txl_tf.config.model_config import ModelConfig
+from txl_tf.data.staging_folder import StagingFolder, require_absent
+from txl_tf.errors import DataDamagedError, InputMissingError, UsageError
+
+if TYPE_CHECKING:
+    from txl_tf.models.transformer_xl import TransformerXL
+
+SOURCES = ("official_tensorflow", "hugging_face", "official_pytorch", "nvidia")
+
+_CONFIG_FILE = "config.json"
+_CHECKPOINTS = "checkpoints"
+_PREFIX = "model/"
+_SECTION = "model."
+# What belongs to which of the three ways to use the job.
+_NEEDED = {"from_system": ("source",), "to_system": ("workdir",), "vocabulary": ()}
+_ALLOWED = {
+    "from_system": ("source", "overrides"),
+    "to_system": ("workdir", "step"),
+    "vocabulary": (),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the job."""
+    way = parser.add_mutually_exclusive_group(required=True)
+    way.add_argument("--from", choices=SOURCES, dest="from_system", help="whose weights to read")
+    way.add_argument("--to", choices=["hugging_face"], dest="to_system", help="whose to write")
+    way.add_argument("--vocabulary", metavar="FILE", help="the official code's cache.pkl")
+    parser.add_argument("--out", metavar="PATH", required=True, help="folder or file to make")
+    parser.add_argument("--source", metavar="PATH", help="checkpoint, file of tensors or folder")
+    parser.add_argument("--workdir", metavar="DIR", help="a run, or a converted model")
+    parser.add_argument("--step", type=int, help="checkpoint of the run (default: the newest)")
+    parser.add_argument(
+        "--set",
+        metavar="model.FIELD=VALUE",
+        action="append",
+        default=[],
+        dest="overrides",
+        help="what the tensors do not tell, such as model.memory_length; may be repeated",
+    )
+
+
+def check_arguments(arguments: argparse.Namespace) -> None:
+    """Checks what can be checked before TensorFlow is imported."""
+    way = next(name for name in _NEEDED if getattr(arguments, name) is not None)
+    for name in _NEEDED[way]:
+        if getattr(arguments, name) is None:
+            raise UsageError(f"This conversion needs --{name}.", where=f"--{name}")
+    for name in ("source", "overrides", "workdir", "step"):
+        if name not in _ALLOWED[way] and getattr(arguments, name) not in (None, []):
+            option = {"overrides": "set"}.get(name, name)
+            raise UsageError(f"This conversion has no use for --{option}.", where=f"--{option}")
+    require_absent(arguments.out)
+    if way == "from_system":
+        _require_source(arguments.source, arguments.from_system)
+        arguments.settings = _settings(arguments.overrides)
+    elif way == "to_system":
+        workdir = Workdir(Path(arguments.workdir))
+        if not _is_converted(workdir.folder):
+            workdir.read()
+    elif not Path(arguments.vocabulary).is_file():
+        where = f"--vocabulary {arguments.vocabulary}"
+        raise InputMissingError("There is no such file.", where=where)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Converts, and prints what was written."""
+    if arguments.vocabulary is not None:
+        _convert_vocabulary(arguments.vocabulary, arguments.out)
+        return
+    if arguments.from_system is not None:
+        model = _load(arguments.from_system, arguments.source, arguments.settings)
+        write_converted(model, arguments.out)
+    else:
+        model = _trained_model(Workdir(Path(arguments.workdir)), arguments.step)
+        _save_hugging_face(model, arguments.out)
+    num_weights = sum(variable.value.shape.num_elements() for variable in model.weights)
+    print(f"{num_weights} weights in {len(model.weights)} variables")
+    print(f"written: {arguments.out}")
+
+
+def write_converted(model: "TransformerXL", folder: str) -> None:
+    """Writes a model as a folder of its own, complete or not at all.
+
+    Args:
+        model: `TransformerXL`.
+        folder: str. The folder to make.
+
+    Raises:
+        OutputExistsError: If it exists.
+        StorageError: If it cannot be written.
+    """
+    from txl_tf.convert.variable_names import named_variables
+    from txl_tf.training.checkpoint_store import CheckpointStore
+
+    config = model.config.to_dict()
+    arrays = {_PREFIX + name: variable.numpy() for name, variable in named_variables(model).items()}
+    with StagingFolder(folder, last_file=_CONFIG_FILE) as staging:
+        CheckpointStore(Path(staging.path) / _CHECKPOINTS, {"model": config}).save(0, arrays)
+        text = json.dumps(config, indent=1) + "\n"
+        (Path(staging.path) / _CONFIG_FILE).write_text(text)
+        staging.publish()
+
+
+def read_converted(folder: str | Path) -> "TransformerXL":
+    """Reads a model that `write_converted` wrote, after verifying it.
+
+    Args:
+        folder: path of the folder.
+
+    Returns:
+        The model, in float32.
+
+    Raises:
+        InputMissingError: If there is no converted model.
+        DataDamagedError: If it is damaged.
+        MismatchError: If configuration and weights are not of one model.
+    """
+    from txl_tf.convert.variable_names import named_variables
+    from txl_tf.models.transformer_xl import TransformerXL
+    from txl_tf.training.checkpoint_store import CheckpointStore
+
+    config = _converted_config(Path(folder))
+    store = CheckpointStore(Path(folder) / _CHECKPOINTS, {"model": config.to_dict()})
+    arrays = store.load(0)
+    model = TransformerXL(config, dtype="float32")
+    for name, variable in named_variables(model).items():
+        variable.assign(arrays[_PREFIX + name])
+    return model
+
+
+def _is_converted(folder: Path) -> bool:
+    return (folder / _CONFIG_FILE).is_file() and (folder / _CHECKPOINTS).is_dir()
+
+
+def _converted_config(folder: Path) -> ModelConfig:
+    if not _is_converted(folder):
+        raise InputMissingError(
+            "There is no converted model in this folder.",
+            where=str(folder),
+            remedy="`txl convert --from` makes one.",
+        )
+    try:
+        return ModelConfig.from_dict(json.loads((folder / _CONFIG_FILE).read_text()))
+    except (ValueError, TypeError) as error:
+        raise DataDamagedError(
+            "The configuration of the model cannot be read.",
+            where=str(folder / _CONFIG_FILE),
+            remedy="Convert it anew.",
+        ) from error
+
+
+def _require_source(source: str, system: str) -> None:
+    exists = os.path.exists(source)
+    if system == "official_tensorflow":
+        exists = exists or os.path.exists(f"{source}.index")
+    if not exists:
+        raise InputMissingError(
+            "There is no such checkpoint, file or folder.", where=f"--source {source}"
+        )
+
+
+def _settings(overrides: list[str]) -> dict[str, Any]:
+    from txl_tf.convert.checkpoint_sizes import check_settings
+
+    settings = {}
+    where = " ".join(f"--set {text}" for text in overrides)
+    for text in overrides:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip().startswith(_SECTION):
+            raise UsageError("A setting is model.FIELD=VALUE.", where=f"--set {text}")
+        settings[name.strip().removeprefix(_SECTION)] = _parsed(value.strip())
+    try:
+        check_settings(settings)
+    except ValueError as error:
+        raise UsageError(f"{error}", where=where) from error
+    return settings
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return {"None": None, "True": True, "False": False}.get(text, text)
+
+
+def _load(system: str, source: str, settings: dict[str, Any]) -> "TransformerXL":
+    from txl_tf import convert
+
+    loaders = {
+        "official_tensorflow": convert.load_official_tensorflow,
+        "hugging_face": convert.load_hugging_face,
+        "official_pytorch": convert.load_official_pytorch,
+        "nvidia": convert.load_nvidia_pytorch,
+    }
+    try:
+        return loaders[system](source, **settings)
+    except ValueError as error:
+        raise UsageError(
+            f"{error}", where=f"--source {source}", remedy="Give it with --set model.FIELD=VALUE."
+        ) from error
+
+
+def _trained_model(workdir: Workdir, step: int | None) -> "TransformerXL":
+    if _is_converted(workdir.folder):
+        return read_converted(workdir.folder)
+    from pipelines.trained_model import build_model, read_weights
+
+    _, weights = read_weights(workdir, step)
+    return build_model(workdir.read()[0].model, weights)
+
+
+def _save_hugging_face(model: "TransformerXL", folder: str) -> None:
+    from txl_tf.convert import save_hugging_face
+
+    try:
+        save_hugging_face(model, folder)
+    except ValueError as error:
+        raise UsageError(f"{error}", where="--to hugging_face") from error
+
+
+def _convert_vocabulary(path: str, out: str) -> None:
+    from txl_tf.convert import read_python2_vocabulary, write_symbols
+
+    vocabulary = read_python2_vocabulary(path)
+    write_symbols(vocabulary, out)
+    print(f"{len(vocabulary.symbols)} symbols of {vocabulary.dataset or 'a corpus without a name'}")
+    if vocabulary.cutoffs:
+        print(f"cutoffs: {', '.join(map(str, vocabulary.cutoffs))}")
+    print(f"written: {out}")
+
+
+if __name__ == "__main__":
+    from pipelines.command_line import run_job
+
+    sys.exit(run_job("convert"))

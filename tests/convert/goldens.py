@@ -1,0 +1,109 @@
+"""Reads what other implementations computed, and computes the same."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from keras import ops
+
+from txl_tf import Memory, functional
+from txl_tf.convert import load_hugging_face, load_official_tensorflow
+
+FOLDER = Path(__file__).resolve().parent.parent / "golden"
+TENSORFLOW = ("tf1_enwik8_like", "tf1_wt103_like")
+HUGGING_FACE = ("hf_char", "hf_adaptive_div4")
+NUM_SEGMENTS = 3
+
+
+class Golden:
+    """One file of numbers."""
+
+    def __init__(self, name):
+        self.name = name
+        self.is_tensorflow = name in TENSORFLOW
+        path = FOLDER / name / "expected.npz" if self.is_tensorflow else FOLDER / f"{name}.npz"
+        with np.load(path, allow_pickle=False) as file:
+            self.arrays = {key: file[key] for key in file.files}
+        self.config = json.loads(str(self.arrays["config"]))
+
+    @property
+    def settings(self):
+        """What shapes do not tell, in our names."""
+        clamp_length = self.config["clamp_len"]
+        return {
+            "segment_length": self.arrays["seg0/inputs"].shape[1],
+            "memory_length": self.config["mem_len"],
+            "clamp_length": clamp_length if clamp_length > 0 else None,
+            "same_length": self.config["same_length"],
+        }
+
+    @property
+    def state_dict(self):
+        prefix = "state_dict/"
+        return {
+            key.removeprefix(prefix): array
+            for key, array in self.arrays.items()
+            if key.startswith(prefix)
+        }
+
+    def load(self):
+        if self.is_tensorflow:
+            return load_official_tensorflow(FOLDER / self.name / "model.ckpt-0", **self.settings)
+        return load_hugging_face(FOLDER / f"{self.name}.npz")
+
+    def zeros(self, model):
+        """Memory of zeros that are attended to."""
+        batch_size = self.arrays["seg0/inputs"].shape[0]
+        memory = model.initial_memory(batch_size, self.config["mem_len"])
+        return Memory(memory.states, ops.full((batch_size,), self.config["mem_len"], "int32"))
+
+    def differences(self, model):
+        """The largest difference of every kind of number, over all segments."""
+        worst = {}
+        memory = self.zeros(model)
+        for segment in range(NUM_SEGMENTS):
+            computed, memory = self._compute(model, segment, memory)
+            for name, tensor in computed.items():
+                expected = self.arrays.get(f"seg{segment}/{name}")
+                if expected is not None:
+                    assert tuple(tensor.shape) == expected.shape, name
+                    kind = name.split("/")[0]
+                    difference = float(np.abs(ops.convert_to_numpy(tensor) - expected).max())
+                    worst[kind] = max(worst.get(kind, 0.0), difference)
+        return worst
+
+    def _compute(self, model, segment, memory):
+        inputs = self.arrays[f"seg{segment}/inputs"]
+        hidden_states, _ = model.hidden_states(inputs, memory)
+        log_probs, _ = model.log_probs(inputs, memory)
+        nll, after = model.score(inputs, self.arrays[f"seg{segment}/targets"], memory)
+        computed = {
+            "nll": nll,
+            "last_hidden": hidden_states[-1],
+            "log_probs": log_probs,
+            "attention_last_layer": last_attention(model, hidden_states[-2], memory),
+        }
+        computed |= {f"memory_out/{layer}": state for layer, state in enumerate(after.states)}
+        return computed, after
+
+
+def last_attention(model, inputs, memory):
+    """Attention probabilities of the last block."""
+    config = model.config
+    memory_length, segment_length = memory.states[-1].shape[1], inputs.shape[1]
+    arguments = {
+        "position_encoding": functional.relative_positional_encoding(
+            memory_length + segment_length, config.hidden_dim, config.clamp_length, dtype="float32"
+        )
+    }
+    if config.share_attention_biases:
+        arguments |= {"content_bias": model.content_bias, "position_bias": model.position_bias}
+    mask = functional.causal_memory_mask(
+        segment_length,
+        memory_length,
+        memory.valid_length,
+        config.same_length,
+        config.same_length_keys,
+    )
+    attention = model.blocks[-1].attention
+    return attention.attention_probabilities(inputs, memory.states[-1], mask, **arguments)

@@ -1,0 +1,51 @@
+"""Small models of every kind that the other implementations have."""
+
+import numpy as np
+
+from txl_tf import ModelConfig, TransformerXL
+from txl_tf.convert.variable_names import named_variables
+
+SIZES = {
+    "vocabulary_size": 60,
+    "num_layers": 3,
+    "hidden_dim": 16,
+    "embedding_dim": 16,
+    "num_heads": 2,
+    "head_dim": 6,
+    "intermediate_dim": 24,
+    "segment_length": 8,
+    "memory_length": 8,
+}
+# As published, but for the sizes.
+FAMILIES = {
+    "enwik8": {"share_attention_biases": True},
+    "wt103_base": {"cutoffs": (10, 30), "share_tail_projections": True},
+    "wt103_large": {"cutoffs": (10, 30), "division_factor": 4, "share_tail_projections": True},
+    "lm1b": {"cutoffs": (10, 30), "division_factor": 4, "project_same_dim": False},
+    "narrow": {"embedding_dim": 8},
+    "narrow_clusters": {"embedding_dim": 8, "cutoffs": (10, 30)},
+}
+
+
+def family_config(name, **changes):
+    return ModelConfig(**{**SIZES, **FAMILIES[name], **changes})
+
+
+def random_model(config, scale=1.0):
+    """A model none of whose variables are alike."""
+    generator = np.random.default_rng(7)
+    model = TransformerXL(config)
+    for variable in model.weights:
+        variable.assign(generator.normal(0.0, scale, variable.shape).astype(np.float32))
+    return model
+
+
+def weights_of(model):
+    return {name: variable.numpy() for name, variable in named_variables(model).items()}
+
+
+def assert_same_weights(model, expected):
+    weights, expected = weights_of(model), weights_of(expected)
+    assert weights.keys() == expected.keys()
+    for name, array in weights.items():
+        np.testing.assert_array_equal(array, expected[name], err_msg=name)

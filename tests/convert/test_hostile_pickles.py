@@ -1,0 +1,180 @@
+"""Pickles that would run code do not, and pickles that would exhaust the machine do not."""
+
+import subprocess
+import sys
+import time
+import tracemalloc
+
+import pytest
+
+from tests.convert import python2_pickle as python2
+from txl_tf.convert import read_python2_vocabulary
+from txl_tf.errors import DataDamagedError
+
+# Loads a pickle as it should never be loaded, to see that it is dangerous.
+VICTIM = """
+import copyreg, os, pickle, sys, time, types
+module = types.ModuleType("data_utils")
+module.Corpus = type("Corpus", (), {"__module__": "data_utils"})
+sys.modules["data_utils"] = module
+copyreg.add_extension("os", "system", 1)
+try:
+    pickle.load(open(sys.argv[1], "rb"))
+except Exception:
+    pass
+deadline = time.monotonic() + 5
+while not os.path.exists(sys.argv[2]) and time.monotonic() < deadline:
+    time.sleep(0.01)
+"""
+
+
+def call(function, *arguments):
+    return function + b"(" + b"".join(arguments) + b"tR"
+
+
+def get(thing, attribute):
+    return call(python2.name("builtins", "getattr"), thing, text(attribute))
+
+
+def text(value):
+    """A text that both Pythons take for a `str`."""
+    return b"X" + len(value).to_bytes(4, "little") + value.encode()
+
+
+def chain(command):
+    """From an admitted class to `os.system`, by `getattr` alone."""
+    functions = get(get(python2.name("collections", "Counter"), "__init__"), "__globals__")
+    modules = get(call(get(functions, "get"), text("_sys")), "modules")
+    return call(get(call(get(modules, "get"), text("os")), "system"), command)
+
+
+def set_state(command):
+    """The second state is handed to the function that the first one put there."""
+    first = b"}" + text("__setstate__") + python2.name("os", "system") + b"s"
+    return python2.name("data_utils", "Corpus") + b")\x81" + first + b"b" + command + b"b"
+
+
+def live_payloads(marker):
+    """Pickles that make the file `marker` when they are loaded."""
+    command = text(f"touch {marker}")
+    program = text(f"open({str(marker)!r}, 'w').close()")
+    system = python2.name("os", "system")
+    importing = call(python2.name("__builtin__", "__import__"), text("os"))
+    made = call(system, command)
+    stack_global = b"\x8c\x05posix\x8c\x06system\x93"
+    return {
+        "os.system": made,
+        "posix.system": call(python2.name("posix", "system"), command),
+        "eval": call(python2.name("__builtin__", "eval"), program),
+        "exec": call(python2.name("builtins", "exec"), program),
+        "subprocess.Popen": call(
+            python2.name("subprocess", "Popen"), b"(" + text("touch") + text(str(marker)) + b"l"
+        ),
+        "__import__": call(get(importing, "system"), command),
+        "getattr": chain(command),
+        "extension": b"\x82\x01(" + command + b"tR",
+        "setstate": set_state(command),
+        "inst": b"(" + command + b"ios\nsystem\n",
+        "obj": b"(" + system + command + b"o",
+        "stack_global": b"\x80\x04" + stack_global + command + b"\x85R",
+        "in a dict": python2.name("collections", "OrderedDict")
+        + b"]]("
+        + text("a")
+        + made
+        + b"ea\x85R",
+        "in a corpus": python2.corpus(["a"], vocab=made)[:-1],
+        "forgotten": made + b"0N",
+    }
+
+
+# They name what they should not, in ways that a loader of this Python stumbles over.
+LAME_PAYLOADS = {
+    "newobj": python2.name("subprocess", "Popen") + b"N\x85\x81.",
+    "newobj_ex": b"\x80\x04" + python2.name("data_utils", "Corpus") + b")}\x92.",
+    "persistent id": b"Pos.system\n.",
+    "binary persistent id": b"U\x01aQ.",
+    "extension 2": b"\x83\x01\x00.",
+    "extension 4": b"\x84\x01\x00\x00\x00.",
+    "dotted": b"\x80\x04\x8c\x0adata_utils\x8c\x13Corpus.__subclasses__\x93.",
+    "buffer": b"\x80\x05\x97.",
+    "set": b"\x80\x04\x8f(K\x01\x90.",
+    "state of a dict": b"}}b.",
+    "state of a class": python2.name("data_utils", "Corpus") + b"}b.",
+    "call of a dict": b"})R.",
+    "dict of objects": python2.name("collections", "Counter") + b"N\x85R.",
+    "reduced array": python2.name("numpy.core.multiarray", "_reconstruct")
+    + python2.name("os", "system")
+    + b"\x85R.",
+}
+
+
+@pytest.mark.parametrize("kind", live_payloads("x"))
+def test_no_code_is_run(kind, tmp_path):
+    marker, path = tmp_path / "marker", tmp_path / "cache.pkl"
+    path.write_bytes(live_payloads(marker)[kind] + b".")
+    with pytest.raises(DataDamagedError) as caught:
+        read_python2_vocabulary(path)
+    assert "not data" in caught.value.what or "not for data" in caught.value.what
+    time.sleep(0.05)
+    assert not marker.exists()
+    # The same file is dangerous indeed.
+    subprocess.run([sys.executable, "-c", VICTIM, path, marker], check=True, timeout=60)
+    assert marker.exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "named"),
+    [("os.system", "os.system"), ("subprocess.Popen", "subprocess.Popen"), ("inst", "os.system")],
+)
+def test_what_was_asked_for_is_named(kind, named, tmp_path):
+    path = tmp_path / "cache.pkl"
+    path.write_bytes(live_payloads(tmp_path / "marker")[kind] + b".")
+    with pytest.raises(DataDamagedError, match=named):
+        read_python2_vocabulary(path)
+
+
+@pytest.mark.parametrize("kind", LAME_PAYLOADS)
+def test_nothing_but_data_is_read(kind, tmp_path):
+    path = tmp_path / "cache.pkl"
+    path.write_bytes(LAME_PAYLOADS[kind])
+    with pytest.raises(DataDamagedError):
+        read_python2_vocabulary(path)
+
+
+MANY = 100_000
+GREEDY_PAYLOADS = {
+    "long text": b"X\xff\xff\xff\xffabc.",
+    "longer text": b"\x8d" + b"\xff" * 7 + b"\x7fabc.",
+    "long bytes": b"\x8e" + b"\xff" * 8 + b"abc.",
+    "negative length": b"T\xff\xff\xff\xffabc.",
+    "long integer": b"\x8b\xff\xff\xff\x7fabc.",
+    "integer with many digits": b"L" + b"9" * MANY + b"L\n.",
+    "endless line": b"S'" + b"a" * MANY,
+    "high memo": b"Nr\xff\xff\xff\xff.",
+    "deep marks": b"(" * MANY + b".",
+    "deep lists": b"]" * MANY + b"a" * (MANY - 1) + b".",
+    "deep tuples": b")" + b"\x85" * MANY + b".",
+    "deep key": b"})" + b"\x85" * MANY + b"Ns.",
+    "itself": b"]q\x00h\x00a.",
+    "frame": b"\x80\x04\x95" + b"\xff" * 8 + b".",
+    "dicts of dicts": b"]("
+    + b"](U\x01aK\x01e" * 1000
+    + b"eq\x01"
+    + (python2.name("collections", "Counter") + b"h\x01\x85R0") * 40_000
+    + b".",
+}
+
+
+@pytest.mark.parametrize("kind", GREEDY_PAYLOADS)
+def test_little_memory_and_time_are_needed_to_refuse(kind, tmp_path):
+    path = tmp_path / "cache.pkl"
+    path.write_bytes(GREEDY_PAYLOADS[kind])
+    tracemalloc.start()
+    started = time.monotonic()
+    with pytest.raises(DataDamagedError):
+        read_python2_vocabulary(path)
+    seconds = time.monotonic() - started
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 100 * 2**20
+    assert seconds < 30

@@ -1,0 +1,164 @@
+"""Folders that Hugging Face's Transformers reads, and that it wrote."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from tests.convert.goldens import HUGGING_FACE, NUM_SEGMENTS, Golden
+from tests.convert.models import assert_same_weights, family_config, random_model
+from txl_tf.convert import load_hugging_face, save_hugging_face
+from txl_tf.errors import DataDamagedError, InputMissingError, OutputExistsError
+
+FAMILIES = ["enwik8", "wt103_base", "wt103_large", "narrow", "narrow_clusters"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("changes", [{}, {"tie_weights": False}, {"pre_norm": True}])
+def test_there_and_back(family, changes, tmp_path):
+    pytest.importorskip("safetensors")
+    config = family_config(
+        family, same_length=True, same_length_keys="memory", clamp_length=5, **changes
+    )
+    model = random_model(config)
+    folder = save_hugging_face(model, tmp_path / "model")
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
+    loaded = load_hugging_face(folder)
+    assert loaded.config == config
+    assert_same_weights(loaded, model)
+
+
+def test_the_output_is_new_or_left_alone(tmp_path):
+    pytest.importorskip("safetensors")
+    model = Golden("hf_char").load()
+    folder = save_hugging_face(model, tmp_path / "model")
+    written = (folder / "config.json").read_bytes()
+    with pytest.raises(OutputExistsError):
+        save_hugging_face(model, folder)
+    assert (folder / "config.json").read_bytes() == written
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_nothing_is_left_of_what_could_not_be_written(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    with pytest.raises(InputMissingError, match="safetensors is not installed"):
+        save_hugging_face(Golden("hf_char").load(), tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"same_length": True},
+        {"variational_dropout": True},
+        {"recurrence": False},
+        {"position_encoding": "sinusoidal", "share_attention_biases": False},
+    ],
+)
+def test_what_hugging_face_has_not_is_refused(changes, tmp_path):
+    model = random_model(family_config("enwik8", **changes))
+    with pytest.raises(ValueError, match=next(iter(changes))):
+        save_hugging_face(model, tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_head_without_projection_is_refused(tmp_path):
+    model = random_model(family_config("lm1b"))
+    with pytest.raises(ValueError, match="project_same_dim"):
+        save_hugging_face(model, tmp_path / "model")
+
+
+def test_damaged_folders(tmp_path):
+    pytest.importorskip("safetensors")
+    folder = save_hugging_face(Golden("hf_char").load(), tmp_path / "model")
+    weights = folder / "model.safetensors"
+    content = weights.read_bytes()
+    for damage in (content[:-10], content[:100], b"", b"\xff" * 64):
+        weights.write_bytes(damage)
+        with pytest.raises(DataDamagedError):
+            load_hugging_face(folder)
+    weights.write_bytes(content)
+    for text in ("[]", "{", "[" * 100_000):
+        (folder / "config.json").write_text(text)
+        with pytest.raises(DataDamagedError):
+            load_hugging_face(folder)
+
+
+@pytest.fixture
+def transformers():
+    """The version of Transformers that still has the model."""
+    pytest.importorskip("torch")
+    pytest.importorskip("safetensors")
+    try:
+        import transformers
+    except Exception as error:  # it may not fit the other packages that are installed
+        pytest.skip(f"transformers does not import: {error}")
+    if transformers.__version__ != "4.34.1":
+        pytest.skip(f"transformers is {transformers.__version__}, not 4.34.1")
+    return transformers
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", HUGGING_FACE)
+def test_transformers_reads_the_folder(name, transformers, tmp_path):
+    import torch
+
+    golden = Golden(name)
+    folder = save_hugging_face(golden.load(), tmp_path / "model")
+    theirs, information = transformers.TransfoXLLMHeadModel.from_pretrained(
+        folder, output_loading_info=True
+    )
+    assert not any(information.values()), information
+    theirs.eval()
+    mems = None
+    for segment in range(NUM_SEGMENTS):
+        inputs = torch.tensor(golden.arrays[f"seg{segment}/inputs"]).long()
+        with torch.no_grad():
+            outputs = theirs(input_ids=inputs, mems=mems)
+        mems = outputs.mems
+        targets = golden.arrays[f"seg{segment}/targets"][..., None]
+        nll = -np.take_along_axis(outputs.prediction_scores.numpy(), targets, axis=-1)[..., 0]
+        assert np.abs(nll - golden.arrays[f"seg{segment}/nll"]).max() <= 2e-5
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("changes", [{}, {"pre_norm": True, "tie_weights": False}])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_transformers_computes_the_same(family, changes, transformers, tmp_path):
+    import torch
+
+    options = {"same_length": True, "same_length_keys": "memory", "clamp_length": 5}
+    config = family_config(family, **options, **changes)
+    model = random_model(config, scale=0.3)
+    folder = save_hugging_face(model, tmp_path / "model")
+    theirs = transformers.TransfoXLLMHeadModel.from_pretrained(folder)
+    theirs.eval()
+    mems, memory = None, model.initial_memory(2)
+    memory = memory._replace(valid_length=np.full((2,), config.memory_length, np.int32))
+    tokens = np.random.default_rng(5).integers(config.vocabulary_size, size=(NUM_SEGMENTS, 2, 6))
+    for inputs in tokens:
+        with torch.no_grad():
+            outputs = theirs(input_ids=torch.tensor(inputs), mems=mems)
+        mems = outputs.mems
+        log_probs, memory = model.log_probs(inputs, memory)
+        assert np.abs(outputs.prediction_scores.numpy() - log_probs.numpy()).max() <= 2e-5
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_transformers_wrote_is_read(family, transformers, tmp_path):
+    config = family_config(
+        family, same_length=True, same_length_keys="memory", clamp_length=5, dropout=0.0
+    )
+    model = random_model(config)
+    ours = save_hugging_face(model, tmp_path / "ours")
+    theirs = transformers.TransfoXLLMHeadModel.from_pretrained(ours)
+    theirs.save_pretrained(tmp_path / "theirs", safe_serialization=True)
+    theirs.save_pretrained(tmp_path / "torch", safe_serialization=False)
+    stored = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    assert stored["vocab_size"] == config.vocabulary_size
+    for folder in ("theirs", "torch"):
+        loaded = load_hugging_face(tmp_path / folder)
+        assert loaded.config == config
+        assert_same_weights(loaded, model)

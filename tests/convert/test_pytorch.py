@@ -1,0 +1,240 @@
+"""State dicts of the three PyTorch implementations."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.convert.goldens import FOLDER, HUGGING_FACE, Golden
+from tests.convert.models import assert_same_weights, family_config, random_model, weights_of
+from txl_tf.convert import load_hugging_face, load_nvidia_pytorch, load_official_pytorch
+from txl_tf.convert import pytorch_system as systems
+from txl_tf.convert.hugging_face import hugging_face_tensors
+from txl_tf.convert.pytorch_names import pytorch_table
+from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
+
+LOADERS = {
+    "hugging_face": (systems.HUGGING_FACE, load_hugging_face),
+    "official": (systems.OFFICIAL_PYTORCH, load_official_pytorch),
+    "nvidia": (systems.NVIDIA_PYTORCH, load_nvidia_pytorch),
+}
+# The others project every cluster.
+FAMILIES = ["enwik8", "wt103_base", "wt103_large", "narrow", "narrow_clusters"]
+FLIPPED = ("crit.cluster_weight", "crit.cluster_bias")
+
+
+def save(folder, tensors, config=None):
+    path = folder / "model.npz"
+    extra = {} if config is None else {"config": json.dumps(config)}
+    np.savez(path, **{f"state_dict/{name}": array for name, array in tensors.items()}, **extra)
+    return path
+
+
+def state_dict(model, system):
+    weights = weights_of(model)
+    return {e.name: e.to_theirs(weights) for e in pytorch_table(model.config, system)}
+
+
+def official_names(tensors):
+    """A Hugging Face state dict as the official code would have named it."""
+    return {
+        name.removeprefix("transformer."): array[::-1] if name in FLIPPED else array
+        for name, array in tensors.items()
+    }
+
+
+def nvidia_names(tensors):
+    """An official state dict as NVIDIA's code would have named it."""
+    renamed = {}
+    for name, array in tensors.items():
+        if name.startswith("crit.out_layers."):
+            index, kind = name.removeprefix("crit.out_layers.").split(".")
+            lists = {"weight": "out_layers_weights", "bias": "out_layers_biases"}
+            renamed[f"crit.{lists[kind]}.{index}"] = array
+        elif name.startswith("crit.out_projs.") and not name.endswith(".0"):
+            renamed[name.replace("out_projs", "shared_out_projs")] = array
+        else:
+            renamed[name] = array
+    first = "word_emb.emb_projs.0"
+    if first in tensors:
+        renamed["crit.shared_out_projs.0"] = tensors[first]
+    return renamed
+
+
+@pytest.mark.parametrize("name", HUGGING_FACE)
+@pytest.mark.parametrize("is_nvidia", [False, True])
+def test_other_names_and_the_other_order_are_the_same_model(name, is_nvidia, tmp_path):
+    golden = Golden(name)
+    tensors = official_names(golden.state_dict)
+    load = load_official_pytorch
+    if is_nvidia:
+        tensors, load = nvidia_names(tensors), load_nvidia_pytorch
+    model = load(save(tmp_path, tensors), **golden.settings)
+    assert_same_weights(model, golden.load())
+    assert model.config.same_length_keys == ("memory_and_self" if is_nvidia else "memory")
+    assert max(golden.differences(model).values()) <= 2e-5
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("system", LOADERS)
+def test_every_family_of_every_system(system, family, tmp_path):
+    system, load = LOADERS[system]
+    expected = random_model(family_config(family, layer_norm_epsilon=1e-5))
+    path = save(tmp_path, state_dict(expected, system))
+    model = load(path, memory_length=8, segment_length=8, cutoffs=expected.config.cutoffs)
+    assert model.config == expected.config.replace(same_length_keys=system.same_length_keys)
+    assert_same_weights(model, expected)
+
+
+@pytest.mark.parametrize("system", LOADERS)
+def test_separate_tables_and_projections_are_recognised(system, tmp_path):
+    system, load = LOADERS[system]
+    config = family_config("wt103_large", tie_weights=False, share_tail_projections=False)
+    expected = random_model(config)
+    model = load(save(tmp_path, state_dict(expected, system)), memory_length=8)
+    assert not model.config.tie_weights and not model.config.share_tail_projections
+    assert_same_weights(model, expected)
+
+
+def test_copies_may_be_left_out_and_must_not_differ(tmp_path):
+    golden = Golden("hf_adaptive_div4")
+    tensors = golden.state_dict
+    copies = [f"crit.out_layers.{index}.weight" for index in range(4)]
+    copies += [f"crit.out_projs.{index}" for index in (1, 2, 3)]
+    fewer = {name: array for name, array in tensors.items() if name not in copies}
+    assert_same_weights(load_hugging_face(save(tmp_path, fewer, golden.config)), golden.load())
+    tensors["crit.out_layers.2.weight"] = tensors["crit.out_layers.2.weight"] + 1.0
+    with pytest.raises(MismatchError) as caught:
+        load_hugging_face(save(tmp_path, tensors, golden.config))
+    assert caught.value.differences.unequal == ("crit.out_layers.2.weight",)
+
+
+def changed(tensors, name, array):
+    return {**tensors, name: array}
+
+
+DAMAGES = {
+    "missing": lambda t, n: {name: array for name, array in t.items() if name != n},
+    "misshapen": lambda t, n: changed(t, n, t[n][:-1]),
+    "surplus": lambda t, n: changed(t, f"{n}.more", t[n]),
+    "non_finite": lambda t, n: changed(t, n, np.full_like(t[n], np.nan)),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_wrong_tensors_are_refused_by_name(kind, tmp_path):
+    golden = Golden("hf_char")
+    name = "transformer.layers.1.dec_attn.qkv_net.weight"
+    path = save(tmp_path, DAMAGES[kind](golden.state_dict, name), golden.config)
+    with pytest.raises((DataDamagedError, MismatchError)) as caught:
+        load_hugging_face(path)
+    assert (type(caught.value) is DataDamagedError) == (kind == "non_finite")
+    named = getattr(caught.value.differences, kind)
+    assert len(named) == 1 and named[0].startswith(name)
+    assert name in str(caught.value) and len(str(caught.value).splitlines()) == 3
+
+
+def test_cutoffs_within_one_table_are_asked_for(tmp_path):
+    expected = random_model(family_config("wt103_base"))
+    path = save(tmp_path, state_dict(expected, systems.OFFICIAL_PYTORCH))
+    with pytest.raises(ValueError, match="`cutoffs` must be given, 2 of them"):
+        load_official_pytorch(path, memory_length=8)
+    with pytest.raises(MismatchError, match="2 clusters of rare tokens, not 1"):
+        load_official_pytorch(path, memory_length=8, cutoffs=(10,))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"n_layer": 4},
+        {"d_model": 64},
+        {"n_head": "4"},
+        {"attn_type": 2},
+        {"dropout": 2.0},
+        {"untie_r": False},
+        {"cutoffs": [5]},
+        {"same_length": 1},
+    ],
+)
+def test_a_configuration_of_another_model_is_refused(change, tmp_path):
+    golden = Golden("hf_char")
+    path = save(tmp_path, golden.state_dict, {**golden.config, **change})
+    with pytest.raises(MismatchError):
+        load_hugging_face(path)
+
+
+def test_what_the_configuration_tells_can_be_changed(tmp_path):
+    golden = Golden("hf_char")
+    theirs = {**golden.config, "clamp_len": 5, "same_length": True, "id2label": {}}
+    model = load_hugging_face(save(tmp_path, golden.state_dict, theirs), memory_length=4)
+    assert (model.config.clamp_length, model.config.same_length) == (5, True)
+    assert (model.config.memory_length, model.config.same_length_keys) == (4, "memory")
+
+
+def test_state_dicts_of_wrapped_models(tmp_path):
+    golden = Golden("hf_char")
+    tensors = official_names(golden.state_dict)
+    wrapped = {f"module.{name}": array for name, array in tensors.items()}
+    model = load_official_pytorch(save(tmp_path, wrapped), **golden.settings)
+    assert_same_weights(model, golden.load())
+
+
+def test_saved_tensors_are_those_that_were_loaded():
+    for name in HUGGING_FACE:
+        golden = Golden(name)
+        tensors, expected = hugging_face_tensors(golden.load()), golden.state_dict
+        assert tensors.keys() == expected.keys()
+        for key, array in expected.items():
+            if key.endswith("inv_freq"):
+                np.testing.assert_allclose(tensors[key], array, rtol=1e-6)
+            else:
+                np.testing.assert_array_equal(tensors[key], array, err_msg=key)
+
+
+def test_files_that_are_none(tmp_path):
+    with pytest.raises(InputMissingError):
+        load_hugging_face(tmp_path / "nowhere")
+    with pytest.raises(InputMissingError):
+        load_hugging_face(tmp_path)
+    content = (FOLDER / "hf_char.npz").read_bytes()
+    for damage in (content[:5000], b"", content[:90_000] + b"x" * 500 + content[90_500:]):
+        (tmp_path / "model.npz").write_bytes(damage)
+        with pytest.raises(DataDamagedError):
+            load_hugging_face(tmp_path)
+    (tmp_path / "other.npz").write_bytes(content)
+    with pytest.raises(MismatchError):
+        load_hugging_face(tmp_path)
+
+
+def test_arrays_of_objects_are_not_read(tmp_path):
+    path = tmp_path / "model.npz"
+    np.savez(path, **{"state_dict/a": np.array([{"an": "object"}], dtype=object)})
+    with pytest.raises(DataDamagedError):
+        load_hugging_face(path)
+
+
+class _Hostile:
+    """An object whose pickle makes a file."""
+
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return open, (str(self.marker), "w")
+
+
+def test_torch_files_are_read_without_running_them(tmp_path):
+    torch = pytest.importorskip("torch")
+    golden, marker = Golden("hf_char"), tmp_path / "marker"
+    path = tmp_path / "checkpoint.pt"
+    tensors = {name: torch.tensor(array.copy()) for name, array in golden.state_dict.items()}
+    torch.save({"model_state": tensors, "epoch": 3}, path)
+    assert_same_weights(load_hugging_face(path, **golden.settings), golden.load())
+    for content in (_Hostile(marker), {**tensors, "more": _Hostile(marker)}):
+        torch.save(content, path)
+        with pytest.raises(DataDamagedError, match="without running code"):
+            load_hugging_face(path, **golden.settings)
+    path.write_bytes(b"nothing of the kind")
+    with pytest.raises(DataDamagedError):
+        load_hugging_face(path, **golden.settings)
+    assert not marker.exists()

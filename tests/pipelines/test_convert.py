@@ -1,0 +1,175 @@
+"""`txl convert`, from the command line to its result."""
+
+import json
+
+import numpy as np
+import pytest
+
+from pipelines import convert
+from pipelines.command_line import JOBS
+from tests.convert import python2_pickle
+from tests.convert.goldens import FOLDER, Golden
+from tests.convert.models import assert_same_weights
+from tests.pipelines.txl_process import error_lines, run_txl
+
+pytestmark = pytest.mark.skipif("convert" not in JOBS, reason="`txl` does not know the job")
+
+PREFIX = FOLDER / "tf1_wt103_like" / "model.ckpt-0"
+FROM_TENSORFLOW = ("convert", "--from", "official_tensorflow", "--source", PREFIX)
+SETTINGS = ("--set", "model.memory_length=12", "--set", "model.segment_length=8")
+SETTINGS += ("--set", "model.same_length=true", "--set", "model.clamp_length=10")
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("converted") / "model"
+    finished = run_txl(*FROM_TENSORFLOW, "--out", folder, *SETTINGS)
+    assert finished.returncode == 0, finished.stderr
+    assert f"written: {folder}" in finished.stdout
+    return folder
+
+
+def test_a_converted_model_is_the_original(converted):
+    golden = Golden("tf1_wt103_like")
+    model = convert.read_converted(converted)
+    assert_same_weights(model, golden.load())
+    assert model.config == golden.load().config
+    assert max(golden.differences(model).values()) <= 2e-5
+    assert json.loads((converted / "config.json").read_text())["cutoffs"] == [20, 60, 150]
+
+
+def test_shared_biases_survive(tmp_path):
+    golden = Golden("tf1_enwik8_like")
+    convert.write_converted(golden.load(), str(tmp_path / "model"))
+    assert_same_weights(convert.read_converted(tmp_path / "model"), golden.load())
+
+
+def test_a_damaged_model_is_refused(converted, tmp_path):
+    import shutil
+
+    from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
+
+    copy = tmp_path / "model"
+    shutil.copytree(converted, copy)
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**config, "clamp_length": 11}))
+    with pytest.raises(MismatchError):
+        convert.read_converted(copy)
+    (copy / "config.json").write_text("{")
+    with pytest.raises(DataDamagedError):
+        convert.read_converted(copy)
+    (copy / "config.json").write_text(json.dumps(config))
+    data = next((copy / "checkpoints").rglob("*.data*"))
+    data.write_bytes(data.read_bytes()[:-1] + b"x")
+    with pytest.raises(DataDamagedError):
+        convert.read_converted(copy)
+    with pytest.raises(InputMissingError):
+        convert.read_converted(tmp_path)
+
+
+def test_the_output_is_not_overwritten(converted):
+    before = (converted / "config.json").read_bytes()
+    finished = run_txl(*FROM_TENSORFLOW, "--out", converted, *SETTINGS)
+    assert finished.returncode == 73
+    assert (converted / "config.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "said"),
+    [
+        ((), 2, "memory_length"),
+        (("--set", "model.memory_length=x"), 2, "memory_length"),
+        (("--set", "model.memory_len=4"), 2, "memory_len"),
+        (("--set", "memory_length=4"), 2, "model.FIELD=VALUE"),
+        (("--set", "model.memory_length=12", "--set", "model.num_layers=5"), 78, "num_layers=3"),
+    ],
+)
+def test_wrong_settings(settings, code, said, tmp_path):
+    finished = run_txl(*FROM_TENSORFLOW, "--out", tmp_path / "model", *settings)
+    assert finished.returncode == code
+    assert said in finished.stderr
+    assert len(error_lines(finished)) <= 3
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("--from", "official_tensorflow"), 2),
+        (("--from", "official_tensorflow", "--source", "nowhere"), 66),
+        (("--from", "hugging_face", "--source", "nowhere"), 66),
+        (("--from", "elsewhere", "--source", "nowhere"), 2),
+        (("--from", "nvidia", "--source", ".", "--workdir", "."), 2),
+        (("--to", "hugging_face"), 2),
+        (("--to", "hugging_face", "--workdir", "nowhere"), 66),
+        (("--vocabulary", "nowhere"), 66),
+        (("--vocabulary", "nowhere", "--set", "model.memory_length=4"), 2),
+        ((), 2),
+    ],
+)
+def test_wrong_arguments(arguments, code, tmp_path):
+    finished = run_txl("convert", *arguments, "--out", tmp_path / "out")
+    assert finished.returncode == code, finished.stderr
+    assert len(error_lines(finished)) <= 3
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_state_dict_of_hugging_face(tmp_path):
+    golden = Golden("hf_char")
+    source = FOLDER / "hf_char.npz"
+    finished = run_txl(
+        "convert", "--from", "hugging_face", "--source", source, "--out", tmp_path / "model"
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert_same_weights(convert.read_converted(tmp_path / "model"), golden.load())
+
+
+def test_a_converted_model_for_hugging_face(tmp_path):
+    pytest.importorskip("safetensors")
+    from txl_tf.convert import load_hugging_face
+
+    model = Golden("hf_adaptive_div4").load()
+    convert.write_converted(model, str(tmp_path / "model"))
+    arguments = ("convert", "--to", "hugging_face", "--workdir", tmp_path / "model")
+    finished = run_txl(*arguments, "--out", tmp_path / "theirs")
+    assert finished.returncode == 0, finished.stderr
+    assert_same_weights(load_hugging_face(tmp_path / "theirs"), model)
+
+
+def test_a_trained_run_for_hugging_face(trained, tmp_path):
+    pytest.importorskip("safetensors")
+    from pipelines.trained_model import read_weights
+    from pipelines.workdir import Workdir
+    from txl_tf.convert import load_hugging_face
+
+    workdir, _ = trained
+    finished = run_txl(
+        "convert", "--to", "hugging_face", "--workdir", workdir, "--out", tmp_path / "theirs"
+    )
+    assert finished.returncode == 0, finished.stderr
+    _, weights = read_weights(Workdir(workdir), None)
+    table = load_hugging_face(tmp_path / "theirs").embedding.tables[0]
+    np.testing.assert_array_equal(table.numpy(), weights["embedding/table"])
+
+
+def test_what_hugging_face_has_not_is_a_usage_error(converted, tmp_path):
+    arguments = ("convert", "--to", "hugging_face", "--workdir", converted)
+    finished = run_txl(*arguments, "--out", tmp_path / "theirs")
+    assert finished.returncode == 2
+    assert "same_length_keys" in finished.stderr
+
+
+def test_a_vocabulary(tmp_path):
+    source = tmp_path / "cache.pkl"
+    source.write_bytes(python2_pickle.corpus(["<eos>", "a", "b"], cutoffs=(0, 2, 3)))
+    out = tmp_path / "symbols.txt"
+    finished = run_txl("convert", "--vocabulary", source, "--out", out)
+    assert finished.returncode == 0, finished.stderr
+    assert "3 symbols of wt103" in finished.stdout and "cutoffs: 2" in finished.stdout
+    assert out.read_text() == "<eos>\na\nb\n"
+    marker = tmp_path / "marker"
+    source.write_bytes(f"cos\nsystem\n(S'touch {marker}'\ntR.".encode())
+    finished = run_txl("convert", "--vocabulary", source, "--out", tmp_path / "other.txt")
+    assert finished.returncode == 65
+    assert "os.system" in finished.stderr
+    assert not marker.exists()

@@ -1,0 +1,193 @@
+"""Reads the vocabulary that the official code keeps as a pickle.
+
+`cache.pkl` is what Python 2 wrote of a `Corpus`, or of its `Vocab`. The ids of
+the published models are those of this file and of no other.
+"""
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+from txl_tf.convert.inert_object import InertObject
+from txl_tf.convert.inert_pickle_reader import InertPickleReader
+from txl_tf.durability import flush_to_disk
+from txl_tf.errors import DataDamagedError, InputMissingError, OutputExistsError
+
+_MAX_BYTES = 16 * 2**30
+_CORPUS = ("data_utils.Corpus", "__main__.Corpus")
+_VOCABULARY = ("vocabulary.Vocab", "utils.vocabulary.Vocab", "data_utils.Vocab", "__main__.Vocab")
+# What an array of encoded text mentions, and how old classes are made anew.
+_ADMITTED = frozenset(
+    {
+        *_CORPUS,
+        *_VOCABULARY,
+        "__builtin__.object",
+        "_codecs.encode",
+        "builtins.object",
+        "copy_reg._reconstructor",
+        "copyreg._reconstructor",
+        "numpy._core.multiarray._reconstruct",
+        "numpy._core.multiarray.scalar",
+        "numpy.core.multiarray._reconstruct",
+        "numpy.core.multiarray.scalar",
+        "numpy.dtype",
+        "numpy.ndarray",
+    }
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Python2Vocabulary:
+    """The vocabulary of a published model."""
+
+    symbols: tuple[str, ...]
+    """Symbol of every id."""
+    cutoffs: tuple[int, ...] = ()
+    """First ids of the clusters of rare symbols, as in `ModelConfig.cutoffs`."""
+    dataset: str | None = None
+    """The official code's name of the corpus."""
+
+
+def read_python2_vocabulary(path: str | Path) -> Python2Vocabulary:
+    """Reads the vocabulary of a `cache.pkl`.
+
+    Nothing of the pickle is run: no module is imported, no class made and no
+    function called. Encoded text in it is passed over.
+
+    Args:
+        path: path of the pickle.
+
+    Returns:
+        `Python2Vocabulary`.
+
+    Raises:
+        InputMissingError: If there is no such file.
+        DataDamagedError: If it is damaged, holds no vocabulary, or asks for
+            anything but data.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputMissingError("There is no such file.", where=str(path))
+    try:
+        num_bytes = path.stat().st_size
+        if num_bytes > _MAX_BYTES:
+            raise ValueError(f"it has more than {_MAX_BYTES} bytes")
+        with path.open("rb") as file:
+            root = InertPickleReader(file, num_bytes, _ADMITTED).read()
+        return _vocabulary(root)
+    except (ValueError, OverflowError) as error:
+        raise DataDamagedError(
+            f"The pickle is not read: {error}.",
+            where=str(path),
+            remedy="Only what the official code wrote of a corpus or vocabulary is read.",
+        ) from error
+
+
+def write_symbols(vocabulary: Python2Vocabulary, path: str | Path) -> Path:
+    """Writes the symbols as UTF-8 text, one per line, in the order of their ids.
+
+    Args:
+        vocabulary: `Python2Vocabulary`.
+        path: path of the file to make.
+
+    Returns:
+        The path.
+
+    Raises:
+        OutputExistsError: If the file exists; it is left alone.
+        DataDamagedError: If a symbol has a line break in it.
+    """
+    path = Path(path)
+    for number, symbol in enumerate(vocabulary.symbols):
+        if "\n" in symbol or "\r" in symbol:
+            raise DataDamagedError(
+                f"Symbol {number} has a line break in it: {symbol[:50]!r}.",
+                where=str(path),
+                remedy="Such a vocabulary is not text with one symbol per line.",
+            )
+    if os.path.lexists(path):
+        raise OutputExistsError(
+            "The output exists already.", where=str(path), remedy="Name another file."
+        )
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = "".join(f"{symbol}\n" for symbol in vocabulary.symbols)
+        temporary.write_bytes(text.encode("utf-8"))
+        flush_to_disk(temporary)
+        temporary.rename(path)
+        flush_to_disk(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def _vocabulary(root: Any) -> Python2Vocabulary:
+    if not isinstance(root, InertObject) or root.kind not in (*_CORPUS, *_VOCABULARY):
+        raise ValueError("it holds neither a Corpus nor a Vocab")
+    corpus = _attributes(root)
+    is_corpus = root.kind in _CORPUS
+    vocabulary = _attributes(corpus.get("vocab")) if is_corpus else corpus
+    symbols = _symbols(vocabulary.get("idx2sym"))
+    _check_ids(vocabulary.get("sym2idx"), len(symbols))
+    dataset = corpus.get("dataset") if is_corpus else None
+    return Python2Vocabulary(
+        symbols=symbols,
+        cutoffs=_cutoffs(corpus.get("cutoffs"), len(symbols)) if is_corpus else (),
+        dataset=None if dataset is None else _decoded([dataset])[0],
+    )
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    if not isinstance(value, InertObject) or not isinstance(value.state, dict):
+        raise ValueError("its vocabulary is not an object with attributes")
+    attributes = {}
+    for name, attribute in value.state.items():
+        attributes[name.decode("latin-1") if isinstance(name, bytes) else name] = attribute
+    return attributes
+
+
+def _symbols(idx2sym: Any) -> tuple[str, ...]:
+    if not isinstance(idx2sym, list) or not idx2sym:
+        raise ValueError("its vocabulary has no list `idx2sym` of symbols")
+    symbols = _decoded(idx2sym)
+    if len(set(symbols)) != len(symbols):
+        raise ValueError("two ids have the same symbol")
+    return tuple(symbols)
+
+
+def _decoded(values: list[Any]) -> list[str]:
+    """Text of Python 2 is bytes: UTF-8 if all of it is valid, else Latin-1."""
+    if not all(isinstance(value, str | bytes) for value in values):
+        raise ValueError("a symbol is not a text")
+    for encoding in ("utf-8", "latin-1"):
+        try:
+            texts = [
+                value.decode(encoding) if isinstance(value, bytes) else value for value in values
+            ]
+            for text in texts:
+                text.encode("utf-8")  # fails for half a surrogate pair
+        except UnicodeDecodeError:
+            continue
+        return texts
+    raise AssertionError("every byte is a character of Latin-1")
+
+
+def _check_ids(sym2idx: Any, num_symbols: int) -> None:
+    if sym2idx is None:
+        return
+    ids = list(sym2idx.values()) if isinstance(sym2idx, dict) else []
+    if not all(type(each) is int for each in ids) or sorted(ids) != list(range(num_symbols)):
+        raise ValueError("`sym2idx` and `idx2sym` do not agree")
+
+
+def _cutoffs(values: Any, num_symbols: int) -> tuple[int, ...]:
+    """The official list begins with 0 and ends with the vocabulary's size."""
+    if not values:
+        return ()
+    if not isinstance(values, list) or not all(type(each) is int for each in values):
+        raise ValueError("its cutoffs are not a list of numbers")
+    if values[0] != 0 or values[-1] != num_symbols or sorted(set(values)) != values:
+        raise ValueError("its cutoffs do not ascend from 0 to the number of symbols")
+    return tuple(values[1:-1])

@@ -1,0 +1,172 @@
+"""Reads and writes files of named tensors, none of which can carry code."""
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
+
+_STATE_DICT = "state_dict/"
+_CONFIG = "config"
+_TORCH_SUFFIXES = (".bin", ".pt", ".pth")
+_SUFFIXES = (".safetensors", ".npz", *_TORCH_SUFFIXES)
+# Names under which a training checkpoint keeps its state dict.
+_NESTED = ("model_state", "state_dict")
+
+
+def find_tensor_file(source: str | Path) -> Path:
+    """The file of tensors that is meant.
+
+    Args:
+        source: path of a file, or of a folder with one such file; among
+            several, safetensors come before npz and those before torch files.
+
+    Returns:
+        Path of the file.
+
+    Raises:
+        InputMissingError: If there is none.
+        MismatchError: If there are several of one kind.
+    """
+    source = Path(source)
+    if source.is_file():
+        return source
+    if not source.is_dir():
+        raise InputMissingError(
+            "There is no such file or folder.", where=str(source), remedy="Check the path."
+        )
+    for suffix in _SUFFIXES:
+        found = sorted(source.glob(f"*{suffix}"))
+        if len(found) > 1:
+            raise MismatchError(
+                f"There are {len(found)} files that end in {suffix}.",
+                where=str(source),
+                remedy="Give the path of one of them; a model in several parts is not supported.",
+            )
+        if found:
+            return found[0]
+    raise InputMissingError(
+        "There are no tensors in this folder.",
+        where=str(source),
+        remedy=f"A file of tensors ends in {', '.join(_SUFFIXES)}.",
+    )
+
+
+def read_tensors(path: Path) -> tuple[dict[str, np.ndarray], str | None]:
+    """Reads all tensors of a file.
+
+    Args:
+        path: path of a `.safetensors` file, of a `.npz` file of a state dict,
+            or of a torch file of a state dict. In a `.npz` file the names may
+            begin with `state_dict/`, and `config` may be a JSON text.
+
+    Returns:
+        Tuple of a dict of name to array, and the JSON text or `None`.
+
+    Raises:
+        DataDamagedError: If the file cannot be read, or not without running
+            code that is in it.
+        InputMissingError: If a package is needed that is not installed.
+    """
+    if path.suffix == ".safetensors":
+        return _read_safetensors(path), None
+    if path.suffix == ".npz":
+        return _read_npz(path)
+    if path.suffix in _TORCH_SUFFIXES:
+        return _read_torch(path), None
+    raise DataDamagedError(
+        "The file is of no known kind.",
+        where=str(path),
+        remedy=f"A file of tensors ends in {', '.join(_SUFFIXES)}.",
+    )
+
+
+def write_safetensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
+    """Writes tensors for PyTorch to read.
+
+    Args:
+        path: path of the file.
+        tensors: dict of name to array.
+
+    Raises:
+        InputMissingError: If the package safetensors is not installed.
+    """
+    _safetensors(str(path)).numpy.save_file(tensors, str(path), metadata={"format": "pt"})
+
+
+def _safetensors(where: str) -> Any:
+    try:
+        import safetensors
+        import safetensors.numpy
+    except ImportError as error:
+        raise InputMissingError(
+            "The package safetensors is not installed.",
+            where=where,
+            remedy='Install it: pip install "txl-tf[convert]".',
+        ) from error
+    return safetensors
+
+
+def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
+    safetensors = _safetensors(str(path))
+    try:
+        with safetensors.safe_open(str(path), framework="numpy") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (safetensors.SafetensorError, OSError, TypeError, ValueError) as error:
+        raise _damaged(path, error) from error
+
+
+def _read_npz(path: Path) -> tuple[dict[str, np.ndarray], str | None]:
+    try:
+        # NumPy does not close a file that it cannot read, unless it is given open.
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            prefix = _STATE_DICT if any(n.startswith(_STATE_DICT) for n in file.files) else ""
+            tensors = {
+                name.removeprefix(prefix): file[name]
+                for name in file.files
+                if name.startswith(prefix) and name != _CONFIG
+            }
+            config = str(file[_CONFIG]) if _CONFIG in file.files else None
+    except (OSError, EOFError, TypeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        raise _damaged(path, error) from error
+    return tensors, config
+
+
+def _read_torch(path: Path) -> dict[str, np.ndarray]:
+    try:
+        import torch
+    except ImportError as error:
+        raise InputMissingError(
+            "The package torch, which reads this file, is not installed.",
+            where=str(path),
+            remedy="Install torch, or convert the file to safetensors where it is.",
+        ) from error
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        for key in _NESTED:
+            if isinstance(content, dict) and isinstance(content.get(key), dict):
+                content = content[key]
+        return {name: _to_numpy(tensor) for name, tensor in content.items()}
+    except Exception as error:  # torch raises errors of every kind for a file that is not its own
+        raise DataDamagedError(
+            f"The file is not a state dict that loads without running code: {type(error).__name__}",
+            where=str(path),
+            remedy="Save it anew in its own environment: torch.save(model.state_dict(), FILE).",
+        ) from error
+
+
+def _to_numpy(tensor: Any) -> np.ndarray:
+    tensor = tensor.detach()
+    return (tensor.float() if tensor.is_floating_point() else tensor).numpy()
+
+
+def _damaged(path: Path, error: Exception) -> DataDamagedError:
+    reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+    return DataDamagedError(
+        f"The tensors cannot be read: {reason}",
+        where=str(path),
+        remedy="Restore the file from a copy.",
+    )
