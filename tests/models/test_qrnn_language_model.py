@@ -5,10 +5,9 @@ import math
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from keras import ops
 
-from tests.layer_checks import check_config, needs_tensorflow, randomize_weights
+from tests.layer_checks import check_config, needs_tensorflow, randomize_weights, tf
 from tests.reference import max_difference
 from txl_tf.config.recurrent_config import RecurrentConfig
 from txl_tf.models.qrnn_language_model import QRNNLanguageModel

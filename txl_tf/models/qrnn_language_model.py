@@ -1,23 +1,17 @@
 """A QRNN as a language model: a baseline that carries its state along.
 
 Shape letters used in this module:
-  B rows, T segment length, D hidden width, E embedding width, V vocabulary,
-  L layers.
+  B rows, T segment length, E embedding width, V vocabulary, L layers.
 """
 
 import keras
 
-from txl_tf import functional
-from txl_tf.config.recurrent_config import RecurrentConfig
 from txl_tf.layers.quasi_recurrent import QuasiRecurrent
-from txl_tf.layers.seeded_dropout import SeededDropout
-from txl_tf.layers.tied_softmax import TiedSoftmax
-from txl_tf.layers.token_embedding import TokenEmbedding
-from txl_tf.models.recurrent_memory import RecurrentMemory
+from txl_tf.models.recurrent_language_model import RecurrentLanguageModel
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
-class QRNNLanguageModel(keras.Model):
+class QRNNLanguageModel(RecurrentLanguageModel):
     """Stacked QRNN layers that carry their states from segment to segment.
 
     What a layer carries is its last input, for the convolution, and its cell
@@ -50,118 +44,20 @@ class QRNNLanguageModel(keras.Model):
      - [Merity et al., 2018](https://arxiv.org/abs/1803.08240)
     """
 
-    def __init__(self, config, **kwargs):
-        # Autocasting would round the states that are handed in.
-        super().__init__(autocast=False, **kwargs)
-        if isinstance(config, dict):
-            config = RecurrentConfig.from_dict(config)
-        self.config = config
-        common = {"dtype": self.dtype_policy}
-        self.embedding = TokenEmbedding(
-            config.vocabulary_size,
-            config.table_dim,
-            embeddings_initializer=self._initializer(),
-            name="embedding",
-            **common,
-        )
-        self.recurrent_layers = [
-            self._recurrent_layer(width, name=f"qrnn_{index}")
-            for index, width in enumerate(config.layer_dims)
-        ]
-        self.embedding_dropout = SeededDropout(config.dropout, name="embedding_dropout", **common)
-        self.layer_dropouts = [
-            SeededDropout(config.dropout, name=f"dropout_{index}", **common)
-            for index in range(config.num_layers)
-        ]
-        self.softmax = TiedSoftmax(config.vocabulary_size, name="softmax", **common)
-        self._build_layers()
-
-    def _initializer(self):
-        return keras.initializers.RandomNormal(stddev=self.config.initializer_stddev)
-
-    def _recurrent_layer(self, width, name):
+    def create_layer(self, width, index):
         return QuasiRecurrent(
             width,
             return_state=True,
             kernel_initializer=self._initializer(),
-            name=name,
+            name=f"qrnn_{index}",
             dtype=self.dtype_policy,
         )
 
-    def _build_layers(self):
-        self.embedding.build((None, None))
-        width = self.config.table_dim
-        for layer, next_width in zip(self.recurrent_layers, self.config.layer_dims, strict=True):
-            layer.build((None, None, width))
-            width = next_width
-        self.softmax.build((None, None, width))
-        self.built = True
+    def run_layer(self, layer, hidden, state):
+        last_input, cell = state
+        hidden, last_input, cell = layer(hidden, previous_input=last_input, cell_state=cell)
+        return hidden, (last_input, cell)
 
-    def call(self, token_ids, memory, dropout_seed=None, training=False):
-        def drop(layer, tensor, site):
-            return layer(tensor, seed=functional.fold_seed(dropout_seed, site), training=training)
-
-        hidden = drop(self.embedding_dropout, self.embedding(token_ids), 0)  # [B, T, E]
-        next_states = []
-        states = memory.by_layer(self.config.num_layers)
-        steps = zip(self.recurrent_layers, self.layer_dropouts, states, strict=True)
-        for site, (layer, dropout, (last_input, cell)) in enumerate(steps, start=1):
-            hidden, last_input, cell = layer(hidden, previous_input=last_input, cell_state=cell)
-            next_states.append((last_input, cell))
-            hidden = drop(dropout, hidden, site)  # [B, T, D], in the end [B, T, E]
-        return hidden, RecurrentMemory.of_layers(next_states)
-
-    def initial_memory(self, batch_size):
-        """Memory of rows that have read nothing yet.
-
-        Args:
-            batch_size: int. Number of rows `B`.
-
-        Returns:
-            A `RecurrentMemory` of zeros.
-        """
+    def state_widths(self):
         layer_dims = self.config.layer_dims
-        input_dims = (self.config.table_dim, *layer_dims[:-1])
-        widths = tuple(zip(input_dims, layer_dims, strict=True))
-        dtype = "float64" if self.compute_dtype == "float64" else "float32"
-        return RecurrentMemory.empty(widths=widths, batch_size=batch_size, dtype=dtype)
-
-    def score(self, token_ids, target_ids, memory, dropout_seed=None, training=False):
-        """Scores targets: how surprised the model is by each.
-
-        Args:
-            token_ids: int tensor `(B, T)`.
-            target_ids: int tensor `(B, T)`; position `t` is the token after
-                `token_ids[:, t]`.
-            memory: `RecurrentMemory` of the segments before.
-            dropout_seed: optional int32 tensor `(2,)`.
-            training: bool. Whether dropout is active.
-
-        Returns:
-            Tuple of the negative log-likelihood in nats, float32 `(B, T)`, and
-            the next `RecurrentMemory`.
-        """
-        hidden, memory = self(token_ids, memory, dropout_seed=dropout_seed, training=training)
-        nll = self.softmax.negative_log_likelihood(hidden, target_ids, self.embedding.table)
-        return nll, memory
-
-    def log_probs(self, token_ids, memory):
-        """Log-probabilities of every token of the vocabulary coming next.
-
-        Args:
-            token_ids: int tensor `(B, T)`.
-            memory: `RecurrentMemory` of the segments before.
-
-        Returns:
-            Tuple of a float32 tensor `(B, T, V)` and the next
-            `RecurrentMemory`.
-        """
-        hidden, memory = self(token_ids, memory)
-        return self.softmax.log_probs(hidden, self.embedding.table), memory
-
-    def get_config(self):
-        return {**super().get_config(), "config": self.config.to_dict()}
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        return cls(**config)
+        return tuple(zip((self.config.table_dim, *layer_dims[:-1]), layer_dims, strict=True))

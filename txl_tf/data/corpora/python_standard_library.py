@@ -34,7 +34,9 @@ def python_standard_library_splits(folder: str | None = None) -> dict[str, Itera
             running Python.
 
     Returns:
-        Dict of split name to documents, in the order of their relative paths.
+        Dict of split name to documents, in the order of that SHA-256: files of
+        one folder resemble each other, and each stretch of the text should
+        have something of everything.
 
     Raises:
         InputMissingError: If no Python files are found.
@@ -84,12 +86,15 @@ def _relative_paths(folder: str) -> list[str]:
             path = os.path.join(parent, name)
             if name.endswith(".py") and os.path.isfile(path) and os.path.getsize(path):
                 found.append(os.path.relpath(path, folder).replace(os.sep, "/"))
-    return sorted(found)
+    return sorted(found, key=_digest)
+
+
+def _digest(relative_path: str) -> bytes:
+    return hashlib.sha256(relative_path.encode()).digest()
 
 
 def _split_of(relative_path: str) -> str:
-    digest = hashlib.sha256(relative_path.encode()).digest()
-    place = int.from_bytes(digest[:4], "big") / 2**32
+    place = int.from_bytes(_digest(relative_path)[:4], "big") / 2**32
     if place < _VALID_FROM:
         return "train"
     return "valid" if place < _TEST_FROM else "test"
