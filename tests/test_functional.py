@@ -3,11 +3,10 @@ import math
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from keras import ops
 
 from tests import reference
-from tests.layer_checks import needs_tensorflow
+from tests.layer_checks import needs_tensorflow, tf
 from txl_tf import functional
 
 LENGTHS = [(1, 1), (1, 2), (2, 2), (1, 6), (2, 3), (3, 3), (4, 9), (5, 6), (7, 7), (8, 16)]

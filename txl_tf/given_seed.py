@@ -1,6 +1,7 @@
 """A seed that is handed in, for Keras' random functions."""
 
 import keras
+from keras import ops
 
 
 class GivenSeed(keras.random.SeedGenerator):
@@ -15,7 +16,8 @@ class GivenSeed(keras.random.SeedGenerator):
 
     def __init__(self, seed):
         # The base class would create a variable for its state.
-        self._given = seed
+        # Keys of JAX are unsigned; the other backends take signed numbers as they are.
+        self._given = ops.cast(seed, "uint32") if keras.backend.backend() == "jax" else seed
 
     def next(self, ordered=True):
         """Returns the seed, the same one every time."""

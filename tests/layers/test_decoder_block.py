@@ -1,11 +1,10 @@
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from keras import ops
 
 from tests import reference
-from tests.layer_checks import check_config, check_layer, needs_tensorflow, randomize_weights
+from tests.layer_checks import check_config, check_layer, needs_tensorflow, randomize_weights, tf
 from txl_tf import functional
 from txl_tf.layers.decoder_block import DecoderBlock
 

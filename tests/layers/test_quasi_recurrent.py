@@ -3,10 +3,9 @@ import math
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from keras import ops
 
-from tests.layer_checks import check_layer, needs_tensorflow, randomize_weights
+from tests.layer_checks import check_layer, needs_tensorflow, randomize_weights, tf
 from tests.reference import max_difference
 from txl_tf.layers.quasi_recurrent import QuasiRecurrent
 
@@ -159,7 +158,9 @@ def test_an_unknown_segment_length_gives_the_same_outputs_and_gradients(length):
         assert max_difference(one, other) <= 1e-5
 
 
-@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "bfloat16", "float64"])
+@pytest.mark.parametrize(
+    "dtype", ["mixed_bfloat16", "bfloat16", pytest.param("float64", marks=needs_tensorflow)]
+)
 def test_states_are_at_least_float32_and_not_rounded_on_the_way_in(dtype):
     layer = made(dtype=dtype, return_state=True)
     bias = layer.bias.numpy()

@@ -3,7 +3,7 @@ import pytest
 from keras import ops
 
 from tests import reference
-from tests.layer_checks import check_layer, randomize_weights
+from tests.layer_checks import check_layer, needs_tensorflow, randomize_weights
 from txl_tf.layers.tied_softmax import TiedSoftmax
 
 RNG = np.random.default_rng(0)
@@ -68,6 +68,7 @@ def test_bias_of_mixed_precision_is_not_rounded():
         np.testing.assert_array_equal(row, layer.bias.numpy())
 
 
+@needs_tensorflow  # JAX has no float64 unless the whole process asks for it
 def test_double_precision_stays_double():
     logits = made(dtype="float64")(HIDDEN.astype("float64"), TABLE.astype("float64"))
     assert logits.dtype.name == "float64"

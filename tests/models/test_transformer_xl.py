@@ -3,11 +3,10 @@
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from keras import ops
 
 from tests import reference
-from tests.layer_checks import check_config, needs_tensorflow, randomize_weights
+from tests.layer_checks import check_config, needs_tensorflow, randomize_weights, tf
 from txl_tf.config.model_config import ModelConfig
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL

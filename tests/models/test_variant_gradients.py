@@ -18,13 +18,18 @@ from tests.models.variants import (
 )
 from tests.reference import max_difference
 
+slow = pytest.mark.slow
+# The fast suite has every encoding with a memory, of which less is a special case.
+COMBINED = [
+    pytest.param(*combination, marks=() if combination[1] else slow) for combination in COMBINATIONS
+]
 OTHERS = [
-    ("transformer_xl", {"share_attention_biases": True, "pre_norm": True}),
-    ("shaw", {"same_length": True, "same_length_keys": "memory"}),
-    ("transformer_xl", {"embedding_dim": 4}),
-    ("transformer_xl", ADAPTIVE),
     ("learned", {**ADAPTIVE, "tie_weights": False, "share_tail_projections": True}),
-    ("sinusoidal", {"embedding_dim": 6, "cutoffs": (4, 7)}),
+    pytest.param("transformer_xl", ADAPTIVE, marks=slow),
+    pytest.param("transformer_xl", {"share_attention_biases": True, "pre_norm": True}, marks=slow),
+    pytest.param("shaw", {"same_length": True, "same_length_keys": "memory"}, marks=slow),
+    pytest.param("transformer_xl", {"embedding_dim": 4}, marks=slow),
+    pytest.param("sinusoidal", {"embedding_dim": 6, "cutoffs": (4, 7)}, marks=slow),
 ]
 pytestmark = needs_tensorflow
 
@@ -87,7 +92,7 @@ def assert_all_agree(model):
     assert_gradients_match_finite_differences(step, compiled_gradients)
 
 
-@pytest.mark.parametrize(("position_encoding", "recurrence", "pre_norm"), COMBINATIONS)
+@pytest.mark.parametrize(("position_encoding", "recurrence", "pre_norm"), COMBINED)
 def test_gradients_of_every_combination(position_encoding, recurrence, pre_norm):
     options = {"recurrence": recurrence, "pre_norm": pre_norm}
     assert_all_agree(made(position_encoding, dtype="float64", **options))
@@ -98,6 +103,7 @@ def test_gradients_of_other_options(position_encoding, changes):
     assert_all_agree(made(position_encoding, dtype="float64", **changes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("position_encoding", ["transformer_xl", "sinusoidal"])
 def test_gradients_under_dropout(position_encoding):
     """Masks of one seed are constants of the loss, so that differences are defined."""

@@ -68,7 +68,8 @@ class DecoderBlock(keras.layers.Layer):
         position_encoding: optional float tensor `(K, D)`; row `j` encodes the
             distance `K - 1 - j`. Sinusoids by default.
         memory: optional float tensor `(B, M, D)`: this block's inputs for the
-            `M` tokens before. Not for a stateful block.
+            `M` tokens before. No gradient flows into it. Not for a stateful
+            block.
         attention_mask: optional boolean tensor that broadcasts to `(B, N, T, K)`, True
             where attention is allowed. Causal by default, and without the
             unfilled part of a block's own memory.
@@ -278,6 +279,10 @@ class DecoderBlock(keras.layers.Layer):
         )
 
     def _transform(self, inputs, memory, attention_mask, seed, training, **position):
+        if memory is not None:
+            # Here and not in the attention: what is learned of its positions and by
+            # its normalisation needs the gradient that the memory must not have.
+            memory = ops.stop_gradient(memory)
         if self.position_encoding == "learned":
             inputs, memory = self._add_positions(inputs, memory)
         query_inputs = inputs
@@ -337,8 +342,8 @@ class DecoderBlock(keras.layers.Layer):
                 "Only a built block with `stateful=True` has a memory to reset. "
                 f"Received: stateful={self.stateful}, built={self.built}"
             )
-        self.memory.assign(ops.zeros_like(self.memory))
-        self.valid_length.assign(ops.zeros_like(self.valid_length))
+        self.memory.assign(ops.zeros(self.memory.shape, dtype=self.memory.dtype))
+        self.valid_length.assign(ops.zeros(self.valid_length.shape, dtype=self.valid_length.dtype))
 
     def compute_output_shape(self, inputs_shape, *args, **kwargs):
         return inputs_shape

@@ -32,7 +32,8 @@ class MemoryAttention(keras.layers.Layer):
     Call arguments:
         inputs: float tensor `(B, T, D)`. The current segment.
         memory: optional float tensor `(B, M, D)`. The inputs of this layer for
-            the `M` tokens before the segment. No gradient flows into it.
+            the `M` tokens before the segment, made a constant by the caller,
+            who may learn what it adds to it.
         attention_mask: boolean tensor that broadcasts to `(B, N, T, K)`; True
             where attention is allowed.
         dropout_seed: optional int32 tensor `(2,)`.
@@ -127,7 +128,7 @@ class MemoryAttention(keras.layers.Layer):
     def _attend(self, inputs, memory, attention_mask, position):
         context = inputs
         if memory is not None and memory.shape[1] != 0:
-            memory = ops.stop_gradient(ops.cast(memory, inputs.dtype))
+            memory = ops.cast(memory, inputs.dtype)
             context = ops.concatenate([memory, inputs], axis=1)  # [B, K, D]
         query = self._split_heads(self.query(inputs))  # [B, T, N, H]
         key = self._split_heads(self.key(context))  # [B, K, N, H]

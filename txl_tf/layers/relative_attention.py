@@ -40,7 +40,8 @@ class RelativeAttention(MemoryAttention):
         position_encoding: float tensor `(K, D)`; row `j` encodes the distance
             `K - 1 - j`.
         memory: optional float tensor `(B, M, D)`. The inputs of this layer for
-            the `M` tokens before the segment. No gradient flows into it.
+            the `M` tokens before the segment, made a constant by the caller,
+            who may learn what it adds to it.
         attention_mask: boolean tensor that broadcasts to `(B, N, T, K)`; True
             where attention is allowed.
         content_bias: float tensor `(N, H)`, without `own_biases`.

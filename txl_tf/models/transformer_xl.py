@@ -58,8 +58,9 @@ class TransformerXL(keras.Model):
      - [Dai et al., 2019](https://arxiv.org/abs/1901.02860)
     """
 
-    def __init__(self, config, **kwargs):
-        super().__init__(**kwargs)
+    def __init__(self, config, name="transformer_xl", **kwargs):
+        # A name of its own for every model would make the paths of weights differ.
+        super().__init__(name=name, **kwargs)
         if isinstance(config, dict):
             config = ModelConfig.from_dict(config)
         self.config = config
