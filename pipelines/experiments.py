@@ -7,11 +7,34 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pipelines.configs.enwik8 import enwik8_18_layers, enwik8_base, enwik8_large
+from pipelines.configs.lm1b import lm1b_base, lm1b_large
+from pipelines.configs.nvidia_wikitext103 import (
+    nvidia_wikitext103_base,
+    nvidia_wikitext103_large,
+)
+from pipelines.configs.penn_treebank import penn_treebank
 from pipelines.configs.quickstart import quickstart
+from pipelines.configs.text8 import text8_base, text8_large
+from pipelines.configs.wikitext103 import wikitext103_base, wikitext103_large
 from txl_tf.config.experiment_config import ExperimentConfig
 from txl_tf.errors import InputMissingError, UsageError
 
-NAMED_EXPERIMENTS: dict[str, Callable[[], ExperimentConfig]] = {"quickstart": quickstart}
+NAMED_EXPERIMENTS: dict[str, Callable[[], ExperimentConfig]] = {
+    "quickstart": quickstart,
+    "enwik8_18_layers": enwik8_18_layers,
+    "enwik8_base": enwik8_base,
+    "enwik8_large": enwik8_large,
+    "lm1b_base": lm1b_base,
+    "lm1b_large": lm1b_large,
+    "nvidia_wikitext103_base": nvidia_wikitext103_base,
+    "nvidia_wikitext103_large": nvidia_wikitext103_large,
+    "penn_treebank": penn_treebank,
+    "text8_base": text8_base,
+    "text8_large": text8_large,
+    "wikitext103_base": wikitext103_base,
+    "wikitext103_large": wikitext103_large,
+}
 
 
 def add_override_argument(parser: argparse.ArgumentParser) -> None:

@@ -58,6 +58,7 @@ def run(arguments: argparse.Namespace) -> None:
     import tensorflow as tf
 
     from pipelines.train import train
+    from pipelines.trained_model import build_model
     from txl_tf.data.prepared_dataset import PreparedDataset
     from txl_tf.training.tensorboard_writer import TensorBoardWriter
 
@@ -72,24 +73,25 @@ def run(arguments: argparse.Namespace) -> None:
     _say("2/6 train")
     trainer, valid = train(experiment, str(folder / "data"), workdir, tf.distribute.get_strategy())
     dataset = PreparedDataset.open(str(folder / "data"), verify=False)
+    model = build_model(experiment.model, trainer.inference_weights())
 
     _say("3/6 evaluate")
-    results = _evaluate(experiment, trainer.model, dataset, trainer.step, valid)
+    results = _evaluate(experiment, model, dataset, trainer.step, valid)
     board = TensorBoardWriter(workdir.tensorboard, bytes_per_token=1.0)
     for result in results:
         board.write_evaluation(result)
 
     _say("4/6 generate")
-    sample = _sample(trainer.model)
+    sample = _sample(model)
     board.write_sample(trainer.step, sample)
 
     _say("5/6 export")
     exported = folder / "export" / str(trainer.step)
     if not exported.exists():
-        _export(experiment, workdir, trainer.model, trainer.step, results, exported)
+        _export(experiment, workdir, model, trainer.step, results, exported)
 
     _say("6/6 load the SavedModel and score with it")
-    difference = check_export(exported, trainer.model, dataset)
+    difference = check_export(exported, model, dataset)
 
     _say("")
     for result in results:

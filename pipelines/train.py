@@ -141,7 +141,7 @@ def train(
                     report.step, experiment.training.evaluate_every_steps, is_last
                 ):
                     evaluator = evaluator or create_evaluator(experiment)
-                    evaluator.load_weights_of(trainer.model)
+                    evaluator.load_arrays(trainer.inference_weights())
                     result = evaluate_split(evaluator, dataset, "valid", report.step)
                     board.write_evaluation(result)
                     progress.say(result.describe())

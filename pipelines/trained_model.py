@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 def read_weights(workdir: Workdir, step: int | None) -> tuple[int, dict[str, np.ndarray]]:
     """Reads the weights of a checkpoint after verifying it.
 
+    Where the run averages its weights, these are the averages.
+
     Args:
         workdir: `Workdir`.
         step: optional int; the newest checkpoint by default.
@@ -35,8 +37,11 @@ def read_weights(workdir: Workdir, step: int | None) -> tuple[int, dict[str, np.
     store = CheckpointStore(workdir.checkpoints, identity(experiment, data))
     step = require_step(store.steps(), step, workdir.checkpoints)
     arrays = store.load(step)
-    prefix = "model/"
-    return step, {
+    return step, _with_prefix(arrays, "model/") | _with_prefix(arrays, "average/")
+
+
+def _with_prefix(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    return {
         name.removeprefix(prefix): array
         for name, array in arrays.items()
         if name.startswith(prefix)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from txl_tf import functional, layers, samplers
+    from txl_tf import convert, functional, layers, samplers
     from txl_tf.config.evaluation_config import EvaluationConfig
     from txl_tf.config.experiment_config import ExperimentConfig
     from txl_tf.config.model_config import ModelConfig
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from txl_tf.export import export_saved_model
     from txl_tf.generation import generate
     from txl_tf.models.memory import Memory
+    from txl_tf.models.presets import preset
+    from txl_tf.models.stateful_transformer_xl import StatefulTransformerXL
     from txl_tf.models.transformer_xl import TransformerXL
 
 _MODULES = {
@@ -27,12 +29,14 @@ _MODULES = {
     "Memory": "txl_tf.models.memory",
     "ModelConfig": "txl_tf.config.model_config",
     "OptimizerConfig": "txl_tf.config.optimizer_config",
+    "StatefulTransformerXL": "txl_tf.models.stateful_transformer_xl",
     "TrainingConfig": "txl_tf.config.training_config",
     "TransformerXL": "txl_tf.models.transformer_xl",
     "export_saved_model": "txl_tf.export",
     "generate": "txl_tf.generation",
+    "preset": "txl_tf.models.presets",
 }
-_SUBPACKAGES = ("functional", "layers", "samplers")
+_SUBPACKAGES = ("convert", "functional", "layers", "samplers")
 
 __all__ = [
     "EvaluationConfig",
@@ -40,12 +44,15 @@ __all__ = [
     "Memory",
     "ModelConfig",
     "OptimizerConfig",
+    "StatefulTransformerXL",
     "TrainingConfig",
     "TransformerXL",
+    "convert",
     "export_saved_model",
     "functional",
     "generate",
     "layers",
+    "preset",
     "samplers",
 ]
 

@@ -34,6 +34,14 @@ class TrainingConfig(FrozenConfig):
     """Keras dtype policy of the model."""
     jit_compile: bool = True
     """Whether a run on a single CPU or GPU compiles the step with XLA."""
+    loss_positions: Literal["all", "last_half"] = "all"
+    """Positions of a segment that are trained on; of an odd number the larger half."""
+    intermediate_losses: bool = False
+    """Whether in the first half of the run all blocks predict, see `AuxiliaryLosses`."""
+    num_targets: Literal[1, 2] = 1
+    """Tokens that each position predicts in training; the second with half the weight."""
+    average_weights_from_step: int | None = None
+    """First step of which the weights are averaged, see `WeightAverage`; None: no average."""
 
     def validate(self) -> None:
         for name in (
@@ -51,6 +59,12 @@ class TrainingConfig(FrozenConfig):
             raise ValueError(
                 "`evaluate_every_steps` must be positive, or None. Received: "
                 f"evaluate_every_steps={self.evaluate_every_steps}"
+            )
+        start = self.average_weights_from_step
+        if start is not None and not 0 < start <= self.num_steps:
+            raise ValueError(
+                "`average_weights_from_step` must be between 1 and `num_steps`, or None. Received: "
+                f"average_weights_from_step={start}, num_steps={self.num_steps}"
             )
         if not 0 <= self.seed < 2**31:
             raise ValueError(f"`seed` must be in [0, 2**31). Received: seed={self.seed}")

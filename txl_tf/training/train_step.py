@@ -1,56 +1,61 @@
 """What one replica does in one training step."""
 
+from collections.abc import Sequence
+
 import keras
 import tensorflow as tf
 
 from txl_tf.distribution.replica_state import ReplicaState
 from txl_tf.models.memory import Memory
-from txl_tf.models.transformer_xl import TransformerXL
+from txl_tf.training.training_objective import TrainingObjective
+from txl_tf.training.weight_average import WeightAverage
 
 
 class TrainStep:
     """Scores a batch, sums the gradients of all replicas, clips and applies.
 
-    The loss is the sum of this replica's token losses over the number of
-    tokens of all replicas, so the sum of the replicas' gradients is the
-    gradient of the mean loss of the global batch, whatever each replica's
-    share is. Clipping comes after that sum: clipping each replica alone would
+    The objective of a replica is the sum of its token losses over the number
+    of tokens of all replicas, so the sum of the replicas' gradients is the
+    gradient of the mean over the global batch, whatever each replica's share
+    is. Clipping comes after that sum: clipping each replica alone would
     make the limit depend on the number of replicas.
 
     Args:
-        model: `TransformerXL`.
-        optimizer: Keras optimizer from `create_optimizer`, built with the
-            model's trainable variables.
+        objective: `TrainingObjective`.
+        optimizer: Keras optimizer from `create_optimizer`, built with
+            `variables`.
+        variables: all trainable variables of the run.
         replica_memory: `ReplicaState` of the rows of each replica, with the
             names that `memory_specs` returns.
-        global_batch_size: int. Rows of all replicas together.
         clip_norm: float. Largest global norm of the gradients.
         seed: int. Seed of the dropout masks.
         loss_mean: `keras.metrics.Mean` of nats per token.
         gradient_norm_mean: `keras.metrics.Mean` of the norm before clipping.
+        weight_average: optional `WeightAverage`, which is kept up to date.
     """
 
     def __init__(
         self,
         *,
-        model: TransformerXL,
+        objective: TrainingObjective,
         optimizer: keras.optimizers.Optimizer,
+        variables: Sequence[keras.Variable],
         replica_memory: ReplicaState,
-        global_batch_size: int,
         clip_norm: float,
         seed: int,
         loss_mean: keras.metrics.Mean,
         gradient_norm_mean: keras.metrics.Mean,
+        weight_average: WeightAverage | None = None,
     ) -> None:
-        self._model = model
+        self._objective = objective
         self._optimizer = optimizer
+        self._variables = list(variables)
         self._replica_memory = replica_memory
-        self._global_batch_size = global_batch_size
         self._clip_norm = clip_norm
         self._seed = seed
         self._loss_mean = loss_mean
         self._gradient_norm_mean = gradient_norm_mean
-        self._variables = model.trainable_variables
+        self._weight_average = weight_average
 
     def __call__(self, batch: dict[str, tf.Tensor]) -> None:
         """Runs the step; inside `strategy.run` only.
@@ -68,23 +73,18 @@ class TrainStep:
         loss, *gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, [loss, *gradients])
         gradients, norm = tf.clip_by_global_norm(gradients, self._clip_norm)
         self._optimizer.apply(gradients, self._variables)
+        if self._weight_average is not None:
+            self._weight_average.update(self._optimizer.iterations.value)
         self._loss_mean.update_state(loss)
         self._gradient_norm_mean.update_state(norm)
 
     def _gradients(
         self, batch: dict[str, tf.Tensor], memory: Memory, dropout_seed: tf.Tensor
     ) -> tuple[tf.Tensor, list[tf.Tensor], Memory]:
-        num_tokens = self._global_batch_size * batch["token_ids"].shape[1]
+        step = self._optimizer.iterations.value
         with tf.GradientTape() as tape:
-            nll, memory = self._model.score(
-                batch["token_ids"],
-                batch["target_ids"],
-                memory,
-                dropout_seed=dropout_seed,
-                training=True,
-            )
-            loss = tf.reduce_sum(nll) / num_tokens
-        gradients = tape.gradient(loss, [variable.value for variable in self._variables])
+            objective, loss, memory = self._objective(batch, memory, dropout_seed, step)
+        gradients = tape.gradient(objective, [variable.value for variable in self._variables])
         return loss, [tf.convert_to_tensor(gradient) for gradient in gradients], memory
 
     def _dropout_seed(self, context: tf.distribute.ReplicaContext) -> tf.Tensor:

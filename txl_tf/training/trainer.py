@@ -15,6 +15,8 @@ from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.training.loop_report import LoopReport
 from txl_tf.training.optimizers import create_optimizer
 from txl_tf.training.train_step import TrainStep, memory_specs
+from txl_tf.training.training_objective import TrainingObjective
+from txl_tf.training.weight_average import WeightAverage
 
 DatasetFunction = Callable[..., tf.data.Dataset]
 
@@ -61,8 +63,14 @@ class Trainer:
         with strategy.scope():
             self.model = TransformerXL(config.model, dtype=training.dtype_policy)
             self.optimizer = create_optimizer(config.optimizer, training.num_steps)
+            self._objective = TrainingObjective(self.model, config)
             # An optimizer that builds itself inside a traced step fails.
-            self.optimizer.build(self.model.trainable_variables)
+            self.optimizer.build(self._trainable_variables())
+            self._weight_average: WeightAverage | None = None
+            if training.average_weights_from_step is not None:
+                self._weight_average = WeightAverage(
+                    self.model.trainable_variables, training.average_weights_from_step
+                )
             self._loss_mean = keras.metrics.Mean(name="nats_per_token")
             self._gradient_norm_mean = keras.metrics.Mean(name="gradient_norm")
         self.replica_memory = ReplicaState(
@@ -100,11 +108,24 @@ class Trainer:
 
         Returns:
             Dict of name to array: weights, optimizer variables (the step is
-            one of them) and the memory of all rows.
+            one of them), the memory of all rows, and where the run has them
+            the weights of auxiliary losses and the averages of the weights.
         """
         arrays = {name: variable.numpy() for name, variable in self._variables().items()}
         memory = self.replica_memory.to_global()
         return arrays | {f"memory/{name}": array for name, array in memory.items()}
+
+    def inference_weights(self) -> dict[str, np.ndarray]:
+        """The weights to evaluate, generate and export with.
+
+        Returns:
+            Dict of variable path to array: averages where the run keeps them,
+            see `TrainingConfig.average_weights_from_step`, else the weights.
+        """
+        weights = {variable.path: variable for variable in self.model.weights}
+        if self._weight_average is not None:
+            weights |= self._weight_average.variables
+        return {path: variable.numpy() for path, variable in weights.items()}
 
     def load_state(self, arrays: dict[str, np.ndarray]) -> None:
         """Takes up what `state` returned, under any number of replicas.
@@ -131,16 +152,27 @@ class Trainer:
                     f"The state `{name}` must have the shape {tuple(variable.shape)}. "
                     f"Received: shape={arrays[name].shape}"
                 )
-        for name, variable in variables.items():
-            variable.assign(arrays[name])
+        # First, because it checks the shapes of the memory before it changes anything.
         self.replica_memory.from_global(
             {name: arrays[f"memory/{name}"] for name in self.replica_memory.names}
         )
+        for name, variable in variables.items():
+            variable.assign(arrays[name])
 
     def _variables(self) -> dict[str, keras.Variable]:
         named = [(f"model/{variable.path}", variable) for variable in self.model.weights]
+        named += [
+            (f"auxiliary/{variable.path}", variable)
+            for variable in self._objective.auxiliary_variables
+        ]
         named += [(f"optimizer/{variable.path}", variable) for variable in self.optimizer.variables]
+        if self._weight_average is not None:
+            averages = self._weight_average.variables
+            named += [(f"average/{path}", variable) for path, variable in averages.items()]
         return dict(named)
+
+    def _trainable_variables(self) -> list[keras.Variable]:
+        return [*self.model.trainable_variables, *self._objective.auxiliary_variables]
 
     def _next_stop(self) -> int:
         training = self.config.training
@@ -168,14 +200,15 @@ class Trainer:
     def _host_loop(self) -> Callable[..., None]:
         with self.strategy.scope():
             step = TrainStep(
-                model=self.model,
+                objective=self._objective,
                 optimizer=self.optimizer,
+                variables=self._trainable_variables(),
                 replica_memory=self.replica_memory,
-                global_batch_size=self.config.training.global_batch_size,
                 clip_norm=self.config.optimizer.clip_norm,
                 seed=self.config.training.seed,
                 loss_mean=self._loss_mean,
                 gradient_norm_mean=self._gradient_norm_mean,
+                weight_average=self._weight_average,
             )
         # TPUStrategy compiles by itself; with several replicas on GPUs or CPUs
         # the all-reduce cannot be compiled.

@@ -1,0 +1,150 @@
+"""The published models: their sizes, and a count of parameters that needs no model."""
+
+import itertools
+import subprocess
+import sys
+
+import keras
+import pytest
+
+import txl_tf
+from txl_tf.config.model_config import ModelConfig
+from txl_tf.models.parameter_count import num_parameters
+from txl_tf.models.presets import PRESETS, preset
+from txl_tf.models.transformer_xl import TransformerXL
+
+PARAMETERS = {
+    "enwik8_18_layers": 87_965_708,
+    "enwik8_base": 41_055_436,
+    "enwik8_large": 277_231_820,
+    "lm1b_base": 355_749_729,
+    "lm1b_large": 838_078_041,
+    "nvidia_wikitext103_base": 191_950_298,
+    "nvidia_wikitext103_large": 285_167_482,
+    "penn_treebank": 24_216_800,
+    "text8_base": 40_964_635,
+    "text8_large": 277_050_395,
+    "wikitext103_base": 151_119_838,
+    "wikitext103_large": 285_205_322,
+}
+# In millions, as others count or state them.
+PUBLISHED = {
+    "enwik8_18_layers": "88",
+    "enwik8_base": "41.06",
+    "enwik8_large": "277.2",
+    "lm1b_base": "355.7",
+    "lm1b_large": "838.1",
+    "nvidia_wikitext103_base": "191.95",
+    "nvidia_wikitext103_large": "285",
+    "penn_treebank": "24",
+    "text8_large": "277.05",
+    "wikitext103_base": "151.1",
+    "wikitext103_large": "285.2",
+}
+SMALL = ModelConfig(
+    vocabulary_size=29,
+    num_layers=2,
+    hidden_dim=8,
+    num_heads=3,
+    head_dim=4,
+    intermediate_dim=10,
+    segment_length=3,
+    memory_length=3,
+)
+
+
+def built_parameters(config):
+    with keras.device("cpu"):
+        return TransformerXL(config).count_params()
+
+
+def test_every_preset_has_a_count_here():
+    assert PARAMETERS.keys() == PRESETS.keys()
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_have_these_parameters(name):
+    assert num_parameters(preset(name)) == PARAMETERS[name]
+
+
+@pytest.mark.parametrize(("name", "millions"), PUBLISHED.items())
+def test_presets_have_as_many_parameters_as_published(name, millions):
+    decimals = len(millions.partition(".")[2])
+    assert f"{num_parameters(preset(name)) / 1e6:.{decimals}f}" == millions
+
+
+def test_an_independent_count_of_the_large_words_model_is_of_shared_biases():
+    # Counted by a user of the official PyTorch code, where all layers share their biases.
+    shared = preset("wikitext103_large").replace(share_attention_biases=True)
+    assert num_parameters(shared) == 285_170_506
+
+
+def test_the_smallest_published_model_is_built_as_counted():
+    assert built_parameters(preset("enwik8_base")) == PARAMETERS["enwik8_base"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"position_encoding": "transformer_xl"},
+        {"position_encoding": "transformer_xl", "share_attention_biases": True},
+        {"position_encoding": "shaw", "num_positions": 5},
+        {"position_encoding": "sinusoidal"},
+        {"position_encoding": "learned", "num_positions": 5},
+        {"pre_norm": True, "num_layers": 3},
+        {"recurrence": False},
+    ],
+    ids=str,
+)
+def test_the_count_is_that_of_the_built_model(changes):
+    config = SMALL.replace(**changes)
+    assert num_parameters(config) == built_parameters(config)
+
+
+@pytest.mark.parametrize("cutoffs", [(), (7,), (5, 12)])
+@pytest.mark.parametrize("embedding_dim", [None, 6, 16])
+def test_the_count_is_that_of_the_built_model_for_every_vocabulary(cutoffs, embedding_dim):
+    checked = 0
+    for factor, share, same_dim, tie in itertools.product([1, 2], *[[False, True]] * 3):
+        config = SMALL.replace(
+            cutoffs=cutoffs,
+            embedding_dim=embedding_dim,
+            division_factor=factor,
+            share_tail_projections=share,
+            project_same_dim=same_dim,
+            tie_weights=tie,
+            num_layers=1,
+        )
+        assert num_parameters(config) == built_parameters(config), config
+        checked += 1
+    assert checked == 16
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match=r"enwik8_base, .*wikitext103_large. Received: enwik9"):
+        preset("enwik9")
+
+
+def test_presets_are_public_and_start_no_tensorflow():
+    assert txl_tf.preset is preset
+    program = (
+        "import sys, txl_tf; print(txl_tf.preset('lm1b_large').num_layers, "
+        "{'tensorflow', 'keras'} & set(sys.modules))"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert finished.stdout.strip() == "24 set()", finished.stderr
+
+
+def test_attention_biases_are_shared_where_the_official_code_shares_them():
+    shared = {name for name in PRESETS if preset(name).share_attention_biases}
+    assert shared == {
+        "enwik8_18_layers",
+        "enwik8_base",
+        "enwik8_large",
+        "nvidia_wikitext103_base",
+        "nvidia_wikitext103_large",
+        "text8_base",
+        "text8_large",
+    }

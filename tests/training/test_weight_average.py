@@ -1,0 +1,111 @@
+"""The mean of the weights after each step from some step on."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from tests.toy_batches import ToyBatches, strategy_of, toy_experiment, toy_tokens
+from txl_tf.training.trainer import Trainer
+
+NUM_STEPS = 9
+FIRST_STEP = 4
+
+
+def trainer_of(first_step, num_replicas=1, **training):
+    batches = ToyBatches(toy_tokens(), 4)
+    experiment = toy_experiment(
+        training={
+            "num_steps": NUM_STEPS,
+            "average_weights_from_step": first_step,
+            **training,
+        },
+        optimizer={"learning_rate": 3e-2},
+    )
+    return Trainer(experiment, strategy_of(num_replicas), batches.dataset_function)
+
+
+def weights_of(trainer):
+    return {variable.path: variable.numpy() for variable in trainer.model.weights}
+
+
+def assert_close(averages, expected, tolerance):
+    assert averages.keys() == expected.keys()
+    for path, array in averages.items():
+        np.testing.assert_allclose(array, expected[path], rtol=0, atol=tolerance, err_msg=path)
+
+
+@functools.cache
+def recorded(num_replicas=1, jit_compile=False):
+    """Of a run that averages: its trainer, and losses, weights, averages, states by step."""
+    trainer = trainer_of(FIRST_STEP, num_replicas, jit_compile=jit_compile)
+    steps = [
+        (
+            report.nats_per_token,
+            weights_of(trainer),
+            trainer.inference_weights(),
+            trainer.state(),
+        )
+        for report in trainer.run()
+    ]
+    return trainer, *zip(*steps, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("num_replicas", "jit_compile"), [(1, False), (1, True), (2, False)], ids=str
+)
+def test_it_is_the_mean_of_the_recorded_weights(num_replicas, jit_compile):
+    _, _, weights, averages, _ = recorded(num_replicas, jit_compile)
+    for step in range(1, NUM_STEPS + 1):
+        if step <= FIRST_STEP:
+            assert_close(averages[step - 1], weights[step - 1], 0.0)
+            continue
+        counted = weights[FIRST_STEP - 1 : step]
+        mean = {
+            path: np.mean([np.float64(each[path]) for each in counted], axis=0)
+            for path in weights[0]
+        }
+        assert_close(averages[step - 1], mean, 1e-6)
+    table = "embedding/table"
+    assert np.abs(averages[-1][table] - weights[-1][table]).max() > 1e-2
+
+
+def test_every_replica_has_the_same_average():
+    trainer, *_ = recorded(num_replicas=2)
+    for path, variable in trainer._weight_average.variables.items():
+        first, second = trainer.strategy.experimental_local_results(variable.value)
+        np.testing.assert_array_equal(first.numpy(), second.numpy(), err_msg=path)
+
+
+def test_before_the_first_step_it_is_the_initial_weights():
+    trainer = trainer_of(1)
+    assert_close(trainer.inference_weights(), weights_of(trainer), 0.0)
+
+
+def test_training_goes_on_from_the_weights_and_not_from_the_average():
+    _, losses, weights, _, _ = recorded()
+    plain = trainer_of(None)
+    assert tuple(report.nats_per_token for report in plain.run()) == losses
+    assert_close(weights_of(plain), weights[-1], 0.0)
+    # Without an average, the weights are used and nothing is stored.
+    assert_close(plain.inference_weights(), weights[-1], 0.0)
+    assert not [name for name in plain.state() if name.startswith("average/")]
+
+
+def test_resuming_goes_on_with_the_average():
+    _, _, _, averages, states = recorded()
+    resumed = trainer_of(FIRST_STEP)
+    for step in (2, 5):
+        resumed.load_state(states[step - 1])
+        list(resumed.run())
+        assert_close(resumed.inference_weights(), averages[-1], 0.0)
+    without = {name: array for name, array in states[0].items() if "average/" not in name}
+    with pytest.raises(ValueError, match="average/"):
+        resumed.load_state(without)
+
+
+def test_a_loop_of_several_steps_counts_every_step():
+    _, _, _, averages, _ = recorded()
+    together = trainer_of(FIRST_STEP, steps_per_loop=NUM_STEPS)
+    list(together.run())
+    assert_close(together.inference_weights(), averages[-1], 0.0)

@@ -1,0 +1,235 @@
+"""The published models, by name.
+
+Sizes and initialisation are those of the training scripts; segment and memory
+length are those of training. Evaluation takes longer memories, see the named
+experiments.
+"""
+
+from collections.abc import Callable
+
+from txl_tf.config.model_config import ModelConfig
+
+
+def preset(name: str) -> ModelConfig:
+    """Returns the configuration of a published model.
+
+    Args:
+        name: str. A key of `PRESETS`.
+
+    Returns:
+        A `ModelConfig`.
+
+    Raises:
+        ValueError: If there is no preset of this name.
+
+    Example:
+    ```python
+    config = txl_tf.preset("enwik8_base").replace(memory_length=2100)
+    ```
+    """
+    if name not in PRESETS:
+        raise ValueError(f"`name` must be one of {', '.join(sorted(PRESETS))}. Received: {name}")
+    return PRESETS[name]()
+
+
+def enwik8_base() -> ModelConfig:
+    """Bytes of Wikipedia, 12 layers, 41M parameters: 1.06 bits per character."""
+    return ModelConfig(
+        vocabulary_size=204,
+        num_layers=12,
+        hidden_dim=512,
+        num_heads=8,
+        head_dim=64,
+        intermediate_dim=2048,
+        segment_length=512,
+        memory_length=512,
+        dropout=0.1,
+        share_attention_biases=True,
+    )
+
+
+def enwik8_18_layers() -> ModelConfig:
+    """Bytes of Wikipedia, 18 layers, 88M parameters: 1.03 bits per character.
+
+    Dai et al. (2019) publish depth and parameters of this model, but no other
+    size: widths that give as many parameters were chosen here.
+    """
+    return enwik8_base().replace(num_layers=18, hidden_dim=640, num_heads=10, intermediate_dim=2208)
+
+
+def enwik8_large() -> ModelConfig:
+    """Bytes of Wikipedia, 24 layers, 277M parameters: 0.99 bits per character."""
+    return ModelConfig(
+        vocabulary_size=204,
+        num_layers=24,
+        hidden_dim=1024,
+        num_heads=8,
+        head_dim=128,
+        intermediate_dim=3072,
+        segment_length=768,
+        memory_length=768,
+        dropout=0.15,
+        attention_dropout=0.15,
+        share_attention_biases=True,
+    )
+
+
+def text8_base() -> ModelConfig:
+    """Letters and spaces of Wikipedia, 12 layers; no result was published."""
+    return enwik8_base().replace(vocabulary_size=27)
+
+
+def text8_large() -> ModelConfig:
+    """Letters and spaces of Wikipedia, 24 layers, 277M parameters: 1.08 bits per character."""
+    return enwik8_large().replace(vocabulary_size=27)
+
+
+def wikitext103_base() -> ModelConfig:
+    """Words of Wikipedia, 16 layers, 151M parameters: perplexity 24.0."""
+    return ModelConfig(
+        vocabulary_size=267735,
+        cutoffs=(20000, 40000, 200000),
+        num_layers=16,
+        hidden_dim=410,
+        num_heads=10,
+        head_dim=41,
+        intermediate_dim=2100,
+        segment_length=150,
+        memory_length=150,
+        dropout=0.1,
+    )
+
+
+def wikitext103_large() -> ModelConfig:
+    """Words of Wikipedia, 18 layers, 285M parameters: perplexity 18.3.
+
+    Dai et al. (2019) count 257M, but their script makes 285,205,322 numbers;
+    with attention biases that all layers share it would be 285,170,506.
+    """
+    return ModelConfig(
+        vocabulary_size=267735,
+        cutoffs=(20000, 40000, 200000),
+        division_factor=4,
+        share_tail_projections=True,
+        num_layers=18,
+        hidden_dim=1024,
+        num_heads=16,
+        head_dim=64,
+        intermediate_dim=4096,
+        segment_length=384,
+        memory_length=384,
+        dropout=0.2,
+        attention_dropout=0.2,
+        initializer_stddev=0.005,
+        # The program that trained it on TPUs drew projections like all other weights.
+        projection_stddev=0.005,
+    )
+
+
+def lm1b_base() -> ModelConfig:
+    """Sentences of news, 18 layers, 356M parameters: perplexity 23.5.
+
+    Dai et al. (2019) count 0.46B; the script that they published makes 355.7M.
+    """
+    return ModelConfig(
+        vocabulary_size=793470,
+        cutoffs=(60000, 100000, 640000),
+        division_factor=4,
+        project_same_dim=False,
+        num_layers=18,
+        hidden_dim=1024,
+        num_heads=8,
+        head_dim=128,
+        intermediate_dim=4096,
+        segment_length=256,
+        memory_length=256,
+        dropout=0.1,
+    )
+
+
+def lm1b_large() -> ModelConfig:
+    """Sentences of news, 24 layers, 838M parameters: perplexity 21.8."""
+    return ModelConfig(
+        vocabulary_size=793470,
+        cutoffs=(60000, 100000, 640000),
+        division_factor=4,
+        project_same_dim=False,
+        num_layers=24,
+        hidden_dim=1280,
+        num_heads=16,
+        head_dim=80,
+        intermediate_dim=8192,
+        segment_length=32,
+        memory_length=32,
+        dropout=0.05,
+        attention_dropout=0.05,
+        initializer_stddev=0.005,
+        # The program that trained it on TPUs drew projections like all other weights.
+        projection_stddev=0.005,
+    )
+
+
+def penn_treebank() -> ModelConfig:
+    """Words of newspapers, 24M parameters: perplexity 54.5.
+
+    Dai et al. (2019) publish the number of parameters and the use of
+    variational dropout, but neither sizes nor rates: these were chosen here.
+    """
+    return ModelConfig(
+        vocabulary_size=10000,
+        num_layers=12,
+        hidden_dim=400,
+        num_heads=10,
+        head_dim=40,
+        intermediate_dim=1100,
+        segment_length=70,
+        memory_length=70,
+        dropout=0.4,
+        attention_dropout=0.2,
+        variational_dropout=True,
+    )
+
+
+def nvidia_wikitext103_base() -> ModelConfig:
+    """NVIDIA's smaller model for words of Wikipedia, 192M parameters: perplexity 23.2."""
+    return ModelConfig(
+        vocabulary_size=267735,
+        # With the three clusters, the head is a multiple of 8 wide.
+        cutoffs=(19997, 39997, 199997),
+        num_layers=16,
+        hidden_dim=512,
+        num_heads=8,
+        head_dim=64,
+        intermediate_dim=2048,
+        segment_length=192,
+        memory_length=192,
+        dropout=0.1,
+        share_attention_biases=True,
+        layer_norm_epsilon=1e-5,
+    )
+
+
+def nvidia_wikitext103_large() -> ModelConfig:
+    """NVIDIA's larger model for words of Wikipedia, 285M parameters: perplexity 18.2."""
+    return wikitext103_large().replace(
+        cutoffs=(19997, 39997, 199997),
+        share_attention_biases=True,
+        layer_norm_epsilon=1e-5,
+        projection_stddev=0.01,
+    )
+
+
+PRESETS: dict[str, Callable[[], ModelConfig]] = {
+    "enwik8_18_layers": enwik8_18_layers,
+    "enwik8_base": enwik8_base,
+    "enwik8_large": enwik8_large,
+    "lm1b_base": lm1b_base,
+    "lm1b_large": lm1b_large,
+    "nvidia_wikitext103_base": nvidia_wikitext103_base,
+    "nvidia_wikitext103_large": nvidia_wikitext103_large,
+    "penn_treebank": penn_treebank,
+    "text8_base": text8_base,
+    "text8_large": text8_large,
+    "wikitext103_base": wikitext103_base,
+    "wikitext103_large": wikitext103_large,
+}

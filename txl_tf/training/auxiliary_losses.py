@@ -1,0 +1,117 @@
+"""Further predictions that help a deep model to learn, in training only.
+
+Shape letters used in this module: B rows, T positions that are trained on,
+D hidden width, L layers.
+"""
+
+import tensorflow as tf
+
+from txl_tf.config.experiment_config import ExperimentConfig
+from txl_tf.layers.adaptive_softmax import AdaptiveSoftmax
+from txl_tf.models.transformer_xl import TransformerXL
+
+_SECOND_TARGET_WEIGHT = 0.5
+
+
+class AuxiliaryLosses:
+    """The intermediate layer losses and multiple targets of Al-Rfou et al. (2019).
+
+    Intermediate layer losses: every block predicts the next token, not the last
+    one alone. Block `l` of `L` does so until `l / (2 L)` of the run is over, so
+    that none is left after half of it.
+
+    Multiple targets: every position that predicts the next token predicts the
+    one after it too, with a softmax of its own and half the weight. The last
+    position of a segment does not, because that token is not in its batch.
+
+    Each loss is the mean over its positions, and all are added up. The model's
+    softmax scores the next token for all blocks, and one further softmax the
+    second target; in the paper every block has classifiers of its own.
+
+    Args:
+        model: `TransformerXL`.
+        config: `ExperimentConfig` of the run.
+
+    References:
+     - [Al-Rfou et al., 2019](https://arxiv.org/abs/1808.04444), Section 2.1
+    """
+
+    def __init__(self, model: TransformerXL, config: ExperimentConfig) -> None:
+        self._model = model
+        self._global_batch_size = config.training.global_batch_size
+        self._end_steps = _end_steps(config)
+        self.second_softmax: AdaptiveSoftmax | None = None
+        if config.training.num_targets == 2:
+            self.second_softmax = _own_softmax(model)
+
+    @property
+    def variables(self) -> list:
+        """The trainable variables that are not the model's."""
+        return [] if self.second_softmax is None else self.second_softmax.trainable_variables
+
+    @property
+    def needs_all_layers(self) -> bool:
+        """Whether the hidden states of all layers are needed, not the last ones alone."""
+        return bool(self._end_steps)
+
+    def __call__(
+        self, hidden_states: list[tf.Tensor], target_ids: tf.Tensor, step: tf.Tensor
+    ) -> tf.Tensor:
+        """This replica's share of the sum of all auxiliary losses.
+
+        Args:
+            hidden_states: list of `(B, T, D)`: of the embeddings and of all
+                blocks, or where `needs_all_layers` is not set, of the last
+                block alone.
+            target_ids: int32 tensor `(B, T)`.
+            step: int tensor. Steps done before this one.
+
+        Returns:
+            Float32 scalar tensor.
+        """
+        total = self._second_target_loss(hidden_states[-1], target_ids)
+        for hidden, end in zip(hidden_states[1:-1], self._end_steps, strict=True):
+            loss = self._next_token_loss(hidden, target_ids)
+            loss += self._second_target_loss(hidden, target_ids)
+            total += loss * tf.cast(step < end, loss.dtype)
+        return total
+
+    def _next_token_loss(self, hidden: tf.Tensor, target_ids: tf.Tensor) -> tf.Tensor:
+        nll = self._model.negative_log_likelihood(hidden, target_ids)
+        return self._mean(nll)
+
+    def _second_target_loss(self, hidden: tf.Tensor, target_ids: tf.Tensor) -> tf.Tensor:
+        if self.second_softmax is None:
+            return tf.zeros([])
+        # The target of the next position is the second target of this one.
+        nll = self.second_softmax(
+            hidden[:, :-1], target_ids[:, 1:], projections=self._model.embedding.projections
+        )
+        return _SECOND_TARGET_WEIGHT * self._mean(nll)
+
+    def _mean(self, nll: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(nll) / (self._global_batch_size * nll.shape[1])
+
+
+def _end_steps(config: ExperimentConfig) -> list[int]:
+    """For every block but the last, the first step at which it predicts no more."""
+    if not config.training.intermediate_losses:
+        return []
+    num_layers = config.model.num_layers
+    # Rounded up: the loss stops with the first step that finds so much of the run done.
+    return [
+        -(-config.training.num_steps * layer // (2 * num_layers)) for layer in range(1, num_layers)
+    ]
+
+
+def _own_softmax(model: TransformerXL) -> AdaptiveSoftmax:
+    """A softmax like the model's, but with tables of its own."""
+    settings = {
+        **model.softmax.get_config(),
+        "name": "second_target_softmax",
+        "tie_weights": False,
+        "share_tail_projections": False,
+    }
+    softmax = AdaptiveSoftmax.from_config(settings)
+    softmax.build((None, None, model.config.hidden_dim))
+    return softmax
