@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipelines.workdir import Workdir, require_step
+from pipelines.workdir import Workdir, identity, require_step
 from txl_tf.config.model_config import ModelConfig
 from txl_tf.errors import MismatchError
 
@@ -30,7 +30,6 @@ def read_weights(workdir: Workdir, step: int | None) -> tuple[int, dict[str, np.
         UsageError: If there is none of this step.
         DataDamagedError: If it is damaged.
     """
-    from pipelines.workdir import identity
     from txl_tf.training.checkpoint_store import CheckpointStore
 
     experiment, data = workdir.read()

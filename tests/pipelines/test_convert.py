@@ -6,13 +6,10 @@ import numpy as np
 import pytest
 
 from pipelines import convert
-from pipelines.command_line import JOBS
 from tests.convert import python2_pickle
 from tests.convert.goldens import FOLDER, Golden
 from tests.convert.models import assert_same_weights
 from tests.pipelines.txl_process import error_lines, run_txl
-
-pytestmark = pytest.mark.skipif("convert" not in JOBS, reason="`txl` does not know the job")
 
 PREFIX = FOLDER / "tf1_wt103_like" / "model.ckpt-0"
 FROM_TENSORFLOW = ("convert", "--from", "official_tensorflow", "--source", PREFIX)
