@@ -9,6 +9,7 @@ from tests import reference
 from tests.layer_checks import needs_tensorflow, tf
 from txl_tf import functional
 
+FIRST_BITS = [3831238515, 645351235, 3893462067, 1268351527]  # of the seed (1, 2)
 LENGTHS = [(1, 1), (1, 2), (2, 2), (1, 6), (2, 3), (3, 3), (4, 9), (5, 6), (7, 7), (8, 16)]
 
 
@@ -178,11 +179,98 @@ def test_next_valid_length_grows_up_to_the_memory():
     assert ops.convert_to_numpy(nothing).tolist() == [0, 0]
 
 
+def mixed(number):
+    """The hash of one 32-bit number, in plain integers."""
+    number ^= number >> 16
+    number = number * 0x7FEB352D % 2**32
+    number ^= number >> 15
+    number = number * 0x846CA68B % 2**32
+    return number ^ number >> 16
+
+
+def hashed(first, second, place):
+    """What `random_bits` draws, in plain integers."""
+    first, second = first % 2**32, second % 2**32
+    first_key = mixed((first + mixed((second + 0x9E3779B9) % 2**32)) % 2**32)
+    second_key = mixed((second + mixed((first + 0x6A09E667) % 2**32)) % 2**32)
+    return mixed(mixed((first_key + place) % 2**32) ^ second_key)
+
+
+def test_random_bits_are_the_hash_of_seed_and_place():
+    """Every backend draws these numbers, and every later version must, too."""
+    seeds = [[0, 0], [1, 2], [-1, 7], [2**31 - 1, -(2**31)]]
+    bits = ops.convert_to_numpy(
+        functional.random_bits(ops.convert_to_tensor(seeds, "int32"), [2, 3, 4])
+    )
+    assert bits.dtype == np.uint32
+    for row, seed in enumerate(seeds):
+        for place, drawn in enumerate(bits[row].ravel().tolist()):
+            assert drawn == hashed(*seed, place)
+    assert bits[1, 0, 0].tolist() == FIRST_BITS
+
+
+def test_random_bits_of_no_further_axes_are_one_number_per_row():
+    seeds = ops.convert_to_tensor([[1, 2], [3, 4]], "int32")
+    bits = ops.convert_to_numpy(functional.random_bits(seeds, []))
+    assert bits.tolist() == [hashed(1, 2, 0), hashed(3, 4, 0)]
+
+
+def test_every_bit_of_seed_and_place_changes_half_of_the_bits():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        seed = rng.integers(0, 2**32, 2).tolist()
+        place = int(rng.integers(0, 2**24))
+        drawn = hashed(*seed, place)
+        changed = [
+            bin(drawn ^ hashed(seed[0] ^ 1 << bit, seed[1], place)).count("1") for bit in range(32)
+        ]
+        changed += [
+            bin(drawn ^ hashed(seed[0], seed[1] ^ 1 << bit, place)).count("1") for bit in range(32)
+        ]
+        changed += [bin(drawn ^ hashed(*seed, place ^ 1 << bit)).count("1") for bit in range(24)]
+        assert min(changed) >= 3
+        assert 14.5 < np.mean(changed) < 17.5
+
+
 def test_fold_seed_is_distinct_by_site_and_passes_none_on():
-    seed = ops.convert_to_tensor([3, 4], "int32")
-    folded = {tuple(ops.convert_to_numpy(functional.fold_seed(seed, site))) for site in range(50)}
-    assert len(folded) == 50
+    """Also from the sites of the seeds with the next numbers."""
+    folded = {
+        tuple(ops.convert_to_numpy(functional.fold_seed(ops.convert_to_tensor(seed), site)))
+        for seed in np.array([[3, 4], [4, 4], [5, 4], [3, 5]], "int32")
+        for site in range(50)
+    }
+    assert len(folded) == 4 * 50
     assert functional.fold_seed(None, 3) is None
+
+
+def test_folding_twice_adds_the_sites():
+    seed = ops.convert_to_tensor([3, 4], "int32")
+    twice = functional.fold_seed(functional.fold_seed(seed, 16), 3)
+    assert np.array_equal(twice, functional.fold_seed(seed, 19))
+
+
+def test_row_seeds_do_not_depend_on_the_rows_at_hand_and_fold_like_one_seed():
+    seed, rows = ops.convert_to_tensor([3, 4], "int32"), np.arange(2000, dtype="int32")
+    seeds = ops.convert_to_numpy(functional.row_seeds(seed, rows))
+    assert seeds.shape == (2000, 2)
+    assert seeds.dtype == np.int32
+    assert len(set(seeds[:, 1])) == 2000
+    assert np.array_equal(functional.row_seeds(seed, rows[1500:1400:-1]), seeds[1500:1400:-1])
+    folded = functional.fold_seed(functional.row_seeds(seed, rows), 5)
+    assert np.array_equal(folded, functional.row_seeds(functional.fold_seed(seed, 5), rows))
+    other = ops.convert_to_tensor([3, 5], "int32")
+    assert not set(seeds[:, 1]) & set(ops.convert_to_numpy(functional.row_seeds(other, rows))[:, 1])
+
+
+def test_common_seed_is_the_same_for_all_rows_and_differs_by_site():
+    seed = ops.convert_to_tensor([3, 4], "int32")
+    expected = ops.convert_to_numpy(functional.common_seed(seed))
+    assert expected.tolist() == [3, 0]
+    for places in ([0, 1], [7], [9, 8]):
+        seeds = functional.row_seeds(seed, np.array(places, "int32"))
+        assert np.array_equal(functional.common_seed(seeds), expected)
+        assert not np.array_equal(functional.common_seed(functional.fold_seed(seeds, 1)), expected)
+    assert functional.common_seed(None) is None
 
 
 def test_at_least_float32_widens_half_and_keeps_double():

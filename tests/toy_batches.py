@@ -65,7 +65,8 @@ class ToyBatches:
         for step in range(first_step, first_step + num_steps):
             batch = self.batch(step)
             for first in range(rows.start, rows.stop, per_replica_rows):
-                share = slice(first, first + per_replica_rows)
+                # Rows beyond the batch make up equal shares.
+                share = np.arange(first, first + per_replica_rows) % self.num_rows
                 parts.append({name: array[share] for name, array in batch.items()})
         stacked = {name: np.stack([part[name] for part in parts]) for name in parts[0]}
         return tf.data.Dataset.from_tensor_slices(stacked)

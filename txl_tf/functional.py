@@ -13,6 +13,10 @@ from keras import ops
 MASKED_SCORE = -1e30
 """Added to the score of a pair that must not attend; exp() of it is 0."""
 
+# Fractional parts of the golden ratio and of the square root of 2, in 32 bits.
+_GOLDEN_RATIO = 0x9E3779B9
+_SQUARE_ROOT = 0x6A09E667
+
 
 def relative_positional_encoding(key_length, hidden_dim, clamp_length=None, dtype="float32"):
     """Sinusoids of the distances `key_length - 1` down to 0.
@@ -123,6 +127,25 @@ def causal_memory_mask(
     return ops.logical_and(allowed, filled)
 
 
+def same_document_mask(document_starts, memory_length):
+    """Which keys are of the document that a query is of.
+
+    Args:
+        document_starts: bool tensor `(B, T)`. True for the first token of each
+            document. Whatever comes before the first of them is the document
+            that the memory is of.
+        memory_length: int. `M`.
+
+    Returns:
+        Boolean tensor `(B, 1, T, K)`.
+    """
+    documents = ops.cumsum(ops.cast(document_starts, "int32"), axis=1)  # [B, T]
+    memory = ops.zeros((ops.shape(documents)[0], memory_length), dtype="int32")
+    keys = ops.concatenate([memory, documents], axis=1)  # [B, K]
+    same = ops.equal(ops.expand_dims(documents, 2), ops.expand_dims(keys, 1))
+    return ops.expand_dims(same, 1)
+
+
 def mask_scores(scores, allowed):
     """Replaces scores of hidden pairs, so that softmax gives them exactly 0.
 
@@ -172,36 +195,144 @@ def next_memory(memory, inputs):
     return ops.stop_gradient(both[:, -memory_length:])
 
 
-def next_valid_length(valid_length, memory_length, segment_length):
+def next_valid_length(valid_length, memory_length, segment_length, document_starts=None):
     """How much of the memory is filled after one more segment.
 
     Args:
         valid_length: int32 tensor `(B,)`.
         memory_length: int. `M`.
         segment_length: int. `T`.
+        document_starts: optional bool tensor `(B, T)`. What comes before the
+            last start is not to be remembered.
 
     Returns:
         Int32 tensor `(B,)`, at most `M`.
     """
-    return ops.minimum(valid_length + segment_length, memory_length)
+    length = valid_length + segment_length
+    if document_starts is not None:
+        after_start = segment_length - ops.arange(segment_length, dtype="int32")  # [T]
+        lengths = ops.where(document_starts, after_start, ops.expand_dims(length, 1))
+        length = ops.min(lengths, axis=1)
+    return ops.minimum(length, memory_length)
 
 
 def fold_seed(seed, site):
     """A seed of its own for each place that draws random numbers.
 
-    Only the second number changes, so the first must come from a hash of what
-    tells steps and replicas apart, not from a count of them.
+    Only the first number changes, by large steps, so that the sites of one seed
+    are no sites of the seeds that are numbered before or after it. Folding twice
+    adds the sites up.
 
     Args:
-        seed: optional integer tensor `(2,)`.
+        seed: optional int32 tensor `(2,)` or `(B, 2)`.
         site: int. A number that no other place uses with this seed.
 
     Returns:
-        Integer tensor `(2,)`, or `None` if `seed` is `None`.
+        Int32 tensor of the same shape, or `None` if `seed` is `None`.
     """
     if seed is None:
         return None
-    return seed + ops.convert_to_tensor([0, site], dtype=seed.dtype)
+    change = (site * _GOLDEN_RATIO + 2**31) % 2**32 - 2**31  # as int32 wraps around
+    return ops.cast(seed, "int32") + ops.convert_to_tensor([change, 0], dtype="int32")
+
+
+def row_seeds(seed, rows):
+    """A seed of its own for each row.
+
+    The first number is the same for all rows, see `common_seed`. No two rows
+    share the second. Where `rows` are places in the global batch, a row's seed
+    does not depend on which rows are at hand.
+
+    Args:
+        seed: int32 tensor `(2,)`.
+        rows: int32 tensor `(B,)`, not negative.
+
+    Returns:
+        Int32 tensor `(B, 2)`.
+    """
+    seed = ops.cast(seed, "int32")
+    first = ops.broadcast_to(seed[:1], ops.shape(rows))
+    second = _mixed(_mixed(ops.cast(seed[1], "uint32")) + ops.cast(rows, "uint32"))
+    return ops.stack([first, ops.cast(second, "int32")], axis=1)
+
+
+def common_seed(seed):
+    """The seed of what all rows share.
+
+    Args:
+        seed: optional int32 tensor `(2,)`, or `(B, 2)` from `row_seeds`, folded
+            or not.
+
+    Returns:
+        Int32 tensor `(2,)`, the same for the seed and the seeds made of it, or
+        `None` if `seed` is `None`.
+    """
+    if seed is None:
+        return None
+    first = ops.reshape(ops.cast(seed, "int32"), [-1, 2])[0, 0]
+    return ops.stack([first, ops.zeros_like(first)])
+
+
+def random_bits(seeds, sizes):
+    """Random numbers that are a hash of the row's seed and the place in the row.
+
+    They can be computed in any order and on any backend, and are the same bit
+    by bit. Two rounds of hashing, each with a key made of both numbers of the
+    seed: one alone would give masks of two seeds that are each other's
+    permutation.
+
+    Args:
+        seeds: int32 tensor `(B, 2)`.
+        sizes: ints or int32 scalars. The shape of what is drawn for each row.
+
+    Returns:
+        Uint32 tensor `(B, *sizes)`.
+    """
+    seeds = ops.cast(seeds, "uint32")
+    keys = [ops.reshape(seeds[:, column], [-1, *[1] * len(sizes)]) for column in (0, 1)]
+    first_key = _mixed(keys[0] + _mixed(keys[1] + _as_uint32(_GOLDEN_RATIO)))
+    second_key = _mixed(keys[1] + _mixed(keys[0] + _as_uint32(_SQUARE_ROOT)))
+    counted = _counted_from(first_key, sizes)
+    return _mixed(ops.bitwise_xor(_mixed(counted), second_key))
+
+
+def _counted_from(starts, sizes):
+    """Counts the elements of each row, beginning with a number of its own.
+
+    One axis after the other, onto numbers that are known at run time only: the
+    count by itself would be a constant as large as the tensor in every program.
+
+    Args:
+        starts: uint32 tensor `(B, 1, ...)`.
+        sizes: as in `random_bits`.
+
+    Returns:
+        Uint32 tensor `(B, *sizes)`.
+    """
+    counted, stride = starts, 1
+    for axis in reversed(range(len(sizes))):
+        along = ops.cast(ops.arange(sizes[axis], dtype="int32") * stride, "uint32")
+        shape = [-1 if each == axis else 1 for each in range(-1, len(sizes))]
+        counted = counted + ops.reshape(along, shape)
+        stride = stride * sizes[axis]
+    return counted
+
+
+def _as_uint32(number):
+    return ops.convert_to_tensor(number, dtype="uint32")
+
+
+def _mixed(bits):
+    """A bijection of 32-bit numbers in which every bit of the input tells on all.
+
+    The shifts and factors are those of C. Wellons' `lowbias32`, found by a
+    search for the least bias.
+    """
+    bits = ops.bitwise_xor(bits, ops.right_shift(bits, _as_uint32(16)))
+    bits = bits * _as_uint32(0x7FEB352D)
+    bits = ops.bitwise_xor(bits, ops.right_shift(bits, _as_uint32(15)))
+    bits = bits * _as_uint32(0x846CA68B)
+    return ops.bitwise_xor(bits, ops.right_shift(bits, _as_uint32(16)))
 
 
 def negative_log_likelihood(logits, target_ids):

@@ -8,6 +8,7 @@ from keras import ops
 from tests import recurrent_reference
 from tests.layer_checks import check_config, needs_tensorflow, randomize_weights, tf
 from tests.reference import max_difference
+from txl_tf import functional
 from txl_tf.config.recurrent_config import RecurrentConfig
 from txl_tf.models.lstm_language_model import LSTMLanguageModel
 from txl_tf.models.qrnn_language_model import QRNNLanguageModel
@@ -200,13 +201,13 @@ def test_dropout_is_a_function_of_the_seed_and_rests_without_training(made):
 def test_all_dropouts_of_one_step_draw_different_masks(made, monkeypatch):
     model = made(dropout=0.3, num_layers=3)
     seeds = []
-    draw = keras.random.dropout
+    draw = functional.random_bits
 
-    def spy(inputs, rate, seed):
-        seeds.append(tuple(ops.convert_to_numpy(seed.next()).tolist()))
-        return draw(inputs, rate, seed=seed)
+    def spy(row_seeds, sizes):
+        seeds.append(tuple(ops.convert_to_numpy(row_seeds).ravel().tolist()))
+        return draw(row_seeds, sizes)
 
-    monkeypatch.setattr("txl_tf.layers.seeded_dropout.keras.random.dropout", spy)
+    monkeypatch.setattr("txl_tf.functional.random_bits", spy)
     seed = ops.convert_to_tensor([1, 2], "int32")
     model(token_ids(), model.initial_memory(B), dropout_seed=seed, training=True)
     assert len(seeds) == 1 + 3  # the embedding, and the output of every layer

@@ -18,6 +18,7 @@ from txl_tf.training.auxiliary_losses import AuxiliaryLosses
 from txl_tf.training.trainer import Trainer
 
 NUM_ROWS = 4
+EVERY_ROW = tf.ones([NUM_ROWS])
 NUM_LAYERS = 3
 NUM_STEPS = 12
 BOTH = {"intermediate_losses": True, "num_targets": 2}
@@ -84,7 +85,9 @@ def losses_and_expected(**training):
 def test_intermediate_layers_stop_one_after_the_other(step, layers):
     losses, expected = losses_and_expected(intermediate_losses=True)
     assert losses.needs_all_layers
-    total = losses(expected.hidden_states, expected.target_ids, tf.constant(step, tf.int64))
+    total = losses(
+        expected.hidden_states, expected.target_ids, EVERY_ROW, tf.constant(step, tf.int64)
+    )
     wanted = sum(expected.next_token(layer) for layer in layers)
     assert float(total) == pytest.approx(wanted, rel=1e-5, abs=1e-7)
 
@@ -93,7 +96,7 @@ def test_a_layer_contributes_until_its_share_of_the_run_is_over():
     # 1/6 of 13 steps are 2.17: the third step begins before, the fourth after.
     losses, expected = losses_and_expected(intermediate_losses=True, num_steps=13)
     totals = [
-        float(losses(expected.hidden_states, expected.target_ids, tf.constant(step)))
+        float(losses(expected.hidden_states, expected.target_ids, EVERY_ROW, tf.constant(step)))
         for step in range(14)
     ]
     first, second = expected.next_token(1), expected.next_token(2)
@@ -104,14 +107,14 @@ def test_a_layer_contributes_until_its_share_of_the_run_is_over():
 def test_a_second_target_counts_half_and_the_last_position_has_none():
     losses, expected = losses_and_expected(num_targets=2)
     assert not losses.needs_all_layers
-    total = losses(expected.hidden_states[-1:], expected.target_ids, tf.constant(0))
+    total = losses(expected.hidden_states[-1:], expected.target_ids, EVERY_ROW, tf.constant(0))
     assert float(total) == pytest.approx(0.5 * expected.second_target(NUM_LAYERS), rel=1e-5)
 
 
 @pytest.mark.parametrize(("step", "layers"), [(0, [1, 2]), (3, [2]), (6, [])])
 def test_second_targets_are_added_to_the_losses_of_their_layers(step, layers):
     losses, expected = losses_and_expected(**BOTH)
-    total = losses(expected.hidden_states, expected.target_ids, tf.constant(step))
+    total = losses(expected.hidden_states, expected.target_ids, EVERY_ROW, tf.constant(step))
     wanted = 0.5 * expected.second_target(NUM_LAYERS)
     for layer in layers:
         wanted += expected.next_token(layer) + 0.5 * expected.second_target(layer)
@@ -139,7 +142,7 @@ def test_the_gradients_of_a_compiled_step_are_those_of_the_sum():
     with tf.GradientTape() as tape:
         states, _ = model.hidden_states(batch["token_ids"], model.initial_memory(NUM_ROWS))
         nll = model.negative_log_likelihood(states[-1], batch["target_ids"])
-        total = tf.reduce_mean(nll) + losses(states, batch["target_ids"], tf.constant(0))
+        total = tf.reduce_mean(nll) + losses(states, batch["target_ids"], EVERY_ROW, tf.constant(0))
     gradients = tape.gradient(total, [variable.value for variable in variables])
     norm = tf.linalg.global_norm([tf.convert_to_tensor(each) for each in gradients])
     assert next(trainer.run()).gradient_norm == pytest.approx(float(norm), rel=1e-4)
@@ -158,7 +161,7 @@ def test_clusters_of_the_vocabulary_are_the_second_softmax_s_too():
     states, _ = model.hidden_states(batch["token_ids"], model.initial_memory(NUM_ROWS))
     # Three layers, each with a whole and a half loss, but the last one's whole.
     almost_uniform = 3.5 * np.log(13)
-    assert float(losses(states, batch["target_ids"], tf.constant(0))) == pytest.approx(
+    assert float(losses(states, batch["target_ids"], EVERY_ROW, tf.constant(0))) == pytest.approx(
         almost_uniform, rel=0.25
     )
 

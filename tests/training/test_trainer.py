@@ -14,12 +14,11 @@ from tests.toy_batches import (
     strategy_of,
     toy_experiment,
     toy_tokens,
-    two_replicas,
-    weight_of,
 )
-from txl_tf.errors import NonFiniteError, UsageError
 from txl_tf.models.memory import Memory
 from txl_tf.training.loop_report import LoopReport
+from txl_tf.training.step_record import StepRecord
+from txl_tf.training.step_status import StepStatus
 from txl_tf.training.trainer import Trainer
 
 NUM_ROWS = 4
@@ -164,29 +163,6 @@ def test_the_learning_rate_of_the_next_step_is_reported():
     assert (rates[5], rates[7]) == pytest.approx((half, 0.002))
 
 
-@pytest.mark.parametrize(("steps_per_loop", "where"), [(1, "steps 4 to 4"), (3, "steps 4 to 6")])
-def test_a_weight_that_is_not_a_number_stops_the_run_and_names_the_steps(steps_per_loop, where):
-    trainer = trainer_of(training={"steps_per_loop": steps_per_loop})
-    reports = trainer.run()
-    while trainer.step < 3:
-        next(reports)
-    bias = weight_of(trainer.model, "softmax/bias")
-    bias.assign(np.where(np.arange(bias.shape[0]) == 2, np.nan, bias.numpy()))
-    with pytest.raises(NonFiniteError) as raised:
-        next(reports)
-    assert raised.value.exit_code == 70
-    assert raised.value.where == where
-    assert "loss nan" in raised.value.what
-
-
-def test_rows_that_replicas_cannot_share_are_refused():
-    batches = ToyBatches(toy_tokens(), 3)
-    config = toy_experiment(training={"global_batch_size": 3})
-    with pytest.raises(UsageError, match="3 rows cannot be shared out equally over 2") as raised:
-        Trainer(config, two_replicas(), batches.dataset_function)
-    assert raised.value.exit_code == 2
-
-
 def test_compiled_and_uncompiled_steps_agree():
     compiled = trainer_of(training={"jit_compile": True})
     uncompiled = trainer_of(training={"jit_compile": False})
@@ -209,15 +185,28 @@ def test_mixed_bfloat16_trains_and_keeps_float32_weights():
 
 
 def test_a_report_turns_its_figures_into_others():
+    def record_of(step, nats_per_token, status):
+        return StepRecord(
+            step=step,
+            nats_per_token=nats_per_token,
+            gradient_norm=2.0 * nats_per_token,
+            checksum=0,
+            status=status,
+        )
+
     report = LoopReport(
-        step=10,
-        num_steps=5,
+        records=(
+            record_of(9, math.log(7.0) - 1.0, StepStatus.APPLIED),
+            record_of(10, 1000.0, StepStatus.SKIPPED_SPIKE),
+            record_of(11, math.log(7.0) + 1.0, StepStatus.APPLIED),
+        ),
         num_tokens=600,
-        nats_per_token=math.log(7.0),
-        gradient_norm=1.0,
         learning_rate=1e-3,
         seconds=1.5,
         has_compiled=False,
     )
+    assert (report.step, report.num_steps, report.num_skipped_steps) == (11, 3, 1)
+    # What was skipped does not count.
     assert report.perplexity == pytest.approx(7.0)
+    assert report.gradient_norm == pytest.approx(2.0 * math.log(7.0))
     assert report.tokens_per_second == pytest.approx(400.0)

@@ -30,6 +30,11 @@ class ExperimentConfig(FrozenConfig):
                 "`optimizer.warmup_steps` must be less than `training.num_steps`. Received: "
                 f"warmup_steps={self.optimizer.warmup_steps}, num_steps={self.training.num_steps}"
             )
+        if self.optimizer.schedule == "plateau" and self.training.evaluate_every_steps is None:
+            raise ValueError(
+                '`optimizer.schedule="plateau"` needs `training.evaluate_every_steps`. '
+                f"Received: evaluate_every_steps={self.training.evaluate_every_steps}"
+            )
         length, positions = self.model.segment_length, self.training.loss_positions
         if self.training.num_targets == 2 and length < (2 if positions == "all" else 3):
             raise ValueError(

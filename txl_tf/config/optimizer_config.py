@@ -1,50 +1,99 @@
 """The configuration of the optimizer and of its learning rate."""
 
 import dataclasses
+from typing import Any, Literal
 
 from txl_tf.config.frozen_config import FrozenConfig
+
+_ADAM_FIELDS = frozenset({"beta_1", "beta_2", "epsilon"})
+_FIELDS_OF_OPTIMIZER = {
+    "adam": _ADAM_FIELDS,
+    "adamw": _ADAM_FIELDS | {"weight_decay"},
+    "lamb": _ADAM_FIELDS | {"weight_decay", "max_weight_norm"},
+    "adafactor": frozenset({"weight_decay"}),
+    "muon": _ADAM_FIELDS | {"weight_decay", "momentum"},
+    "sgd": frozenset({"weight_decay", "momentum", "nesterov"}),
+}
+_FIELDS_OF_SCHEDULE = {
+    "cosine": frozenset({"final_learning_rate_fraction"}),
+    "inverse_square_root": frozenset(),
+    "constant": frozenset(),
+    "plateau": frozenset({"final_learning_rate_fraction", "plateau_factor", "plateau_patience"}),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig(FrozenConfig):
-    """Adam, with linear warm-up and cosine decay to a floor.
+    """The optimizer, its learning rate over the run, and the limit of the gradients.
+
+    Fields that the named optimizer or schedule does not use must be left at
+    their defaults.
 
     Raises:
-        ValueError: If a value is out of its range.
+        ValueError: If a value is out of its range, or set and not used.
     """
 
+    name: Literal["adam", "adamw", "lamb", "adafactor", "muon", "sgd"] = "adam"
+    """The optimizer."""
+    schedule: Literal["cosine", "inverse_square_root", "constant", "plateau"] = "cosine"
+    """What the learning rate does after the warm-up; "plateau" lowers it when validation stalls."""
     learning_rate: float = 2.5e-4
     """Peak, reached at the end of the warm-up."""
     warmup_steps: int = 0
     """Steps over which the learning rate rises linearly from 0."""
     final_learning_rate_fraction: float = 0.004
-    """The floor of the cosine, as a fraction of the peak."""
+    """The floor of "cosine" and "plateau", as a fraction of the peak."""
+    plateau_factor: float = 0.5
+    """What "plateau" multiplies the learning rate by."""
+    plateau_patience: int = 0
+    """Evaluations without improvement in a row that "plateau" lets pass."""
     clip_norm: float = 0.25
     """Largest global norm of the gradients, after the all-reduce."""
     beta_1: float = 0.9
-    """Decay of the running mean of the gradients."""
+    """Decay of the running mean of the gradients; not of "adafactor" and "sgd"."""
     beta_2: float = 0.999
-    """Decay of the running mean of their squares."""
+    """Decay of the running mean of their squares; not of "adafactor" and "sgd"."""
     epsilon: float = 1e-8
-    """Added to the root of the second mean."""
+    """Added to the root of the second mean; not of "adafactor" and "sgd"."""
+    weight_decay: float = 0.0
+    """Share of the learning rate by which weights shrink each step, without biases and scales of
+    norms; not of "adam"."""
+    momentum: float | None = None
+    """Decay of the sum of the gradients of "muon" and "sgd"; None: 0.95 and 0."""
+    nesterov: bool = False
+    """Whether "sgd" takes the gradient once more after the momentum."""
+    max_weight_norm: float | None = None
+    """Largest norm that "lamb" takes a variable to have; None: no limit."""
 
     def validate(self) -> None:
-        for name in ("learning_rate", "clip_norm", "epsilon"):
-            if getattr(self, name) <= 0:
+        self._check_use("name", _FIELDS_OF_OPTIMIZER)
+        self._check_use("schedule", _FIELDS_OF_SCHEDULE)
+        for name in ("learning_rate", "clip_norm", "epsilon", "max_weight_norm"):
+            value = getattr(self, name)
+            self._check(name, value is None or value > 0, "be positive")
+        for name in ("warmup_steps", "plateau_patience", "weight_decay"):
+            self._check(name, getattr(self, name) >= 0, "not be negative")
+        for name in ("beta_1", "beta_2", "momentum"):
+            value = getattr(self, name)
+            self._check(name, value is None or 0.0 <= value < 1.0, "be in [0, 1)")
+        fraction = self.final_learning_rate_fraction
+        self._check("final_learning_rate_fraction", 0.0 <= fraction <= 1.0, "be in [0, 1]")
+        self._check("plateau_factor", 0.0 < self.plateau_factor < 1.0, "be in (0, 1)")
+        if self.nesterov and not self.momentum:
+            raise ValueError(f"`nesterov` needs a momentum. Received: momentum={self.momentum}")
+
+    def _check(self, name: str, is_valid: bool, rule: str) -> None:
+        if not is_valid:
+            raise ValueError(f"`{name}` must {rule}. Received: {name}={getattr(self, name)}")
+
+    def _check_use(self, chooser: str, fields_of_choice: dict[str, frozenset[str]]) -> None:
+        choice = getattr(self, chooser)
+        unused = frozenset().union(*fields_of_choice.values()) - fields_of_choice[choice]
+        for field in dataclasses.fields(self):
+            value: Any = getattr(self, field.name)
+            if field.name in unused and value != field.default:
+                users = [name for name, used in fields_of_choice.items() if field.name in used]
                 raise ValueError(
-                    f"`{name}` must be positive. Received: {name}={getattr(self, name)}"
+                    f"`{field.name}` is for `{chooser}` {' or '.join(users)} and would not be "
+                    f"used. Received: {field.name}={value}, {chooser}={choice}"
                 )
-        for name in ("beta_1", "beta_2"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise ValueError(
-                    f"`{name}` must be in [0, 1). Received: {name}={getattr(self, name)}"
-                )
-        if not 0.0 <= self.final_learning_rate_fraction <= 1.0:
-            raise ValueError(
-                "`final_learning_rate_fraction` must be in [0, 1]. Received: "
-                f"final_learning_rate_fraction={self.final_learning_rate_fraction}"
-            )
-        if self.warmup_steps < 0:
-            raise ValueError(
-                f"`warmup_steps` must not be negative. Received: warmup_steps={self.warmup_steps}"
-            )

@@ -32,16 +32,29 @@ class TrainingConfig(FrozenConfig):
     """Decides initial weights, dropout masks and rotations."""
     dtype_policy: Literal["float32", "mixed_bfloat16"] = "float32"
     """Keras dtype policy of the model."""
+    gradient_accumulation_steps: int = 1
+    """Parts of a replica's rows that are read one after the other, to save memory."""
+    rematerialize: bool = False
+    """Whether blocks are computed again in the backward pass instead of kept, to save memory."""
+    on_non_finite: Literal["stop", "skip"] = "stop"
+    """What a step with a loss or gradient that is not finite does; neither changes a weight."""
+    spike_deviations: float | None = None
+    """Steps whose loss or gradient norm is further above its running mean are skipped, in
+    standard deviations; None: none is."""
     jit_compile: bool = True
     """Whether a run on a single CPU or GPU compiles the step with XLA."""
     loss_positions: Literal["all", "last_half"] = "all"
     """Positions of a segment that are trained on; of an odd number the larger half."""
+    document_boundaries: Literal["ignore", "mask"] = "ignore"
+    """Whether tokens attend across the beginning of a document, and remember what is before it."""
     intermediate_losses: bool = False
     """Whether in the first half of the run all blocks predict, see `AuxiliaryLosses`."""
     num_targets: Literal[1, 2] = 1
     """Tokens that each position predicts in training; the second with half the weight."""
     average_weights_from_step: int | None = None
     """First step of which the weights are averaged, see `WeightAverage`; None: no average."""
+    average_weights_decay: float | None = None
+    """Decay of an exponential average; None: all steps count the same."""
 
     def validate(self) -> None:
         for name in (
@@ -50,6 +63,7 @@ class TrainingConfig(FrozenConfig):
             "steps_per_loop",
             "checkpoint_every_steps",
             "num_kept_checkpoints",
+            "gradient_accumulation_steps",
         ):
             if getattr(self, name) <= 0:
                 raise ValueError(
@@ -65,6 +79,18 @@ class TrainingConfig(FrozenConfig):
             raise ValueError(
                 "`average_weights_from_step` must be between 1 and `num_steps`, or None. Received: "
                 f"average_weights_from_step={start}, num_steps={self.num_steps}"
+            )
+        decay = self.average_weights_decay
+        if decay is not None and (start is None or not 0.0 < decay < 1.0):
+            raise ValueError(
+                "`average_weights_decay` must be between 0 and 1 and needs "
+                "`average_weights_from_step`, or None. Received: "
+                f"average_weights_decay={decay}, average_weights_from_step={start}"
+            )
+        if self.spike_deviations is not None and self.spike_deviations <= 0:
+            raise ValueError(
+                "`spike_deviations` must be positive, or None. Received: "
+                f"spike_deviations={self.spike_deviations}"
             )
         if not 0 <= self.seed < 2**31:
             raise ValueError(f"`seed` must be in [0, 2**31). Received: seed={self.seed}")

@@ -49,7 +49,7 @@ class Evaluator:
         self.config = model_config.replace(**changes)
         self._batch_size = evaluation_config.batch_size
         self.model = TransformerXL(self.config, dtype=dtype_policy)
-        self._step = tf.function(self._score, jit_compile=jit_compile, autograph=False)
+        self._step = tf.function(self.score_batch, jit_compile=jit_compile, autograph=False)
 
     def load_weights_of(self, model: TransformerXL) -> None:
         """Copies the weights of a model of the same sizes.
@@ -125,9 +125,21 @@ class Evaluator:
             seconds=time.perf_counter() - begin,
         )
 
-    def _score(
+    def score_batch(
         self, token_ids: tf.Tensor, target_ids: tf.Tensor, is_scored: tf.Tensor, memory: Memory
     ) -> tuple[tf.Tensor, Memory]:
+        """Scores one segment of every row: the step that `evaluate` repeats.
+
+        Args:
+            token_ids: int32 tensor `(B, T)`.
+            target_ids: int32 tensor `(B, T)`.
+            is_scored: bool tensor `(B, T)`. False for padding.
+            memory: `Memory` of the segments before.
+
+        Returns:
+            Tuple of the sum of the nats, a float64 scalar tensor, and the next
+            `Memory`.
+        """
         nll, memory = self.model.score(token_ids, target_ids, memory)
         scored = tf.where(is_scored, tf.cast(nll, tf.float64), tf.zeros([], tf.float64))
         return tf.reduce_sum(scored), memory

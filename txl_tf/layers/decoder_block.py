@@ -75,7 +75,7 @@ class DecoderBlock(keras.layers.Layer):
             unfilled part of a block's own memory.
         content_bias: float tensor `(N, H)`, without `own_biases`.
         position_bias: float tensor `(N, H)`, without `own_biases`.
-        dropout_seed: optional int32 tensor `(2,)`.
+        dropout_seed: optional int32 tensor `(B, 2)` or `(2,)`, see `SeededDropout`.
         training: bool. Whether dropout is active.
 
     Returns:

@@ -27,7 +27,7 @@ class FeedForward(keras.layers.Layer):
 
     Call arguments:
         inputs: float tensor `(B, T, D)`.
-        dropout_seed: optional int32 tensor `(2,)`.
+        dropout_seed: optional int32 tensor `(B, 2)` or `(2,)`, see `SeededDropout`.
         training: bool. Whether dropout is active.
 
     Returns:

@@ -36,7 +36,7 @@ class MemoryAttention(keras.layers.Layer):
             who may learn what it adds to it.
         attention_mask: boolean tensor that broadcasts to `(B, N, T, K)`; True
             where attention is allowed.
-        dropout_seed: optional int32 tensor `(2,)`.
+        dropout_seed: optional int32 tensor `(B, 2)` or `(2,)`, see `SeededDropout`.
         training: bool. Whether dropout is active.
 
     Returns:

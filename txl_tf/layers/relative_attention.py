@@ -46,7 +46,7 @@ class RelativeAttention(MemoryAttention):
             where attention is allowed.
         content_bias: float tensor `(N, H)`, without `own_biases`.
         position_bias: float tensor `(N, H)`, without `own_biases`.
-        dropout_seed: optional int32 tensor `(2,)`.
+        dropout_seed: optional int32 tensor `(B, 2)` or `(2,)`, see `SeededDropout`.
         training: bool. Whether dropout is active.
 
     Returns:

@@ -37,7 +37,7 @@ class ShawAttention(MemoryAttention):
         memory: optional float tensor `(B, M, D)`.
         attention_mask: boolean tensor that broadcasts to `(B, N, T, K)`; True
             where attention is allowed.
-        dropout_seed: optional int32 tensor `(2,)`.
+        dropout_seed: optional int32 tensor `(B, 2)` or `(2,)`, see `SeededDropout`.
         training: bool. Whether dropout is active.
 
     Returns:

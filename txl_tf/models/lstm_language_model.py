@@ -31,7 +31,7 @@ class LSTMLanguageModel(RecurrentLanguageModel):
         token_ids: int tensor `(B, T)` with values in `[0, V)`.
         memory: `RecurrentMemory` of the segments before, from
             `initial_memory` or a call.
-        dropout_seed: optional int32 tensor `(2,)`. With it, all dropout masks
+        dropout_seed: optional int32 tensor `(2,)` or `(B, 2)`. With it, all dropout masks
             are a function of it.
         training: bool. Whether dropout is active.
 

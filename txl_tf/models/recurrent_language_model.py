@@ -115,7 +115,7 @@ class RecurrentLanguageModel(keras.Model):
             target_ids: int tensor `(B, T)`; position `t` is the token after
                 `token_ids[:, t]`.
             memory: `RecurrentMemory` of the segments before.
-            dropout_seed: optional int32 tensor `(2,)`.
+            dropout_seed: optional int32 tensor `(2,)` or `(B, 2)`.
             training: bool. Whether dropout is active.
 
         Returns:

@@ -15,8 +15,13 @@ from txl_tf.layers.adaptive_softmax import AdaptiveSoftmax
 from txl_tf.layers.decoder_block import DecoderBlock
 from txl_tf.layers.seeded_dropout import SeededDropout
 from txl_tf.models.memory import Memory
+from txl_tf.rematerialization import rematerialized_call
 
 _SITES_PER_BLOCK = 8
+
+
+def _run(block, hidden, **arguments):
+    return block(hidden, **arguments)
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
@@ -28,6 +33,10 @@ class TransformerXL(keras.Model):
 
     Args:
         config: `ModelConfig`, or the dict that its `to_dict` returns.
+        rematerialize: bool. Whether the backward pass computes every block
+            again, from what the block read, instead of keeping what it computed
+            inside. It takes a third more arithmetic and far less memory. Has no
+            influence on weights and results.
         **kwargs: other keyword arguments passed to `keras.Model`, including
             `name` and `dtype`.
 
@@ -35,8 +44,12 @@ class TransformerXL(keras.Model):
         token_ids: int tensor `(B, T)` with values in `[0, V)`.
         memory: `Memory` of the segments before, from `initial_memory` or a
             call. Its length may differ from `config.memory_length`.
-        dropout_seed: optional int32 tensor `(2,)`. With it, all dropout masks
-            are a function of it.
+        dropout_seed: optional int32 tensor `(B, 2)`, a seed per row from
+            `functional.row_seeds`, or `(2,)`, the same as `row_seeds` of it and the
+            rows 0 to `B - 1`. With it, all dropout masks are a function of it.
+        document_starts: optional bool tensor `(B, T)`, true for the first token of
+            each document. With it no token attends to what is before its
+            document, and the next memory has the last document alone.
         training: bool. Whether dropout is active.
 
     Returns:
@@ -58,12 +71,13 @@ class TransformerXL(keras.Model):
      - [Dai et al., 2019](https://arxiv.org/abs/1901.02860)
     """
 
-    def __init__(self, config, name="transformer_xl", **kwargs):
+    def __init__(self, config, rematerialize=False, name="transformer_xl", **kwargs):
         # A name of its own for every model would make the paths of weights differ.
         super().__init__(name=name, **kwargs)
         if isinstance(config, dict):
             config = ModelConfig.from_dict(config)
         self.config = config
+        self.rematerialize = rematerialize
         self._create_layers()
         self._build_layers()
 
@@ -154,17 +168,22 @@ class TransformerXL(keras.Model):
             name=name,
         )
 
-    def call(self, token_ids, memory, dropout_seed=None, training=False):
-        hidden_states, memory = self.hidden_states(token_ids, memory, dropout_seed, training)
+    def call(self, token_ids, memory, dropout_seed=None, document_starts=None, training=False):
+        hidden_states, memory = self.hidden_states(
+            token_ids, memory, dropout_seed, document_starts, training
+        )
         return hidden_states[-1], memory
 
-    def hidden_states(self, token_ids, memory, dropout_seed=None, training=False):
+    def hidden_states(
+        self, token_ids, memory, dropout_seed=None, document_starts=None, training=False
+    ):
         """The hidden states of all layers.
 
         Args:
             token_ids: as in a call.
             memory: as in a call.
             dropout_seed: as in a call.
+            document_starts: as in a call.
             training: as in a call.
 
         Returns:
@@ -172,15 +191,21 @@ class TransformerXL(keras.Model):
             and what every block returns, `L + 1` tensors `(B, T, D)`; the last
             one has had its dropout.
         """
-
-        def drop(layer, tensor, site):
-            return layer(tensor, seed=functional.fold_seed(dropout_seed, site), training=training)
-
         self._check_memory(memory)
+        if self.rematerialize and training and dropout_seed is None:
+            dropout_seed = self._drawn_seed()
+
+        def drop(layer, tensor, site, seed=dropout_seed):
+            return layer(tensor, seed=functional.fold_seed(seed, site), training=training)
+
+        def drop_positions(encoding):
+            seed = functional.common_seed(dropout_seed)  # positions belong to no row
+            return drop(self.position_dropout, encoding, 1, seed)
+
         memory_length = memory.states[0].shape[1]
         segment_length = ops.shape(token_ids)[1]
         hidden = drop(self.embedding_dropout, self.embedding(token_ids), 0)  # [B, T, D]
-        position = self._position_arguments(memory_length + segment_length, drop)
+        position = self._position_arguments(memory_length + segment_length, drop_positions)
         attention_mask = functional.causal_memory_mask(
             segment_length,
             memory_length,
@@ -188,15 +213,20 @@ class TransformerXL(keras.Model):
             self.config.same_length,
             self.config.same_length_keys,
         )
+        if document_starts is not None:
+            same_document = functional.same_document_mask(document_starts, memory_length)
+            attention_mask = ops.logical_and(attention_mask, same_document)
+        run_block = self._run_again_in_backward_pass if self.rematerialize else _run
         hidden_states, next_states = [hidden], []
         for index, (block, state) in enumerate(zip(self.blocks, memory.states, strict=True)):
             next_states.append(functional.next_memory(state, hidden))
             if index == 0 and self.config.position_encoding == "sinusoidal":
-                hidden, state = self._add_positions(hidden, state, drop)
-            hidden = block(
+                hidden, state = self._add_positions(hidden, state, drop_positions)
+            hidden = run_block(
+                block,
                 hidden,
-                memory=state,
                 attention_mask=attention_mask,
+                memory=state,
                 dropout_seed=functional.fold_seed(dropout_seed, _SITES_PER_BLOCK * (index + 1)),
                 training=training,
                 **position,
@@ -204,9 +234,23 @@ class TransformerXL(keras.Model):
             hidden_states.append(hidden)
         hidden_states[-1] = drop(self.output_dropout, hidden, 2)
         next_valid_length = functional.next_valid_length(
-            memory.valid_length, memory_length, segment_length
+            memory.valid_length, memory_length, segment_length, document_starts
         )
         return hidden_states, Memory(tuple(next_states), next_valid_length)
+
+    def _run_again_in_backward_pass(self, block, hidden, attention_mask, training, **tensors):
+        return rematerialized_call(
+            block,
+            {"inputs": hidden, **tensors},
+            {"attention_mask": attention_mask, "training": training},
+        )
+
+    def _drawn_seed(self):
+        """A seed for one call; what runs twice cannot draw from a generator each time."""
+        for layer in (self.embedding_dropout, self.blocks[0].attention.probability_dropout):
+            if layer.rate > 0:
+                return ops.cast(layer.seed_generator.next(), "int32")
+        return None
 
     def _check_memory(self, memory):
         if len(memory.states) != self.config.num_layers:
@@ -220,25 +264,25 @@ class TransformerXL(keras.Model):
                 f"Received: a memory of length {memory.states[0].shape[1]}"
             )
 
-    def _sinusoids(self, key_length, drop):
+    def _sinusoids(self, key_length, drop_positions):
         encoding = functional.relative_positional_encoding(
             key_length, self.config.hidden_dim, self.config.clamp_length, dtype=self.compute_dtype
         )
-        return drop(self.position_dropout, encoding, 1)  # [K, D]
+        return drop_positions(encoding)  # [K, D]
 
-    def _position_arguments(self, key_length, drop):
+    def _position_arguments(self, key_length, drop_positions):
         if self.config.position_encoding != "transformer_xl":
             return {}
-        arguments = {"position_encoding": self._sinusoids(key_length, drop)}
+        arguments = {"position_encoding": self._sinusoids(key_length, drop_positions)}
         if self.config.share_attention_biases:
             arguments["content_bias"] = self.content_bias
             arguments["position_bias"] = self.position_bias
         return arguments
 
-    def _add_positions(self, hidden, state, drop):
+    def _add_positions(self, hidden, state, drop_positions):
         """Positions of memory and segment as seen from the segment's end."""
         memory_length = state.shape[1]
-        positions = self._sinusoids(memory_length + ops.shape(hidden)[1], drop)
+        positions = self._sinusoids(memory_length + ops.shape(hidden)[1], drop_positions)
         state = ops.cast(state, hidden.dtype) + positions[:memory_length]
         return hidden + positions[memory_length:], state
 
@@ -270,7 +314,7 @@ class TransformerXL(keras.Model):
             target_ids: int tensor `(B, T)`; position `t` is the token after
                 `token_ids[:, t]`.
             memory: `Memory` of the segments before.
-            dropout_seed: optional int32 tensor `(2,)`.
+            dropout_seed: as in a call.
             training: bool. Whether dropout is active.
 
         Returns:
@@ -323,7 +367,11 @@ class TransformerXL(keras.Model):
         return self.softmax.log_probs(hidden, **self._tied())
 
     def get_config(self):
-        return {**super().get_config(), "config": self.config.to_dict()}
+        return {
+            **super().get_config(),
+            "config": self.config.to_dict(),
+            "rematerialize": self.rematerialize,
+        }
 
     @classmethod
     def from_config(cls, config, custom_objects=None):

@@ -55,7 +55,11 @@ class AuxiliaryLosses:
         return bool(self._end_steps)
 
     def __call__(
-        self, hidden_states: list[tf.Tensor], target_ids: tf.Tensor, step: tf.Tensor
+        self,
+        hidden_states: list[tf.Tensor],
+        target_ids: tf.Tensor,
+        row_weights: tf.Tensor,
+        step: tf.Tensor,
     ) -> tf.Tensor:
         """This replica's share of the sum of all auxiliary losses.
 
@@ -64,33 +68,34 @@ class AuxiliaryLosses:
                 blocks, or where `needs_all_layers` is not set, of the last
                 block alone.
             target_ids: int32 tensor `(B, T)`.
+            row_weights: float32 tensor `(B,)`. 0 for rows that are only padding.
             step: int tensor. Steps done before this one.
 
         Returns:
             Float32 scalar tensor.
         """
-        total = self._second_target_loss(hidden_states[-1], target_ids)
+        total = self._second_target_loss(hidden_states[-1], target_ids, row_weights)
         for hidden, end in zip(hidden_states[1:-1], self._end_steps, strict=True):
-            loss = self._next_token_loss(hidden, target_ids)
-            loss += self._second_target_loss(hidden, target_ids)
+            nll = self._model.negative_log_likelihood(hidden, target_ids)
+            loss = self._mean(nll, row_weights)
+            loss += self._second_target_loss(hidden, target_ids, row_weights)
             total += loss * tf.cast(step < end, loss.dtype)
         return total
 
-    def _next_token_loss(self, hidden: tf.Tensor, target_ids: tf.Tensor) -> tf.Tensor:
-        nll = self._model.negative_log_likelihood(hidden, target_ids)
-        return self._mean(nll)
-
-    def _second_target_loss(self, hidden: tf.Tensor, target_ids: tf.Tensor) -> tf.Tensor:
+    def _second_target_loss(
+        self, hidden: tf.Tensor, target_ids: tf.Tensor, row_weights: tf.Tensor
+    ) -> tf.Tensor:
         if self.second_softmax is None:
             return tf.zeros([])
         # The target of the next position is the second target of this one.
         nll = self.second_softmax(
             hidden[:, :-1], target_ids[:, 1:], projections=self._model.embedding.projections
         )
-        return _SECOND_TARGET_WEIGHT * self._mean(nll)
+        return _SECOND_TARGET_WEIGHT * self._mean(nll, row_weights)
 
-    def _mean(self, nll: tf.Tensor) -> tf.Tensor:
-        return tf.reduce_sum(nll) / (self._global_batch_size * nll.shape[1])
+    def _mean(self, nll: tf.Tensor, row_weights: tf.Tensor) -> tf.Tensor:
+        num_tokens = self._global_batch_size * nll.shape[1]
+        return tf.reduce_sum(tf.reduce_sum(nll, axis=1) * row_weights) / num_tokens
 
 
 def _end_steps(config: ExperimentConfig) -> list[int]:

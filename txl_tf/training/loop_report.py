@@ -2,28 +2,51 @@
 
 import dataclasses
 import math
+import statistics
+
+from txl_tf.training.step_record import StepRecord
+from txl_tf.training.step_status import StepStatus
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoopReport:
     """Figures of the steps since the last report."""
 
-    step: int
-    """Steps done since the run began."""
-    num_steps: int
-    """Steps in this loop."""
+    records: tuple[StepRecord, ...]
+    """The figures of each step, in order; at least one."""
     num_tokens: int
-    """Tokens trained on in this loop, all replicas together."""
-    nats_per_token: float
-    """Mean loss of the loop."""
-    gradient_norm: float
-    """Mean global norm of the gradients before clipping."""
+    """Tokens read in this loop, all replicas together."""
     learning_rate: float
     """Learning rate of the next step."""
     seconds: float
     """Wall time of the loop."""
     has_compiled: bool
     """Whether the wall time includes tracing and compiling."""
+
+    @property
+    def step(self) -> int:
+        """Steps done since the run began."""
+        return self.records[-1].step
+
+    @property
+    def num_steps(self) -> int:
+        """Steps in this loop."""
+        return len(self.records)
+
+    @property
+    def num_skipped_steps(self) -> int:
+        """Steps that left the weights as they were."""
+        return sum(record.status != StepStatus.APPLIED for record in self.records)
+
+    @property
+    def nats_per_token(self) -> float:
+        """Mean loss of the steps that changed the weights; of all if none did."""
+        return statistics.fmean(record.nats_per_token for record in self._counted())
+
+    @property
+    def gradient_norm(self) -> float:
+        """Mean global norm of the gradients before clipping, of the same steps."""
+        return statistics.fmean(record.gradient_norm for record in self._counted())
 
     @property
     def perplexity(self) -> float:
@@ -34,3 +57,7 @@ class LoopReport:
     def tokens_per_second(self) -> float:
         """Tokens of all replicas per second of wall time."""
         return self.num_tokens / self.seconds
+
+    def _counted(self) -> list[StepRecord]:
+        applied = [record for record in self.records if record.status == StepStatus.APPLIED]
+        return applied or list(self.records)

@@ -1,14 +1,24 @@
 """What one replica does in one training step."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import keras
 import tensorflow as tf
 
+from txl_tf import functional
+from txl_tf.config.training_config import TrainingConfig
 from txl_tf.distribution.replica_state import ReplicaState
 from txl_tf.models.memory import Memory
-from txl_tf.training.training_objective import TrainingObjective
+from txl_tf.training.batch_checksum import batch_checksum
+from txl_tf.training.guarded_update import GuardedUpdate, assign_everywhere
+from txl_tf.training.row_gradients import RowGradients
+from txl_tf.training.spike_detector import SpikeDetector
+from txl_tf.training.step_records import StepRecords
+from txl_tf.training.step_status import StepStatus
+from txl_tf.training.training_rows import Rows
 from txl_tf.training.weight_average import WeightAverage
+
+AllReduce = Callable[[list[tf.Tensor]], list[tf.Tensor]]
 
 
 class TrainStep:
@@ -20,78 +30,180 @@ class TrainStep:
     is. Clipping comes after that sum: clipping each replica alone would
     make the limit depend on the number of replicas.
 
+    A loss or gradient that is not finite changes no weight. By policy the step
+    then stops the run, and changes nothing else either: the steps that follow
+    in the same loop do nothing. Or it is skipped: its rows' memory goes on,
+    except that rows without a finite loss start anew.
+
     Args:
-        objective: `TrainingObjective`.
+        config: `TrainingConfig`.
+        row_gradients: `RowGradients`.
         optimizer: Keras optimizer from `create_optimizer`, built with
             `variables`.
         variables: all trainable variables of the run.
         replica_memory: `ReplicaState` of the rows of each replica, with the
             names that `memory_specs` returns.
+        records: `StepRecords`, where the figures go.
         clip_norm: float. Largest global norm of the gradients.
-        seed: int. Seed of the dropout masks.
-        loss_mean: `keras.metrics.Mean` of nats per token.
-        gradient_norm_mean: `keras.metrics.Mean` of the norm before clipping.
         weight_average: optional `WeightAverage`, which is kept up to date.
+        spike_detector: optional `SpikeDetector`; spikes are skipped.
+        all_reduce: optional function that sums a list of tensors over the
+            replicas; by default the strategy's.
     """
 
     def __init__(
         self,
         *,
-        objective: TrainingObjective,
+        config: TrainingConfig,
+        row_gradients: RowGradients,
         optimizer: keras.optimizers.Optimizer,
         variables: Sequence[keras.Variable],
         replica_memory: ReplicaState,
+        records: StepRecords,
         clip_norm: float,
-        seed: int,
-        loss_mean: keras.metrics.Mean,
-        gradient_norm_mean: keras.metrics.Mean,
         weight_average: WeightAverage | None = None,
+        spike_detector: SpikeDetector | None = None,
+        all_reduce: AllReduce | None = None,
     ) -> None:
-        self._objective = objective
+        self._config = config
+        self._row_gradients = row_gradients
         self._optimizer = optimizer
         self._variables = list(variables)
         self._replica_memory = replica_memory
+        self._records = records
         self._clip_norm = clip_norm
-        self._seed = seed
-        self._loss_mean = loss_mean
-        self._gradient_norm_mean = gradient_norm_mean
         self._weight_average = weight_average
+        self._spike_detector = spike_detector
+        self._all_reduce = all_reduce or _sum_over_replicas
+        self._guarded_update = GuardedUpdate(self._changed_by_update())
 
-    def __call__(self, batch: dict[str, tf.Tensor]) -> None:
+    def __call__(self, batch: dict[str, tf.Tensor], first_step: tf.Tensor) -> None:
         """Runs the step; inside `strategy.run` only.
 
         Args:
-            batch: dict of int32 `token_ids` and `target_ids` `(B, T)` and bool
-                `start_of_stream` `(B,)`, this replica's rows.
+            batch: dict of int32 `token_ids` and `target_ids` `(B, T)`, bool
+                `start_of_stream` `(B,)` and optionally bool
+                `document_starts` `(B, T)`, this replica's rows.
+            first_step: int tensor. Steps done before the loop began.
         """
-        context = tf.distribute.get_replica_context()
-        memory = memory_from_state(self._replica_memory.read())
-        memory = memory.forget(batch["start_of_stream"])
-        loss, gradients, memory = self._gradients(batch, memory, self._dropout_seed(context))
-        self._replica_memory.write(memory_to_state(memory))
+        # Between workers the strategy forgets how many rows a batch has.
+        num_rows = self._replica_memory.rows_per_replica
+        batch = {
+            name: tf.ensure_shape(tensor, [num_rows, *tensor.shape[1:]])
+            for name, tensor in batch.items()
+        }
+        # Read now: the variable counts on further down.
+        step = tf.identity(self._optimizer.iterations.value)
+        state = self._replica_memory.read()
+        places = self._places(num_rows)
+        is_counted = places < self._config.global_batch_size
+        rows = self._rows(batch, state, places, is_counted, step)
+        row_losses, gradients, memory = self._row_gradients(rows, step)
 
-        loss, *gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, [loss, *gradients])
+        loss, *gradients = self._all_reduce([tf.reduce_sum(row_losses), *gradients])
         gradients, norm = tf.clip_by_global_norm(gradients, self._clip_norm)
+        status, is_applied, is_advanced = self._judge(loss, norm)
+        self._guarded_update(lambda: self._update(gradients), is_applied)
+        self._advance(step, loss, norm, is_advanced)
+        finite_rows = tf.math.is_finite(row_losses)
+        self._write_memory(state, memory, finite_rows, is_advanced)
+        self._records.write(
+            tf.cast(step, tf.int32) - tf.cast(first_step, tf.int32),
+            loss=loss,
+            gradient_norm=norm,
+            checksum=batch_checksum(batch["token_ids"], batch["target_ids"], places, is_counted),
+            status=status,
+            finite_rows=finite_rows,
+        )
+
+    def _places(self, num_rows: int) -> tf.Tensor:
+        """Each row's place in the global batch."""
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        return tf.cast(replica, tf.int32) * num_rows + tf.range(num_rows)
+
+    def _rows(
+        self,
+        batch: dict[str, tf.Tensor],
+        state: dict[str, tf.Tensor],
+        places: tf.Tensor,
+        is_counted: tf.Tensor,
+        step: tf.Tensor,
+    ) -> Rows:
+        starts = batch.get("document_starts")
+        if starts is None:
+            starts = tf.zeros(batch["token_ids"].shape, tf.bool)
+        fold_in = tf.random.experimental.stateless_fold_in
+        seed = fold_in(tf.constant([self._config.seed, 0], tf.int32), step)
+        return Rows(
+            token_ids=batch["token_ids"],
+            target_ids=batch["target_ids"],
+            document_starts=starts,
+            memory=memory_from_state(state).forget(batch["start_of_stream"]),
+            # Of the row, not of the replica: any number of replicas draws the same masks.
+            dropout_seeds=functional.row_seeds(seed, places),
+            weights=tf.cast(is_counted, tf.float32),
+        )
+
+    def _judge(self, loss: tf.Tensor, norm: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """The status, whether weights change, and whether the run goes on to the next step."""
+        is_finite = tf.logical_and(tf.math.is_finite(loss), tf.math.is_finite(norm))
+        is_spike = tf.constant(False)
+        if self._spike_detector is not None:
+            is_spike = self._spike_detector.is_spike(loss, norm)
+        stops = self._config.on_non_finite == "stop"
+        not_finite = StepStatus.STOPPED if stops else StepStatus.SKIPPED_NON_FINITE
+        status = tf.where(is_spike, int(StepStatus.SKIPPED_SPIKE), int(StepStatus.APPLIED))
+        status = tf.where(is_finite, status, int(not_finite))
+        goes_on = tf.not_equal(status, int(StepStatus.STOPPED))
+        is_advanced = tf.logical_and(goes_on, tf.logical_not(self._records.is_stopped()))
+        is_applied = tf.logical_and(is_advanced, tf.equal(status, int(StepStatus.APPLIED)))
+        return status, is_applied, is_advanced
+
+    def _update(self, gradients: list[tf.Tensor]) -> None:
         self._optimizer.apply(gradients, self._variables)
         if self._weight_average is not None:
             self._weight_average.update(self._optimizer.iterations.value)
-        self._loss_mean.update_state(loss)
-        self._gradient_norm_mean.update_state(norm)
 
-    def _gradients(
-        self, batch: dict[str, tf.Tensor], memory: Memory, dropout_seed: tf.Tensor
-    ) -> tuple[tf.Tensor, list[tf.Tensor], Memory]:
-        step = self._optimizer.iterations.value
-        with tf.GradientTape() as tape:
-            objective, loss, memory = self._objective(batch, memory, dropout_seed, step)
-        gradients = tape.gradient(objective, [variable.value for variable in self._variables])
-        return loss, [tf.convert_to_tensor(gradient) for gradient in gradients], memory
+    def _changed_by_update(self) -> list[tf.Variable]:
+        changed = [*self._variables, *self._optimizer.variables]
+        if self._weight_average is not None:
+            changed += self._weight_average.variables.values()
+        return [variable.value for variable in changed]
 
-    def _dropout_seed(self, context: tf.distribute.ReplicaContext) -> tf.Tensor:
-        """A seed that no other step and no other replica has."""
-        fold_in = tf.random.experimental.stateless_fold_in
-        seed = fold_in(tf.constant([self._seed, 0], tf.int32), self._optimizer.iterations.value)
-        return fold_in(seed, tf.cast(context.replica_id_in_sync_group, tf.int32))
+    def _advance(
+        self, step: tf.Tensor, loss: tf.Tensor, norm: tf.Tensor, is_advanced: tf.Tensor
+    ) -> None:
+        """Counts the step, skipped or not: the number decides which batch comes next."""
+        variables, values = [self._optimizer.iterations.value], [step + 1]
+        if self._spike_detector is not None:
+            variables += [each.value for each in self._spike_detector.variables.values()]
+            values += self._spike_detector.next_values(loss, norm)
+            is_finite = tf.logical_and(tf.math.is_finite(loss), tf.math.is_finite(norm))
+            values[1:] = [
+                tf.where(is_finite, value, variable)
+                for variable, value in zip(variables[1:], values[1:], strict=True)
+            ]
+        assign_everywhere(variables, values, is_advanced)
+
+    def _write_memory(
+        self,
+        before: dict[str, tf.Tensor],
+        memory: Memory,
+        finite_rows: tf.Tensor,
+        is_advanced: tf.Tensor,
+    ) -> None:
+        after = memory_to_state(memory)
+        for name, tensor in after.items():
+            keeps = tf.reshape(finite_rows, [-1, *[1] * (tensor.shape.rank - 1)])
+            # A memory of zeros, because a masked value that is not a number would spread.
+            kept = tf.where(keeps, tensor, tf.zeros([], tensor.dtype))
+            after[name] = tf.where(is_advanced, kept, before[name])
+        self._replica_memory.write(after)
+
+
+def _sum_over_replicas(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+    context = tf.distribute.get_replica_context()
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, tensors)
 
 
 def memory_specs(memory: Memory) -> dict[str, tf.TensorSpec]:

@@ -1,6 +1,5 @@
 """The training loop: steps on the device, reports on the host."""
 
-import math
 import time
 from collections.abc import Callable, Iterator
 
@@ -10,15 +9,23 @@ import tensorflow as tf
 
 from txl_tf.config.experiment_config import ExperimentConfig
 from txl_tf.distribution.replica_state import ReplicaState
-from txl_tf.errors import NonFiniteError, UsageError
+from txl_tf.distribution.strategy import num_workers
+from txl_tf.errors import NonFiniteError
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.training.loop_report import LoopReport
-from txl_tf.training.optimizers import create_optimizer
+from txl_tf.training.optimizers import create_optimizer, create_plateau_scale
+from txl_tf.training.row_gradients import RowGradients
+from txl_tf.training.spike_detector import SpikeDetector
+from txl_tf.training.step_record import StepRecord
+from txl_tf.training.step_records import StepRecords
+from txl_tf.training.step_status import StepStatus
 from txl_tf.training.train_step import TrainStep, memory_specs
 from txl_tf.training.training_objective import TrainingObjective
 from txl_tf.training.weight_average import WeightAverage
 
 DatasetFunction = Callable[..., tf.data.Dataset]
+DescribeRow = Callable[[int, int], str]
+_MAX_ROWS_NAMED = 4
 
 
 class Trainer:
@@ -26,17 +33,20 @@ class Trainer:
 
     The state after step `n` is a function of the configuration, the data and
     `n` alone: batches are addressed by step, dropout masks by seed, step and
-    replica. `state` and `load_state` carry all of it.
+    row. `state` and `load_state` carry all of it.
+
+    Rows that the replicas cannot share out equally are made up with copies of
+    other rows, which count for nothing and are not part of the state.
 
     Args:
         config: `ExperimentConfig`.
         strategy: `tf.distribute.Strategy` to run under.
         dataset_function: function of `first_step`, `rows` (a range of the
-            global batch), `per_replica_rows` and `num_steps` that returns the
+            rows, which goes beyond those of the global batch where they are
+            made up), `per_replica_rows` and `num_steps` that returns the
             batches of those rows from that step on.
-
-    Raises:
-        UsageError: If the rows cannot be shared out equally.
+        describe_row: optional function of a step, counted from 0, and a row
+            that says where its text is from, for error messages.
     """
 
     def __init__(
@@ -44,64 +54,110 @@ class Trainer:
         config: ExperimentConfig,
         strategy: tf.distribute.Strategy,
         dataset_function: DatasetFunction,
+        describe_row: DescribeRow | None = None,
     ) -> None:
         self.config = config
         self.strategy = strategy
         self._dataset_function = dataset_function
+        self._describe_row = describe_row or (lambda step, row: f"row {row}")
         training = config.training
-        self._rows_per_replica, remainder = divmod(
-            training.global_batch_size, strategy.num_replicas_in_sync
-        )
-        if remainder:
-            raise UsageError(
-                f"{training.global_batch_size} rows cannot be shared out equally over "
-                f"{strategy.num_replicas_in_sync} replicas.",
-                where="training.global_batch_size",
-                remedy="Make it a multiple of the number of replicas.",
-            )
+        num_parts = training.gradient_accumulation_steps
+        num_shares = strategy.num_replicas_in_sync * num_parts
+        self._rows_per_replica = -(-training.global_batch_size // num_shares) * num_parts
+        # A plain variable of the host, because a thread sets it while the loop runs.
+        self._stop_requested = tf.Variable(False, trainable=False)
         keras.utils.set_random_seed(training.seed)
         with strategy.scope():
-            self.model = TransformerXL(config.model, dtype=training.dtype_policy)
-            self.optimizer = create_optimizer(config.optimizer, training.num_steps)
-            self._objective = TrainingObjective(self.model, config)
-            # An optimizer that builds itself inside a traced step fails.
-            self.optimizer.build(self._trainable_variables())
-            self._weight_average: WeightAverage | None = None
-            if training.average_weights_from_step is not None:
-                self._weight_average = WeightAverage(
-                    self.model.trainable_variables, training.average_weights_from_step
-                )
-            self._loss_mean = keras.metrics.Mean(name="nats_per_token")
-            self._gradient_norm_mean = keras.metrics.Mean(name="gradient_norm")
+            self._create_variables()
         self.replica_memory = ReplicaState(
-            strategy, self._rows_per_replica, memory_specs(self.model.initial_memory(1))
+            strategy,
+            self._rows_per_replica,
+            memory_specs(self.model.initial_memory(1)),
+            num_rows=training.global_batch_size,
         )
+        self._records = StepRecords(strategy, self._rows_per_replica, training.steps_per_loop)
         self._has_compiled = False
         self._run_steps = self._host_loop()
+
+    def _create_variables(self) -> None:
+        config, training = self.config, self.config.training
+        self.model = TransformerXL(
+            config.model, rematerialize=training.rematerialize, dtype=training.dtype_policy
+        )
+        self._objective = TrainingObjective(self.model, config)
+        self.plateau_scale = create_plateau_scale(config.optimizer)
+        self.optimizer = create_optimizer(
+            config.optimizer, training.num_steps, self._trainable_variables(), self.plateau_scale
+        )
+        self._weight_average: WeightAverage | None = None
+        if training.average_weights_from_step is not None:
+            self._weight_average = WeightAverage(
+                self.model.trainable_variables,
+                training.average_weights_from_step,
+                training.average_weights_decay,
+            )
+        self._spike_detector: SpikeDetector | None = None
+        if training.spike_deviations is not None:
+            self._spike_detector = SpikeDetector(training.spike_deviations)
 
     @property
     def step(self) -> int:
         """Steps done since the run began."""
         return int(self.optimizer.iterations.numpy())
 
+    @property
+    def num_workers(self) -> int:
+        """Processes that train together."""
+        return num_workers(self.strategy)
+
     def run(self) -> Iterator[LoopReport]:
         """Trains to the end of the run, from where it stands.
 
         Loops end at multiples of `steps_per_loop` and wherever a checkpoint or
-        an evaluation is due, so that the caller can act between them.
+        an evaluation is due, so that the caller can act between them, and
+        after the current step when a stop was requested.
 
         Yields:
             A `LoopReport` after every loop.
 
         Raises:
-            NonFiniteError: If the loss or the gradient norm of a loop is not
-                finite.
+            NonFiniteError: If a loss or gradient is not finite and the policy
+                is to stop. The state is that before the step.
         """
         if self.step >= self.config.training.num_steps:
             return
         iterator = iter(self._batches())
-        while self.step < self.config.training.num_steps:
-            yield self._loop(iterator, self._next_stop() - self.step)
+        while self.step < self.config.training.num_steps and not self.must_stop():
+            report = self._loop(iterator, self._next_stop() - self.step)
+            if report is not None:
+                yield report
+
+    def request_stop(self) -> None:
+        """Ends the loop after the current step; may be called from any thread."""
+        self._stop_requested.assign(True)
+
+    def must_stop(self) -> bool:
+        """Whether a stop was requested, of this worker or of any other."""
+        requested = bool(self._stop_requested.numpy())
+        return self.sum_over_workers(float(requested)) > 0.0
+
+    def sum_over_workers(self, value: float) -> float:
+        """Adds up a number of each worker; all of them must call it.
+
+        Args:
+            value: float. The number of this worker.
+
+        Returns:
+            The sum, in float64.
+        """
+        if self.num_workers == 1:
+            return value
+        # Each replica has a share, because the sum goes over the replicas of all workers.
+        num_local = self.strategy.num_replicas_in_sync // self.num_workers
+        shares = self.strategy.experimental_distribute_values_from_function(
+            lambda context: tf.constant(value / num_local, tf.float64)
+        )
+        return float(self.strategy.reduce(tf.distribute.ReduceOp.SUM, shares, axis=None))
 
     def state(self) -> dict[str, np.ndarray]:
         """Everything that decides the next step.
@@ -124,7 +180,7 @@ class Trainer:
         """
         weights = {variable.path: variable for variable in self.model.weights}
         if self._weight_average is not None:
-            weights |= self._weight_average.variables
+            weights |= self._weight_average.averages
         return {path: variable.numpy() for path, variable in weights.items()}
 
     def load_state(self, arrays: dict[str, np.ndarray]) -> None:
@@ -169,6 +225,12 @@ class Trainer:
         if self._weight_average is not None:
             averages = self._weight_average.variables
             named += [(f"average/{path}", variable) for path, variable in averages.items()]
+        if self._spike_detector is not None:
+            figures = self._spike_detector.variables
+            named += [(f"spikes/{name}", variable) for name, variable in figures.items()]
+        if self.plateau_scale is not None:
+            figures = self.plateau_scale.variables
+            named += [(f"plateau/{name}", variable) for name, variable in figures.items()]
         return dict(named)
 
     def _trainable_variables(self) -> list[keras.Variable]:
@@ -186,7 +248,8 @@ class Trainer:
         first_step = self.step
 
         def dataset_of_host(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            num_rows = self.config.training.global_batch_size // context.num_input_pipelines
+            num_replicas = context.num_replicas_in_sync // context.num_input_pipelines
+            num_rows = self._rows_per_replica * num_replicas
             first = context.input_pipeline_id * num_rows
             return self._dataset_function(
                 first_step=first_step,
@@ -198,56 +261,75 @@ class Trainer:
         return self.strategy.distribute_datasets_from_function(dataset_of_host)
 
     def _host_loop(self) -> Callable[..., None]:
-        with self.strategy.scope():
-            step = TrainStep(
-                objective=self._objective,
-                optimizer=self.optimizer,
-                variables=self._trainable_variables(),
-                replica_memory=self.replica_memory,
-                clip_norm=self.config.optimizer.clip_norm,
-                seed=self.config.training.seed,
-                loss_mean=self._loss_mean,
-                gradient_norm_mean=self._gradient_norm_mean,
-                weight_average=self._weight_average,
-            )
+        training = self.config.training
+        variables = self._trainable_variables()
+        step = TrainStep(
+            config=training,
+            row_gradients=RowGradients(
+                self._objective, variables, training.gradient_accumulation_steps
+            ),
+            optimizer=self.optimizer,
+            variables=variables,
+            replica_memory=self.replica_memory,
+            records=self._records,
+            clip_norm=self.config.optimizer.clip_norm,
+            weight_average=self._weight_average,
+            spike_detector=self._spike_detector,
+        )
         # TPUStrategy compiles by itself; with several replicas on GPUs or CPUs
         # the all-reduce cannot be compiled.
         is_alone = self.strategy.num_replicas_in_sync == 1
         is_tpu = isinstance(self.strategy, tf.distribute.TPUStrategy)
-        if self.config.training.jit_compile and is_alone and not is_tpu:
+        if training.jit_compile and is_alone and not is_tpu:
             step = tf.function(step.__call__, jit_compile=True, autograph=False)
+        # Workers must end a loop together, so there they agree between loops.
+        stops_in_loop = self.num_workers == 1
 
-        @tf.function
-        def run_steps(iterator: Iterator[dict[str, tf.Tensor]], num_steps: tf.Tensor) -> None:
-            for _ in tf.range(num_steps):
-                self.strategy.run(step, args=(next(iterator),))
+        @tf.function(autograph=False)
+        def run_steps(
+            iterator: Iterator[dict[str, tf.Tensor]], first_step: tf.Tensor, num_steps: tf.Tensor
+        ) -> None:
+            def goes_on(index: tf.Tensor) -> tf.Tensor:
+                is_stopped = tf.logical_and(stops_in_loop, self._stop_requested)
+                return tf.logical_and(index < num_steps, tf.logical_not(is_stopped))
+
+            def run_step(index: tf.Tensor) -> tf.Tensor:
+                self.strategy.run(step, args=(next(iterator), first_step))
+                return index + 1
+
+            tf.while_loop(goes_on, run_step, [tf.constant(0)], parallel_iterations=1)
 
         return run_steps
 
-    def _loop(self, iterator: Iterator[dict[str, tf.Tensor]], num_steps: int) -> LoopReport:
-        self._loss_mean.reset_state()
-        self._gradient_norm_mean.reset_state()
+    def _loop(self, iterator: Iterator[dict[str, tf.Tensor]], num_steps: int) -> LoopReport | None:
+        first_step = self.step
         begin = time.perf_counter()
-        # A tensor, because a Python int would be traced anew for each value.
-        self._run_steps(iterator, tf.constant(num_steps))
-        loss = float(self._loss_mean.result())
-        gradient_norm = float(self._gradient_norm_mean.result())
+        # Tensors, because Python ints would be traced anew for each value.
+        self._run_steps(iterator, tf.constant(first_step), tf.constant(num_steps))
+        records = self._records.fetch(first_step, self.step)
+        if not records:
+            return None
+        if records[-1].status == StepStatus.STOPPED:
+            self._raise_non_finite(records[-1])
         seconds = time.perf_counter() - begin
         has_compiled, self._has_compiled = not self._has_compiled, True
-        if not (math.isfinite(loss) and math.isfinite(gradient_norm)):
-            raise NonFiniteError(
-                f"The loss or the gradient is not finite: loss {loss}, norm {gradient_norm}.",
-                where=f"steps {self.step - num_steps + 1} to {self.step}",
-                remedy="Start again from the last checkpoint with a lower learning rate.",
-            )
         tokens_per_step = self.config.training.global_batch_size * self.config.model.segment_length
         return LoopReport(
-            step=self.step,
-            num_steps=num_steps,
-            num_tokens=num_steps * tokens_per_step,
-            nats_per_token=loss,
-            gradient_norm=gradient_norm,
+            records=tuple(records),
+            num_tokens=len(records) * tokens_per_step,
             learning_rate=float(self.optimizer.learning_rate),
             seconds=seconds,
             has_compiled=has_compiled,
+        )
+
+    def _raise_non_finite(self, record: StepRecord) -> None:
+        rows = self._records.non_finite_rows()
+        named = [self._describe_row(record.step - 1, row) for row in rows[:_MAX_ROWS_NAMED]]
+        if len(rows) > _MAX_ROWS_NAMED:
+            named.append(f"and {len(rows) - _MAX_ROWS_NAMED} more rows")
+        raise NonFiniteError(
+            f"The loss or the gradient is not finite: loss {record.nats_per_token}, "
+            f"norm {record.gradient_norm}. No weight was changed.",
+            where=f"step {record.step}, {', '.join(named) or 'all rows with a finite loss'}",
+            remedy="Start again with a lower learning rate, or training.on_non_finite=skip.",
         )

@@ -6,6 +6,7 @@ from txl_tf.config.experiment_config import ExperimentConfig
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.training.auxiliary_losses import AuxiliaryLosses
+from txl_tf.training.training_rows import Rows
 
 
 class TrainingObjective:
@@ -26,6 +27,7 @@ class TrainingObjective:
         self._global_batch_size = training.global_batch_size
         length = config.model.segment_length
         self._first_position = length // 2 if training.loss_positions == "last_half" else 0
+        self._masks_documents = training.document_boundaries == "mask"
         self._auxiliary_losses: AuxiliaryLosses | None = None
         if training.intermediate_losses or training.num_targets > 1:
             self._auxiliary_losses = AuxiliaryLosses(model, config)
@@ -35,42 +37,36 @@ class TrainingObjective:
         """The trainable variables that are not the model's."""
         return [] if self._auxiliary_losses is None else self._auxiliary_losses.variables
 
-    def __call__(
-        self,
-        batch: dict[str, tf.Tensor],
-        memory: Memory,
-        dropout_seed: tf.Tensor,
-        step: tf.Tensor,
-    ) -> tuple[tf.Tensor, tf.Tensor, Memory]:
-        """Computes this replica's share; those of all replicas add up.
+    def __call__(self, rows: Rows, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Memory]:
+        """Computes the share of some rows; those of all rows add up.
 
         Args:
-            batch: dict of int32 `token_ids` and `target_ids` `(B, T)`.
-            memory: `Memory` of the segments before.
-            dropout_seed: int32 tensor `(2,)`.
+            rows: `Rows`.
             step: int tensor. Steps done before this one.
 
         Returns:
-            Tuple of the objective, the loss of the next token alone, and the
-            next `Memory`.
+            Tuple of the objective, the loss of the next token alone for each
+            row, float32 `(B,)`, and the next `Memory`.
         """
-        hidden_states, memory = self._hidden_states(batch["token_ids"], memory, dropout_seed)
-        target_ids = batch["target_ids"]
+        hidden_states, memory = self._hidden_states(rows)
+        target_ids = rows.target_ids
         first = self._first_position
         if first > 0:
             hidden_states = [hidden[:, first:] for hidden in hidden_states]
             target_ids = target_ids[:, first:]
         nll = self._model.negative_log_likelihood(hidden_states[-1], target_ids)
-        loss = tf.reduce_sum(nll) / (self._global_batch_size * target_ids.shape[1])
-        if self._auxiliary_losses is None:
-            return loss, loss, memory
-        return loss + self._auxiliary_losses(hidden_states, target_ids, step), loss, memory
+        num_tokens = self._global_batch_size * target_ids.shape[1]
+        row_losses = tf.reduce_sum(nll, axis=1) * rows.weights / num_tokens
+        objective = tf.reduce_sum(row_losses)
+        if self._auxiliary_losses is not None:
+            objective += self._auxiliary_losses(hidden_states, target_ids, rows.weights, step)
+        return objective, row_losses, memory
 
-    def _hidden_states(
-        self, token_ids: tf.Tensor, memory: Memory, dropout_seed: tf.Tensor
-    ) -> tuple[list[tf.Tensor], Memory]:
-        options = {"dropout_seed": dropout_seed, "training": True}
+    def _hidden_states(self, rows: Rows) -> tuple[list[tf.Tensor], Memory]:
+        options = {"dropout_seed": rows.dropout_seeds, "training": True}
+        if self._masks_documents:
+            options["document_starts"] = rows.document_starts
         if self._auxiliary_losses is not None and self._auxiliary_losses.needs_all_layers:
-            return self._model.hidden_states(token_ids, memory, **options)
-        hidden, memory = self._model(token_ids, memory, **options)
+            return self._model.hidden_states(rows.token_ids, rows.memory, **options)
+        hidden, memory = self._model(rows.token_ids, rows.memory, **options)
         return [hidden], memory

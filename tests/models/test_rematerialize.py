@@ -1,0 +1,253 @@
+"""Blocks that are computed again in the backward pass change memory, and no number."""
+
+import gc
+import re
+import weakref
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from tests.layer_checks import needs_tensorflow, randomize_weights, tf
+from tests.models.variants import B, T, config_of, filled_memory, score, token_ids
+from tests.reference import max_difference
+from txl_tf import functional
+from txl_tf.models.transformer_xl import TransformerXL
+
+DROPOUTS = {"dropout": 0.3, "attention_dropout": 0.2}
+
+
+def pair_of(position_encoding="transformer_xl", dtype="float32", **changes):
+    """The same model without and with rematerialisation."""
+    config = config_of(position_encoding, **{**DROPOUTS, **changes})
+    plain = TransformerXL(config, dtype=dtype)
+    randomize_weights(plain)
+    again = TransformerXL(config, rematerialize=True, dtype=dtype)
+    for weight, other in zip(again.weights, plain.weights, strict=True):
+        weight.assign(other)
+    return plain, again
+
+
+def rows_seeds():
+    return functional.row_seeds(ops.convert_to_tensor([3, 4], "int32"), np.array([6, 2], "int32"))
+
+
+def gradients_of(model, memory, seeds):
+    with tf.GradientTape() as tape:
+        nll, memory = score(model, token_ids(T + 1), memory, dropout_seed=seeds, training=True)
+        loss = tf.reduce_mean(nll)
+    variables = [variable.value for variable in model.trainable_variables]
+    gradients = tape.gradient(loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    return loss, memory, [tf.convert_to_tensor(gradient) for gradient in gradients]
+
+
+def assert_equal(results, expected, tolerance):
+    (loss, memory, gradients), (true_loss, true_memory, true_gradients) = results, expected
+    assert abs(float(loss) - float(true_loss)) <= tolerance * float(true_loss)
+    for state, true_state in zip(memory.states, true_memory.states, strict=True):
+        assert max_difference(state, true_state) <= tolerance * np.abs(true_state).max(initial=0.0)
+    assert np.array_equal(memory.valid_length, true_memory.valid_length)
+    for gradient, true_gradient in zip(gradients, true_gradients, strict=True):
+        largest = float(tf.reduce_max(tf.abs(true_gradient)))
+        assert max_difference(gradient, true_gradient) <= tolerance * largest
+
+
+@needs_tensorflow
+@pytest.mark.parametrize(
+    ("position_encoding", "changes"),
+    [
+        ("transformer_xl", {"variational_dropout": True}),
+        ("transformer_xl", {"share_attention_biases": True, "pre_norm": True}),
+        ("shaw", {}),
+        ("sinusoidal", {}),
+        ("learned", {"pre_norm": True}),
+        ("learned", {"recurrence": False}),
+    ],
+)
+def test_gradients_outputs_and_memory_are_equal(position_encoding, changes):
+    plain, again = pair_of(position_encoding, **changes)
+    memory, seeds = filled_memory(plain), rows_seeds()
+    results = gradients_of(again, memory, seeds)
+    assert_equal(results, gradients_of(plain, memory, seeds), tolerance=1e-6)
+
+
+@needs_tensorflow
+@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_compiled_gradients_are_equal(jit_compile):
+    plain, again = pair_of(num_layers=1)
+    memory, seeds = filled_memory(plain), rows_seeds()
+    compiled = tf.function(
+        lambda seeds: gradients_of(again, memory, seeds), jit_compile=jit_compile
+    )
+    assert_equal(compiled(seeds), gradients_of(plain, memory, seeds), tolerance=1e-5)
+
+
+@needs_tensorflow
+def test_hidden_states_of_all_blocks_have_equal_gradients():
+    plain, again = pair_of()
+    memory, seeds = filled_memory(plain), rows_seeds()
+    results = []
+    for model in (again, plain):
+        with tf.GradientTape() as tape:
+            hidden_states, _ = model.hidden_states(
+                token_ids(T), memory, dropout_seed=seeds, training=True
+            )
+            loss = sum(tf.reduce_sum(hidden**2 * (1.0 + hidden)) for hidden in hidden_states)
+        variables = [weight.value for block in model.blocks for weight in block.weights]
+        results.append([hidden_states, tape.gradient(loss, variables)])
+    for got, wanted in zip(*(tf.nest.flatten(each) for each in results), strict=True):
+        assert max_difference(got, wanted) <= 1e-6 * float(tf.reduce_max(tf.abs(wanted)))
+
+
+def num_products(model, memory):
+    """Matrix products of a compiled gradient, as left by XLA's search for common terms."""
+
+    def run(seeds):
+        return gradients_of(model, memory, seeds)
+
+    compiled = tf.function(run, jit_compile=True)
+    text = compiled.experimental_get_compiler_ir(rows_seeds())(stage="optimized_hlo")
+    return len(re.findall(r" (?:dot|convolution)\(|custom-call\(.*dot", text))
+
+
+@needs_tensorflow
+@pytest.mark.slow
+def test_xla_does_compute_blocks_again():
+    plain, again = pair_of()
+    memory = filled_memory(plain)
+    once, twice = num_products(plain, memory), num_products(again, memory)
+    # Queries, keys, values, positions, content and position scores, attended values and the
+    # inner layer; what follows the last normalisation's input is needed by no gradient.
+    assert twice - once >= 8 * len(again.blocks)
+
+
+@needs_tensorflow
+def test_a_replica_gets_the_gradients_of_its_own_rows():
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    config = config_of(**DROPOUTS, num_layers=1)
+    with strategy.scope():
+        again = TransformerXL(config, rematerialize=True)
+    plain = TransformerXL(config)
+    randomize_weights(plain)
+    for weight, other in zip(again.weights, plain.weights, strict=True):
+        weight.assign(other)
+    memory = filled_memory(plain)
+    seed = tf.constant([3, 4])
+
+    def run():
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        seeds = functional.row_seeds(seed, tf.range(B) + B * replica)
+        return gradients_of(again, memory, seeds)
+
+    results = strategy.run(tf.function(run))
+    by_replica = [
+        tf.nest.pack_sequence_as(results, each)
+        for each in zip(
+            *map(strategy.experimental_local_results, tf.nest.flatten(results)), strict=True
+        )
+    ]
+    for replica, got in enumerate(by_replica):
+        seeds = functional.row_seeds(seed, tf.range(B) + B * replica)
+        assert_equal(got, gradients_of(plain, memory, seeds), tolerance=1e-5)
+
+
+@needs_tensorflow
+def test_half_precision_has_nearly_equal_gradients():
+    plain, again = pair_of(dtype="mixed_bfloat16")
+    memory, seeds = filled_memory(plain), rows_seeds()
+    expected = gradients_of(plain, memory, seeds)
+    results = gradients_of(again, memory, seeds)
+    assert_equal(results, expected, tolerance=2e-2)  # a few last places of bfloat16
+    assert {gradient.dtype for gradient in results[2]} == {tf.float32}
+
+
+@needs_tensorflow
+def test_the_tape_keeps_nothing_of_what_blocks_compute_inside():
+    is_kept = []
+    for model in pair_of(num_layers=1):
+        memory, computed = filled_memory(model), []
+        inner = model.blocks[0].feed_forward.inner
+        activation = inner.activation
+
+        def spy(tensor, activation=activation, computed=computed):
+            result = activation(tensor)
+            computed.append(weakref.ref(result))
+            return result
+
+        inner.activation = spy
+        with tf.GradientTape() as tape:
+            hidden, _ = model(token_ids(T), memory, dropout_seed=rows_seeds(), training=True)
+        gc.collect()
+        is_kept.append(computed[0]() is not None)
+        assert tape.gradient(hidden, inner.kernel.value) is not None
+    assert is_kept == [True, False]
+
+
+@needs_tensorflow
+def test_gradients_that_are_not_numbers_stay_so():
+    _, again = pair_of()
+    memory = filled_memory(again)
+    with tf.GradientTape() as tape:
+        hidden, _ = again(token_ids(T), memory, dropout_seed=rows_seeds(), training=True)
+        loss = tf.reduce_sum(hidden) * float("nan")
+    gradient = tape.gradient(loss, again.blocks[0].feed_forward.inner.kernel.value)
+    assert np.all(np.isnan(gradient))
+
+
+@needs_tensorflow
+def test_without_a_given_seed_both_computations_draw_the_same_masks():
+    """The derivative along a step, by masks that would otherwise be others each time."""
+    _, again = pair_of(dtype="float64", num_layers=1)
+    memory, weight = filled_memory(again), again.blocks[0].feed_forward.outer.bias
+    states = [
+        layer.seed_generator.state
+        for layer in again._flatten_layers()
+        if hasattr(layer, "seed_generator")
+    ]
+    before = [ops.convert_to_numpy(state) for state in states]
+
+    def loss():
+        for state, value in zip(states, before, strict=True):
+            state.assign(value)
+        hidden, _ = again(token_ids(T), memory, training=True)
+        return tf.reduce_sum(hidden**3)
+
+    with tf.GradientTape() as tape:
+        value = loss()
+    gradient = tape.gradient(value, weight.value).numpy()
+    assert any(
+        np.any(ops.convert_to_numpy(state) != old)
+        for state, old in zip(states, before, strict=True)
+    )
+    original, step = weight.numpy(), 1e-6
+    moved = []
+    for sign in (1, -1):
+        weight.assign(original + sign * step * np.arange(6))
+        moved.append(float(loss()))
+    numeric = (moved[0] - moved[1]) / (2 * step)
+    assert abs(numeric - gradient @ np.arange(6)) <= 1e-6 * abs(numeric)
+
+
+def test_configuration_says_whether_blocks_are_computed_again():
+    model = TransformerXL(config_of(), rematerialize=True)
+    assert model.get_config()["rematerialize"] is True
+    assert TransformerXL.from_config(model.get_config()).rematerialize is True
+    assert TransformerXL(config_of()).get_config()["rematerialize"] is False
+
+
+@pytest.mark.parametrize("rematerialize", [False, True])
+def test_a_saved_model_scores_the_same_with_and_without(rematerialize, tmp_path):
+    model = TransformerXL(config_of(**DROPOUTS), rematerialize=rematerialize)
+    randomize_weights(model)
+    model.save(tmp_path / "model.keras")
+    config = {**model.get_config(), "rematerialize": not rematerialize}
+    other = TransformerXL.from_config(config)
+    model.save_weights(tmp_path / "model.weights.h5")
+    other.load_weights(tmp_path / "model.weights.h5")
+    restored = keras.saving.load_model(tmp_path / "model.keras")
+    tokens, memory = token_ids(T + 1), filled_memory(model)
+    expected, _ = score(model, tokens, memory)
+    for each in (other, restored):
+        assert max_difference(score(each, tokens, memory)[0], expected) <= 1e-6
+    assert restored.rematerialize is rematerialize

@@ -1,0 +1,93 @@
+"""Reading the rows in parts, and rows that are made up, change nothing but rounding."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from tests.toy_batches import (
+    ToyBatches,
+    largest_relative_difference,
+    strategy_of,
+    toy_experiment,
+    toy_tokens,
+)
+from txl_tf.training.trainer import Trainer
+
+NUM_STEPS = 4
+
+
+@functools.cache
+def trained(num_rows, num_replicas=1, **training):
+    batches = ToyBatches(toy_tokens(), num_rows, restarts=[(2, 1)])
+    experiment = toy_experiment(
+        model={"num_layers": 2, "dropout": 0.2, "attention_dropout": 0.1},
+        training={"num_steps": NUM_STEPS, "global_batch_size": num_rows, **training},
+        optimizer={"clip_norm": 1.0},
+    )
+    trainer = Trainer(experiment, strategy_of(num_replicas), batches.dataset_function)
+    records = [report.records[0] for report in trainer.run()]
+    return records, trainer.state()
+
+
+def assert_same_run(one, other, tolerance):
+    for first, second in zip(one[0], other[0], strict=True):
+        assert second.checksum == first.checksum
+        assert second.nats_per_token == pytest.approx(first.nats_per_token, rel=tolerance)
+        assert second.gradient_norm == pytest.approx(first.gradient_norm, rel=tolerance)
+    assert largest_relative_difference(one[1], other[1]) <= 10 * tolerance
+
+
+@pytest.mark.parametrize(
+    ("num_replicas", "num_parts"),
+    [
+        (1, 4),
+        pytest.param(2, 2, marks=pytest.mark.slow),
+        pytest.param(2, 4, marks=pytest.mark.slow),
+    ],
+)
+def test_rows_read_in_parts_equal_rows_read_at_once_with_dropout(num_replicas, num_parts):
+    whole = trained(8)
+    parts = trained(8, num_replicas, gradient_accumulation_steps=num_parts)
+    assert_same_run(whole, parts, 1e-6)
+
+
+@pytest.mark.slow
+def test_parts_compile_to_the_same():
+    whole = trained(8)
+    assert_same_run(whole, trained(8, gradient_accumulation_steps=4, jit_compile=True), 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "num_replicas", "num_parts"),
+    [
+        (5, 2, 2),
+        pytest.param(3, 2, 1, marks=pytest.mark.slow),
+        pytest.param(5, 1, 3, marks=pytest.mark.slow),
+    ],
+)
+def test_rows_that_make_up_equal_shares_count_for_nothing(num_rows, num_replicas, num_parts):
+    alone = trained(num_rows)
+    padded = trained(num_rows, num_replicas, gradient_accumulation_steps=num_parts)
+    assert_same_run(alone, padded, 1e-6)
+    assert padded[1]["memory/valid_length"].shape == (num_rows,)
+
+
+@pytest.mark.slow
+def test_made_up_rows_have_no_part_in_auxiliary_losses():
+    extra = {"num_targets": 2, "intermediate_losses": True}
+    assert_same_run(trained(3, **extra), trained(3, num_replicas=2, **extra), 1e-6)
+
+
+@pytest.mark.slow
+def test_rematerialized_blocks_train_the_same():
+    assert_same_run(trained(8), trained(8, rematerialize=True), 1e-6)
+
+
+@pytest.mark.slow
+def test_masks_belong_to_rows_not_to_replicas():
+    one, other = trained(8)[1], trained(8, num_replicas=2)[1]
+    dropped = one["memory/states/000"] == 0.0
+    np.testing.assert_array_equal(dropped, other["memory/states/000"] == 0.0)
+    # The comparison means something only if something was dropped.
+    assert 0.1 < np.mean(dropped) < 0.3

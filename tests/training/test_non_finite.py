@@ -1,0 +1,168 @@
+"""A loss or gradient that is not finite changes no weight: the run stops, or skips the step."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.toy_batches import (
+    ToyBatches,
+    largest_relative_difference,
+    strategy_of,
+    toy_experiment,
+    toy_tokens,
+    weight_of,
+)
+from txl_tf.errors import NonFiniteError
+from txl_tf.training.step_status import StepStatus
+from txl_tf.training.trainer import Trainer
+
+NUM_ROWS = 4
+
+
+CASES = [
+    (num_replicas, step, value)
+    for num_replicas in (1, 2)
+    for step in (0, 5, 9)
+    for value in (np.nan, np.inf)
+]
+
+
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+def trainer_of(num_replicas=1, **training):
+    batches = ToyBatches(toy_tokens(), NUM_ROWS)
+    experiment = toy_experiment(
+        training={"num_steps": 12, "average_weights_from_step": 2, **training}
+    )
+    return Trainer(experiment, strategy_of(num_replicas), batches.dataset_function)
+
+
+def run_to(trainer, step):
+    reports = trainer.run()
+    while trainer.step < step:
+        next(reports)
+    reports.close()
+
+
+def spoil_weight(trainer, value):
+    bias = weight_of(trainer.model, "softmax/bias")
+    bias.assign(np.where(np.arange(bias.shape[0]) == 2, value, bias.numpy()))
+
+
+def spoil_memory(trainer, value, row=2):
+    arrays = trainer.replica_memory.to_global()
+    states = arrays["states/000"].copy()
+    states[row, -1, 3] = value
+    trainer.replica_memory.from_global({**arrays, "states/000": states})
+
+
+def spoil_gradient(trainer, value):
+    """A gradient that is not finite where the loss is."""
+
+    @tf.custom_gradient
+    def spoiled(tensor):
+        return tensor, lambda upstream: upstream * value
+
+    score = trainer.model.negative_log_likelihood
+    trainer.model.negative_log_likelihood = lambda *arguments: spoiled(score(*arguments))
+
+
+def bits_of(state):
+    return {name: array.tobytes() for name, array in state.items()}
+
+
+@pytest.mark.parametrize(
+    ("num_replicas", "step", "value"), [(1, 9, np.nan), *[slow(*case) for case in CASES]]
+)
+def test_a_spoiled_weight_stops_the_run_before_anything_changes(num_replicas, value, step):
+    trainer = trainer_of(num_replicas, steps_per_loop=3)
+    run_to(trainer, step)
+    step = trainer.step
+    spoil_weight(trainer, value)
+    before = bits_of(trainer.state())
+    with pytest.raises(NonFiniteError) as raised:
+        next(trainer.run())
+    assert raised.value.exit_code == 70
+    assert raised.value.where.startswith(f"step {step + 1}, row 0, row 1")
+    assert bits_of(trainer.state()) == before
+
+
+@pytest.mark.parametrize("step", [slow(1), 6, slow(11)])
+def test_a_spoiled_memory_stops_the_run_and_names_its_row(step):
+    trainer = trainer_of(num_replicas=2)
+    run_to(trainer, step)
+    spoil_memory(trainer, np.nan)
+    before = bits_of(trainer.state())
+    with pytest.raises(NonFiniteError) as raised:
+        next(trainer.run())
+    assert raised.value.where == f"step {step + 1}, row 2"
+    assert bits_of(trainer.state()) == before
+
+
+@pytest.mark.parametrize("step", [slow(0), 7])
+def test_a_spoiled_gradient_stops_the_run_though_the_loss_is_finite(step):
+    trainer = trainer_of()
+    run_to(trainer, step)
+    state = trainer.state()
+    spoiled = trainer_of()
+    spoiled.load_state(state)
+    spoil_gradient(spoiled, np.inf)
+    with pytest.raises(NonFiniteError, match="No weight was changed") as raised:
+        next(spoiled.run())
+    assert raised.value.where == f"step {step + 1}, all rows with a finite loss"
+    assert bits_of(spoiled.state()) == bits_of(state)
+
+
+def test_the_rows_are_described_as_the_caller_wants():
+    batches = ToyBatches(toy_tokens(), NUM_ROWS)
+    trainer = Trainer(
+        toy_experiment(),
+        strategy_of(1),
+        batches.dataset_function,
+        lambda step, row: f"line {10 * step + row}",
+    )
+    run_to(trainer, 3)
+    spoil_memory(trainer, np.inf, row=1)
+    with pytest.raises(NonFiniteError) as raised:
+        next(trainer.run())
+    assert raised.value.where == "step 4, line 31"
+
+
+@pytest.mark.parametrize(
+    ("num_replicas", "jit_compile"), [slow(1, False), slow(1, True), (2, False)]
+)
+def test_a_skipped_step_changes_no_weight_and_forgets_the_spoiled_row_alone(
+    num_replicas, jit_compile
+):
+    trainer = trainer_of(num_replicas, on_non_finite="skip", jit_compile=jit_compile)
+    run_to(trainer, 4)
+    spoil_memory(trainer, np.nan)
+    before = trainer.state()
+    reports = trainer.run()
+    report = next(reports)
+    assert [record.status for record in report.records] == [StepStatus.SKIPPED_NON_FINITE]
+    after = trainer.state()
+    assert (
+        after.pop("optimizer/optimizer/iteration")
+        == before.pop("optimizer/optimizer/iteration") + 1
+    )
+    for name in before:
+        if not name.startswith("memory/"):
+            np.testing.assert_array_equal(after[name], before[name], err_msg=name)
+    assert after["memory/valid_length"].tolist() == [7, 7, 0, 7]
+    assert not after["memory/states/000"][2].any()
+    # The next step reads the next batch, with every row.
+    following = next(reports)
+    assert following.records[0].status == StepStatus.APPLIED
+    assert np.isfinite(following.nats_per_token)
+    assert trainer.state()["memory/valid_length"].tolist() == [7, 7, 5, 7]
+
+
+@pytest.mark.slow
+def test_the_guard_does_not_change_a_sound_run():
+    runs = [trainer_of(on_non_finite=policy) for policy in ("stop", "skip")]
+    for trainer in runs:
+        run_to(trainer, 12)
+    assert largest_relative_difference(runs[0].state(), runs[1].state()) == 0.0

@@ -1,0 +1,69 @@
+"""Tells steps whose loss or gradient is out of the ordinary."""
+
+import keras
+import tensorflow as tf
+
+_DECAY = 0.98
+_MIN_STEPS = 100
+
+
+class SpikeDetector:
+    """Running mean and deviation of the loss and of the gradient norm.
+
+    A step is a spike if either is further above its mean than some number of
+    standard deviations. Nothing is called a spike before 100 steps have been
+    seen. A spike counts as a value at the limit, so that a run whose loss has
+    risen for good is not skipped for ever.
+
+    Args:
+        deviations: float. Standard deviations above the mean that are still
+            ordinary.
+    """
+
+    def __init__(self, deviations: float) -> None:
+        self._deviations = deviations
+        self.variables = {
+            name: keras.Variable(
+                tf.zeros(shape), dtype="float32", trainable=False, autocast=False, name=name
+            )
+            for name, shape in (("num_steps", []), ("means", [2]), ("variances", [2]))
+        }
+
+    def is_spike(self, loss: tf.Tensor, gradient_norm: tf.Tensor) -> tf.Tensor:
+        """Judges a step; inside `strategy.run` only.
+
+        Args:
+            loss: float32 scalar tensor.
+            gradient_norm: float32 scalar tensor.
+
+        Returns:
+            Bool scalar tensor.
+        """
+        is_above = tf.reduce_any(tf.stack([loss, gradient_norm]) > self._limits())
+        return tf.logical_and(is_above, self.variables["num_steps"].value >= _MIN_STEPS)
+
+    def next_values(self, loss: tf.Tensor, gradient_norm: tf.Tensor) -> list[tf.Tensor]:
+        """What the variables are to be after a step; inside `strategy.run` only.
+
+        Args:
+            loss: float32 scalar tensor.
+            gradient_norm: float32 scalar tensor.
+
+        Returns:
+            List of a tensor for every variable, in the order of `variables`.
+        """
+        num_steps, means, variances = (variable.value for variable in self.variables.values())
+        values = tf.stack([loss, gradient_norm])
+        values = tf.where(num_steps >= _MIN_STEPS, tf.minimum(values, self._limits()), values)
+        # At first all steps count the same, so that the zeros they start from have no share.
+        share = tf.maximum(1.0 / (num_steps + 1.0), 1.0 - _DECAY)
+        distances = values - means
+        return [
+            num_steps + 1.0,
+            means + share * distances,
+            (1.0 - share) * (variances + share * distances * distances),
+        ]
+
+    def _limits(self) -> tf.Tensor:
+        deviations = tf.sqrt(self.variables["variances"].value)
+        return self.variables["means"].value + self._deviations * deviations
