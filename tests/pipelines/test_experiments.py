@@ -69,6 +69,54 @@ def test_words_of_the_published_settings():
     assert evaluation.clamp_length == 1000
 
 
+@pytest.mark.parametrize(
+    ("name", "num_steps", "warmup_steps", "last_rate"),
+    [
+        ("nvidia_wikitext103_base", 40_000, 1000, 1e-3),
+        ("nvidia_wikitext103_large", 100_000, 16000, 1e-4),
+    ],
+)
+def test_nvidia_trains_with_lamb(name, num_steps, warmup_steps, last_rate):
+    experiment = load_experiment(name, [])
+    optimizer = experiment.optimizer
+    assert experiment.training.num_steps == num_steps
+    assert (optimizer.name, optimizer.schedule) == ("lamb", "cosine")
+    assert (optimizer.learning_rate, optimizer.warmup_steps) == (0.01, warmup_steps)
+    assert optimizer.learning_rate * optimizer.final_learning_rate_fraction == pytest.approx(
+        last_rate
+    )
+    assert (optimizer.beta_1, optimizer.beta_2, optimizer.epsilon) == (0.9, 0.999, 1e-6)
+    assert (optimizer.weight_decay, optimizer.max_weight_norm) == (0.0, 10.0)
+    assert optimizer.clip_norm == 0.25
+
+
+@pytest.mark.parametrize("name", [name for name in NAMED_EXPERIMENTS if "nvidia" not in name])
+def test_all_others_train_with_adam_and_a_cosine(name):
+    optimizer = load_experiment(name, []).optimizer
+    assert (optimizer.name, optimizer.schedule) == ("adam", "cosine")
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["optimizer.name=adamw", "optimizer.weight_decay=0.01"],
+        ["optimizer.name=muon", "optimizer.momentum=0.9"],
+        ["optimizer.schedule=inverse_square_root", "optimizer.final_learning_rate_fraction=0.004"],
+    ],
+    ids=str,
+)
+def test_overrides_change_the_optimizer_of_a_named_experiment(overrides):
+    optimizer = load_experiment("penn_treebank", overrides).to_dict()["optimizer"]
+    for assignment in overrides:
+        name, value = assignment.removeprefix("optimizer.").split("=")
+        assert str(optimizer[name]) == value
+
+
+def test_a_setting_that_the_new_optimizer_does_not_use_is_refused():
+    with pytest.raises(UsageError, match="`max_weight_norm` is for `name` lamb"):
+        load_experiment("nvidia_wikitext103_base", ["optimizer.name=adam"])
+
+
 def test_overrides_change_a_named_experiment():
     experiment = load_experiment(
         "penn_treebank",

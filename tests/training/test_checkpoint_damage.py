@@ -1,11 +1,16 @@
 """Whatever happens to a checkpoint's files, what is loaded is what was saved."""
 
+import hashlib
 import json
+import os
 
+import numpy as np
 import pytest
 
-from tests.training.test_checkpoint_store import assert_is_state_of, store_with
+from tests.training.test_checkpoint_store import arrays_of, assert_is_state_of, store_with
 from txl_tf.errors import DataDamagedError
+from txl_tf.training.checkpoint_arrays import write_arrays
+from txl_tf.training.checkpoint_manifest import checksum
 
 FILES = ["manifest.json", "state.data-00000-of-00001", "state.index"]
 OLDER, NEWER = 5, 10
@@ -29,28 +34,42 @@ def assert_passed_over(store, folder, file_name):
     assert str(folder / file_name) in complaints[0]
 
 
+def assert_refused(store, folder, file_name, place):
+    """Refused every time; every 50th time it is also looked at what is loaded instead."""
+    with pytest.raises(DataDamagedError) as raised:
+        store.load(NEWER)
+    assert raised.value.where == str(folder / file_name)
+    if place % 50 == 0:
+        assert_passed_over(store, folder, file_name)
+
+
 @pytest.mark.parametrize("file_name", FILES)
 def test_a_flipped_bit_anywhere_is_found(store_and_folder, file_name):
     store, folder = store_and_folder
     path = folder / file_name
     content = path.read_bytes()
-    for place in range(len(content)):
-        damaged = bytearray(content)
-        damaged[place] ^= 1 << place % 8
-        path.write_bytes(damaged)
-        assert_passed_over(store, folder, file_name)
-    path.write_bytes(content)
+    for place, byte in enumerate(content):
+        overwrite(path, place, byte ^ 1 << place % 8)
+        assert_refused(store, folder, file_name, place)
+        overwrite(path, place, byte)
+    assert path.read_bytes() == content
     assert_is_state_of(NEWER, store.load_latest()[1])
 
 
+def overwrite(path, place, byte):
+    """In place, because a file system may force a file to the disk that is written anew."""
+    with path.open("r+b") as file:
+        file.seek(place)
+        file.write(bytes([byte]))
+
+
 @pytest.mark.parametrize("file_name", FILES)
-def test_a_truncated_file_is_found(store_and_folder, file_name):
+def test_a_file_cut_at_any_length_is_found(store_and_folder, file_name):
     store, folder = store_and_folder
     path = folder / file_name
-    content = path.read_bytes()
-    for length in (0, 1, len(content) // 2, len(content) - 1):
-        path.write_bytes(content[:length])
-        assert_passed_over(store, folder, file_name)
+    for length in reversed(range(path.stat().st_size)):
+        os.truncate(path, length)
+        assert_refused(store, folder, file_name, length)
 
 
 @pytest.mark.parametrize("file_name", FILES)
@@ -88,12 +107,50 @@ def test_a_manifest_that_is_not_text_is_found(store_and_folder):
     assert_passed_over(store, folder, "manifest.json")
 
 
-def test_a_manifest_of_a_later_format_is_not_guessed_at(store_and_folder):
+def test_a_manifest_whose_version_alone_was_changed_is_damaged(store_and_folder):
     store, folder = store_and_folder
     manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["format_version"] = 2
+    manifest["format_version"] += 1
     (folder / "manifest.json").write_text(json.dumps(manifest))
     assert_passed_over(store, folder, "manifest.json")
+
+
+@pytest.mark.parametrize("name", arrays_of(NEWER))
+def test_a_missing_array_is_found(store_and_folder, name):
+    """Even where all files are what the manifest says, as after a save that forgot one."""
+    store, folder = store_and_folder
+    arrays = arrays_of(NEWER)
+    del arrays[name]
+    forge(folder, arrays)
+    assert_passed_over(store, folder, "state.index")
+    assert f"`{name}`" in store.load_latest()[2][0]
+
+
+def test_an_array_of_other_values_dtype_or_shape_is_found(store_and_folder):
+    store, folder = store_and_folder
+    for name, array in arrays_of(NEWER).items():
+        kernel = np.asarray(array)
+        for other in (
+            kernel.reshape(1, *kernel.shape),
+            kernel.astype("float64" if kernel.dtype != "float64" else "float32"),
+            np.zeros_like(kernel) if kernel.any() else np.ones((2, 1, 4), "float32"),
+        ):
+            forge(folder, arrays_of(NEWER) | {name: other})
+            assert_passed_over(store, folder, "state.data-00000-of-00001")
+
+
+def forge(folder, arrays):
+    """Writes other arrays under the descriptions of the old ones."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["manifest_sha256"]
+    write_arrays(str(folder / "state"), arrays)
+    for name, expected in manifest["files"].items():
+        content = (folder / name).read_bytes()
+        expected["bytes"] = len(content)
+        if "sha256" in expected:
+            expected["sha256"] = hashlib.sha256(content).hexdigest()
+    manifest["manifest_sha256"] = checksum(manifest)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
 def test_files_of_another_checkpoint_are_found(store_and_folder):

@@ -91,6 +91,19 @@ def test_the_newest_checkpoints_are_kept(tmp_path, num_kept):
     assert_is_state_of(30, store.load_latest()[1])
 
 
+@pytest.mark.parametrize("num_kept", [1, 2])
+def test_a_damaged_later_checkpoint_does_not_push_out_a_whole_one(tmp_path, num_kept):
+    store = store_with(tmp_path, [5, 10], num_kept=2)
+    (tmp_path / "step-00000010" / "state.index").write_bytes(b"")
+    assert store.load_latest()[0] == 5
+    store = CheckpointStore(tmp_path, IDENTITY, num_kept)
+    for step in (6, 7):  # going on from there, and saving at other steps than before
+        store.save(step, arrays_of(step))
+        assert store.load_latest()[0] == step
+    store.save(11, arrays_of(11))
+    assert store.steps() == [10, 11][-num_kept:]
+
+
 def test_saving_a_step_again_replaces_it(tmp_path):
     store = store_with(tmp_path, [5])
     store.save(5, arrays_of(6))

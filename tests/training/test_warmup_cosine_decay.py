@@ -1,8 +1,6 @@
 import keras
 import pytest
 
-from txl_tf.config.optimizer_config import OptimizerConfig
-from txl_tf.training.optimizers import create_optimizer
 from txl_tf.training.warmup_cosine_decay import WarmupCosineDecay
 
 
@@ -51,28 +49,3 @@ def test_its_configuration_makes_the_same_schedule():
     assert isinstance(again, WarmupCosineDecay)
     assert again.get_config() == schedule.get_config()
     assert [rate(again, step) for step in range(20)] == [rate(schedule, step) for step in range(20)]
-
-
-def test_the_optimizer_has_the_settings_of_its_configuration():
-    config = OptimizerConfig(
-        learning_rate=0.5,
-        warmup_steps=4,
-        final_learning_rate_fraction=0.25,
-        beta_1=0.7,
-        beta_2=0.8,
-        epsilon=1e-3,
-        clip_norm=0.125,
-    )
-    optimizer = create_optimizer(config, num_steps=12)
-    assert (optimizer.beta_1, optimizer.beta_2, optimizer.epsilon) == (0.7, 0.8, 1e-3)
-    # The train step clips; Keras would clip each replica alone.
-    assert (optimizer.clipnorm, optimizer.global_clipnorm, optimizer.clipvalue) == (None,) * 3
-    variable = keras.Variable([0.0])
-    optimizer.build([variable])
-    rates = []
-    for _ in range(13):
-        rates.append(float(optimizer.learning_rate))
-        optimizer.apply([keras.ops.ones(1)], [variable])
-    assert rates[:5] == pytest.approx([0.0, 0.125, 0.25, 0.375, 0.5])
-    assert rates[8] == pytest.approx(0.125 + 0.375 * 0.5)
-    assert rates[12] == pytest.approx(0.125)

@@ -1,12 +1,16 @@
-"""The mean of the weights after each step from some step on."""
+"""The average of the weights after each step from some step on."""
 
 import functools
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.toy_batches import ToyBatches, strategy_of, toy_experiment, toy_tokens
+from txl_tf.training.guarded_update import GuardedUpdate
 from txl_tf.training.trainer import Trainer
+from txl_tf.training.weight_average import WeightAverage
 
 NUM_STEPS = 9
 FIRST_STEP = 4
@@ -109,3 +113,85 @@ def test_a_loop_of_several_steps_counts_every_step():
     together = trainer_of(FIRST_STEP, steps_per_loop=NUM_STEPS)
     list(together.run())
     assert_close(together.inference_weights(), averages[-1], 0.0)
+
+
+class ToySteps:
+    """An average over a single weight that is set by hand, and steps that may be taken back."""
+
+    def __init__(self, first_step, decay=None, num_replicas=1):
+        self.strategy = strategy_of(num_replicas)
+        with self.strategy.scope():
+            self.weight = keras.Variable(np.zeros(2), dtype="float32", name="weight")
+            self.average = WeightAverage([self.weight], first_step, decay)
+        changed = [self.weight, *self.average.variables.values()]
+        guarded_update = GuardedUpdate([variable.value for variable in changed])
+
+        @tf.function
+        def run_step(weight, step, is_applied):
+            def update():
+                self.weight.assign(weight)
+                self.average.update(step)
+
+            self.strategy.run(lambda: guarded_update(update, is_applied))
+
+        self._run_step = run_step
+
+    def run(self, weights, first_step=1):
+        """Averages after each step; a weight of None is a step that is skipped."""
+        averages = []
+        for step, weight in enumerate(weights, first_step):
+            given = np.full(2, np.nan if weight is None else weight, np.float32)
+            self._run_step(tf.constant(given), tf.constant(step), tf.constant(weight is not None))
+            averages.append(float(self.average.averages["weight"].numpy()[0]))
+        return averages
+
+
+def test_steps_that_are_skipped_have_no_share_in_the_mean():
+    averages = ToySteps(first_step=2).run([8.0, 3.0, None, 6.0, None, None, 0.0])
+    assert averages == pytest.approx([8.0, 3.0, 3.0, 4.5, 4.5, 4.5, 3.0])
+
+
+def test_a_first_step_that_is_skipped_leaves_the_beginning_to_the_next():
+    averages = ToySteps(first_step=2).run([8.0, None, 6.0, 2.0])
+    assert averages == pytest.approx([8.0, 8.0, 6.0, 4.0])
+
+
+@pytest.mark.parametrize("num_replicas", [1, 2])
+def test_with_a_decay_older_steps_count_less(num_replicas):
+    steps = ToySteps(first_step=2, decay=0.75, num_replicas=num_replicas)
+    averages = steps.run([8.0, 4.0, 8.0, None, 1.0])
+    # From the second step on a quarter of the new weight each.
+    assert averages == pytest.approx([8.0, 4.0, 5.0, 5.0, 4.0])
+    for name, variable in steps.average.variables.items():
+        copies = steps.strategy.experimental_local_results(variable.value)
+        for copy in copies:
+            np.testing.assert_array_equal(copy.numpy(), copies[0].numpy(), err_msg=name)
+
+
+@pytest.mark.parametrize("decay", [None, 0.75])
+def test_its_variables_are_all_its_state(decay):
+    weights = [8.0, 4.0, None, 7.0, 1.0, 5.0]
+    whole = ToySteps(first_step=2, decay=decay)
+    whole.run(weights[:4])
+    state = {name: variable.numpy() for name, variable in whole.average.variables.items()}
+    resumed = ToySteps(first_step=2, decay=decay)
+    for name, array in state.items():
+        resumed.average.variables[name].assign(array)
+    assert resumed.run(weights[4:], first_step=5) == whole.run(weights[4:], first_step=5)
+
+
+def test_a_run_with_a_decay_has_the_exponential_average_of_its_weights():
+    trainer = trainer_of(FIRST_STEP, average_weights_decay=0.6)
+    weights = []
+    for _ in trainer.run():
+        weights.append(weights_of(trainer))
+    average = {path: np.float64(array) for path, array in weights[FIRST_STEP - 1].items()}
+    for each in weights[FIRST_STEP:]:
+        average = {path: 0.6 * array + 0.4 * each[path] for path, array in average.items()}
+    assert_close(trainer.inference_weights(), average, 1e-6)
+
+
+@pytest.mark.parametrize("decay", [0.0, 1.0, -0.5])
+def test_a_decay_that_is_none_is_refused(decay):
+    with pytest.raises(ValueError, match=f"Received: decay={decay}"):
+        WeightAverage([], 1, decay)

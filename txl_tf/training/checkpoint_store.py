@@ -1,51 +1,72 @@
 """Checkpoints that are complete and verified, or not there."""
 
-import hashlib
+import contextlib
 import json
 import os
-import re
 import shutil
-from pathlib import Path
+import threading
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from txl_tf.durability import flush_to_disk
 from txl_tf.errors import DataDamagedError, MismatchError, StorageError
+from txl_tf.file_storage import (
+    first_line,
+    path_exists,
+    read_file,
+    remove_file,
+    temporary_path,
+    write_file,
+)
+from txl_tf.training.checkpoint_arrays import describe_arrays, read_arrays, write_arrays
+from txl_tf.training.checkpoint_folders import CheckpointFolders
+from txl_tf.training.checkpoint_manifest import (
+    ARRAYS_PREFIX,
+    checksum,
+    damaged,
+    manifest_text,
+    verified_manifest,
+)
+from txl_tf.training.run_identity import differing_settings
 
-FORMAT_VERSION = 1
-_FOLDER = re.compile(r"step-(\d{8})")
-_MANIFEST = "manifest.json"
-_CHECKSUM = "manifest_sha256"
+_BEST_FILE = "best.json"
 
 
 class CheckpointStore:
     """A folder of checkpoints, one subfolder `step-NNNNNNNN` each.
 
-    A checkpoint is written into a hidden folder, forced to the disk and
-    renamed, so a subfolder of that name is always complete. Its manifest has
-    the SHA-256 of every file, its own included, and the run it belongs to; all
-    are checked when it is read, and a damaged checkpoint makes way for the one
-    before it.
+    A checkpoint is there when all of it is on the disk, see
+    `CheckpointFolders`. Its manifest has checksums of everything, itself
+    included, and the run the checkpoint belongs to; all are checked when it is
+    read, and a damaged checkpoint makes way for the one before it.
 
     The arrays are in TensorFlow's checkpoint format under plain names:
     `tf.train.load_checkpoint(folder + "/state")` reads them anywhere.
 
+    One process writes at a time, see `DirectoryLock`; any number may read.
+
     Args:
-        folder: path of the folder; made when the first checkpoint is saved.
+        folder: path of the folder, also a remote one (`gs://`); made when the
+            first checkpoint is saved.
         identity: dict of JSON values that decide what a step does, such as
             configuration and data fingerprint. A checkpoint with another
             identity is refused.
-        num_kept: int. How many of the newest checkpoints are kept.
+        num_kept: int. How many of the newest checkpoints are kept, beside the
+            best one.
     """
 
-    def __init__(self, folder: str | Path, identity: dict[str, Any], num_kept: int = 3) -> None:
-        self._folder = Path(folder)
+    def __init__(
+        self, folder: str | os.PathLike[str], identity: dict[str, Any], num_kept: int = 3
+    ) -> None:
+        self._folder = os.fspath(folder)
+        self._folders = CheckpointFolders.at(self._folder)
         self._identity = json.loads(json.dumps(identity))
         self._num_kept = num_kept
+        # A save in the background and the caller must not remove each other's files.
+        self._writing = threading.RLock()
 
-    def save(self, step: int, arrays: dict[str, np.ndarray]) -> Path:
+    def save(self, step: int, arrays: dict[str, np.ndarray]) -> str:
         """Saves a checkpoint and removes the ones that are too old.
 
         Args:
@@ -53,36 +74,95 @@ class CheckpointStore:
             arrays: dict of name to array.
 
         Returns:
-            The checkpoint's folder.
+            Path of the checkpoint's folder.
 
         Raises:
+            NonFiniteError: If an array is not finite; nothing is written.
             StorageError: If it cannot be written; older ones are untouched.
+            DataDamagedError: If it is not known any more which checkpoint is
+                the best; nothing is written.
         """
-        target = self._folder / f"step-{step:08d}"
-        temporary = self._folder / f".{target.name}.{os.getpid()}.tmp"
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._remove_leftovers()
-            temporary.mkdir()
-            self._write(temporary, step, arrays)
-            self._publish(temporary, target)
-            for old_step in self.steps()[: -self._num_kept]:
-                shutil.rmtree(self._folder / f"step-{old_step:08d}")
-        except (OSError, tf.errors.OpError) as error:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise StorageError(
-                f"The checkpoint of step {step} cannot be written: {_first_line(error)}",
-                where=str(target),
-                remedy="Make room or choose another --workdir; the older checkpoints are intact.",
-            ) from error
-        return target
+        descriptions = describe_arrays(step, arrays)
+        with self._writing:
+            best, written = self._read_best(), None
+            try:
+                self.remove_leftovers()
+                written = self._folders.begin(step)
+                write_arrays(os.path.join(written, ARRAYS_PREFIX), arrays)
+                manifest = manifest_text(written, step, descriptions, self._identity)
+                self._folders.commit(step, written, manifest)
+                self._remove_old(step, best)
+            except (OSError, tf.errors.OpError) as error:
+                if written is not None:
+                    self._folders.give_up(written)
+                num_bytes = sum(np.asarray(array).nbytes for array in arrays.values())
+                raise self._storage_error(step, num_bytes, error) from error
+        return self._folders.path(step)
 
     def steps(self) -> list[int]:
         """The steps of all checkpoints, oldest first."""
-        if not self._folder.is_dir():
-            return []
-        matches = (_FOLDER.fullmatch(path.name) for path in self._folder.iterdir())
-        return sorted(int(match.group(1)) for match in matches if match)
+        return self._folders.steps()
+
+    def keep_best(self, step: int) -> None:
+        """Keeps a checkpoint until another one is the best.
+
+        A save in the background ends first.
+
+        Args:
+            step: int. One of `steps()`.
+
+        Raises:
+            ValueError: If there is no checkpoint of this step.
+            StorageError: If it cannot be written down.
+        """
+        with self._writing:
+            if step not in self.steps():
+                raise ValueError(f"`step` must be one of {self.steps()}. Received: step={step}")
+            record: dict[str, Any] = {"step": step}
+            record["sha256"] = checksum(record)
+            path = os.path.join(self._folder, _BEST_FILE)
+            try:
+                write_file(path, json.dumps(record).encode())
+            except OSError as error:
+                raise StorageError(
+                    f"It cannot be written down which checkpoint is the best: {first_line(error)}",
+                    where=path,
+                    remedy="Make room or check the permissions.",
+                ) from error
+
+    def best_step(self) -> int | None:
+        """The step that `keep_best` was called with last.
+
+        Returns:
+            The step; `None` if there has been no such call.
+
+        Raises:
+            DataDamagedError: If it cannot be told, or the checkpoint is gone.
+            StorageError: If the storage does not answer.
+        """
+        step = self._read_best()
+        if step is not None and step not in self.steps():
+            raise damaged("the best checkpoint is missing", self._folders.path(step))
+        return step
+
+    def remove_leftovers(self) -> list[str]:
+        """Removes what killed processes left unfinished.
+
+        Only the process that writes here may call it.
+
+        Returns:
+            The paths that were removed.
+
+        Raises:
+            OSError: If one cannot be removed.
+        """
+        with self._writing:
+            removed = self._folders.remove_leftovers()
+            note = temporary_path(os.path.join(self._folder, _BEST_FILE))
+            if path_exists(note):
+                remove_file(note)
+                removed.append(note)
+        return removed
 
     def load_latest(self) -> tuple[int, dict[str, np.ndarray], list[str]] | None:
         """Reads the newest checkpoint that is whole.
@@ -93,7 +173,7 @@ class CheckpointStore:
 
         Raises:
             DataDamagedError: If there are checkpoints but none is whole.
-            MismatchError: If it belongs to another run.
+            MismatchError: If it belongs to another run or a newer format.
         """
         complaints: list[str] = []
         for step in reversed(self.steps()):
@@ -104,7 +184,7 @@ class CheckpointStore:
         if complaints:
             raise DataDamagedError(
                 f"None of the {len(complaints)} checkpoints is whole: {complaints[0]}",
-                where=str(self._folder),
+                where=self._folder,
                 remedy="Restore the folder from a copy, or choose a new --workdir.",
             )
         return None
@@ -120,144 +200,61 @@ class CheckpointStore:
 
         Raises:
             DataDamagedError: If a file is missing or not what was written.
-            MismatchError: If it belongs to another run.
+            MismatchError: If it belongs to another run or a newer format.
         """
-        folder = self._folder / f"step-{step:08d}"
+        folder = self._folders.path(step)
         manifest = verified_manifest(folder)
         if manifest["step"] != step:
-            raise _damaged(f"the checkpoint is of step {manifest['step']}", folder)
-        self._check_identity(folder, manifest["identity"])
-        return read_arrays(folder, manifest)
-
-    def _write(self, folder: Path, step: int, arrays: dict[str, np.ndarray]) -> None:
-        names = sorted(arrays)
-        tf.raw_ops.SaveV2(
-            prefix=str(folder / "state"),
-            tensor_names=names,
-            shape_and_slices=[""] * len(names),
-            tensors=[tf.convert_to_tensor(arrays[name]) for name in names],
-        )
-        files = {}
-        for path in sorted(folder.iterdir()):
-            flush_to_disk(path)
-            files[path.name] = {"bytes": path.stat().st_size, "sha256": _sha256(path)}
-        manifest = {
-            "format_version": FORMAT_VERSION,
-            "step": step,
-            "files": files,
-            "arrays": {name: [*arrays[name].shape] for name in names},
-            "identity": self._identity,
-        }
-        manifest[_CHECKSUM] = _checksum(manifest)
-        (folder / _MANIFEST).write_text(json.dumps(manifest, indent=1))
-        flush_to_disk(folder / _MANIFEST)
-        flush_to_disk(folder)
-
-    def _publish(self, temporary: Path, target: Path) -> None:
-        if target.exists():
-            # Only a damaged checkpoint is written anew. Removing it takes time,
-            # moving it away does not.
-            replaced = self._folder / f".{target.name}.replaced.tmp"
-            target.rename(replaced)
-            temporary.rename(target)
-            shutil.rmtree(replaced)
-        else:
-            temporary.rename(target)
-        flush_to_disk(self._folder)
-
-    def _check_identity(self, folder: Path, stored: dict[str, Any]) -> None:
-        mine, theirs = _flat(self._identity), _flat(stored)
-        differing = sorted(
-            key for key in mine.keys() | theirs.keys() if mine.get(key) != theirs.get(key)
-        )
-        if differing:
-            shown = ", ".join(
-                f"{key} (stored {theirs.get(key)!r}, now {mine.get(key)!r})"
-                for key in differing[:4]
-            )
+            raise damaged(f"the checkpoint is of step {manifest['step']}", folder)
+        differences = differing_settings(manifest["identity"], self._identity)
+        if differences:
             raise MismatchError(
-                f"The checkpoint belongs to another run; {len(differing)} differ: {shown}",
-                where=str(folder),
+                f"The checkpoint belongs to another run; {differences}",
+                where=folder,
                 remedy="Give the settings it was made with, or choose a new --workdir.",
             )
+        return read_arrays(os.path.join(folder, ARRAYS_PREFIX), manifest["arrays"])
 
-    def _remove_leftovers(self) -> None:
-        for path in self._folder.glob(".step-*.tmp"):
-            shutil.rmtree(path)
+    def _remove_old(self, step: int, best: int | None) -> None:
+        # A later one was damaged, or the run would not be here: it must not count.
+        steps = [each for each in self.steps() if each <= step]
+        for old_step in steps[: -self._num_kept]:
+            if old_step != best:
+                self._folders.remove(old_step)
 
+    def _read_best(self) -> int | None:
+        path = os.path.join(self._folder, _BEST_FILE)
+        try:
+            record = json.loads(read_file(path))
+            is_whole = record.pop("sha256") == checksum(record)
+            step = record["step"]
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise StorageError(
+                f"It cannot be read which checkpoint is the best: {first_line(error)}",
+                where=path,
+                remedy="Check the storage and the permissions.",
+            ) from error
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise self._best_is_damaged(path) from error
+        if not is_whole:
+            raise self._best_is_damaged(path)
+        return step
 
-def verified_manifest(folder: Path) -> dict[str, Any]:
-    """Reads a checkpoint's manifest and verifies every file against it.
+    def _best_is_damaged(self, path: str) -> DataDamagedError:
+        return DataDamagedError(
+            "The note of which checkpoint is the best is damaged.",
+            where=path,
+            remedy="Restore it from a copy, or remove it: the next best one writes it anew.",
+        )
 
-    Args:
-        folder: path of one checkpoint.
-
-    Returns:
-        The manifest.
-
-    Raises:
-        DataDamagedError: If a file is missing or not what was written.
-    """
-    try:
-        manifest = json.loads((folder / _MANIFEST).read_text())
-        checksum = manifest.pop(_CHECKSUM)
-        is_known = manifest["format_version"] == FORMAT_VERSION
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise _damaged("the manifest cannot be read", folder / _MANIFEST) from error
-    if not is_known:
-        raise _damaged("the manifest is not of a version that is known", folder / _MANIFEST)
-    if checksum != _checksum(manifest):
-        raise _damaged("the manifest does not match its own checksum", folder / _MANIFEST)
-    for name, expected in manifest["files"].items():
-        path = folder / name
-        if not path.is_file():
-            raise _damaged("the file is missing", path)
-        if path.stat().st_size != expected["bytes"] or _sha256(path) != expected["sha256"]:
-            raise _damaged("the file is not what was written", path)
-    return manifest
-
-
-def read_arrays(folder: Path, manifest: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Reads the arrays of a verified checkpoint.
-
-    Args:
-        folder: path of one checkpoint.
-        manifest: dict that `verified_manifest` returned.
-
-    Returns:
-        Dict of name to array.
-
-    Raises:
-        DataDamagedError: If the arrays are not those of the manifest.
-    """
-    reader = tf.train.load_checkpoint(str(folder / "state"))
-    arrays = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-    if {name: [*array.shape] for name, array in arrays.items()} != manifest["arrays"]:
-        raise _damaged("the arrays are not those of the manifest", folder)
-    return {name: np.asarray(array) for name, array in arrays.items()}
-
-
-def _damaged(what: str, path: Path) -> DataDamagedError:
-    return DataDamagedError(what, where=str(path), remedy="Restore it from a copy.")
-
-
-def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(values, dict):
-        return {prefix: values}
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        flat |= _flat(value, f"{prefix}.{key}" if prefix else key)
-    return flat
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-
-
-def _checksum(manifest: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    def _storage_error(self, step: int, num_bytes: int, error: Exception) -> StorageError:
+        needed = f"it needs {num_bytes:,} bytes"
+        with contextlib.suppress(OSError):  # an object store, or a folder that is not there
+            needed += f", {shutil.disk_usage(self._folder).free:,} are free"
+        return StorageError(
+            f"The checkpoint of step {step} cannot be written: {first_line(error)}; {needed}.",
+            where=self._folders.path(step),
+            remedy="Make room or choose another --workdir; the older checkpoints are intact.",
+        )

@@ -1,7 +1,7 @@
 """Figures and text for TensorBoard, written by the host."""
 
 import math
-from pathlib import Path
+import os
 
 import tensorflow as tf
 
@@ -20,8 +20,8 @@ class TensorBoardWriter:
         bytes_per_token: float. Bytes of text per token of the training split.
     """
 
-    def __init__(self, folder: str | Path, bytes_per_token: float) -> None:
-        self._folder = Path(folder)
+    def __init__(self, folder: str | os.PathLike[str], bytes_per_token: float) -> None:
+        self._folder = os.fspath(folder)
         self._bytes_per_token = bytes_per_token
         self._writers: dict[str, tf.summary.SummaryWriter] = {}
 
@@ -37,6 +37,7 @@ class TensorBoardWriter:
                 "loss/bits_per_byte": bits_per_token / self._bytes_per_token,
                 "optimizer/learning_rate": report.learning_rate,
                 "optimizer/gradient_norm": report.gradient_norm,
+                "optimizer/skipped_steps": report.num_skipped_steps,
                 "performance/tokens_per_second": report.tokens_per_second,
             },
         )
@@ -72,5 +73,5 @@ class TensorBoardWriter:
 
     def _writer(self, run: str) -> tf.summary.SummaryWriter:
         if run not in self._writers:
-            self._writers[run] = tf.summary.create_file_writer(str(self._folder / run))
+            self._writers[run] = tf.summary.create_file_writer(os.path.join(self._folder, run))
         return self._writers[run]
