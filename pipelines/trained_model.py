@@ -9,7 +9,7 @@ from txl_tf.config.model_config import ModelConfig
 from txl_tf.errors import MismatchError
 
 if TYPE_CHECKING:
-    from txl_tf.data.byte_tokenizer import ByteTokenizer
+    from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
     from txl_tf.models.transformer_xl import TransformerXL
 
 
@@ -78,7 +78,7 @@ def tokenizer_of(data: dict[str, Any], where: str) -> "ByteTokenizer":
     Raises:
         MismatchError: If this version has another tokenizer of that name.
     """
-    from txl_tf.data.byte_tokenizer import ByteTokenizer
+    from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 
     tokenizer = ByteTokenizer()
     if data["tokenizer_sha256"] != tokenizer.fingerprint:

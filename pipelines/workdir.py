@@ -4,27 +4,45 @@ import argparse
 import dataclasses
 import json
 import os
-from pathlib import Path
+import re
 from typing import Any
 
 from txl_tf.config.experiment_config import ExperimentConfig
 from txl_tf.data.manifest import Manifest
+from txl_tf.directory_lock import LOCK_FILE, DirectoryLock
 from txl_tf.errors import (
     DataDamagedError,
     InputMissingError,
     MismatchError,
     OutputExistsError,
+    StorageError,
     UsageError,
 )
+from txl_tf.file_storage import (
+    first_line,
+    is_remote,
+    list_folder,
+    make_folder,
+    path_exists,
+    read_file,
+    temporary_path,
+    write_file,
+)
+from txl_tf.training.run_identity import differing_settings
 
 _RUN_FILE = "run.json"
 _FORMAT_VERSION = 1
-# What may change from one start of a run to the next: it does not change a step.
+# What may change from one start of a run to the next: it does not change a sound step, or only
+# in which order it adds up, as another number of replicas does too.
 _FREE_FIELDS = (
     "steps_per_loop",
     "checkpoint_every_steps",
     "evaluate_every_steps",
     "num_kept_checkpoints",
+    "gradient_accumulation_steps",
+    "rematerialize",
+    "jit_compile",
+    "on_non_finite",
 )
 
 
@@ -35,35 +53,65 @@ def add_workdir_argument(parser: argparse.ArgumentParser) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Workdir:
-    """Names the files of a run and reads and writes its description."""
+    """Names the files of a run and reads and writes its description.
 
-    folder: Path
+    The folder may be a remote one (`gs://bucket/run`): the machines of a TPU
+    lose their disks when they are taken away.
+
+    Args:
+        folder: path of the folder.
+
+    Raises:
+        ValueError: If a remote path has lost a slash, as in a `pathlib.Path`.
+    """
+
+    folder: str
     """The folder."""
 
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of the checkpoints."""
-        return self.folder / "checkpoints"
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "folder", os.fspath(self.folder))
+        if re.match(r"[a-z][a-z0-9+.-]+:/(?!/)", self.folder):
+            raise ValueError(f"`folder` must be a str where remote. Received: {self.folder!r}")
 
     @property
-    def tensorboard(self) -> Path:
+    def checkpoints(self) -> str:
+        """Folder of the checkpoints."""
+        return os.path.join(self.folder, "checkpoints")
+
+    @property
+    def tensorboard(self) -> str:
         """Folder for `tensorboard --logdir`."""
-        return self.folder / "tensorboard"
+        return os.path.join(self.folder, "tensorboard")
+
+    @property
+    def ledger(self) -> str:
+        """Path of the ledger of all steps, see `StepLedger`."""
+        return os.path.join(self.folder, "ledger" if is_remote(self.folder) else "ledger.txt")
+
+    def lock(self) -> DirectoryLock:
+        """The lock that whoever writes into the folder holds."""
+        return DirectoryLock(self.folder)
 
     def has_run(self) -> bool:
         """Whether a run was begun here."""
-        return (self.folder / _RUN_FILE).is_file()
+        return path_exists(self._run_file)
 
     def check_usable(self) -> None:
         """Raises OutputExistsError where something else is in the folder."""
-        if self.has_run() or not self.folder.exists():
-            return
-        if not self.folder.is_dir() or any(self.folder.iterdir()):
-            raise OutputExistsError(
-                "The folder exists and is not the folder of a run.",
-                where=str(self.folder),
-                remedy="Choose another --workdir.",
-            )
+        # What a run leaves that was killed before it had begun.
+        own = {LOCK_FILE, os.path.basename(temporary_path(self._run_file))}
+        try:
+            if self.has_run() or own.issuperset(list_folder(self.folder)):
+                return
+        except NotADirectoryError:
+            pass
+        except OSError as error:
+            raise self._storage_error("read", error) from error
+        raise OutputExistsError(
+            "The folder exists and is not the folder of a run.",
+            where=self.folder,
+            remedy="Choose another --workdir.",
+        )
 
     def begin(self, experiment: ExperimentConfig, data: dict[str, Any]) -> None:
         """Describes the run, or checks that it is the one that was begun.
@@ -74,25 +122,27 @@ class Workdir:
 
         Raises:
             MismatchError: If another run was begun here.
+            StorageError: If it cannot be written.
         """
         if self.has_run():
-            begun, begun_data = self.read()
-            mine, theirs = identity(experiment, data), identity(begun, begun_data)
-            if mine != theirs:
+            begun = identity(*self.read())
+            differences = differing_settings(begun, identity(experiment, data))
+            if differences:
                 raise MismatchError(
-                    f"Another run was begun here; they differ in {_differences(mine, theirs)}.",
-                    where=str(self.folder),
+                    f"Another run was begun here; {differences}",
+                    where=self.folder,
                     remedy="Give the settings it was begun with, or choose a new --workdir.",
                 )
-        self.folder.mkdir(parents=True, exist_ok=True)
         description = {
             "format_version": _FORMAT_VERSION,
             "experiment": experiment.to_dict(),
             "data": data,
         }
-        temporary = self.folder / f".{_RUN_FILE}.{os.getpid()}.tmp"
-        temporary.write_text(json.dumps(description, indent=1) + "\n")
-        temporary.replace(self.folder / _RUN_FILE)
+        try:
+            make_folder(self.folder)
+            write_file(self._run_file, (json.dumps(description, indent=1) + "\n").encode())
+        except OSError as error:
+            raise self._storage_error("written", error) from error
 
     def read(self) -> tuple[ExperimentConfig, dict[str, Any]]:
         """Reads what was begun here.
@@ -102,24 +152,45 @@ class Workdir:
 
         Raises:
             InputMissingError: If no run was begun here.
-            DataDamagedError: If its description cannot be read.
+            DataDamagedError: If its description cannot be understood.
+            MismatchError: If it is of a version that is not known.
+            StorageError: If it cannot be read.
         """
-        path = self.folder / _RUN_FILE
-        if not path.is_file():
+        try:
+            description = json.loads(read_file(self._run_file))
+            version = description["format_version"]
+            if version == _FORMAT_VERSION:
+                return ExperimentConfig.from_dict(description["experiment"]), description["data"]
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise InputMissingError(
                 "There is no run in this folder.",
                 where=f"--workdir {self.folder}",
                 remedy="`txl train --workdir` begins one.",
-            )
-        try:
-            description = json.loads(path.read_text())
-            return ExperimentConfig.from_dict(description["experiment"]), description["data"]
+            ) from error
+        except OSError as error:
+            raise self._storage_error("read", error) from error
         except (ValueError, KeyError, TypeError) as error:
             raise DataDamagedError(
                 "The description of the run cannot be read.",
-                where=str(path),
+                where=self._run_file,
                 remedy="Restore it from a copy.",
             ) from error
+        raise MismatchError(
+            f"The run is of format {version!r}; this version reads {_FORMAT_VERSION}.",
+            where=self._run_file,
+            remedy="Use the version of txl-tf that began it, or a newer one.",
+        )
+
+    @property
+    def _run_file(self) -> str:
+        return os.path.join(self.folder, _RUN_FILE)
+
+    def _storage_error(self, done: str, error: OSError) -> StorageError:
+        return StorageError(
+            f"The folder of the run cannot be {done}: {first_line(error)}",
+            where=self.folder,
+            remedy="Check the storage and the permissions, or choose another --workdir.",
+        )
 
 
 def data_identity(manifest: Manifest) -> dict[str, Any]:
@@ -154,12 +225,17 @@ def identity(experiment: ExperimentConfig, data: dict[str, Any]) -> dict[str, An
     training = {
         name: value for name, value in values["training"].items() if name not in _FREE_FIELDS
     }
-    return {
+    deciding = {
         "model": values["model"],
         "optimizer": values["optimizer"],
         "training": training,
         "data": data,
     }
+    if experiment.optimizer.schedule == "plateau":
+        # Evaluations decide the learning rate.
+        training["evaluate_every_steps"] = experiment.training.evaluate_every_steps
+        deciding["evaluation"] = values["evaluation"]
+    return deciding
 
 
 def check_vocabulary(experiment: ExperimentConfig, manifest: Manifest, where: str) -> None:
@@ -196,7 +272,7 @@ def check_tokenizer(data: dict[str, Any], manifest: Manifest, where: str) -> Non
         )
 
 
-def require_step(steps: list[int], step: int | None, where: Path) -> int:
+def require_step(steps: list[int], step: int | None, where: str) -> int:
     """The checkpoint that was asked for, or the newest.
 
     Args:
@@ -213,7 +289,7 @@ def require_step(steps: list[int], step: int | None, where: Path) -> int:
     """
     if not steps:
         raise InputMissingError(
-            "There is no checkpoint yet.", where=str(where), remedy="`txl train` makes them."
+            "There is no checkpoint yet.", where=where, remedy="`txl train` makes them."
         )
     if step is None:
         return steps[-1]
@@ -224,13 +300,3 @@ def require_step(steps: list[int], step: int | None, where: Path) -> int:
             remedy=f"There are: {', '.join(map(str, steps))}.",
         )
     return step
-
-
-def _differences(mine: dict[str, Any], theirs: dict[str, Any]) -> str:
-    names = [
-        f"{section}.{name} ({theirs[section].get(name)!r}, now {value!r})"
-        for section in mine
-        for name, value in mine[section].items()
-        if theirs[section].get(name) != value
-    ]
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

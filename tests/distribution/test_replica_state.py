@@ -67,3 +67,36 @@ def test_arrays_of_another_shape_are_refused_and_change_nothing(num_replicas, sh
         state.from_global(wrong)
     for name, array in state.to_global().items():
         np.testing.assert_array_equal(array, some_arrays()[name], err_msg=name)
+
+
+def test_rows_that_make_up_equal_shares_are_not_part_of_the_state():
+    strategy = strategy_of(2)
+    state = ReplicaState(strategy, 3, SPECS, num_rows=ROWS)
+
+    @tf.function
+    def write_everywhere():
+        values = state.read()
+        state.write({name: tf.ones_like(tensor) for name, tensor in values.items()})
+
+    strategy.run(write_everywhere)
+    for name, array in state.to_global().items():
+        assert array.shape == (ROWS, *SPECS[name].shape)
+    state.from_global(some_arrays())
+    for name, array in state.to_global().items():
+        np.testing.assert_array_equal(array, some_arrays()[name], err_msg=name)
+    parts = strategy.experimental_local_results(strategy.run(tf.function(state.read)))
+    assert [part["valid_length"].numpy().tolist() for part in parts] == [[3, 0, 2], [1, 0, 0]]
+    assert not np.any(parts[1]["states/000"].numpy()[1:])
+
+
+def test_a_replica_may_have_no_row_of_the_state():
+    state = ReplicaState(strategy_of(2), ROWS, SPECS, num_rows=ROWS)
+    state.from_global(some_arrays())
+    for name, array in state.to_global().items():
+        np.testing.assert_array_equal(array, some_arrays()[name], err_msg=name)
+
+
+@pytest.mark.parametrize("num_rows", [0, 5])
+def test_more_rows_than_the_replicas_have_are_refused(num_rows):
+    with pytest.raises(ValueError, match=f"Received: num_rows={num_rows}"):
+        ReplicaState(strategy_of(2), ROWS // 2, SPECS, num_rows=num_rows)

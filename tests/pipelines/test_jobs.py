@@ -24,8 +24,8 @@ def test_training_reports_and_keeps_the_newest_checkpoints(trained):
     workdir, finished = trained
     assert re.search(r"step 40/40 .*nats .*bits/byte .*tokens/s .*left 0:00", finished.stderr)
     assert "tensorboard --logdir" in finished.stdout
-    steps = sorted(path.name for path in (workdir / "checkpoints").iterdir())
-    assert steps == ["step-00000020", "step-00000030", "step-00000040"]
+    names = sorted(path.name for path in (workdir / "checkpoints").iterdir())
+    assert names == ["best.json", "step-00000020", "step-00000030", "step-00000040"]
 
 
 def test_tensorboard_has_the_curves_of_training_and_evaluation(trained):
@@ -36,6 +36,7 @@ def test_tensorboard_has_the_curves_of_training_and_evaluation(trained):
     assert losses | {
         "optimizer/learning_rate",
         "optimizer/gradient_norm",
+        "optimizer/skipped_steps",
         "performance/tokens_per_second",
     } == set(training.Tags()["tensors"])
     assert losses <= set(validation.Tags()["tensors"])

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
+from txl_tf.distribution.strategy import num_workers
+
 
 class ReplicaState:
     """Variables of which each replica holds the part for its rows.
@@ -19,6 +21,12 @@ class ReplicaState:
         strategy: `tf.distribute.Strategy`.
         rows_per_replica: int. Rows of each replica.
         row_specs: mapping of name to `tf.TensorSpec` of one row's state.
+        num_rows: optional int. Rows of the global batch, where the last
+            replicas have rows beyond it to make up equal shares; all by
+            default.
+
+    Raises:
+        ValueError: If the replicas do not have that many rows.
     """
 
     def __init__(
@@ -26,17 +34,28 @@ class ReplicaState:
         strategy: tf.distribute.Strategy,
         rows_per_replica: int,
         row_specs: Mapping[str, tf.TensorSpec],
+        num_rows: int | None = None,
     ) -> None:
         self._strategy = strategy
         self._rows_per_replica = rows_per_replica
+        self._num_padded_rows = rows_per_replica * strategy.num_replicas_in_sync
+        self._num_rows = self._num_padded_rows if num_rows is None else num_rows
+        if not 0 < self._num_rows <= self._num_padded_rows:
+            raise ValueError(
+                f"`num_rows` must be between 1 and the {self._num_padded_rows} rows of all "
+                f"replicas. Received: num_rows={num_rows}"
+            )
+        self._has_several_workers = num_workers(strategy) > 1
+        self._dtypes = {name: spec.dtype for name, spec in row_specs.items()}
         self._variables: dict[str, tf.Variable] = {}
         # Made once: each tf.function would be traced anew.
         self._read = tf.function(self.read, autograph=False)
+        self._gather = tf.function(self._gathered, autograph=False)
         self._write = tf.function(self.write, autograph=False)
         with strategy.scope():
             for name, spec in row_specs.items():
                 self._variables[name] = tf.Variable(
-                    tf.zeros([rows_per_replica, *spec.shape], spec.dtype),
+                    tf.zeros([rows_per_replica, *spec.shape], self._stored_dtype(name)),
                     trainable=False,
                     name=name.replace("/", "_"),
                     synchronization=tf.VariableSynchronization.ON_READ,
@@ -45,7 +64,10 @@ class ReplicaState:
 
     def read(self) -> dict[str, tf.Tensor]:
         """This replica's state; inside `strategy.run` only."""
-        return {name: tf.identity(variable) for name, variable in self._variables.items()}
+        return {
+            name: tf.cast(tf.identity(variable), self._dtypes[name])
+            for name, variable in self._variables.items()
+        }
 
     def write(self, values: Mapping[str, tf.Tensor]) -> None:
         """Replaces this replica's state; inside `strategy.run` only.
@@ -54,34 +76,45 @@ class ReplicaState:
             values: mapping of every name to a tensor of this replica's rows.
         """
         for name, variable in self._variables.items():
-            variable.assign(values[name])
+            variable.assign(tf.cast(values[name], variable.dtype))
 
     def to_global(self) -> dict[str, np.ndarray]:
         """The state of all rows, in the order of the global batch.
 
+        With several workers all of them must call it, and each gets all rows.
+
         Returns:
-            Dict of name to array `(global_batch_size, ...)`.
+            Dict of name to array `(num_rows, ...)`.
         """
-        parts = self._strategy.run(self._read)
         local = self._strategy.experimental_local_results
-        return {
-            name: np.concatenate([part.numpy() for part in local(parts[name])])
-            for name in self._variables
-        }
+        if self._has_several_workers:
+            # Each replica has the whole.
+            gathered = self._strategy.run(self._gather)
+            arrays = {
+                name: local(gathered[name])[0].numpy().astype(dtype.as_numpy_dtype, copy=False)
+                for name, dtype in self._dtypes.items()
+            }
+        else:
+            parts = self._strategy.run(self._read)
+            arrays = {
+                name: np.concatenate([part.numpy() for part in local(parts[name])])
+                for name in self._variables
+            }
+        return {name: array[: self._num_rows] for name, array in arrays.items()}
 
     def from_global(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Takes up the state of all rows.
+        """Takes up the state of all rows; rows beyond those become zeros.
+
+        With several workers, each takes up the rows of its replicas.
 
         Args:
-            arrays: mapping of every name to an array
-                `(global_batch_size, ...)`.
+            arrays: mapping of every name to an array `(num_rows, ...)`.
 
         Raises:
             ValueError: If an array has another shape than is needed.
         """
-        num_rows = self._rows_per_replica * self._strategy.num_replicas_in_sync
         for name, variable in self._variables.items():
-            expected = (num_rows, *variable.shape[1:])
+            expected = (self._num_rows, *variable.shape[1:])
             if tuple(arrays[name].shape) != expected:
                 raise ValueError(
                     f"The state `{name}` must have the shape {expected}. "
@@ -90,16 +123,40 @@ class ReplicaState:
 
         def part_of(context: tf.distribute.DistributedValues) -> dict[str, tf.Tensor]:
             first = context.replica_id_in_sync_group * self._rows_per_replica
-            rows = slice(first, first + self._rows_per_replica)
             return {
-                name: tf.convert_to_tensor(arrays[name][rows], variable.dtype)
-                for name, variable in self._variables.items()
+                name: tf.convert_to_tensor(self._rows_of(arrays[name], first), dtype)
+                for name, dtype in self._dtypes.items()
             }
 
         parts = self._strategy.experimental_distribute_values_from_function(part_of)
         self._strategy.run(self._write, args=(parts,))
 
     @property
+    def rows_per_replica(self) -> int:
+        """Rows of each replica, with those that make up equal shares."""
+        return self._rows_per_replica
+
+    @property
     def names(self) -> Sequence[str]:
         """The names of the state."""
         return tuple(self._variables)
+
+    def _rows_of(self, array: np.ndarray, first: int) -> np.ndarray:
+        """The rows of the replica that begins with row `first`."""
+        rows = array[first : first + self._rows_per_replica]
+        if len(rows) == self._rows_per_replica:
+            return rows
+        padded = np.zeros((self._rows_per_replica, *array.shape[1:]), array.dtype)
+        padded[: len(rows)] = rows
+        return padded
+
+    def _stored_dtype(self, name: str) -> tf.DType:
+        """Workers cannot exchange all types, and their variables begin with an exchange."""
+        dtype = self._dtypes[name]
+        if self._has_several_workers:
+            return {tf.bfloat16: tf.float32, tf.bool: tf.int32}.get(dtype, dtype)
+        return dtype
+
+    def _gathered(self) -> dict[str, tf.Tensor]:
+        stored = {name: tf.identity(variable) for name, variable in self._variables.items()}
+        return tf.distribute.get_replica_context().all_gather(stored, axis=0)

@@ -1,14 +1,27 @@
 """One place that decides on which devices a job runs."""
 
 import functools
+import json
+import os
+import signal
+import threading
+from typing import Any
 
 import tensorflow as tf
 
 from txl_tf.errors import InputMissingError, UsageError
 
+_CLUSTER_VARIABLE = "TF_CONFIG"
+# What of a cluster trains; there is no parameter server and no evaluator here.
+_JOBS = ("chief", "worker")
+
 
 def create_strategy(tpu: str | None = None, num_cpu_replicas: int = 1) -> tf.distribute.Strategy:
     """Returns the strategy for what was asked for and what is there.
+
+    Several machines train together where the environment variable `TF_CONFIG`
+    of each names all of them and says which one it is. Then this call waits
+    for the others.
 
     Args:
         tpu: optional str. `local` for the TPU of this machine, a name, or an
@@ -19,20 +32,34 @@ def create_strategy(tpu: str | None = None, num_cpu_replicas: int = 1) -> tf.dis
             has used the CPU.
 
     Returns:
-        A `tf.distribute.TPUStrategy`, a `tf.distribute.MirroredStrategy`, or
-        for a single device TensorFlow's default strategy.
+        A `tf.distribute.TPUStrategy`, a
+        `tf.distribute.MultiWorkerMirroredStrategy`, a
+        `tf.distribute.MirroredStrategy`, or for a single device TensorFlow's
+        default strategy.
 
     Raises:
-        InputMissingError: If there is no TPU of that name.
-        UsageError: If `tpu` and `num_cpu_replicas` are both given.
+        InputMissingError: If there is no TPU of that name, or the workers
+            cannot be joined.
+        UsageError: If two of `tpu`, `num_cpu_replicas` and `TF_CONFIG` are
+            given, or `TF_CONFIG` does not say which workers there are.
     """
-    if tpu is not None:
-        if num_cpu_replicas > 1:
+    if tpu is not None and num_cpu_replicas > 1:
+        raise UsageError(
+            "A run has either a TPU or CPU replicas.",
+            where=f"--tpu {tpu} --cpu-replicas {num_cpu_replicas}",
+            remedy="Leave one of the two out.",
+        )
+    cluster = _cluster_of_several()
+    if cluster is not None:
+        if tpu is not None or num_cpu_replicas > 1:
             raise UsageError(
-                "A run has either a TPU or CPU replicas.",
-                where=f"--tpu {tpu} --cpu-replicas {num_cpu_replicas}",
-                remedy="Leave one of the two out.",
+                "Workers have neither a TPU nor CPU replicas.",
+                where=f"{_CLUSTER_VARIABLE} and "
+                + (f"--cpu-replicas {num_cpu_replicas}" if tpu is None else f"--tpu {tpu}"),
+                remedy=f"Unset {_CLUSTER_VARIABLE}, or leave the argument out.",
             )
+        return _several_workers(cluster)
+    if tpu is not None:
         return _tpu_strategy(tpu)
     if num_cpu_replicas > 1:
         return _mirrored(_logical_cpus(num_cpu_replicas))
@@ -40,6 +67,38 @@ def create_strategy(tpu: str | None = None, num_cpu_replicas: int = 1) -> tf.dis
     if len(gpus) > 1:
         return _mirrored(tuple(gpu.name for gpu in gpus))
     return tf.distribute.get_strategy()
+
+
+def num_workers(strategy: tf.distribute.Strategy) -> int:
+    """How many processes train together, each of them running the same program.
+
+    Args:
+        strategy: `tf.distribute.Strategy`.
+
+    Returns:
+        The number; 1 also for a TPU of several hosts, which one process drives.
+    """
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return 1
+    cluster = strategy.cluster_resolver.cluster_spec().as_dict()
+    return sum(len(cluster.get(job, ())) for job in _JOBS)
+
+
+def is_chief(strategy: tf.distribute.Strategy) -> bool:
+    """Whether this process is the one that writes files.
+
+    Args:
+        strategy: `tf.distribute.Strategy`.
+
+    Returns:
+        True for exactly one of the workers.
+    """
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return True
+    resolver = strategy.cluster_resolver
+    if "chief" in resolver.cluster_spec().as_dict():
+        return resolver.task_type == "chief"
+    return resolver.task_id == 0
 
 
 @functools.cache
@@ -52,6 +111,84 @@ def _mirrored(devices: tuple[str, ...]) -> tf.distribute.Strategy:
     return tf.distribute.MirroredStrategy(devices)
 
 
+@functools.cache
+def _several_workers(cluster: str) -> tf.distribute.Strategy:
+    """One strategy per process, which starts a server at its address."""
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    except (ValueError, RuntimeError, tf.errors.OpError) as error:
+        raise InputMissingError(
+            f"The workers cannot be joined: {_first_line(error)}",
+            where=f"{_CLUSTER_VARIABLE}={cluster[:200]}",
+            remedy="Check that every address is right, free, and reached from the others.",
+        ) from error
+    # TensorFlow has put a handler of its own in place, which tells nobody.
+    if handler is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
+    return strategy
+
+
+def _cluster_of_several() -> str | None:
+    """What the environment says about the workers, if it names more than one."""
+    cluster = os.environ.get(_CLUSTER_VARIABLE, "").strip()
+    values = _parsed(cluster) if cluster else {}
+    # Launchers set it for single machines too.
+    if "cluster" not in values:
+        return None
+    _check_cluster(values)
+    return cluster if sum(map(len, values["cluster"].values())) > 1 else None
+
+
+def _parsed(cluster: str) -> dict[str, Any]:
+    try:
+        values = json.loads(cluster)
+    except ValueError as error:
+        raise _cluster_error(f"it is not JSON: {error}", cluster) from error
+    if not isinstance(values, dict):
+        raise _cluster_error("it is not an object", cluster)
+    return values
+
+
+def _check_cluster(values: dict[str, Any]) -> None:
+    shown = json.dumps(values)
+    cluster, task = values["cluster"], values.get("task")
+    if not isinstance(cluster, dict) or not any(cluster.get(job) for job in _JOBS):
+        raise _cluster_error("`cluster` names no `worker`", shown)
+    for job, addresses in cluster.items():
+        if job not in _JOBS:
+            raise _cluster_error(f"`cluster` has the job `{job}`, which does not train", shown)
+        is_list = isinstance(addresses, list) and addresses
+        if not is_list or not all(_is_address(address) for address in addresses):
+            raise _cluster_error(f"`cluster.{job}` is not a list of `host:port`", shown)
+    if len(cluster.get("chief", ())) > 1:
+        raise _cluster_error("`cluster` has more than one `chief`", shown)
+    every_address = [address for addresses in cluster.values() for address in addresses]
+    if len(set(every_address)) < len(every_address):
+        raise _cluster_error("`cluster` has an address twice", shown)
+    if not isinstance(task, dict) or task.get("type") not in cluster:
+        raise _cluster_error(f"`task.type` is none of {', '.join(cluster)}", shown)
+    index, count = str(task.get("index")), len(cluster[task["type"]])
+    if not index.isdecimal() or int(index) >= count:
+        raise _cluster_error(f"`task.index` is not between 0 and {count - 1}", shown)
+
+
+def _is_address(address: Any) -> bool:
+    if not isinstance(address, str):
+        return False
+    host, colon, port = address.rpartition(":")
+    return bool(host and colon) and port.isdecimal() and 0 < int(port) < 65536
+
+
+def _cluster_error(what: str, cluster: str) -> UsageError:
+    return UsageError(
+        f"The environment does not say which workers train: {what}.",
+        where=f"{_CLUSTER_VARIABLE}={cluster[:200]}",
+        remedy='Example: {"cluster": {"worker": ["a:2222", "b:2222"]}, '
+        '"task": {"type": "worker", "index": 0}}; or unset it.',
+    )
+
+
 def _tpu_strategy(tpu: str) -> tf.distribute.Strategy:
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=tpu)
@@ -59,13 +196,17 @@ def _tpu_strategy(tpu: str) -> tf.distribute.Strategy:
             tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
     except (ValueError, RuntimeError, tf.errors.OpError) as error:
-        reason = str(error).strip().splitlines() or [type(error).__name__]
         raise InputMissingError(
-            f"No TPU answers: {reason[0][:200]}",
+            f"No TPU answers: {_first_line(error)}",
             where=f"--tpu {tpu}",
             remedy="On a TPU VM use `--tpu local` with tensorflow-tpu installed.",
         ) from error
     return tf.distribute.TPUStrategy(resolver)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:200]
 
 
 def _logical_cpus(count: int) -> tuple[str, ...]:

@@ -1,0 +1,110 @@
+"""The data of a training run: what is read at which step, and what is evaluated."""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+
+import tensorflow as tf
+
+from pipelines.split_evaluation import bytes_per_token, evaluate_split
+from pipelines.workdir import check_vocabulary
+from txl_tf.config.experiment_config import ExperimentConfig
+from txl_tf.data.manifest import Manifest
+from txl_tf.data.prepared_dataset import PreparedDataset
+from txl_tf.data.segment_plan import SegmentPlan
+from txl_tf.data.segment_reader import SegmentReader
+from txl_tf.errors import DataDamagedError
+from txl_tf.evaluation.evaluation_result import EvaluationResult
+from txl_tf.evaluation.evaluator import Evaluator
+
+
+class TrainingData:
+    """A verified data set with a split `train`, cut into the rows of a run.
+
+    Args:
+        folder: str. The prepared data set.
+        experiment: `ExperimentConfig`.
+
+    Raises:
+        DataDamagedError: If a file is not what the manifest says, or there is
+            no split `train`, or not enough in it.
+        MismatchError: If the model has another vocabulary.
+    """
+
+    def __init__(self, folder: str, experiment: ExperimentConfig) -> None:
+        self.dataset = PreparedDataset.open(folder)
+        self.plan = plan_of(experiment, self.dataset.manifest, folder)
+        masks_documents = experiment.training.document_boundaries == "mask"
+        self.reader = SegmentReader(self.dataset, "train", self.plan, masks_documents)
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the data set contains."""
+        return self.dataset.manifest
+
+    @property
+    def has_valid(self) -> bool:
+        """Whether there is a split to evaluate during training."""
+        return "valid" in self.manifest.split_names
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Bytes of text per token of the split `train`."""
+        return bytes_per_token(self.manifest, "train")
+
+    def evaluate(
+        self,
+        evaluator: Evaluator,
+        step: int,
+        track: Callable[[Iterable, int], Iterable],
+    ) -> EvaluationResult:
+        """Evaluates the split `valid`.
+
+        Args:
+            evaluator: `Evaluator` with weights.
+            step: int. Training steps of the weights.
+            track: function, see `Evaluator.evaluate`.
+
+        Returns:
+            An `EvaluationResult`.
+        """
+        return evaluate_split(evaluator, self.dataset, "valid", step, track)
+
+    @contextlib.contextmanager
+    def errors_explained(self) -> Iterator[None]:
+        """Turns TensorFlow's errors of reading into ones that name the file."""
+        try:
+            yield
+        except (tf.errors.DataLossError, tf.errors.FailedPreconditionError) as error:
+            raise self.reader.explain_data_loss(error) from error
+
+
+def plan_of(experiment: ExperimentConfig, manifest: Manifest, where: str) -> SegmentPlan:
+    """Decides which tokens every row reads at every step.
+
+    Args:
+        experiment: `ExperimentConfig`.
+        manifest: `Manifest` of the data.
+        where: str. Where the data set is.
+
+    Returns:
+        The plan.
+
+    Raises:
+        DataDamagedError: If there is no split `train`, or not enough in it.
+        MismatchError: If the model has another vocabulary.
+    """
+    if "train" not in manifest.split_names:
+        raise DataDamagedError(
+            "The data set has no split `train`.",
+            where=where,
+            remedy=f"It has: {', '.join(manifest.split_names)}.",
+        )
+    check_vocabulary(experiment, manifest, where)
+    return SegmentPlan(
+        num_tokens=manifest.split("train").tokens,
+        num_rows=experiment.training.global_batch_size,
+        segment_length=experiment.model.segment_length,
+        seed=experiment.training.seed,
+        fingerprint=manifest.fingerprint,
+        rotate=experiment.training.rotate_epochs,
+    )

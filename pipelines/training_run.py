@@ -1,0 +1,301 @@
+"""A training run from its folder: resume, loops, evaluations, checkpoints, stops."""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Self
+
+import tensorflow as tf
+
+from pipelines.split_evaluation import create_evaluator
+from pipelines.training_data import TrainingData
+from pipelines.training_progress import TrainingProgress
+from pipelines.workdir import Workdir, data_identity, identity
+from txl_tf.config.experiment_config import ExperimentConfig
+from txl_tf.distribution.preemption_watcher import PreemptionWatcher
+from txl_tf.distribution.strategy import is_chief
+from txl_tf.errors import DataDamagedError, MismatchError, PreemptedError, UsageError
+from txl_tf.evaluation.evaluation_result import EvaluationResult
+from txl_tf.evaluation.evaluator import Evaluator
+from txl_tf.training.background_saver import BackgroundSaver
+from txl_tf.training.checkpoint_store import CheckpointStore
+from txl_tf.training.evaluation_history import EvaluationHistory
+from txl_tf.training.loop_report import LoopReport
+from txl_tf.training.step_ledger import LedgerLine, StepLedger
+from txl_tf.training.tensorboard_writer import TensorBoardWriter
+from txl_tf.training.trainer import Trainer
+
+# Another number of replicas adds up in another order; anything beyond is not rounding.
+_LOSS_TOLERANCE = 1e-3
+
+
+class TrainingRun:
+    """Trains a run to its end, from its last checkpoint if it has one.
+
+    A step counts as done when its line is in the ledger. Checkpoints are
+    written in the background, and lines of later steps are held back until the
+    checkpoint before them is safely on the disk: so a kill never takes back
+    more steps than one period of checkpoints has.
+
+    With several workers, each of them makes one of these. All do the same; the
+    first alone writes.
+
+    Args:
+        experiment: `ExperimentConfig`.
+        data: `TrainingData`.
+        workdir: `Workdir`.
+        strategy: `tf.distribute.Strategy`.
+        watcher: optional `PreemptionWatcher`, already watching.
+
+    Raises:
+        UsageError: If the learning rate needs a split that is not there.
+    """
+
+    def __init__(
+        self,
+        experiment: ExperimentConfig,
+        data: TrainingData,
+        workdir: Workdir,
+        strategy: tf.distribute.Strategy,
+        watcher: PreemptionWatcher | None = None,
+    ) -> None:
+        self._experiment = experiment
+        self._data = data
+        self._workdir = workdir
+        self._watcher = watcher
+        self._is_chief = is_chief(strategy)
+        self._evaluator: Evaluator | None = None
+        self._redone: dict[int, LedgerLine] = {}
+        self._held_lines: list[LedgerLine] = []
+        self._exits = contextlib.ExitStack()
+        self._strategy = strategy
+        if experiment.optimizer.schedule == "plateau" and not data.has_valid:
+            raise UsageError(
+                "The learning rate follows evaluations, but the data has no split `valid`.",
+                where="optimizer.schedule=plateau",
+                remedy="Choose another schedule, or prepare data with a split `valid`.",
+            )
+
+    def __enter__(self) -> Self:
+        experiment, workdir = self._experiment, self._workdir
+        run_identity = identity(experiment, data_identity(self._data.manifest))
+        with contextlib.ExitStack() as exits:
+            if self._is_chief:
+                self._lock = exits.enter_context(workdir.lock())
+                workdir.begin(experiment, run_identity["data"])
+            training = experiment.training
+            self.trainer = Trainer(
+                experiment,
+                self._strategy,
+                self._data.reader.dataset_fn,
+                self._data.reader.describe_row,
+            )
+            self._history = EvaluationHistory(self.trainer.plateau_scale)
+            self._store = CheckpointStore(
+                workdir.checkpoints, run_identity, training.num_kept_checkpoints
+            )
+            self._ledger = StepLedger(workdir.ledger)
+            self._board = TensorBoardWriter(workdir.tensorboard, self._data.bytes_per_token)
+            self._saver = exits.enter_context(BackgroundSaver(self._store))
+            self._progress = exits.enter_context(
+                TrainingProgress(training.num_steps, self._data.bytes_per_token)
+            )
+            self._exits = exits.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._exits.__exit__(kind, error, traceback)
+
+    def train(self) -> EvaluationResult | None:
+        """Trains to the end.
+
+        Returns:
+            The last result on the split `valid`, or `None` where there is no
+            such split or nothing was left to do.
+
+        Raises:
+            PreemptedError: If the machine is being taken away. The step that
+                was reached is saved.
+            NonFiniteError: If a loss or gradient is not finite and the policy
+                is to stop.
+            DataDamagedError: If a record cannot be read.
+            StorageError: If a checkpoint cannot be written.
+            MismatchError: If the checkpoints are of another run.
+        """
+        self._resume()
+        if self._watcher is not None:
+            self._watcher.call_on_notice(self.trainer.request_stop)
+        result = self._evaluate_if_due()
+        with self._data.errors_explained():
+            for report in self.trainer.run():
+                self._after_loop(report)
+                result = self._evaluate_if_due() or result
+        if self.trainer.step < self._experiment.training.num_steps:
+            self._stop()
+        self._saver.wait()
+        return result
+
+    def _resume(self) -> None:
+        step = self._load_checkpoint()
+        if not self._is_chief:
+            return
+        for complaint in self._store.remove_leftovers():
+            self._say(complaint)
+        self._redone = {line.step: line for line in self._ledger.resume(step)}
+        if step > 0:
+            self._progress.begin_at(step)
+            self._say(f"Going on from the checkpoint of step {step}.")
+
+    def _load_checkpoint(self) -> int:
+        step = -1.0
+        if self._is_chief:
+            latest = self._store.load_latest()
+            if latest is not None:
+                step, arrays, complaints = latest
+                for complaint in complaints:
+                    self._say(f"A checkpoint is damaged and was passed over: {complaint}")
+        # The workers must agree, whatever each of them may see in the folder.
+        chosen = int(self.trainer.sum_over_workers(float(step) if self._is_chief else 0.0))
+        if chosen < 0:
+            return 0
+        if not self._is_chief:
+            arrays = self._store.load(chosen)
+        own_names = self._history.state().keys()
+        own = {name: arrays.pop(name) for name in own_names & arrays.keys()}
+        try:
+            self._history.load_state(own)
+            self.trainer.load_state(arrays)
+        except ValueError as error:
+            raise MismatchError(
+                f"The checkpoint of step {chosen} is not of this version of the program: {error}",
+                where=self._workdir.checkpoints,
+                remedy="Go on with the version that wrote it, or choose a new --workdir.",
+            ) from error
+        return chosen
+
+    def _after_loop(self, report: LoopReport) -> None:
+        self._saver.check()
+        self._progress.update(report)
+        self._note_steps(report)
+        training = self._experiment.training
+        is_last = report.step == training.num_steps
+        if is_last or report.step % training.checkpoint_every_steps == 0:
+            self._save()
+        if self._is_chief:
+            self._board.write_training(report)
+
+    def _note_steps(self, report: LoopReport) -> None:
+        if not self._is_chief:
+            return
+        lines = [
+            LedgerLine(
+                step=record.step,
+                positions=self._data.plan.positions(record.step - 1),
+                checksum=record.checksum,
+                loss=record.nats_per_token,
+                gradient_norm=record.gradient_norm,
+                status=record.status.name.lower(),
+            )
+            for record in report.records
+        ]
+        for line in lines:
+            before = self._redone.pop(line.step, None)
+            if before is not None:
+                self._compare(before, line)
+        self._held_lines += lines
+        if self._saver.is_idle:
+            self._write_held_lines()
+
+    def _write_held_lines(self) -> None:
+        self._ledger.append(self._held_lines)
+        self._held_lines = []
+
+    def _compare(self, before: LedgerLine, now: LedgerLine) -> None:
+        """A step that is done again must read the same data and find the same loss."""
+        if (before.positions, before.checksum) != (now.positions, now.checksum):
+            raise DataDamagedError(
+                f"Step {now.step} was done before with other tokens: checksum "
+                f"{before.checksum:08x}, now {now.checksum:08x}.",
+                where=self._workdir.ledger,
+                remedy="Verify the data set; start a new --workdir if it was changed.",
+            )
+        if abs(before.loss - now.loss) > _LOSS_TOLERANCE * abs(before.loss):
+            self._say(
+                f"Step {now.step} had the loss {before.loss:.6f} before and has {now.loss:.6f} "
+                "now; the same step on the same data. Suspect the hardware."
+            )
+
+    def _save(self) -> None:
+        # Every worker has a part of the memory, so all of them take part.
+        arrays = self.trainer.state() | self._history.state()
+        if self._is_chief:
+            self._lock.check()
+            self._saver.wait()
+            # The lines first: a checkpoint without them could not be resumed.
+            self._write_held_lines()
+            self._ledger.flush_to_disk()
+            self._saver.submit(self.trainer.step, arrays)
+
+    def _evaluate_if_due(self) -> EvaluationResult | None:
+        step, training = self.trainer.step, self._experiment.training
+        period = training.evaluate_every_steps
+        is_due = step == training.num_steps or (period is not None and step % period == 0)
+        if step == 0 or not is_due or self._history.last_step == step or not self._data.has_valid:
+            return None
+        if self.trainer.must_stop():
+            return None
+        if self._evaluator is None:
+            self._evaluator = create_evaluator(self._experiment)
+        self._evaluator.load_arrays(self.trainer.inference_weights())
+        result = self._data.evaluate(self._evaluator, step, self._until_stopped)
+        # The first worker's figure decides for all.
+        own = result.nats_per_token if self._is_chief else 0.0
+        is_best = self._history.observe(step, self.trainer.sum_over_workers(own))
+        if self._is_chief:
+            self._board.write_evaluation(result)
+            self._say(result.describe())
+        if is_best:
+            self._keep_best(step)
+        return result
+
+    def _keep_best(self, step: int) -> None:
+        self._saver.wait()
+        if not self._has_checkpoint(step):
+            self._save()
+            self._saver.wait()
+        if self._is_chief:
+            self._store.keep_best(step)
+
+    def _has_checkpoint(self, step: int) -> bool:
+        found = self._is_chief and step in self._store.steps()
+        return self.trainer.sum_over_workers(float(found)) > 0.0
+
+    def _until_stopped(self, batches: Iterable, num_batches: int) -> Iterator:
+        for batch in batches:
+            # Several workers end an evaluation together; then they agree to stop.
+            if self.trainer.num_workers == 1 and self.trainer.must_stop():
+                self._stop()
+            yield batch
+
+    def _stop(self) -> None:
+        """Saves the step that was reached, if it is not yet, and ends the job."""
+        step = self.trainer.step
+        self._saver.wait()
+        if not self._has_checkpoint(step):
+            self._save()
+            self._saver.wait()
+        reason = self._watcher.requested if self._watcher is not None else None
+        raise PreemptedError(
+            f"Stopped after step {step}: {reason or 'another worker is being stopped'}.",
+            where=str(self._workdir.folder),
+            remedy="The step is saved; the same command goes on from it.",
+        )
+
+    def _say(self, text: str) -> None:
+        if self._is_chief:
+            self._progress.say(text)

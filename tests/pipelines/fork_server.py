@@ -1,0 +1,180 @@
+"""Runs `txl` many times without importing TensorFlow each time.
+
+A server process imports everything and initialises nothing: it has one thread
+and no device, so that a fork of it is as good as a new process. It forks a
+child for every run. Tests use `ForkServer`, since their own process has
+TensorFlow running and must not be forked.
+
+The server reads a line of JSON for every request and answers with one:
+`{"run": [argument, ...], "output": path}` with `{"pid": 7}`, and
+`{"wait": 7, "blocks": true}` with `{"exit": 0}`, or null while it runs.
+"""
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+_JOB_MODULES = ("pipelines.train", "pipelines.training_data", "pipelines.training_run")
+_POLL_SECONDS = 0.0005
+
+
+class ForkedRun:
+    """A run of `txl` that was forked.
+
+    Args:
+        server: `ForkServer` that forked it.
+        pid: int. Its process id, which stays its own until `wait` has returned.
+        output: path of the file with its stdout and stderr.
+    """
+
+    def __init__(self, server: "ForkServer", pid: int, output: Path) -> None:
+        self._server = server
+        self.pid = pid
+        self._output = output
+        self._exit_code: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal, or None while it runs."""
+        return self._asked(blocks=False)
+
+    def wait(self) -> int:
+        """The exit code, once it has ended."""
+        exit_code = self._asked(blocks=True)
+        assert exit_code is not None
+        return exit_code
+
+    def wait_until(self, condition: Callable[[], bool]) -> bool:
+        """Waits for a condition or the end, and returns whether the condition came first."""
+        while not condition():
+            if self.poll() is not None:
+                return False
+            time.sleep(_POLL_SECONDS)
+        return True
+
+    def send(self, number: signal.Signals) -> None:
+        """Sends a signal; one that comes after the end does nothing."""
+        if self._exit_code is None:
+            os.kill(self.pid, number)
+
+    def output(self) -> str:
+        """What it has printed so far."""
+        return self._output.read_text()
+
+    def _asked(self, blocks: bool) -> int | None:
+        if self._exit_code is None:
+            self._exit_code = self._server.ask({"wait": self.pid, "blocks": blocks})["exit"]
+        return self._exit_code
+
+
+class ForkServer:
+    """The tests' end of the server; a context that ends it and its children."""
+
+    def __enter__(self) -> Self:
+        self._children: list[ForkedRun] = []
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", "tests.pipelines.fork_server"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            # The only threads that imports would start are those of NumPy's matrix products.
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        )
+        assert self._answer() == {"threads": 1}
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        for child in self._children:
+            if child.poll() is None:
+                child.send(signal.SIGKILL)
+                child.wait()
+        # It ends when there is nothing more to read.
+        with self._process:
+            pass
+
+    def start(self, *arguments: object, output: Path) -> ForkedRun:
+        """Begins a run.
+
+        Args:
+            *arguments: those of `txl`.
+            output: path of the file to append stdout and stderr to.
+        """
+        request = {"run": [str(argument) for argument in arguments], "output": str(output)}
+        self._children.append(ForkedRun(self, self.ask(request)["pid"], output))
+        return self._children[-1]
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Sends a request and returns the answer."""
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        line = self._process.stdout.readline()
+        assert line, f"the server has ended with {self._process.wait()}"
+        return json.loads(line)
+
+
+def serve() -> None:
+    """Answers requests until there are no more."""
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    for module in _JOB_MODULES:
+        importlib.import_module(module)
+    # What was imported stays: collecting garbage in a child need not look through it.
+    gc.freeze()
+    print(json.dumps({"threads": _num_threads()}), flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "run" in request:
+            # Locks that another thread holds would be held for ever in the child.
+            assert _num_threads() == 1
+            pid = os.fork()
+            if pid == 0:
+                _run(request["run"], request["output"])
+            answer = {"pid": pid}
+        else:
+            options = 0 if request["blocks"] else os.WNOHANG
+            pid, status = os.waitpid(request["wait"], options)
+            answer = {"exit": os.waitstatus_to_exitcode(status) if pid else None}
+        print(json.dumps(answer), flush=True)
+
+
+def _num_threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def _run(arguments: list[str], output: str) -> None:
+    """The child: runs the job and ends the process, whatever happens."""
+    exit_code = 1
+    with contextlib.suppress(BaseException):
+        descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        for stream in (1, 2):
+            os.dup2(descriptor, stream)
+        from pipelines.command_line import main
+
+        try:
+            exit_code = main(arguments)
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+            raise
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+    os._exit(exit_code)
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,146 @@
+"""A tiny run of `txl train` to interrupt, and what must be true of it afterwards."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from tests.pipelines.fork_server import ForkedRun, ForkServer
+
+CHECKPOINT_EVERY_STEPS = 10
+EVALUATE_EVERY_STEPS = 50
+EXPERIMENT = {
+    "model": {
+        "vocabulary_size": 256,
+        "num_layers": 2,
+        "hidden_dim": 16,
+        "num_heads": 2,
+        "head_dim": 8,
+        "intermediate_dim": 32,
+        "segment_length": 8,
+        "memory_length": 8,
+        "dropout": 0.1,
+    },
+    "training": {
+        "global_batch_size": 4,
+        "checkpoint_every_steps": CHECKPOINT_EVERY_STEPS,
+        "evaluate_every_steps": EVALUATE_EVERY_STEPS,
+        # Loops that end in the middle between two checkpoints.
+        "steps_per_loop": 4,
+        # It is the start of the process that takes the time, which compiling makes longer.
+        "jit_compile": False,
+    },
+    "optimizer": {"learning_rate": 3e-3, "warmup_steps": 5},
+    "evaluation": {"batch_size": 4},
+}
+_LAST_LINE = re.compile(rb"step=(\d+) [^\n]*\n[^\n]*\Z")
+_RESUMED = re.compile(r"Going on from the checkpoint of step (\d+)\.")
+
+
+class InterruptedRun:
+    """One working folder and the command that trains in it, again and again.
+
+    Args:
+        server: `ForkServer`.
+        folder: path of a folder where data and configuration are, see `set_up`.
+        name: str. Name of the run.
+        num_steps: int. Steps of the whole run.
+    """
+
+    def __init__(self, server: ForkServer, folder: Path, name: str, num_steps: int) -> None:
+        self._server = server
+        self._folder = folder
+        self._num_starts = 0
+        self.num_steps = num_steps
+        self.workdir = folder / name
+
+    @staticmethod
+    def set_up(server: ForkServer, folder: Path) -> None:
+        """Prepares a small text, and writes the configuration."""
+        lines = [f"{n} and {n * 7 % 101} make {n + n * 7 % 101}\n" for n in range(1500)]
+        (folder / "text.txt").write_text("".join(lines))
+        (folder / "tiny.json").write_text(
+            json.dumps({**EXPERIMENT, "training": {**EXPERIMENT["training"], "num_steps": 1000}})
+        )
+        preparation = server.start(
+            *("prepare", "--text", folder / "text.txt", "--tokenizer", "bytes"),
+            *("--out", folder / "data"),
+            output=folder / "prepare.log",
+        )
+        assert preparation.wait() == 0, preparation.output()
+
+    def finish(self) -> ForkedRun:
+        """Trains to the end, and returns the process that has done it."""
+        process = self.start()
+        assert process.wait() == 0, process.output()
+        self.check_finished()
+        return process
+
+    def start(self) -> ForkedRun:
+        """Gives the command, which begins the run or goes on with it."""
+        self._num_starts += 1
+        return self._server.start(
+            *("train", "--config", self._folder / "tiny.json", "--data", self._folder / "data"),
+            *("--workdir", self.workdir, "--set", f"training.num_steps={self.num_steps}"),
+            output=self._folder / f"{self.workdir.name}-{self._num_starts:04d}.log",
+        )
+
+    def ledger_step(self) -> int:
+        """The last step in the ledger."""
+        try:
+            with open(self.workdir / "ledger.txt", "rb") as file:
+                file.seek(max(file.seek(0, 2) - 1000, 0))
+                match = _LAST_LINE.search(file.read())
+        except FileNotFoundError:
+            return 0
+        return int(match.group(1)) if match else 0
+
+    def checkpoint_step(self) -> int:
+        """The step of the newest checkpoint, 0 if there is none."""
+        return max((int(path.name[5:]) for path in self._checkpoints("step-*")), default=0)
+
+    def is_saving(self) -> bool:
+        """Whether there is a checkpoint that is not complete."""
+        return bool(self._checkpoints(".step-*.tmp"))
+
+    def is_locked(self) -> bool:
+        """Whether a process has begun to work in the folder."""
+        return (self.workdir / ".lock").exists()
+
+    def has_gone_on_from(self, process: ForkedRun) -> int:
+        """The step a process says that it went on from, 0 if it says nothing."""
+        match = _RESUMED.search(process.output())
+        return int(match.group(1)) if match else 0
+
+    def check_finished(self) -> None:
+        """Fails unless the run is at its end and has left nothing lying about."""
+        assert self.ledger_step() == self.num_steps
+        assert self.checkpoint_step() == self.num_steps
+        names = {str(path.relative_to(self.workdir)) for path in self.workdir.rglob("*")}
+        leftovers = [name for name in names if "tmp" in name or "lock" in name or "/." in name]
+        assert leftovers == []
+        top = {path.name for path in self.workdir.iterdir()}
+        assert top == {"run.json", "ledger.txt", "checkpoints", "tensorboard"}
+
+    def check_same_as(self, unbroken: "InterruptedRun") -> None:
+        """Fails unless ledger and last checkpoint are those of an unbroken run, bit for bit."""
+        self.check_finished()
+        assert (self.workdir / "ledger.txt").read_bytes() == (
+            unbroken.workdir / "ledger.txt"
+        ).read_bytes()
+        expected, received = unbroken._arrays(), self._arrays()
+        assert received.keys() == expected.keys()
+        different = [name for name in expected if received[name] != expected[name]]
+        assert different == []
+
+    def _arrays(self) -> dict[str, Any]:
+        prefix = self.workdir / "checkpoints" / f"step-{self.num_steps:08d}" / "state"
+        reader = tf.train.load_checkpoint(str(prefix))
+        arrays = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+        return {name: (str(array.dtype), array.tobytes()) for name, array in arrays.items()}
+
+    def _checkpoints(self, pattern: str) -> list[Path]:
+        folder = self.workdir / "checkpoints"
+        return list(folder.glob(pattern))

@@ -1,0 +1,190 @@
+"""`txl compile`: what it refuses, what it prints, and what the compiler says."""
+
+import importlib.util
+import io
+import json
+import sys
+
+import pytest
+from rich.console import Console
+
+from pipelines.compilation_tables import print_report
+from pipelines.compile import compile_experiment
+from tests.pipelines.conftest import EXPERIMENT
+from tests.pipelines.txl_process import error_lines, run_txl
+from tests.toy_batches import toy_experiment
+from txl_tf.config.experiment_config import ExperimentConfig
+from txl_tf.errors import JobError
+from txl_tf.models.parameter_count import num_parameters
+from txl_tf.tpu_compiler.compiled_program import CompiledProgram
+from txl_tf.tpu_compiler.topology import Topology
+from txl_tf.tpu_compiler.tpu_compiler import TpuCompiler, require_tpu_compiler
+
+HAS_COMPILER = all(importlib.util.find_spec(name) is not None for name in ("jax", "libtpu"))
+needs_compiler = pytest.mark.skipif(not HAS_COMPILER, reason="jax and libtpu are not installed")
+BYTES_PER_ROW = 300
+FIXED_BYTES = 1000
+LIMIT_BYTES = 3000
+
+
+class LinearCompiler:
+    """Stands in for the compiler: memory grows with the rows of the batch."""
+
+    topology = Topology.parse("v5e:2x2")
+
+    def compile(self, program, name):
+        rows = int(name.split("-")[1]) if name.startswith("training") else 1
+        needed = FIXED_BYTES + BYTES_PER_ROW * rows
+        fits = needed <= LIMIT_BYTES
+        work = {"count": 1, "hbm_bytes": 8, "estimated_cycles": 2}
+        return CompiledProgram(
+            fits=fits,
+            needed_bytes=needed,
+            limit_bytes=LIMIT_BYTES,
+            flops=1e6 * rows * fits,
+            hbm_bytes=1000 * rows * fits,
+            details={"categories": {"copy": work}, "operations": {"block/MatMul": work}},
+        )
+
+
+@pytest.fixture
+def lowers_nothing(monkeypatch):
+    """The programs themselves do not matter to a compiler that only looks at their names."""
+    from txl_tf.tpu_compiler import evaluation_program, training_program
+    from txl_tf.tpu_compiler.lowered_program import LoweredProgram
+
+    empty = LoweredProgram(b"", 4)
+    monkeypatch.setattr(training_program, "training_program", lambda *_: empty)
+    monkeypatch.setattr(evaluation_program, "evaluation_program", lambda *_: empty)
+
+
+def compile_with(global_batch_size, **options):
+    experiment = toy_experiment(training={"global_batch_size": global_batch_size})
+    return compile_experiment(experiment, LinearCompiler(), say=lambda line: None, **options)
+
+
+def test_rows_are_looked_for_where_they_are_asked_for(lowers_nothing):
+    report = compile_with(6, find_rows=True)
+    assert report["training"]["fits"]
+    assert report["largest_rows_per_replica"] == 6
+    assert report["largest"]["rows_per_replica"] == 6
+
+
+def test_what_does_not_fit_says_how_many_rows_do(lowers_nothing):
+    report = compile_with(40)
+    assert not report["training"]["fits"]
+    assert report["largest_rows_per_replica"] == 6
+    assert report["largest"]["global_batch_size"] == 24
+    assert report["largest"]["tokens_per_second_per_chip"] > 0
+    assert "tokens_per_second_per_chip" not in report["training"]
+
+
+def test_what_fits_is_compiled_once_and_rows_that_do_not_divide_are_padding(lowers_nothing):
+    report = compile_with(6)
+    assert report["training"]["fits"]
+    assert report["trials"] == []
+    assert report["training"]["rows_per_replica"] == 2
+    assert report["training"]["padding_rows"] == 2
+    per_token = report["training"]["flops_per_token"]
+    assert per_token == pytest.approx(2e6 * 4 / (6 * toy_experiment().model.segment_length))
+
+
+@pytest.mark.parametrize("global_batch_size", [6, 40])
+def test_the_report_is_json_and_a_table(lowers_nothing, global_batch_size):
+    report = {"config": "toy", **json.loads(json.dumps(compile_with(global_batch_size)))}
+    assert set(report) == {
+        "config",
+        "topology",
+        "num_chips",
+        "num_replicas",
+        "dtype_policy",
+        "gradient_accumulation_steps",
+        "rematerialize",
+        "training",
+        "largest_rows_per_replica",
+        "largest",
+        "trials",
+        "evaluation",
+    }
+    printed = io.StringIO()
+    print_report(report, Console(file=printed, width=120))
+    words = ["v5e:2x2", "float32", "block/MatMul", "tokens/s per chip"]
+    words += ["does not fit", "at most 6 rows"] if global_batch_size == 40 else ["2 more are"]
+    for word in words:
+        assert word in printed.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--config", "enwik8_base", "--topology", "v5e"], ["v5e:4x4"]),
+        (["--config", "enwik8_base", "--topology", "v5e:16x16"], ["replicas", "24"]),
+        (["--config", "enwik8_base"], ["--topology"]),
+    ],
+)
+def test_wrong_arguments_are_exit_code_2(arguments, words):
+    finished = run_txl("compile", *arguments)
+    assert finished.returncode == 2, finished.stderr
+    assert len(error_lines(finished)) <= 3
+    assert all(word in finished.stderr for word in words)
+
+
+def test_a_missing_compiler_is_named_with_the_command_that_installs_it(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(JobError) as raised:
+        require_tpu_compiler()
+    assert raised.value.exit_code == 66
+    assert "pip install -e '.[tpu-compile]'" in raised.value.remedy
+
+
+def test_a_compiler_that_dies_is_reported(monkeypatch):
+    from txl_tf.tpu_compiler.lowered_program import LoweredProgram
+
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(JobError, match="exit code 1"):
+        TpuCompiler(Topology.parse("v5e:2x2")).compile(LoweredProgram(b"", 1), "nothing")
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    """A small experiment on 16 replicas, plain, in parts and with blocks computed again."""
+    values = {**EXPERIMENT, "training": {**EXPERIMENT["training"], "global_batch_size": 256}}
+    values["model"] = {**EXPERIMENT["model"], "num_layers": 4, "hidden_dim": 128, "num_heads": 2}
+    values["model"] |= {"head_dim": 64, "intermediate_dim": 512, "segment_length": 128}
+    values["model"] |= {"memory_length": 128}
+    experiment = ExperimentConfig.from_dict(values)
+    compiler = TpuCompiler(Topology.parse("v5e:4x4"))
+
+    def report(**training):
+        changed = experiment.replace(training=experiment.training.replace(**training))
+        return compile_experiment(changed, compiler, say=lambda line: None)
+
+    return experiment, {
+        "plain": report(),
+        "parts": report(gradient_accumulation_steps=4),
+        "rematerialized": report(rematerialize=True),
+    }
+
+
+@pytest.mark.slow
+@needs_compiler
+def test_sixteen_replicas_sum_every_gradient_and_the_loss(compiled):
+    experiment, reports = compiled
+    num_bytes = 4 * (num_parameters(experiment.model) + 1)
+    for report in reports.values():
+        assert report["num_replicas"] == 16
+        assert report["training"]["fits"]
+        assert report["training"]["all_reduce_bytes"] == num_bytes
+        assert report["evaluation"]["all_reduce_bytes"] == 0
+
+
+@pytest.mark.slow
+@needs_compiler
+def test_parts_and_rematerialization_save_memory_and_parts_cost_the_same_work(compiled):
+    _, reports = compiled
+    plain, parts, again = (reports[name]["training"] for name in reports)
+    assert parts["temporary_bytes"] < plain["temporary_bytes"]
+    assert again["temporary_bytes"] < plain["temporary_bytes"]
+    assert 4 in [loop["times"] for loop in parts["details"]["loops"]]
+    assert parts["flops"] == pytest.approx(plain["flops"], rel=0.1)
+    assert again["flops"] > 1.1 * plain["flops"]

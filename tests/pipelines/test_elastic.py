@@ -1,0 +1,133 @@
+"""The same run on other machines: replicas, workers, and changes of them on the way."""
+
+import json
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+
+from tests.pipelines.txl_process import command, environment, run_txl
+from txl_tf.training.ledger_line import LedgerLine
+
+NUM_STEPS = 200
+SETTINGS = [
+    "--set",
+    f"training.num_steps={NUM_STEPS}",
+    "--set",
+    "training.global_batch_size=8",
+    "--set",
+    "training.checkpoint_every_steps=50",
+    "--set",
+    "training.steps_per_loop=25",
+]
+
+
+def ledger_of(workdir):
+    _, *lines = (workdir / "ledger.txt").read_text().splitlines()
+    return [LedgerLine.parse(line) for line in lines]
+
+
+def assert_same_run(one, other):
+    assert [line.step for line in one] == list(range(1, NUM_STEPS + 1))
+    for first, second in zip(one, other, strict=True):
+        # The same tokens in the same rows, to the bit.
+        assert second.step == first.step
+        assert second.checksum == first.checksum
+        assert second.positions == first.positions
+        assert second.loss == pytest.approx(first.loss, rel=1e-5), first.step
+        assert second.gradient_norm == pytest.approx(first.gradient_norm, rel=1e-4), first.step
+
+
+@pytest.fixture(scope="module")
+def train(data_folder, config_file, tmp_path_factory):
+    def start(workdir, *arguments):
+        finished = run_txl(
+            *("train", "--config", config_file, "--data", data_folder),
+            *("--workdir", workdir, *SETTINGS, *arguments),
+        )
+        assert finished.returncode == 0, finished.stderr
+        return finished
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def single(train, tmp_path_factory):
+    """The run on one device."""
+    workdir = tmp_path_factory.mktemp("single") / "run"
+    train(workdir)
+    return ledger_of(workdir)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_replicas", [2, 4, 8])
+def test_any_number_of_replicas_reads_the_same_data_and_finds_the_same_losses(
+    train, single, num_replicas, tmp_path
+):
+    train(tmp_path / "run", "--cpu-replicas", num_replicas)
+    assert_same_run(single, ledger_of(tmp_path / "run"))
+
+
+@pytest.mark.slow
+def test_replicas_that_do_not_divide_the_rows_do_too(train, single, tmp_path):
+    train(tmp_path / "run", "--cpu-replicas", 3)
+    assert_same_run(single, ledger_of(tmp_path / "run"))
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_other_numbers_of_replicas(
+    train, single, data_folder, config_file, tmp_path
+):
+    workdir = tmp_path / "run"
+    for stop_step, num_replicas in ((50, 2), (100, 8), (150, 1)):
+        process = subprocess.Popen(
+            command(
+                *("train", "--config", config_file, "--data", data_folder),
+                *("--workdir", workdir, "--cpu-replicas", num_replicas, *SETTINGS),
+            ),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=environment(),
+        )
+        while not (workdir / "checkpoints" / f"step-{stop_step:08d}").exists():
+            assert process.poll() is None
+            time.sleep(0.002)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 75
+        assert stop_step <= len(ledger_of(workdir)) < NUM_STEPS
+    finished = train(workdir, "--cpu-replicas", 4)
+    assert "Going on from the checkpoint of step" in finished.stderr
+    assert_same_run(single, ledger_of(workdir))
+
+
+def free_ports(count):
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+@pytest.mark.slow
+def test_two_workers_train_as_one(data_folder, config_file, single, tmp_path):
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    workers = []
+    for index in range(2):
+        cluster = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+        workers.append(
+            subprocess.Popen(
+                command(
+                    *("train", "--config", config_file, "--data", data_folder),
+                    *("--workdir", tmp_path / "run", *SETTINGS),
+                ),
+                env={**environment(), "TF_CONFIG": json.dumps(cluster)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+    outputs = [worker.communicate(timeout=600)[0] for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0], outputs
+    assert_same_run(single, ledger_of(tmp_path / "run"))

@@ -1,0 +1,208 @@
+"""Runs that are asked to stop (SIGTERM) at random moments, and go on by the same command.
+
+The test stops a run eight times. As many times as one likes, with figures:
+
+    python -m tests.pipelines.test_preemption --stops 50 --steps 300
+"""
+
+import argparse
+import collections
+import json
+import random
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.distribution.two_workers import free_addresses
+from tests.pipelines.fork_server import ForkedRun, ForkServer
+from tests.pipelines.interrupted_run import (
+    CHECKPOINT_EVERY_STEPS,
+    EVALUATE_EVERY_STEPS,
+    InterruptedRun,
+)
+from tests.pipelines.txl_process import command, environment
+
+PREEMPTED = 75
+# The time that Google Cloud gives a preempted machine.
+GRACE_SECONDS = 30.0
+# Between saves, in one, in an evaluation, and while the first step is being traced.
+KINDS = ("step", "save", "evaluation", "start")
+
+
+class Stopper:
+    """Stops runs again and again, and measures how long that takes.
+
+    Args:
+        server: `ForkServer`.
+        folder: path of a new folder for all runs.
+        num_steps: int. Steps of a run.
+        seed: int. Decides the moments.
+    """
+
+    def __init__(self, server: ForkServer, folder: Path, num_steps: int, seed: int) -> None:
+        self._server = server
+        self._folder = folder
+        self._num_steps = num_steps
+        self._random = random.Random(seed)
+        self._start_seconds = 0.0
+        self.kinds = collections.Counter()
+        self.num_runs = 0
+        self.num_twice = 0
+        self.num_evaluations_cut = 0
+        self.seconds = []
+
+    @property
+    def num_stops(self) -> int:
+        return sum(self.kinds.values())
+
+    def stop(self, num_stops: int) -> None:
+        """Stops until there have been as many stops, and checks every run it finishes."""
+        InterruptedRun.set_up(self._server, self._folder)
+        unbroken = InterruptedRun(self._server, self._folder, "unbroken", self._num_steps)
+        process = unbroken.start()
+        assert process.wait_until(unbroken.is_locked), process.output()
+        begin = time.monotonic()
+        assert process.wait_until(lambda: unbroken.ledger_step() > 0), process.output()
+        self._start_seconds = time.monotonic() - begin
+        assert process.wait() == 0, process.output()
+        while self.num_stops < num_stops:
+            name = f"stopped-{self.num_runs}"
+            run = InterruptedRun(self._server, self._folder, name, self._num_steps)
+            self._stop_run(run, num_stops - self.num_stops)
+            run.check_same_as(unbroken)
+            self.num_runs += 1
+
+    def _stop_run(self, run: InterruptedRun, num_stops: int) -> None:
+        moments = range(self._num_steps - 2 * CHECKPOINT_EVERY_STEPS)
+        for step in sorted(self._random.choice(moments) for _ in range(num_stops)):
+            kind, reached = KINDS[self.num_stops % len(KINDS)], run.checkpoint_step()
+            process = run.start()
+            self._wait(run, process, kind, max(step, reached + 1))
+            begin = time.monotonic()
+            process.send(signal.SIGTERM)
+            is_twice = self._random.random() < 0.5
+            if is_twice:
+                time.sleep(self._random.uniform(0.0, 0.1))
+                process.send(signal.SIGTERM)
+            exit_code = process.wait()
+            if exit_code == 0:
+                return  # it was faster; another run takes the rest of the stops
+            assert exit_code == PREEMPTED, process.output()
+            self.kinds[kind] += 1
+            self.num_twice += is_twice
+            self.num_evaluations_cut += kind == "evaluation" and "valid:" not in process.output()
+            self.seconds.append(time.monotonic() - begin)
+            self._check(run, process, reached)
+            print(f"stop {self.num_stops}: {kind}, step {run.ledger_step()}", flush=True)
+        reached = run.checkpoint_step()
+        process = run.finish()
+        assert run.has_gone_on_from(process) == reached
+
+    def _check(self, run: InterruptedRun, process: ForkedRun, reached: int) -> None:
+        """Nothing is lost: the checkpoint is of the last step that was done."""
+        assert run.has_gone_on_from(process) == reached
+        step = run.checkpoint_step()
+        assert step == run.ledger_step() >= reached
+        assert f"Stopped after step {step}: the process received SIGTERM." in process.output()
+        assert not run.is_saving()
+        assert not run.is_locked()
+        assert self.seconds[-1] < GRACE_SECONDS
+
+    def _wait(self, run: InterruptedRun, process: ForkedRun, kind: str, step: int) -> None:
+        """Waits for the moment; a process may end before it comes."""
+        # Before that, nothing has begun that could be lost.
+        process.wait_until(run.is_locked)
+        if kind == "start":
+            moment = time.monotonic() + self._random.uniform(0.0, self._start_seconds)
+            reached = run.checkpoint_step()
+            process.wait_until(lambda: time.monotonic() >= moment or run.ledger_step() > reached)
+            return
+        if kind == "evaluation":
+            # It takes much longer than steps do, because it is traced in every process anew.
+            period = EVALUATE_EVERY_STEPS
+            process.wait_until(
+                lambda: run.ledger_step() >= step and run.ledger_step() % period == 0
+            )
+            time.sleep(self._random.uniform(0.0, 0.5))
+            return
+        process.wait_until(lambda: run.ledger_step() >= step)
+        if kind == "save":
+            process.wait_until(run.is_saving)
+        time.sleep(self._random.uniform(0.0, 0.01))
+
+
+@pytest.mark.slow
+def test_a_run_that_is_stopped_again_and_again_loses_nothing(tmp_path):
+    with ForkServer() as server:
+        stopper = Stopper(server, tmp_path, num_steps=200, seed=1)
+        stopper.stop(8)
+    assert stopper.num_stops == 8
+    assert set(stopper.kinds) == set(KINDS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("told", [0, 1])
+def test_all_workers_stop_when_one_of_them_is_told_to(told, data_folder, config_file, tmp_path):
+    workdir, addresses = tmp_path / "run", free_addresses(2)
+    workers = []
+    for index in range(2):
+        cluster = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+        arguments = ("train", "--config", config_file, "--data", data_folder, "--workdir", workdir)
+        with open(tmp_path / f"worker-{index}.log", "w") as log:
+            workers.append(
+                subprocess.Popen(
+                    command(*arguments, "--set", "training.num_steps=100000"),
+                    env={**environment(), "TF_CONFIG": json.dumps(cluster)},
+                    stdout=log,
+                    stderr=log,
+                )
+            )
+    try:
+        while not (workdir / "checkpoints" / "step-00000010").exists():
+            assert [worker.poll() for worker in workers] == [None, None]
+            time.sleep(0.01)
+        workers[told].send_signal(signal.SIGTERM)
+        exit_codes = [worker.wait(timeout=120) for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+    outputs = [(tmp_path / f"worker-{index}.log").read_text() for index in range(2)]
+    assert exit_codes == [PREEMPTED, PREEMPTED], outputs
+    assert "the process received SIGTERM" in outputs[told]
+    assert "another worker is being stopped" in outputs[1 - told]
+    steps = len((workdir / "ledger.txt").read_text().splitlines()) - 1
+    assert (workdir / "checkpoints" / f"step-{steps:08d}").exists()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--stops", type=int, default=50)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder, ForkServer() as server:
+        stopper = Stopper(server, Path(folder), arguments.steps, arguments.seed)
+        stopper.stop(arguments.stops)
+    seconds = time.monotonic() - begin
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(stopper.kinds.items()))
+    print(f"{stopper.num_stops} stops ({kinds}; {stopper.num_twice} by two signals)")
+    print(
+        f"of {stopper.num_runs} runs of {arguments.steps} steps: exit code {PREEMPTED} every time"
+    )
+    print(f"{stopper.num_evaluations_cut} of them cut an evaluation short")
+    print("0 steps lost; every ledger and last checkpoint is that of an unbroken run")
+    print(
+        f"from signal to end: {sum(stopper.seconds) / stopper.num_stops:.2f} s on average, "
+        f"at most {max(stopper.seconds):.2f} s"
+    )
+    print(f"{seconds:.0f} s, {seconds / stopper.num_stops:.2f} s per stop")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,247 @@
+"""The folder of a run says what it is, and takes no other run in."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipelines.workdir import Workdir, identity
+from txl_tf.config.experiment_config import ExperimentConfig
+from txl_tf.errors import (
+    DataDamagedError,
+    InputMissingError,
+    MismatchError,
+    OutputExistsError,
+    StorageError,
+)
+from txl_tf.training.checkpoint_store import CheckpointStore
+
+ROOT = Path(__file__).resolve().parents[2]
+VALUES = {
+    "model": {
+        "vocabulary_size": 256,
+        "num_layers": 2,
+        "hidden_dim": 16,
+        "num_heads": 2,
+        "head_dim": 8,
+        "intermediate_dim": 32,
+        "segment_length": 16,
+        "memory_length": 16,
+        "dropout": 0.1,
+    },
+    "training": {"global_batch_size": 4, "num_steps": 40},
+    "optimizer": {"learning_rate": 3e-3, "warmup_steps": 5},
+    "evaluation": {"batch_size": 4},
+}
+DATA = {
+    "fingerprint": "6b86b273",
+    "corpus": "text_file",
+    "tokenizer": "bytes",
+    "tokenizer_sha256": "d4735e3a",
+    "vocabulary_size": 256,
+}
+CHANGED_SETTINGS = {
+    "model.num_layers": 3,
+    "model.num_heads": 4,
+    "model.segment_length": 8,
+    "model.memory_length": 32,
+    "model.dropout": 0.2,
+    "model.clamp_length": 7,
+    "training.global_batch_size": 8,
+    "training.num_steps": 41,
+    "training.seed": 1,
+    "training.rotate_epochs": False,
+    "training.dtype_policy": "mixed_bfloat16",
+    "optimizer.learning_rate": 1e-3,
+    "optimizer.warmup_steps": 6,
+}
+# What a manifest says after: order reversed, shard added, rewritten, removed (all of them
+# change the fingerprint), another corpus, another tokenizer.
+CHANGED_DATA = [
+    {"fingerprint": "4e074085"},
+    {"fingerprint": "4b227777"},
+    {"fingerprint": "ef2d127d"},
+    {"fingerprint": "e7f6c011"},
+    {"corpus": "enwik8"},
+    {"tokenizer_sha256": "0" * 8},
+]
+
+
+def experiment(changes=()):
+    values = json.loads(json.dumps(VALUES))
+    for name, value in dict(changes).items():
+        section, field = name.split(".")
+        values[section][field] = value
+    return ExperimentConfig.from_dict(values)
+
+
+def digest(folder):
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.fixture(params=["local", "ram", "file"])
+def folder(request, tmp_path):
+    return {
+        "local": str(tmp_path / "run"),
+        "ram": f"ram://{tmp_path.name}/run",
+        "file": f"file://{tmp_path}/run",
+    }[request.param]
+
+
+def test_a_run_is_begun_once_and_read_again(folder):
+    workdir = Workdir(folder)
+    workdir.check_usable()
+    assert not workdir.has_run()
+    with pytest.raises(InputMissingError, match="no run"):
+        workdir.read()
+    for _ in range(2):
+        workdir.begin(experiment(), DATA)
+        workdir.check_usable()
+        assert workdir.has_run()
+        assert workdir.read() == (experiment(), DATA)
+    assert workdir.checkpoints == f"{folder}/checkpoints"
+    assert workdir.ledger.startswith(f"{folder}/ledger")
+
+
+def test_what_does_not_decide_a_step_may_change(folder):
+    workdir = Workdir(folder)
+    workdir.begin(experiment(), DATA)
+    changed = experiment({"training.steps_per_loop": 7, "training.num_kept_checkpoints": 9})
+    workdir.begin(changed, DATA)
+    assert workdir.read()[0] == changed
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """A run with a checkpoint."""
+    workdir = Workdir(tmp_path / "run")
+    workdir.begin(experiment(), DATA)
+    store = CheckpointStore(workdir.checkpoints, identity(experiment(), DATA))
+    store.save(3, {"model/kernel": np.ones((2, 2), "float32")})
+    return workdir, tmp_path / "run"
+
+
+def assert_both_refuse(begun, changed_experiment, changed_data, *words):
+    """The description of the run and its checkpoints, each on its own; nothing is touched."""
+    workdir, folder = begun
+    before = digest(folder)
+    store = CheckpointStore(workdir.checkpoints, identity(changed_experiment, changed_data))
+    with workdir.lock():
+        for action in (
+            lambda: workdir.begin(changed_experiment, changed_data),
+            store.load_latest,
+            lambda: store.load(3),
+        ):
+            with pytest.raises(MismatchError) as raised:
+                action()
+            assert raised.value.exit_code == 78
+            assert "1 differ:" in raised.value.what
+            for word in words:
+                assert word in raised.value.what
+    assert digest(folder) == before
+
+
+@pytest.mark.parametrize("name", CHANGED_SETTINGS)
+def test_every_setting_that_decides_a_step_is_held_to(begun, name):
+    changed = experiment({name: CHANGED_SETTINGS[name]})
+    assert_both_refuse(begun, changed, DATA, name, repr(CHANGED_SETTINGS[name]))
+
+
+@pytest.mark.parametrize("changes", CHANGED_DATA, ids=lambda changes: next(iter(changes)))
+def test_another_data_set_is_refused(begun, changes):
+    assert_both_refuse(begun, experiment(), DATA | changes, f"data.{next(iter(changes))}")
+
+
+def test_something_else_in_the_folder_is_refused(folder):
+    workdir = Workdir(folder)
+    with workdir.lock():
+        workdir.check_usable()  # the lock is not something else
+        workdir.begin(experiment(), DATA)
+    other = Workdir(os.path.dirname(folder))
+    with pytest.raises(OutputExistsError) as raised:
+        other.check_usable()
+    assert raised.value.exit_code == 73
+
+
+def test_what_a_run_leaves_that_was_killed_before_it_had_begun_is_usable(tmp_path):
+    (tmp_path / ".lock").write_text("{}")
+    (tmp_path / ".run.json.tmp").write_text("{")
+    workdir = Workdir(tmp_path)
+    workdir.check_usable()
+    with workdir.lock():
+        workdir.begin(experiment(), DATA)
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputExistsError):
+        Workdir(tmp_path / "file").check_usable()
+    with pytest.raises(InputMissingError):
+        Workdir(tmp_path / "file").read()
+    with pytest.raises(StorageError):
+        Workdir(tmp_path / "file" / "deep").begin(experiment(), DATA)
+
+
+def test_a_damaged_description_is_never_another_run(begun):
+    workdir, folder = begun
+    path = folder / "run.json"
+    content = path.read_text()
+    for length in range(0, len(content) - 2, 40):
+        path.write_text(content[:length])
+        with pytest.raises(DataDamagedError) as raised:
+            workdir.begin(experiment(), DATA)
+        assert raised.value.where == str(path)
+    path.write_text(content.replace('"format_version": 1', '"format_version": 2'))
+    with pytest.raises(MismatchError, match="format 2"):
+        workdir.read()
+
+
+def test_a_full_disk_keeps_the_description(begun, monkeypatch):
+    workdir, folder = begun
+    before = digest(folder)
+
+    def no_space(descriptor):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", no_space)
+        with pytest.raises(StorageError, match="No space left"):
+            workdir.begin(experiment({"training.steps_per_loop": 7}), DATA)
+    assert digest(folder) == before
+
+
+def test_a_remote_path_that_lost_a_slash_is_not_a_local_folder():
+    with pytest.raises(ValueError, match="must be a str"):
+        Workdir(Path("gs://bucket/run"))
+    assert Workdir("gs://bucket/run").checkpoints == "gs://bucket/run/checkpoints"
+
+
+def test_a_local_folder_is_checked_without_tensorflow(begun):
+    workdir, _ = begun
+    program = (
+        "import sys\n"
+        "from pipelines.workdir import Workdir\n"
+        "workdir = Workdir(sys.argv[1])\n"
+        "workdir.check_usable()\n"
+        "with workdir.lock():\n"
+        "    workdir.read()\n"
+        "print({'tensorflow', 'keras'} & set(sys.modules))\n"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", program, workdir.folder],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    assert finished.stdout.strip() == "set()", finished.stderr
