@@ -1,0 +1,1 @@
+"""Tests of `txl_tf.tpu_compiler`."""

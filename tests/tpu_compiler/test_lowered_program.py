@@ -1,0 +1,92 @@
+"""Programs before they are compiled."""
+
+import pytest
+import tensorflow as tf
+from tensorflow.compiler.xla.service import hlo_pb2
+
+from tests.toy_batches import toy_experiment
+from txl_tf.tpu_compiler.evaluation_program import evaluation_program
+from txl_tf.tpu_compiler.lowered_program import lower
+from txl_tf.tpu_compiler.training_program import rows_per_replica, training_program
+
+NUM_REPLICAS = 2
+ROWS = 2
+
+
+def instructions_of(program):
+    module = hlo_pb2.HloModuleProto.FromString(program.hlo)
+    return module, [each for part in module.computations for each in part.instructions]
+
+
+@pytest.fixture(scope="module")
+def training():
+    experiment = toy_experiment(
+        model={"dropout": 0.1}, training={"global_batch_size": NUM_REPLICAS * ROWS}
+    )
+    return experiment, *instructions_of(training_program(experiment, NUM_REPLICAS))
+
+
+def test_every_gradient_is_summed_over_all_replicas(training):
+    from txl_tf.models.parameter_count import num_parameters
+
+    experiment, _, instructions = training
+    sums = [each for each in instructions if each.opcode == "all-reduce"]
+    sizes = [tf.TensorShape(list(each.shape.dimensions)).num_elements() for each in sums]
+    assert sum(sizes) == num_parameters(experiment.model) + 1  # and the loss
+    for each in sums:
+        groups = [list(group.replica_ids) for group in each.collective_device_list.replica_groups]
+        groups = groups or [list(group.replica_ids) for group in each.replica_groups]
+        assert groups == [list(range(NUM_REPLICAS))]
+
+
+def test_rows_are_those_of_one_replica(training):
+    experiment, module, _ = training
+    token_ids = module.host_program_shape.parameters[0]
+    assert list(token_ids.dimensions) == [ROWS, experiment.model.segment_length]
+
+
+def test_everything_that_is_assigned_takes_the_place_of_what_it_was(training):
+    _, module, _ = training
+    outputs = module.host_program_shape.result.tuple_shapes
+    assert len(module.input_output_alias.entries) == len(outputs) > 0
+
+
+def test_copies_before_outputs_are_left_to_the_compiler(training):
+    _, _, instructions = training
+    assert not any(each.opcode == "copy" for each in instructions)
+
+
+def test_random_numbers_are_the_chip_s_own():
+    def draw(seed):
+        return tf.random.stateless_uniform([256, 128], seed=seed)
+
+    _, instructions = instructions_of(lower(draw, [tf.TensorSpec([2], tf.int32)]))
+    generators = [each for each in instructions if each.opcode == "rng-bit-generator"]
+    assert [each.rng_algorithm for each in generators] == [0]  # RNG_DEFAULT
+    # About 300 would hash the seed.
+    assert len(instructions) < 60
+
+
+def test_rows_that_cannot_be_shared_out_are_padded_as_in_training():
+    training = toy_experiment(training={"global_batch_size": 24}).training
+    assert rows_per_replica(training, 16) == 2
+    assert rows_per_replica(training, 8) == 3
+    parts = training.replace(gradient_accumulation_steps=2)
+    assert rows_per_replica(parts, 8) == 4
+
+
+def test_the_evaluation_has_the_rows_and_lengths_of_the_evaluation():
+    experiment = toy_experiment()
+    changed = experiment.evaluation.replace(batch_size=3, segment_length=4, memory_length=6)
+    module, _ = instructions_of(evaluation_program(experiment.replace(evaluation=changed)))
+    shapes = [list(each.dimensions) for each in module.host_program_shape.parameters]
+    assert shapes[:3] == [[3, 4]] * 3
+    assert [3, 6, experiment.model.hidden_dim] in shapes
+
+
+def test_seeds_are_hashed_again_once_a_program_is_lowered():
+    draw = tf.function(lambda: tf.random.stateless_uniform([4], seed=[1, 2]))
+    before = draw().numpy()
+    lower(lambda x: x + tf.random.stateless_uniform([4], seed=[1, 2]), [tf.TensorSpec([4])])
+    again = tf.function(lambda: tf.random.stateless_uniform([4], seed=[1, 2]))
+    assert (again().numpy() == before).all()

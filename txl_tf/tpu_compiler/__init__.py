@@ -1,0 +1,1 @@
+"""The training and evaluation step, compiled for TPUs on a machine that has none."""

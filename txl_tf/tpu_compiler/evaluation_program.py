@@ -1,0 +1,40 @@
+"""The step of an evaluation as a program for the TPU compiler."""
+
+import tensorflow as tf
+
+from txl_tf.config.experiment_config import ExperimentConfig
+from txl_tf.evaluation.evaluator import Evaluator
+from txl_tf.tpu_compiler.lowered_program import LoweredProgram, lower
+from txl_tf.tpu_compiler.unallocated_variables import unallocated_variables
+
+
+def evaluation_program(experiment: ExperimentConfig) -> LoweredProgram:
+    """Lowers the step that `Evaluator` runs, on one device with all rows.
+
+    Args:
+        experiment: `ExperimentConfig`.
+
+    Returns:
+        A `LoweredProgram`.
+    """
+    evaluation = experiment.evaluation
+    with unallocated_variables():
+        evaluator = Evaluator(experiment.model, evaluation, experiment.training.dtype_policy)
+        memory = evaluator.model.initial_memory(evaluation.batch_size)
+    rows = [evaluation.batch_size, evaluator.config.segment_length]
+    states, structure = tf.nest.flatten(memory), memory
+
+    def score(
+        token_ids: tf.Tensor, target_ids: tf.Tensor, is_scored: tf.Tensor, *tensors: tf.Tensor
+    ) -> object:
+        restored = tf.nest.pack_sequence_as(structure, tensors)
+        # What `Evaluator.evaluate` compiles; called here with shapes instead of a split.
+        return evaluator.score_batch(token_ids, target_ids, is_scored, restored)
+
+    specs = [
+        tf.TensorSpec(rows, tf.int32),
+        tf.TensorSpec(rows, tf.int32),
+        tf.TensorSpec(rows, tf.bool),
+        *(tf.TensorSpec(state.shape, state.dtype) for state in states),
+    ]
+    return lower(score, specs)
