@@ -21,6 +21,7 @@ JOBS = {
     "generate": "checkpoint and prompt to text",
     "export": "checkpoint to a SavedModel",
     "convert": "official and Hugging Face weights in and out",
+    "compile": "the training step compiled for a TPU topology, without a TPU",
 }
 
 _INTERRUPTED = 130

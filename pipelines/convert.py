@@ -73,8 +73,8 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         _require_source(arguments.source, arguments.from_system)
         arguments.settings = _settings(arguments.overrides)
     elif way == "to_system":
-        workdir = Workdir(Path(arguments.workdir))
-        if not _is_converted(workdir.folder):
+        workdir = Workdir(arguments.workdir)
+        if not _is_converted(Path(workdir.folder)):
             workdir.read()
     elif not Path(arguments.vocabulary).is_file():
         where = f"--vocabulary {arguments.vocabulary}"
@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> None:
         model = _load(arguments.from_system, arguments.source, arguments.settings)
         write_converted(model, arguments.out)
     else:
-        model = _trained_model(Workdir(Path(arguments.workdir)), arguments.step)
+        model = _trained_model(Workdir(arguments.workdir), arguments.step)
         _save_hugging_face(model, arguments.out)
     num_weights = sum(variable.value.shape.num_elements() for variable in model.weights)
     print(f"{num_weights} weights in {len(model.weights)} variables")
@@ -220,7 +220,7 @@ def _load(system: str, source: str, settings: dict[str, Any]) -> "TransformerXL"
 
 
 def _trained_model(workdir: Workdir, step: int | None) -> "TransformerXL":
-    if _is_converted(workdir.folder):
+    if _is_converted(Path(workdir.folder)):
         return read_converted(workdir.folder)
     from pipelines.trained_model import build_model, read_weights
 

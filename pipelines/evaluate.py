@@ -10,7 +10,6 @@ clamp length may differ from training's.
 import argparse
 import json
 import sys
-from pathlib import Path
 
 from pipelines.experiments import add_override_argument, override
 from pipelines.workdir import Workdir, add_workdir_argument, check_tokenizer
@@ -30,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks what can be checked before TensorFlow is imported."""
-    experiment, arguments.data_identity = Workdir(Path(arguments.workdir)).read()
+    experiment, arguments.data_identity = Workdir(arguments.workdir).read()
     for assignment in arguments.overrides:
         if not assignment.startswith("evaluation."):
             raise UsageError(
@@ -43,12 +42,12 @@ def check_arguments(arguments: argparse.Namespace) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Evaluates and prints the figures."""
-    from pipelines.train import create_evaluator, evaluate_split
+    from pipelines.split_evaluation import create_evaluator, evaluate_split
     from pipelines.trained_model import read_weights
     from txl_tf.data.prepared_dataset import PreparedDataset
     from txl_tf.training.tensorboard_writer import TensorBoardWriter
 
-    workdir = Workdir(Path(arguments.workdir))
+    workdir = Workdir(arguments.workdir)
     dataset = PreparedDataset.open(arguments.data)
     _check_split(dataset.manifest, arguments)
     check_tokenizer(arguments.data_identity, dataset.manifest, arguments.data)

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks what can be checked before TensorFlow is imported."""
-    arguments.experiment, arguments.data_identity = Workdir(Path(arguments.workdir)).read()
+    arguments.experiment, arguments.data_identity = Workdir(arguments.workdir).read()
     if arguments.memory_length is not None and arguments.memory_length < 0:
         raise UsageError(
             "The value is out of range.", where=f"--memory-length {arguments.memory_length}"
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> None:
     from pipelines.trained_model import build_model, read_weights
     from txl_tf.export import export_saved_model
 
-    step, weights = read_weights(Workdir(Path(arguments.workdir)), arguments.step)
+    step, weights = read_weights(Workdir(arguments.workdir), arguments.step)
     config = arguments.experiment.model
     if arguments.memory_length is not None:
         config = config.replace(memory_length=arguments.memory_length)

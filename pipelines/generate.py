@@ -6,14 +6,13 @@ txl generate --workdir DIR --prompt "def " --num-tokens 200
 import argparse
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelines.workdir import Workdir, add_workdir_argument
 from txl_tf.errors import UsageError
 
 if TYPE_CHECKING:
-    from txl_tf.data.byte_tokenizer import ByteTokenizer
+    from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
     from txl_tf.generation import Sampler
     from txl_tf.models.transformer_xl import TransformerXL
 
@@ -41,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks what can be checked before TensorFlow is imported."""
-    arguments.experiment, arguments.data_identity = Workdir(Path(arguments.workdir)).read()
+    arguments.experiment, arguments.data_identity = Workdir(arguments.workdir).read()
     if not arguments.prompt:
         raise UsageError("There must be something to go on from.", where="--prompt")
     rules = {
@@ -64,7 +63,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Generates, and prints the text as it comes."""
     from pipelines.trained_model import build_model, read_weights, tokenizer_of
 
-    _, weights = read_weights(Workdir(Path(arguments.workdir)), arguments.step)
+    _, weights = read_weights(Workdir(arguments.workdir), arguments.step)
     tokenizer = tokenizer_of(arguments.data_identity, arguments.workdir)
     config = arguments.experiment.model
     if arguments.memory_length is not None:

@@ -119,8 +119,8 @@ def run(arguments: argparse.Namespace) -> None:
         corpus_name = arguments.corpus
         total_bytes = None
 
-    from txl_tf.data.byte_tokenizer import ByteTokenizer
     from txl_tf.data.preparation import prepare_dataset
+    from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 
     with _progress(total_bytes) as report_bytes:
         manifest = prepare_dataset(

@@ -7,6 +7,7 @@ checkpoint and comes to the same figures.
 """
 
 import argparse
+import os
 import sys
 import time
 from pathlib import Path
@@ -104,7 +105,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def run_workdir(arguments: argparse.Namespace) -> Workdir:
     """The folder of the training run, beside data and export."""
-    return Workdir(Path(arguments.workdir) / "run")
+    return Workdir(os.path.join(arguments.workdir, "run"))
 
 
 def check_export(folder: Path, model: "TransformerXL", dataset: "PreparedDataset") -> float:
@@ -149,9 +150,9 @@ def check_export(folder: Path, model: "TransformerXL", dataset: "PreparedDataset
 
 
 def _prepare(folder: Path) -> None:
-    from txl_tf.data.byte_tokenizer import ByteTokenizer
     from txl_tf.data.corpora.python_standard_library import python_standard_library_splits
     from txl_tf.data.preparation import prepare_dataset
+    from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 
     if folder.exists():
         return
@@ -170,7 +171,7 @@ def _evaluate(
     valid: "EvaluationResult | None",
 ) -> "list[EvaluationResult]":
     from pipelines.evaluate import show_progress
-    from pipelines.train import create_evaluator, evaluate_split
+    from pipelines.split_evaluation import create_evaluator, evaluate_split
 
     evaluator = create_evaluator(experiment)
     evaluator.load_weights_of(model)
@@ -181,7 +182,7 @@ def _evaluate(
 
 def _sample(model: "TransformerXL") -> str:
     from pipelines.generate import write_text
-    from txl_tf.data.byte_tokenizer import ByteTokenizer
+    from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
     from txl_tf.samplers.top_p_sampler import TopPSampler
 
     pieces = write_text(

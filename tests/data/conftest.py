@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from txl_tf.data.byte_tokenizer import ByteTokenizer
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.data.record_format import frame_bytes
+from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 
 
 class WideTokenizer(ByteTokenizer):

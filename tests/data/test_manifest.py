@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from txl_tf.data.manifest import Manifest
+from txl_tf.data.manifest import FORMAT_VERSION, Manifest
 from txl_tf.data.shard_manifest import ShardManifest
 from txl_tf.data.split_manifest import SplitManifest
 from txl_tf.errors import DataDamagedError, InputMissingError
@@ -35,7 +35,7 @@ def split(**changes):
 
 def manifest(**changes):
     values = {
-        "format_version": 1,
+        "format_version": FORMAT_VERSION,
         "corpus_name": "corpus",
         "tokenizer_kind": "bytes",
         "tokenizer_sha256": "cd" * 32,
@@ -84,7 +84,7 @@ def test_the_fingerprint_is_of_what_decides_the_tokens():
         lambda: manifest(splits=()),
         lambda: manifest(splits=(split(), split())),
         lambda: manifest(tokens_per_record=7),
-        lambda: manifest(format_version=2),
+        lambda: manifest(format_version=1),
         lambda: manifest().split("trian"),
     ],
 )
@@ -111,7 +111,7 @@ def changed(change):
         (b"\xff\xfe", "not JSON"),
         (manifest().to_json()[:-20], "not JSON"),
         (b"[1]", "not a JSON object"),
-        (changed(lambda v: v.update(format_version=2)), "version 2"),
+        (changed(lambda v: v.update(format_version=1)), "version 1"),
         (changed(lambda v: v.pop("format_version")), "version None"),
         (changed(lambda v: v.pop("token_bytes")), "token_bytes"),
         (changed(lambda v: v.update(more=1)), "more"),

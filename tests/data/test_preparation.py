@@ -7,11 +7,11 @@ import sys
 import pytest
 import tensorflow as tf
 
-from txl_tf.data.byte_tokenizer import ByteTokenizer
 from txl_tf.data.manifest import Manifest
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.data.staging_folder import StagingFolder
+from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.errors import DataDamagedError, OutputExistsError, StorageError
 
 DOCUMENTS = [b"first document\n", "caf\u00e9 \u20ac\t".encode(), b"", b"\xff\xfe x" * 200]

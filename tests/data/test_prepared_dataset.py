@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from txl_tf.data.prepared_dataset import PreparedDataset
+from txl_tf.data.record_format import frame_bytes
 from txl_tf.errors import DataDamagedError, InputMissingError
 
 
@@ -34,7 +35,9 @@ def test_a_token_lies_where_it_is_said_to(make_dataset):
         assert record == token % 320 // 64
         with open(os.path.join(dataset.folder, file), "rb") as shard:
             shard.seek(byte_offset)
-            assert tokens[token // 64 * 64 :][:64].astype(np.uint8).tobytes() in shard.read(100)
+            assert tokens[token // 64 * 64 :][:64].astype(np.uint8).tobytes() in shard.read(
+                frame_bytes(64, 1)
+            )
 
 
 @pytest.mark.parametrize(

@@ -55,11 +55,44 @@ def test_a_record_is_found_by_multiplication(tmp_path):
     size = frame_bytes(100, 1)
     for record in range(10):
         frame = content[record * size : (record + 1) * size]
-        found = parse_frame(frame, 100, 1, where="here")
+        found, _ = parse_frame(frame, 100, 1, where="here")
         np.testing.assert_array_equal(found, tokens[record * 100 : (record + 1) * 100])
     for wrong in (content[1 : size + 1], content[: size - 1], content[:8] + b"\xff" * (size - 8)):
         with pytest.raises(DataDamagedError, match="here"):
             parse_frame(wrong, 100, 1, where="here")
+
+
+@pytest.mark.parametrize("piece_tokens", [1, 7, 50, 1000])
+def test_documents_begin_where_they_were_said_to(tmp_path, piece_tokens):
+    starts = np.zeros(1000, bool)
+    # The first and last token of a record, neighbours, and the last token of all.
+    starts[[0, 63, 64, 65, 500, 999]] = True
+    with RecordWriter(str(tmp_path), "train", token_bytes=1, tokens_per_record=64) as writer:
+        for first in range(0, 1000, piece_tokens):
+            piece = slice(first, first + piece_tokens)
+            places = np.flatnonzero(starts[piece]).tolist()
+            writer.write(np.zeros(len(starts[piece]), np.uint8), document_starts=places)
+        (shard,) = writer.finish()
+    content = (tmp_path / shard.file).read_bytes()
+    size = frame_bytes(64, 1)
+    found = [
+        parse_frame(content[first : first + size], min(64, 1000 - record * 64), 1, where="")[1]
+        for record, first in enumerate(range(0, len(content), size))
+    ]
+    np.testing.assert_array_equal(np.concatenate(found), starts)
+
+
+def test_an_empty_document_begins_with_the_next_token(tmp_path):
+    with RecordWriter(str(tmp_path), "train", token_bytes=1) as writer:
+        nothing = np.zeros(0, np.uint8)
+        for start in ([0], [], [0]):
+            writer.write(nothing, document_starts=start)
+        writer.write(np.zeros(3, np.uint8), document_starts=[2])
+        # After the last token, no token begins it.
+        writer.write(nothing, document_starts=[0])
+        (shard,) = writer.finish()
+    starts = parse_frame((tmp_path / shard.file).read_bytes(), 3, 1, where="")[1]
+    assert starts.tolist() == [True, False, True]
 
 
 @pytest.mark.parametrize(("token_bytes", "largest"), [(1, 255), (2, 65535), (4, 2**31 - 1)])

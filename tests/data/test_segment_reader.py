@@ -5,8 +5,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from txl_tf.data.preparation import prepare_dataset
+from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.data.segment_plan import SegmentPlan
 from txl_tf.data.segment_reader import SegmentReader
+from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.errors import DataDamagedError
 
 
@@ -52,6 +55,45 @@ def test_the_same_files_serve_any_batch(make_dataset, num_rows, segment_length):
     np.testing.assert_array_equal(read, tokens[: len(read)])
     assert len(read) + plan.tail_tokens == len(tokens)
     assert [bool(batch["start_of_stream"].any()) for batch in batches[:3]] == [True, False, False]
+
+
+def test_rows_beyond_the_plan_repeat_it(make_dataset):
+    dataset, tokens = make_dataset(900)
+    plan = plan_of(dataset, 3, 10, rotate=True)
+    for step, batch in enumerate(batches_of(dataset, plan, 0, 40, rows=range(4))):
+        assert_batch_is_planned(
+            {name: values[:3] for name, values in batch.items()}, plan, step, tokens
+        )
+        for values in batch.values():
+            np.testing.assert_array_equal(values[3], values[0])
+
+
+@pytest.mark.parametrize("with_document_starts", [False, True])
+def test_batches_say_on_request_where_documents_begin(tmp_path, with_document_starts):
+    random = np.random.default_rng(4)
+    documents = [random.bytes(size) for size in [1, 130, 64, 63, 1, 1, 400, 500, 2, 700, 90]]
+    prepare_dataset(
+        {"train": documents},
+        ByteTokenizer(),
+        str(tmp_path / "data"),
+        "documents",
+        tokens_per_record=64,
+        shard_bytes=1000,
+    )
+    dataset = PreparedDataset.open(str(tmp_path / "data"))
+    begins = np.zeros(dataset.num_tokens("train"), bool)
+    begins[np.cumsum([0, *map(len, documents[:-1])])] = True
+    np.testing.assert_array_equal(dataset.read_document_starts("train", 0, len(begins)), begins)
+    plan = plan_of(dataset, 3, 20, rotate=True)
+    reader = SegmentReader(dataset, "train", plan, with_document_starts)
+    num_steps = 3 * plan.segments_per_epoch
+    batches = list(reader.dataset_fn(0, range(3), 3, num_steps).as_numpy_iterator())
+    assert len(batches) == num_steps
+    for step, batch in enumerate(batches):
+        assert ("document_starts" in batch) == with_document_starts
+        if with_document_starts:
+            windows = plan.positions(step)[:, None] + np.arange(20)
+            np.testing.assert_array_equal(batch["document_starts"], begins[windows])
 
 
 @pytest.mark.parametrize("rotate", [False, True])
@@ -200,7 +242,7 @@ def test_the_folder_can_be_moved(make_dataset, tmp_path):
     "arguments",
     [
         (-1, range(4), 4, 1),
-        (0, range(5), 5, 1),
+        (0, range(-1, 3), 4, 1),
         (0, range(0), 1, 1),
         (0, range(0, 4, 2), 2, 1),
         (0, range(4), 3, 1),

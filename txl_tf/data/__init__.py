@@ -6,7 +6,7 @@ from typing import Any
 # Loaded on first use: the command line checks arguments with these modules
 # before TensorFlow, which takes seconds to import, is needed.
 _MODULE_OF_NAME = {
-    "ByteTokenizer": "byte_tokenizer",
+    "ByteTokenizer": "tokenizers.byte_tokenizer",
     "Manifest": "manifest",
     "PreparedDataset": "prepared_dataset",
     "RecordWriter": "record_writer",

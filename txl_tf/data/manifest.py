@@ -10,7 +10,7 @@ from txl_tf.config.frozen_config import FrozenConfig
 from txl_tf.data.split_manifest import SplitManifest
 from txl_tf.errors import DataDamagedError, InputMissingError, StorageError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST_FILE = "manifest.json"
 # A message can quote all of a manifest, which has a line for every shard.
 _MAX_REASON_CHARACTERS = 300

@@ -3,6 +3,8 @@
 import os
 from collections.abc import Callable, Iterable, Mapping
 
+import numpy as np
+
 from txl_tf.data.manifest import FORMAT_VERSION, MANIFEST_FILE, Manifest
 from txl_tf.data.record_writer import RecordWriter
 from txl_tf.data.split_manifest import SplitManifest
@@ -109,6 +111,7 @@ def _write_split(
     counts = TextCounts()
     for document in documents:
         counts.start_document()
+        writer.write(np.zeros(0, tokenizer.token_dtype), document_starts=[0])
         for piece in (document,) if isinstance(document, bytes) else document:
             counts.add(piece)
             writer.write(tokenizer.encode(piece))

@@ -169,9 +169,32 @@ class PreparedDataset:
 
         Raises:
             ValueError: If there is no such split or range.
-            DataDamagedError: If a record is not what it must be.
+            DataDamagedError: If a record is not what it must be, or has an id
+                outside of the vocabulary.
             StorageError: If a file cannot be read.
         """
+        return self._read(split, start, stop)[0]
+
+    def read_document_starts(self, split: str, start: int, stop: int) -> np.ndarray:
+        """Reads which tokens of a range begin a document.
+
+        Args:
+            split: str. Name of the split.
+            start: int. First token.
+            stop: int. One past the last token.
+
+        Returns:
+            bool vector of `stop - start` values.
+
+        Raises:
+            ValueError: If there is no such split or range.
+            DataDamagedError: If a record is not what it must be, or has an id
+                outside of the vocabulary.
+            StorageError: If a file cannot be read.
+        """
+        return self._read(split, start, stop)[1]
+
+    def _read(self, split: str, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
         shards = self.manifest.split(split).shards
         starts = self._starts[split]
         if not 0 <= start <= stop <= starts[-1]:
@@ -179,17 +202,21 @@ class PreparedDataset:
                 f"`start` and `stop` must be a range within [0, {starts[-1]}]. "
                 f"Received: start={start}, stop={stop}"
             )
-        parts = []
+        parts = [(np.zeros(0, np.int32), np.zeros(0, bool))]
         while start < stop:
             index = bisect.bisect_right(starts, start) - 1
             end = min(stop, starts[index + 1])
-            parts.append(
-                self._read_shard(shards[index], start - starts[index], end - starts[index])
-            )
+            first = starts[index]
+            parts.append(self._read_shard(shards[index], start - first, end - first))
             start = end
-        return np.concatenate(parts).astype(np.int32) if parts else np.zeros(0, np.int32)
+        tokens, document_starts = zip(*parts, strict=True)
+        return np.concatenate(tokens, dtype=np.int32, casting="unsafe"), np.concatenate(
+            document_starts
+        )
 
-    def _read_shard(self, shard: ShardManifest, start: int, stop: int) -> np.ndarray:
+    def _read_shard(
+        self, shard: ShardManifest, start: int, stop: int
+    ) -> tuple[np.ndarray, np.ndarray]:
         import tensorflow as tf
 
         size = self.manifest.tokens_per_record
@@ -203,7 +230,9 @@ class PreparedDataset:
                     tokens = min(size, shard.tokens - record * size)
                     frame = file.read(frame_bytes(tokens, self.manifest.token_bytes))
                     where = f"{path}, record {record}"
-                    parts.append(parse_frame(frame, tokens, self.manifest.token_bytes, where=where))
+                    parsed = parse_frame(frame, tokens, self.manifest.token_bytes, where=where)
+                    self._check_ids(parsed[0], where)
+                    parts.append(parsed)
         except (tf.errors.NotFoundError, tf.errors.OutOfRangeError) as error:
             what = "A shard is missing or shorter than its manifest says."
             remedy = "Restore the file, or prepare the data set again."
@@ -211,7 +240,19 @@ class PreparedDataset:
         except tf.errors.OpError as error:
             what = f"A shard cannot be read: {error.message.splitlines()[0]}"
             raise StorageError(what, where=path, remedy="Check the storage.") from error
-        return np.concatenate(parts)[start - first * size : stop - first * size]
+        wanted = slice(start - first * size, stop - first * size)
+        tokens, document_starts = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return tokens[wanted], document_starts[wanted]
+
+    def _check_ids(self, token_ids: np.ndarray, where: str) -> None:
+        size = self.manifest.vocabulary_size
+        if token_ids.size and not 0 <= token_ids.min() <= token_ids.max() < size:
+            place = int(np.flatnonzero((token_ids < 0) | (token_ids >= size))[0])
+            raise DataDamagedError(
+                f"Token {place} of a record is {token_ids[place]}; the vocabulary has {size}.",
+                where=where,
+                remedy="Prepare the data set again.",
+            )
 
     def _full_frame_bytes(self) -> int:
         return frame_bytes(self.manifest.tokens_per_record, self.manifest.token_bytes)

@@ -2,17 +2,22 @@
 
 A file is a TFRecord: frames of an 8-byte little-endian length, a 4-byte check
 of it, the payload, and a 4-byte check of the payload. A payload is a
-`tf.train.Example` with one bytes feature, `tokens`. Full records have frames of
-one size, which makes the place of a record in its file a multiplication.
+`tf.train.Example` with two bytes features: `tokens`, and `document_starts` with
+a bit for every token, lowest bit first, that is set where a document begins.
+Full records have frames of one size, which makes the place of a record in its
+file a multiplication.
 """
 
 import functools
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from txl_tf.errors import DataDamagedError
 
 TOKENS_FEATURE = "tokens"
+DOCUMENT_STARTS_FEATURE = "document_starts"
 LENGTH_BYTES = 8
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
@@ -31,20 +36,41 @@ def token_dtype(token_bytes: int) -> np.dtype:
     return np.dtype({1: "<u1", 2: "<u2", 4: "<i4"}[token_bytes])
 
 
-def serialize_record(tokens: bytes) -> bytes:
+def serialize_record(tokens: bytes, document_starts: bytes) -> bytes:
     """Returns the payload of a record.
 
     Args:
         tokens: bytes. The tokens as they are stored.
+        document_starts: bytes. A bit for every token.
 
     Returns:
         The serialized `tf.train.Example`.
     """
     import tensorflow as tf
 
-    feature = tf.train.Feature(bytes_list=tf.train.BytesList(value=[tokens]))
-    features = tf.train.Features(feature={TOKENS_FEATURE: feature})
+    values = {TOKENS_FEATURE: tokens, DOCUMENT_STARTS_FEATURE: document_starts}
+    feature = {
+        name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+        for name, value in values.items()
+    }
+    features = tf.train.Features(feature=feature)
     return tf.train.Example(features=features).SerializeToString(deterministic=True)
+
+
+def pack_document_starts(num_tokens: int, starts: Sequence[int]) -> bytes:
+    """Returns the bits of a record.
+
+    Args:
+        num_tokens: int. Tokens in the record.
+        starts: ints. The tokens, counted from the record's first, that begin
+            a document.
+
+    Returns:
+        A bit for every token, filled up to whole bytes.
+    """
+    bits = np.zeros(num_tokens, np.uint8)
+    bits[list(starts)] = 1
+    return np.packbits(bits, bitorder="little").tobytes()
 
 
 @functools.lru_cache(maxsize=256)
@@ -58,12 +84,16 @@ def frame_bytes(num_tokens: int, token_bytes: int) -> int:
     Returns:
         The size of the frame in bytes.
     """
-    payload = serialize_record(bytes(num_tokens * token_bytes))
+    payload = serialize_record(
+        bytes(num_tokens * token_bytes), pack_document_starts(num_tokens, [])
+    )
     return HEADER_BYTES + len(payload) + FOOTER_BYTES
 
 
-def parse_frame(frame: bytes, num_tokens: int, token_bytes: int, *, where: str) -> np.ndarray:
-    """Returns the tokens of one frame.
+def parse_frame(
+    frame: bytes, num_tokens: int, token_bytes: int, *, where: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the tokens of one frame, and where documents begin.
 
     Args:
         frame: bytes. The frame, whole.
@@ -72,7 +102,8 @@ def parse_frame(frame: bytes, num_tokens: int, token_bytes: int, *, where: str) 
         where: str. File and record, for errors.
 
     Returns:
-        Vector of `num_tokens` tokens of the stored type.
+        Vector of `num_tokens` tokens of the stored type, and bool vector of
+        the same length.
 
     Raises:
         DataDamagedError: If the frame is not such a record.
@@ -90,8 +121,15 @@ def parse_frame(frame: bytes, num_tokens: int, token_bytes: int, *, where: str) 
     except DecodeError as error:
         what = "A record cannot be decoded."
         raise DataDamagedError(what, where=where, remedy=_REMEDY) from error
-    values = example.features.feature[TOKENS_FEATURE].bytes_list.value
-    if len(values) != 1 or len(values[0]) != num_tokens * token_bytes:
+    tokens = _only_value(example, TOKENS_FEATURE)
+    bits = _only_value(example, DOCUMENT_STARTS_FEATURE)
+    if len(tokens) != num_tokens * token_bytes or len(bits) != -(-num_tokens // 8):
         what = f"A record does not hold its {num_tokens} tokens."
         raise DataDamagedError(what, where=where, remedy=_REMEDY)
-    return np.frombuffer(values[0], dtype=token_dtype(token_bytes))
+    starts = np.unpackbits(np.frombuffer(bits, np.uint8), count=num_tokens, bitorder="little")
+    return np.frombuffer(tokens, dtype=token_dtype(token_bytes)), starts.astype(bool)
+
+
+def _only_value(example: Any, feature: str) -> bytes:
+    values = example.features.feature[feature].bytes_list.value
+    return values[0] if len(values) == 1 else b""

@@ -1,15 +1,22 @@
 """Writes a token stream into shards of records."""
 
+import bisect
 import os
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from txl_tf.data.record_format import frame_bytes, serialize_record, token_dtype
+from txl_tf.data.record_format import (
+    frame_bytes,
+    pack_document_starts,
+    serialize_record,
+    token_dtype,
+)
 from txl_tf.data.shard_manifest import ShardManifest
-from txl_tf.data.shard_verification import file_sha256
 from txl_tf.data.split_manifest import shard_file_name
+from txl_tf.file_storage import file_sha256
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -32,7 +39,7 @@ class RecordWriter:
     Example:
     ```python
     with RecordWriter(folder, "train", token_bytes=1) as writer:
-        writer.write(token_ids)
+        writer.write(token_ids, document_starts=[0])
         shards = writer.finish()
     ```
     """
@@ -60,6 +67,8 @@ class RecordWriter:
         self._frame_bytes = frame_bytes(tokens_per_record, token_bytes)
         self._records_per_shard = max(1, shard_bytes // self._frame_bytes)
         self._pending = bytearray()
+        # Places in the pending tokens; one past them where an empty document began.
+        self._pending_starts: list[int] = []
         self._writer: tf.io.TFRecordWriter | None = None
         self._shard_tokens: list[int] = []
         self._shard_records = 0
@@ -77,11 +86,14 @@ class RecordWriter:
             writer, self._writer = self._writer, None
             writer.close()
 
-    def write(self, token_ids: np.ndarray) -> None:
+    def write(self, token_ids: np.ndarray, document_starts: Sequence[int] = ()) -> None:
         """Appends tokens to the stream.
 
         Args:
             token_ids: int vector. Values must fit the width of a stored token.
+            document_starts: ints. The places in `token_ids` where a document
+                begins, in order. One past the last token is the next token
+                that is written.
 
         Raises:
             ValueError: If a value does not fit.
@@ -94,6 +106,8 @@ class RecordWriter:
                     f"Received: ids from {token_ids.min()} to {token_ids.max()}"
                 )
             token_ids = token_ids.astype(self._dtype)
+        num_pending = len(self._pending) // self._token_bytes
+        self._pending_starts += [num_pending + start for start in document_starts]
         self._pending += np.ascontiguousarray(token_ids).data
         record_bytes = self._tokens_per_record * self._token_bytes
         whole = len(self._pending) // record_bytes * record_bytes
@@ -102,6 +116,13 @@ class RecordWriter:
         for start in range(0, whole, record_bytes):
             self._write_record(bytes(self._pending[start : start + record_bytes]))
         del self._pending[:whole]
+
+    def _take_starts(self, num_tokens: int) -> bytes:
+        """The bits of the record that the first pending tokens become."""
+        count = bisect.bisect_left(self._pending_starts, num_tokens)
+        bits = pack_document_starts(num_tokens, self._pending_starts[:count])
+        self._pending_starts = [start - num_tokens for start in self._pending_starts[count:]]
+        return bits
 
     def finish(self) -> tuple[ShardManifest, ...]:
         """Ends the stream, and gives the shards their names.
@@ -123,8 +144,9 @@ class RecordWriter:
             self._writer = tf.io.TFRecordWriter(self._partial_path(len(self._shard_tokens)))
             self._shard_tokens.append(0)
             self._shard_records = 0
-        self._writer.write(serialize_record(tokens))
-        self._shard_tokens[-1] += len(tokens) // self._token_bytes
+        num_tokens = len(tokens) // self._token_bytes
+        self._writer.write(serialize_record(tokens, self._take_starts(num_tokens)))
+        self._shard_tokens[-1] += num_tokens
         self._shard_records += 1
         if self._shard_records == self._records_per_shard:
             self._close_shard()

@@ -9,10 +9,16 @@ import numpy as np
 import tensorflow as tf
 
 from txl_tf.data.prepared_dataset import PreparedDataset
-from txl_tf.data.record_format import TOKENS_FEATURE, frame_bytes, token_dtype
+from txl_tf.data.record_format import (
+    DOCUMENT_STARTS_FEATURE,
+    TOKENS_FEATURE,
+    frame_bytes,
+    token_dtype,
+)
 from txl_tf.data.segment_plan import SegmentPlan
 from txl_tf.data.shard_verification import verify_shard
 from txl_tf.errors import DataDamagedError
+from txl_tf.file_storage import first_line
 
 _READ_BUFFER_BYTES = 256 << 10
 _MAX_INT64 = np.iinfo(np.int64).max
@@ -28,13 +34,21 @@ class SegmentReader:
         dataset: `PreparedDataset`. Where the tokens are.
         split: str. Name of the split.
         plan: `SegmentPlan`. What is read when.
+        with_document_starts: bool. Whether batches say where documents begin.
+            Defaults to `False`.
 
     Raises:
         ValueError: If there is no such split, or the plan is for another
             number of tokens.
     """
 
-    def __init__(self, dataset: PreparedDataset, split: str, plan: SegmentPlan) -> None:
+    def __init__(
+        self,
+        dataset: PreparedDataset,
+        split: str,
+        plan: SegmentPlan,
+        with_document_starts: bool = False,
+    ) -> None:
         num_tokens = dataset.num_tokens(split)
         if plan.num_tokens != num_tokens:
             raise ValueError(
@@ -44,6 +58,7 @@ class SegmentReader:
         self._dataset = dataset
         self._split = split
         self._plan = plan
+        self._with_document_starts = with_document_starts
         manifest = dataset.manifest
         self._tokens_per_record = manifest.tokens_per_record
         self._frame_bytes = frame_bytes(manifest.tokens_per_record, manifest.token_bytes)
@@ -60,14 +75,16 @@ class SegmentReader:
 
         An element is a batch of one replica: `token_ids` and `target_ids`,
         int32 `[b, T]`, and `start_of_stream`, bool `[b]`, which is true where
-        a row does not continue its last segment. The replicas take turns: the
+        a row does not continue its last segment; on request `document_starts`,
+        bool `[b, T]`, true for the first token of each document. The replicas take turns: the
         first element is the first replica's at `first_step`, the next one the
         second replica's, and so on, then the next step. Beginning at a later
         step is arithmetic and reads nothing before it.
 
         Args:
             first_step: int. Step to begin with, counted over all epochs.
-            rows: range. The rows of this host, of all rows of the plan.
+            rows: range. The rows of this host. Rows beyond those of the plan
+                repeat them from row 0 on, to make up equal shares.
             per_replica_rows: int. Rows `b` of a replica; divides the host's.
             num_steps: optional int. Steps to read; `None` does not end, and is
                 possible only for a plan that does not rotate.
@@ -82,17 +99,19 @@ class SegmentReader:
         self._check(first_step, rows, per_replica_rows, num_steps)
         epochs = self._epochs(first_step, num_steps)
 
-        def read_row(row: tf.Tensor) -> tf.data.Dataset:
+        def read_row(place: tf.Tensor) -> tf.data.Dataset:
+            row = place % self._plan.num_rows
             stretches = epochs.flat_map(lambda *epoch: self._stretches(row, *epoch))
             return stretches.flat_map(self._read_stretch)
 
         def widen(segments: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
             shape = [per_replica_rows, self._plan.segment_length]
-            return {
-                "token_ids": tf.ensure_shape(tf.cast(segments["token_ids"], tf.int32), shape),
-                "target_ids": tf.ensure_shape(tf.cast(segments["target_ids"], tf.int32), shape),
-                "start_of_stream": segments["start_of_stream"],
-            }
+            widened = dict(segments)
+            for name in ("token_ids", "target_ids"):
+                widened[name] = tf.ensure_shape(tf.cast(segments[name], tf.int32), shape)
+            if self._with_document_starts:
+                widened["document_starts"] = tf.ensure_shape(segments["document_starts"], shape)
+            return widened
 
         indices = tf.data.Dataset.range(rows.start, rows.stop)
         # Not parallel: decoding is far faster than training, and rows must take turns.
@@ -105,6 +124,21 @@ class SegmentReader:
         # The rows are dealt to hosts by the caller; sharding again would lose some.
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
         return batches.prefetch(tf.data.AUTOTUNE).with_options(options)
+
+    def describe_row(self, step: int, row: int) -> str:
+        """Says where the segment of a row is stored.
+
+        Args:
+            step: int. Counted from 0 over all epochs.
+            row: int. In `[0, B)`.
+
+        Returns:
+            A phrase for a message, with tokens, file and record.
+        """
+        first = int(self._plan.positions(step)[row])
+        place = self._dataset.record_location(self._split, first)
+        last = first + self._plan.segment_length - 1
+        return f"row {row} (tokens {first} to {last}, from {place.file} record {place.record})"
 
     def explain_data_loss(self, error: Exception) -> DataDamagedError:
         """Names the file behind an error of TensorFlow while reading.
@@ -125,7 +159,7 @@ class SegmentReader:
             except DataDamagedError as damage:
                 return damage
         return DataDamagedError(
-            f"Reading failed, but every file matches the manifest now: {_first_line(error)}",
+            f"Reading failed, but every file matches the manifest now: {first_line(error)}",
             where=f"{self._dataset.folder}, split {self._split}",
             remedy="Start again; if it comes back, suspect the storage or the memory.",
         )
@@ -135,11 +169,8 @@ class SegmentReader:
     ) -> None:
         if first_step < 0:
             raise ValueError(f"`first_step` must not be negative. Received: {first_step}")
-        in_plan = rows.start >= 0 and rows.stop <= self._plan.num_rows
-        if rows.step != 1 or len(rows) == 0 or not in_plan:
-            raise ValueError(
-                f"`rows` must be a range within [0, {self._plan.num_rows}). Received: {rows}"
-            )
+        if rows.step != 1 or len(rows) == 0 or rows.start < 0:
+            raise ValueError(f"`rows` must be a range of rows, from 0 on. Received: {rows}")
         if per_replica_rows <= 0 or len(rows) % per_replica_rows:
             raise ValueError(
                 f"`per_replica_rows` must divide the {len(rows)} rows. Received: {per_replica_rows}"
@@ -228,19 +259,32 @@ class SegmentReader:
         tokens = tf.data.experimental.from_variant(records, tf.TensorSpec([], tf.string))
         skipped_tokens = token_in_shard % self._tokens_per_record
         empty = tf.zeros([0], self._stored_type)
-        segments = tokens.map(self._decode).scan((empty, skipped_tokens, starts), self._cut)
+        left_over = (empty, tf.zeros([0], tf.bool)) if self._with_document_starts else (empty,)
+        segments = tokens.map(self._decode).scan((left_over, skipped_tokens, starts), self._cut)
         # Fewer segments than planned would shift the rows against each other.
         exactly = tf.data.experimental.assert_cardinality(num_segments)
         return segments.unbatch().take(num_segments).apply(exactly)
 
-    def _decode(self, record: tf.Tensor) -> tf.Tensor:
+    def _decode(self, record: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """The tokens of a record and, on request, where documents begin."""
         feature = tf.io.FixedLenFeature([], tf.string)
-        example = tf.io.parse_single_example(record, {TOKENS_FEATURE: feature})
-        return tf.io.decode_raw(example[TOKENS_FEATURE], self._stored_type)
+        names = [TOKENS_FEATURE]
+        if self._with_document_starts:
+            names.append(DOCUMENT_STARTS_FEATURE)
+        example = tf.io.parse_single_example(record, dict.fromkeys(names, feature))
+        tokens = tf.io.decode_raw(example[TOKENS_FEATURE], self._stored_type)
+        if not self._with_document_starts:
+            return (tokens,)
+        packed = tf.io.decode_raw(example[DOCUMENT_STARTS_FEATURE], tf.uint8)
+        places = tf.constant([[1 << bit for bit in range(8)]], tf.uint8)
+        bits = tf.not_equal(tf.bitwise.bitwise_and(packed[:, None], places), 0)
+        return tokens, tf.reshape(bits, [-1])[: tf.size(tokens)]
 
     def _cut(
-        self, state: tuple[tf.Tensor, tf.Tensor, tf.Tensor], record: tf.Tensor
-    ) -> tuple[tuple[tf.Tensor, tf.Tensor, tf.Tensor], dict[str, tf.Tensor]]:
+        self,
+        state: tuple[tuple[tf.Tensor, ...], tf.Tensor, tf.Tensor],
+        record: tuple[tf.Tensor, ...],
+    ) -> tuple[tuple[tuple[tf.Tensor, ...], tf.Tensor, tf.Tensor], dict[str, tf.Tensor]]:
         """Cuts what is left over and one more record into whole segments.
 
         The last token of a segment's targets is the next segment's first, so
@@ -248,7 +292,11 @@ class SegmentReader:
         """
         left_over, skipped_tokens, starts = state
         length = self._plan.segment_length
-        tokens = tf.concat([left_over, record[skipped_tokens:]], axis=0)
+        streams = tuple(
+            tf.concat([rest, new[skipped_tokens:]], axis=0)
+            for rest, new in zip(left_over, record, strict=True)
+        )
+        tokens = streams[0]
         num_segments = tf.maximum(tf.size(tokens, tf.int64) - 1, 0) // length
         end = num_segments * length
         is_first = tf.equal(tf.range(num_segments), 0)
@@ -257,9 +305,8 @@ class SegmentReader:
             "target_ids": tf.reshape(tokens[1 : end + 1], [num_segments, length]),
             "start_of_stream": tf.logical_and(is_first, starts),
         }
+        if self._with_document_starts:
+            segments["document_starts"] = tf.reshape(streams[1][:end], [num_segments, length])
         still_starts = tf.logical_and(starts, tf.equal(num_segments, 0))
-        return (tokens[end:], tf.zeros_like(skipped_tokens), still_starts), segments
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+        rest = tuple(stream[end:] for stream in streams)
+        return (rest, tf.zeros_like(skipped_tokens), still_starts), segments

@@ -1,44 +1,14 @@
 """Holds the files of a data set against its manifest."""
 
 import concurrent.futures
-import hashlib
 import os
 from collections.abc import Callable, Iterable
-from typing import IO
 
 from txl_tf.data.shard_manifest import ShardManifest
 from txl_tf.errors import DataDamagedError, StorageError
+from txl_tf.file_storage import file_sha256
 
-_BLOCK_BYTES = 4 << 20
 _REMEDY = "Restore the file, or prepare the data set again."
-
-
-def file_sha256(path: str, progress: Callable[[int], None] | None = None) -> str:
-    """Returns the SHA-256 of a file, read in blocks.
-
-    Args:
-        path: str. The file.
-        progress: optional function, called with the bytes read since last.
-
-    Returns:
-        The hash in hexadecimal.
-    """
-    digest = hashlib.sha256()
-    with _open_for_reading(path) as file:
-        while block := file.read(_BLOCK_BYTES):
-            digest.update(block)
-            if progress is not None:
-                progress(len(block))
-    return digest.hexdigest()
-
-
-def _open_for_reading(path: str) -> IO[bytes]:
-    """TensorFlow's files read anywhere; plain ones read a local disk four times as fast."""
-    if "://" not in path:
-        return open(path, "rb")
-    import tensorflow as tf
-
-    return tf.io.gfile.GFile(path, "rb")
 
 
 def verify_shard(

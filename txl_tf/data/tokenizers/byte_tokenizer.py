@@ -1,9 +1,15 @@
 """The tokenizer without a vocabulary: every byte is a token."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
+
+from txl_tf.data.tokenizers.token_width import checked_token_ids
+
+if TYPE_CHECKING:
+    from txl_tf.data.tokenizers.graph_byte_tokenizer import GraphByteTokenizer
 
 _DEFINITION = b"txl-tf tokenizer; kind bytes; version 1; 256 ids; id = value of the byte"
 
@@ -18,6 +24,23 @@ class ByteTokenizer:
     kind = "bytes"
     vocabulary_size = 256
     token_dtype = np.dtype("u1")
+
+    @classmethod
+    def from_vocabulary_files(cls, files: Mapping[str, bytes]) -> Self:
+        """Builds the tokenizer that a data set keeps.
+
+        Args:
+            files: dict of name to content; empty, for there is no vocabulary.
+
+        Returns:
+            The tokenizer.
+
+        Raises:
+            ValueError: If there are files.
+        """
+        if files:
+            raise ValueError(f"Bytes have no vocabulary. Received: {', '.join(files)}")
+        return cls()
 
     @property
     def fingerprint(self) -> str:
@@ -40,6 +63,17 @@ class ByteTokenizer:
         """
         return np.frombuffer(text, dtype=self.token_dtype)
 
+    def encode_pieces(self, pieces: Iterable[bytes]) -> Iterator[np.ndarray]:
+        """Turns a document that comes in pieces into token ids.
+
+        Args:
+            pieces: iterable of bytes. The document, in any pieces.
+
+        Returns:
+            Iterator over the token ids of every piece.
+        """
+        return map(self.encode, pieces)
+
     def decode(self, token_ids: np.ndarray | Sequence[int]) -> bytes:
         """Turns token ids back into bytes.
 
@@ -52,14 +86,11 @@ class ByteTokenizer:
         Raises:
             ValueError: If an id is out of range or not an integer.
         """
-        ids = np.asarray(token_ids)
-        if ids.size == 0:
-            return b""
-        if ids.dtype.kind not in "iu":
-            raise ValueError(f"`token_ids` must be integers. Received: dtype {ids.dtype}")
-        if ids.min() < 0 or ids.max() >= self.vocabulary_size:
-            raise ValueError(
-                f"`token_ids` must be in [0, {self.vocabulary_size}). "
-                f"Received: ids from {ids.min()} to {ids.max()}"
-            )
+        ids = checked_token_ids(token_ids, self.vocabulary_size)
         return ids.astype(self.token_dtype).tobytes()
+
+    def graph_tokenizer(self) -> "GraphByteTokenizer":
+        """Returns the same tokenizer as TensorFlow operations."""
+        from txl_tf.data.tokenizers.graph_byte_tokenizer import GraphByteTokenizer
+
+        return GraphByteTokenizer()

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from txl_tf.data.byte_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 
 
 def test_every_byte_survives_the_round_trip():
@@ -12,6 +12,11 @@ def test_every_byte_survives_the_round_trip():
     assert ByteTokenizer().decode(ids) == text
     assert ByteTokenizer().decode(ids.astype(np.int64).tolist()) == text
     assert ByteTokenizer().decode([]) == b""
+
+
+def test_pieces_are_encoded_one_by_one():
+    parts = ByteTokenizer().encode_pieces([b"ab", b"", b"\xff"])
+    assert [part.tolist() for part in parts] == [[97, 98], [], [255]]
 
 
 def test_the_fingerprint_never_changes():

@@ -1,0 +1,80 @@
+import dataclasses
+
+from tests.data.corpora.synthetic import archive_of, like, texts_of, write_folder, write_zip
+from txl_tf.data.corpora.wikitext2 import WikiText2
+from txl_tf.data.corpora.wikitext_documents import wikitext_articles
+
+ARTICLE = b" \n = Title %d = \n \n Some = text = of it . \n \n = = Part = = \n \n More . \n"
+
+
+def articles(*numbers):
+    return b"".join(ARTICLE % number for number in numbers)
+
+
+FILES = {
+    "wikitext-2/wiki.train.tokens": articles(*range(60)),
+    "wikitext-2/wiki.valid.tokens": articles(1, 2),
+    "wikitext-2/wiki.test.tokens": articles(3),
+}
+
+
+def unsized(corpus_class):
+    """The class without the sizes of the published files."""
+    files = {
+        name: dataclasses.replace(member, size_bytes=None, sha256=None)
+        for name, member in corpus_class.split_files.items()
+    }
+    return like(corpus_class, split_files=files)
+
+
+def test_articles_are_documents(tmp_path):
+    path = write_zip(tmp_path / "wikitext-2-v1.zip", FILES)
+    corpus = archive_of(unsized(WikiText2), path)()
+    splits = texts_of(corpus.splits(str(path)))
+    assert splits == {
+        "train": [ARTICLE % number for number in range(60)],
+        "valid": [ARTICLE % 1, ARTICLE % 2],
+        "test": [ARTICLE % 3],
+    }
+
+
+def test_folders_as_unpacked_and_as_renamed_are_read_alike(tmp_path):
+    corpus = unsized(WikiText2)()
+    whole = write_folder(tmp_path / "whole", FILES)
+    renamed = {f"{name.split('.')[1]}.txt": content for name, content in FILES.items()}
+    expected = texts_of(corpus.splits(str(whole)))
+    assert texts_of(corpus.splits(str(whole / "wikitext-2"))) == expected
+    assert texts_of(corpus.splits(str(write_folder(tmp_path / "new", renamed)))) == expected
+
+
+def test_only_titles_between_blank_lines_begin_articles():
+    text = (
+        b"no blank line before\n = No title = \n \n"
+        b" \n = Title = \n text\n \n = = Heading = = \n \n = Not one\n \n Nor = this = \n \n"
+        b" = Title = \n \n last line\n"
+    )
+    found = [b"".join(article) for article in wikitext_articles([text])]
+    assert b"".join(found) == text
+    assert found[1:] == [b" \n = Title = \n \n last line\n"]
+
+
+def test_articles_do_not_depend_on_the_pieces():
+    text = articles(*range(40))
+    lines = text.splitlines(keepends=True)
+    expected = [ARTICLE % number for number in range(40)]
+    for size in (1, 2, 3, 5, 1000):
+        pieces = [b"".join(lines[start : start + size]) for start in range(0, len(lines), size)]
+        assert [b"".join(article) for article in wikitext_articles(pieces)] == expected
+
+
+def test_texts_without_articles_are_one_document():
+    for text in (b"", b"one\n", b"one\ntwo\n", b" \n = Title = \n", b"a\rb\n\x0b\nc\n"):
+        found = [b"".join(article) for article in wikitext_articles([text])]
+        assert found == ([text] if text else [])
+
+
+def test_long_articles_come_in_pieces():
+    text = b" \n = Title = \n \n" + b" word" * 100_000 + b"\n" + b" line\n" * 100_000
+    (pieces,) = (list(article) for article in wikitext_articles([text]))
+    assert b"".join(pieces) == text
+    assert len(pieces) > 5

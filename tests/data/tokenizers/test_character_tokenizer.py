@@ -1,0 +1,83 @@
+import numpy as np
+import pytest
+
+from tests.data.tokenizers.hostile_texts import hostile_texts
+from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
+from txl_tf.data.tokenizers.character_vocabulary_builder import CharacterVocabularyBuilder
+from txl_tf.data.tokenizers.invalid_text_error import InvalidTextError
+
+
+def trained(text, **options):
+    builder = CharacterVocabularyBuilder()
+    builder.count(text)
+    return builder.build(**options)
+
+
+def test_every_text_survives_the_round_trip():
+    texts = hostile_texts(2000)
+    tokenizer = trained(b"".join(texts))
+    for text in texts:
+        ids = tokenizer.encode(text)
+        assert len(ids) == len(text.decode())
+        assert tokenizer.decode(ids) == text
+    assert tokenizer.decode([]) == b""
+
+
+def test_unknown_characters_have_a_token_or_are_an_error_with_a_place():
+    text = "ab\n\u00e9\u65e5b".encode()
+    with pytest.raises(InvalidTextError, match=r"U\+65E5 is not in the vocabulary") as caught:
+        CharacterTokenizer(list("ab\n\u00e9")).encode(text)
+    assert (caught.value.line, caught.value.offset_bytes) == (2, 5)
+    named = CharacterTokenizer(list("ab\n"), unknown_token="<unk>")
+    assert named.encode(text).tolist() == [0, 1, 2, 3, 3, 1]
+    assert named.decode(named.encode(text)) == b"ab\n<unk><unk>b"
+    assert (named.vocabulary_size, named.token_dtype) == (4, np.uint8)
+    shared = CharacterTokenizer(list("ab\n"), unknown_token="b")
+    assert shared.encode(text).tolist() == [0, 1, 2, 1, 1, 1]
+
+
+def test_text_that_is_not_utf8_is_refused_with_its_place():
+    with pytest.raises(InvalidTextError, match="byte 0xe9") as caught:
+        CharacterTokenizer(list("a\n")).encode(b"a\n\naa\xe9a")
+    assert (caught.value.line, caught.value.offset_bytes) == (3, 5)
+
+
+def test_pieces_are_encoded_as_the_whole_and_place_their_errors():
+    text = "first\nsecond \u65e5\n third".encode()
+    tokenizer = trained(text)
+    parts = list(tokenizer.encode_pieces([text[:4], text[4:12], b"", text[12:]]))
+    assert np.concatenate(parts).tolist() == tokenizer.encode(text).tolist()
+    with pytest.raises(InvalidTextError) as caught:
+        list(tokenizer.encode_pieces([text, b"\nx"]))
+    assert (caught.value.line, caught.value.offset_bytes) == (4, len(text) + 1)
+
+
+def test_the_files_are_the_tokenizer_whatever_the_characters():
+    tokenizer = trained(b"".join(hostile_texts(300)), unknown_token="\ufffd")
+    files = tokenizer.vocabulary_files
+    again = CharacterTokenizer.from_vocabulary_files(files)
+    assert again.characters == tokenizer.characters
+    assert again.fingerprint == tokenizer.fingerprint
+    assert b"U+000A\n" in files["vocabulary.txt"]
+    assert b"U+1F600\n" in files["vocabulary.txt"]
+
+
+def test_the_fingerprint_never_changes_and_covers_the_options():
+    tokenizer = CharacterTokenizer(list("ab\n"))
+    assert tokenizer.fingerprint == (
+        "3bcb92f027e887e71a18cf3eb6793aae28777a00b25f2ab286f6640d450688ad"
+    )
+    others = CharacterTokenizer(list("ba\n")), CharacterTokenizer(list("ab\n"), unknown_token="a")
+    assert len({each.fingerprint for each in (tokenizer, *others)}) == 3
+
+
+@pytest.mark.parametrize("characters", [[], ["a", "bc"], ["a", ""], ["a", "b", "a"]])
+def test_vocabularies_that_are_none_are_refused(characters):
+    with pytest.raises(ValueError, match="`characters` must be"):
+        CharacterTokenizer(characters)
+
+
+@pytest.mark.parametrize("ids", [[3], [-1], [0.5]])
+def test_ids_outside_of_the_vocabulary_are_refused(ids):
+    with pytest.raises(ValueError, match="Received: "):
+        CharacterTokenizer(list("ab\n")).decode(ids)

@@ -1,0 +1,115 @@
+"""Offline and in-graph tokenizers, held against each other through a SavedModel."""
+
+import functools
+
+import pytest
+import tensorflow as tf
+
+from tests.data.tokenizers.hostile_texts import hostile_texts
+from tests.data.tokenizers.trained_sentence_piece import trained_sentence_piece
+from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
+from txl_tf.data.tokenizers.character_vocabulary_builder import CharacterVocabularyBuilder
+from txl_tf.data.tokenizers.word_piece_training import train_word_pieces
+from txl_tf.data.tokenizers.word_rule import WordRule
+from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer
+from txl_tf.data.tokenizers.word_vocabulary_builder import WordVocabularyBuilder
+
+TEXTS = [*hostile_texts(60), "\0A\0 B\0 \u039f\u03a3\0 \u0130".encode()]
+
+
+def counted_words(**rule):
+    builder = WordVocabularyBuilder(WordRule(**rule))
+    builder.number(b"\n".join(TEXTS))
+    return builder
+
+
+def characters():
+    builder = CharacterVocabularyBuilder()
+    builder.count(b"".join(TEXTS))
+    return builder.build(max_size=30, unknown_token="<unk>")
+
+
+MAKERS = {
+    "bytes": ByteTokenizer,
+    "characters": characters,
+    "words": lambda: counted_words().build(),
+    "words, unknown": lambda: counted_words(lower_case=True, add_eos=True).build(
+        max_size=20, unknown_token="<unk>"
+    ),
+    "words, double": lambda: counted_words(add_double_eos=True).build(),
+    "wordpiece": lambda: train_word_pieces(counted_words(), 450),
+    "wordpiece, eos": lambda: train_word_pieces(counted_words(add_eos=True), 450),
+    "bpe": lambda: trained_sentence_piece("bpe"),
+    "unigram": lambda: trained_sentence_piece("unigram"),
+}
+
+
+@functools.cache
+def make(name):
+    return MAKERS[name]()
+
+
+def saved_and_loaded(tokenizer, folder):
+    module = tf.Module()
+    module.graph_tokenizer = tokenizer.graph_tokenizer()
+    module.tokenize = tf.function(
+        module.graph_tokenizer.tokenize, input_signature=[tf.TensorSpec([None], tf.string)]
+    )
+    ids = tf.RaggedTensorSpec([None, None], tf.int32, ragged_rank=1)
+    module.detokenize = tf.function(module.graph_tokenizer.detokenize, input_signature=[ids])
+    tf.saved_model.save(module, folder)
+    return tf.saved_model.load(folder)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_saved_model_has_the_same_ids_and_texts(name, tmp_path):
+    tokenizer = make(name)
+    loaded = saved_and_loaded(tokenizer, str(tmp_path))
+    token_ids = loaded.tokenize(tf.constant(TEXTS))
+    assert token_ids.dtype == tf.int32
+    for text, ids in zip(TEXTS, token_ids.to_list(), strict=True):
+        assert ids == tokenizer.encode(text).tolist(), text
+    for ids, text in zip(token_ids.to_list(), loaded.detokenize(token_ids).numpy(), strict=True):
+        assert text == tokenizer.decode(ids), ids
+    # Parts of texts, as generation gives them, begin and end anywhere.
+    parts = tf.ragged.constant([ids[1:5] for ids in token_ids.to_list()], dtype=tf.int32)
+    texts = loaded.detokenize(parts).numpy()
+    for ids, text in zip(parts.to_list(), texts, strict=True):
+        assert text == tokenizer.decode(ids), ids
+
+
+@pytest.mark.parametrize("name", [name for name in MAKERS if name != "bytes"])
+def test_a_graph_refuses_what_the_tokenizer_refuses(name):
+    graph_tokenizer = make(name).graph_tokenizer()
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        graph_tokenizer.tokenize(tf.constant([b"a", b"a \xff"]))
+
+
+def test_a_graph_refuses_unknown_words_and_characters():
+    for tokenizer in (WordTokenizer(["a"], WordRule()), CharacterTokenizer(["a"])):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="not in the vocabulary"):
+            tokenizer.graph_tokenizer().tokenize(tf.constant(["a", "b"]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"U\+10FFFE"):
+        graph_tokenizer = trained_sentence_piece("bpe").graph_tokenizer()
+        graph_tokenizer.tokenize(tf.constant(["a\U0010fffe"]))
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_graph_refuses_ids_outside_of_the_vocabulary(name):
+    tokenizer = make(name)
+    graph_tokenizer = tokenizer.graph_tokenizer()
+    for wrong in (tokenizer.vocabulary_size, -1):
+        with pytest.raises((tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError)):
+            graph_tokenizer.detokenize(tf.ragged.constant([[1, wrong]], dtype=tf.int32))
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_setting_the_random_seed_takes_nothing_away(name):
+    tokenizer = make(name)
+    graph_tokenizer = tokenizer.graph_tokenizer()
+    before = tokenizer.encode(TEXTS[0]), graph_tokenizer.tokenize(tf.constant(TEXTS)).to_list()
+    tf.random.set_seed(7)
+    assert tokenizer.encode(TEXTS[0]).tolist() == before[0].tolist()
+    assert graph_tokenizer.tokenize(tf.constant(TEXTS)).to_list() == before[1]
+    assert tokenizer.decode(before[0]) == tokenizer.decode(tokenizer.encode(TEXTS[0]))

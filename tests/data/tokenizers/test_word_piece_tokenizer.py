@@ -1,0 +1,106 @@
+import functools
+
+import numpy as np
+import pytest
+
+from tests.data.tokenizers.hostile_texts import hostile_texts
+from tests.data.tokenizers.official_words import official_lines
+from txl_tf.data.tokenizers.invalid_text_error import InvalidTextError
+from txl_tf.data.tokenizers.word_piece_tokenizer import SUFFIX_INDICATOR, WordPieceTokenizer
+from txl_tf.data.tokenizers.word_piece_training import train_word_pieces
+from txl_tf.data.tokenizers.word_rule import WordRule
+from txl_tf.data.tokenizers.word_vocabulary_builder import WordVocabularyBuilder
+
+# The learner does not see words of more than fifty characters, but their characters elsewhere.
+TEXT = b"\n".join([*hostile_texts(60), b"x xx"]).translate(None, b"\0<>") + " \u65e5\u65e5".encode()
+
+
+@functools.cache
+def trained(text=TEXT, vocabulary_size=450, **marks):
+    builder = WordVocabularyBuilder(WordRule(**marks))
+    builder.number(text)
+    return train_word_pieces(builder, vocabulary_size)
+
+
+def tiny():
+    pieces = ["<unk>", "<eos>", "un", "aff", "able"]
+    pieces += [SUFFIX_INDICATOR + "aff", SUFFIX_INDICATOR + "able", "#", SUFFIX_INDICATOR + "#"]
+    rule = WordRule(add_eos=True)
+    return WordPieceTokenizer(pieces, rule, unknown_token="<unk>", eos_token="<eos>")
+
+
+def test_words_are_their_longest_beginnings():
+    assert tiny().encode(b"unaffable able\nunx ##able").tolist() == [2, 5, 6, 4, 1, 0, 7, 8, 6, 1]
+    assert tiny().decode([2, 5, 6, 4, 1, 0, 7, 8, 6, 1]) == b"unaffable able\n<unk> ##able\n"
+    assert tiny().decode([5, 6, 4]) == b"affable able"
+    assert tiny().encode(b"").tolist() == []
+
+
+@pytest.mark.parametrize("marks", [{}, {"add_eos": True}, {"add_double_eos": True}], ids=str)
+def test_decoding_gives_the_text_with_plain_white_space(marks):
+    tokenizer = trained(**marks)
+    lines = [" ".join(line) for line in official_lines(TEXT)]
+    expected = "".join(line + "\n" for line in lines)
+    if not marks:
+        expected = " ".join(line for line in lines if line)
+    assert tokenizer.decode(tokenizer.encode(TEXT)) == expected.encode()
+
+
+def test_words_with_nul_are_unknown():
+    tokenizer = trained(TEXT + b" a\0b \0")
+    assert tokenizer.decode(tokenizer.encode(b"a \0 a\0b a")) == b"a <unk> <unk> a"
+
+
+def test_the_learner_keeps_to_the_size_and_to_itself():
+    first, again = trained(), trained.__wrapped__()
+    assert first.vocabulary_size <= 450
+    assert first.pieces == again.pieces
+    assert any(len(piece.removeprefix(SUFFIX_INDICATOR)) > 1 for piece in first.pieces[1:])
+    with pytest.raises(ValueError, match="`vocabulary_size` must be at least about"):
+        trained(vocabulary_size=20)
+    with pytest.raises(ValueError, match="must have counted words"):
+        train_word_pieces(WordVocabularyBuilder(WordRule()), 10)
+
+
+def test_pieces_of_text_are_encoded_as_the_whole():
+    tokenizer = trained(add_eos=True)
+    parts = tokenizer.encode_pieces(TEXT.splitlines(keepends=True))
+    assert np.concatenate(list(parts)).tolist() == tokenizer.encode(TEXT).tolist()
+
+
+def test_text_that_is_not_utf8_is_refused_with_its_place():
+    with pytest.raises(InvalidTextError) as caught:
+        tiny().encode(b"able\nun\xff")
+    assert (caught.value.line, caught.value.offset_bytes) == (2, 7)
+
+
+def test_the_files_are_the_tokenizer_and_the_fingerprint_never_changes():
+    tokenizer = tiny()
+    again = WordPieceTokenizer.from_vocabulary_files(tokenizer.vocabulary_files)
+    assert again.pieces == tokenizer.pieces
+    assert again.fingerprint == tokenizer.fingerprint
+    assert tokenizer.fingerprint == (
+        "a87b58996b5d0eda62ce0c95be3f5650067c4e38dce292396ba412251f9ac95a"
+    )
+
+
+@pytest.mark.parametrize(
+    ("pieces", "options", "message"),
+    [
+        (["a"], {"unknown_token": "?"}, "`unknown_token` must be in the vocabulary"),
+        (["?", "a", "a"], {"unknown_token": "?"}, "`pieces` must be different"),
+        (["?", "a b"], {"unknown_token": "?"}, "without white space"),
+        (["?", SUFFIX_INDICATOR], {"unknown_token": "?"}, "without white space"),
+        (["?", "a\0"], {"unknown_token": "?"}, "must not have NUL"),
+        (["?"], {"unknown_token": "?", "eos_token": "?"}, "rules that mark lines"),
+    ],
+)
+def test_vocabularies_that_are_none_are_refused(pieces, options, message):
+    with pytest.raises(ValueError, match=message):
+        WordPieceTokenizer(pieces, WordRule(), **options)
+
+
+@pytest.mark.parametrize("ids", [[9], [-1], [0.5]])
+def test_ids_outside_of_the_vocabulary_are_refused(ids):
+    with pytest.raises(ValueError, match="Received: "):
+        tiny().decode(ids)

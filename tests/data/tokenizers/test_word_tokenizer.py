@@ -1,0 +1,143 @@
+import random
+
+import numpy as np
+import pytest
+
+from tests.data.tokenizers.hostile_texts import hostile_texts, random_pieces
+from tests.data.tokenizers.official_words import official_lines, official_vocabulary
+from txl_tf.data.tokenizers.invalid_text_error import InvalidTextError
+from txl_tf.data.tokenizers.word_rule import WordRule
+from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer
+from txl_tf.data.tokenizers.word_vocabulary_builder import WordVocabularyBuilder
+
+TEXT = b"\n".join(hostile_texts(500)) + "\nthe cat \u201csat\u201d\n\n on the mat".encode()
+
+
+def trained(rule, text=TEXT, **options):
+    builder = WordVocabularyBuilder(rule)
+    builder.number(text)
+    return builder.build(**options)
+
+
+def tiny(**options):
+    return WordTokenizer(["<eos>", "a", "b"], WordRule(add_eos=True), eos_token="<eos>", **options)
+
+
+@pytest.mark.parametrize("lower_case", [False, True])
+def test_ids_are_the_official_ones(lower_case):
+    options = {"lower_case": lower_case, "add_eos": True}
+    symbols = official_vocabulary(TEXT, lower_case=lower_case, special=["<eos>"])
+    ids = {symbol: index for index, symbol in enumerate(symbols)}
+    expected = [ids[symbol] for line in official_lines(TEXT, **options) for symbol in line]
+    tokenizer = trained(WordRule(**options))
+    assert tokenizer.words == [symbol.encode() for symbol in symbols]
+    assert tokenizer.encode(TEXT).tolist() == expected
+
+
+@pytest.mark.parametrize("marks", [{}, {"add_eos": True}, {"add_double_eos": True}], ids=str)
+def test_pieces_are_encoded_as_the_whole(marks):
+    # Cut anywhere but within a word; a piece can end with the CR of a CR LF.
+    chosen = random.Random(5)
+    for text in hostile_texts(300):
+        pieces = [piece + b" " for piece in random_pieces(text, chosen)]
+        if chosen.random() < 0.5:
+            pieces = [text[i : i + 1] for i in range(len(text))] if text.isspace() else pieces
+        whole = trained(WordRule(**marks), b"".join(pieces), special_tokens=("x",))
+        parts = list(whole.encode_pieces(pieces))
+        joined = np.concatenate([np.zeros(0, int), *parts])
+        assert joined.tolist() == whole.encode(b"".join(pieces)).tolist(), pieces
+
+
+@pytest.mark.parametrize("marks", [{}, {"add_eos": True}, {"add_double_eos": True}], ids=str)
+def test_decoding_gives_the_text_with_plain_white_space(marks):
+    tokenizer = trained(WordRule(**marks))
+    for text in hostile_texts(300):
+        if b"<eos>" in text:
+            continue  # a word of the text that is the token of lines
+        lines = [b" ".join(each.encode() for each in line) for line in official_lines(text)]
+        expected = b"".join(line + b"\n" for line in lines)
+        if not marks:
+            expected = b" ".join(line for line in lines if line)
+        assert tokenizer.decode(tokenizer.encode(text)) == expected, text
+    assert tokenizer.decode([]) == b""
+
+
+def test_ids_that_begin_within_a_line_decode_to_lines():
+    rule = WordRule(add_double_eos=True)
+    tokenizer = WordTokenizer(["<S>", "a", "b"], rule, eos_token="<S>")
+    assert tokenizer.encode(b"a b\n\nb").tolist() == [0, 1, 2, 0, 0, 0, 0, 2, 0]
+    assert tokenizer.decode([0, 1, 2, 0, 0, 0, 0, 2, 0]) == b"a b\n\nb\n"
+    assert tokenizer.decode([1, 2, 0, 0, 2]) == b"a b\nb"
+
+
+def test_unknown_words_have_a_token_or_are_an_error_with_a_place():
+    with pytest.raises(InvalidTextError, match="'\u00e9x' is not in the vocabulary") as caught:
+        tiny().encode("a b\r\n b\u00a0\u00e9x a".encode())
+    assert (caught.value.line, caught.value.offset_bytes) == (2, 9)
+    known = tiny(unknown_token="b")
+    assert known.encode("a \u00e9x b <eos>\n".encode()).tolist() == [1, 2, 2, 0, 0]
+    assert known.fingerprint != tiny().fingerprint
+
+
+def test_a_fingerprint_never_changes_and_covers_the_options():
+    assert tiny().fingerprint == (
+        "8af7ba02ce481e74b245c361bca11bd94994c1ee83ff107a4115d6f4c86dc535"
+    )
+    plain = WordTokenizer(["<eos>", "a", "b"], WordRule())
+    lower = WordTokenizer(["<eos>", "a", "b"], WordRule(lower_case=True))
+    swapped = WordTokenizer(["<eos>", "b", "a"], WordRule())
+    assert len({each.fingerprint for each in (tiny(), plain, lower, swapped)}) == 4
+
+
+def test_the_files_are_the_tokenizer():
+    tokenizer = trained(WordRule(add_eos=True, lower_case=True), unknown_token="<unk>")
+    files = tokenizer.vocabulary_files
+    again = WordTokenizer.from_vocabulary_files(files)
+    assert again.fingerprint == tokenizer.fingerprint
+    assert again.vocabulary_files == files
+    assert again.encode(b"New words\n").tolist() == tokenizer.encode(b"New words\n").tolist()
+    assert files["vocabulary.txt"].split(b"\n")[:-1] == tokenizer.words
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype"), [(256, "u1"), (257, "<u2"), (65536, "<u2"), (65537, "<i4")]
+)
+def test_ids_are_as_wide_as_the_vocabulary_needs(size, dtype):
+    tokenizer = WordTokenizer([f"w{i}" for i in range(size)], WordRule())
+    ids = tokenizer.encode(f"w{size - 1} w0".encode())
+    assert ids.dtype == tokenizer.token_dtype == np.dtype(dtype)
+    assert ids.tolist() == [size - 1, 0]
+
+
+def test_published_lists_are_read_as_officially():
+    content = b"<S> 10\nthe\t9\r\nof 8\nthe\n<UNK> 0\n"
+    rule = WordRule(add_double_eos=True)
+    tokenizer = WordTokenizer.from_word_list(content, rule, eos_token="<S>", unknown_token="<UNK>")
+    assert tokenizer.words == [b"<S>", b"the", b"of", b"<UNK>"]
+    assert tokenizer.encode(b"of all\n").tolist() == [0, 2, 3, 0]
+    with pytest.raises(InvalidTextError, match="no word") as caught:
+        WordTokenizer.from_word_list(b"a\n \nb\n", WordRule())
+    assert (caught.value.line, caught.value.offset_bytes) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "message"),
+    [
+        ([], {}, "at least one"),
+        (["a", "b c"], {}, "without white space"),
+        (["a", "b\u2028"], {}, "without white space"),
+        (["a", ""], {}, "without white space"),
+        (["a", "b", "a"], {}, "must be different"),
+        (["a"], {"unknown_token": "<unk>"}, "`unknown_token` must be in the vocabulary"),
+        (["a"], {"eos_token": "a"}, "`eos_token` is for rules that mark lines"),
+    ],
+)
+def test_vocabularies_that_are_none_are_refused(words, options, message):
+    with pytest.raises(ValueError, match=message):
+        WordTokenizer(words, WordRule(), **options)
+
+
+@pytest.mark.parametrize("ids", [[3], [-1], [0.5]])
+def test_ids_outside_of_the_vocabulary_are_refused(ids):
+    with pytest.raises(ValueError, match="Received: "):
+        tiny().decode(ids)

@@ -1,0 +1,18 @@
+"""Small SentencePiece models, trained once for all tests."""
+
+import functools
+import random
+
+from txl_tf.data.tokenizers.sentence_piece_training import train_sentence_piece
+
+_CHOSEN = random.Random(0)
+_SYLLABLES = ["gar", "den", "house", "keep", "er", "un", "seen", "for", "got", "ten", "the"]
+_WORDS = ["".join(_CHOSEN.choices(_SYLLABLES, k=_CHOSEN.randrange(1, 4))) for _ in range(200)]
+LINES = [" ".join(_CHOSEN.choices(_WORDS, k=9)) + "." for _ in range(400)]
+TEXT = "\n".join(LINES).encode()
+
+
+@functools.cache
+def trained_sentence_piece(model_type):
+    """The model of that type over a few English words."""
+    return train_sentence_piece([TEXT], 320, model_type=model_type)

@@ -1,0 +1,157 @@
+"""The One Billion Word benchmark: sentences of news that have no order."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from typing import ClassVar
+
+from txl_tf.data.corpora.corpus import Corpus
+from txl_tf.data.corpora.corpus_files import CorpusFiles
+from txl_tf.data.corpora.corpus_member import CorpusMember
+from txl_tf.data.corpora.expected_counts import ExpectedCounts
+from txl_tf.data.corpora.sentence_shuffle import shuffled_lines, shuffled_order
+from txl_tf.data.corpora.tokenizer_options import TokenizerOptions
+from txl_tf.data.downloads.published_file import PublishedFile
+from txl_tf.data.text_sources.text_pieces import text_pieces
+
+_ROOT = "1-billion-word-language-modeling-benchmark-r13output"
+_MAX_SHARD_BYTES = 60_000_000
+_GATHERED_LINES = 4096
+
+
+def _member(folder: str, name: str) -> CorpusMember:
+    return CorpusMember(
+        path=f"{_ROOT}/{folder}/{name}",
+        other_paths=(f"{folder}/{name}", name),
+        max_bytes=_MAX_SHARD_BYTES,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OneBillionWord(Corpus):
+    """One Billion Word, with `<S>` before and after every sentence.
+
+    Train is the 99 training files. Valid and test are both the first of the 50
+    files held out, as in the official preparation, and in their own order.
+
+    The sentences were shuffled when the corpus was made, so the order of the
+    files says nothing. Here the training files come in an order of their own
+    for every pass, and the sentences of a file are shuffled; the seed decides
+    both. A training file is a document, and so is the one of valid and test.
+
+    The vocabulary is what occurs at least three times in train. Its published
+    sizes are 793,471, which counts a mark for the beginning and one for the
+    end of a sentence, and 793,470, where `<S>` is both.
+
+    Args:
+        seed: int. Seed of the order. Defaults to `0`.
+        num_passes: int. How many times train goes through the training files,
+            each time in another order. Defaults to `1`; the official
+            preparation for TPUs writes every file four times.
+
+    Raises:
+        ValueError: If `num_passes` is not positive.
+    """
+
+    seed: int = 0
+    num_passes: int = 1
+
+    name: ClassVar[str] = "lm1b"
+    archive: ClassVar[PublishedFile] = PublishedFile(
+        name=f"{_ROOT}.tar.gz",
+        urls=(f"http://www.statmt.org/lm-benchmark/{_ROOT}.tar.gz",),
+        size_bytes=1_792_209_805,
+        sha256="01ba60381110baf7f189dfd2b8374de371e8c9a340835793f190bdae9e90a34e",
+    )
+    vocabulary_file: ClassVar[PublishedFile | None] = PublishedFile(
+        name="1b_word_vocab.txt",
+        urls=("https://github.com/rafaljozefowicz/lm/raw/master/1b_word_vocab.txt",),
+    )
+    training_files: ClassVar[tuple[CorpusMember, ...]] = tuple(
+        _member("training-monolingual.tokenized.shuffled", f"news.en-{index:05d}-of-00100")
+        for index in range(1, 100)
+    )
+    held_out_file: ClassVar[CorpusMember] = _member(
+        "heldout-monolingual.tokenized.shuffled", "news.en.heldout-00000-of-00050"
+    )
+
+    def __post_init__(self) -> None:
+        if self.num_passes < 1:
+            raise ValueError(f"`num_passes` must be positive. Received: {self.num_passes}")
+
+    @property
+    def members(self) -> tuple[CorpusMember, ...]:
+        """The training files and the first of those held out."""
+        return (*self.training_files, self.held_out_file)
+
+    @property
+    def tokenizer_options(self) -> TokenizerOptions:
+        """Words that are not rare, and a mark at both ends of a sentence."""
+        return TokenizerOptions(
+            kind="words",
+            special_tokens=("<S>", "<UNK>"),
+            eos_token="<S>",
+            unknown_token="<UNK>",
+            add_double_eos=True,
+            counted_splits=("train",),
+            min_frequency=3,
+        )
+
+    @property
+    def expected_counts(self) -> tuple[ExpectedCounts, ...]:
+        """What the makers report; tokens are words and two for every sentence."""
+        held_out = {"words": 153_583, "documents": 1, "tokens": 165_733}
+        return (
+            ExpectedCounts(
+                split="train",
+                words=768_648_884 * self.num_passes,
+                documents=len(self.training_files) * self.num_passes,
+                tokens=829_250_940 * self.num_passes,
+            ),
+            ExpectedCounts(split="valid", **held_out),
+            ExpectedCounts(split="test", **held_out),
+        )
+
+    @property
+    def vocabulary_sizes(self) -> tuple[int, ...]:
+        """The published sizes."""
+        return (793_470, 793_471)
+
+    def documents(self, files: CorpusFiles) -> Mapping[str, Iterable[Iterable[bytes]]]:
+        """Makes the documents of the splits; see `Corpus`."""
+        held_out = (_InOrder(files, self.held_out_file),)
+        train = _Shuffled(files, self.training_files, self.seed, self.num_passes)
+        return {"train": train, "valid": held_out, "test": held_out}
+
+
+class _InOrder:
+    """The sentences of a file, as they are."""
+
+    def __init__(self, files: CorpusFiles, member: CorpusMember) -> None:
+        self._files = files
+        self._member = member
+
+    def __iter__(self) -> Iterator[bytes]:
+        return text_pieces(self._files.blocks(self._member))
+
+
+class _Shuffled:
+    """The training files, each a document with its sentences shuffled."""
+
+    def __init__(
+        self, files: CorpusFiles, members: tuple[CorpusMember, ...], seed: int, num_passes: int
+    ) -> None:
+        self._files = files
+        self._members = members
+        self._seed = seed
+        self._num_passes = num_passes
+
+    def __iter__(self) -> Iterator[Iterator[bytes]]:
+        for pass_number in range(self._num_passes):
+            for index in shuffled_order(len(self._members), self._seed, pass_number):
+                yield self._sentences(int(index), pass_number)
+
+    def _sentences(self, index: int, pass_number: int) -> Iterator[bytes]:
+        blocks = self._files.blocks(self._members[index])
+        lines = shuffled_lines(blocks, self._seed, pass_number, index)
+        for start in range(0, len(lines), _GATHERED_LINES):
+            yield b"".join(lines[start : start + _GATHERED_LINES])

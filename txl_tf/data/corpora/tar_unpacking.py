@@ -1,0 +1,116 @@
+"""Takes the files of a corpus out of a tar archive."""
+
+import io
+import os
+import shutil
+import tarfile
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO
+
+from txl_tf.data.corpora.corpus_member import CorpusMember
+from txl_tf.data.text_sources.text_blocks import text_blocks
+from txl_tf.durability import flush_to_disk
+from txl_tf.errors import DataDamagedError, StorageError
+
+_BLOCK_BYTES = 1 << 20
+_DAMAGE = (tarfile.TarError, EOFError, ValueError)
+
+
+def unpack_tar(path: str, members: Sequence[CorpusMember], folder: str) -> None:
+    """Writes the files of a corpus into a folder, unless they are there.
+
+    Only the files asked for are written, under the names asked for: no other
+    name of the archive is ever used as a path, and links and devices are not
+    followed or made. A file has its name only when it is complete.
+
+    Args:
+        path: str. The tar archive, compressed or not.
+        members: sequence of `CorpusMember`. The files.
+        folder: str. Where to put them; made if it does not exist.
+
+    Raises:
+        DataDamagedError: If the archive is damaged, a file is missing, is no
+            file, or has more in it than it can.
+        StorageError: If the archive cannot be read, or the disk is full.
+    """
+    targets = {member.path: os.path.join(folder, *member.path.split("/")) for member in members}
+    wanted = {member.path: member for member in members}
+    missing = {name for name, target in targets.items() if not os.path.isfile(target)}
+    if not missing:
+        return
+    try:
+        # As a stream: going back in a compressed archive would mean to start again.
+        stream = io.BufferedReader(_Stream(text_blocks(path)), _BLOCK_BYTES)
+        with stream, tarfile.open(fileobj=stream, mode="r|") as archive:
+            for info in archive:
+                name = info.name.removeprefix("./")
+                if name in missing:
+                    _unpack(archive, info, wanted[name], targets[name], path)
+                    missing.remove(name)
+                if not missing:
+                    break
+    except _DAMAGE as error:
+        raise _damaged(f"The archive cannot be read: {error}", path) from error
+    except OSError as error:
+        raise StorageError(
+            f"Unpacking failed: {error.strerror or error}",
+            where=folder,
+            remedy="Check free space and permissions, or name another folder.",
+        ) from error
+    if missing:
+        raise _damaged(f"The archive has no {min(missing)}.", path)
+
+
+class _Stream(io.RawIOBase):
+    """Blocks of bytes as a file that can only be read on."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks = blocks
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: bytearray) -> int:
+        self._rest = self._rest or next(self._blocks, b"")
+        count = min(len(buffer), len(self._rest))
+        buffer[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
+
+
+def _unpack(
+    archive: tarfile.TarFile, info: tarfile.TarInfo, member: CorpusMember, target: str, path: str
+) -> None:
+    if not info.isfile():
+        raise _damaged(f"{member.path} is no file, but a link or something else.", path)
+    if info.size > member.max_bytes or member.size_bytes not in (None, info.size):
+        expected = member.size_bytes or f"at most {member.max_bytes}"
+        raise _damaged(f"{member.path} must have {expected} bytes, but has {info.size}.", path)
+    source = archive.extractfile(info)
+    if source is None:
+        raise _damaged(f"{member.path} cannot be read.", path)
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    # Another process may be unpacking the same archive.
+    partial = f"{target}.{os.getpid()}.partial"
+    try:
+        with source, open(partial, "wb") as file:
+            _copy(source, file, info.size)
+        member.check(partial)
+        flush_to_disk(partial)
+        os.replace(partial, target)
+        flush_to_disk(os.path.dirname(target))
+    except BaseException:
+        if os.path.exists(partial):
+            os.remove(partial)
+        raise
+
+
+def _copy(source: BinaryIO, file: BinaryIO, size: int) -> None:
+    shutil.copyfileobj(source, file, _BLOCK_BYTES)
+    if file.tell() != size:
+        raise EOFError(f"it ends after {file.tell()} of {size} bytes of a file")
+
+
+def _damaged(what: str, path: str) -> DataDamagedError:
+    return DataDamagedError(what, where=path, remedy="Get the archive again.")

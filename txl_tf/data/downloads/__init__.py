@@ -1,0 +1,1 @@
+"""Published files: what they must be, and how they are fetched."""

@@ -1,0 +1,97 @@
+"""The part of a file that has been downloaded so far."""
+
+import contextlib
+import json
+import os
+from typing import BinaryIO
+
+from txl_tf.durability import flush_to_disk
+
+
+class PartialFile:
+    """`NAME.partial`, and `NAME.partial.json` with the version it is a part of.
+
+    A server names the version of a file by an entity tag or a date. Only with
+    it is it safe to ask for the rest: without it, the rest might be that of
+    another file.
+
+    Args:
+        target: str. The complete file to be made.
+    """
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+        self.path = f"{target}.partial"
+        self._version_path = f"{self.path}.json"
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes there are."""
+        try:
+            return os.path.getsize(self.path)
+        except FileNotFoundError:
+            return 0
+
+    def version(self, url: str) -> str | None:
+        """Returns the version that the part was of, if it came from this address.
+
+        Args:
+            url: str. The address that is going to be asked.
+
+        Returns:
+            Entity tag or date, or `None` if there is none to rely on.
+        """
+        try:
+            with open(self._version_path, "rb") as file:
+                values = json.loads(file.read(4096))
+        except (OSError, ValueError):
+            return None
+        if not isinstance(values, dict) or values.get("url") != url:
+            return None
+        version = values.get("version")
+        return version if isinstance(version, str) else None
+
+    def begin(self, url: str, version: str | None) -> None:
+        """Forgets what there is, and notes which version is going to be written.
+
+        Args:
+            url: str. The address.
+            version: optional str. Entity tag or date.
+        """
+        # In this order a kill in between never leaves a part with a wrong version.
+        self.discard()
+        if version is not None:
+            with open(self._version_path, "w", encoding="utf-8") as file:
+                json.dump({"url": url, "version": version}, file)
+
+    def open_to_append(self) -> BinaryIO:
+        """Opens the part at its end.
+
+        Returns:
+            The open file.
+        """
+        return open(self.path, "ab")
+
+    def discard(self) -> None:
+        """Removes the part and its version."""
+        for path in (self._version_path, self.path):
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(path)
+
+    def set_aside(self) -> str:
+        """Moves the part to where it is in nobody's way, but can be looked at.
+
+        Returns:
+            Where it is now.
+        """
+        aside = f"{self._target}.damaged"
+        os.replace(self.path, aside)
+        self.discard()
+        return aside
+
+    def publish(self) -> None:
+        """Gives the complete file its name."""
+        flush_to_disk(self.path)
+        os.replace(self.path, self._target)
+        self.discard()
+        flush_to_disk(os.path.dirname(self._target))

@@ -1,0 +1,1 @@
+"""Tokenizers, the counting of their vocabularies, and their in-graph twins."""

@@ -1,0 +1,187 @@
+"""The tokenizer of Unicode characters."""
+
+import functools
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from txl_tf.data.text_sources.text_pieces import text_pieces
+from txl_tf.data.tokenizers.invalid_text_error import InvalidTextError
+from txl_tf.data.tokenizers.piece_encoding import encode_pieces
+from txl_tf.data.tokenizers.token_width import checked_token_ids, narrowest_token_dtype
+from txl_tf.data.tokenizers.utf8_text import decode_utf8
+
+if TYPE_CHECKING:
+    from txl_tf.data.tokenizers.graph_character_tokenizer import GraphCharacterTokenizer
+
+NUM_CODE_POINTS = 0x110000
+_DEFINITION = b"txl-tf tokenizer; kind characters; version 1\n"
+_OPTIONS_FILE = "vocabulary.json"
+_CHARACTERS_FILE = "vocabulary.txt"
+
+
+class CharacterTokenizer:
+    """Reads text as Unicode characters of a fixed vocabulary.
+
+    Every character is kept, line ends and white space among them, so that
+    `decode(encode(text)) == text` unless characters are unknown.
+
+    Args:
+        characters: sequence of str. The vocabulary: different characters, each
+            of one code point; the id of a character is its place.
+        unknown_token: optional str. What stands for all other characters: one
+            of the vocabulary, or else a token with the last id. Defaults to
+            `None`: another character is an error.
+
+    Raises:
+        ValueError: If the characters are not different characters.
+    """
+
+    kind = "characters"
+
+    def __init__(self, characters: Sequence[str], *, unknown_token: str | None = None) -> None:
+        if not characters or any(len(character) != 1 for character in characters):
+            raise ValueError(
+                "`characters` must be strings of one character, at least one. "
+                f"Received: {list(characters)[:8]}"
+            )
+        self.unknown_token = unknown_token
+        self.characters = list(characters)
+        self.tokens = list(characters)
+        self._ids = np.full(NUM_CODE_POINTS, -1, np.int32)
+        if unknown_token is not None:
+            if unknown_token not in self.tokens:
+                self.tokens.append(unknown_token)
+            self._ids[:] = self.tokens.index(unknown_token)
+        code_points = np.array([ord(character) for character in characters])
+        self._ids[code_points] = np.arange(len(code_points))
+        if len(set(characters)) != len(characters):
+            raise ValueError(
+                f"`characters` must be different. Received: {len(set(characters))} different "
+                f"ones of {len(characters)}"
+            )
+        self.vocabulary_size = len(self.tokens)
+        self.token_dtype = narrowest_token_dtype(self.vocabulary_size)
+
+    @classmethod
+    def from_vocabulary_files(cls, files: Mapping[str, bytes]) -> Self:
+        """Builds the tokenizer that a data set keeps.
+
+        Args:
+            files: dict of name to content, as `vocabulary_files` gives it.
+
+        Returns:
+            The tokenizer.
+
+        Raises:
+            ValueError: If the files are not such a vocabulary.
+        """
+        options = json.loads(files[_OPTIONS_FILE])
+        lines = files[_CHARACTERS_FILE].decode("ascii").split()
+        if any(not line.startswith("U+") for line in lines):
+            raise ValueError(f"Characters are written as U+0041. Received: {lines[:8]}")
+        characters = [chr(int(line[2:], 16)) for line in lines]
+        return cls(characters, unknown_token=options["unknown_token"])
+
+    @property
+    def vocabulary_files(self) -> Mapping[str, bytes]:
+        """Names and contents of the files: the code points, one a line, and the options."""
+        # As numbers, because a line feed is a character like the others.
+        lines = [f"U+{ord(character):04X}\n" for character in self.characters]
+        options = {"unknown_token": self.unknown_token}
+        return {
+            _CHARACTERS_FILE: "".join(lines).encode(),
+            _OPTIONS_FILE: (json.dumps(options, indent=2) + "\n").encode(),
+        }
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """SHA-256, in hexadecimal, of what defines the tokenizer."""
+        files = self.vocabulary_files
+        return hashlib.sha256(
+            _DEFINITION + files[_OPTIONS_FILE] + files[_CHARACTERS_FILE]
+        ).hexdigest()
+
+    def encode(self, text: bytes) -> np.ndarray:
+        """Turns text into token ids.
+
+        Args:
+            text: bytes. UTF-8.
+
+        Returns:
+            Vector of type `token_dtype`, with one id per character.
+
+        Raises:
+            InvalidTextError: If the text is not UTF-8, or a character is
+                unknown and there is no `unknown_token`.
+        """
+        parts = list(self.encode_pieces(text_pieces([text])))
+        return np.concatenate(parts) if parts else np.zeros(0, self.token_dtype)
+
+    def encode_pieces(self, pieces: Iterable[bytes]) -> Iterator[np.ndarray]:
+        """Turns a document that comes in pieces into token ids.
+
+        Args:
+            pieces: iterable of bytes. The pieces of one document, in any size
+                that does not cut a character.
+
+        Returns:
+            Iterator over the token ids of every piece.
+
+        Raises:
+            InvalidTextError: As `encode`.
+        """
+        return encode_pieces(self._encode_piece, pieces)
+
+    def _encode_piece(self, text: bytes) -> np.ndarray:
+        code_points = code_points_of(text)
+        ids = self._ids[code_points]
+        if self.unknown_token is None and ids.size and ids.min() < 0:
+            index = int(np.argmin(ids >= 0))
+            reason = (
+                f"The character U+{code_points[index]:04X} is not in the vocabulary, "
+                "which has no token for unknown characters."
+            )
+            raise InvalidTextError.at(reason, text, len(text.decode()[:index].encode()))
+        return ids.astype(self.token_dtype)
+
+    def decode(self, token_ids: np.ndarray | Sequence[int]) -> bytes:
+        """Turns token ids back into text.
+
+        Args:
+            token_ids: vector of ints in `[0, vocabulary_size)`.
+
+        Returns:
+            The text, UTF-8; unknown characters are written as `unknown_token`.
+
+        Raises:
+            ValueError: If an id is out of range or not an integer.
+        """
+        ids = checked_token_ids(token_ids, self.vocabulary_size)
+        return "".join(map(self.tokens.__getitem__, ids)).encode()
+
+    def graph_tokenizer(self) -> "GraphCharacterTokenizer":
+        """Returns the same tokenizer as TensorFlow operations."""
+        from txl_tf.data.tokenizers.graph_character_tokenizer import GraphCharacterTokenizer
+
+        return GraphCharacterTokenizer(self.characters, self.tokens, self.unknown_token)
+
+
+def code_points_of(text: bytes) -> np.ndarray:
+    """Returns the code points of UTF-8 text.
+
+    Args:
+        text: bytes. UTF-8.
+
+    Returns:
+        uint32 vector.
+
+    Raises:
+        InvalidTextError: If the text is not UTF-8.
+    """
+    if text.isascii():
+        return np.frombuffer(text, np.uint8).astype(np.uint32)
+    return np.frombuffer(decode_utf8(text).encode("utf-32-le"), "<u4")

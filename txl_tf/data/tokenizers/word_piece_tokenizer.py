@@ -1,0 +1,228 @@
+"""The tokenizer of parts of words, WordPiece."""
+
+import collections
+import functools
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from txl_tf.data.text_sources.text_pieces import PIECE_BYTES, text_pieces
+from txl_tf.data.tokenizers.piece_encoding import encode_line_pieces
+from txl_tf.data.tokenizers.token_width import checked_token_ids, narrowest_token_dtype
+from txl_tf.data.tokenizers.word_joining import join_words
+from txl_tf.data.tokenizers.word_rule import LINE_MARK, WordRule
+
+if TYPE_CHECKING:
+    import tensorflow_text
+
+    from txl_tf.data.tokenizers.graph_word_piece_tokenizer import GraphWordPieceTokenizer
+
+# A no-break space is white space for the rule and so in no word; the usual "##" can be one.
+SUFFIX_INDICATOR = "\u00a0"
+_DEFINITION = b"txl-tf tokenizer; kind wordpiece; version 1\n"
+_OPTIONS_FILE = "vocabulary.json"
+_PIECES_FILE = "vocabulary.txt"
+
+
+class WordPieceTokenizer:
+    """Reads words as their longest known beginnings, again and again.
+
+    Schuster and Nakajima (2012); run by tensorflow-text (Song et al. 2021), the
+    same operation that an export has in its graph. Words are split by white
+    space alone, so that `decode` gives the text back up to white space, unless
+    a word has NUL or a character that no piece has: all of it becomes
+    `unknown_token`.
+
+    Args:
+        pieces: sequence of str. The vocabulary, the two tokens among it. Pieces
+            that go on with a word begin with `SUFFIX_INDICATOR`.
+        rule: `WordRule`. How text is split into words.
+        unknown_token: str. The piece for words that cannot be composed.
+        eos_token: optional str. The piece that marks lines, where the rule
+            marks them. Defaults to `None`.
+
+    Raises:
+        ValueError: If the pieces are not different, or a token is missing.
+    """
+
+    kind = "wordpiece"
+
+    def __init__(
+        self,
+        pieces: Sequence[str],
+        rule: WordRule,
+        *,
+        unknown_token: str,
+        eos_token: str | None = None,
+    ) -> None:
+        if rule.marks_lines != (eos_token is not None):
+            raise ValueError(
+                "`eos_token` is for rules that mark lines, and they need it. "
+                f"Received: eos_token={eos_token!r}, rule={rule}"
+            )
+        tokens = {"unknown_token": unknown_token, "eos_token": eos_token}
+        for name, token in tokens.items():
+            if token is not None and token not in pieces:
+                raise ValueError(f"`{name}` must be in the vocabulary. Received: {token!r}")
+        stems = [piece.removeprefix(SUFFIX_INDICATOR).encode() for piece in pieces]
+        if len(set(pieces)) != len(pieces) or WordRule().split(b"\n".join(stems)) != stems:
+            raise ValueError(
+                "`pieces` must be different and without white space within. "
+                f"Received: {len(pieces)} pieces, {len(set(pieces))} different ones"
+            )
+        if any("\0" in piece for piece in pieces):
+            raise ValueError(
+                "`pieces` must not have NUL, at which tensorflow-text ends them. "
+                f"Received: {next(piece for piece in pieces if chr(0) in piece)!r}"
+            )
+        self.rule = rule
+        self.unknown_token = unknown_token
+        self.eos_token = eos_token
+        self.pieces = list(pieces)
+        self.vocabulary_size = len(self.pieces)
+        self.token_dtype = narrowest_token_dtype(self.vocabulary_size)
+        self._mark_id = None if eos_token is None else self.pieces.index(eos_token)
+        self._encoded = [piece.encode() for piece in self.pieces]
+
+    @classmethod
+    def from_vocabulary_files(cls, files: Mapping[str, bytes]) -> Self:
+        """Builds the tokenizer that a data set keeps.
+
+        Args:
+            files: dict of name to content, as `vocabulary_files` gives it.
+
+        Returns:
+            The tokenizer.
+
+        Raises:
+            ValueError: If the files are not such a vocabulary.
+        """
+        options = json.loads(files[_OPTIONS_FILE])
+        tokens = {name: options.pop(name) for name in ("eos_token", "unknown_token")}
+        pieces = files[_PIECES_FILE].decode().removesuffix("\n").split("\n")
+        return cls(pieces, WordRule.from_dict(options), **tokens)
+
+    @property
+    def vocabulary_files(self) -> Mapping[str, bytes]:
+        """Names and contents of the files: the pieces, one a line, and the options."""
+        options: dict[str, Any] = self.rule.to_dict()
+        options |= {"eos_token": self.eos_token, "unknown_token": self.unknown_token}
+        return {
+            _PIECES_FILE: b"\n".join(self._encoded) + b"\n",
+            _OPTIONS_FILE: (json.dumps(options, indent=2) + "\n").encode(),
+        }
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """SHA-256, in hexadecimal, of what defines the tokenizer."""
+        files = self.vocabulary_files
+        content = _DEFINITION + files[_OPTIONS_FILE] + files[_PIECES_FILE]
+        return hashlib.sha256(content).hexdigest()
+
+    def encode(self, text: bytes) -> np.ndarray:
+        """Turns a document into token ids.
+
+        Args:
+            text: bytes. UTF-8.
+
+        Returns:
+            Vector of type `token_dtype`.
+
+        Raises:
+            InvalidTextError: If the text is not UTF-8.
+        """
+        parts = list(self.encode_pieces(text_pieces([text])))
+        return np.concatenate(parts) if parts else np.zeros(0, self.token_dtype)
+
+    def encode_pieces(self, pieces: Iterable[bytes]) -> Iterator[np.ndarray]:
+        """Turns a document that comes in pieces into token ids.
+
+        Args:
+            pieces: iterable of bytes. The pieces of one document, cut where
+                `text_pieces` cuts.
+
+        Returns:
+            Iterator over the token ids of every piece.
+
+        Raises:
+            InvalidTextError: As `encode`.
+        """
+        return encode_line_pieces(self.encode_piece, pieces)
+
+    def encode_piece(self, text: bytes, begins_line: bool, ends_document: bool) -> np.ndarray:
+        """Turns one piece of a document into token ids; pieces can be in any order.
+
+        Args:
+            text: bytes. UTF-8.
+            begins_line: bool. Whether the piece begins a line.
+            ends_document: bool. Whether the document ends with the piece.
+
+        Returns:
+            Vector of type `token_dtype`.
+
+        Raises:
+            InvalidTextError: As `encode`.
+        """
+        words = self.rule.split(text, begins_line, ends_document)
+        if not words:
+            return np.zeros(0, self.token_dtype)
+        # Every different word is looked up once.
+        numbers: dict[bytes, int] = collections.defaultdict(itertools.count().__next__)
+        places = np.fromiter(map(numbers.__getitem__, words), np.int64, len(words))
+        mark = (self.eos_token or "").encode()
+        found = self._operation.tokenize([mark if each == LINE_MARK else each for each in numbers])
+        return _gathered(found.values.numpy(), found.row_splits.numpy(), places).astype(
+            self.token_dtype
+        )
+
+    def decode(self, token_ids: np.ndarray | Sequence[int]) -> bytes:
+        """Turns token ids back into text.
+
+        Args:
+            token_ids: vector of ints in `[0, vocabulary_size)`.
+
+        Returns:
+            The words with a space between them, and lines as
+            `WordTokenizer.decode` writes them.
+
+        Raises:
+            ValueError: If an id is out of range or not an integer.
+        """
+        ids = checked_token_ids(token_ids, self.vocabulary_size)
+        text = join_words(ids, self._encoded, self._mark_id, self.rule.add_double_eos)
+        # What is left of the indicator follows no word: the ids began within one.
+        indicator = SUFFIX_INDICATOR.encode()
+        return text.replace(b" " + indicator, b"").replace(indicator, b"")
+
+    def graph_tokenizer(self) -> "GraphWordPieceTokenizer":
+        """Returns the same tokenizer as TensorFlow operations."""
+        from txl_tf.data.tokenizers.graph_word_piece_tokenizer import GraphWordPieceTokenizer
+
+        return GraphWordPieceTokenizer(self._operation, self._encoded, self.rule, self._mark_id)
+
+    @functools.cached_property
+    def _operation(self) -> "tensorflow_text.FastWordpieceTokenizer":
+        import tensorflow as tf
+        import tensorflow_text
+
+        return tensorflow_text.FastWordpieceTokenizer(
+            vocab=self.pieces,
+            suffix_indicator=SUFFIX_INDICATOR,
+            unknown_token=self.unknown_token,
+            # No word is longer than the piece of text it is in.
+            max_bytes_per_word=PIECE_BYTES,
+            no_pretokenization=True,
+            token_out_type=tf.int32,
+        )
+
+
+def _gathered(values: np.ndarray, row_splits: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The values of the given rows of a ragged array, one row after the other."""
+    lengths = np.diff(row_splits)[rows]
+    ends = np.cumsum(lengths)
+    shifts = row_splits[:-1][rows] - (ends - lengths)
+    return values[np.arange(ends[-1]) + np.repeat(shifts, lengths)]
