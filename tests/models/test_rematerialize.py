@@ -123,6 +123,7 @@ def test_xla_does_compute_blocks_again():
 
 
 @needs_tensorflow
+@pytest.mark.slow
 def test_a_replica_gets_the_gradients_of_its_own_rows():
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     config = config_of(**DROPOUTS, num_layers=1)
@@ -163,6 +164,7 @@ def test_half_precision_has_nearly_equal_gradients():
 
 
 @needs_tensorflow
+@pytest.mark.slow
 def test_the_tape_keeps_nothing_of_what_blocks_compute_inside():
     is_kept = []
     for model in pair_of(num_layers=1):

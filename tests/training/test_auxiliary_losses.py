@@ -183,6 +183,7 @@ def resumable_trainer():
     return trainer_of(2, model, average_weights_from_step=2, num_steps=6, **BOTH)
 
 
+@pytest.mark.slow
 def test_resuming_is_bit_identical():
     losses, states = unbroken()
     resumed = resumable_trainer()
@@ -205,6 +206,7 @@ def test_the_second_softmax_is_trained_and_saved():
         assert np.abs(states[-1][name] - states[0][name]).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_two_replicas_are_one_run():
     one, two = trainer_of(num_steps=4, **BOTH), trainer_of(num_replicas=2, num_steps=4, **BOTH)
     for first, second in zip(one.run(), two.run(), strict=True):

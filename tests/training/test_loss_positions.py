@@ -49,6 +49,7 @@ def test_the_loss_is_the_mean_over_the_last_half(segment_length, counted):
         assert report.gradient_norm == pytest.approx(float(norm), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_two_replicas_train_on_the_last_half_as_one_does():
     one, _ = trainer_of(5)
     two, _ = trainer_of(5, num_replicas=2)

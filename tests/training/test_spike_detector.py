@@ -66,7 +66,7 @@ def test_a_loss_that_has_risen_for_good_becomes_ordinary():
     assert not any(risen[-50:])
 
 
-@pytest.mark.parametrize("num_replicas", [1, 2])
+@pytest.mark.parametrize("num_replicas", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_skipped_spike_changes_no_bit_of_weights_and_slots(num_replicas):
     batches = ToyBatches(toy_tokens(), 4)
     experiment = toy_experiment(

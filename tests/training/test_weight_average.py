@@ -74,6 +74,7 @@ def test_it_is_the_mean_of_the_recorded_weights(num_replicas, jit_compile):
     assert np.abs(averages[-1][table] - weights[-1][table]).max() > 1e-2
 
 
+@pytest.mark.slow
 def test_every_replica_has_the_same_average():
     trainer, *_ = recorded(num_replicas=2)
     for path, variable in trainer._weight_average.variables.items():
@@ -156,7 +157,7 @@ def test_a_first_step_that_is_skipped_leaves_the_beginning_to_the_next():
     assert averages == pytest.approx([8.0, 8.0, 6.0, 4.0])
 
 
-@pytest.mark.parametrize("num_replicas", [1, 2])
+@pytest.mark.parametrize("num_replicas", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_with_a_decay_older_steps_count_less(num_replicas):
     steps = ToySteps(first_step=2, decay=0.75, num_replicas=num_replicas)
     averages = steps.run([8.0, 4.0, 8.0, None, 1.0])
