@@ -22,6 +22,8 @@ JOBS = {
     "export": "checkpoint to a SavedModel",
     "convert": "official and Hugging Face weights in and out",
     "compile": "the training step compiled for a TPU topology, without a TPU",
+    "doctor": "what is wrong with this installation, and what mends it",
+    "launch": "the commands that run a training job on Cloud TPU",
 }
 
 _INTERRUPTED = 130

@@ -1,0 +1,1 @@
+"""What `txl doctor` checks; every part but the probe runs without TensorFlow."""

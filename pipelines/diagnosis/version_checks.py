@@ -1,0 +1,155 @@
+"""Checks of Python and of the packages, by their metadata only."""
+
+import operator
+import re
+import shlex
+from collections.abc import Mapping
+
+from pipelines.diagnosis.finding import Finding
+from pipelines.diagnosis.machine_facts import BUILDS, MachineFacts
+from pipelines.diagnosis.tested_versions import TestedVersions
+from pipelines.diagnosis.version_number import release
+
+_TPU_BUILD = "tensorflow-tpu"
+# A difference in one of these is a fault, in others a warning.
+_CORE = ("keras", "tensorboard", "tensorflow", "tensorflow-text")
+_BOUND = re.compile(r"(>=|<=|<|>|==|!=)\s*([0-9][0-9.]*)")
+_COMPARISONS = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "<": operator.lt,
+    ">": operator.gt,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
+# The oldest protobuf that TensorFlow's own metadata allows.
+_OLDEST_PROTOBUF = "5.28"
+
+
+def check_python(facts: MachineFacts, tested: TestedVersions) -> Finding:
+    """Checks the version of Python."""
+    version = release(facts.python)
+    bounds = _BOUND.findall(tested.python)
+    if all(_COMPARISONS[sign](version, release(bound)) for sign, bound in bounds):
+        return Finding.ok("Python", facts.python)
+    return Finding.fault(
+        "Python",
+        f"{facts.python} is not {tested.python}",
+        "python3.11 -m venv txl-environment, and install into that",
+    )
+
+
+def check_build(facts: MachineFacts, tested: TestedVersions) -> Finding:
+    """Checks that there is one build of TensorFlow, whole, and the one for this machine."""
+    builds = [build for build in BUILDS if build in facts.packages]
+    wanted = _wanted_build(facts)
+    install = _install_build(wanted, tested)
+    if not builds:
+        return Finding.fault("TensorFlow build", "it is not installed", install)
+    mend = f"pip uninstall -y {' '.join(builds)} && {install}"
+    if len(builds) > 1:
+        last = facts.build_on_disk or "neither"
+        return Finding.fault(
+            "TensorFlow build",
+            f"{' and '.join(builds)} share one folder; its files are of {last}",
+            mend,
+        )
+    if facts.build_on_disk != builds[0]:
+        return Finding.fault(
+            "TensorFlow build", f"files of another build lie over {builds[0]}", mend
+        )
+    if wanted == _TPU_BUILD and builds[0] != _TPU_BUILD:
+        return Finding.fault(
+            "TensorFlow build", f"there are TPU chips, which {builds[0]} cannot use", mend
+        )
+    return Finding.ok("TensorFlow build", f"{builds[0]} {facts.packages[builds[0]]}")
+
+
+def check_libtpu(facts: MachineFacts, tested: TestedVersions) -> Finding | None:
+    """Checks the library that tensorflow-tpu loads; nothing to say without that."""
+    if _TPU_BUILD not in facts.packages:
+        return None
+    install = f"pip install --no-deps libtpu=={tested.libtpu}"
+    version = facts.packages.get("libtpu")
+    if version is None:
+        return Finding.fault("libtpu", "tensorflow-tpu needs it and it is not installed", install)
+    if release(version) > release(tested.libtpu):
+        return Finding.fault(
+            "libtpu", f"{version} ends the process when tensorflow-tpu loads it", install
+        )
+    if release(version) < release(tested.libtpu):
+        return Finding.warning("libtpu", f"{version}; tested was {tested.libtpu}", install)
+    return Finding.ok("libtpu", version)
+
+
+def check_core_packages(facts: MachineFacts, tested: TestedVersions) -> list[Finding]:
+    """Checks the packages whose version decides whether and how anything runs."""
+    installed = _with_tensorflow(facts.packages)
+    findings = []
+    for name in _CORE:
+        wanted, version = tested.packages[name], installed.get(name)
+        if name == "tensorflow" and version is None:
+            continue  # another check has said so
+        if version == wanted:
+            findings.append(Finding.ok(name, wanted))
+            continue
+        reason = _reason(name, version)
+        what = "it is not installed" if version is None else f"{version}; tested was {wanted}"
+        findings.append(Finding.fault(name, what + reason, _install(name, wanted, facts)))
+    return findings
+
+
+def check_other_packages(facts: MachineFacts, tested: TestedVersions) -> Finding:
+    """Checks everything else that is pinned."""
+    others = {name: pin for name, pin in tested.packages.items() if name not in _CORE}
+    installed = {name: facts.packages.get(name) for name in others}
+    missing = [name for name in others if installed[name] is None]
+    wrong = [name for name in others if installed[name] not in (None, others[name])]
+    pins = [f"{name}=={others[name]}" for name in (*missing, *wrong)]
+    install = f"pip install --no-deps {' '.join(pins)}"
+    if missing:
+        return Finding.fault("other packages", f"not installed: {', '.join(missing)}", install)
+    if release(installed.get("protobuf") or _OLDEST_PROTOBUF) < release(_OLDEST_PROTOBUF):
+        what = f"protobuf {installed['protobuf']} is older than {_OLDEST_PROTOBUF}"
+        return Finding.fault("other packages", f"{what}, which TensorFlow needs", install)
+    if wrong:
+        shown = ", ".join(f"{name} {installed[name]} for {others[name]}" for name in wrong)
+        return Finding.warning("other packages", f"other versions than tested: {shown}", install)
+    return Finding.ok("other packages", f"{len(others)} as tested")
+
+
+def tpu_install_command(tested: TestedVersions) -> str:
+    """The command that installs TensorFlow for TPUs."""
+    return _install_build(_TPU_BUILD, tested)
+
+
+def _wanted_build(facts: MachineFacts) -> str:
+    return _TPU_BUILD if _TPU_BUILD in facts.packages or facts.tpu_files else "tensorflow"
+
+
+def _install_build(build: str, tested: TestedVersions) -> str:
+    packages = [f"{build}=={tested.packages['tensorflow']}"]
+    if build == _TPU_BUILD:
+        packages.append(f"libtpu=={tested.libtpu}")
+    return f"pip install --no-deps {' '.join(packages)}"
+
+
+def _with_tensorflow(packages: Mapping[str, str]) -> dict[str, str]:
+    """Any build counts as `tensorflow`; which one is right is another check's."""
+    found = [packages[build] for build in BUILDS if build in packages]
+    return {**packages, **({"tensorflow": found[0]} if found else {})}
+
+
+def _install(name: str, wanted: str, facts: MachineFacts) -> str:
+    if name == "tensorflow":
+        name = _TPU_BUILD if _TPU_BUILD in facts.packages else name
+    # tensorflow-text asks for the build `tensorflow` and would put it over any other.
+    return f"pip install --no-deps {shlex.quote(f'{name}=={wanted}')}"
+
+
+def _reason(name: str, version: str | None) -> str:
+    if name == "tensorboard" and version is None:
+        return " (TensorFlow 2.21 no longer brings it)"
+    if name == "tensorflow-text" and version == "2.21.0":
+        return "; this release cannot be imported"
+    return ""

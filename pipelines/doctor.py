@@ -1,0 +1,126 @@
+"""Says what is wrong with an installation and what mends it: `txl doctor`.
+
+    txl doctor
+    txl doctor --tpu local --folder gs://BUCKET/runs
+
+Checks what can be seen before it starts TensorFlow, and TensorFlow in a process
+of its own, so that a crash or a hang is a finding like any other. Exit codes: 0
+no fault (there may be warnings); else that of the first fault, since later ones
+often follow from it: 78 versions or settings, 66 no TPU, 73 the TPU is in use,
+74 a folder, 70 a device that adds up wrong.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator
+
+from pipelines.diagnosis.environment_checks import (
+    check_environment,
+    check_keras_settings,
+    check_tpu_files,
+    check_tpu_lock,
+)
+from pipelines.diagnosis.finding import Finding
+from pipelines.diagnosis.folder_checks import check_folder
+from pipelines.diagnosis.machine_facts import MachineFacts
+from pipelines.diagnosis.metadata_check import check_metadata
+from pipelines.diagnosis.probe_process import run_probe
+from pipelines.diagnosis.tensorflow_checks import tensorflow_findings
+from pipelines.diagnosis.tested_versions import TestedVersions
+from pipelines.diagnosis.version_checks import (
+    check_build,
+    check_core_packages,
+    check_libtpu,
+    check_other_packages,
+    check_python,
+)
+from txl_tf.errors import UsageError
+from txl_tf.file_storage import is_remote
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the job."""
+    parser.add_argument(
+        "--tpu", metavar="local|NAME|ADDRESS", help="check this TPU (default: what there is)"
+    )
+    parser.add_argument(
+        "--folder",
+        metavar="PATH",
+        action="append",
+        default=[],
+        dest="folders",
+        help="check that a job can write here; may be repeated",
+    )
+    parser.add_argument(
+        "--timeout-seconds",
+        type=float,
+        default=300.0,
+        metavar="S",
+        help="how long TensorFlow may take for its part (default: 300)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+
+
+def check_arguments(arguments: argparse.Namespace) -> None:
+    """Checks the arguments."""
+    if not arguments.timeout_seconds > 0:
+        raise UsageError(
+            "There must be some time.", where=f"--timeout-seconds {arguments.timeout_seconds}"
+        )
+    if "" in (arguments.tpu, *arguments.folders):
+        raise UsageError("An empty name stands for nothing.", where="--tpu or --folder")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Checks, and prints each finding as it is made."""
+    findings = []
+    for finding in _findings(arguments):
+        findings.append(finding)
+        if not arguments.json:
+            print(finding.describe(), flush=True)
+    if arguments.json:
+        print(json.dumps([finding.to_dict() for finding in findings], indent=2))
+    faults = [finding for finding in findings if finding.status == "fault"]
+    if faults:
+        count = "One fault was" if len(faults) == 1 else f"{len(faults)} faults were"
+        first = faults[0]
+        raise first.error(
+            f"{count} found, the first of them:",
+            where=f"{first.check}: {first.what}",
+            remedy=first.remedy,
+        )
+
+
+def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
+    facts, tested = MachineFacts.collect(), TestedVersions.read()
+    yield from filter(None, _findings_before_tensorflow(facts, tested, arguments.tpu))
+    local = [folder for folder in arguments.folders if not is_remote(folder)]
+    yield from map(check_folder, local)
+    remote = [folder for folder in arguments.folders if is_remote(folder)]
+    report = run_probe(
+        {"tpu": arguments.tpu, "folders": remote}, arguments.timeout_seconds, os.environ
+    )
+    yield from tensorflow_findings(report, facts, tested)
+
+
+def _findings_before_tensorflow(
+    facts: MachineFacts, tested: TestedVersions, tpu: str | None
+) -> Iterator[Finding | None]:
+    yield check_python(facts, tested)
+    yield check_build(facts, tested)
+    yield check_libtpu(facts, tested)
+    yield from check_core_packages(facts, tested)
+    yield check_other_packages(facts, tested)
+    yield from check_environment(facts, tpu)
+    yield check_keras_settings(facts)
+    yield check_tpu_files(facts, tpu)
+    yield check_tpu_lock(facts, tpu)
+    yield check_metadata(facts)
+
+
+if __name__ == "__main__":
+    from pipelines.command_line import run_job
+
+    sys.exit(run_job("doctor"))

@@ -1,0 +1,119 @@
+"""Shell commands as text: every word quoted, long ones over several lines."""
+
+import shlex
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+REQUIREMENTS = Path(__file__).with_name("requirements-tpu-vm.txt")
+"""What a TPU VM installs, with hashes."""
+RUN_UNTIL_DONE = Path(__file__).with_name("run_until_done.sh")
+"""The script that starts a preempted job again."""
+# Installed by itself, without what it says it needs: that would be TensorFlow's CPU wheel.
+_TENSORFLOW_TEXT = "tensorflow-text==2.20.1"
+_LINE_LENGTH = 88
+
+
+class ShellText(str):
+    """A word that the shell is to expand, such as `"$HOME"`; it is not quoted."""
+
+
+def command(words: Iterable[str]) -> str:
+    """One command, in lines that can be read.
+
+    A line is broken before an option only, so that options stay with their values.
+
+    Args:
+        words: strings. The command and its arguments, not quoted.
+
+    Returns:
+        Text that a POSIX shell reads as these words.
+    """
+    lines = [""]
+    for word in map(_quoted, words):
+        is_too_long = len(lines[-1]) + 1 + len(word) > _LINE_LENGTH
+        if lines[-1].strip() and word.startswith("--") and is_too_long:
+            lines.append("   ")
+        lines[-1] += f" {word}" if lines[-1] else word
+    return " \\\n".join(lines)
+
+
+def join(words: Iterable[str]) -> str:
+    """One command in one line.
+
+    Args:
+        words: strings, not quoted.
+
+    Returns:
+        Text that a POSIX shell reads as these words.
+    """
+    return " ".join(map(_quoted, words))
+
+
+def both(*commands: str) -> str:
+    """Commands of which each runs only if those before it have succeeded.
+
+    Args:
+        *commands: str. Shell text.
+
+    Returns:
+        Shell text in one line.
+    """
+    return " && ".join(commands)
+
+
+def install_commands(folder: str, pip: str = "pip") -> list[str]:
+    """The commands that install the locked requirements and then the code.
+
+    Args:
+        folder: str. A checkout, relative to where the commands run.
+        pip: str. The program.
+
+    Returns:
+        List of shell texts.
+    """
+    requirements = f"{folder}/pipelines/launch/{REQUIREMENTS.name}"
+    return [
+        join([pip, "install", "--require-hashes", "-r", requirements]),
+        join([pip, "install", "--no-deps", _TENSORFLOW_TEXT]),
+        # What it is built with was installed from the locked requirements.
+        join([pip, "install", "--no-deps", "--no-build-isolation", folder]),
+    ]
+
+
+def section(title: str, *commands: str) -> str:
+    """A comment and the commands it is about.
+
+    Args:
+        title: str. One line or several.
+        *commands: str. Shell text.
+
+    Returns:
+        Shell text.
+    """
+    comment = "\n".join(f"# {line}" for line in title.splitlines())
+    return "\n".join([comment, *commands, ""])
+
+
+def train_words(
+    *, tpu: str, config: str, data: str, workdir: str, overrides: Sequence[str]
+) -> list[str]:
+    """The words of `txl train`.
+
+    Args:
+        tpu: str. `local`, or a `ShellText` that becomes addresses.
+        config: str. Name of an experiment.
+        data: str. A prepared data set.
+        workdir: str. Folder of the run.
+        overrides: list of str, the values of `--set`.
+
+    Returns:
+        List of str, not quoted.
+    """
+    words = ["txl", "train", "--tpu", tpu, "--config", config, "--data", data]
+    words += ["--workdir", workdir]
+    # With `=`, a value that begins with a hyphen is still a value.
+    return words + [f"--set={override}" for override in overrides]
+
+
+def _quoted(word: str) -> str:
+    return word if isinstance(word, ShellText) else shlex.quote(word)

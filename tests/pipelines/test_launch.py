@@ -1,0 +1,350 @@
+"""`txl launch`: what it refuses, and that shells, gcloud and Kubernetes understand the rest."""
+
+import functools
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from pipelines.command_line import main
+from pipelines.launch.accelerator import EXAMPLES, Accelerator
+from pipelines.launch.shell import RUN_UNTIL_DONE, ShellText, command, join
+
+ODD = "a b'c\"$(touch x);`y`"
+BASE = {
+    "--accelerator-type": "v5litepod-8",
+    "--zone": "us-central1-a",
+    "--project": "my-project",
+    "--name": "my-run",
+    "--config": "enwik8_base",
+    "--data": "gs://bucket/data",
+    "--workdir": "gs://bucket/run",
+}
+IMAGE = {"--image": "gcr.io/my-project/txl-tf:1"}
+GCLOUD = ("tpu-vm", "queued-resource", "pod-slice")
+needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl")
+needs_gcloud = pytest.mark.skipif(shutil.which("gcloud") is None, reason="there is no gcloud")
+
+
+def arguments_of(kind, *more, **changed):
+    values = {**BASE, **(IMAGE if kind == "gke-jobset" else {})}
+    if kind == "pod-slice":
+        values["--accelerator-type"] = "v5litepod-16"
+    values |= {f"--{name.replace('_', '-')}": value for name, value in changed.items()}
+    return ["launch", "--kind", kind, *(word for pair in values.items() for word in pair), *more]
+
+
+@pytest.fixture
+def launched(capsys):
+    def launch(kind, *more, **changed):
+        code = main(arguments_of(kind, *more, **changed))
+        printed = capsys.readouterr()
+        assert code == 0, printed.err
+        return printed.out
+
+    return launch
+
+
+def commands_of(text):
+    """The commands of a script as words."""
+    lines = text.replace("\\\n", "").splitlines()
+    words = [shlex.split(line) for line in lines if line and not line.startswith("#")]
+    return [each for each in words if each[:3] == ["gcloud", "compute", "tpus"]]
+
+
+def remote_commands(text):
+    words = [each for each in commands_of(text) if "--command" in each]
+    return [each[each.index("--command") + 1] for each in words]
+
+
+@pytest.mark.parametrize("kind", GCLOUD)
+def test_scripts_are_shell_and_their_remote_commands_too(kind, launched):
+    text = launched(kind, "--spot", "--set", "training.num_steps=10")
+    for script in [text, *remote_commands(text)]:
+        checked = subprocess.run(["sh", "-n"], input=script, text=True, capture_output=True)
+        assert checked.returncode == 0, checked.stderr
+    for words in commands_of(text):
+        assert words[words.index("--zone") + 1] == BASE["--zone"]
+        assert words[words.index("--project") + 1] == BASE["--project"]
+
+
+@pytest.mark.parametrize("kind", GCLOUD)
+def test_a_script_goes_from_creation_to_deletion(kind, launched):
+    text = launched(kind)
+    first, *_, last = commands_of(text)
+    assert "create" in first
+    assert BASE["--name"] in first
+    assert "delete" in last
+    order = ["create", "--require-hashes", "--no-deps tensorflow-text==2.20.1", "txl doctor"]
+    order += ["run_until_done.sh txl train", "tail ", "--logdir gs://bucket/run/tensorboard"]
+    places = [*map(text.index, order), text.rindex(" delete ")]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("kind", ["tpu-vm", "gke-jobset"])
+def test_odd_characters_reach_the_job_as_they_are(kind, launched):
+    data = f"gs://bucket/{ODD.replace(' ', '')}"
+    text = launched(kind, data=data)
+    if kind == "tpu-vm":
+        (train,) = [each for each in remote_commands(text) if "txl train" in each]
+    else:
+        train = block_of(text)
+    words = shlex.split(train.replace("$$", "$").replace("\\\n", ""))
+    assert words[words.index("--data") + 1] == data
+
+
+def block_of(manifest):
+    return re.search(r"\|\n((?: {22}.*\n)+)", manifest)[1]
+
+
+def test_quoted_words_come_back_from_the_shell():
+    words = ["printf", "%s\\n", *[f"--option={ODD}{number}" for number in range(5)]]
+    for text in (command(words), join(words)):
+        printed = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True)
+        assert printed.stdout.splitlines() == words[2:]
+    assert join(["echo", ShellText('"$HOME"')]) == 'echo "$HOME"'
+
+
+def test_a_slice_is_driven_by_its_first_host_through_the_servers_of_all(launched):
+    text = launched("pod-slice")
+    (pipe,) = re.findall(r"\|( tr .*)\)\"", text)
+    joined = subprocess.run(
+        ["sh", "-c", pipe], input="10.0.0.1;10.0.0.2\n", capture_output=True, text=True, check=True
+    )
+    assert joined.stdout.strip() == "grpc://10.0.0.1:8470,grpc://10.0.0.2:8470"
+    assert "-pod-" in text
+    ssh = [words for words in commands_of(text) if "ssh" in words]
+    assert all(words[words.index("--worker") + 1] == "0" for words in ssh)
+    (train,) = [each for each in remote_commands(text) if "txl train" in each]
+    assert "TPU_LOAD_LIBRARY=0 sh" in train
+    assert '--tpu "$(cat txl-tpu-addresses)"' in train
+
+
+def test_the_code_is_cloned_where_a_repository_is_given(launched):
+    address = "https://host.example/txl-tf.git"
+    text = launched("tpu-vm", repository=address)
+    assert f"git clone -- {address} txl-tf" in text
+    assert " scp " not in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "changed", "word"),
+    [
+        ("tpu-vm", {"name": "My_Run"}, "--name"),
+        ("tpu-vm", {"name": "a;b"}, "--name"),
+        ("tpu-vm", {"name": "a" * 41}, "--name"),
+        ("tpu-vm", {"zone": "here"}, "--zone"),
+        ("tpu-vm", {"project": "P"}, "--project"),
+        ("tpu-vm", {"workdir": "/tmp/run"}, "--workdir"),
+        ("tpu-vm", {"data": "data"}, "--data"),
+        ("tpu-vm", {"config": "mine.json"}, "--config"),
+        ("tpu-vm", {"set": "model.depth=3"}, "model.depth"),
+        ("tpu-vm", {"accelerator_type": "v9-8"}, "--accelerator-type"),
+        ("tpu-vm", {"accelerator_type": "v5litepod-12"}, "--accelerator-type"),
+        ("tpu-vm", {"accelerator_type": "v5litepod-16"}, "pod-slice"),
+        ("pod-slice", {"accelerator_type": "v5litepod-8"}, "tpu-vm"),
+        ("tpu-vm", {"runtime_version": "--x"}, "--runtime-version"),
+        ("tpu-vm", {"repository": "ext::sh"}, "--repository"),
+        ("tpu-vm", {"image": "gcr.io/p/i"}, "--image"),
+        ("gke-jobset", {"image": "a b"}, "--image"),
+        ("gke-jobset", {"accelerator_type": "v2-8"}, "--accelerator-type"),
+        ("gke-jobset", {"runtime_version": "x"}, "--runtime-version"),
+    ],
+)
+def test_wrong_arguments_are_named_with_exit_code_2(kind, changed, word, capsys):
+    values = {name: value for name, value in changed.items() if not value.startswith("--")}
+    more = [f"--{name.replace('_', '-')}={changed[name]}" for name in changed.keys() - values]
+    assert main(arguments_of(kind, *more, **values)) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert word in printed.err
+    assert len(printed.err.splitlines()) <= 3
+
+
+def test_hosts_and_shapes_fit_together():
+    for name in [*EXAMPLES, "v5litepod-1", "v5litepod-4", "v6e-256", "v4-8", "v5p-8", "v4-4096"]:
+        slice_ = Accelerator.parse(name)
+        assert slice_.num_hosts * slice_.chips_per_host == slice_.num_chips
+        assert ("-pod-" in slice_.runtime_version) == (slice_.num_hosts > 1)
+    hosts = {"v2-8": 1, "v3-32": 4, "v4-32": 4, "v5litepod-8": 1, "v5litepod-16": 4, "v6e-8": 1}
+    assert {name: Accelerator.parse(name).num_hosts for name in hosts} == hosts
+    assert Accelerator.parse("v5p-32").topology == "2x2x4"
+
+
+def from_yaml(text):
+    """What kubectl reads; it needs no cluster for this."""
+    finished = subprocess.run(
+        ["kubectl", "annotate", "--local", "-f", "-", "-o", "json", "read=yes"],
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    value = json.loads(finished.stdout)
+    del value["metadata"]["annotations"]
+    return value
+
+
+@needs_kubectl
+@pytest.mark.parametrize("accelerator_type", ["v5litepod-8", "v5litepod-16"])
+def test_the_manifest_is_what_kubernetes_reads(accelerator_type, launched):
+    text = launched("gke-jobset", "--spot", accelerator_type=accelerator_type)
+    manifest = from_yaml(text)
+    spec = manifest["spec"]
+    jobs = {job["name"]: job["template"]["spec"] for job in spec["replicatedJobs"]}
+    with_chips = jobs.get("servers", jobs["trainer"])
+    pod = with_chips["template"]["spec"]
+    accelerator = Accelerator.parse(accelerator_type)
+    assert with_chips["parallelism"] == with_chips["completions"] == accelerator.num_hosts
+    selector = pod["nodeSelector"]
+    assert selector["cloud.google.com/gke-tpu-accelerator"] == "tpu-v5-lite-podslice"
+    assert selector["cloud.google.com/gke-tpu-topology"] == accelerator.topology
+    limits = pod["containers"][0]["resources"]["limits"]
+    assert limits == {"google.com/tpu": str(accelerator.chips_per_host)}
+    assert 0 < pod["terminationGracePeriodSeconds"] <= 25
+    first = spec["failurePolicy"]["rules"][0]
+    assert first["action"] == "RestartJobSetAndIgnoreMaxRestarts"
+    for name, job in jobs.items():
+        codes = job["podFailurePolicy"]["rules"][0]["onExitCodes"]
+        assert codes == {"containerName": name, "operator": "In", "values": [75]}
+        assert_known_to_kubernetes(job)
+
+
+def assert_known_to_kubernetes(spec):
+    """kubectl knows jobs: what comes back is what it has understood."""
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "a"}, "spec": spec}
+    finished = subprocess.run(
+        ["kubectl", "set", "env", "--local", "-f", "-", "-o", "json", "ADDED=yes"],
+        input=json.dumps(job),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    understood = json.loads(finished.stdout)["spec"]
+    containers = understood["template"]["spec"]["containers"]
+    assert containers[0]["env"].pop() == {"name": "ADDED", "value": "yes"}
+    assert with_defaults_removed(understood, spec) == spec
+
+
+def with_defaults_removed(understood, given):
+    """Leaves out what kubectl has added by itself."""
+    if isinstance(given, dict):
+        kept = understood.keys() & given.keys()
+        return {key: with_defaults_removed(understood[key], given[key]) for key in kept}
+    if isinstance(given, list) and len(given) == len(understood):
+        return [with_defaults_removed(*pair) for pair in zip(understood, given, strict=True)]
+    return understood
+
+
+@functools.cache
+def help_of(*words):
+    finished = subprocess.run(
+        ["gcloud", *words, "--help"], capture_output=True, text=True, check=True
+    )
+    return re.sub(r"\x1b\[[0-9;]*m", "", finished.stdout)
+
+
+@pytest.mark.slow
+@needs_gcloud
+@pytest.mark.parametrize("kind", GCLOUD)
+def test_gcloud_knows_every_option(kind, launched):
+    for words in commands_of(launched(kind, "--spot")):
+        words = words[: words.index("--command") + 1] if "--command" in words else words
+        verbs = {"create", "ssh", "scp", "delete", "describe"}
+        place = next(index for index, word in enumerate(words) if word in verbs)
+        text = help_of(*words[1 : place + 1])
+        for option in (word for word in words if word.startswith("--")):
+            assert re.search(rf"{option}\b", text), (words, option)
+
+
+def run_until_done(program, tmp_path, **environment):
+    """Starts the script with a child of a few lines of shell."""
+    return subprocess.Popen(
+        ["sh", str(RUN_UNTIL_DONE), "sh", "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "TXL_PAUSE_SECONDS": "0", **environment},
+        stderr=subprocess.DEVNULL,
+    )
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "runs"),
+    [
+        ("exit 0", 0, 1),
+        ("exit 70", 70, 1),
+        ("test $(wc -l < log) -gt 7 || exit 75", 0, 8),  # more often than crashes are allowed
+        ("kill -KILL $$", 137, 3),
+        ("test $(wc -l < log) -gt 1 || kill -SEGV $$; exit 65", 65, 2),
+    ],
+)
+def test_what_is_run_again_and_how_often(program, code, runs, tmp_path):
+    process = run_until_done(f"echo run >> log; {program}", tmp_path, TXL_MAX_CRASHES="2")
+    assert process.wait(timeout=30) == code
+    assert len((tmp_path / "log").read_text().splitlines()) == runs
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("code", [75, 0])
+def test_a_stopped_job_may_save_and_is_not_run_again(number, code, tmp_path):
+    saving = f"trap 'sleep 0.1; echo saved >> log; exit {code}' TERM"
+    program = f"{saving}; echo run >> log; while :; do sleep 0.02; done"
+    process = run_until_done(program, tmp_path)
+    wait_for(lambda: (tmp_path / "log").exists() and (tmp_path / "log").read_text())
+    process.send_signal(number)
+    assert process.wait(timeout=30) == code
+    assert (tmp_path / "log").read_text().split() == ["run", "saved"]
+
+
+def test_a_stop_between_two_runs_ends_the_pause(tmp_path):
+    process = run_until_done("echo run >> log; exit 75", tmp_path, TXL_PAUSE_SECONDS="60")
+    wait_for(lambda: (tmp_path / "log").exists())
+    time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=10) == 75
+    assert (tmp_path / "log").read_text().split() == ["run"]
+
+
+def wait_for(is_there):
+    end = time.monotonic() + 20
+    while not is_there():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+CLIENT = """
+import sys, tensorflow as tf
+resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu="grpc://localhost:" + sys.argv[1])
+tf.config.experimental_connect_to_cluster(resolver)
+with tf.device("/job:worker/task:0"):
+    print((tf.constant(1) + 1).device)
+"""
+
+
+@pytest.mark.slow
+def test_a_server_does_the_work_of_a_client_and_ends_when_it_is_told_to():
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    command_line = [sys.executable, "-m", "pipelines.launch.worker_server", "--port", port]
+    server = subprocess.Popen(command_line, stdout=subprocess.PIPE, text=True)
+    try:
+        assert port in server.stdout.readline()
+        client = subprocess.run(
+            [sys.executable, "-c", CLIENT, port], capture_output=True, text=True, timeout=120
+        )
+        assert "/job:worker/replica:0/task:0" in client.stdout, client.stderr
+        server.terminate()
+        assert server.wait(timeout=20) == 128 + signal.SIGTERM
+    finally:
+        server.kill()
+        server.stdout.close()

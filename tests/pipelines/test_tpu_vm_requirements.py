@@ -1,0 +1,106 @@
+"""What a TPU VM installs: the pins of the project, and a step lowered with it for a TPU."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from pipelines.launch.lock_requirements import TPU_PINS, locked, pins
+from pipelines.launch.shell import REQUIREMENTS, install_commands
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+DEPENDENCIES = PROJECT["project"]["dependencies"]
+
+
+def normal(pin):
+    name, _, version = pin.partition("==")
+    return re.sub(r"[-_.]+", "-", name).lower(), version
+
+
+def locked_pins():
+    lines = REQUIREMENTS.read_text().replace("\\\n", " ").splitlines()
+    return [line.split() for line in lines if not line.startswith("#")]
+
+
+def test_every_version_is_the_project_s_and_nothing_else_is_installed():
+    versions = dict(normal(pin) for pin, *_ in locked_pins())
+    assert versions == dict(normal(pin) for pin in pins(DEPENDENCIES))
+    assert versions["tensorflow-tpu"] == dict(map(normal, DEPENDENCIES))["tensorflow"]
+    assert {"tensorflow", "tensorflow-text"}.isdisjoint(versions)
+    compiler = dict(map(normal, PROJECT["project"]["optional-dependencies"]["tpu-compile"]))
+    assert versions["libtpu"] == compiler["libtpu"] == normal(TPU_PINS[1])[1]
+
+
+def test_every_line_has_a_hash():
+    for _, *hashes in locked_pins():
+        assert hashes
+        assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", each) for each in hashes)
+
+
+def test_tensorflow_text_is_the_project_s_and_comes_alone():
+    _, text, code = install_commands(".")
+    (pin,) = [pin for pin in DEPENDENCIES if pin.startswith("tensorflow-text")]
+    assert text == f"pip install --no-deps {pin}"
+    assert code == "pip install --no-deps --no-build-isolation ."
+
+
+def test_the_lock_is_what_pip_reports():
+    archive = {"archive_info": {"hashes": {"sha256": "ab"}}}
+    items = [
+        {"metadata": {"name": name, "version": "1"}, "download_info": archive}
+        for name in ("b_c", "A")
+    ]
+    *_, first, _, second, last = locked({"install": items}).splitlines()
+    assert [first, second] == ["A==1 \\", "b-c==1 \\"]
+    assert last == "    --hash=sha256:ab"
+
+
+def test_the_files_are_part_of_the_package():
+    data = PROJECT["tool"]["setuptools"]["package-data"]["pipelines.launch"]
+    assert {REQUIREMENTS.name, "run_until_done.sh"} <= set(data)
+
+
+def installed(environment):
+    """A virtual environment made with the commands that `txl launch` prints."""
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    pip = str(environment / "bin" / "pip")
+    for command in install_commands(".", pip)[:2]:
+        finished = subprocess.run(
+            ["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        if "connection" in finished.stderr.lower() and finished.returncode:
+            pytest.skip("the package registry cannot be reached")
+        assert finished.returncode == 0, finished.stderr
+    return environment / "bin" / "python"
+
+
+@pytest.mark.slow
+def test_a_training_step_lowers_through_the_tpu_wheel(tmp_path):
+    python = installed(tmp_path / "environment")
+    environment = {**os.environ, "KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    # Nobody answers questions about the machine, and another process may have the library.
+    environment |= {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
+    finished = subprocess.run(
+        [python, "-m", "tests.pipelines.lower_for_tpu"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    report = json.loads(finished.stdout.splitlines()[-1])
+    versions = dict(map(normal, DEPENDENCIES))
+    names = ("tensorflow", "tensorflow-text", "keras")
+    assert report["versions"] == [versions[name] for name in names]
+    # Every gradient, and the loss.
+    assert report["summed"] == report["num_weights"] + 1
+    on_host = {"infeed", "outfeed", "send", "recv", "custom-call"}
+    assert on_host.isdisjoint(report["opcodes"])
+    assert report["opcodes"]["dot"] > 0
