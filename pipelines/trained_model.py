@@ -36,7 +36,9 @@ def read_weights(workdir: Workdir, step: int | None) -> tuple[int, dict[str, np.
     store = CheckpointStore(workdir.checkpoints, identity(experiment, data))
     step = require_step(store.steps(), step, workdir.checkpoints)
     arrays = store.load(step)
-    return step, _with_prefix(arrays, "model/") | _with_prefix(arrays, "average/")
+    weights, averages = _with_prefix(arrays, "model/"), _with_prefix(arrays, "average/")
+    # Among the averages is also how many steps they are of.
+    return step, {path: averages.get(path, weight) for path, weight in weights.items()}
 
 
 def _with_prefix(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:

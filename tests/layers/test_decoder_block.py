@@ -126,13 +126,13 @@ def test_dropout_is_a_function_of_the_seed():
 def test_the_dropouts_of_one_block_draw_different_masks(monkeypatch):
     block = made(dropout=0.3, attention_dropout=0.3)
     seeds = []
-    draw = keras.random.dropout
+    draw = functional.random_bits
 
-    def spy(inputs, rate, seed):
-        seeds.append(tuple(ops.convert_to_numpy(seed.next()).tolist()))
-        return draw(inputs, rate, seed=seed)
+    def spy(row_seeds, sizes):
+        seeds.append(tuple(ops.convert_to_numpy(row_seeds).ravel().tolist()))
+        return draw(row_seeds, sizes)
 
-    monkeypatch.setattr("txl_tf.layers.seeded_dropout.keras.random.dropout", spy)
+    monkeypatch.setattr("txl_tf.functional.random_bits", spy)
     block(random(B, T, D), dropout_seed=ops.convert_to_tensor([1, 2], "int32"), training=True)
     assert len(seeds) == 4  # probabilities, attention, inner, feed-forward
     assert len(set(seeds)) == 4
