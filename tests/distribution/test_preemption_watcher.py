@@ -88,11 +88,16 @@ def test_the_handler_of_before_is_back_unless_there_was_a_notice(handler):
 
 
 def test_ctrl_c_stays_an_interrupt():
-    with PreemptionWatcher() as watcher:
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(PATIENCE_SECONDS)
-        assert watcher.requested is None
+    # A shell starts background jobs with the signal ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with PreemptionWatcher() as watcher:
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(PATIENCE_SECONDS)
+            assert watcher.requested is None
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_only_the_main_thread_may_watch():

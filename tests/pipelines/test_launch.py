@@ -274,6 +274,8 @@ def run_until_done(program, tmp_path, **environment):
         cwd=tmp_path,
         env={**os.environ, "TXL_PAUSE_SECONDS": "0", **environment},
         stderr=subprocess.DEVNULL,
+        # A shell starts background jobs with the signal ignored, and no child can undo that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
