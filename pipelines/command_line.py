@@ -16,6 +16,7 @@ from txl_tf.errors import JobError, StorageError, UsageError
 JOBS = {
     "quickstart": "everything below, small, on a built-in corpus",
     "prepare": "text to records",
+    "verify": "every byte of a data set, checkpoint or export against its checksums",
     "train": "records to checkpoints; goes on where it stopped",
     "evaluate": "checkpoint and records to bits per byte and perplexity",
     "generate": "checkpoint and prompt to text",

@@ -1,7 +1,7 @@
 """Turns text into a prepared data set: `txl prepare`.
 
     txl prepare --text FILE --tokenizer bytes --out DIR
-    txl prepare --corpus python_standard_library --out DIR
+    txl prepare --corpus enwik8 --out DIR
 
 The folder holds the token stream as TFRecord files, in order, and a manifest;
 it is good for any batch size, segment length and number of hosts.
@@ -9,24 +9,38 @@ it is good for any batch size, segment length and number of hosts.
 
 import argparse
 import contextlib
-import sys
-import time
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from txl_tf.data.corpora.python_standard_library import python_standard_library_splits
-from txl_tf.data.corpora.text_file import read_text_splits, text_file_bytes
+from pipelines.byte_progress import ReportBytes, byte_progress
+from pipelines.preparation.text_source import (
+    add_source_arguments,
+    check_source_arguments,
+    corpus_of,
+    known_bytes,
+    read_splits,
+    source_name,
+)
+from pipelines.preparation.tokenizer_choice import (
+    add_tokenizer_arguments,
+    check_tokenizer_arguments,
+    choose_tokenizer,
+    is_official,
+    tokenizer_kind,
+)
 from txl_tf.data.staging_folder import require_absent
+from txl_tf.data.vocabularies.vocabulary_training import VocabularyTraining
 from txl_tf.errors import UsageError
 
 if TYPE_CHECKING:
+    from txl_tf.data.document import Document
     from txl_tf.data.manifest import Manifest
+    from txl_tf.data.preparation import Check
+    from txl_tf.data.split_manifest import SplitManifest
+    from txl_tf.data.tokenizer import Tokenizer
 
 _BYTES_PER_MEGABYTE = 1_000_000
-_SECONDS_BETWEEN_LINES = 10.0
-_DEFAULT_FRACTION = 0.05
-
-ReportBytes = Callable[[str, int], None]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,28 +49,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     Args:
         parser: `argparse.ArgumentParser`. The parser of the job.
     """
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--text", metavar="FILE", help="text file to prepare")
-    source.add_argument(
-        "--corpus", choices=["python_standard_library"], help="built-in corpus to prepare"
-    )
+    add_source_arguments(parser)
+    add_tokenizer_arguments(parser)
     parser.add_argument("--out", metavar="DIR", required=True, help="folder to make")
-    parser.add_argument(
-        "--tokenizer", choices=["bytes"], default="bytes", help="kind of tokens (default: bytes)"
-    )
-    for split in ("valid", "test"):
-        parser.add_argument(
-            f"--{split}-fraction",
-            type=float,
-            metavar="PART",
-            help=f"part of the text file for {split}; 0 for none (default: 0.05)",
-        )
     parser.add_argument(
         "--shard-megabytes",
         type=float,
         default=100.0,
         metavar="MB",
         help="size of one file, in megabytes of 10^6 bytes (default: 100)",
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="processes that turn text into tokens (default: one a core; for bytes one)",
+    )
+    parser.add_argument(
+        "--runner", choices=["local", "beam"], default="local", help="(default: local)"
+    )
+    parser.add_argument(
+        "--beam-options",
+        nargs=argparse.REMAINDER,
+        metavar="OPTION",
+        help="last of all: options of Apache Beam, such as --runner=DataflowRunner",
     )
 
 
@@ -67,38 +83,38 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         arguments: `argparse.Namespace`. The parsed arguments.
 
     Raises:
-        UsageError: If a value is out of range.
-        InputMissingError: If there is no such text file.
+        UsageError: If a value is out of range, or options do not fit.
+        InputMissingError: If there is no such file.
         OutputExistsError: If the output folder exists.
     """
-    valid_fraction, test_fraction = _fractions(arguments)
-    where = f"--valid-fraction {valid_fraction} --test-fraction {test_fraction}"
-    # Written so that not-a-number fails as well.
-    if not (valid_fraction >= 0 and test_fraction >= 0 and valid_fraction + test_fraction < 1):
-        raise UsageError(
-            "The parts for valid and test leave nothing to train on.",
-            where=where,
-            remedy="Give parts from 0 up, together less than 1.",
-        )
-    fractions_given = (arguments.valid_fraction, arguments.test_fraction) != (None, None)
-    if arguments.corpus and fractions_given:
-        raise UsageError(
-            "A built-in corpus has splits of its own.",
-            where=where,
-            remedy="Leave out --valid-fraction and --test-fraction.",
-        )
+    check_source_arguments(arguments)
+    check_tokenizer_arguments(arguments, corpus_of(arguments))
     if not 0 < arguments.shard_megabytes < float("inf"):
         raise UsageError(
             "The size of a file must be positive.",
             where=f"--shard-megabytes {arguments.shard_megabytes}",
             remedy="Give a number of megabytes, such as 100.",
         )
+    if arguments.workers is not None and arguments.workers < 1:
+        raise UsageError(
+            "There must be at least one worker.",
+            where=f"--workers {arguments.workers}",
+            remedy="Give 1 or more.",
+        )
+    if arguments.runner == "beam" and arguments.workers is not None:
+        raise UsageError(
+            "With Beam, its own options say how many workers there are.",
+            where=f"--workers {arguments.workers}",
+            remedy="Give --beam-options --direct_num_workers=N, for one.",
+        )
+    if arguments.runner != "beam" and arguments.beam_options is not None:
+        raise UsageError(
+            "Options of Beam need Beam.", where="--beam-options", remedy="Give --runner beam."
+        )
     if not arguments.out.strip("/"):
         raise UsageError(
             "The output must be a new folder.", where=f"--out {arguments.out!r}", remedy="Name one."
         )
-    if arguments.text is not None:
-        text_file_bytes(arguments.text)
     # Looking into an object store needs TensorFlow; there, writing checks it first thing.
     if "://" not in arguments.out:
         require_absent(arguments.out)
@@ -110,37 +126,77 @@ def run(arguments: argparse.Namespace) -> None:
     Args:
         arguments: `argparse.Namespace`. The checked arguments.
     """
-    if arguments.text is not None:
-        splits = read_text_splits(arguments.text, *_fractions(arguments))
-        corpus_name = arguments.text.replace("\\", "/").rsplit("/", 1)[-1]
-        total_bytes = text_file_bytes(arguments.text)
-    else:
-        splits = python_standard_library_splits()
-        corpus_name = arguments.corpus
+    corpus = corpus_of(arguments)
+    tokenizer = choose_tokenizer(arguments, corpus)
+    # The tokenizer of an earlier data set says itself what it is.
+    kind = getattr(tokenizer, "kind", tokenizer_kind(arguments, corpus))
+    with _download_progress() as report_download:
+        splits = read_splits(arguments, check_utf8=kind != "bytes", progress=report_download)
+    total_bytes = known_bytes(arguments)
+    if isinstance(tokenizer, VocabularyTraining):
+        # Only some of the text is read twice.
         total_bytes = None
-
-    from txl_tf.data.preparation import prepare_dataset
-    from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
-
-    with _progress(total_bytes) as report_bytes:
-        manifest = prepare_dataset(
-            splits,
-            ByteTokenizer(),
-            arguments.out,
-            corpus_name,
-            shard_bytes=max(1, round(arguments.shard_megabytes * _BYTES_PER_MEGABYTE)),
-            progress=report_bytes,
-        )
+    with byte_progress(total_bytes, "preparing") as report_bytes:
+        manifest = _prepare(arguments, splits, tokenizer, _check_of(arguments), report_bytes)
     _print_manifest(manifest, arguments.out)
 
 
-def _fractions(arguments: argparse.Namespace) -> tuple[float, float]:
-    valid_fraction = _or_default(arguments.valid_fraction)
-    return valid_fraction, _or_default(arguments.test_fraction)
+def _prepare(
+    arguments: argparse.Namespace,
+    splits: "Mapping[str, Iterable[Document]]",
+    tokenizer: "Tokenizer | VocabularyTraining",
+    check: "Check | None",
+    report_bytes: ReportBytes,
+) -> "Manifest":
+    options = {
+        "shard_bytes": max(1, round(arguments.shard_megabytes * _BYTES_PER_MEGABYTE)),
+        "check": check,
+    }
+    name = source_name(arguments)
+    if arguments.runner == "beam":
+        from txl_tf.data.beam.preparation import prepare_with_beam
+
+        return prepare_with_beam(
+            splits,
+            tokenizer,
+            arguments.out,
+            name,
+            arguments.beam_options or [],
+            num_workers=_num_cores(),
+            **options,
+        )
+    from txl_tf.data.preparation import prepare_dataset
+
+    is_bytes = getattr(tokenizer, "kind", None) == "bytes"
+    return prepare_dataset(
+        splits,
+        tokenizer,
+        arguments.out,
+        name,
+        # Bytes are tokens already; handing them to a process takes longer than that.
+        num_workers=arguments.workers or (1 if is_bytes else _num_cores()),
+        progress=report_bytes,
+        **options,
+    )
 
 
-def _or_default(fraction: float | None) -> float:
-    return _DEFAULT_FRACTION if fraction is None else fraction
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _check_of(arguments: argparse.Namespace) -> "Check | None":
+    corpus = corpus_of(arguments)
+    if corpus is None:
+        return None
+    official = is_official(arguments, corpus)
+    is_bytes = tokenizer_kind(arguments, corpus) == "bytes"
+
+    def check(splits: "list[SplitManifest]", vocabulary_size: int, num_used_ids: int) -> None:
+        # Bytes have 256 ids whatever the text; published is how many there are in it.
+        size = num_used_ids if is_bytes else vocabulary_size
+        corpus.check_counts(splits, vocabulary_size=size if official else None)
+
+    return check
 
 
 def _print_manifest(manifest: "Manifest", folder: str) -> None:
@@ -154,39 +210,19 @@ def _print_manifest(manifest: "Manifest", folder: str) -> None:
 
 
 @contextlib.contextmanager
-def _progress(total_bytes: int | None) -> Iterator[ReportBytes]:
-    if not sys.stderr.isatty():
-        yield _line_printer(total_bytes)
-        return
-    from rich import progress
-    from rich.console import Console
+def _download_progress() -> Iterator[Callable[[int, int | None], None]]:
+    done_before = 0
+    with contextlib.ExitStack() as stack:
+        report: ReportBytes | None = None
 
-    columns = (
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(),
-        progress.DownloadColumn(),
-        progress.TransferSpeedColumn(),
-        progress.TimeRemainingColumn(),
-    )
-    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("preparing", total=total_bytes)
-        yield lambda split, num_bytes: bar.update(task, advance=num_bytes, description=split)
+        def advance(done_bytes: int, total_bytes: int | None) -> None:
+            nonlocal done_before, report
+            if report is None:
+                report = stack.enter_context(byte_progress(total_bytes, "downloading"))
+            report("the corpus", done_bytes - done_before)
+            done_before = done_bytes
 
-
-def _line_printer(total_bytes: int | None) -> ReportBytes:
-    done_bytes = 0
-    next_time = time.monotonic() + _SECONDS_BETWEEN_LINES
-    of_total = f" of {total_bytes / _BYTES_PER_MEGABYTE:.1f}" if total_bytes else ""
-
-    def report(split: str, num_bytes: int) -> None:
-        nonlocal done_bytes, next_time
-        done_bytes += num_bytes
-        if time.monotonic() >= next_time:
-            next_time = time.monotonic() + _SECONDS_BETWEEN_LINES
-            megabytes = f"{done_bytes / _BYTES_PER_MEGABYTE:.1f}{of_total}"
-            print(f"preparing {split}: {megabytes} MB", file=sys.stderr, flush=True)
-
-    return report
+        yield advance
 
 
 if __name__ == "__main__":

@@ -5,9 +5,11 @@ PROGRAM = """
 import sys
 import txl_tf.data
 import txl_tf.data.corpora.python_standard_library
-import txl_tf.data.corpora.text_file
+import txl_tf.data.corpora.published_corpora
+import txl_tf.data.vocabularies.sentence_piece_training
 from txl_tf.data import ByteTokenizer, Manifest, PreparedDataset, SegmentPlan, prepare_dataset
 import pipelines.prepare
+import pipelines.verify
 assert "tensorflow" not in sys.modules
 assert "SegmentReader" in dir(txl_tf.data)
 try:

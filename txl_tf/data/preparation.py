@@ -1,94 +1,163 @@
 """Turns text into a prepared data set: records, vocabulary and manifest."""
 
+import contextlib
+import importlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
+from txl_tf.data.document import Document
 from txl_tf.data.manifest import FORMAT_VERSION, MANIFEST_FILE, Manifest
+from txl_tf.data.parallel.ordered_workers import OrderedWorkers
+from txl_tf.data.parallel.token_chunk import TokenChunk
 from txl_tf.data.record_writer import RecordWriter
 from txl_tf.data.split_manifest import SplitManifest
 from txl_tf.data.staging_folder import StagingFolder
 from txl_tf.data.text_counts import TextCounts
 from txl_tf.data.tokenizer import Tokenizer
+from txl_tf.data.vocabularies.encoded_texts import EncodedTexts
+from txl_tf.data.vocabularies.vocabulary_training import VocabularyTraining
 from txl_tf.errors import DataDamagedError, StorageError
+from txl_tf.file_storage import is_remote
 
-# A long document can be given in pieces, so that it need not fit into memory.
-Document = bytes | Iterable[bytes]
 Progress = Callable[[str, int], None]
+# Gets what was written, the size of the vocabulary, and how many of its ids occur.
+Check = Callable[[list[SplitManifest], int, int], None]
 
 
 def prepare_dataset(
     splits: Mapping[str, Iterable[Document]],
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | VocabularyTraining,
     output_folder: str,
     corpus_name: str,
     *,
     tokens_per_record: int = 32768,
     shard_bytes: int = 100_000_000,
+    num_workers: int = 1,
+    check: Check | None = None,
     progress: Progress | None = None,
 ) -> Manifest:
     """Writes a prepared data set.
 
-    The same text gives the same bytes. The folder appears under its name only
-    when it is complete; after an error or a kill there is no such folder.
+    The same text gives the same bytes, whatever the number of workers. The
+    folder appears under its name only when it is complete; after an error or a
+    kill there is no such folder.
 
     Args:
         splits: dict of split name to documents, in the order to be read. A
             document is bytes, or an iterable of bytes that are its pieces; a
             piece is tokenized by itself.
-        tokenizer: `Tokenizer`. Turns bytes into token ids.
+        tokenizer: `Tokenizer` that turns bytes into token ids, or
+            `VocabularyTraining` that makes one of the text, which must then be
+            iterable more than once.
         output_folder: str. The folder to be made.
         corpus_name: str. Name of the text, for the manifest.
         tokens_per_record: int. Defaults to `32768`.
         shard_bytes: int. Size at which a file ends, in bytes. Defaults to
             `100_000_000`.
+        num_workers: int. Processes that turn text into tokens. Defaults to `1`:
+            this one does it.
+        check: optional function of the splits that were written, the size of
+            the vocabulary and the number of ids that occur, called before the
+            folder appears; what it raises stops that.
         progress: optional function, called with the name of the split and the
-            bytes of text done since last.
+            bytes of text done since last; a vocabulary takes a pass of its own.
 
     Returns:
         The `Manifest` that was written.
 
     Raises:
         OutputExistsError: If the folder exists or is being written.
-        DataDamagedError: If there is no split, or one without text.
+        DataDamagedError: If there is no split, or one without text, or text
+            that the tokenizer does not take.
         StorageError: If writing fails; nothing is left behind.
     """
-    import tensorflow as tf
-
     if not splits:
         what = "The input is empty: it has no splits."
         raise DataDamagedError(what, where=corpus_name, remedy="Give at least one split.")
-    try:
-        with StagingFolder(output_folder, last_file=MANIFEST_FILE) as staging:
+    if progress is None:
+        progress = _ignore
+    sizes = {"tokens_per_record": tokens_per_record, "shard_bytes": shard_bytes}
+    with (
+        _storage_errors(output_folder),
+        _tensorflow_loading(),
+        StagingFolder(output_folder, last_file=MANIFEST_FILE) as staging,
+        OrderedWorkers(num_workers) as workers,
+    ):
+        scratch = tempfile.TemporaryDirectory(dir=None if is_remote(staging.path) else staging.path)
+        with scratch as scratch_folder:
+            if isinstance(tokenizer, VocabularyTraining):
+                texts = tokenizer.tokenize(splits, workers, scratch_folder, progress)
+            else:
+                texts = EncodedTexts(splits, tokenizer, workers)
+            used_ids = np.zeros(texts.tokenizer.vocabulary_size, bool)
             written = []
-            for name, documents in splits.items():
-                with RecordWriter(
-                    staging.path,
-                    name,
-                    token_bytes=tokenizer.token_dtype.itemsize,
-                    tokens_per_record=tokens_per_record,
-                    shard_bytes=shard_bytes,
-                ) as writer:
-                    written.append(_write_split(writer, name, documents, tokenizer, progress))
-            for name, content in tokenizer.vocabulary_files.items():
-                with tf.io.gfile.GFile(os.path.join(staging.path, name), "wb") as file:
-                    file.write(content)
-            manifest = _describe(tokenizer, corpus_name, tokens_per_record, written)
-            manifest.write(staging.path)
-            staging.publish()
-            return manifest
-    except (OSError, tf.errors.OpError) as error:
-        raise StorageError(
-            f"Writing the data set failed: {' '.join(str(error).split())}",
-            where=output_folder,
-            remedy="Check free space and permissions; nothing was left behind.",
-        ) from error
+            for name in splits:
+                token_bytes = texts.tokenizer.token_dtype.itemsize
+                with RecordWriter(staging.path, name, token_bytes=token_bytes, **sizes) as writer:
+                    chunks = texts.chunks(name)
+                    written.append(write_split(writer, name, chunks, used_ids, progress))
+        if check is not None:
+            check(written, len(used_ids), int(np.count_nonzero(used_ids)))
+        manifest = describe(texts.tokenizer, corpus_name, tokens_per_record, written)
+        write_descriptions(staging.path, texts.tokenizer, manifest)
+        staging.publish()
+        return manifest
 
 
-def _describe(
+def write_split(
+    writer: RecordWriter,
+    name: str,
+    chunks: Iterable[TokenChunk],
+    used_ids: np.ndarray,
+    progress: Progress,
+) -> SplitManifest:
+    """Writes the records of a split.
+
+    Args:
+        writer: `RecordWriter`.
+        name: str. Name of the split.
+        chunks: iterable of `TokenChunk`. The tokens, in order.
+        used_ids: bool vector with one value per id of the vocabulary; set where
+            an id occurs.
+        progress: function, called with the name and the bytes of text.
+
+    Returns:
+        The description of the split.
+
+    Raises:
+        DataDamagedError: If there are no tokens.
+        ValueError: If an id is not in the vocabulary.
+    """
+    counts = TextCounts()
+    for chunk in chunks:
+        _note_used(chunk.token_ids, used_ids)
+        writer.write(chunk.token_ids, document_starts=chunk.document_starts.tolist())
+        counts = counts.plus(chunk.counts)
+        progress(name, chunk.counts.bytes)
+    shards = writer.finish()
+    if not shards:
+        raise empty_split(name)
+    tokens = sum(shard.tokens for shard in shards)
+    return SplitManifest(name=name, tokens=tokens, shards=shards, **counts._asdict())
+
+
+def empty_split(name: str) -> DataDamagedError:
+    """The error about a split without tokens."""
+    return DataDamagedError(
+        "A split of the input is empty.",
+        where=f"split {name}",
+        remedy="Give more text, or leave this split out.",
+    )
+
+
+def describe(
     tokenizer: Tokenizer, corpus_name: str, tokens_per_record: int, splits: list[SplitManifest]
 ) -> Manifest:
+    """Returns the manifest of what was written."""
     return Manifest(
         format_version=FORMAT_VERSION,
         corpus_name=corpus_name,
@@ -101,35 +170,66 @@ def _describe(
     )
 
 
-def _write_split(
-    writer: RecordWriter,
-    name: str,
-    documents: Iterable[Document],
-    tokenizer: Tokenizer,
-    progress: Progress | None,
-) -> SplitManifest:
-    counts = TextCounts()
-    for document in documents:
-        counts.start_document()
-        writer.write(np.zeros(0, tokenizer.token_dtype), document_starts=[0])
-        for piece in (document,) if isinstance(document, bytes) else document:
-            counts.add(piece)
-            writer.write(tokenizer.encode(piece))
-            if progress is not None:
-                progress(name, len(piece))
-    shards = writer.finish()
-    if not shards:
-        raise DataDamagedError(
-            "A split of the input is empty.",
-            where=f"split {name}",
-            remedy="Give more text, or leave this split out.",
+def write_descriptions(folder: str, tokenizer: Tokenizer, manifest: Manifest) -> None:
+    """Writes vocabulary and manifest beside the records.
+
+    Args:
+        folder: str. The folder of the records.
+        tokenizer: `Tokenizer`. What the vocabulary is of.
+        manifest: `Manifest`. Written last.
+    """
+    import tensorflow as tf
+
+    for name, content in tokenizer.vocabulary_files.items():
+        with tf.io.gfile.GFile(os.path.join(folder, name), "wb") as file:
+            file.write(content)
+    manifest.write(folder)
+
+
+def _note_used(token_ids: np.ndarray, used_ids: np.ndarray) -> None:
+    """Checks ids too: what the vocabulary does not have must not reach a record."""
+    if not token_ids.size:
+        return
+    if not 0 <= token_ids.min() <= token_ids.max() < len(used_ids):
+        raise ValueError(
+            f"The tokenizer must give ids in [0, {len(used_ids)}). "
+            f"Received: ids from {token_ids.min()} to {token_ids.max()}"
         )
-    return SplitManifest(
-        name=name,
-        tokens=sum(shard.tokens for shard in shards),
-        bytes=counts.bytes,
-        characters=counts.characters,
-        words=counts.words,
-        documents=counts.documents,
-        shards=shards,
+    used_ids[token_ids] = True
+
+
+@contextlib.contextmanager
+def _storage_errors(output_folder: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _storage_error(error, output_folder) from error
+    except Exception as error:
+        # Only what has come from TensorFlow can be an error of it.
+        if not type(error).__module__.startswith("tensorflow."):
+            raise
+        raise _storage_error(error, output_folder) from error
+
+
+def _storage_error(error: Exception, output_folder: str) -> StorageError:
+    return StorageError(
+        f"Writing the data set failed: {' '.join(str(error).split())}",
+        where=output_folder,
+        remedy="Check free space and permissions; nothing was left behind.",
     )
+
+
+@contextlib.contextmanager
+def _tensorflow_loading() -> Iterator[None]:
+    """Imports TensorFlow, which takes seconds, while the workers have begun."""
+    thread = threading.Thread(target=importlib.import_module, args=("tensorflow",))
+    thread.start()
+    try:
+        yield
+    finally:
+        # A process must not end in the middle of loading a library.
+        thread.join()
+
+
+def _ignore(split: str, num_bytes: int) -> None:
+    pass

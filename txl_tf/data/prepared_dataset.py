@@ -13,6 +13,8 @@ from txl_tf.data.record_format import frame_bytes, parse_frame
 from txl_tf.data.record_location import RecordLocation
 from txl_tf.data.shard_manifest import ShardManifest
 from txl_tf.data.shard_verification import verify_no_surplus, verify_shards
+from txl_tf.data.tokenizers.load_tokenizer import TOKENIZERS
+from txl_tf.data.vocabularies.dataset_tokenizer import dataset_tokenizer
 from txl_tf.errors import DataDamagedError, StorageError
 
 
@@ -75,22 +77,29 @@ class PreparedDataset:
         """SHA-256, in hexadecimal, over everything that decides the tokens."""
         return self.manifest.fingerprint
 
-    def verify(self, *, progress: Callable[[int], None] | None = None) -> None:
+    def verify(
+        self, *, progress: Callable[[int], None] | None = None, with_checksums: bool = False
+    ) -> None:
         """Reads every file and holds it against the manifest.
 
         Args:
             progress: optional function, called from threads with the bytes
                 read since last.
+            with_checksums: bool. Whether every record's own checksums are
+                computed as well. Defaults to `False`; see `verify_shard`.
 
         Raises:
-            DataDamagedError: If a file is missing, differs or is surplus.
+            DataDamagedError: If a file is missing, differs or is surplus, an
+                id is not in the vocabulary, or the vocabulary is another one.
             StorageError: If a file cannot be read.
         """
         shards = [shard for split in self.manifest.splits for shard in split.shards]
         for shard in shards:
             self._check_size(shard)
-        verify_shards(self.folder, shards, progress)
         verify_no_surplus(self.folder, shards)
+        if self.manifest.tokenizer_kind in (tokenizer.kind for tokenizer in TOKENIZERS):
+            dataset_tokenizer(self.folder, self.manifest)
+        verify_shards(self.folder, self.manifest, progress, with_checksums=with_checksums)
 
     def num_tokens(self, split: str) -> int:
         """Returns the number of tokens of a split.

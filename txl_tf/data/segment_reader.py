@@ -155,7 +155,8 @@ class SegmentReader:
         """
         for shard in self._dataset.manifest.split(self._split).shards:
             try:
-                verify_shard(self._dataset.folder, shard)
+                manifest = self._dataset.manifest
+                verify_shard(self._dataset.folder, shard, manifest, with_checksums=True)
             except DataDamagedError as damage:
                 return damage
         return DataDamagedError(

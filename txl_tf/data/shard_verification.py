@@ -1,69 +1,101 @@
 """Holds the files of a data set against its manifest."""
 
 import concurrent.futures
+import hashlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
+import numpy as np
+
+from txl_tf.data.manifest import Manifest
+from txl_tf.data.record_check import RecordCheck
 from txl_tf.data.shard_manifest import ShardManifest
 from txl_tf.errors import DataDamagedError, StorageError
-from txl_tf.file_storage import file_sha256
+from txl_tf.file_storage import file_bytes, first_line, is_remote, list_folder
 
 _REMEDY = "Restore the file, or prepare the data set again."
 
 
 def verify_shard(
-    folder: str, shard: ShardManifest, progress: Callable[[int], None] | None = None
+    folder: str,
+    shard: ShardManifest,
+    manifest: Manifest,
+    progress: Callable[[int], None] | None = None,
+    *,
+    with_checksums: bool = False,
 ) -> None:
     """Checks that a shard is the file that the manifest describes.
+
+    The file is read once, for its SHA-256 and for what is in its records. The
+    ids are looked at too, because a manifest can match a file that should never
+    have been written.
 
     Args:
         folder: str. The folder of the data set.
         shard: `ShardManifest`. What the file must be.
+        manifest: `Manifest` of the data set.
         progress: optional function, called with the bytes read since last.
+        with_checksums: bool. Whether every record's own checksums are computed
+            as well, which takes another reading. Defaults to `False`: a file
+            with the right SHA-256 has them as they were written.
 
     Raises:
-        DataDamagedError: If the file is missing or differs.
+        DataDamagedError: If the file is missing or differs. The error names
+            the file and, where one can be told, the record.
         StorageError: If the file cannot be read.
     """
-    import tensorflow as tf
-
     path = os.path.join(folder, shard.file)
+    check = RecordCheck(manifest)
     try:
-        size = tf.io.gfile.stat(path).length
+        size = file_bytes(path)
         if size != shard.bytes:
             what = f"A shard has {size} bytes; its manifest says {shard.bytes}."
-            raise DataDamagedError(what, where=path, remedy=_REMEDY)
-        found = file_sha256(path, progress)
-    except (FileNotFoundError, tf.errors.NotFoundError) as error:
-        what = "A shard that the manifest names is missing."
-        raise DataDamagedError(what, where=path, remedy=_REMEDY) from error
-    except (OSError, tf.errors.OpError) as error:
+            raise _damaged(what, path, _first_damaged_record(path, shard, check))
+        found, problem = _read(path, shard, check, progress)
+        checksum_record = None
+        if with_checksums or found != shard.sha256:
+            checksum_record = _first_wrong_checksum(path)
+    except FileNotFoundError as error:
+        raise _damaged("A shard that the manifest names is missing.", path) from error
+    except OSError as error:
         what = f"A shard cannot be read: {' '.join(str(error).split())}"
         raise StorageError(what, where=path, remedy="Check the storage.") from error
     if found != shard.sha256:
         what = f"A shard has SHA-256 {found}; its manifest says {shard.sha256}."
-        raise DataDamagedError(what, where=path, remedy=_REMEDY)
+        raise _damaged(what, path, problem[0] if problem else checksum_record)
+    if problem is not None:
+        raise _damaged(problem[1], path, problem[0])
+    if checksum_record is not None:
+        raise _damaged("A record does not match its own checksum.", path, checksum_record)
 
 
 def verify_shards(
     folder: str,
-    shards: Iterable[ShardManifest],
+    manifest: Manifest,
     progress: Callable[[int], None] | None = None,
+    *,
+    with_checksums: bool = False,
 ) -> None:
-    """Checks shards with one thread per core.
+    """Checks all shards with one thread per core.
 
     Args:
         folder: str. The folder of the data set.
-        shards: iterable of `ShardManifest`. What the files must be.
+        manifest: `Manifest` of the data set.
         progress: optional function, called from the threads with the bytes
             read since last.
+        with_checksums: bool. See `verify_shard`. Defaults to `False`.
 
     Raises:
         DataDamagedError: For the first shard, in order, that differs.
         StorageError: If a file cannot be read.
     """
+    shards = [shard for split in manifest.splits for shard in split.shards]
+
+    def verify(shard: ShardManifest) -> None:
+        verify_shard(folder, shard, manifest, progress, with_checksums=with_checksums)
+
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as executor:
-        results = [executor.submit(verify_shard, folder, shard, progress) for shard in shards]
+        results = [executor.submit(verify, shard) for shard in shards]
         try:
             for result in results:
                 result.result()
@@ -81,13 +113,83 @@ def verify_no_surplus(folder: str, shards: Iterable[ShardManifest]) -> None:
     Raises:
         DataDamagedError: If there is another record file.
     """
-    import tensorflow as tf
-
     named = {shard.file for shard in shards}
-    for name in sorted(tf.io.gfile.listdir(folder)):
-        if name.endswith(".tfrecord") and name not in named:
+    for name in list_folder(folder):
+        if ".tfrecord" in name and name not in named:
             raise DataDamagedError(
                 "A record file is not in the manifest.",
                 where=os.path.join(folder, name),
                 remedy="Remove the file if it is not wanted, or prepare the data set again.",
             )
+
+
+def _read(
+    path: str,
+    shard: ShardManifest,
+    check: RecordCheck,
+    progress: Callable[[int], None] | None,
+) -> tuple[str, tuple[int, str] | None]:
+    digest = hashlib.sha256()
+    problem = None
+    record = 0
+    for block in _blocks(path, check.block_bytes):
+        digest.update(block)
+        if problem is None:
+            problem = check.first_problem(block, record, shard)
+        record += len(block) // check.frame_bytes
+        if progress is not None:
+            progress(len(block))
+    return digest.hexdigest(), problem
+
+
+def _first_damaged_record(path: str, shard: ShardManifest, check: RecordCheck) -> int:
+    """The record with which a file of the wrong size begins to be another one."""
+    record = 0
+    for block in _blocks(path, check.block_bytes):
+        problem = check.first_problem(block, record, shard)
+        if problem is not None:
+            return problem[0]
+        record += len(block) // check.frame_bytes
+    return min(record, shard.records)
+
+
+def _blocks(path: str, block_bytes: int) -> Iterator[bytes]:
+    if not is_remote(path):
+        with open(path, "rb") as file:
+            while block := file.read(block_bytes):
+                yield block
+        return
+    import tensorflow as tf
+
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            while block := file.read(block_bytes):
+                yield block
+    except tf.errors.OpError as error:
+        raise OSError(first_line(error)) from error
+
+
+def _first_wrong_checksum(path: str) -> int | None:
+    import tensorflow as tf
+
+    records = tf.data.TFRecordDataset(path, buffer_size=4 << 20)
+    try:
+        # In one call, which keeps neither the lock of Python nor a record.
+        records.reduce(np.int64(0), lambda count, _: count + 1)
+        return None
+    except tf.errors.DataLossError:
+        pass
+    except tf.errors.OpError as error:
+        raise OSError(first_line(error)) from error
+    number = 0
+    try:
+        for _ in records:
+            number += 1
+    except tf.errors.DataLossError:
+        return number
+    return None
+
+
+def _damaged(what: str, path: str, record: int | None = None) -> DataDamagedError:
+    where = path if record is None else f"{path}, record {record}"
+    return DataDamagedError(what, where=where, remedy=_REMEDY)

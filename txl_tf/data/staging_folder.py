@@ -10,6 +10,7 @@ from typing import Self
 
 from txl_tf.durability import flush_to_disk
 from txl_tf.errors import OutputExistsError
+from txl_tf.file_storage import list_folder
 
 _MARK = ".preparing-"
 
@@ -44,15 +45,16 @@ class StagingFolder:
         self.path = os.path.join(self._parent, f".{self._name}{_MARK}{uuid.uuid4().hex[:12]}")
 
     def __enter__(self) -> Self:
-        import tensorflow as tf
-
         require_absent(self._target)
-        tf.io.gfile.makedirs(self._parent)
         if not self._is_local:
+            import tensorflow as tf
+
+            tf.io.gfile.makedirs(self._parent)
             for path in self._stale_paths():
                 tf.io.gfile.rmtree(path)
             tf.io.gfile.makedirs(self.path)
             return self
+        os.makedirs(self._parent, exist_ok=True)
         parent = os.open(self._parent, os.O_RDONLY)
         try:
             # Held only for this moment, so that nobody sees a folder not yet locked.
@@ -72,11 +74,11 @@ class StagingFolder:
         exception: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        import tensorflow as tf
-
         if self._is_local:
             shutil.rmtree(self.path, ignore_errors=True)
         else:
+            import tensorflow as tf
+
             with contextlib.suppress(tf.errors.OpError):
                 tf.io.gfile.rmtree(self.path)
         if self._lock is not None:
@@ -89,11 +91,11 @@ class StagingFolder:
         Raises:
             OutputExistsError: If the target has come to exist.
         """
-        import tensorflow as tf
-
         require_absent(self._target)
-        names = sorted(tf.io.gfile.listdir(self.path), key=lambda name: name == self._last_file)
+        names = sorted(list_folder(self.path), key=lambda name: name == self._last_file)
         if not self._is_local:
+            import tensorflow as tf
+
             tf.io.gfile.makedirs(self._target)
             for name in names:
                 source = os.path.join(self.path, name)
@@ -106,10 +108,8 @@ class StagingFolder:
         flush_to_disk(self._parent)
 
     def _stale_paths(self) -> list[str]:
-        import tensorflow as tf
-
         prefix = f".{self._name}{_MARK}"
-        names = [name.rstrip("/") for name in tf.io.gfile.listdir(self._parent)]
+        names = list_folder(self._parent)
         return [os.path.join(self._parent, name) for name in names if name.startswith(prefix)]
 
     def _remove_stale(self, path: str) -> None:

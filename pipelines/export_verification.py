@@ -1,0 +1,118 @@
+"""Holds an exported SavedModel against its checksums."""
+
+import json
+import os
+import re
+from collections.abc import Callable
+from typing import Any
+
+from txl_tf.errors import DataDamagedError, StorageError
+from txl_tf.file_storage import file_bytes, file_sha256, first_line, list_folder, read_file
+
+CHECKSUMS_FILE = "SHA256SUMS"
+_LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
+_VARIABLES = os.path.join("variables", "variables")
+
+
+def verify_export(folder: str, progress: Callable[[int], None] | None = None) -> int:
+    """Reads all files of a SavedModel.
+
+    Where there is a list `SHA256SUMS`, as the command `sha256sum` writes it,
+    every file must be in it and be the same. Without it, the graph must be
+    readable, and every variable must match the checksum that TensorFlow keeps
+    of it.
+
+    Args:
+        folder: str. Path of the SavedModel.
+        progress: optional function, called with the bytes read since last.
+
+    Returns:
+        The number of files.
+
+    Raises:
+        DataDamagedError: If a file is missing, surplus or not what was written.
+        StorageError: If a file cannot be read.
+    """
+    try:
+        names = _files_below(folder)
+        if CHECKSUMS_FILE in names:
+            _check_sums(folder, names, progress)
+        _check_graph(os.path.join(folder, "saved_model.pb"))
+        _check_variables(os.path.join(folder, _VARIABLES))
+        _check_cards(folder, names)
+        if CHECKSUMS_FILE not in names and progress is not None:
+            progress(sum(file_bytes(os.path.join(folder, name)) for name in names))
+    except FileNotFoundError as error:
+        raise _damaged("A file of the export is missing.", str(error.filename)) from error
+    except OSError as error:
+        what = f"The export cannot be read: {first_line(error)}"
+        raise StorageError(what, where=folder, remedy="Check the storage.") from error
+    return len(names)
+
+
+def _files_below(folder: str, prefix: str = "") -> list[str]:
+    found = []
+    for name in list_folder(os.path.join(folder, prefix)):
+        path = os.path.join(prefix, name)
+        try:
+            found += _files_below(folder, path)
+        except NotADirectoryError:
+            found.append(path)
+    return found
+
+
+def _check_sums(folder: str, names: list[str], progress: Callable[[int], None] | None) -> None:
+    where = os.path.join(folder, CHECKSUMS_FILE)
+    lines = read_file(where).decode("utf-8", "replace").splitlines()
+    matches = [_LINE.fullmatch(line) for line in lines]
+    if not all(matches):
+        raise _damaged("The list of checksums has a line that is none.", where)
+    sums = {match[2]: match[1] for match in matches if match}
+    for name in names:
+        if name != CHECKSUMS_FILE and name not in sums:
+            raise _damaged("A file is not in the list of checksums.", os.path.join(folder, name))
+    for name, expected in sums.items():
+        path = os.path.join(folder, name)
+        found = file_sha256(path, progress)
+        if found != expected:
+            what = f"The file has SHA-256 {found}; the list says {expected}."
+            raise _damaged(what, path)
+
+
+def _check_graph(path: str) -> None:
+    from google.protobuf.message import DecodeError
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    try:
+        graphs = saved_model_pb2.SavedModel.FromString(read_file(path)).meta_graphs
+    except DecodeError as error:
+        raise _damaged("The graph cannot be decoded.", path) from error
+    if not any(graph.signature_def for graph in graphs):
+        raise _damaged("The graph has no signatures.", path)
+
+
+def _check_variables(prefix: str) -> None:
+    import tensorflow as tf
+
+    try:
+        reader: Any = tf.compat.v1.train.NewCheckpointReader(prefix)
+        for name in sorted(reader.get_variable_to_shape_map()):
+            # Reading compares with the checksum in the index.
+            reader.get_tensor(name)
+    except (tf.errors.OpError, RuntimeError, ValueError) as error:
+        what = f"The variables cannot be read: {first_line(error)}"
+        raise _damaged(what, prefix) from error
+
+
+def _check_cards(folder: str, names: list[str]) -> None:
+    for name in names:
+        if name.endswith(".json"):
+            path = os.path.join(folder, name)
+            try:
+                json.loads(read_file(path))
+            except ValueError as error:
+                raise _damaged(f"The file is not JSON: {first_line(error)}", path) from error
+
+
+def _damaged(what: str, path: str) -> DataDamagedError:
+    return DataDamagedError(what, where=path, remedy="Export the model again.")

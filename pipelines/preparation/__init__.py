@@ -1,0 +1,1 @@
+"""What `txl prepare` reads, and how it makes tokens of it."""

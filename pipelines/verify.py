@@ -1,0 +1,166 @@
+"""Checks what other jobs have written: `txl verify`.
+
+    txl verify PATH
+
+The path is a prepared data set, a checkpoint, the folder of a run or its
+checkpoints, or an exported SavedModel. All of it is read. The exit code is 65
+where something differs, and the message names the file and the record.
+"""
+
+import argparse
+import os
+from collections.abc import Callable
+
+from pipelines.byte_progress import ReportBytes, byte_progress
+from txl_tf.errors import DataDamagedError, InputMissingError, StorageError
+from txl_tf.file_storage import file_bytes, first_line, is_remote, list_folder, path_exists
+
+_MANIFEST_FILE = "manifest.json"
+_SAVED_MODEL_FILE = "saved_model.pb"
+_CHECKPOINTS = "checkpoints"
+_STEP_PREFIX = "step-"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the job.
+
+    Args:
+        parser: `argparse.ArgumentParser`. The parser of the job.
+    """
+    parser.add_argument(
+        "path", metavar="PATH", help="data set, checkpoint, folder of a run, or export"
+    )
+
+
+def check_arguments(arguments: argparse.Namespace) -> None:
+    """Checks what can be checked before TensorFlow is imported.
+
+    Args:
+        arguments: `argparse.Namespace`. The parsed arguments.
+
+    Raises:
+        InputMissingError: If there is no such folder, or nothing to verify.
+    """
+    if not is_remote(arguments.path):
+        _verification_of(arguments.path)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Verifies, and prints what was verified.
+
+    Args:
+        arguments: `argparse.Namespace`. The checked arguments.
+
+    Raises:
+        DataDamagedError: If something is not what was written.
+    """
+    path = arguments.path.rstrip("/") or "/"
+    verify = _verification_of(path)
+    with byte_progress(_total_bytes(path), "verifying") as report:
+        lines = verify(path, report)
+    for line in lines:
+        print(line)
+
+
+def _verification_of(path: str) -> Callable[[str, ReportBytes], list[str]]:
+    if _exports(path):
+        return _verify_exports
+    if _steps(path) or _steps(os.path.join(path, _CHECKPOINTS)):
+        return _verify_checkpoints
+    if _exists(path, _MANIFEST_FILE):
+        is_checkpoint = any(name.startswith("state.") for name in list_folder(path))
+        return _verify_checkpoint if is_checkpoint else _verify_dataset
+    raise InputMissingError(
+        "There is nothing here that could be verified.",
+        where=path,
+        remedy="Name a prepared data set, a checkpoint, the folder of a run or an export.",
+    )
+
+
+def _verify_dataset(path: str, report: ReportBytes) -> list[str]:
+    from txl_tf.data.prepared_dataset import PreparedDataset
+    from txl_tf.data.vocabularies.dataset_tokenizer import dataset_tokenizer
+
+    dataset = PreparedDataset.open(path, verify=False)
+    dataset_tokenizer(path, dataset.manifest)
+    name = os.path.basename(path)
+    dataset.verify(progress=lambda done: report(name, done), with_checksums=True)
+    manifest = dataset.manifest
+    lines = [
+        f"{split.name}: {split.tokens} tokens in {len(split.shards)} shards"
+        for split in manifest.splits
+    ]
+    return [*lines, f"fingerprint: {manifest.fingerprint}", f"verified: data set {path}"]
+
+
+def _verify_checkpoints(path: str, report: ReportBytes) -> list[str]:
+    folder = path if _steps(path) else os.path.join(path, _CHECKPOINTS)
+    lines = []
+    for name in _steps(folder):
+        lines += _verify_checkpoint(os.path.join(folder, name), report)
+    return lines
+
+
+def _verify_checkpoint(path: str, report: ReportBytes) -> list[str]:
+    from txl_tf.training.checkpoint_arrays import read_arrays
+    from txl_tf.training.checkpoint_manifest import ARRAYS_PREFIX, verified_manifest
+
+    manifest = verified_manifest(path)
+    read_arrays(os.path.join(path, ARRAYS_PREFIX), manifest["arrays"])
+    report(os.path.basename(path), _total_bytes(path))
+    step, arrays = manifest["step"], manifest["arrays"]
+    return [f"verified: checkpoint {path}, step {step}, {len(arrays)} arrays"]
+
+
+def _verify_exports(path: str, report: ReportBytes) -> list[str]:
+    from pipelines.export_verification import verify_export
+
+    lines = []
+    for folder in _exports(path):
+        num_files = verify_export(folder, lambda done: report("export", done))
+        lines.append(f"verified: export {folder}, {num_files} files")
+    return lines
+
+
+def _exports(path: str) -> list[str]:
+    """The exports that a folder is or has: a server wants one folder for every version."""
+    below = [os.path.join(path, name) for name in _names(path)]
+    return [folder for folder in (path, *below) if _exists(folder, _SAVED_MODEL_FILE)]
+
+
+def _steps(folder: str) -> list[str]:
+    return [name for name in _names(folder) if name.startswith(_STEP_PREFIX)]
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return list_folder(folder)
+    except NotADirectoryError:
+        return []
+    except OSError as error:
+        what = f"The folder cannot be read: {first_line(error)}"
+        raise StorageError(what, where=folder, remedy="Check the storage.") from error
+
+
+def _exists(folder: str, name: str) -> bool:
+    return path_exists(os.path.join(folder, name))
+
+
+def _total_bytes(path: str) -> int:
+    """The bytes of all files below a folder that are going to be read."""
+    total = 0
+    for name in _names(path):
+        child = os.path.join(path, name)
+        names = _names(child)
+        try:
+            total += _total_bytes(child) if names else file_bytes(child)
+        except OSError as error:
+            what = f"A file cannot be looked at: {first_line(error)}"
+            raise DataDamagedError(what, where=child, remedy="Restore it from a copy.") from error
+    return total
+
+
+if __name__ == "__main__":
+    from pipelines.command_line import run_job
+
+    raise SystemExit(run_job("verify"))

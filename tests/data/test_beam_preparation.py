@@ -1,0 +1,86 @@
+"""A Beam pipeline writes the files that one process writes."""
+
+import importlib.util
+
+import numpy as np
+import pytest
+
+from tests.data.test_parallel_preparation import KINDS, contents, documents
+from txl_tf.data.beam.preparation import prepare_with_beam
+from txl_tf.data.beam.shard_plan import ShardPlan
+from txl_tf.data.beam.shard_writing import ShardWriting
+from txl_tf.data.beam.token_counting import TokenCounting
+from txl_tf.data.beam.token_placing import TokenPlacing
+from txl_tf.data.parallel import text_chunks as chunks_module
+from txl_tf.data.parallel.text_chunks import text_chunks
+from txl_tf.data.preparation import prepare_dataset
+from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
+from txl_tf.errors import DataDamagedError, UsageError
+
+SIZES = {"tokens_per_record": 64, "shard_bytes": 300}
+HAS_BEAM = importlib.util.find_spec("apache_beam") is not None
+
+
+def test_the_passes_write_what_one_process_writes(tmp_path, monkeypatch):
+    """The work of a pipeline, its parts in another order, without the pipeline."""
+    monkeypatch.setattr(chunks_module, "CHUNK_BYTES", 100)
+    texts = documents(5)
+    texts.append([b""])
+    manifest = prepare_dataset(
+        {"train": texts}, ByteTokenizer(), str(tmp_path / "one"), "test", **SIZES
+    )
+    chunks = [("train", i, pieces) for i, pieces in enumerate(text_chunks("train", texts))]
+    counted = [TokenCounting(ByteTokenizer())(chunk) for chunk in chunks]
+    plan = ShardPlan(tuple(each["tokens"] for each in counted), 64, 1, 300)
+    assert plan.num_shards == len(manifest.split("train").shards) > 5
+    placing = TokenPlacing(ByteTokenizer(), {"train": plan})
+    shards = {}
+    for chunk in reversed(chunks):
+        for key, part in placing(chunk):
+            shards.setdefault(key, []).append(part)
+    out = tmp_path / "out"
+    out.mkdir()
+    writing = ShardWriting(str(out), {"train": plan}, 256)
+    for item in shards.items():
+        writing(item)
+    found = contents(out)
+    assert found == {
+        name: each for name, each in contents(tmp_path / "one").items() if name in found
+    }
+    assert len(found) == plan.num_shards
+
+
+def test_a_text_that_changes_between_the_passes_is_refused():
+    (chunk,) = text_chunks("train", [b"text"])
+    plan = ShardPlan((5,), 64, 1, 300)
+    with pytest.raises(ValueError, match="4 tokens in chunk 0 of `train`, 5 before"):
+        list(TokenPlacing(ByteTokenizer(), {"train": plan})(("train", 0, chunk)))
+
+
+def test_a_shard_without_all_its_tokens_is_refused(tmp_path):
+    plan = ShardPlan((5,), 64, 1, 300)
+    part = (0, np.zeros(4, np.uint8).tobytes(), [])
+    with pytest.raises(ValueError, match="5 tokens"):
+        ShardWriting(str(tmp_path), {"train": plan}, 256)((("train", 0), [part]))
+
+
+@pytest.mark.skipif(HAS_BEAM, reason="needs an environment without apache-beam")
+def test_without_beam_the_error_says_how_to_get_it(tmp_path):
+    with pytest.raises(UsageError, match="pip install apache-beam"):
+        prepare_with_beam({"train": [b"text"]}, ByteTokenizer(), str(tmp_path / "out"), "test")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HAS_BEAM, reason="needs apache-beam, whose protobuf is an older one")
+@pytest.mark.filterwarnings("default")
+# Training SentencePiece needs the newer protobuf, so it is not among these.
+@pytest.mark.parametrize("kind", ["bytes", "characters", "words", "wordpiece"])
+def test_a_pipeline_writes_what_one_process_writes(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(chunks_module, "CHUNK_BYTES", 500)
+    splits = {"train": documents(3, 100), "valid": documents(2, 10)}
+    splits["valid"].append([b""])
+    prepare_dataset(splits, KINDS[kind], str(tmp_path / "one"), "test", **SIZES)
+    prepare_with_beam(splits, KINDS[kind], str(tmp_path / "beam"), "test", **SIZES)
+    assert contents(tmp_path / "beam") == contents(tmp_path / "one")
+    with pytest.raises(DataDamagedError, match="empty"):
+        prepare_with_beam({"train": [b""]}, ByteTokenizer(), str(tmp_path / "no"), "test")

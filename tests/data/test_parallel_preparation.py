@@ -1,0 +1,81 @@
+"""Any number of processes gives the same bytes."""
+
+import numpy as np
+import pytest
+
+from txl_tf.data.parallel import text_chunks as chunks_module
+from txl_tf.data.preparation import prepare_dataset
+from txl_tf.data.prepared_dataset import PreparedDataset
+from txl_tf.data.text_sources.text_pieces import text_pieces
+from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.word_rule import WordRule
+from txl_tf.data.vocabularies.character_training import CharacterTraining
+from txl_tf.data.vocabularies.dataset_tokenizer import dataset_tokenizer
+from txl_tf.data.vocabularies.sentence_piece_training import SentencePieceTraining
+from txl_tf.data.vocabularies.word_piece_training import WordPieceTraining
+from txl_tf.data.vocabularies.word_training import WordTraining
+
+KINDS = {
+    "bytes": ByteTokenizer(),
+    "characters": CharacterTraining(unknown_token="?"),
+    "words": WordTraining(rule=WordRule(add_eos=True), unknown_token="<unk>"),
+    "wordpiece": WordPieceTraining(rule=WordRule(), vocabulary_size=60),
+    "sentencepiece": SentencePieceTraining(vocabulary_size=300),
+}
+
+
+def documents(seed, num_documents=40):
+    random = np.random.default_rng(seed)
+    texts = []
+    for _ in range(num_documents):
+        words = random.integers(0, 300, random.integers(0, 60))
+        texts.append(" ".join(f"word{word}" for word in words).encode() + b"\r\nend\n")
+    texts[3] = b""
+    return [list(text_pieces([text], 64)) for text in texts]
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def prepared(folder, kind, num_workers, splits):
+    prepare_dataset(
+        splits,
+        KINDS[kind],
+        str(folder),
+        "test",
+        tokens_per_record=256,
+        shard_bytes=2000,
+        num_workers=num_workers,
+    )
+    return contents(folder)
+
+
+@pytest.mark.parametrize("kind", ["bytes", "characters", "words"])
+def test_one_and_three_processes_write_the_same(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(chunks_module, "CHUNK_BYTES", 500)
+    splits = {"train": documents(1), "valid": documents(2, 10)}
+    one = prepared(tmp_path / "one", kind, 1, splits)
+    assert len(one) > 5
+    assert prepared(tmp_path / "three", kind, 3, splits) == one
+    dataset = PreparedDataset.open(str(tmp_path / "one"))
+    tokens = dataset.num_tokens("train")
+    starts = dataset.read_document_starts("train", 0, tokens)
+    tokenizer = dataset_tokenizer(dataset.folder, dataset.manifest)
+    pieces = [b"".join(document) for document in splits["train"]]
+    lengths = [len(tokenizer.encode(text)) for text in pieces]
+    expected = np.unique(np.cumsum([0, *lengths[:-1]]))
+    np.testing.assert_array_equal(np.flatnonzero(starts), expected)
+    np.testing.assert_array_equal(
+        dataset.read_tokens("train", 0, tokens),
+        np.concatenate([tokenizer.encode(text) for text in pieces]),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_one_and_eight_processes_write_the_same(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(chunks_module, "CHUNK_BYTES", 500)
+    splits = {"train": documents(3, 400), "valid": documents(2, 10)}
+    one = prepared(tmp_path / "one", kind, 1, splits)
+    assert prepared(tmp_path / "eight", kind, 8, splits) == one

@@ -1,0 +1,219 @@
+"""However preparation ends, there is a complete output or none, and a second run succeeds."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from txl_tf.data.preparation import prepare_dataset
+from txl_tf.data.prepared_dataset import PreparedDataset
+from txl_tf.data.tokenizers.word_rule import WordRule
+from txl_tf.data.vocabularies.word_training import WordTraining
+from txl_tf.errors import OutputExistsError, StorageError
+
+POINTS = 100
+TEXT = b"".join(b"line %d of %d lines\n" % (number, number % 97) for number in range(6000))
+TRAINING = WordTraining(rule=WordRule(add_eos=True), unknown_token="<unk>")
+
+
+def splits():
+    pieces = [TEXT[start : start + 4000] for start in range(0, len(TEXT), 4000)]
+    return {"train": [pieces], "valid": [b"line 1\n"]}
+
+
+def prepare(folder, num_workers=1):
+    return prepare_dataset(
+        splits(),
+        TRAINING,
+        str(folder),
+        "test",
+        tokens_per_record=512,
+        shard_bytes=20_000,
+        num_workers=num_workers,
+    )
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole") / "out"
+    prepare(folder)
+    return contents(folder)
+
+
+def with_full_disk(num_bytes, function):
+    """Calls a function while no file can be longer than so many bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+    try:
+        function()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_disk_that_is_full_at_any_point(tmp_path, whole):
+    # The largest file is that of the numbers of the words.
+    largest = 4 * len(TEXT.split()) + 4 * TEXT.count(b"\n")
+    for point in range(POINTS):
+        with pytest.raises(StorageError):
+            with_full_disk(point * largest // POINTS, lambda: prepare(tmp_path / "out"))
+        assert os.listdir(tmp_path) == []
+    prepare(tmp_path / "out")
+    assert contents(tmp_path / "out") == whole
+
+
+# A server that forks for every run: importing TensorFlow takes seconds. Its
+# only thread at that time is its own, as TensorFlow has done nothing yet.
+SERVER = """
+import os, signal, sys, time
+import tensorflow
+from tests.data.test_preparation_interruption import prepare
+
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+print("ready", flush=True)
+for line in sys.stdin:
+    folder, num_workers, seconds = line.split()
+    pid = os.fork()
+    if pid == 0:
+        prepare(folder, int(num_workers))
+        os._exit(0)
+    begin = time.monotonic()
+    if seconds != "-":
+        time.sleep(float(seconds))
+        os.kill(pid, signal.SIGKILL)
+    status = os.waitpid(pid, 0)[1]
+    print(status, time.monotonic() - begin, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def server():
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", SERVER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+    )
+    assert process.stdout.readline() == "ready\n"
+    yield process
+    process.stdin.close()
+    process.wait(timeout=30)
+    process.stdout.close()
+
+
+def run_until(server, folder, num_workers, seconds):
+    """Prepares, and kills that after so many seconds; returns how long it ran."""
+    server.stdin.write(f"{folder} {num_workers} {'-' if seconds is None else seconds}\n")
+    server.stdin.flush()
+    status, ran_seconds = server.stdout.readline().split()
+    assert int(status) in (0, signal.SIGKILL)
+    return float(ran_seconds)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_kill_at_any_point(tmp_path, whole, server, num_workers):
+    longest = run_until(server, tmp_path / "first", num_workers, None)
+    assert contents(tmp_path / "first") == whole
+    num_killed = 0
+    out = tmp_path / "out"
+    for point in range(POINTS):
+        run_until(server, out, num_workers, point * longest / POINTS)
+        if out.exists():
+            PreparedDataset.open(str(out))
+        else:
+            num_killed += 1
+            run_until(server, out, num_workers, None)
+        assert contents(out) == whole
+        assert sorted(os.listdir(tmp_path)) == ["first", "out"]
+        for path in out.iterdir():
+            path.unlink()
+        out.rmdir()
+    assert num_killed > POINTS // 3
+
+
+def test_two_at_once_into_one_folder(tmp_path, whole):
+    """The second one is refused, however far the first one is, and harms nothing."""
+    refused = []
+
+    def documents():
+        for piece in splits()["train"]:
+            with pytest.raises(OutputExistsError, match="Another process"):
+                prepare(tmp_path / "out")
+            refused.append(True)
+            yield piece
+
+    class Documents:
+        def __iter__(self):
+            return documents()
+
+    prepare_dataset(
+        {"train": Documents(), "valid": splits()["valid"]},
+        TRAINING,
+        str(tmp_path / "out"),
+        "test",
+        tokens_per_record=512,
+        shard_bytes=20_000,
+    )
+    assert refused
+    assert contents(tmp_path / "out") == whole
+    with pytest.raises(OutputExistsError, match="exists"):
+        prepare(tmp_path / "out")
+
+
+MEMORY = """
+import glob, resource, sys, threading, time
+import tensorflow
+from txl_tf.data.preparation import prepare_dataset
+from txl_tf.data.text_sources.file_documents import FileDocuments
+from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
+from txl_tf.data.vocabularies.word_training import WordTraining
+from txl_tf.data.tokenizers.word_rule import WordRule
+
+text, out, kind = sys.argv[1:]
+tokenizer = ByteTokenizer() if kind == "bytes" else WordTraining(rule=WordRule())
+largest_worker = 0
+
+def watch():
+    global largest_worker
+    while True:
+        for path in glob.glob("/proc/self/task/*/children"):
+            for pid in open(path).read().split():
+                try:
+                    lines = open(f"/proc/{pid}/status").read().splitlines()
+                except OSError:
+                    continue
+                found = [int(line.split()[1]) for line in lines if line.startswith("VmHWM")]
+                # Before it is a program of its own, a worker has the memory of this one.
+                if b"worker_process" in open(f"/proc/{pid}/cmdline", "rb").read():
+                    largest_worker = max(largest_worker, *found, 0)
+        time.sleep(0.02)
+
+begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+threading.Thread(target=watch, daemon=True).start()
+documents = FileDocuments([text], check_utf8=kind != "bytes")
+prepare_dataset({"train": documents}, tokenizer, out, "line", num_workers=2)
+own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - begin
+print(own // 1024, largest_worker // 1024)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["bytes", "words"])
+def test_memory_for_a_line_of_100_megabytes(tmp_path, kind):
+    path = tmp_path / "line.txt"
+    with open(path, "wb") as file:
+        for _ in range(100):
+            file.write(b"some text and " * 71_429)
+    command = [sys.executable, "-W", "ignore", "-c", MEMORY, str(path), str(tmp_path / "out"), kind]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    own, largest_worker = map(int, done.stdout.split())
+    assert own <= 300
+    assert 0 < largest_worker <= 300, done.stderr

@@ -1,0 +1,252 @@
+import argparse
+import dataclasses
+
+import pytest
+
+from pipelines import prepare
+from pipelines.preparation.text_source import corpus_of
+from pipelines.preparation.tokenizer_choice import choose_tokenizer, is_official
+from txl_tf.data.corpora.enwik8 import Enwik8
+from txl_tf.data.corpora.published_corpora import PUBLISHED_CORPORA
+from txl_tf.data.preparation import prepare_dataset
+from txl_tf.data.prepared_dataset import PreparedDataset
+from txl_tf.data.vocabularies.dataset_tokenizer import dataset_tokenizer
+from txl_tf.errors import (
+    DataDamagedError,
+    InputMissingError,
+    JobError,
+    OutputExistsError,
+    UsageError,
+)
+
+
+def parsed(*arguments):
+    parser = argparse.ArgumentParser()
+    prepare.add_arguments(parser)
+    return parser.parse_args([str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"a line of text\n" * 1000)
+    return path
+
+
+def test_a_text_file_becomes_a_data_set(tmp_path, text, capsys):
+    arguments = parsed(
+        "--text",
+        text,
+        "--out",
+        tmp_path / "out",
+        "--valid-fraction",
+        0.1,
+        "--shard-megabytes",
+        0.01,
+    )
+    prepare.check_arguments(arguments)
+    prepare.run(arguments)
+    dataset = PreparedDataset.open(str(tmp_path / "out"))
+    printed = capsys.readouterr().out
+    assert dataset.manifest.corpus_name == "text.txt"
+    assert dataset.manifest.split_names == ("train", "valid", "test")
+    assert sum(map(dataset.num_tokens, dataset.manifest.split_names)) == 15000
+    train = dataset.manifest.split("train")
+    expected = f"train: {train.tokens} tokens, {train.bytes} bytes, 1 documents, 1 shards"
+    assert expected in printed.splitlines()
+    assert dataset.fingerprint in printed
+
+
+def test_the_built_in_corpus_becomes_a_data_set(tmp_path):
+    arguments = parsed("--corpus", "python_standard_library", "--out", tmp_path / "out")
+    prepare.check_arguments(arguments)
+    prepare.run(arguments)
+    manifest = PreparedDataset.open(str(tmp_path / "out")).manifest
+    assert manifest.corpus_name == "python_standard_library"
+    assert manifest.split("train").documents > 100
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("--valid-fraction", 0.5, "--test-fraction", 0.5),
+        ("--valid-fraction", -0.1),
+        ("--test-fraction", "nan"),
+        ("--shard-megabytes", 0),
+        ("--shard-megabytes", "nan"),
+        ("--shard-megabytes", "inf"),
+        ("--out", ""),
+    ],
+)
+def test_wrong_values_are_usage_errors(tmp_path, text, more):
+    with pytest.raises(UsageError) as caught:
+        prepare.check_arguments(parsed("--text", text, "--out", tmp_path / "out", *more))
+    assert len(str(caught.value).splitlines()) == 3
+
+
+def test_a_built_in_corpus_has_its_own_splits(tmp_path):
+    arguments = ("--corpus", "python_standard_library", "--out", tmp_path / "out")
+    with pytest.raises(UsageError):
+        prepare.check_arguments(parsed(*arguments, "--test-fraction", 0.1))
+
+
+def test_missing_input_and_existing_output_are_found_early(tmp_path, text):
+    with pytest.raises(InputMissingError):
+        prepare.check_arguments(parsed("--text", tmp_path / "no", "--out", tmp_path / "out"))
+    with pytest.raises(OutputExistsError):
+        prepare.check_arguments(parsed("--text", text, "--out", tmp_path))
+
+
+def test_one_source_must_be_named(tmp_path, text, capsys):
+    corpus = ("--corpus", "python_standard_library")
+    for sources in ((), ("--text", text, "--train-file", text), (*corpus, "--text", text)):
+        with pytest.raises(SystemExit) as caught:
+            parsed("--out", tmp_path / "out", *sources)
+        assert caught.value.code == 2
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("--valid-file", "x"),
+        ("--field", "body"),
+        ("--format", "jsonl", "--document-separator", ""),
+        ("--one-document-per", "line", "--document-separator", ""),
+        ("--document-separator", "a\nb"),
+        ("--newlines", "keep"),
+        ("--archive", "x.zip"),
+        ("--passes", 2),
+        ("--vocabulary-size", 10),
+        ("--tokenizer", "characters", "--lower-case"),
+        ("--tokenizer", "words", "--sentencepiece-model", "bpe"),
+        ("--tokenizer", "words", "--add-eos", "--add-double-eos"),
+        ("--tokenizer", "words", "--vocabulary-size", 0),
+        ("--tokenizer", "words", "--min-frequency", -1),
+        ("--workers", 0),
+        ("--runner", "beam", "--workers", 2),
+        ("--beam-options", "--x"),
+    ],
+)
+def test_options_that_do_not_fit_are_usage_errors(tmp_path, text, more):
+    with pytest.raises(UsageError) as caught:
+        prepare.check_arguments(parsed("--text", text, "--out", tmp_path / "out", *more))
+    assert len(str(caught.value).splitlines()) == 3
+
+
+def prepared(out, *more):
+    arguments = parsed("--out", out, "--workers", 1, *more)
+    prepare.check_arguments(arguments)
+    prepare.run(arguments)
+    dataset = PreparedDataset.open(str(out))
+    return dataset, dataset_tokenizer(dataset.folder, dataset.manifest)
+
+
+def test_files_can_be_given_for_every_split(tmp_path, text):
+    valid = tmp_path / "valid.txt"
+    valid.write_bytes(b"a strange line\n\n")
+    source = ("--train-file", text, "--valid-file", valid)
+    dataset, tokenizer = prepared(tmp_path / "out", *source, "--tokenizer", "words")
+    assert dataset.manifest.split_names == ("train", "valid")
+    assert [word.decode() for word in tokenizer.words[:2]] == ["<eos>", "a"]
+    found = dataset.read_tokens("valid", 0, dataset.num_tokens("valid"))
+    assert tokenizer.decode(found) == b"a <unk> line\n\n"
+    # The vocabulary of one data set reads the text of another.
+    more = ("--train-file", valid, "--vocabulary", tmp_path / "out")
+    other, again = prepared(tmp_path / "other", *more)
+    assert again.fingerprint == tokenizer.fingerprint
+    assert other.num_tokens("train") == len(found)
+
+
+def test_a_list_of_words_is_a_vocabulary(tmp_path, text):
+    words = tmp_path / "words.txt"
+    words.write_bytes(b"line 5\na 3\n<unk> 1\n<eos> 1\n")
+    options = ("--tokenizer", "words", "--vocabulary", words)
+    dataset, tokenizer = prepared(tmp_path / "out", "--train-file", text, *options)
+    assert tokenizer.words == [b"line", b"a", b"<unk>", b"<eos>"]
+    assert dataset.read_tokens("train", 0, 5).tolist() == [1, 0, 2, 2, 3]
+
+
+def test_documents_of_every_format(tmp_path):
+    lines = tmp_path / "lines.txt"
+    lines.write_bytes(b"one\ntwo\n==\nthree\n")
+    records = tmp_path / "lines.jsonl"
+    records.write_bytes(b'{"body": "one"}\n{"body": "two"}\n')
+    formats = {
+        1: ("--train-file", lines),
+        2: ("--train-file", lines, "--document-separator", "=="),
+        4: ("--train-file", lines, "--one-document-per", "line"),
+    }
+    for num_documents, options in formats.items():
+        dataset, _ = prepared(tmp_path / str(num_documents), *options)
+        assert dataset.manifest.split("train").documents == num_documents
+    dataset, _ = prepared(
+        tmp_path / "jsonl", "--train-file", records, "--format", "jsonl", "--field", "body"
+    )
+    assert bytes(dataset.read_tokens("train", 0, 6).astype("u1")) == b"onetwo"
+
+
+@pytest.fixture
+def small_enwik8(tmp_path, monkeypatch):
+    """Enwik8 of which only the sizes are different."""
+    archive = tmp_path / "enwik8"
+    archive.write_bytes(bytes(range(97, 117)) * 50)
+    sizes = {"train": 800, "valid": 100, "test": 100}
+    monkeypatch.setattr(Enwik8, "split_bytes", sizes)
+    member = dataclasses.replace(Enwik8.member, size_bytes=1000, max_bytes=1000, sha256=None)
+    monkeypatch.setattr(Enwik8, "member", member)
+    return archive
+
+
+def test_a_published_corpus_is_held_against_its_counts(tmp_path, monkeypatch, small_enwik8):
+    source = ("--corpus", "enwik8", "--newlines", "keep", "--archive", small_enwik8)
+    with pytest.raises(DataDamagedError, match="must have 205 tokens, but has 20"):
+        prepared(tmp_path / "out", *source)
+    assert not (tmp_path / "out").exists()
+    # With other tokens there is no published vocabulary.
+    dataset, _ = prepared(tmp_path / "words", *source, "--tokenizer", "characters")
+    assert dataset.num_tokens("test") == 100
+    monkeypatch.setattr(Enwik8, "vocabulary_sizes", (20,))
+    dataset, _ = prepared(tmp_path / "out", *source)
+    assert dataset.manifest.corpus_name == "enwik8"
+
+
+def test_a_corpus_is_read_as_officially(tmp_path):
+    for corpus in PUBLISHED_CORPORA:
+        arguments = parsed("--corpus", corpus.name, "--out", tmp_path / "out")
+        prepare.check_arguments(arguments)
+        chosen = corpus_of(arguments)
+        assert is_official(arguments, chosen)
+        tokenizer = choose_tokenizer(arguments, chosen)
+        options = chosen.tokenizer_options
+        if options.kind == "words":
+            assert tokenizer.rule.add_double_eos == (corpus.name == "lm1b")
+            assert tokenizer.counted_splits == options.counted_splits
+            assert tokenizer.min_frequency == options.min_frequency
+            other = parsed("--corpus", corpus.name, "--out", "x", "--no-add-eos", "--min-freq", 7)
+            assert not is_official(other, chosen)
+
+
+def test_the_work_is_given_to_beam(tmp_path, text, monkeypatch, capsys):
+    from txl_tf.data.beam import preparation
+
+    given = []
+
+    def stand_in(splits, tokenizer, out, name, options, **more):
+        given.append((list(splits), tokenizer.kind, out, name, options))
+        return prepare_dataset(splits, tokenizer, out, name)
+
+    monkeypatch.setattr(preparation, "prepare_with_beam", stand_in)
+    out = str(tmp_path / "out")
+    arguments = parsed(
+        "--train-file", text, "--out", out, "--runner", "beam", "--beam-options", "--runner=Flink"
+    )
+    prepare.check_arguments(arguments)
+    prepare.run(arguments)
+    assert given == [(["train"], "bytes", out, "text.txt", ["--runner=Flink"])]
+    assert "written" in capsys.readouterr().out
+
+
+def test_errors_of_the_job_have_exit_codes():
+    assert issubclass(UsageError, JobError)
+    assert (UsageError.exit_code, OutputExistsError.exit_code) == (2, 73)

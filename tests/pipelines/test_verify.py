@@ -1,0 +1,116 @@
+import argparse
+import hashlib
+import json
+import shutil
+
+import pytest
+
+from pipelines import verify
+from tests.pipelines.txl_process import run_txl
+from txl_tf.data.preparation import prepare_dataset
+from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
+from txl_tf.errors import DataDamagedError, InputMissingError
+
+
+def verified(path, capsys):
+    parser = argparse.ArgumentParser()
+    verify.add_arguments(parser)
+    arguments = parser.parse_args([str(path)])
+    verify.check_arguments(arguments)
+    verify.run(arguments)
+    return capsys.readouterr().out
+
+
+def flip(path, place=None):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2 if place is None else place] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    splits = {"train": [b"text " * 1000], "valid": [b"more"]}
+    folder = tmp_path / "data"
+    prepare_dataset(splits, ByteTokenizer(), str(folder), "test", tokens_per_record=100)
+    return folder
+
+
+def test_a_data_set_is_verified(dataset, capsys):
+    printed = verified(dataset, capsys)
+    assert "train: 5000 tokens in 1 shards" in printed
+    assert f"verified: data set {dataset}" in printed
+    shard = dataset / "train-00000-of-00001.tfrecord"
+    flip(shard)
+    with pytest.raises(DataDamagedError, match="record 2") as caught:
+        verified(dataset, capsys)
+    assert str(shard) in caught.value.where
+
+
+def test_what_is_nothing_cannot_be_verified(tmp_path, capsys):
+    (tmp_path / "file").write_text("text")
+    for path in (tmp_path, tmp_path / "missing", tmp_path / "file"):
+        with pytest.raises(InputMissingError, match="nothing here"):
+            verified(path, capsys)
+
+
+def test_a_run_and_its_checkpoints_are_verified(trained, tmp_path, capsys):
+    workdir = tmp_path / "run"
+    shutil.copytree(trained[0], workdir)
+    checkpoints = sorted((workdir / "checkpoints").glob("step-*"))
+    assert len(checkpoints) > 1
+    for path in (workdir, workdir / "checkpoints"):
+        printed = verified(path, capsys)
+        assert printed.count("verified: checkpoint") == len(checkpoints)
+    assert "verified: checkpoint" in verified(checkpoints[0], capsys)
+    (data,) = checkpoints[0].glob("state.data-*")
+    flip(data)
+    for path in (workdir, checkpoints[0]):
+        with pytest.raises(DataDamagedError) as caught:
+            verified(path, capsys)
+        assert str(data) in caught.value.where
+    assert "verified" in verified(checkpoints[1], capsys)
+    damaged = run_txl("verify", workdir)
+    assert (damaged.returncode, len(damaged.stderr.strip().splitlines())) == (65, 3)
+
+
+@pytest.fixture(scope="module")
+def exported(trained, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("exported") / "model"
+    finished = run_txl("export", "--workdir", trained[0], "--out", folder)
+    assert finished.returncode == 0, finished.stderr
+    (version,) = folder.iterdir()
+    return version
+
+
+def test_an_export_is_verified(exported, tmp_path, capsys):
+    folder = tmp_path / "1"
+    shutil.copytree(exported, folder)
+    for path in (folder, tmp_path):
+        assert f"verified: export {folder}" in verified(path, capsys)
+    (data,) = (folder / "variables").glob("variables.data-*")
+    flip(data, 100)
+    with pytest.raises(DataDamagedError, match="variables"):
+        verified(folder, capsys)
+
+
+def test_all_of_an_export_is_in_its_list_of_checksums(exported, tmp_path, capsys):
+    folder = tmp_path / "1"
+    shutil.copytree(exported, folder)
+    (folder / "SHA256SUMS").unlink(missing_ok=True)
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    lines = [
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(folder)}\n"
+        for path in files
+    ]
+    (folder / "SHA256SUMS").write_text("".join(lines))
+    assert "verified" in verified(folder, capsys)
+    card = folder / "model_card.json"
+    content = card.read_bytes()
+    values = json.loads(content)
+    card.write_text(json.dumps({**values, "more": 1}))
+    with pytest.raises(DataDamagedError, match=r"model_card\.json"):
+        verified(folder, capsys)
+    card.write_bytes(content)
+    (folder / "surplus").write_text("x")
+    with pytest.raises(DataDamagedError, match="not in the list"):
+        verified(folder, capsys)

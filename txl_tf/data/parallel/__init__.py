@@ -1,0 +1,1 @@
+"""Preparation on all cores: text in chunks, worker processes, results in order."""
