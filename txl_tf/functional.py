@@ -81,6 +81,25 @@ def relative_shift(scores):
     return ops.reshape(turned[:, :, 1:], [-1, num_heads, segment_length, key_length])
 
 
+def shift_padded(scores):
+    """Turns scores over distances into scores over keys, without padding them.
+
+    The `relative_shift` of the last `K` columns. Where the first column can be
+    had together with the others, this moves the numbers once and not twice.
+
+    Args:
+        scores: float tensor `(B, N, T, K + 1)`. Column 0 may hold anything;
+            column `1 + j` belongs to the distance `K - 1 - j`.
+
+    Returns:
+        Float tensor `(B, N, T, K)`; column `j` belongs to key `j`.
+    """
+    _, num_heads, segment_length, width = ops.shape(scores)
+    read_in_order = ops.reshape(scores, [-1, num_heads, segment_length * width])
+    shifted = read_in_order[:, :, segment_length:]
+    return ops.reshape(shifted, [-1, num_heads, segment_length, width - 1])
+
+
 def causal_memory_mask(
     segment_length,
     memory_length,
@@ -157,6 +176,21 @@ def mask_scores(scores, allowed):
         Float tensor `(B, N, T, K)`.
     """
     return ops.where(allowed, scores, ops.cast(MASKED_SCORE, scores.dtype))
+
+
+def softmax_over_keys(scores):
+    """Attention probabilities of scores.
+
+    Args:
+        scores: float tensor `(B, N, T, K)`.
+
+    Returns:
+        Float tensor `(B, N, T, K)`.
+    """
+    if scores.shape[-1] == 1:
+        # Keras warns of a softmax over one key, but the first token has no other.
+        return ops.ones_like(scores)
+    return ops.softmax(scores, axis=-1)
 
 
 def at_least_float32(tensor):

@@ -89,7 +89,8 @@ class MemoryAttention(keras.layers.Layer):
     def _weight(self, name, shape):
         return self.add_weight(shape=shape, initializer=self.kernel_initializer.clone(), name=name)
 
-    def _split_heads(self, tensor):
+    def split_heads(self, tensor):
+        """Reshapes `(B, T, N * H)` to `(B, T, N, H)`."""
         return ops.reshape(tensor, [-1, ops.shape(tensor)[1], self.num_heads, self.head_dim])
 
     def call(
@@ -102,7 +103,7 @@ class MemoryAttention(keras.layers.Layer):
         **position,
     ):
         probabilities, context = self._attend(inputs, memory, attention_mask, position)
-        value = self._split_heads(self.value(context))  # [B, K, N, H]
+        value = self.split_heads(self.value(context))  # [B, K, N, H]
         probabilities = self.probability_dropout(
             ops.cast(probabilities, value.dtype), seed=dropout_seed, training=training
         )
@@ -130,8 +131,8 @@ class MemoryAttention(keras.layers.Layer):
         if memory is not None and memory.shape[1] != 0:
             memory = ops.cast(memory, inputs.dtype)
             context = ops.concatenate([memory, inputs], axis=1)  # [B, K, D]
-        query = self._split_heads(self.query(inputs))  # [B, T, N, H]
-        key = self._split_heads(self.key(context))  # [B, K, N, H]
+        query = self.split_heads(self.query(inputs))  # [B, T, N, H]
+        key = self.split_heads(self.key(context))  # [B, K, N, H]
         scores = self._scores(query, key, **position)  # [B, N, T, K]
         return self._probabilities(scores, attention_mask), context
 
@@ -142,10 +143,7 @@ class MemoryAttention(keras.layers.Layer):
         scores = functional.at_least_float32(scores)
         if attention_mask is not None:
             scores = functional.mask_scores(scores, attention_mask)
-        if scores.shape[-1] == 1:
-            # Keras warns of a softmax over one key, but the first token has no other.
-            return ops.ones_like(scores)
-        return ops.softmax(scores, axis=-1)
+        return functional.softmax_over_keys(scores)
 
     def compute_output_shape(self, inputs_shape, *args, **kwargs):
         return inputs_shape

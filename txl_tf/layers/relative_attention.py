@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from txl_tf import functional
+from txl_tf.layers.distance_keys import DistanceKeys
 from txl_tf.layers.memory_attention import MemoryAttention
 
 
@@ -111,11 +112,42 @@ class RelativeAttention(MemoryAttention):
 
     def _scores(self, query, key, position_encoding, content_bias=None, position_bias=None):
         content_bias, position_bias = self._biases(content_bias, position_bias)
-        position = self._split_heads(self.position(position_encoding)[None])[0]  # [K, N, H]
+        position = self.split_heads(self.position(position_encoding)[None])[0]  # [K, N, H]
         scale = self.head_dim**-0.5
         content_scores = ops.einsum("btnh,bknh->bntk", (query + content_bias) * scale, key)
         position_scores = ops.einsum("btnh,knh->bntk", (query + position_bias) * scale, position)
         return content_scores + functional.relative_shift(position_scores)
+
+    def queries(self, inputs, content_bias=None, position_bias=None):
+        """What is compared with contents, and what with distances.
+
+        Args:
+            inputs: float tensor `(B, T, D)`.
+            content_bias: as in a call.
+            position_bias: as in a call.
+
+        Returns:
+            Tuple of two float tensors `(B, T, N, H)`, divided by `sqrt(H)`.
+        """
+        content_bias, position_bias = self._biases(content_bias, position_bias)
+        query = self.split_heads(self.query(inputs))
+        scale = self.head_dim**-0.5
+        return (query + content_bias) * scale, (query + position_bias) * scale
+
+    def project_distances(self, key_length, encoding):
+        """The keys of all distances.
+
+        Args:
+            key_length: int. `K`.
+            encoding: float tensor `(K, D)`; row `j` encodes the distance
+                `K - 1 - j`.
+
+        Returns:
+            `DistanceKeys`.
+        """
+        keys = self.split_heads(self.position(encoding)[None])[0]  # [K, N, H]
+        keys = ops.transpose(keys, [1, 2, 0])
+        return DistanceKeys(ops.pad(keys, [[0, 0], [0, 0], [1, 0]]))  # [N, H, K + 1]
 
     def _biases(self, content_bias, position_bias):
         if self.own_biases:
@@ -132,3 +164,51 @@ class RelativeAttention(MemoryAttention):
 
     def get_config(self):
         return {**super().get_config(), "own_biases": self.own_biases}
+
+    def score_terms(
+        self,
+        inputs,
+        position_encoding,
+        memory=None,
+        content_bias=None,
+        position_bias=None,
+    ):
+        """The four terms of the scores, apart from each other.
+
+        Dai et al. (2019), Section 3.3. Their sum is what the softmax is given,
+        before the mask.
+
+        Args:
+            inputs: as in a call.
+            position_encoding: as in a call.
+            memory: as in a call.
+            content_bias: as in a call.
+            position_bias: as in a call.
+
+        Returns:
+            Tuple of four float tensors `(B, N, T, K)`, divided by `sqrt(H)`:
+            (a) content and content, (b) content and position, (c) content bias,
+            (d) position bias.
+        """
+        content_bias, position_bias = self._biases(content_bias, position_bias)
+        context = inputs
+        if memory is not None and memory.shape[1] != 0:
+            context = ops.concatenate([ops.cast(memory, inputs.dtype), inputs], axis=1)
+        scale = self.head_dim**-0.5
+        query = self.split_heads(self.query(inputs)) * scale  # [B, T, N, H]
+        key = self.split_heads(self.key(context))  # [B, K, N, H]
+        position = self.split_heads(self.position(position_encoding)[None])[0]  # [K, N, H]
+
+        def of_contents(queries):
+            return ops.einsum("btnh,bknh->bntk", queries, key)
+
+        def of_positions(queries):
+            return functional.relative_shift(ops.einsum("btnh,knh->bntk", queries, position))
+
+        zeros = ops.zeros_like(query)  # a bias is the same for every query
+        return (
+            of_contents(query),
+            of_positions(query),
+            of_contents(zeros + content_bias * scale),
+            of_positions(zeros + position_bias * scale),
+        )

@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from txl_tf import functional
+from txl_tf.layers.distance_keys import DistanceKeys
 from txl_tf.layers.memory_attention import MemoryAttention
 
 
@@ -87,6 +88,39 @@ class ShawAttention(MemoryAttention):
         distance_scores = distance_scores + ops.transpose(distance_bias)[None, :, None]
         scores = content_scores + functional.relative_shift(distance_scores)
         return scores * self.head_dim**-0.5
+
+    def queries(self, inputs):
+        """What is compared with contents, and what with distances.
+
+        Args:
+            inputs: float tensor `(B, T, D)`.
+
+        Returns:
+            Tuple of two float tensors `(B, T, N, H)`, divided by `sqrt(H)`.
+        """
+        query = self.split_heads(self.query(inputs))
+        scale = self.head_dim**-0.5
+        content_bias = ops.cast(self.content_bias, self.compute_dtype)
+        return (query + content_bias) * scale, query * scale
+
+    def project_distances(self, key_length, encoding=None):
+        """The keys of all distances.
+
+        Args:
+            key_length: int. `K`.
+            encoding: has no influence; the keys are learned.
+
+        Returns:
+            `DistanceKeys` with scores.
+        """
+        distances = functional.distances_to_end(key_length, self.num_positions)
+        keys = ops.transpose(ops.take(self.distance_keys, distances, axis=0), [1, 2, 0])
+        scores = ops.transpose(ops.take(self.distance_bias, distances, axis=0))[:, None]
+        padding = [[0, 0], [0, 0], [1, 0]]
+        return DistanceKeys(
+            ops.pad(ops.cast(keys, self.compute_dtype), padding),  # [N, H, K + 1]
+            ops.pad(ops.cast(scores * self.head_dim**-0.5, self.compute_dtype), padding),
+        )
 
     def get_config(self):
         return {**super().get_config(), "num_positions": self.num_positions}

@@ -1,0 +1,111 @@
+"""A decoder block that reads the keys and values of memory.
+
+Shape letters used in this module:
+  B rows, T segment length, M memory length, K = M + T key length,
+  D hidden width, N heads, H head width.
+"""
+
+from keras import ops
+
+from txl_tf import functional
+
+
+class ProjectedBlock:
+    """Runs a `DecoderBlock` for inference, with memory that is projected.
+
+    It computes what the block does with `training=False`, from the block's own
+    weights. What the block would compute again of its memory for every
+    segment, or of the positions, is an argument here.
+
+    Args:
+        block: `DecoderBlock` whose positions are relative.
+        biases: dict of `content_bias` and `position_bias` where the block has
+            none of its own, or empty.
+    """
+
+    def __init__(self, block, biases):
+        self._block = block
+        self._attention = block.attention
+        self._biases = biases
+
+    def project_distances(self, key_length, encoding):
+        """The keys of all distances.
+
+        Args:
+            key_length: int. `K`.
+            encoding: float tensor `(K, D)`, the sinusoids of all distances.
+
+        Returns:
+            `DistanceKeys`.
+        """
+        return self._attention.project_distances(key_length, encoding)
+
+    def project(self, hidden):
+        """Keys and values of hidden states.
+
+        Args:
+            hidden: float tensor `(B, T, D)`, inputs of this block.
+
+        Returns:
+            Tuple of keys `(B, N, H, T)` and values `(B, N, T, H)`.
+        """
+        attention = self._attention
+        hidden = ops.cast(hidden, attention.compute_dtype)
+        return self._project_normalized(
+            self._block.attention_norm(hidden) if self._block.pre_norm else hidden
+        )
+
+    def _project_normalized(self, hidden):
+        attention = self._attention
+        keys = ops.transpose(attention.split_heads(attention.key(hidden)), [0, 2, 3, 1])
+        values = ops.transpose(attention.split_heads(attention.value(hidden)), [0, 2, 1, 3])
+        return keys, values
+
+    def __call__(self, hidden, keys, values, mask_scores, distance_keys):
+        """Reads one segment.
+
+        Args:
+            hidden: float tensor `(B, T, D)`.
+            keys: float tensor `(B, N, H, M)`.
+            values: float tensor `(B, N, M, H)`.
+            mask_scores: float tensor that broadcasts to `(B, N, T, K)`: 0 where
+                attention is allowed, very negative elsewhere.
+            distance_keys: `DistanceKeys` of `K` distances.
+
+        Returns:
+            Tuple of the next hidden states `(B, T, D)`, and keys and values of
+            memory and segment, `(B, N, H, K)` and `(B, N, K, H)`.
+        """
+        block, attention = self._block, self._attention
+        inputs = block.attention_norm(hidden) if block.pre_norm else hidden
+        new_keys, new_values = self._project_normalized(inputs)
+        keys = ops.concatenate([keys, new_keys], axis=3)  # [B, N, H, K]
+        values = ops.concatenate([values, new_values], axis=2)  # [B, N, K, H]
+        scores = self._scores(inputs, keys, mask_scores, distance_keys)
+        probabilities = ops.cast(functional.softmax_over_keys(scores), values.dtype)
+        attended = ops.transpose(ops.matmul(probabilities, values), [0, 2, 1, 3])
+        attended = ops.reshape(
+            attended, [-1, ops.shape(hidden)[1], attention.num_heads * attention.head_dim]
+        )
+        hidden = self._transform(hidden, attention.output_projection(attended))
+        return hidden, keys, values
+
+    def _scores(self, inputs, keys, mask_scores, distance_keys):
+        content_query, distance_query = self._attention.queries(inputs, **self._biases)
+        content_query = ops.transpose(content_query, [0, 2, 1, 3])  # [B, N, T, H]
+        distance_query = ops.transpose(distance_query, [0, 2, 1, 3])
+        over_distances = ops.matmul(distance_query, distance_keys.keys[None])  # [B, N, T, K + 1]
+        if distance_keys.scores is not None:
+            over_distances = over_distances + distance_keys.scores
+        over_keys = functional.shift_padded(over_distances)  # [B, N, T, K]
+        scores = ops.matmul(content_query, keys) + over_keys
+        return functional.at_least_float32(scores) + mask_scores
+
+    def _transform(self, hidden, attended):
+        block = self._block
+        hidden = hidden + attended
+        if not block.pre_norm:
+            hidden = block.attention_norm(hidden)
+        transformed = block.feed_forward_norm(hidden) if block.pre_norm else hidden
+        hidden = hidden + block.feed_forward(transformed)
+        return hidden if block.pre_norm else block.feed_forward_norm(hidden)

@@ -1,0 +1,180 @@
+"""Transformer-XL for inference, with keys and values remembered.
+
+Shape letters used in this module:
+  B rows, T segment length, M memory length, K = M + T key length,
+  D hidden width, N heads, H head width, V vocabulary, L layers.
+"""
+
+from keras import ops
+
+from txl_tf import functional
+from txl_tf.models.projected_block import ProjectedBlock
+from txl_tf.models.projected_memory import ProjectedMemory
+
+
+class ProjectedTransformerXL:
+    """A view on a `TransformerXL` whose weights do not change.
+
+    A `Memory` holds hidden states, and every segment projects all of them to
+    keys and values again, and all position encodings too. With fixed weights
+    these are always the same. Here memory holds the keys and values
+    themselves, and the keys of all distances are computed once for a length:
+
+    ```python
+    projected = ProjectedTransformerXL(model)
+    memory = projected.initial_memory(batch_size=1)
+    position_keys = projected.position_keys(memory_length + segment_length)
+    for token_ids, target_ids in segments:
+        nll, memory = projected.score(token_ids, target_ids, memory, position_keys)
+    ```
+
+    The numbers are those of the model with a `Memory` of the same length. That
+    holds for `"transformer_xl"` and `"shaw"` positions; others are part of what
+    is projected, and move with every segment.
+
+    Args:
+        model: `TransformerXL`.
+
+    Call arguments:
+        token_ids: int tensor `(B, T)` with values in `[0, V)`.
+        memory: `ProjectedMemory` of the segments before.
+        position_keys: optional result of `position_keys(M + T)`; computed where
+            it is not given.
+
+    Returns:
+        Tuple of the hidden states `(B, T, D)` and the next `ProjectedMemory`.
+
+    Raises:
+        ValueError: If the positions of the model are absolute.
+    """
+
+    def __init__(self, model):
+        encoding = model.config.position_encoding
+        if encoding not in ("transformer_xl", "shaw"):
+            raise ValueError(
+                "Only memory without positions can be projected once and for all: "
+                '`position_encoding` must be "transformer_xl" or "shaw". '
+                f"Received: position_encoding={encoding!r}"
+            )
+        self.config = model.config
+        self._model = model
+        biases = {}
+        if encoding == "transformer_xl" and model.config.share_attention_biases:
+            biases = {"content_bias": model.content_bias, "position_bias": model.position_bias}
+        self._blocks = [ProjectedBlock(block, biases) for block in model.blocks]
+
+    def initial_memory(self, batch_size, memory_length=None):
+        """Memory of rows that have read nothing yet.
+
+        Args:
+            batch_size: int. Number of rows `B`.
+            memory_length: optional int. `M`, if not `config.memory_length`.
+
+        Returns:
+            A `ProjectedMemory` with valid length 0.
+        """
+        config = self.config
+        if memory_length is None:
+            memory_length = config.memory_length if config.recurrence else 0
+        dtype = self._model.compute_dtype
+        rows = (batch_size, config.num_heads)
+        layers = range(config.num_layers)
+        return ProjectedMemory(
+            tuple(ops.zeros((*rows, config.head_dim, memory_length), dtype) for _ in layers),
+            tuple(ops.zeros((*rows, memory_length, config.head_dim), dtype) for _ in layers),
+            ops.zeros((batch_size,), dtype="int32"),
+        )
+
+    def project_memory(self, memory):
+        """The keys and values of a memory of hidden states.
+
+        Args:
+            memory: `Memory`.
+
+        Returns:
+            A `ProjectedMemory` of the same length.
+        """
+        projected = [
+            block.project(state) for block, state in zip(self._blocks, memory.states, strict=True)
+        ]
+        keys, values = zip(*projected, strict=True)
+        return ProjectedMemory(keys, values, memory.valid_length)
+
+    def position_keys(self, key_length):
+        """The keys of all distances, of every layer.
+
+        Args:
+            key_length: int. `K`: memory and segment.
+
+        Returns:
+            Tuple of `L` `DistanceKeys`.
+        """
+        encoding = functional.relative_positional_encoding(
+            key_length,
+            self.config.hidden_dim,
+            self.config.clamp_length,
+            dtype=self._model.compute_dtype,
+        )
+        return tuple(block.project_distances(key_length, encoding) for block in self._blocks)
+
+    def __call__(self, token_ids, memory, position_keys=None):
+        memory_length = memory.keys[0].shape[3]
+        segment_length = ops.shape(token_ids)[1]
+        if position_keys is None:
+            position_keys = self.position_keys(memory_length + segment_length)
+        hidden = self._model.embedding(token_ids)  # [B, T, D]
+        mask_scores = self._mask_scores(segment_length, memory_length, memory.valid_length)
+        next_keys, next_values = [], []
+        for block, keys, values, distance_keys in zip(
+            self._blocks, memory.keys, memory.values, position_keys, strict=True
+        ):
+            hidden, keys, values = block(hidden, keys, values, mask_scores, distance_keys)
+            next_keys.append(keys[..., segment_length:])
+            next_values.append(values[:, :, segment_length:])
+        valid_length = functional.next_valid_length(
+            memory.valid_length, memory_length, segment_length
+        )
+        return hidden, ProjectedMemory(tuple(next_keys), tuple(next_values), valid_length)
+
+    def _mask_scores(self, segment_length, memory_length, valid_length):
+        """What is added to the scores of all layers."""
+        allowed = functional.causal_memory_mask(
+            segment_length,
+            memory_length,
+            valid_length,
+            self.config.same_length,
+            self.config.same_length_keys,
+        )
+        dtype = functional.at_least_float32(ops.zeros((), self._model.compute_dtype)).dtype
+        return functional.mask_scores(ops.zeros((), dtype), allowed)
+
+    def score(self, token_ids, target_ids, memory, position_keys=None):
+        """Scores targets: how surprised the model is by each.
+
+        Args:
+            token_ids: int tensor `(B, T)`.
+            target_ids: int tensor `(B, T)`; position `t` is the token after
+                `token_ids[:, t]`.
+            memory: `ProjectedMemory` of the segments before.
+            position_keys: as in a call.
+
+        Returns:
+            Tuple of the negative log-likelihood in nats, float32 `(B, T)`, and
+            the next `ProjectedMemory`.
+        """
+        hidden, memory = self(token_ids, memory, position_keys)
+        return self._model.negative_log_likelihood(hidden, target_ids), memory
+
+    def log_probs(self, token_ids, memory, position_keys=None):
+        """Log-probabilities of every token of the vocabulary coming next.
+
+        Args:
+            token_ids: int tensor `(B, T)`.
+            memory: `ProjectedMemory` of the segments before.
+            position_keys: as in a call.
+
+        Returns:
+            Tuple of a float32 tensor `(B, T, V)` and the next `ProjectedMemory`.
+        """
+        hidden, memory = self(token_ids, memory, position_keys)
+        return self._model.log_probs_of(hidden), memory
