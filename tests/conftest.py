@@ -17,6 +17,12 @@ if keras.backend.backend() == "tensorflow":
     )
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--layouts", type=int, default=12, help="layouts of rows and hosts that are tried"
+    )
+
+
 @pytest.fixture(autouse=True)
 def seeded():
     """The same initial weights in every run of a test."""

@@ -40,6 +40,21 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.fixture
+def small_disk(tmp_path):
+    """A folder that is a file system of its own, and a function that sets its size."""
+
+    def set_size(num_bytes, *options):
+        choice = ",".join([f"size={num_bytes}", *options])
+        command = ["mount", "-t", "tmpfs", "-o", choice, "tmpfs", str(tmp_path)]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+    if not set_size(4 << 20):
+        pytest.skip("mounting a file system is not permitted here")
+    yield tmp_path, lambda num_bytes: set_size(num_bytes, "remount")
+    subprocess.run(["umount", str(tmp_path)], check=True)
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole") / "out"
@@ -66,6 +81,21 @@ def test_a_disk_that_is_full_at_any_point(tmp_path, whole):
         assert os.listdir(tmp_path) == []
     prepare(tmp_path / "out")
     assert contents(tmp_path / "out") == whole
+
+
+def test_a_file_system_of_any_size(small_disk, whole):
+    folder, set_size = small_disk
+    needed = sum(map(len, whole.values()))
+    page = os.sysconf("SC_PAGE_SIZE")
+    for point in range(POINTS):
+        # At least one page: no size at all would mean no limit.
+        assert set_size(max(page, point * needed // POINTS))
+        with pytest.raises(StorageError):
+            prepare(folder / "out")
+        assert os.listdir(folder) == []
+    assert set_size(4 * needed + (1 << 20))
+    prepare(folder / "out")
+    assert contents(folder / "out") == whole
 
 
 # A server that forks for every run: importing TensorFlow takes seconds. Its
