@@ -83,6 +83,23 @@ def test_a_memory_can_be_projected_at_any_time(variant):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("memory_length", [0, 3, 9])
+@pytest.mark.parametrize("variant", ["plain", "same length", "shaw"])
+def test_several_segments_at_once_are_several_segments(variant, memory_length):
+    changes = {} if memory_length == 0 else VARIANTS[variant]
+    projected = ProjectedTransformerXL(made(**changes))
+    expected, last = read(projected, tokens(8 * T + 1), (T,) * 8, memory_length)
+    memory, found = projected.initial_memory(B, memory_length), []
+    for start, stop in [(0, 4 * T), (4 * T, 7 * T), (7 * T, 8 * T)]:
+        text = tokens(8 * T + 1)
+        nll, memory = projected.score(
+            text[:, start:stop], text[:, start + 1 : stop + 1], memory, segment_length=T
+        )
+        found.append(ops.convert_to_numpy(nll))
+    np.testing.assert_allclose(np.concatenate(found, axis=1), expected, rtol=2e-6, atol=2e-6)
+    np.testing.assert_array_equal(memory.valid_length, last.valid_length)
+
+
 def test_position_keys_given_are_those_computed():
     projected = ProjectedTransformerXL(made())
     memory = projected.initial_memory(B)

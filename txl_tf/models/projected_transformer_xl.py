@@ -40,6 +40,9 @@ class ProjectedTransformerXL:
         memory: `ProjectedMemory` of the segments before.
         position_keys: optional result of `position_keys(M + T)`; computed where
             it is not given.
+        segment_length: optional int. Reads the tokens as segments of this length,
+            several at once: the results are those of one after the other, and
+            large products take less time per token than small ones.
 
     Returns:
         Tuple of the hidden states `(B, T, D)` and the next `ProjectedMemory`.
@@ -117,38 +120,41 @@ class ProjectedTransformerXL:
         )
         return tuple(block.project_distances(key_length, encoding) for block in self._blocks)
 
-    def __call__(self, token_ids, memory, position_keys=None):
+    def __call__(self, token_ids, memory, position_keys=None, segment_length=None):
         memory_length = memory.keys[0].shape[3]
-        segment_length = ops.shape(token_ids)[1]
+        num_tokens = ops.shape(token_ids)[1]
         if position_keys is None:
-            position_keys = self.position_keys(memory_length + segment_length)
+            position_keys = self.position_keys(memory_length + num_tokens)
         hidden = self._model.embedding(token_ids)  # [B, T, D]
-        mask_scores = self._mask_scores(segment_length, memory_length, memory.valid_length)
+        mask_scores = self._mask_scores(
+            num_tokens, memory_length, memory.valid_length, segment_length
+        )
         next_keys, next_values = [], []
         for block, keys, values, distance_keys in zip(
             self._blocks, memory.keys, memory.values, position_keys, strict=True
         ):
             hidden, keys, values = block(hidden, keys, values, mask_scores, distance_keys)
-            next_keys.append(keys[..., segment_length:])
-            next_values.append(values[:, :, segment_length:])
-        valid_length = functional.next_valid_length(
-            memory.valid_length, memory_length, segment_length
-        )
+            next_keys.append(keys[..., num_tokens:])
+            next_values.append(values[:, :, num_tokens:])
+        valid_length = functional.next_valid_length(memory.valid_length, memory_length, num_tokens)
         return hidden, ProjectedMemory(tuple(next_keys), tuple(next_values), valid_length)
 
-    def _mask_scores(self, segment_length, memory_length, valid_length):
+    def _mask_scores(self, num_tokens, memory_length, valid_length, segment_length):
         """What is added to the scores of all layers."""
         allowed = functional.causal_memory_mask(
-            segment_length,
+            num_tokens,
             memory_length,
             valid_length,
             self.config.same_length,
             self.config.same_length_keys,
         )
+        if segment_length is not None and segment_length != num_tokens:
+            own_segment = _own_segment_mask(num_tokens, memory_length, segment_length)
+            allowed = ops.logical_and(allowed, own_segment)
         dtype = functional.at_least_float32(ops.zeros((), self._model.compute_dtype)).dtype
         return functional.mask_scores(ops.zeros((), dtype), allowed)
 
-    def score(self, token_ids, target_ids, memory, position_keys=None):
+    def score(self, token_ids, target_ids, memory, position_keys=None, segment_length=None):
         """Scores targets: how surprised the model is by each.
 
         Args:
@@ -157,12 +163,13 @@ class ProjectedTransformerXL:
                 `token_ids[:, t]`.
             memory: `ProjectedMemory` of the segments before.
             position_keys: as in a call.
+            segment_length: as in a call.
 
         Returns:
             Tuple of the negative log-likelihood in nats, float32 `(B, T)`, and
             the next `ProjectedMemory`.
         """
-        hidden, memory = self(token_ids, memory, position_keys)
+        hidden, memory = self(token_ids, memory, position_keys, segment_length)
         return self._model.negative_log_likelihood(hidden, target_ids), memory
 
     def log_probs(self, token_ids, memory, position_keys=None):
@@ -178,3 +185,16 @@ class ProjectedTransformerXL:
         """
         hidden, memory = self(token_ids, memory, position_keys)
         return self._model.log_probs_of(hidden), memory
+
+
+def _own_segment_mask(num_tokens, memory_length, segment_length):
+    """What segments may attend to when several are read at once.
+
+    Read one after the other, a segment forgets what is farther back than its
+    memory. Read together, each begins its memory where it would have.
+    """
+    queries = ops.arange(num_tokens, dtype="int32")
+    first_key = queries // segment_length * segment_length
+    keys = ops.arange(memory_length + num_tokens, dtype="int32")
+    allowed = ops.expand_dims(keys, 0) >= ops.expand_dims(first_key, 1)  # [T, K]
+    return ops.expand_dims(allowed, (0, 1))
