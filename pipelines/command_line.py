@@ -19,6 +19,7 @@ JOBS = {
     "verify": "every byte of a data set, checkpoint or export against its checksums",
     "train": "records to checkpoints; goes on where it stopped",
     "evaluate": "checkpoint and records to bits per byte and perplexity",
+    "analyze": "checkpoints to what they make of their context",
     "generate": "checkpoint and prompt to text",
     "export": "checkpoint to a SavedModel",
     "convert": "official and Hugging Face weights in and out",

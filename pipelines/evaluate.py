@@ -1,35 +1,99 @@
-"""Evaluates a run on a split: `txl evaluate`.
+"""Evaluates a model on a split or a text: `txl evaluate`.
 
     txl evaluate --workdir DIR --data DIR --split test
     txl evaluate --workdir DIR --data DIR --set evaluation.memory_length=640
+    txl evaluate --workdir DIR --data DIR --watch
+    txl evaluate --workdir DIR --text FILE --per-token
 
-Every token of the split is scored once, its tail included. Segment, memory and
-clamp length may differ from training's.
+Every token is scored once, the tail included, and each figure comes with its
+denominator. Segment, memory and clamp length may differ from training's.
+`evaluation.warm_up_tokens` lets every row read what is before its part of the
+text; with `all` the result is the same for any number of rows.
+
+The folder is that of a run, or a model that `txl convert` has brought in.
 """
 
 import argparse
+import dataclasses
 import json
 import sys
+from typing import TYPE_CHECKING
 
+from pipelines.evaluation.converted_model import converted_experiment, is_converted
+from pipelines.evaluation.own_text import OwnText, check_text_file
 from pipelines.experiments import add_override_argument, override
-from pipelines.workdir import Workdir, add_workdir_argument, check_tokenizer
-from txl_tf.data.manifest import Manifest
+from pipelines.workdir import Workdir, add_workdir_argument, check_tokenizer, check_vocabulary
 from txl_tf.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import tensorflow as tf
+
+    from txl_tf.data.prepared_dataset import PreparedDataset
+    from txl_tf.data.tokenizer import Tokenizer
+    from txl_tf.evaluation.evaluation_result import EvaluationResult
+
+# What does not go with an option.
+_EXCLUDED = {
+    "text": ("split", "watch", "per_document"),
+    "watch": ("step", "per_document"),
+}
+# What an option is of no use without.
+_NEEDED = {"per_token": "text", "watch_seconds": "watch"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
     add_workdir_argument(parser)
-    parser.add_argument("--data", metavar="DIR", required=True, help="prepared data set")
-    parser.add_argument("--split", default="valid", help="split to evaluate (default: valid)")
+    parser.add_argument("--data", metavar="DIR", help="prepared data set; not needed with --text")
+    parser.add_argument("--split", help="split to evaluate (default: valid)")
+    parser.add_argument(
+        "--text", metavar="FILE", help="own text to evaluate instead; - for the standard input"
+    )
     parser.add_argument("--step", type=int, help="checkpoint to evaluate (default: the newest)")
+    parser.add_argument(
+        "--watch",
+        action="store_true",
+        help="evaluate each checkpoint as it appears, until the run is finished",
+    )
+    parser.add_argument(
+        "--watch-seconds",
+        type=float,
+        metavar="SECONDS",
+        help="with --watch: how long to wait for the next checkpoint (default: for ever)",
+    )
+    parser.add_argument(
+        "--per-document", metavar="FILE", help="write a line of JSON for every document"
+    )
+    parser.add_argument(
+        "--per-token", action="store_true", help="with --text: print the nats of every token"
+    )
+    parser.add_argument(
+        "--num-words",
+        type=int,
+        metavar="N",
+        help="words of the text, for the perplexity of words (default: as white space divides it)",
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--tpu", metavar="local|NAME|ADDRESS", help="share the rows on this TPU")
+    parser.add_argument(
+        "--cpu-replicas",
+        type=int,
+        default=1,
+        metavar="N",
+        help="share the rows among N replicas of the CPU (default: 1)",
+    )
     add_override_argument(parser)
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks what can be checked before TensorFlow is imported."""
-    experiment, arguments.data_identity = Workdir(arguments.workdir).read()
+    workdir = Workdir(arguments.workdir)
+    arguments.is_converted = not workdir.has_run() and is_converted(workdir.folder)
+    if arguments.is_converted:
+        experiment, arguments.data_identity = converted_experiment(workdir.folder), None
+    else:
+        experiment, arguments.data_identity = workdir.read()
     for assignment in arguments.overrides:
         if not assignment.startswith("evaluation."):
             raise UsageError(
@@ -37,26 +101,211 @@ def check_arguments(arguments: argparse.Namespace) -> None:
                 where=f"--set {assignment}",
                 remedy="Only `evaluation.` can be changed here.",
             )
-    arguments.experiment = override(experiment, arguments.overrides)
+    overrides = list(arguments.overrides)
+    if arguments.text is not None:
+        # One row, so that every token has all the memory there can be; unless told otherwise.
+        overrides.insert(0, "evaluation.batch_size=1")
+    arguments.experiment = override(experiment, overrides)
+    _check_combination(arguments)
+    if arguments.text is not None:
+        check_text_file(arguments.text)
+
+
+def _check_combination(arguments: argparse.Namespace) -> None:
+    for option, others in _EXCLUDED.items():
+        other = next((name for name in others if getattr(arguments, name)), None)
+        if getattr(arguments, option) and other is not None:
+            where = f"{_flag(option)} {_flag(other)}"
+            raise UsageError(
+                "The two do not go together.", where=where, remedy="Leave one of them out."
+            )
+    for option, needed in _NEEDED.items():
+        if getattr(arguments, option) and not getattr(arguments, needed):
+            raise UsageError(
+                f"This goes with {_flag(needed)}.", where=_flag(option), remedy="Leave it out."
+            )
+    if arguments.data is None and (arguments.text is None or arguments.is_converted):
+        what = "The tokenizer is that of a data set." if arguments.text else "There is no data."
+        raise UsageError(what, where="--data", remedy="Name a prepared data set.")
+    if arguments.watch and arguments.is_converted:
+        what = "A converted model has one checkpoint only."
+        raise UsageError(what, where="--watch", remedy="Leave it out.")
+    for name in ("watch_seconds", "num_words"):
+        value = getattr(arguments, name)
+        if value is not None and value <= 0:
+            raise UsageError("The value is out of range.", where=f"{_flag(name)} {value}")
+    _check_replicas(arguments)
+
+
+def _check_replicas(arguments: argparse.Namespace) -> None:
+    replicas = arguments.cpu_replicas
+    if replicas < 1:
+        raise UsageError("There must be at least one replica.", where=f"--cpu-replicas {replicas}")
+    if arguments.tpu is not None and replicas > 1:
+        raise UsageError(
+            "A job has either a TPU or CPU replicas.",
+            where=f"--tpu {arguments.tpu} --cpu-replicas {replicas}",
+            remedy="Leave one of the two out.",
+        )
+    is_dynamic = arguments.experiment.evaluation.dynamic_learning_rate is not None
+    if is_dynamic and (arguments.tpu is not None or replicas > 1):
+        raise UsageError(
+            "Weights that follow the text read one row, on one device.",
+            where="--set evaluation.dynamic_learning_rate",
+            remedy="Leave out --tpu and --cpu-replicas.",
+        )
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Evaluates and prints the figures."""
+    # Splitting the CPU comes before anything else that TensorFlow does.
+    from txl_tf.distribution.strategy import create_strategy, is_chief, num_workers
+
+    strategy = create_strategy(arguments.tpu, arguments.cpu_replicas)
+    arguments.is_chief = is_chief(strategy)
+    if arguments.watch and num_workers(strategy) > 1:
+        raise UsageError(
+            "Several workers could see different checkpoints.",
+            where="--watch and TF_CONFIG",
+            remedy="Watch with one of them, and unset TF_CONFIG there.",
+        )
+    if arguments.text is not None:
+        _evaluate_text(arguments, strategy)
+    elif arguments.watch:
+        _watch(arguments, strategy)
+    else:
+        _evaluate_split(arguments, strategy)
+
+
+def _evaluate_split(arguments: argparse.Namespace, strategy: "tf.distribute.Strategy") -> None:
+    from pipelines.evaluation.document_scores import DocumentScores
     from pipelines.split_evaluation import create_evaluator, evaluate_split
-    from pipelines.trained_model import read_weights
-    from txl_tf.data.prepared_dataset import PreparedDataset
     from txl_tf.training.tensorboard_writer import TensorBoardWriter
 
-    workdir = Workdir(arguments.workdir)
-    dataset = PreparedDataset.open(arguments.data)
-    _check_split(dataset.manifest, arguments)
-    check_tokenizer(arguments.data_identity, dataset.manifest, arguments.data)
-    step, weights = read_weights(workdir, arguments.step)
-    evaluator = create_evaluator(arguments.experiment)
+    dataset = _open_dataset(arguments)
+    step, weights = _read_weights(arguments)
+    evaluator = create_evaluator(arguments.experiment, strategy)
     evaluator.load_arrays(weights)
-    result = evaluate_split(evaluator, dataset, arguments.split, step, track=show_progress)
-    TensorBoardWriter(workdir.tensorboard, 1.0).write_evaluation(result)
-    print(json.dumps(result.to_dict()) if arguments.json else result.describe())
+    documents = None
+    if arguments.per_document is not None:
+        documents = DocumentScores(dataset, arguments.split)
+    result = evaluate_split(
+        evaluator,
+        dataset,
+        arguments.split,
+        step,
+        track=show_progress,
+        observe=None if documents is None else documents.observe,
+        num_words=arguments.num_words,
+    )
+    if documents is not None and arguments.is_chief:
+        documents.write(arguments.per_document)
+    if arguments.is_chief and not arguments.is_converted:
+        board = TensorBoardWriter(Workdir(arguments.workdir).tensorboard, 1.0)
+        board.write_evaluation(result)
+    _print(result, arguments)
+
+
+def _watch(arguments: argparse.Namespace, strategy: "tf.distribute.Strategy") -> None:
+    from pipelines.evaluation.watching import watch_checkpoints
+    from pipelines.split_evaluation import create_evaluator, evaluate_split
+
+    dataset = _open_dataset(arguments)
+    evaluator = create_evaluator(arguments.experiment, strategy)
+
+    def evaluate(step: int, weights: "dict[str, np.ndarray]", track) -> "EvaluationResult":
+        evaluator.load_arrays(weights)
+        return evaluate_split(
+            evaluator, dataset, arguments.split, step, track, num_words=arguments.num_words
+        )
+
+    conditions = {
+        "data": dataset.fingerprint,
+        "evaluation": arguments.experiment.evaluation.to_dict(),
+        "num_words": arguments.num_words,
+    }
+    watch_checkpoints(
+        Workdir(arguments.workdir),
+        arguments.split,
+        conditions,
+        evaluate,
+        lambda result: _print(result, arguments),
+        arguments.watch_seconds,
+    )
+
+
+def _evaluate_text(arguments: argparse.Namespace, strategy: "tf.distribute.Strategy") -> None:
+    from pipelines.split_evaluation import create_evaluator, statistics_text
+
+    dataset = None if arguments.data is None else _open_dataset(arguments)
+    own = OwnText(arguments.text, _tokenizer(arguments, dataset))
+    step, weights = _read_weights(arguments)
+    evaluator = create_evaluator(arguments.experiment, strategy)
+    evaluator.load_arrays(weights)
+    text = own.text
+    if arguments.num_words is not None:
+        text = dataclasses.replace(text, num_words=arguments.num_words)
+    result = evaluator.evaluate(
+        text,
+        step=step,
+        track=show_progress,
+        observe=own.observe,
+        statistics_text=statistics_text(evaluator, dataset),
+    )
+    if arguments.per_token and arguments.is_chief:
+        own.print_scores(arguments.json)
+    _print(result, arguments)
+
+
+def _open_dataset(arguments: argparse.Namespace) -> "PreparedDataset":
+    """Opens the data set and makes sure that it is one for the model."""
+    from txl_tf.data.prepared_dataset import PreparedDataset
+
+    dataset = PreparedDataset.open(arguments.data)
+    manifest = dataset.manifest
+    arguments.split = arguments.split or "valid"
+    if arguments.split not in manifest.split_names and arguments.text is None:
+        raise UsageError(
+            f"There is no split {arguments.split} in this data set.",
+            where=arguments.data,
+            remedy=f"There are: {', '.join(manifest.split_names)}.",
+        )
+    if arguments.is_converted:
+        check_vocabulary(arguments.experiment, manifest, arguments.data)
+    else:
+        check_tokenizer(arguments.data_identity, manifest, arguments.data)
+    return dataset
+
+
+def _read_weights(arguments: argparse.Namespace) -> "tuple[int, dict[str, np.ndarray]]":
+    if not arguments.is_converted:
+        from pipelines.trained_model import read_weights
+
+        return read_weights(Workdir(arguments.workdir), arguments.step)
+    from pipelines.convert import read_converted
+
+    model = read_converted(arguments.workdir)
+    return 0, {variable.path: variable.numpy() for variable in model.weights}
+
+
+def _tokenizer(arguments: argparse.Namespace, dataset: "PreparedDataset | None") -> "Tokenizer":
+    """That of the data, where it is named, or else the run's own."""
+    if dataset is None:
+        from pipelines.trained_model import tokenizer_of
+
+        return tokenizer_of(Workdir(arguments.workdir), arguments.data_identity)
+    from txl_tf.data.vocabularies.dataset_tokenizer import dataset_tokenizer
+
+    return dataset_tokenizer(dataset.folder, dataset.manifest)
+
+
+def _print(result: "EvaluationResult", arguments: argparse.Namespace) -> None:
+    if arguments.is_chief:
+        print(json.dumps(result.to_dict()) if arguments.json else result.describe(), flush=True)
 
 
 def show_progress(batches, num_batches: int):
@@ -82,15 +331,6 @@ def show_progress(batches, num_batches: int):
         console=Console(stderr=True),
         transient=True,
     )
-
-
-def _check_split(manifest: Manifest, arguments: argparse.Namespace) -> None:
-    if arguments.split not in manifest.split_names:
-        raise UsageError(
-            f"There is no split {arguments.split} in this data set.",
-            where=arguments.data,
-            remedy=f"There are: {', '.join(manifest.split_names)}.",
-        )
 
 
 if __name__ == "__main__":

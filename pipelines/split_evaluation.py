@@ -1,28 +1,43 @@
 """Evaluates a split of a prepared data set with the settings of an experiment."""
 
-from collections.abc import Callable, Iterable
+import dataclasses
+
+import tensorflow as tf
 
 from txl_tf.config.experiment_config import ExperimentConfig
 from txl_tf.data.manifest import Manifest
 from txl_tf.data.prepared_dataset import PreparedDataset
+from txl_tf.errors import DataDamagedError, UsageError
 from txl_tf.evaluation.evaluation_result import EvaluationResult
-from txl_tf.evaluation.evaluator import Evaluator
+from txl_tf.evaluation.evaluation_text import EvaluationText
+from txl_tf.evaluation.evaluator import Evaluator, Observe, Track
 
 
-def create_evaluator(experiment: ExperimentConfig) -> Evaluator:
+def create_evaluator(
+    experiment: ExperimentConfig, strategy: tf.distribute.Strategy | None = None
+) -> Evaluator:
     """Builds the evaluator of an experiment, without weights.
+
+    A run that was trained with its documents apart is evaluated so.
 
     Args:
         experiment: `ExperimentConfig`.
+        strategy: optional `tf.distribute.Strategy`, whose replicas share the
+            rows. It is not used where there is only one row, because the
+            weights follow the text.
 
     Returns:
         An `Evaluator`.
     """
+    if experiment.evaluation.dynamic_learning_rate is not None:
+        strategy = None
     return Evaluator(
         experiment.model,
         experiment.evaluation,
         dtype_policy=experiment.training.dtype_policy,
         jit_compile=experiment.training.jit_compile,
+        masks_documents=experiment.training.document_boundaries == "mask",
+        strategy=strategy,
     )
 
 
@@ -31,7 +46,9 @@ def evaluate_split(
     dataset: PreparedDataset,
     split: str,
     step: int,
-    track: Callable[[Iterable, int], Iterable] | None = None,
+    track: Track | None = None,
+    observe: Observe | None = None,
+    num_words: int | None = None,
 ) -> EvaluationResult:
     """Evaluates a split of a prepared data set.
 
@@ -41,17 +58,55 @@ def evaluate_split(
         split: str. Name of the split.
         step: int. Training steps of the weights.
         track: optional function, see `Evaluator.evaluate`.
+        observe: optional function, see `Evaluator.evaluate`.
+        num_words: optional int. Words of the split, if not as white space
+            divides it.
 
     Returns:
         An `EvaluationResult`.
+
+    Raises:
+        DataDamagedError: If there is nothing to score.
+        UsageError: If gradients are to be scaled and there is no split
+            `train`.
     """
+    text = split_text(dataset, split)
+    if num_words is not None:
+        text = dataclasses.replace(text, num_words=num_words)
+    if text.num_tokens < 2:
+        raise DataDamagedError(
+            f"The split {split} has less than two tokens: there is nothing to score.",
+            where=dataset.folder,
+            remedy="Prepare a longer text.",
+        )
     return evaluator.evaluate(
-        split,
-        dataset.num_tokens(split),
-        lambda start, stop: dataset.read_tokens(split, start, stop),
-        bytes_per_token=bytes_per_token(dataset.manifest, split),
+        text,
         step=step,
         track=track,
+        observe=observe,
+        statistics_text=statistics_text(evaluator, dataset),
+    )
+
+
+def split_text(dataset: PreparedDataset, split: str) -> EvaluationText:
+    """The text of a split, read from the disk as it is needed.
+
+    Args:
+        dataset: `PreparedDataset`.
+        split: str. Name of the split.
+
+    Returns:
+        An `EvaluationText`.
+    """
+    entry = dataset.manifest.split(split)
+    return EvaluationText(
+        name=split,
+        num_tokens=entry.tokens,
+        read_tokens=lambda start, stop: dataset.read_tokens(split, start, stop),
+        read_document_starts=lambda start, stop: dataset.read_document_starts(split, start, stop),
+        num_bytes=entry.bytes,
+        num_characters=entry.characters,
+        num_words=entry.words,
     )
 
 
@@ -67,3 +122,27 @@ def bytes_per_token(manifest: Manifest, split: str) -> float:
     """
     entry = manifest.split(split)
     return entry.bytes / entry.tokens
+
+
+def statistics_text(evaluator: Evaluator, dataset: PreparedDataset | None) -> EvaluationText | None:
+    """The text whose gradients scale those of the text that is evaluated.
+
+    Args:
+        evaluator: `Evaluator`.
+        dataset: optional `PreparedDataset`.
+
+    Returns:
+        The split `train`; None where no gradient is scaled.
+
+    Raises:
+        UsageError: If there is no such split.
+    """
+    if not evaluator.needs_statistics:
+        return None
+    if dataset is None or "train" not in dataset.manifest.split_names:
+        raise UsageError(
+            "Gradients are scaled by those of the split `train`, which is not there.",
+            where="--data" if dataset is None else dataset.folder,
+            remedy="Name the training data, or no evaluation.dynamic_statistics_segments.",
+        )
+    return split_text(dataset, "train")

@@ -1,16 +1,23 @@
-"""Reads the weights of a run, for the jobs that use them."""
+"""Reads the weights and the tokenizer of a run, for the jobs that use them."""
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pipelines.workdir import Workdir, identity, require_step
+from txl_tf.config.lstm_config import LSTMConfig
 from txl_tf.config.model_config import ModelConfig
-from txl_tf.errors import MismatchError
+from txl_tf.config.qrnn_config import QRNNConfig
+from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, StorageError
+from txl_tf.file_storage import first_line, list_folder, read_file
 
 if TYPE_CHECKING:
-    from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
+    from txl_tf.data.tokenizer import Tokenizer
+    from txl_tf.models.lstm_language_model import LSTMLanguageModel
+    from txl_tf.models.qrnn_language_model import QRNNLanguageModel
     from txl_tf.models.transformer_xl import TransformerXL
+    from txl_tf.training.checkpoint_store import CheckpointStore
 
 
 def read_weights(workdir: Workdir, step: int | None) -> tuple[int, dict[str, np.ndarray]]:
@@ -30,15 +37,29 @@ def read_weights(workdir: Workdir, step: int | None) -> tuple[int, dict[str, np.
         UsageError: If there is none of this step.
         DataDamagedError: If it is damaged.
     """
-    from txl_tf.training.checkpoint_store import CheckpointStore
-
-    experiment, data = workdir.read()
-    store = CheckpointStore(workdir.checkpoints, identity(experiment, data))
+    store = checkpoint_store(workdir)
     step = require_step(store.steps(), step, workdir.checkpoints)
     arrays = store.load(step)
     weights, averages = _with_prefix(arrays, "model/"), _with_prefix(arrays, "average/")
     # Among the averages is also how many steps they are of.
     return step, {path: averages.get(path, weight) for path, weight in weights.items()}
+
+
+def checkpoint_store(workdir: Workdir) -> "CheckpointStore":
+    """The checkpoints of a run, for reading.
+
+    Args:
+        workdir: `Workdir`.
+
+    Returns:
+        The `CheckpointStore`.
+
+    Raises:
+        InputMissingError: If there is no run.
+    """
+    from txl_tf.training.checkpoint_store import CheckpointStore
+
+    return CheckpointStore(workdir.checkpoints, identity(*workdir.read()))
 
 
 def _with_prefix(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
@@ -49,44 +70,75 @@ def _with_prefix(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.nda
     }
 
 
-def build_model(config: ModelConfig, weights: dict[str, np.ndarray]) -> "TransformerXL":
+def build_model(
+    config: ModelConfig | LSTMConfig | QRNNConfig, weights: dict[str, np.ndarray]
+) -> "TransformerXL | LSTMLanguageModel | QRNNLanguageModel":
     """Builds a model with these weights, in float32.
 
     Args:
-        config: `ModelConfig`.
+        config: `ModelConfig`, `LSTMConfig` or `QRNNConfig`.
         weights: dict of variable path to array.
 
     Returns:
         The model.
     """
-    from txl_tf.models.transformer_xl import TransformerXL
+    from txl_tf.models.create_model import create_model
 
-    model = TransformerXL(config, dtype="float32")
+    model = create_model(config, dtype="float32")
     for variable in model.weights:
         variable.assign(weights[variable.path])
     return model
 
 
-def tokenizer_of(data: dict[str, Any], where: str) -> "ByteTokenizer":
-    """The tokenizer that a run was trained with.
+def tokenizer_of(workdir: Workdir, data: dict[str, Any]) -> "Tokenizer":
+    """The tokenizer that a run was trained with, from the run's own folder.
 
     Args:
+        workdir: `Workdir`.
         data: dict. Identity of the run's data.
-        where: str. The folder of the run.
 
     Returns:
         The tokenizer.
 
     Raises:
+        InputMissingError: If the run has no vocabulary.
         MismatchError: If this version has another tokenizer of that name.
+        DataDamagedError: If the vocabulary is not the one of the run.
+        StorageError: If it cannot be read.
     """
-    from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
+    from txl_tf.data.tokenizers.load_tokenizer import load_tokenizer
 
-    tokenizer = ByteTokenizer()
-    if data["tokenizer_sha256"] != tokenizer.fingerprint:
+    files = _vocabulary_files(workdir)
+    kind = data["tokenizer"]
+    if not files and kind != "bytes":
+        raise InputMissingError(
+            f"The run has no vocabulary of its tokenizer ({kind}).",
+            where=workdir.vocabulary,
+            remedy="The command that trained it puts one there, and goes on.",
+        )
+    tokenizer = load_tokenizer(kind, files, where=workdir.vocabulary)
+    if data["tokenizer_sha256"] == tokenizer.fingerprint:
+        return tokenizer
+    if not files:
         raise MismatchError(
-            f"The run was trained with a tokenizer that is not known: {data['tokenizer']}.",
-            where=where,
+            f"The run was trained with a tokenizer that is not known: {kind}.",
+            where=workdir.folder,
             remedy="Use the version of txl-tf that trained it.",
         )
-    return tokenizer
+    raise DataDamagedError(
+        f"The vocabulary has SHA-256 {tokenizer.fingerprint}; the run says "
+        f"{data['tokenizer_sha256']}.",
+        where=workdir.vocabulary,
+        remedy="Restore it from a copy, or from the data set the run was trained on.",
+    )
+
+
+def _vocabulary_files(workdir: Workdir) -> dict[str, bytes]:
+    folder = workdir.vocabulary
+    try:
+        # What a process that was killed has left begins with a dot.
+        names = [name for name in list_folder(folder) if not name.startswith(".")]
+        return {name: read_file(os.path.join(folder, name)) for name in names}
+    except OSError as error:
+        what = f"The vocabulary cannot be read: {first_line(error)}"
+        raise StorageError(what, where=folder, remedy="Check the storage.") from error

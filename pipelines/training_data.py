@@ -1,7 +1,7 @@
 """The data of a training run: what is read at which step, and what is evaluated."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import tensorflow as tf
 
@@ -12,6 +12,8 @@ from txl_tf.data.manifest import Manifest
 from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.data.segment_plan import SegmentPlan
 from txl_tf.data.segment_reader import SegmentReader
+from txl_tf.data.tokenizers.load_tokenizer import TOKENIZERS
+from txl_tf.data.vocabularies.dataset_tokenizer import dataset_tokenizer
 from txl_tf.errors import DataDamagedError
 from txl_tf.evaluation.evaluation_result import EvaluationResult
 from txl_tf.evaluation.evaluator import Evaluator
@@ -40,6 +42,13 @@ class TrainingData:
     def manifest(self) -> Manifest:
         """What the data set contains."""
         return self.dataset.manifest
+
+    @property
+    def vocabulary_files(self) -> Mapping[str, bytes]:
+        """Names and contents of the files that define the tokenizer, checked; none for bytes."""
+        if self.manifest.tokenizer_kind not in (each.kind for each in TOKENIZERS):
+            return {}  # a tokenizer of one's own is for its owner to keep
+        return dataset_tokenizer(self.dataset.folder, self.manifest).vocabulary_files
 
     @property
     def has_valid(self) -> bool:

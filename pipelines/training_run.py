@@ -83,6 +83,7 @@ class TrainingRun:
             if self._is_chief:
                 self._lock = exits.enter_context(workdir.lock())
                 workdir.begin(experiment, run_identity["data"])
+                workdir.keep_vocabulary(self._data.vocabulary_files)
             training = experiment.training
             self.trainer = Trainer(
                 experiment,
@@ -250,7 +251,11 @@ class TrainingRun:
         if self.trainer.must_stop():
             return None
         if self._evaluator is None:
-            self._evaluator = create_evaluator(self._experiment)
+            # Several workers evaluate all of it each, and need not wait for one another.
+            shares_rows = self.trainer.num_workers == 1
+            self._evaluator = create_evaluator(
+                self._experiment, self._strategy if shares_rows else None
+            )
         self._evaluator.load_arrays(self.trainer.inference_weights())
         result = self._data.evaluate(self._evaluator, step, self._until_stopped)
         # The first worker's figure decides for all.

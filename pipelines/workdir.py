@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from txl_tf.config.experiment_config import ExperimentConfig
@@ -88,6 +89,16 @@ class Workdir:
         """Path of the ledger of all steps, see `StepLedger`."""
         return os.path.join(self.folder, "ledger" if is_remote(self.folder) else "ledger.txt")
 
+    @property
+    def vocabulary(self) -> str:
+        """Folder of the vocabulary of the run's tokenizer; bytes have none."""
+        return os.path.join(self.folder, "vocabulary")
+
+    @property
+    def evaluations(self) -> str:
+        """Folder of what `txl evaluate --watch` has found."""
+        return os.path.join(self.folder, "evaluations")
+
     def lock(self) -> DirectoryLock:
         """The lock that whoever writes into the folder holds."""
         return DirectoryLock(self.folder)
@@ -141,6 +152,24 @@ class Workdir:
         try:
             make_folder(self.folder)
             write_file(self._run_file, (json.dumps(description, indent=1) + "\n").encode())
+        except OSError as error:
+            raise self._storage_error("written", error) from error
+
+    def keep_vocabulary(self, files: Mapping[str, bytes]) -> None:
+        """Writes the vocabulary of the run's tokenizer, where it is not there yet.
+
+        Args:
+            files: mapping of name to content; none for bytes.
+
+        Raises:
+            StorageError: If it cannot be written.
+        """
+        try:
+            for name, content in files.items():
+                make_folder(self.vocabulary)
+                path = os.path.join(self.vocabulary, name)
+                if not path_exists(path) or read_file(path) != content:
+                    write_file(path, content)
         except OSError as error:
             raise self._storage_error("written", error) from error
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from txl_tf.generation import generate
     from txl_tf.models.memory import Memory
     from txl_tf.models.presets import preset
+    from txl_tf.models.projected_memory import ProjectedMemory
+    from txl_tf.models.projected_transformer_xl import ProjectedTransformerXL
     from txl_tf.models.stateful_transformer_xl import StatefulTransformerXL
     from txl_tf.models.transformer_xl import TransformerXL
 
@@ -29,6 +31,8 @@ _MODULES = {
     "Memory": "txl_tf.models.memory",
     "ModelConfig": "txl_tf.config.model_config",
     "OptimizerConfig": "txl_tf.config.optimizer_config",
+    "ProjectedMemory": "txl_tf.models.projected_memory",
+    "ProjectedTransformerXL": "txl_tf.models.projected_transformer_xl",
     "StatefulTransformerXL": "txl_tf.models.stateful_transformer_xl",
     "TrainingConfig": "txl_tf.config.training_config",
     "TransformerXL": "txl_tf.models.transformer_xl",
@@ -44,6 +48,8 @@ __all__ = [
     "Memory",
     "ModelConfig",
     "OptimizerConfig",
+    "ProjectedMemory",
+    "ProjectedTransformerXL",
     "StatefulTransformerXL",
     "TrainingConfig",
     "TransformerXL",

@@ -9,6 +9,8 @@ from tests import recurrent_reference
 from tests.layer_checks import check_config, needs_tensorflow, randomize_weights, tf
 from tests.reference import max_difference
 from txl_tf import functional
+from txl_tf.config.lstm_config import LSTMConfig
+from txl_tf.config.qrnn_config import QRNNConfig
 from txl_tf.config.recurrent_config import RecurrentConfig
 from txl_tf.models.lstm_language_model import LSTMLanguageModel
 from txl_tf.models.qrnn_language_model import QRNNLanguageModel
@@ -18,6 +20,10 @@ B, T, V = 2, 4, 11
 CONFIG = RecurrentConfig(
     vocabulary_size=V, num_layers=2, hidden_dim=6, embedding_dim=5, segment_length=T, dropout=0.0
 )
+
+
+def config_of(model_class, **changes):
+    return model_class.config_class(**{**CONFIG.to_dict(), **changes})
 
 
 def token_ids(length=T, seed=0):
@@ -34,7 +40,7 @@ def made(model_class):
     """A function that makes a model with random weights."""
 
     def make(dtype="float32", **changes):
-        model = model_class(CONFIG.replace(**changes), dtype=dtype)
+        model = model_class(config_of(model_class, **changes), dtype=dtype)
         randomize_weights(model)
         return model
 
@@ -236,13 +242,14 @@ def test_save_and_load_give_equal_scores(model, tmp_path):
 
 
 def test_config_round_trip_keeps_config_name_and_dtype(model_class):
-    model = model_class(CONFIG, name="reader", dtype="mixed_bfloat16")
+    config = config_of(model_class)
+    model = model_class(config, name="reader", dtype="mixed_bfloat16")
     check_config(model)
     restored = model_class.from_config(model.get_config())
-    assert restored.config == CONFIG
+    assert restored.config == config
     assert restored.name == "reader"
     assert restored.dtype_policy.name == "mixed_bfloat16"
-    assert model_class(CONFIG.to_dict()).config == CONFIG
+    assert model_class(CONFIG.to_dict()).config == config
 
 
 @pytest.mark.parametrize("embedding_dim", [None, 5])
@@ -312,7 +319,7 @@ def copy_streams(seed):
 @needs_tensorflow
 def test_copies_across_segments_what_no_model_without_state_could_know(model_class):
     sizes = {"vocabulary_size": SYMBOLS, "hidden_dim": 32, "embedding_dim": 32}
-    model = model_class(CONFIG.replace(**sizes, initializer_stddev=0.3))
+    model = model_class(config_of(model_class, **sizes, initializer_stddev=0.3))
     optimizer = keras.optimizers.Adam(0.01)
     optimizer.build(model.trainable_variables)
 
@@ -341,3 +348,9 @@ def test_copies_across_segments_what_no_model_without_state_could_know(model_cla
     floor = (PERIOD - 1) * np.log(SYMBOLS) / COPY_T
     assert np.mean(with_state[1:]) < 0.5 * floor
     assert np.mean(without_state[1:]) > 0.9 * floor
+
+
+def test_a_configuration_of_the_other_class_is_refused(model_class):
+    other = QRNNConfig if model_class is LSTMLanguageModel else LSTMConfig
+    with pytest.raises(ValueError, match="`config` must be a"):
+        model_class(other(**CONFIG.to_dict()))

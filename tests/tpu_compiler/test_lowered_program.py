@@ -81,7 +81,9 @@ def test_the_evaluation_has_the_rows_and_lengths_of_the_evaluation():
     module, _ = instructions_of(evaluation_program(experiment.replace(evaluation=changed)))
     shapes = [list(each.dimensions) for each in module.host_program_shape.parameters]
     assert shapes[:3] == [[3, 4]] * 3
-    assert [3, 6, experiment.model.hidden_dim] in shapes
+    # Memory of keys and of values.
+    heads, width = experiment.model.num_heads, experiment.model.head_dim
+    assert [3, heads, width, 6] in shapes and [3, heads, 6, width] in shapes
 
 
 def test_seeds_are_hashed_again_once_a_program_is_lowered():

@@ -6,17 +6,31 @@ from typing import Any, Self
 
 from txl_tf.config.evaluation_config import EvaluationConfig
 from txl_tf.config.frozen_config import FrozenConfig
+from txl_tf.config.lstm_config import LSTMConfig
 from txl_tf.config.model_config import ModelConfig
 from txl_tf.config.optimizer_config import OptimizerConfig
+from txl_tf.config.qrnn_config import QRNNConfig
+from txl_tf.config.recurrent_config import RecurrentConfig
 from txl_tf.config.training_config import TrainingConfig
+
+# What a recurrent model has no use for: no attention, no blocks, no documents told apart.
+_ATTENTION_ONLY = {
+    "training": (
+        "document_boundaries",
+        "intermediate_losses",
+        "num_targets",
+        "rematerialize",
+    ),
+    "evaluation": ("memory_length", "clamp_length", "same_length", "same_length_keys"),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExperimentConfig(FrozenConfig):
     """Model, optimizer, training and evaluation: all but the data."""
 
-    model: ModelConfig
-    """The model."""
+    model: ModelConfig | LSTMConfig | QRNNConfig
+    """The model; in a file, `kind` tells `"lstm"` and `"qrnn"` from a Transformer-XL."""
     training: TrainingConfig
     """The training run."""
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
@@ -24,7 +38,16 @@ class ExperimentConfig(FrozenConfig):
     evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
     """The evaluation during and after training."""
 
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        model = values.get("model")
+        if isinstance(model, dict) and "kind" in model:
+            values = {**values, "model": _recurrent_config(model)}
+        return super().from_dict(values)
+
     def validate(self) -> None:
+        if isinstance(self.model, RecurrentConfig):
+            self._check_recurrent()
         if self.optimizer.warmup_steps >= self.training.num_steps:
             raise ValueError(
                 "`optimizer.warmup_steps` must be less than `training.num_steps`. Received: "
@@ -41,6 +64,17 @@ class ExperimentConfig(FrozenConfig):
                 "`training.num_targets=2` needs a position that has two targets in the segment. "
                 f"Received: segment_length={length}, loss_positions={positions}"
             )
+
+    def _check_recurrent(self) -> None:
+        for section, names in _ATTENTION_ONLY.items():
+            config = getattr(self, section)
+            defaults = {field.name: field.default for field in dataclasses.fields(config)}
+            for name in names:
+                if getattr(config, name) != defaults[name]:
+                    raise ValueError(
+                        f"`{section}.{name}` must be {defaults[name]!r} for a recurrent model. "
+                        f"Received: {name}={getattr(config, name)!r}"
+                    )
 
     def with_overrides(self, assignments: list[str]) -> Self:
         """Returns a copy with values changed by dotted names.
@@ -63,6 +97,16 @@ class ExperimentConfig(FrozenConfig):
                 raise ValueError(f"An override is `section.field=value`. Received: {assignment}")
             _assign(values, name.strip(), _parsed(text.strip()))
         return type(self).from_dict(values)
+
+
+def _recurrent_config(values: dict[str, Any]) -> LSTMConfig | QRNNConfig:
+    for config_class in (LSTMConfig, QRNNConfig):
+        if values["kind"] == config_class.kind:
+            return config_class.from_dict(values)
+    raise ValueError(
+        '`model.kind` must be "lstm" or "qrnn", or left out for a Transformer-XL. '
+        f"Received: kind={values['kind']!r}"
+    )
 
 
 def _parsed(text: str) -> Any:

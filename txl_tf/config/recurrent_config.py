@@ -7,7 +7,7 @@ from txl_tf.config.frozen_config import FrozenConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecurrentConfig(FrozenConfig):
-    """Sizes and options of an `LSTMLanguageModel` or a `QRNNLanguageModel`.
+    """Sizes and options that an `LSTMLanguageModel` and a `QRNNLanguageModel` share.
 
     Neither weights nor memory depend on `segment_length`, so a trained model
     can be evaluated with another.
@@ -50,6 +50,21 @@ class RecurrentConfig(FrozenConfig):
             )
         if not 0.0 <= self.dropout < 1.0:
             raise ValueError(f"`dropout` must be in [0, 1). Received: dropout={self.dropout}")
+
+    @property
+    def memory_length(self) -> int:
+        """0, because no token is remembered, only the state after the last."""
+        return 0
+
+    @property
+    def clamp_length(self) -> None:
+        """None, because there are no distances."""
+        return None
+
+    @property
+    def same_length(self) -> bool:
+        """False, because there is no attention."""
+        return False
 
     @property
     def layer_dims(self) -> tuple[int, ...]:

@@ -1,32 +1,45 @@
-"""Cuts a split into rows so that every target is scored exactly once.
+"""Cuts a text into rows so that every target is scored exactly once.
 
 Shape letters used in this module: B rows, T segment length.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
 from txl_tf.evaluation.evaluation_batch import EvaluationBatch
+from txl_tf.evaluation.evaluation_text import EvaluationText
+
+# Tokens that are read from the disk at once for a row; a record of a data set has as many.
+_READ_TOKENS = 32768
 
 
 class EvaluationRows:
-    """The order in which an evaluation reads a split.
+    """The order in which an evaluation reads a text.
 
-    The `n - 1` targets are shared out as evenly as can be: each row reads one
-    contiguous stretch, the first rows one target more than the last. Rows are
-    padded to whole segments; the padding is not scored.
+    The `n - 1` targets are shared out as evenly as can be: each row scores one
+    contiguous stretch, the first rows one target more than the last. Before
+    that it reads the tokens it warms up with, which are not scored. Rows are
+    padded to whole segments; nothing is scored after the padding has begun, and
+    what comes before it has the positions it has in a whole segment.
+
+    Rows that warm up are cut into segments at multiples of `T` of the text,
+    like a single row. Their warm-up is longer for that, by less than `T`.
 
     Args:
-        num_tokens: int. Tokens of the split; at least 2.
+        num_tokens: int. Tokens of the text; at least 2.
         batch_size: int. Rows `B`; fewer where there are fewer targets.
         segment_length: int. `T`.
+        warm_up_tokens: int. Tokens that a row reads before its stretch, as far
+            as there are any. Defaults to `0`.
 
     Raises:
         ValueError: If there is nothing to score.
     """
 
-    def __init__(self, num_tokens: int, batch_size: int, segment_length: int) -> None:
+    def __init__(
+        self, num_tokens: int, batch_size: int, segment_length: int, warm_up_tokens: int = 0
+    ) -> None:
         if num_tokens < 2:
             raise ValueError(
                 "A split needs at least 2 tokens, because nothing comes before the first. "
@@ -36,37 +49,76 @@ class EvaluationRows:
         self.segment_length = segment_length
         share, remainder = divmod(num_tokens - 1, self.batch_size)
         lengths = share + (np.arange(self.batch_size) < remainder)
-        self._lengths = lengths
-        self._starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+        self._stops = np.cumsum(lengths)
+        self._starts = self._stops - lengths
+        self._begins = self._starts
+        if warm_up_tokens > 0:
+            earliest = np.maximum(self._starts - min(warm_up_tokens, num_tokens), 0)
+            self._begins = earliest // segment_length * segment_length
 
     @property
     def num_segments(self) -> int:
         """Steps that the evaluation takes."""
-        return -(-int(self._lengths[0]) // self.segment_length)
+        return -(-int(np.max(self._stops - self._begins)) // self.segment_length)
 
-    def batches(self, read_tokens: Callable[[int, int], np.ndarray]) -> Iterator[EvaluationBatch]:
-        """Reads the split.
+    def batches(self, text: EvaluationText) -> Iterator[EvaluationBatch]:
+        """Reads the text.
 
         Args:
-            read_tokens: function of a start and a stop that returns the tokens
-                between them.
+            text: `EvaluationText` with as many tokens.
 
         Yields:
             An `EvaluationBatch` per segment, in order.
         """
-        shape = (self.batch_size, self.segment_length)
+        streams = [_RowStream(text, self.segment_length) for _ in range(self.batch_size)]
         for segment in range(self.num_segments):
-            token_ids = np.zeros(shape, np.int32)
-            target_ids = np.zeros(shape, np.int32)
-            is_scored = np.zeros(shape, bool)
-            done = segment * self.segment_length
-            for row in range(self.batch_size):
-                count = min(self.segment_length, int(self._lengths[row]) - done)
+            batch = self._empty_batch()
+            for row, stream in enumerate(streams):
+                first = int(self._begins[row]) + segment * self.segment_length
+                count = min(self.segment_length, int(self._stops[row]) - first)
                 if count <= 0:
                     continue
-                start = int(self._starts[row]) + done
-                tokens = read_tokens(start, start + count + 1)
-                token_ids[row, :count] = tokens[:-1]
-                target_ids[row, :count] = tokens[1:]
-                is_scored[row, :count] = True
-            yield EvaluationBatch(token_ids, target_ids, is_scored)
+                tokens, document_starts = stream.read(first, first + count + 1)
+                places = np.arange(first, first + count)
+                batch.token_ids[row, :count] = tokens[:-1]
+                batch.target_ids[row, :count] = tokens[1:]
+                batch.is_scored[row, :count] = places >= self._starts[row]
+                batch.document_starts[row, :count] = document_starts[:-1]
+                batch.places[row, :count] = places + 1
+            yield batch
+
+    def _empty_batch(self) -> EvaluationBatch:
+        shape = (self.batch_size, self.segment_length)
+        return EvaluationBatch(
+            token_ids=np.zeros(shape, np.int32),
+            target_ids=np.zeros(shape, np.int32),
+            is_scored=np.zeros(shape, bool),
+            document_starts=np.zeros(shape, bool),
+            places=np.zeros(shape, np.int64),
+        )
+
+
+class _RowStream:
+    """Reads a text from front to back in large blocks, for a record costs the same as a part."""
+
+    def __init__(self, text: EvaluationText, segment_length: int) -> None:
+        self._text = text
+        self._block_tokens = max(_READ_TOKENS, segment_length + 1)
+        self._start = self._stop = 0
+        self._tokens = self._document_starts = np.zeros(0)
+
+    def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """The tokens of a range, and which of them begin documents."""
+        if not self._start <= start <= stop <= self._stop:
+            self._fill(start)
+        wanted = slice(start - self._start, stop - self._start)
+        return self._tokens[wanted], self._document_starts[wanted]
+
+    def _fill(self, start: int) -> None:
+        text = self._text
+        self._start = start
+        self._stop = min(start + self._block_tokens, text.num_tokens)
+        self._tokens = text.read_tokens(self._start, self._stop)
+        self._document_starts = np.zeros(self._stop - self._start, bool)
+        if text.read_document_starts is not None:
+            self._document_starts = text.read_document_starts(self._start, self._stop)

@@ -1,55 +1,126 @@
-"""Scores every token of a split, with any segment and memory length."""
+"""Scores every token of a text, with any segment and memory length.
 
+Shape letters used in this module: B rows, T segment length.
+"""
+
+import contextlib
+import itertools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from txl_tf.config.evaluation_config import EvaluationConfig
+from txl_tf.config.lstm_config import LSTMConfig
 from txl_tf.config.model_config import ModelConfig
+from txl_tf.config.qrnn_config import QRNNConfig
 from txl_tf.errors import NonFiniteError
+from txl_tf.evaluation.context_reach import context_reach
+from txl_tf.evaluation.dynamic_reader import DynamicReader
+from txl_tf.evaluation.evaluation_batch import EvaluationBatch
 from txl_tf.evaluation.evaluation_result import EvaluationResult
 from txl_tf.evaluation.evaluation_rows import EvaluationRows
-from txl_tf.models.memory import Memory
+from txl_tf.evaluation.evaluation_text import EvaluationText
+from txl_tf.evaluation.memory_reader import MemoryReader
+from txl_tf.evaluation.projected_reader import ProjectedReader
+from txl_tf.evaluation.replica_rows import ReplicaRows
+from txl_tf.models.create_model import create_model
 from txl_tf.models.transformer_xl import TransformerXL
+
+Track = Callable[[Iterable[EvaluationBatch], int], Iterable[EvaluationBatch]]
+Observe = Callable[[np.ndarray, np.ndarray], None]
+_LENGTHS = ("segment_length", "memory_length", "clamp_length", "same_length", "same_length_keys")
+# Keys and values of the memory can be kept for these; other positions change them.
+_PROJECTED_ENCODINGS = ("transformer_xl", "shaw")
 
 
 class Evaluator:
-    """A model for evaluation, and the loop that reads a split with it.
+    """A model for evaluation, and the loop that reads a text with it.
 
     The model has its own copy of the weights and its own memory, so that an
     evaluation never disturbs a training run.
 
     Args:
-        model_config: `ModelConfig` of the trained model.
+        model_config: `ModelConfig`, `LSTMConfig` or `QRNNConfig` of the
+            trained model.
         evaluation_config: `EvaluationConfig`; what it leaves open is taken
             from the model.
         dtype_policy: str. Keras dtype policy.
-        jit_compile: bool. Whether the step is compiled with XLA.
+        jit_compile: bool. Whether the step is compiled with XLA, where there is
+            no strategy.
+        masks_documents: bool. Whether no token sees what is before its
+            document, as for models that were trained so. Defaults to `False`.
+        strategy: optional `tf.distribute.Strategy`, whose replicas share the
+            rows. Defaults to `None`: one device.
+
+    Raises:
+        ValueError: If the weights are to follow the text on several replicas.
     """
 
     def __init__(
         self,
-        model_config: ModelConfig,
+        model_config: ModelConfig | LSTMConfig | QRNNConfig,
         evaluation_config: EvaluationConfig,
         dtype_policy: str = "float32",
         jit_compile: bool = True,
+        *,
+        masks_documents: bool = False,
+        strategy: tf.distribute.Strategy | None = None,
     ) -> None:
-        names = (
-            "segment_length",
-            "memory_length",
-            "clamp_length",
-            "same_length",
-            "same_length_keys",
-        )
         changes = {
-            name: value for name in names if (value := getattr(evaluation_config, name)) is not None
+            name: value
+            for name in _LENGTHS
+            if (value := getattr(evaluation_config, name)) is not None
         }
         self.config = model_config.replace(**changes)
-        self._batch_size = evaluation_config.batch_size
-        self.model = TransformerXL(self.config, dtype=dtype_policy)
-        self._step = tf.function(self.score_batch, jit_compile=jit_compile, autograph=False)
+        self._evaluation_config = evaluation_config
+        self._masks_documents = masks_documents
+        self._strategy = None if strategy is tf.distribute.get_strategy() else strategy
+        if self._strategy is None:
+            self.model = create_model(self.config, dtype=dtype_policy)
+        else:
+            with self._strategy.scope():
+                self.model = create_model(self.config, dtype=dtype_policy)
+        self._jit_compile = jit_compile
+        self._reader = self._create_reader()
+        self._step = self._compiled(self.score_batch)
+        # Made once: each tf.function would be traced anew.
+        self._begin_on_replicas = tf.function(
+            lambda num_rows: self._strategy.run(self._begin, args=(num_rows,)), autograph=False
+        )
+
+    def _create_reader(self) -> MemoryReader | ProjectedReader | DynamicReader:
+        reader = MemoryReader(self.model, self._masks_documents)
+        if self._evaluation_config.dynamic_learning_rate is not None:
+            if self._strategy is not None:
+                raise ValueError(
+                    "`dynamic_learning_rate` needs a single device, because there is one row. "
+                    f"Received: strategy={self._strategy}"
+                )
+            return DynamicReader(reader, self.model.trainable_variables, self._evaluation_config)
+        can_project = (
+            isinstance(self.model, TransformerXL)
+            and self.config.position_encoding in _PROJECTED_ENCODINGS
+        )
+        # Only the model itself tells documents apart.
+        if can_project and not self._masks_documents:
+            return ProjectedReader(self.model)
+        return reader
+
+    def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        if self._strategy is None:
+            return tf.function(function, jit_compile=self._jit_compile, autograph=False)
+        # TPUStrategy compiles by itself; of a mirrored variable XLA sees the wrong device's.
+        return tf.function(
+            lambda *arguments: self._strategy.run(function, args=arguments), autograph=False
+        )
+
+    @property
+    def needs_statistics(self) -> bool:
+        """Whether `evaluate` needs a `statistics_text`."""
+        return self._evaluation_config.dynamic_statistics_segments is not None
 
     def load_weights_of(self, model: TransformerXL) -> None:
         """Copies the weights of a model of the same sizes.
@@ -70,76 +141,192 @@ class Evaluator:
 
     def evaluate(
         self,
-        split: str,
-        num_tokens: int,
-        read_tokens: Callable[[int, int], np.ndarray],
+        text: EvaluationText,
         *,
-        bytes_per_token: float,
         step: int,
-        track: Callable[[Iterable, int], Iterable] | None = None,
+        track: Track | None = None,
+        observe: Observe | None = None,
+        statistics_text: EvaluationText | None = None,
     ) -> EvaluationResult:
-        """Scores a split, its tail included.
+        """Scores a text, its tail included.
 
         Args:
-            split: str. Name of the split.
-            num_tokens: int. Tokens in it.
-            read_tokens: function of a start and a stop that returns the
-                tokens between them.
-            bytes_per_token: float. Bytes of text per token of this split.
+            text: `EvaluationText`.
             step: int. Training steps of the weights.
             track: optional function that passes the batches on and shows
                 progress; it is given them and their number.
+            observe: optional function, called with the places of some targets
+                in the text and their nats, float64, so often that it has been
+                given all of them once, in no particular order.
+            statistics_text: optional `EvaluationText` of the training split,
+                for `dynamic_statistics_segments`.
 
         Returns:
             An `EvaluationResult`.
 
         Raises:
             NonFiniteError: If the total is not finite.
+            ValueError: If the text has less than two tokens, or statistics
+                have no text.
         """
         begin = time.perf_counter()
-        rows = EvaluationRows(num_tokens, self._batch_size, self.config.segment_length)
-        memory = self.model.initial_memory(rows.batch_size)
+        rows = EvaluationRows(
+            text.num_tokens,
+            self._evaluation_config.batch_size,
+            self.config.segment_length,
+            self._warm_up_tokens(text),
+        )
+        batches = rows.batches(text)
+        if track is not None:
+            batches = track(batches, rows.num_segments)
         total_nats, num_scored = 0.0, 0
-        batches = rows.batches(read_tokens)
-        for batch in batches if track is None else track(batches, rows.num_segments):
-            nats, memory = self._step(*map(tf.constant, batch), memory)
-            total_nats += float(nats)
-            num_scored += int(batch.is_scored.sum())
+        with self._learning(statistics_text):
+            for batch, nll in self._read(self._step, batches, rows.batch_size):
+                nats = nll[batch.is_scored].astype(np.float64)
+                total_nats += float(np.sum(nats))
+                num_scored += len(nats)
+                if observe is not None:
+                    observe(batch.places[batch.is_scored], nats)
         if not np.isfinite(total_nats):
             raise NonFiniteError(
-                f"The loss of the split {split} is not finite: {total_nats}.",
+                f"The loss of the split {text.name} is not finite: {total_nats}.",
                 where=f"weights of step {step}",
-                remedy="Evaluate an earlier checkpoint.",
+                remedy="Evaluate an earlier checkpoint."
+                if self._evaluation_config.dynamic_learning_rate is None
+                else "Choose a smaller evaluation.dynamic_learning_rate.",
             )
+        share = num_scored / text.num_tokens
         return EvaluationResult(
-            split=split,
+            split=text.name,
             step=step,
             total_nats=total_nats,
             num_tokens=num_scored,
-            num_bytes=num_scored * bytes_per_token,
-            segment_length=self.config.segment_length,
-            memory_length=self.config.memory_length,
-            clamp_length=self.config.clamp_length,
-            same_length=self.config.same_length,
-            batch_size=rows.batch_size,
+            num_bytes=text.num_bytes * share,
+            num_characters=text.num_characters * share,
+            num_words=text.num_words * share,
             seconds=time.perf_counter() - begin,
+            **self._conditions(rows, text),
         )
 
+    def initial_memory(self, batch_size: int) -> Any:
+        """Memory of rows that have read nothing, as `score_batch` takes it.
+
+        Args:
+            batch_size: int. Rows.
+
+        Returns:
+            `ProjectedMemory` where positions allow it, else `Memory` or
+            `RecurrentMemory`.
+        """
+        return self._reader.initial_memory(batch_size)
+
+    def constants(self) -> tuple[Any, ...]:
+        """What depends on the weights alone, for `score_batch`.
+
+        Returns:
+            Tuple of tensors, also an empty one.
+        """
+        return self._reader.constants()
+
     def score_batch(
-        self, token_ids: tf.Tensor, target_ids: tf.Tensor, is_scored: tf.Tensor, memory: Memory
-    ) -> tuple[tf.Tensor, Memory]:
+        self,
+        token_ids: tf.Tensor,
+        target_ids: tf.Tensor,
+        is_scored: tf.Tensor,
+        document_starts: tf.Tensor,
+        memory: Any,
+        constants: tuple[Any, ...],
+    ) -> tuple[tf.Tensor, Any]:
         """Scores one segment of every row: the step that `evaluate` repeats.
 
         Args:
             token_ids: int32 tensor `(B, T)`.
             target_ids: int32 tensor `(B, T)`.
-            is_scored: bool tensor `(B, T)`. False for padding.
-            memory: `Memory` of the segments before.
+            is_scored: bool tensor `(B, T)`. False for padding and warm-up.
+            document_starts: bool tensor `(B, T)`. Has an influence only where
+                documents are masked.
+            memory: memory of the segments before, from `initial_memory` or a
+                call.
+            constants: what `constants` returned.
 
         Returns:
-            Tuple of the sum of the nats, a float64 scalar tensor, and the next
-            `Memory`.
+            Tuple of the negative log-likelihood in nats, float32 `(B, T)` and
+            0 where nothing is scored, and the next memory.
         """
-        nll, memory = self.model.score(token_ids, target_ids, memory)
-        scored = tf.where(is_scored, tf.cast(nll, tf.float64), tf.zeros([], tf.float64))
-        return tf.reduce_sum(scored), memory
+        batch = token_ids, target_ids, is_scored, document_starts
+        nll, memory = self._reader(*batch, memory, constants)
+        return tf.where(is_scored, nll, tf.zeros([], nll.dtype)), memory
+
+    def _read(
+        self,
+        step: Callable[..., Any],
+        batches: Iterable[EvaluationBatch],
+        num_rows: int,
+    ) -> Iterator[tuple[EvaluationBatch, np.ndarray]]:
+        """Runs a step on batches; each result is fetched while the next is computed."""
+        rows = ReplicaRows(self._strategy, num_rows)
+        begin = self._begin if self._strategy is None else self._begin_on_replicas
+        memory, constants = begin(rows.rows_per_replica)
+        before = None
+        for batch in batches:
+            arrays = batch.token_ids, batch.target_ids, batch.is_scored, batch.document_starts
+            nll, memory = step(*rows.split(arrays), memory, constants)
+            if before is not None:
+                yield before[0], rows.join(before[1])
+            before = batch, nll
+        if before is not None:
+            yield before[0], rows.join(before[1])
+
+    def _begin(self, num_rows: int) -> tuple[Any, tuple[Any, ...]]:
+        return self.initial_memory(num_rows), self.constants()
+
+    @contextlib.contextmanager
+    def _learning(self, statistics_text: EvaluationText | None) -> Iterator[None]:
+        """Lets the weights follow the text, if they are to, and puts them back."""
+        if not isinstance(self._reader, DynamicReader):
+            yield
+            return
+        update = self._reader.update
+        update.begin()
+        try:
+            if self.needs_statistics:
+                if statistics_text is None:
+                    raise ValueError(
+                        "`dynamic_statistics_segments` needs a `statistics_text`. "
+                        "Received: statistics_text=None"
+                    )
+                self._measure(self._reader, statistics_text)
+            yield
+        finally:
+            update.end()
+
+    def _measure(self, reader: DynamicReader, text: EvaluationText) -> None:
+        rows = EvaluationRows(text.num_tokens, 1, self.config.segment_length)
+        num_segments = self._evaluation_config.dynamic_statistics_segments
+        batches = itertools.islice(rows.batches(text), num_segments)
+        reader.update.clear_statistics()
+        measured = list(self._read(self._compiled(reader.measure), batches, num_rows=1))
+        reader.update.finish_statistics(len(measured))
+
+    def _warm_up_tokens(self, text: EvaluationText) -> int:
+        number = self._evaluation_config.warm_up_tokens or 0
+        if number == "all":
+            number = context_reach(self.config)
+        return min(number, text.num_tokens)
+
+    def _conditions(self, rows: EvaluationRows, text: EvaluationText) -> dict[str, Any]:
+        config, evaluation = self.config, self._evaluation_config
+        remembers = not isinstance(config, ModelConfig) or config.recurrence
+        return {
+            "segment_length": config.segment_length,
+            "memory_length": config.memory_length if remembers else 0,
+            "clamp_length": config.clamp_length,
+            "same_length": config.same_length,
+            "same_length_keys": config.same_length_keys if config.same_length else None,
+            "batch_size": rows.batch_size,
+            "warm_up_tokens": self._warm_up_tokens(text),
+            "masks_documents": self._masks_documents,
+            "dynamic_learning_rate": evaluation.dynamic_learning_rate,
+            "dynamic_decay": evaluation.dynamic_decay,
+            "dynamic_statistics_segments": evaluation.dynamic_statistics_segments,
+        }

@@ -7,6 +7,7 @@ Shape letters used in this module:
 import keras
 from keras import ops
 
+from txl_tf.config.lstm_config import LSTMConfig
 from txl_tf.models.recurrent_language_model import RecurrentLanguageModel
 
 
@@ -23,7 +24,7 @@ class LSTMLanguageModel(RecurrentLanguageModel):
     precision would forget what is small beside it.
 
     Args:
-        config: `RecurrentConfig`, or the dict that its `to_dict` returns.
+        config: `LSTMConfig`, or the dict that its `to_dict` returns.
         **kwargs: other keyword arguments passed to `keras.Model`, including
             `name` and `dtype`.
 
@@ -45,6 +46,8 @@ class LSTMLanguageModel(RecurrentLanguageModel):
      - [Hochreiter and Schmidhuber, 1997](https://doi.org/10.1162/neco.1997.9.8.1735)
      - [Merity et al., 2018](https://arxiv.org/abs/1708.02182)
     """
+
+    config_class = LSTMConfig
 
     def create_layer(self, width, index):
         return keras.layers.LSTM(

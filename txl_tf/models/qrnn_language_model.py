@@ -6,6 +6,7 @@ Shape letters used in this module:
 
 import keras
 
+from txl_tf.config.qrnn_config import QRNNConfig
 from txl_tf.layers.quasi_recurrent import QuasiRecurrent
 from txl_tf.models.recurrent_language_model import RecurrentLanguageModel
 
@@ -21,7 +22,7 @@ class QRNNLanguageModel(RecurrentLanguageModel):
     back-propagation in time.
 
     Args:
-        config: `RecurrentConfig`, or the dict that its `to_dict` returns.
+        config: `QRNNConfig`, or the dict that its `to_dict` returns.
         **kwargs: other keyword arguments passed to `keras.Model`, including
             `name` and `dtype`.
 
@@ -43,6 +44,8 @@ class QRNNLanguageModel(RecurrentLanguageModel):
      - [Bradbury et al., 2017](https://arxiv.org/abs/1611.01576)
      - [Merity et al., 2018](https://arxiv.org/abs/1803.08240)
     """
+
+    config_class = QRNNConfig
 
     def create_layer(self, width, index):
         return QuasiRecurrent(

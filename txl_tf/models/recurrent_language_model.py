@@ -19,7 +19,7 @@ class RecurrentLanguageModel(keras.Model):
     """Stacked recurrent layers that carry their states from segment to segment.
 
     It scores like a `TransformerXL`. A subclass says what its layers are: it
-    overrides `create_layer`, `run_layer` and `state_widths`.
+    overrides `config_class`, `create_layer`, `run_layer` and `state_widths`.
 
     Args:
         config: `RecurrentConfig`, or the dict that its `to_dict` returns.
@@ -27,11 +27,17 @@ class RecurrentLanguageModel(keras.Model):
             `name` and `dtype`.
     """
 
+    config_class = RecurrentConfig
+
     def __init__(self, config, **kwargs):
         # Autocasting would round the states that are handed in.
         super().__init__(autocast=False, **kwargs)
         if isinstance(config, dict):
-            config = RecurrentConfig.from_dict(config)
+            config = self.config_class.from_dict(config)
+        if not isinstance(config, self.config_class):
+            raise ValueError(
+                f"`config` must be a `{self.config_class.__name__}`. Received: config={config}"
+            )
         self.config = config
         common = {"dtype": self.dtype_policy}
         self.embedding = TokenEmbedding(
@@ -123,8 +129,19 @@ class RecurrentLanguageModel(keras.Model):
             the next `RecurrentMemory`.
         """
         hidden, memory = self(token_ids, memory, dropout_seed=dropout_seed, training=training)
-        nll = self.softmax.negative_log_likelihood(hidden, target_ids, self.embedding.table)
-        return nll, memory
+        return self.negative_log_likelihood(hidden, target_ids), memory
+
+    def negative_log_likelihood(self, hidden, target_ids):
+        """Scores targets by hidden states.
+
+        Args:
+            hidden: float tensor `(B, T, E)`.
+            target_ids: int tensor `(B, T)`.
+
+        Returns:
+            Nats per token: float32 tensor `(B, T)`.
+        """
+        return self.softmax.negative_log_likelihood(hidden, target_ids, self.embedding.table)
 
     def log_probs(self, token_ids, memory):
         """Log-probabilities of every token of the vocabulary coming next.

@@ -20,21 +20,36 @@ def evaluation_program(experiment: ExperimentConfig) -> LoweredProgram:
     evaluation = experiment.evaluation
     with unallocated_variables():
         evaluator = Evaluator(experiment.model, evaluation, experiment.training.dtype_policy)
-        memory = evaluator.model.initial_memory(evaluation.batch_size)
+        # Shapes alone: the constants of a large model take a while to compute.
+        carried = tf.function(
+            lambda: (evaluator.initial_memory(evaluation.batch_size), evaluator.constants()),
+            autograph=False,
+        )
+        carried = carried.get_concrete_function().structured_outputs
     rows = [evaluation.batch_size, evaluator.config.segment_length]
-    states, structure = tf.nest.flatten(memory), memory
 
     def score(
-        token_ids: tf.Tensor, target_ids: tf.Tensor, is_scored: tf.Tensor, *tensors: tf.Tensor
+        token_ids: tf.Tensor,
+        target_ids: tf.Tensor,
+        is_scored: tf.Tensor,
+        document_starts: tf.Tensor,
+        *tensors: tf.Tensor,
     ) -> object:
-        restored = tf.nest.pack_sequence_as(structure, tensors)
+        given = iter(tensors)
+        leaves = [None if leaf is None else next(given) for leaf in tf.nest.flatten(carried)]
+        restored = tf.nest.pack_sequence_as(carried, leaves)
         # What `Evaluator.evaluate` compiles; called here with shapes instead of a split.
-        return evaluator.score_batch(token_ids, target_ids, is_scored, restored)
+        return evaluator.score_batch(token_ids, target_ids, is_scored, document_starts, *restored)
 
     specs = [
         tf.TensorSpec(rows, tf.int32),
         tf.TensorSpec(rows, tf.int32),
         tf.TensorSpec(rows, tf.bool),
-        *(tf.TensorSpec(state.shape, state.dtype) for state in states),
+        tf.TensorSpec(rows, tf.bool),
+        *(
+            tf.TensorSpec(leaf.shape, leaf.dtype)
+            for leaf in tf.nest.flatten(carried)
+            if leaf is not None
+        ),
     ]
     return lower(score, specs)

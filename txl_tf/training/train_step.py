@@ -9,6 +9,7 @@ from txl_tf import functional
 from txl_tf.config.training_config import TrainingConfig
 from txl_tf.distribution.replica_state import ReplicaState
 from txl_tf.models.memory import Memory
+from txl_tf.models.recurrent_memory import RecurrentMemory
 from txl_tf.training.batch_checksum import batch_checksum
 from txl_tf.training.guarded_update import GuardedUpdate, assign_everywhere
 from txl_tf.training.row_gradients import RowGradients
@@ -206,11 +207,11 @@ def _sum_over_replicas(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
     return context.all_reduce(tf.distribute.ReduceOp.SUM, tensors)
 
 
-def memory_specs(memory: Memory) -> dict[str, tf.TensorSpec]:
+def memory_specs(memory: Memory | RecurrentMemory) -> dict[str, tf.TensorSpec]:
     """Names and specs of one row of a memory, for a `ReplicaState`.
 
     Args:
-        memory: `Memory` with any number of rows.
+        memory: `Memory` or `RecurrentMemory` with any number of rows.
 
     Returns:
         Dict of name to `tf.TensorSpec` without the axis of rows.
@@ -221,13 +222,18 @@ def memory_specs(memory: Memory) -> dict[str, tf.TensorSpec]:
     }
 
 
-def memory_to_state(memory: Memory) -> dict[str, tf.Tensor]:
+def memory_to_state(memory: Memory | RecurrentMemory) -> dict[str, tf.Tensor]:
     """Gives every tensor of a memory its name."""
     state = {f"states/{layer:03d}": tensor for layer, tensor in enumerate(memory.states)}
-    return {**state, "valid_length": memory.valid_length}
+    if isinstance(memory, Memory):
+        state["valid_length"] = memory.valid_length
+    return state
 
 
-def memory_from_state(state: dict[str, tf.Tensor]) -> Memory:
+def memory_from_state(state: dict[str, tf.Tensor]) -> Memory | RecurrentMemory:
     """The reverse of `memory_to_state`."""
     layers = sorted(name for name in state if name.startswith("states/"))
-    return Memory(tuple(state[name] for name in layers), state["valid_length"])
+    states = tuple(state[name] for name in layers)
+    if "valid_length" in state:
+        return Memory(states, state["valid_length"])
+    return RecurrentMemory(states)

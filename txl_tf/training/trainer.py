@@ -11,7 +11,7 @@ from txl_tf.config.experiment_config import ExperimentConfig
 from txl_tf.distribution.replica_state import ReplicaState
 from txl_tf.distribution.strategy import num_workers
 from txl_tf.errors import NonFiniteError
-from txl_tf.models.transformer_xl import TransformerXL
+from txl_tf.models.create_model import create_model
 from txl_tf.training.loop_report import LoopReport
 from txl_tf.training.optimizers import create_optimizer, create_plateau_scale
 from txl_tf.training.row_gradients import RowGradients
@@ -81,7 +81,7 @@ class Trainer:
 
     def _create_variables(self) -> None:
         config, training = self.config, self.config.training
-        self.model = TransformerXL(
+        self.model = create_model(
             config.model, rematerialize=training.rematerialize, dtype=training.dtype_policy
         )
         self._objective = TrainingObjective(self.model, config)

@@ -1,0 +1,1 @@
+"""The analyses of `txl analyze`, one module each."""

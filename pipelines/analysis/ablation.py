@@ -1,0 +1,194 @@
+"""The parts of the model, one left out at a time: `txl analyze ablation`.
+
+    txl analyze ablation --study novels_ablation --data DIR --out DIR
+
+Trains and evaluates every row of a study with every seed, as Dai et al. (2019)
+do in their Tables 5 and 8, and prints the table. "PPL init" is the perplexity at
+the attention length of training, "PPL best" the lowest over all lengths, "Attn
+Len" the shortest length that reaches it. The same command goes on where it
+stopped; a finished run is not repeated.
+"""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from pipelines.analysis.ablation_cell import AblationCell
+from pipelines.analysis.ablation_study import AblationStudy, load_study
+from pipelines.analysis.ablation_table import AblationTable
+from pipelines.analysis.cell_processes import CellProcesses
+from pipelines.analysis.cell_result import CellResult
+from pipelines.analysis.row_summary import RowSummary
+from pipelines.experiments import add_override_argument
+from pipelines.workdir import data_identity
+from txl_tf.data.manifest import MANIFEST_FILE, Manifest
+from txl_tf.directory_lock import DirectoryLock
+from txl_tf.distribution.preemption_watcher import PreemptionWatcher
+from txl_tf.errors import InputMissingError, JobError, UsageError
+from txl_tf.file_storage import is_remote, read_file, write_file
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the analysis."""
+    parser.add_argument(
+        "--study", metavar="NAME|FILE", required=True, help="named study or .toml or .json file"
+    )
+    parser.add_argument("--data", metavar="DIR", required=True, help="prepared data set")
+    parser.add_argument("--out", metavar="DIR", required=True, help="folder of the study")
+    add_override_argument(parser)
+    parser.add_argument(
+        "--jobs", type=int, default=1, metavar="N", help="runs side by side (default: 1)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument(
+        "--only-table", action="store_true", help="train nothing; print what is finished"
+    )
+    parser.add_argument(
+        "--cell", metavar="NAME", help="one run only, in this process, such as NAME/seed-1"
+    )
+
+
+def check_arguments(arguments: argparse.Namespace) -> None:
+    """Checks what can be checked before TensorFlow is imported."""
+    arguments.ablation = study = load_study(arguments.study, arguments.overrides)
+    if arguments.jobs < 1:
+        raise UsageError("There must be at least one job.", where=f"--jobs {arguments.jobs}")
+    if is_remote(arguments.out):
+        raise UsageError(
+            "A study is written to a local folder.",
+            where=f"--out {arguments.out}",
+            remedy="Give a path on this machine.",
+        )
+    if arguments.cell is not None:
+        arguments.chosen_cell = _chosen(study, arguments.cell)
+    manifest = _manifest(arguments.data)
+    arguments.data_identity = data_identity(manifest)
+    if study.evaluation.split not in manifest.split_names:
+        raise UsageError(
+            f"There is no split {study.evaluation.split} in this data set.",
+            where=arguments.data,
+            remedy=f"There are: {', '.join(manifest.split_names)}.",
+        )
+    # A study that was begun with other settings is noticed before anything is trained.
+    _results(study, Path(arguments.out), arguments.data_identity)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Trains and evaluates what is missing, and prints the table."""
+    study, folder = arguments.ablation, Path(arguments.out)
+    if arguments.cell is not None:
+        _run_here(arguments, folder)
+        return
+    failed: JobError | None = None
+    if not arguments.only_table:
+        with DirectoryLock(folder), PreemptionWatcher() as watcher:
+            failed = _run_missing(arguments, folder, watcher)
+    rows = _rows(study, _results(study, folder, arguments.data_identity))
+    if not rows and failed is None:
+        raise InputMissingError(
+            "No run of the study is finished yet.",
+            where=arguments.out,
+            remedy="Leave --only-table out.",
+        )
+    if rows:
+        _report(AblationTable(rows), folder, arguments.json)
+    if failed is not None:
+        raise failed
+
+
+def _manifest(folder: str) -> Manifest:
+    """Reads what is in a data set; `Manifest.read` would import TensorFlow for it."""
+    path = os.path.join(folder, MANIFEST_FILE)
+    try:
+        return Manifest.from_json(read_file(path), where=path)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise InputMissingError(
+            "There is no prepared data set: its manifest is missing.",
+            where=path,
+            remedy="Name the folder that `txl prepare` wrote, or prepare the data set.",
+        ) from error
+
+
+def _run_here(arguments: argparse.Namespace, folder: Path) -> None:
+    # First of all, so that nothing is lost however early the machine is taken away.
+    with PreemptionWatcher() as watcher:
+        from pipelines.analysis.cell_run import CellRun
+
+        CellRun(arguments.chosen_cell, arguments.data, folder, watcher).run()
+
+
+def _run_missing(
+    arguments: argparse.Namespace, folder: Path, watcher: PreemptionWatcher
+) -> JobError | None:
+    """Runs all cells that are not finished; returns the first error."""
+    results = _results(arguments.ablation, folder, arguments.data_identity)
+    names = [cell.name for cell, result in results if result.missing(cell)]
+    num_done, num_cells = len(results) - len(names), len(results)
+    _say(f"{num_done} of {num_cells} runs are finished.")
+    processes = CellProcesses(
+        lambda name: _command(arguments, name), folder, arguments.jobs, watcher
+    )
+    failed = None
+    for name, error in processes.run(names):
+        if error is not None:
+            _say(f"{error}")
+            failed = failed or error
+            continue
+        num_done += 1
+        cell = _chosen(arguments.ablation, name)
+        result = CellResult.read(folder, cell, arguments.data_identity)
+        perplexity = result.figures[cell.attention_lengths()[0]].perplexity
+        _say(f"{num_done} of {num_cells}: {name}: perplexity {perplexity:.2f}")
+    return failed
+
+
+def _command(arguments: argparse.Namespace, name: str) -> list[str]:
+    """The same command for one cell, in a process of its own."""
+    return [
+        *(sys.executable, "-m", "pipelines.command_line", "analyze", "ablation"),
+        *("--study", arguments.study, "--data", arguments.data, "--out", arguments.out),
+        *(text for assignment in arguments.overrides for text in ("--set", assignment)),
+        *("--cell", name),
+    ]
+
+
+def _chosen(study: AblationStudy, name: str) -> AblationCell:
+    cells = {cell.name: cell for cell in study.cells()}
+    if name not in cells:
+        raise UsageError(
+            "There is no such run in the study.",
+            where=f"--cell {name}",
+            remedy=f"There are: {', '.join(cells)}.",
+        )
+    return cells[name]
+
+
+def _results(
+    study: AblationStudy, folder: Path, data: dict[str, Any]
+) -> list[tuple[AblationCell, CellResult]]:
+    return [(cell, CellResult.read(folder, cell, data)) for cell in study.cells()]
+
+
+def _rows(study: AblationStudy, results: list[tuple[AblationCell, CellResult]]) -> list[RowSummary]:
+    """The rows with a finished seed."""
+    finished = [(cell, result) for cell, result in results if not result.missing(cell)]
+    of_row = {
+        row.name: {cell.seed: (cell, result) for cell, result in finished if cell.row == row}
+        for row in study.rows
+    }
+    return [RowSummary.of(seeds) for seeds in of_row.values() if seeds]
+
+
+def _report(table: AblationTable, folder: Path, as_json: bool) -> None:
+    figures = json.dumps(table.to_dict(), indent=1) + "\n"
+    write_file(str(folder / "table.json"), figures.encode())
+    write_file(str(folder / "table.md"), table.markdown().encode())
+    print(figures if as_json else table.text(), end="" if as_json else "\n")
+    _say(f"Written: {folder / 'table.md'}, {folder / 'table.json'}")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,216 @@
+"""What a run's heads attend to: `txl analyze attention`.
+
+    txl analyze attention --workdir DIR --data DIR --out DIR
+    txl analyze attention --workdir DIR --data DIR --out DIR --memory-length 640 --layer 8 --head 8
+
+Appendix D of Dai et al. (2019): the mean attention of every head by relative
+position (Figure 5), what one head attends to, query by query (Figure 6), and
+the terms (a), (b) and (d) of the score by themselves (Figure 7). Layers and
+heads are counted from 1. `attention.npz` has all the numbers that are drawn,
+and TensorBoard shows the figures beside the run's curves.
+"""
+
+import argparse
+import json
+import math
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipelines.analysis.drawing import require_matplotlib
+from pipelines.workdir import Workdir, add_workdir_argument, check_tokenizer
+from txl_tf.config.model_config import ModelConfig
+from txl_tf.data.staging_folder import StagingFolder, require_absent
+from txl_tf.errors import UsageError
+from txl_tf.evaluation.attention_profile import AttentionProfile
+
+if TYPE_CHECKING:
+    from txl_tf.data.prepared_dataset import PreparedDataset
+    from txl_tf.evaluation.attention_profiler import AttentionProfiler
+
+REPORT_FILE = "attention.json"
+
+_DEFAULT_SEGMENTS = 100
+_POSITIVE = ("segments", "rows", "memory_length", "segment_length", "layer", "head")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the analysis."""
+    add_workdir_argument(parser)
+    parser.add_argument("--data", metavar="DIR", required=True, help="prepared data set")
+    parser.add_argument("--out", metavar="DIR", required=True, help="folder to make")
+    parser.add_argument("--split", default="valid", help="split to read (default: valid)")
+    parser.add_argument("--step", type=int, help="checkpoint to read (default: the newest)")
+    parser.add_argument(
+        "--segments",
+        type=int,
+        metavar="N",
+        help="segments per row to average over, after those that fill the memory "
+        f"(default: {_DEFAULT_SEGMENTS}, or as many as there are)",
+    )
+    parser.add_argument(
+        "--rows", type=int, metavar="N", default=4, help="rows read side by side (default: 4)"
+    )
+    for name in ("memory", "segment"):
+        parser.add_argument(
+            f"--{name}-length", type=int, metavar="TOKENS", help="default: the run's evaluation's"
+        )
+    parser.add_argument("--layer", type=int, help="of the head to show (default: the farthest's)")
+    parser.add_argument("--head", type=int, help="head to show (default: the layer's farthest)")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+
+
+def check_arguments(arguments: argparse.Namespace) -> None:
+    """Checks what can be checked before TensorFlow is imported."""
+    for name in _POSITIVE:
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            option = f"--{name.replace('_', '-')} {value}"
+            raise UsageError("The number must be positive.", where=option)
+    if arguments.head is not None and arguments.layer is None:
+        raise UsageError("A head belongs to a layer.", where="--head", remedy="Give --layer too.")
+    require_matplotlib()
+    arguments.experiment, arguments.data_identity = Workdir(arguments.workdir).read()
+    model = arguments.experiment.model
+    if not isinstance(model, ModelConfig):
+        raise UsageError("The model of the run has no attention.", where=arguments.workdir)
+    largest = {"layer": model.num_layers, "head": model.num_heads}
+    for name, count in largest.items():
+        value = getattr(arguments, name)
+        if value is not None and value > count:
+            raise UsageError(f"The model has {count} of these.", where=f"--{name} {value}")
+    require_absent(arguments.out)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Measures, draws, and prints what was found."""
+    from pipelines.analysis.attention_figures import draw_figures
+    from pipelines.analysis.attention_report import attention_report, describe
+    from pipelines.analysis.tensorboard_images import write_images
+    from txl_tf.data.prepared_dataset import PreparedDataset
+
+    dataset = PreparedDataset.open(arguments.data)
+    check_tokenizer(arguments.data_identity, dataset.manifest, arguments.data)
+    step, profiler = _create_profiler(arguments)
+    rows = _read_rows(arguments, dataset, profiler.model.config)
+    profile = _profile(profiler, rows)
+    layer, head = _head_to_show(arguments, profile)
+    shown = profiler.last_rows(layer, head)
+    images = draw_figures(profile, shown, (layer, head), f"{arguments.split}, step {step}")
+    about = {"workdir": arguments.workdir, "split": arguments.split, "step": step}
+    report = attention_report(about, profiler.model.config, profile, (layer, head), len(rows))
+    arrays = {
+        **profile.to_arrays(),
+        "shown_rows": shown,
+        "shown_token_ids": rows[0, -shown.shape[1] :],
+    }
+    _write(arguments.out, report, arrays, images)
+    write_images(
+        Workdir(arguments.workdir).tensorboard,
+        arguments.split,
+        step,
+        {f"attention/{name}": content for name, content in images.items()},
+    )
+    print(json.dumps(report) if arguments.json else describe(report))
+
+
+def _create_profiler(arguments: argparse.Namespace) -> "tuple[int, AttentionProfiler]":
+    from pipelines.trained_model import build_model, read_weights
+    from txl_tf.evaluation.attention_profiler import AttentionProfiler, profiled_config
+
+    experiment = arguments.experiment
+    model, evaluation = experiment.model, experiment.evaluation
+    lengths = {
+        name: next(
+            value
+            for value in (getattr(part, name) for part in (arguments, evaluation, model))
+            if value is not None
+        )
+        for name in ("segment_length", "memory_length")
+    }
+    if evaluation.clamp_length is not None:
+        model = model.replace(clamp_length=evaluation.clamp_length)
+    try:
+        config = profiled_config(model, **lengths)
+    except ValueError as error:
+        raise UsageError(f"{error}", where=f"--workdir {arguments.workdir}") from error
+    step, weights = read_weights(Workdir(arguments.workdir), arguments.step)
+    profiler = AttentionProfiler(
+        build_model(config, weights), arguments.rows, experiment.training.jit_compile
+    )
+    return step, profiler
+
+
+def _read_rows(
+    arguments: argparse.Namespace, dataset: "PreparedDataset", config: ModelConfig
+) -> np.ndarray:
+    """Whole segments of every row, one after the other, without gaps."""
+    split, num_rows, segment_length = arguments.split, arguments.rows, config.segment_length
+    if split not in dataset.manifest.split_names:
+        raise UsageError(
+            f"There is no split {split} in this data set.",
+            where=arguments.data,
+            remedy=f"There are: {', '.join(dataset.manifest.split_names)}.",
+        )
+    num_tokens = dataset.num_tokens(split)
+    num_filling = math.ceil(config.memory_length / segment_length)
+    row_tokens = num_tokens // num_rows
+    num_segments = arguments.segments
+    if num_segments is None:
+        num_segments = min(_DEFAULT_SEGMENTS, max(1, row_tokens // segment_length - num_filling))
+    needed_tokens = (num_filling + num_segments) * segment_length
+    if needed_tokens > row_tokens:
+        raise UsageError(
+            f"A row has {row_tokens:,} tokens; {needed_tokens:,} are needed to fill the memory "
+            f"and average over {num_segments} segments.",
+            where=f"--split {split}, {num_tokens:,} tokens in {num_rows} rows",
+            remedy="Take fewer --segments or --rows, or a shorter --memory-length.",
+        )
+    starts = range(0, num_rows * row_tokens, row_tokens)
+    rows = [dataset.read_tokens(split, start, start + needed_tokens) for start in starts]
+    return np.stack(rows).astype("int32")
+
+
+def _profile(profiler: "AttentionProfiler", rows: np.ndarray) -> AttentionProfile:
+    from pipelines.evaluate import show_progress
+
+    segment_length = profiler.model.config.segment_length
+    firsts = range(0, rows.shape[1], segment_length)
+    for first in show_progress(firsts, len(firsts)):
+        profiler.add(rows[:, first : first + segment_length])
+    return profiler.result()
+
+
+def _head_to_show(arguments: argparse.Namespace, profile: AttentionProfile) -> tuple[int, int]:
+    """Layer and head, from 0."""
+    if arguments.layer is None:
+        return profile.farthest_head
+    layer = arguments.layer - 1
+    if arguments.head is None:
+        return layer, int(np.argmax(profile.mean_distance[layer]))
+    return layer, arguments.head - 1
+
+
+def _write(
+    folder: str,
+    report: dict[str, Any],
+    arrays: Mapping[str, np.ndarray],
+    images: Mapping[str, bytes],
+) -> None:
+    with StagingFolder(folder, last_file=REPORT_FILE) as staging:
+        np.savez_compressed(os.path.join(staging.path, "attention.npz"), **arrays)
+        for name, content in images.items():
+            with open(os.path.join(staging.path, f"{name}.png"), "wb") as file:
+                file.write(content)
+        with open(os.path.join(staging.path, REPORT_FILE), "w", encoding="utf-8") as file:
+            file.write(json.dumps(report, indent=1) + "\n")
+        staging.publish()
+
+
+if __name__ == "__main__":
+    from pipelines.command_line import run_job
+
+    sys.exit(run_job("analyze", ["attention", *sys.argv[1:]]))

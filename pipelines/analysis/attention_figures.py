@@ -1,0 +1,172 @@
+"""The figures of `txl analyze attention`.
+
+Shape letters used in this module: T segment length, M memory length,
+K = M + T key length, L layers, N heads.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pipelines.analysis.png_figure import new_figure, png_bytes
+from txl_tf.evaluation.attention_profile import TERMS, AttentionProfile
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_WIDTH_INCHES = 9.0
+_COLORS = "Blues"  # darker is higher
+# Below this share of a uniform distribution the color no longer changes.
+_FLOOR = 1e-2
+_HIGHLIGHTED_SHARE = 0.2
+
+
+def draw_figures(
+    profile: AttentionProfile, shown_rows: np.ndarray, shown_head: tuple[int, int], source: str
+) -> dict[str, bytes]:
+    """Draws all there is to an analysis.
+
+    Args:
+        profile: `AttentionProfile`.
+        shown_rows: float array `(T, K)`, see `AttentionProfiler.last_rows`.
+        shown_head: pair of int. Layer and head of these, from 0.
+        source: str. What was read; part of every title.
+
+    Returns:
+        Contents of PNG files by name: `profile`, `head` and, where the model
+        has them, `terms`.
+    """
+    layer, head = shown_head
+    memory_length = shown_rows.shape[1] - shown_rows.shape[0]
+    title = f"layer {layer + 1}, head {head + 1}: {source}"
+    figures = {
+        "profile": profile_figure(profile, f"mean attention: {source}"),
+        "head": head_figure(shown_rows, memory_length, title),
+    }
+    if profile.terms:
+        figures["terms"] = terms_figure(profile, f"mean attention by one term: {source}")
+    return {name: png_bytes(figure) for name, figure in figures.items()}
+
+
+def profile_figure(profile: AttentionProfile, title: str) -> "Figure":
+    """Mean attention by relative position: Figure 5 of Dai et al. (2019).
+
+    Args:
+        profile: `AttentionProfile`.
+        title: str.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+    """
+    figure = new_figure(_WIDTH_INCHES, _panel_inches(profile.attention) + 1.0)
+    axes = figure.subplots()
+    _draw_heads(figure, axes, profile.attention, float(profile.attention.max()))
+    axes.set_title(title)
+    axes.set_xlabel("position relative to the query")
+    return figure
+
+
+def terms_figure(profile: AttentionProfile, title: str) -> "Figure":
+    """The same for one term of the score at a time: Figure 7 of Dai et al. (2019).
+
+    Args:
+        profile: `AttentionProfile` with terms.
+        title: str.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+    """
+    count = len(profile.terms)
+    figure = new_figure(_WIDTH_INCHES, count * _panel_inches(profile.attention) + 1.0)
+    panels = figure.subplots(count, 1, sharex=True)
+    # One scale for all, so that a flat term looks flat.
+    highest = max(float(array.max()) for array in profile.terms.values())
+    for axes, (name, array) in zip(panels, profile.terms.items(), strict=True):
+        _draw_heads(figure, axes, array, highest)
+        axes.set_title(f"term ({name}): {TERMS[name]}")
+    panels[-1].set_xlabel("position relative to the query")
+    figure.suptitle(title)
+    return figure
+
+
+def head_figure(rows: np.ndarray, memory_length: int, title: str) -> "Figure":
+    """What one head attends to, query by query: Figure 6 of Dai et al. (2019).
+
+    The fifth of what a query sees that it attends to most is red.
+
+    Args:
+        rows: float array `(T, K)`, see `AttentionProfiler.last_rows`.
+        memory_length: int. `M`.
+        title: str.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+    """
+    from matplotlib.colors import ListedColormap, LogNorm
+
+    segment_length = rows.shape[0]
+    figure = new_figure(_WIDTH_INCHES, min(8.0, 1.5 + 0.1 * segment_length))
+    axes = figure.subplots()
+    extent = (-memory_length - 0.5, segment_length - 0.5, segment_length - 0.5, -0.5)
+    look = {"aspect": "auto", "interpolation": "nearest", "extent": extent}
+    highest = float(rows.max())
+    norm = LogNorm(min(_FLOOR / (memory_length + 1), highest / 10), highest, clip=True)
+    image = axes.imshow(np.ma.masked_equal(rows, 0.0), cmap=_COLORS, norm=norm, **look)
+    highlighted = highest_share(rows, _HIGHLIGHTED_SHARE)
+    axes.imshow(
+        np.ma.masked_equal(highlighted.astype("float32"), 0.0),
+        cmap=ListedColormap(["red"]),
+        alpha=0.7,
+        **look,
+    )
+    figure.colorbar(image, ax=axes, label="probability")
+    axes.set_title(title)
+    axes.set_xlabel("context token, counted from the first token of the segment")
+    axes.set_ylabel("target token")
+    return figure
+
+
+def highest_share(rows: np.ndarray, share: float) -> np.ndarray:
+    """The tokens that a query attends to most.
+
+    Args:
+        rows: float array `(T, K)`; 0 for tokens that a query cannot see.
+        share: float in `(0, 1]`. Share of the tokens that it can see.
+
+    Returns:
+        Bool array `(T, K)`.
+    """
+    highest = np.zeros(rows.shape, bool)
+    for query, row in enumerate(rows):
+        count = int(np.ceil(share * np.count_nonzero(row)))
+        highest[query, np.argsort(-row, kind="stable")[:count]] = True
+    return highest
+
+
+def _panel_inches(attention: np.ndarray) -> float:
+    num_rows = attention.shape[0] * attention.shape[1]
+    return float(np.clip(0.12 * num_rows, 1.5, 9.0))
+
+
+def _draw_heads(figure: "Figure", axes: "Axes", attention: np.ndarray, highest: float) -> None:
+    """A row for every head of every layer, the first on top; the query is at the right."""
+    from matplotlib.colors import LogNorm
+
+    num_layers, num_heads, num_distances = attention.shape
+    rows = attention.reshape(num_layers * num_heads, num_distances)[:, ::-1]
+    norm = LogNorm(min(_FLOOR / num_distances, highest / 10), highest, clip=True)
+    image = axes.imshow(
+        rows,
+        cmap=_COLORS,
+        norm=norm,
+        aspect="auto",
+        interpolation="nearest",
+        extent=(-num_distances + 0.5, 0.5, len(rows) - 0.5, -0.5),
+    )
+    figure.colorbar(image, ax=axes, label="mean probability")
+    for layer in range(1, num_layers):
+        axes.axhline(layer * num_heads - 0.5, color="black", linewidth=0.5)
+    middles = [layer * num_heads + (num_heads - 1) / 2 for layer in range(num_layers)]
+    axes.set_yticks(middles, [str(layer + 1) for layer in range(num_layers)])
+    axes.set_ylabel("layer")

@@ -1,0 +1,264 @@
+"""How much context runs make use of: `txl analyze context`.
+
+    txl analyze context --workdir A --workdir B --data DIR --out DIR
+
+All runs form one group, for the relative effective context length (RECL) of
+Dai et al. (2019), Appendix C. They read the same tokens, so they need the same
+tokenizer. Of each run with a memory it also finds the memory length at
+evaluation beyond which the perplexity falls no further. `context.json` has all
+figures, and two charts show them.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pipelines.analysis.analyzed_run import AnalyzedRun, read_runs
+from pipelines.analysis.drawing import require_matplotlib
+from pipelines.workdir import check_tokenizer, check_vocabulary
+from txl_tf.config.evaluation_config import EvaluationConfig
+from txl_tf.data.staging_folder import StagingFolder, require_absent
+from txl_tf.errors import UsageError
+
+if TYPE_CHECKING:
+    from pipelines.analysis.context_windows import ContextWindows
+    from txl_tf.data.prepared_dataset import PreparedDataset
+    from txl_tf.evaluation.effective_memory_length import EffectiveMemoryLength
+
+REPORT_FILE = "context.json"
+
+_CONTEXTS = "50,100,150,200,250,300,350,400,450,500"
+# Up to six times the memory of training, by halves of it.
+_DEFAULT_MEMORY_HALVES = 12
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the analysis."""
+    parser.add_argument(
+        "--workdir",
+        metavar="DIR",
+        action="append",
+        required=True,
+        dest="workdirs",
+        help="folder of a run; repeat it for a group of runs",
+    )
+    parser.add_argument("--data", metavar="DIR", required=True, help="prepared data set")
+    parser.add_argument("--split", default="valid", help="split to read (default: valid)")
+    parser.add_argument("--out", metavar="DIR", required=True, help="folder to make")
+    parser.add_argument(
+        "--context",
+        metavar="TOKENS,...",
+        default=_CONTEXTS,
+        help=f"context lengths (default: {_CONTEXTS})",
+    )
+    parser.add_argument(
+        "--step-size",
+        metavar="TOKENS",
+        type=int,
+        help="tokens that a step of RECL adds (default: from the first context to the second)",
+    )
+    parser.add_argument(
+        "--tokens",
+        metavar="N",
+        type=int,
+        default=1000,
+        help="tokens to predict, drawn from the split (default: 1000)",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="decides which tokens (default: 0)")
+    parser.add_argument(
+        "--batch-size",
+        metavar="N",
+        type=int,
+        default=16,
+        help="tokens to predict at a time (default: 16)",
+    )
+    parser.add_argument(
+        "--memory",
+        metavar="TOKENS,...",
+        help="memory lengths to evaluate with, until one gains less than 0.1 %% "
+        "(default: halves of training's, up to six times)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+
+
+def check_arguments(arguments: argparse.Namespace) -> None:
+    """Checks what can be checked before TensorFlow is imported."""
+    arguments.contexts = _lengths(arguments.context, "--context", least=1)
+    if len(arguments.contexts) < 2:
+        raise UsageError(
+            "A gain needs two context lengths.", where=f"--context {arguments.context}"
+        )
+    if arguments.step_size is None:
+        arguments.step_size = arguments.contexts[1] - arguments.contexts[0]
+    _check_steps(arguments.contexts, arguments.step_size)
+    arguments.memory_lengths = None
+    if arguments.memory is not None:
+        arguments.memory_lengths = _lengths(arguments.memory, "--memory", least=0)
+    for name in ("tokens", "batch_size"):
+        if getattr(arguments, name) < 1:
+            option = f"--{name.replace('_', '-')} {getattr(arguments, name)}"
+            raise UsageError("The number must be positive.", where=option)
+    if arguments.seed < 0:
+        raise UsageError("A seed must not be negative.", where=f"--seed {arguments.seed}")
+    require_matplotlib()
+    arguments.runs = read_runs(arguments.workdirs)
+    require_absent(arguments.out)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Measures, writes the report with its charts, and prints the tables."""
+    from pipelines.analysis.context_charts import draw_charts
+    from pipelines.analysis.context_report import print_report
+    from txl_tf.data.prepared_dataset import PreparedDataset
+
+    dataset = PreparedDataset.open(arguments.data)
+    for each in arguments.runs:
+        check_tokenizer(each.data, dataset.manifest, arguments.data)
+        check_vocabulary(each.experiment, dataset.manifest, arguments.data)
+    with StagingFolder(arguments.out, last_file=REPORT_FILE) as staging:
+        report = _report(arguments, dataset)
+        draw_charts(report, staging.path)
+        with open(os.path.join(staging.path, REPORT_FILE), "w", encoding="utf-8") as file:
+            file.write(json.dumps(report, indent=1) + "\n")
+        staging.publish()
+    if arguments.json:
+        print(json.dumps(report))
+    else:
+        print_report(report)
+
+
+def _report(arguments: argparse.Namespace, dataset: "PreparedDataset") -> dict[str, Any]:
+    import numpy as np
+
+    from pipelines.analysis.context_report import group_report
+    from pipelines.analysis.context_windows import ContextWindows
+    from txl_tf.evaluation.model_group import ModelGroup
+
+    contexts = arguments.contexts
+    windows = ContextWindows(
+        dataset, arguments.split, contexts[-1], arguments.tokens, arguments.seed
+    )
+    measured = [_measure(each, windows, contexts, arguments.batch_size) for each in arguments.runs]
+    group = ModelGroup(contexts, np.stack([losses for _, losses in measured]))
+    for index, (facts, _) in enumerate(measured):
+        facts["perplexities"] = [group.perplexity(index, context) for context in contexts]
+        facts["memory"] = _memory(arguments.runs[index], dataset, arguments)
+    names = [each.name for each in arguments.runs]
+    return {
+        "split": arguments.split,
+        "data_fingerprint": dataset.fingerprint,
+        "num_tokens": group.num_tokens,
+        "seed": arguments.seed,
+        "contexts": contexts,
+        "step_size": arguments.step_size,
+        "runs": [facts for facts, _ in measured],
+        "relative_effective_context_length": group_report(group, names, arguments.step_size),
+    }
+
+
+def _measure(
+    run: AnalyzedRun, windows: "ContextWindows", contexts: Sequence[int], batch_size: int
+) -> tuple[dict[str, Any], list]:
+    """Facts about a run, and its losses by context length and token."""
+    from txl_tf.evaluation.context_losses import ContextLosses
+
+    step, model = run.load_model()
+    losses_of = ContextLosses(model, batch_size)
+    losses = [losses_of(windows.of_length(context)) for context in _tracked(contexts, run.name)]
+    facts = {
+        "name": run.name,
+        "step": step,
+        "model": run.experiment.model.to_dict(),
+        "num_parameters": model.count_params(),
+        "segment_length": model.config.segment_length,
+        "memory_length": model.config.memory_length,
+    }
+    return facts, losses
+
+
+def _memory(
+    run: AnalyzedRun, dataset: "PreparedDataset", arguments: argparse.Namespace
+) -> dict[str, Any] | None:
+    """The longest useful memory of a run; `None` of one without."""
+    from pipelines.analysis.context_report import memory_report
+    from txl_tf.evaluation.effective_memory_length import effective_memory_length
+
+    if not run.has_memory:
+        return None
+    training_length = run.experiment.model.memory_length
+    lengths = arguments.memory_lengths or sorted(
+        {-(-training_length * half // 2) for half in range(1, _DEFAULT_MEMORY_HALVES + 1)}
+    )
+    perplexity_of = _perplexity_by_memory(run, dataset, arguments.split)
+    found: EffectiveMemoryLength = effective_memory_length(
+        _tracked(lengths, f"{run.name}, memory"), perplexity_of
+    )
+    return memory_report(found, training_length)
+
+
+def _perplexity_by_memory(
+    run: AnalyzedRun, dataset: "PreparedDataset", split: str
+) -> Callable[[int], float]:
+    """A function of a memory length that evaluates the split with it."""
+    from pipelines.split_evaluation import create_evaluator, evaluate_split
+    from pipelines.trained_model import read_weights
+
+    step, weights = read_weights(run.workdir, None)
+    usual = run.experiment.evaluation
+
+    def perplexity(memory_length: int) -> float:
+        # Each query sees all of the memory, and the weights stay as they are.
+        evaluation = EvaluationConfig(
+            batch_size=usual.batch_size,
+            segment_length=usual.segment_length,
+            clamp_length=usual.clamp_length,
+            memory_length=memory_length,
+            same_length=False,
+        )
+        evaluator = create_evaluator(run.experiment.replace(evaluation=evaluation))
+        evaluator.load_arrays(weights)
+        return evaluate_split(evaluator, dataset, split, step).perplexity
+
+    return perplexity
+
+
+def _lengths(text: str, option: str, least: int) -> list[int]:
+    try:
+        lengths = [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise UsageError(
+            "Lengths are whole numbers, with commas between them.", where=f"{option} {text}"
+        ) from error
+    ascends = all(first < second for first, second in itertools.pairwise(lengths))
+    if lengths[0] < least or not ascends:
+        raise UsageError(f"Lengths ascend, from {least} or more.", where=f"{option} {text}")
+    return lengths
+
+
+def _check_steps(contexts: list[int], step_size: int) -> None:
+    """Every step from the first context must lead to one that is measured."""
+    if step_size < 1:
+        raise UsageError("A step must be positive.", where=f"--step-size {step_size}")
+    needed = range(contexts[0], contexts[-1] + 1, step_size)
+    missing = [context for context in needed if context not in contexts]
+    if missing or len(needed) < 2:
+        raise UsageError(
+            f"Steps of {step_size} from the context {contexts[0]} do not lead from one "
+            "length of --context to the next.",
+            where=f"--step-size {step_size}",
+            remedy=f"Add to --context: {missing[0] if missing else contexts[0] + step_size}.",
+        )
+
+
+def _tracked(lengths: Sequence[int], what: str) -> Iterable[int]:
+    """Passes lengths on; a bar on a terminal."""
+    if not sys.stderr.isatty():
+        return lengths
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(lengths, what, console=Console(stderr=True), transient=True)

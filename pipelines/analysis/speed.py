@@ -1,0 +1,103 @@
+"""What the memory saves at evaluation: `txl analyze speed`.
+
+    txl analyze speed
+    txl analyze speed --attention 800,3800 --config FILE --set model.num_layers=2 --json
+
+Table 7 of Dai et al. (2019): the time of a token against that of the vanilla
+model of Al-Rfou et al. (2019), of the same size and on the same machine, which
+processes a whole window for every token that it predicts. Weights and tokens
+are random: the time does not depend on them.
+"""
+
+import argparse
+import json
+import sys
+
+from pipelines.experiments import add_override_argument, load_experiment
+from txl_tf.config.model_config import ModelConfig
+from txl_tf.errors import UsageError
+
+_ATTENTION = "800,1800,2800,3800"
+_ENCODINGS = ("transformer_xl", "shaw")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the analysis."""
+    parser.add_argument(
+        "--config",
+        metavar="NAME|FILE",
+        default="enwik8_base",
+        help="experiment whose model is measured (default: enwik8_base, 12 layers of 512)",
+    )
+    parser.add_argument(
+        "--attention",
+        metavar="TOKENS,...",
+        default=_ATTENTION,
+        help=f"attention lengths: tokens of the window, and of the memory (default: {_ATTENTION})",
+    )
+    parser.add_argument(
+        "--segment-length",
+        type=int,
+        metavar="TOKENS",
+        default=128,
+        help="tokens that are read at a time with a memory, besides 1 (default: 128)",
+    )
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        metavar="N",
+        default=5,
+        help="windows that are timed; medians are reported (default: 5)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    add_override_argument(parser)
+
+
+def check_arguments(arguments: argparse.Namespace) -> None:
+    """Checks what can be checked before TensorFlow is imported."""
+    try:
+        arguments.attention_lengths = [int(part) for part in arguments.attention.split(",")]
+    except ValueError as error:
+        raise UsageError(
+            "Lengths are whole numbers, with commas between them.",
+            where=f"--attention {arguments.attention}",
+        ) from error
+    positive = {
+        "--attention": min(arguments.attention_lengths),
+        "--segment-length": arguments.segment_length,
+        "--repeats": arguments.repeats,
+    }
+    for option, value in positive.items():
+        if value < 1:
+            raise UsageError("The number must be positive.", where=f"{option} {value}")
+    arguments.experiment = load_experiment(arguments.config, arguments.overrides)
+    model = arguments.experiment.model
+    if not isinstance(model, ModelConfig) or model.position_encoding not in _ENCODINGS:
+        raise UsageError(
+            "Only a model with relative positions carries a memory that can be compared.",
+            where=f"--config {arguments.config}",
+            remedy=f"Its model.position_encoding must be one of {', '.join(_ENCODINGS)}.",
+        )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Measures and prints a table."""
+    from pipelines.analysis.speed_measurement import SpeedMeasurement
+    from pipelines.analysis.speed_table import best_slowdown, describe, speed_report
+
+    measurement = SpeedMeasurement(
+        arguments.experiment, arguments.segment_length, arguments.repeats
+    )
+    measured = {}
+    for length in arguments.attention_lengths:
+        print(f"measuring an attention of {length:,} tokens", file=sys.stderr, flush=True)
+        measured[length] = measurement.measure(length)
+        print(best_slowdown(length, measured[length]), file=sys.stderr, flush=True)
+    report = speed_report(arguments.experiment, arguments.config, measured)
+    print(json.dumps(report) if arguments.json else describe(report))
+
+
+if __name__ == "__main__":
+    from pipelines.command_line import run_job
+
+    sys.exit(run_job("analyze", ["speed", *sys.argv[1:]]))

@@ -1,0 +1,119 @@
+"""Times a model with a memory against one without."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from txl_tf.config.experiment_config import ExperimentConfig
+from txl_tf.evaluation.segment_scorer import SegmentScorer
+from txl_tf.evaluation.token_speed import TokenSpeed, measure_in_turn
+from txl_tf.evaluation.window_scorer import WindowScorer, without_memory
+from txl_tf.models.projected_transformer_xl import ProjectedTransformerXL
+from txl_tf.models.transformer_xl import TransformerXL
+
+# So that a median over as few turns as there are windows is one of more segments.
+_SEGMENTS_PER_TURN = 3
+
+
+class Reading(NamedTuple):
+    """A way to read a text, to be timed.
+
+    Attributes:
+        memory: str. `"none"`, where each token is scored by a window of its
+            own, `"states"` (`Memory`) or `"projections"` (`ProjectedMemory`).
+        tokens_per_call: int. Tokens that are scored at a time.
+    """
+
+    memory: str
+    tokens_per_call: int
+
+
+VANILLA = Reading("none", 1)
+"""The model of Al-Rfou et al. (2019)."""
+
+
+class SpeedMeasurement:
+    """Times both models at any attention length.
+
+    The model with a memory reads segments and remembers as many tokens as the
+    other's window has, so that it attends to at least as many. Its memory is
+    full from the beginning, of zeros: what is in it does not change the work.
+
+    Args:
+        experiment: `ExperimentConfig`. Its model, dtype policy and compilation
+            are used.
+        segment_length: int. Tokens read at a time, besides one at a time.
+        num_repeats: int. Windows that are timed.
+    """
+
+    def __init__(self, experiment: ExperimentConfig, segment_length: int, num_repeats: int) -> None:
+        training = experiment.training
+        self._config = experiment.model
+        self._dtype_policy = training.dtype_policy
+        self._jit_compile = training.jit_compile
+        self._segment_lengths = sorted({segment_length, 1}, reverse=True)
+        self._num_repeats = num_repeats
+        self._model = TransformerXL(self._config, dtype=self._dtype_policy)
+        self._projected = ProjectedTransformerXL(self._model)
+        self._random = np.random.default_rng(0)
+
+    def measure(self, attention_length: int) -> dict[Reading, TokenSpeed]:
+        """Times one token of every way to read.
+
+        Args:
+            attention_length: int. Tokens of the window and of the memory.
+
+        Returns:
+            Dict of `Reading` to `TokenSpeed`.
+        """
+        calls = {VANILLA: self._window_call(attention_length)}
+        for length in self._segment_lengths:
+            scorers = {
+                "projections": self._projecting_scorer(attention_length, length),
+                "states": self._remembering_scorer(attention_length),
+            }
+            for memory, scorer in scorers.items():
+                calls[Reading(memory, length)] = self._segment_call(scorer, length)
+        return measure_in_turn(
+            calls,
+            tokens_per_call={reading: reading.tokens_per_call for reading in calls},
+            calls_per_turn={
+                reading: 1 if reading == VANILLA else _SEGMENTS_PER_TURN for reading in calls
+            },
+            num_turns=self._num_repeats,
+        )
+
+    def _window_call(self, attention_length: int) -> Callable[[], np.ndarray]:
+        model = TransformerXL(
+            without_memory(self._config, attention_length), dtype=self._dtype_policy
+        )
+        scorer = WindowScorer(model, self._jit_compile)
+        return lambda: scorer(self._tokens(1, attention_length), self._tokens(1))
+
+    def _segment_call(self, scorer: SegmentScorer, segment_length: int) -> Callable[[], np.ndarray]:
+        shape = (1, segment_length)
+        return lambda: scorer(self._tokens(*shape), self._tokens(*shape))
+
+    def _remembering_scorer(self, attention_length: int) -> SegmentScorer:
+        memory = self._model.initial_memory(1, attention_length)
+        return SegmentScorer(
+            self._model.score, _full(memory, attention_length), jit_compile=self._jit_compile
+        )
+
+    def _projecting_scorer(self, attention_length: int, segment_length: int) -> SegmentScorer:
+        memory = self._projected.initial_memory(1, attention_length)
+        return SegmentScorer(
+            self._projected.score,
+            _full(memory, attention_length),
+            constants=(self._projected.position_keys(attention_length + segment_length),),
+            jit_compile=self._jit_compile,
+        )
+
+    def _tokens(self, *shape: int) -> np.ndarray:
+        return self._random.integers(0, self._config.vocabulary_size, shape).astype("int32")
+
+
+def _full(memory: Any, memory_length: int) -> Any:
+    return memory._replace(valid_length=tf.fill([1], memory_length))

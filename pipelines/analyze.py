@@ -1,0 +1,60 @@
+"""What a trained model does, in figures: `txl analyze ANALYSIS`.
+
+    txl analyze context --workdir DIR --data DIR --out DIR
+    txl analyze context --help
+
+Each analysis is a module of `pipelines.analysis` with the three functions that
+a job has: `add_arguments`, `check_arguments` and `run`.
+"""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+ANALYSES = {
+    "context": "how much context runs make use of",
+    "attention": "what a run's heads attend to",
+    "ablation": "the parts of the model, one left out at a time",
+    "speed": "what the memory saves at evaluation",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the analyses; the arguments of one are added when it is chosen."""
+
+    class AnalysisParser(type(parser)):
+        """A parser that reads its module only once it is asked to parse."""
+
+        def parse_known_args(
+            self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+        ) -> tuple[argparse.Namespace, list[str]]:
+            _module(self.prog.rpartition(" ")[2]).add_arguments(self)
+            return super().parse_known_args(args, namespace)
+
+    analyses = parser.add_subparsers(
+        dest="analysis", metavar="ANALYSIS", required=True, parser_class=AnalysisParser
+    )
+    for name, summary in ANALYSES.items():
+        analyses.add_parser(name, help=summary, description=summary)
+
+
+def check_arguments(arguments: argparse.Namespace) -> None:
+    """Checks what can be checked before TensorFlow is imported."""
+    _module(arguments.analysis).check_arguments(arguments)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Runs the analysis that was chosen."""
+    _module(arguments.analysis).run(arguments)
+
+
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(f"pipelines.analysis.{name}")
+
+
+if __name__ == "__main__":
+    from pipelines.command_line import run_job
+
+    sys.exit(run_job("analyze"))

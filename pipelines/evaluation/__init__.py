@@ -1,0 +1,1 @@
+"""Parts of `txl evaluate`: own text, documents, checkpoints that are still to come."""

@@ -1,0 +1,165 @@
+"""Writes text with a generation session: prompts and pieces instead of tokens."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from txl_tf.data.tokenizers.invalid_text_error import InvalidTextError
+from txl_tf.data.tokenizers.word_piece_tokenizer import WordPieceTokenizer
+from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer
+from txl_tf.errors import UsageError
+
+if TYPE_CHECKING:
+    from txl_tf.data.tokenizer import Tokenizer
+    from txl_tf.generation import GenerationSession
+
+_REPLACEMENT = "\ufffd"
+# What a tokenizer makes of a token depends on few tokens before it.
+_CONTEXT_TOKENS = 64
+
+
+class TextWriter:
+    """Continues a text, piece by piece.
+
+    Args:
+        session: `GenerationSession` of one row.
+        tokenizer: the tokenizer its model was trained with.
+        stop_texts: strings. Writing ends before the first of them.
+    """
+
+    def __init__(
+        self,
+        session: "GenerationSession",
+        tokenizer: "Tokenizer",
+        stop_texts: Sequence[str] = (),
+    ) -> None:
+        self._session = session
+        self._tokenizer = tokenizer
+        self._stop_texts = tuple(stop_texts)
+        self._written = np.zeros((0,), np.int32)
+
+    def write(self, prompt: str | None, num_tokens: int) -> Iterator[str]:
+        """Reads a prompt and goes on from there.
+
+        Args:
+            prompt: str of at least one token, or `None` to go on from what the
+                session wrote.
+            num_tokens: int. The most to write.
+
+        Yields:
+            Pieces of text, of which some are empty. A byte that is no UTF-8
+            becomes the replacement sign.
+
+        Raises:
+            UsageError: If the tokenizer cannot take the prompt, or makes no
+                token of it.
+        """
+        prompt_ids = None if prompt is None else prompt_tokens(self._tokenizer, prompt)
+        self._written = self._written[-_CONTEXT_TOKENS:]
+        if prompt_ids is not None:
+            self._written = np.concatenate([self._written, prompt_ids])
+        before, shown = len(decoded(self._tokenizer, self._written)), 0
+        for _ in range(num_tokens):
+            token = self._session.write(
+                None if prompt_ids is None else prompt_ids[None], num_tokens=1
+            )
+            prompt_ids = None
+            self._written = np.concatenate([self._written, token[0]])
+            text = decoded(self._tokenizer, self._written)[before:]
+            is_over, certain = self._certain(text)
+            yield text[shown:certain]
+            shown = max(shown, certain)
+            if is_over:
+                return
+        yield decoded(self._tokenizer, self._written)[before:][shown:]
+
+    def _certain(self, text: str) -> tuple[bool, int]:
+        """Whether a stop text is there, and how much of the text is before it for certain."""
+        places = [text.find(stop) for stop in self._stop_texts]
+        found = [place for place in places if place >= 0]
+        if found:
+            return True, min(found)
+        # A character may take several tokens, so decoding has to wait for the last.
+        certain = len(text.rstrip(_REPLACEMENT))
+        for stop in self._stop_texts:
+            begun = [k for k in range(1, len(stop)) if text[:certain].endswith(stop[:k])]
+            if begun:
+                certain = min(certain, len(text[:certain]) - max(begun))
+        return False, certain
+
+
+def texts_until(
+    tokenizer: "Tokenizer", prompt_ids: np.ndarray, rows: np.ndarray, stop_texts: Sequence[str]
+) -> list[str]:
+    """The texts of tokens that are all there.
+
+    Args:
+        tokenizer: `Tokenizer`.
+        prompt_ids: int vector. What the rows go on from.
+        rows: int array `(R, S)`, -1 where a row had ended.
+        stop_texts: strings. A text ends before the first of them.
+
+    Returns:
+        List of `R` strings, without the prompt.
+    """
+    before = len(decoded(tokenizer, prompt_ids))
+    texts = []
+    for row in rows:
+        text = decoded(tokenizer, np.concatenate([prompt_ids, row[row >= 0]]))[before:]
+        places = [place for place in map(text.find, stop_texts) if place >= 0]
+        texts.append(text[: min(places)] if places else text)
+    return texts
+
+
+def stop_tokens(tokenizer: "Tokenizer", stop_texts: Sequence[str]) -> list[int]:
+    """The tokens that are a stop text by themselves.
+
+    Args:
+        tokenizer: `Tokenizer`.
+        stop_texts: strings.
+
+    Returns:
+        List of token ids; fewer than texts where some take several tokens.
+    """
+    found = []
+    for stop in stop_texts:
+        try:
+            ids = tokenizer.encode(stop.encode())
+        except InvalidTextError:
+            continue  # a text that cannot be written cannot stop either
+        if len(ids) == 1 and decoded(tokenizer, ids) == stop:
+            found.append(int(ids[0]))
+    return found
+
+
+def prompt_tokens(tokenizer: "Tokenizer", prompt: str) -> np.ndarray:
+    """The tokens of a text that is to be gone on with.
+
+    Args:
+        tokenizer: `Tokenizer`.
+        prompt: str.
+
+    Returns:
+        int32 vector. Where lines have tokens, the last line has none at its
+        end unless the prompt has a line feed there.
+
+    Raises:
+        UsageError: If the tokenizer cannot take the prompt, or makes no token
+            of it.
+    """
+    try:
+        if isinstance(tokenizer, WordTokenizer | WordPieceTokenizer):
+            ids = tokenizer.encode_piece(prompt.encode(), begins_line=True, ends_document=False)
+        else:
+            ids = tokenizer.encode(prompt.encode())
+    except InvalidTextError as error:
+        raise UsageError(error.reason, where=f"--prompt {prompt[:80]!r}") from error
+    if not len(ids):
+        raise UsageError("There is no token in the prompt.", where=f"--prompt {prompt[:80]!r}")
+    return ids.astype(np.int32)
+
+
+def decoded(tokenizer: "Tokenizer", token_ids: np.ndarray) -> str:
+    """Tokens as text; the replacement sign for bytes that are no UTF-8."""
+    return tokenizer.decode(token_ids).decode("utf-8", errors="replace")

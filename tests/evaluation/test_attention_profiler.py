@@ -1,0 +1,181 @@
+"""Profiles that are known beforehand, and the model's own attention by another way."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from tests import reference
+from tests.layer_checks import randomize_weights
+from txl_tf import functional
+from txl_tf.config.model_config import ModelConfig
+from txl_tf.evaluation.attention_profiler import AttentionProfiler, by_distance, profiled_config
+from txl_tf.layers.relative_attention import RelativeAttention
+from txl_tf.models.transformer_xl import TransformerXL
+
+T, M = 3, 5
+CONFIG = profiled_config(
+    ModelConfig(
+        vocabulary_size=11,
+        num_layers=2,
+        hidden_dim=8,
+        num_heads=2,
+        head_dim=4,
+        intermediate_dim=12,
+        segment_length=T,
+        memory_length=M,
+        dropout=0.0,
+    ),
+    T,
+    M,
+)
+
+
+def tokens(num_rows=2, num_tokens=30):
+    return np.random.default_rng(5).integers(0, 11, (num_rows, num_tokens)).astype("int32")
+
+
+def create_model(**changes):
+    keras.utils.set_random_seed(3)
+    model = TransformerXL(CONFIG.replace(**changes))
+    randomize_weights(model)
+    return model
+
+
+def profiler_of(model, token_ids, jit_compile=False):
+    profiler = AttentionProfiler(model, batch_size=len(token_ids), jit_compile=jit_compile)
+    length = model.config.segment_length
+    for first in range(0, token_ids.shape[1] - length + 1, length):
+        profiler.add(token_ids[:, first : first + length])
+    return profiler
+
+
+def test_probabilities_are_put_in_the_order_of_their_distances():
+    by_key = np.zeros((1, 1, T, M + T), "float32")
+    for query in range(T):
+        for key in range(M + T):
+            by_key[0, 0, query, key] = M + query - key  # its distance
+    np.testing.assert_array_equal(by_distance(ops.array(by_key), M)[0, 0], [np.arange(M + 1)] * T)
+
+
+def test_the_terms_are_those_of_the_paper_and_sum_to_the_scores():
+    layer = RelativeAttention(2, 4)
+    layer.build((None, None, 8))
+    randomize_weights(layer)
+    generator = np.random.default_rng(0)
+    inputs = generator.normal(size=(1, T, 8)).astype("float32")
+    memory = generator.normal(size=(1, M, 8)).astype("float32")
+    encoding = functional.relative_positional_encoding(M + T, 8)
+    mask = functional.causal_memory_mask(T, M)
+    terms = layer.score_terms(inputs, encoding, memory)
+    summed = ops.softmax(functional.mask_scores(sum(terms), mask))
+    probabilities = layer.attention_probabilities(
+        inputs, memory, mask, position_encoding=encoding, content_bias=None, position_bias=None
+    )
+    np.testing.assert_allclose(summed, probabilities, atol=1e-6)
+
+    weights = reference.attention_weights(layer)
+    context = np.concatenate([memory, inputs], axis=1)[0]
+    for head, query, key in [(0, 0, 0), (1, 2, 4), (1, 1, 6), (0, 2, 7)]:
+        columns = slice(head * 4, head * 4 + 4)
+        q = inputs[0, query] @ weights["query"][:, columns]
+        k = context[key] @ weights["key"][:, columns]
+        r = reference.sinusoid(M + query - key, 8) @ weights["position"][:, columns]
+        u, v = weights["content_bias"][head], weights["position_bias"][head]
+        expected = [q @ k, q @ r, u @ k, v @ r]
+        computed = [float(term[0, head, query, key]) * math.sqrt(4) for term in terms]
+        np.testing.assert_allclose(computed, expected, atol=1e-5)
+
+
+def test_a_layer_that_knows_its_position_bias_alone_has_the_profile_of_the_formula():
+    model = create_model(num_layers=1)
+    attention = model.blocks[0].attention
+    for name in ("query", "key"):
+        kernel = getattr(attention, name).kernel
+        kernel.assign(np.zeros(kernel.shape))
+    profile = profiler_of(model, tokens()).result()
+    weights = reference.attention_weights(attention)
+    for head in range(2):
+        columns = slice(head * 4, head * 4 + 4)
+        scores = [
+            weights["position_bias"][head]
+            @ (reference.sinusoid(distance, 8) @ weights["position"][:, columns])
+            / math.sqrt(4)
+            for distance in range(M + 1)
+        ]
+        expected = reference.softmax(scores)
+        np.testing.assert_allclose(profile.attention[0, head], expected, atol=1e-6)
+        np.testing.assert_allclose(profile.terms["d"][0, head], expected, atol=1e-6)
+        np.testing.assert_allclose(profile.terms["a"][0, head], 1 / (M + 1), atol=1e-6)
+        np.testing.assert_allclose(profile.terms["b"][0, head], 1 / (M + 1), atol=1e-6)
+        entropy = -sum(each * math.log(each) for each in expected)
+        assert profile.entropy[0, head] == pytest.approx(entropy, abs=1e-5)
+        mean = sum(distance * each for distance, each in enumerate(expected))
+        assert profile.mean_distance[0, head] == pytest.approx(mean, abs=1e-5)
+    assert profile.farthest_head == (0, int(np.argmax(profile.mean_distance[0])))
+
+
+@pytest.mark.parametrize(
+    ("changes", "jit_compile"),
+    [
+        ({"share_attention_biases": True, "clamp_length": 4}, True),
+        ({"pre_norm": True}, False),
+        ({"position_encoding": "shaw", "num_positions": 6}, False),
+    ],
+)
+def test_profiles_sum_to_one_and_do_not_depend_on_the_segment_length(changes, jit_compile):
+    token_ids = tokens(num_tokens=24)
+    # The first 6 tokens of 24 fill the memory of 5, whether read by 3 or by 6.
+    profiles = [
+        profiler_of(create_model(**changes, segment_length=length), token_ids, jit_compile)
+        for length in (3, 6)
+    ]
+    first, second = (profiler.result() for profiler in profiles)
+    assert first.num_queries == second.num_queries == 2 * 18
+    assert set(first.terms) == (set() if "num_positions" in changes else {"a", "b", "d"})
+    for name, array in first.to_arrays().items():
+        np.testing.assert_allclose(array, second.to_arrays()[name], atol=1e-5, err_msg=name)
+    for array in (first.attention, *first.terms.values()):
+        np.testing.assert_allclose(array.sum(axis=-1), 1.0, atol=1e-5)
+        assert array.min() > 0.0
+
+
+def test_rows_of_a_head_are_the_attention_that_the_model_reads_with():
+    """What the rows say is read is what the block computes from it."""
+    model = create_model(num_layers=1)
+    token_ids = tokens(num_rows=1, num_tokens=9)
+    profiler = profiler_of(model, token_ids)
+    rows = np.stack([profiler.last_rows(0, head) for head in range(2)])  # [N, T, K]
+    assert np.all(rows[:, np.arange(T), np.arange(T) + M] > 0.0)
+    assert np.all(rows[:, 0, M + 1 :] == 0.0) and np.all(rows[:, 2, :2] == 0.0)
+    block = model.blocks[0]
+    embedded = model.embedding(token_ids)  # [1, 9, D]
+    values = ops.reshape(block.attention.value(embedded[:, 1:]), [M + T, 2, 4])
+    read = ops.reshape(ops.einsum("ntk,knh->tnh", rows, values), [1, T, 8])
+    expected = block.attention_norm(embedded[:, 6:] + block.attention.output_projection(read))
+    expected = block.feed_forward_norm(expected + block.feed_forward(expected))
+    memory = model.initial_memory(1)
+    for first in (0, 3, 6):
+        hidden, memory = model(token_ids[:, first : first + 3], memory)
+    np.testing.assert_allclose(hidden, expected, atol=1e-5)
+
+
+def test_a_profile_before_the_memory_is_full_is_refused():
+    profiler = profiler_of(create_model(), tokens(num_tokens=6))
+    with pytest.raises(ValueError, match="6 tokens of each row, for a memory of 5"):
+        profiler.result()
+
+
+@pytest.mark.parametrize(
+    ("changes", "memory_length", "message"),
+    [
+        ({"position_encoding": "sinusoidal"}, M, "position_encoding='sinusoidal'"),
+        ({"recurrence": False}, M, "recurrence=False"),
+        ({}, 0, "memory_length=0"),
+    ],
+)
+def test_models_without_distances_or_memory_are_refused(changes, memory_length, message):
+    with pytest.raises(ValueError, match=message):
+        profiled_config(CONFIG.replace(**changes), T, memory_length)

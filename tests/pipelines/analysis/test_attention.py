@@ -1,0 +1,129 @@
+"""`txl analyze attention` on a small run: its files, and what it refuses."""
+
+import importlib.util
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from pipelines.analysis.attention_figures import head_figure, highest_share
+from pipelines.analysis.png_figure import png_bytes
+from pipelines.command_line import main
+from tests.pipelines.txl_process import run_txl
+
+M, T = 12, 8
+
+
+def analyze(workdir, data_folder, out, *more):
+    common = ("--workdir", workdir, "--data", data_folder, "--out", out)
+    lengths = ("--memory-length", M, "--segment-length", T, "--rows", 2)
+    return main(list(map(str, ("analyze", "attention", *common, *lengths, *more))))
+
+
+@pytest.fixture(scope="module")
+def analyzed(trained, data_folder, tmp_path_factory):
+    out = tmp_path_factory.mktemp("attention") / "out"
+    assert analyze(trained[0], data_folder, out, "--segments", "5") == 0
+    return out
+
+
+def test_numbers_and_figures_are_written(analyzed):
+    report = json.loads((analyzed / "attention.json").read_text())
+    assert report["num_queries"] == 5 * 2 * T
+    assert (report["memory_length"], report["segment_length"], report["step"]) == (M, T, 40)
+    with np.load(analyzed / "attention.npz", allow_pickle=False) as arrays:
+        profile = arrays["attention"]
+        assert profile.shape == (2, 2, M + 1)
+        for name in ("attention", "term_a", "term_b", "term_d"):
+            np.testing.assert_allclose(arrays[name].sum(axis=-1), 1.0, atol=1e-5)
+        np.testing.assert_allclose(report["mean_distance"], profile @ np.arange(M + 1))
+        farthest = report["farthest_head"]
+        assert report["shown_head"].items() <= farthest.items()
+        assert farthest["mean_distance"] == pytest.approx(np.max(arrays["mean_distance"]))
+        assert arrays["shown_rows"].shape == (T, M + T)
+        np.testing.assert_allclose(arrays["shown_rows"].sum(axis=-1), 1.0, atol=1e-5)
+        assert arrays["shown_token_ids"].shape == (M + T,)
+        assert set(bytes(arrays["shown_token_ids"].tolist())) <= set(b"0123456789 andmke\n")
+    for name in ("profile", "head", "terms"):
+        image = tf.image.decode_png((analyzed / f"{name}.png").read_bytes(), channels=3).numpy()
+        assert image.std() > 10.0, name  # something is drawn
+
+
+def test_tensorboard_has_the_figures(analyzed, trained):
+    folder = trained[0] / "tensorboard" / "valid"
+    events = EventAccumulator(str(folder)).Reload()
+    for name in ("profile", "head", "terms"):
+        image = events.Tensors(f"attention/{name}")[0]
+        assert image.step == 40
+        # Width and height come before the image.
+        shown = tf.image.decode_png(image.tensor_proto.string_val[2], channels=3)
+        drawn = tf.image.decode_png((analyzed / f"{name}.png").read_bytes(), channels=3)
+        np.testing.assert_array_equal(shown, drawn)
+
+
+def test_a_chosen_head_is_shown_and_layers_are_described(trained, data_folder, tmp_path, capsys):
+    more = ("--segments", "1", "--layer", "2", "--head", "1")
+    assert analyze(trained[0], data_folder, tmp_path / "out", *more) == 0
+    report = json.loads((tmp_path / "out" / "attention.json").read_text())
+    assert report["shown_head"] == {"layer": 2, "head": 1}
+    lines = capsys.readouterr().out.splitlines()
+    assert "16 queries, each of which sees itself and the 12 tokens before it" in lines[0]
+    assert [line.split()[0] for line in lines[2:5]] == ["1", "2", "farthest:"]
+    assert f"{report['farthest_head']['mean_distance']:.2f} tokens back" in lines[4]
+
+
+@pytest.mark.parametrize(
+    ("more", "exit_code", "message"),
+    [
+        (("--segments", "0"), 2, "--segments 0"),
+        (("--layer", "3"), 2, "The model has 2 of these."),
+        (("--head", "1"), 2, "Give --layer too."),
+        (("--segments", "9999"), 2, "Take fewer --segments"),
+        (("--split", "dev"), 2, "There is no split dev"),
+        (("--data", "nowhere"), 66, "nowhere"),
+    ],
+)
+def test_wrong_arguments_are_refused(
+    more, exit_code, message, trained, data_folder, tmp_path, capsys
+):
+    assert analyze(trained[0], data_folder, tmp_path / "out", *more) == exit_code
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_results_are_never_written_over(analyzed, trained, data_folder, capsys):
+    assert analyze(trained[0], data_folder, analyzed) == 73
+    assert "The output exists already." in capsys.readouterr().err
+
+
+def test_without_matplotlib_the_extra_is_named(trained, data_folder, tmp_path, monkeypatch, capsys):
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *more: None if name == "matplotlib" else find_spec(name, *more),
+    )
+    assert analyze(trained[0], data_folder, tmp_path / "out") == 2
+    assert "[plots]" in capsys.readouterr().err
+
+
+def test_a_wrong_command_is_answered_without_tensorflow(trained, data_folder, tmp_path):
+    finished = run_txl(
+        *("analyze", "attention", "--workdir", tmp_path, "--data", data_folder, "--out", tmp_path)
+    )
+    assert finished.returncode == 66
+    assert "There is no run in this folder." in finished.stderr
+
+
+def test_the_highest_fifth_of_what_a_query_sees_is_marked():
+    rows = np.array([[0.0, 0.1, 0.2, 0.3, 0.4, 0.0], [0.5, 0.1, 0.1, 0.1, 0.1, 0.1]])
+    expected = [[0, 0, 0, 0, 1, 0], [1, 1, 0, 0, 0, 0]]  # 4 and 6 are seen
+    np.testing.assert_array_equal(highest_share(rows, 0.2), np.array(expected, bool))
+
+
+def test_a_figure_of_the_same_numbers_is_the_same_file():
+    rows = np.tril(np.full((3, 7), 0.2), 4)
+    first, second = (png_bytes(head_figure(rows, 4, "rows")) for _ in range(2))
+    assert first == second

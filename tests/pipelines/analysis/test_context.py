@@ -1,0 +1,189 @@
+"""The job that measures a group of runs: its figures, files and refusals."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from pipelines.command_line import main
+from pipelines.workdir import Workdir, data_identity, identity
+from tests.pipelines.conftest import EXPERIMENT
+from tests.pipelines.txl_process import run_txl
+from txl_tf.config.experiment_config import ExperimentConfig
+from txl_tf.data.prepared_dataset import PreparedDataset
+from txl_tf.models.create_model import create_model
+from txl_tf.training.checkpoint_store import CheckpointStore
+
+TRANSFORMER = {**EXPERIMENT["model"], "segment_length": 8, "memory_length": 6}
+LSTM = {
+    "kind": "lstm",
+    "vocabulary_size": 256,
+    "num_layers": 1,
+    "hidden_dim": 8,
+    "segment_length": 8,
+}
+CONTEXTS = (4, 8, 12)
+STEP = 7
+
+
+def stored_run(folder, model_values, data_folder):
+    """A run with weights as if it were trained; returns its model."""
+    # Wide weights, so that contexts make a difference.
+    values = {**EXPERIMENT, "model": {**model_values, "initializer_stddev": 0.5}}
+    experiment = ExperimentConfig.from_dict(values)
+    workdir = Workdir(str(folder))
+    data = data_identity(PreparedDataset.open(str(data_folder)).manifest)
+    workdir.begin(experiment, data)
+    model = create_model(experiment.model)
+    arrays = {f"model/{variable.path}": variable.numpy() for variable in model.weights}
+    CheckpointStore(workdir.checkpoints, identity(experiment, data)).save(STEP, arrays)
+    return model
+
+
+@pytest.fixture(scope="module")
+def runs(data_folder, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    models = {"xl": TRANSFORMER, "lstm": LSTM}
+    return {
+        name: (folder / name, stored_run(folder / name, values, data_folder))
+        for name, values in models.items()
+    }
+
+
+def command(runs, data_folder, out, *more):
+    workdirs = [word for folder, _ in runs.values() for word in ("--workdir", str(folder))]
+    lengths = ["--context", ",".join(map(str, CONTEXTS)), "--memory", "2,4", "--tokens", "40"]
+    shared = ["--data", str(data_folder), "--out", str(out)]
+    return ["analyze", "context", *workdirs, *shared, *lengths, *more]
+
+
+@pytest.fixture(scope="module")
+def report(runs, data_folder, tmp_path_factory):
+    """The folder that the job makes, and what is in its report."""
+    out = tmp_path_factory.mktemp("analysis") / "out"
+    assert main(command(runs, data_folder, out, "--seed", "3")) == 0
+    return out, json.loads((out / "context.json").read_text())
+
+
+def test_perplexities_are_those_of_windows_that_are_read_directly(report, runs, data_folder):
+    _, figures = report
+    dataset = PreparedDataset.open(str(data_folder))
+    drawn = np.random.default_rng(3).choice(
+        dataset.num_tokens("valid") - CONTEXTS[-1], 40, replace=False
+    )
+    tokens = np.stack([dataset.read_tokens("valid", at, at + CONTEXTS[-1] + 1) for at in drawn])
+    # 4 tokens are less than a segment, so both models read them as one.
+    for (_, model), run in zip(runs.values(), figures["runs"], strict=True):
+        nll, _ = model.score(tokens[:, 8:12], tokens[:, 9:13], model.initial_memory(40))
+        expected = math.exp(np.mean(nll[:, -1]))
+        assert run["perplexities"][0] == pytest.approx(expected, rel=1e-5)
+        assert len(set(run["perplexities"])) == len(CONTEXTS)
+
+
+def test_the_report_says_what_was_measured_of_which_run(report, runs):
+    _, figures = report
+    assert [run["name"] for run in figures["runs"]] == ["xl", "lstm"]
+    assert [run["step"] for run in figures["runs"]] == [STEP, STEP]
+    for (_, model), run in zip(runs.values(), figures["runs"], strict=True):
+        assert run["num_parameters"] == model.count_params()
+    assert figures["step_size"] == 4
+    groups = figures["relative_effective_context_length"]
+    assert [group["ratio"] for group in groups] == [0.1, 0.5, 1.0]
+    assert [group["num_hard_tokens"] for group in groups] == [4, 20, 40]
+    for group in groups:
+        for found in group["runs"].values():
+            assert found["length"] in CONTEXTS
+            gains = {gain["short"]: gain["relative_gain"] for gain in found["gains"]}
+            assert list(gains) == [4, 8]
+            for short, gain in gains.items():
+                # Enough on the way to the length, too little right after it.
+                assert short > found["length"] or (gain >= 0.01) == (short < found["length"])
+
+
+def test_memory_is_lengthened_for_the_run_that_has_one(report):
+    _, figures = report
+    memory, no_memory = (run["memory"] for run in figures["runs"])
+    assert no_memory is None
+    assert [length for length, _ in memory["perplexities"]] == [2, 4]
+    assert memory["training_length"] == 6
+    assert memory["times_training_length"] == pytest.approx(memory["length"] / 6)
+
+
+def test_charts_are_drawn_and_nothing_else_is_left(report):
+    out, _ = report
+    names = sorted(path.name for path in out.iterdir())
+    assert names == ["context.json", "perplexity.png", "relative_gains.png"]
+    for name in names[1:]:
+        content = (out / name).read_bytes()
+        assert content.startswith(b"\x89PNG\r\n") and len(content) > 5000
+    assert [path.name for path in out.parent.iterdir()] == ["out"]
+
+
+def test_the_seed_decides_the_figures_and_the_files(report, runs, data_folder, tmp_path, capsys):
+    _, figures = report
+    fewer = {"lstm": runs["lstm"]}
+    again, other = tmp_path / "again", tmp_path / "other"
+    assert main(command(fewer, data_folder, again, "--seed", "3", "--json")) == 0
+    repeated = json.loads(capsys.readouterr().out)
+    assert repeated == json.loads((again / "context.json").read_text())
+    assert repeated["runs"] == figures["runs"][1:]
+    assert main(command(fewer, data_folder, other)) == 0
+    printed = capsys.readouterr().out
+    assert "Relative effective context length" in printed and "lstm" in printed
+    drawn = json.loads((other / "context.json").read_text())
+    assert drawn["runs"][0]["perplexities"] != repeated["runs"][0]["perplexities"]
+
+
+@pytest.mark.parametrize(
+    ("more", "exit_code", "word"),
+    [
+        (["--context", "10,5"], 2, "--context 10,5"),
+        (["--context", "10,x"], 2, "--context 10,x"),
+        (["--context", "10"], 2, "--context 10"),
+        (["--context", "10,20,40"], 2, "Add to --context: 30"),
+        (["--step-size", "3"], 2, "--step-size 3"),
+        (["--step-size", "0"], 2, "--step-size 0"),
+        (["--tokens", "0"], 2, "--tokens 0"),
+        (["--seed", "-1"], 2, "--seed -1"),
+        (["--memory", "-1"], 2, "--memory -1"),
+        (["--split", "exam"], 2, "exam"),
+        (["--context", "4,100000"], 2, "100000"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_and_nothing_written(
+    runs, data_folder, tmp_path, capsys, more, exit_code, word
+):
+    arguments = command(runs, data_folder, tmp_path / "out", *more)
+    assert main(arguments) == exit_code
+    lines = capsys.readouterr().err.splitlines()
+    assert 1 <= len(lines) <= 3
+    assert word in "\n".join(lines)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_is_there_twice_is_refused(runs, data_folder, tmp_path, capsys):
+    arguments = command(runs, data_folder, tmp_path / "out", "--workdir", str(runs["xl"][0]))
+    assert main(arguments) == 2
+    assert "--workdir" in capsys.readouterr().err
+
+
+def test_figures_need_matplotlib(runs, data_folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(command(runs, data_folder, tmp_path / "out")) == 2
+    assert "txl-tf[plots]" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_an_lstm_is_trained_evaluated_and_measured_by_the_commands(data_folder, trained, tmp_path):
+    config, workdir, out = tmp_path / "lstm.json", tmp_path / "lstm", tmp_path / "out"
+    optimizer = {"learning_rate": 3e-2, "warmup_steps": 5}
+    config.write_text(json.dumps({**EXPERIMENT, "model": LSTM, "optimizer": optimizer}))
+    finished = run_txl("train", "--config", config, "--data", data_folder, "--workdir", workdir)
+    assert finished.returncode == 0, finished.stderr
+    arguments = command({"a": (trained[0], None), "b": (workdir, None)}, data_folder, out)
+    finished = run_txl(*arguments)
+    assert finished.returncode == 0, finished.stderr
+    figures = json.loads((out / "context.json").read_text())
+    # Trained for 40 steps on digits: far better than one of 256 bytes at random.
+    assert all(max(run["perplexities"]) < 100.0 for run in figures["runs"])

@@ -1,0 +1,362 @@
+"""The job `txl evaluate`, on runs whose checkpoints are written by hand."""
+
+import io
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from pipelines.command_line import main
+from pipelines.convert import write_converted
+from pipelines.evaluation.checkpoint_watch import CheckpointWatch
+from pipelines.workdir import Workdir, data_identity, identity
+from tests.distribution.two_workers import free_addresses
+from tests.pipelines.txl_process import command, environment
+from tests.toy_batches import toy_experiment
+from txl_tf.config.evaluation_config import EvaluationConfig
+from txl_tf.data.preparation import prepare_dataset
+from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
+from txl_tf.models.transformer_xl import TransformerXL
+from txl_tf.training.checkpoint_store import CheckpointStore
+
+DOCUMENTS = [b"a", b"One is short. ", b"Another one has more to say. ", b"\xc3\xa9t\xc3\xa9 no. "]
+EXPERIMENT = toy_experiment(
+    model={"vocabulary_size": 256}, training={"num_steps": 30, "document_boundaries": "mask"}
+).replace(evaluation=EvaluationConfig(batch_size=2))
+
+
+def model_of(seed):
+    keras.utils.set_random_seed(seed)
+    return TransformerXL(EXPERIMENT.model)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data") / "data"
+    splits = {"train": [b"Something to learn from, several times over."], "valid": DOCUMENTS}
+    return folder, prepare_dataset(splits, ByteTokenizer(), str(folder), "toy")
+
+
+class Run:
+    """A run without training: every checkpoint has weights of its own."""
+
+    def __init__(self, folder, manifest, experiment=EXPERIMENT):
+        self.workdir = Workdir(folder)
+        self.data = data_identity(manifest)
+        self.workdir.begin(experiment, self.data)
+        self.store = CheckpointStore(self.workdir.checkpoints, identity(experiment, self.data))
+
+    def save(self, step):
+        weights = model_of(step).weights
+        arrays = {f"model/{variable.path}": variable.numpy() for variable in weights}
+        self.store.save(step, arrays)
+
+
+@pytest.fixture(scope="module")
+def run(data, tmp_path_factory):
+    made = Run(tmp_path_factory.mktemp("run") / "run", data[1])
+    made.save(10)
+    return made
+
+
+def evaluated(capsys, *arguments):
+    """The results that the job prints."""
+    exit_code = main(["evaluate", "--json", *map(str, arguments)])
+    captured = capsys.readouterr()
+    assert exit_code == 0, captured.err
+    return [json.loads(line) for line in captured.out.splitlines()]
+
+
+def refused(capsys, *arguments):
+    """The exit code and the message of a job that fails."""
+    exit_code = main(["evaluate", *map(str, arguments)])
+    message = capsys.readouterr().err
+    assert 1 <= len(message.splitlines()) <= 3
+    return exit_code, message
+
+
+def nats_of_documents_alone():
+    """Each document read by itself; its end predicts the first token of the next one."""
+    model, nats, of_next = model_of(10), [], 0.0
+    tokens = np.frombuffer(b"".join(DOCUMENTS) + b"?", np.uint8).astype("int32")[None]
+    start = 0
+    for size in map(len, DOCUMENTS):
+        read = tokens[:, start : start + size + 1]
+        nll, _ = model.score(read[:, :-1], read[:, 1:], model.initial_memory(1, 0))
+        nats.append(of_next + float(np.sum(nll[0, :-1])))
+        of_next = float(nll[0, -1])
+        start += size
+    return nats
+
+
+def test_each_document_has_its_figures_and_they_add_up(run, data, tmp_path, capsys):
+    folder, _ = data
+    path = tmp_path / "documents.jsonl"
+    common = ("--workdir", run.workdir.folder, "--data", folder, "--per-document", path)
+    (result,) = evaluated(capsys, *common)
+    documents = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [each["document"] for each in documents] == [0, 1, 2, 3]
+    starts = np.cumsum([0, *map(len, DOCUMENTS[:-1])]).tolist()
+    assert [each["first_token"] for each in documents] == starts
+    # The first document is one token, which nothing predicts.
+    assert [each["num_tokens"] for each in documents] == [0, *map(len, DOCUMENTS[1:])]
+    assert documents[0]["perplexity"] is None
+    total = sum(each["total_nats"] for each in documents)
+    assert total == pytest.approx(result["total_nats"], rel=1e-12)
+    for each in documents[1:]:
+        assert each["perplexity"] == pytest.approx(
+            math.exp(each["total_nats"] / each["num_tokens"])
+        )
+    assert result["masks_documents"]
+    all_of_it = ("--set", "evaluation.warm_up_tokens=all", "--set", "evaluation.memory_length=90")
+    for rows in (1, 3):
+        evaluated(capsys, *common, *all_of_it, "--set", f"evaluation.batch_size={rows}")
+        found = [json.loads(line)["total_nats"] for line in path.read_text().splitlines()]
+        np.testing.assert_allclose(found, nats_of_documents_alone(), rtol=1e-5)
+    assert main(["evaluate", *map(str, common[:-1]), str(tmp_path / "none" / "x")]) == 74
+
+
+def test_own_text_is_scored_and_bad_text_is_refused(run, tmp_path, capsys, monkeypatch):
+    path = tmp_path / "own.txt"
+    path.write_bytes(DOCUMENTS[3])
+    common = ("--workdir", run.workdir.folder)
+    *tokens, result = evaluated(capsys, *common, "--text", path, "--per-token")
+    assert [token["text"] for token in tokens][:3] == ["\\xc3", "\\xa9", "t"]
+    assert (result["num_tokens"], result["split"]) == (len(DOCUMENTS[3]) - 1, "text")
+    assert result["num_characters"] < result["num_bytes"] == result["num_tokens"]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(DOCUMENTS[3])))
+    (piped,) = evaluated(capsys, *common, "--text", "-")
+    assert piped["total_nats"] == pytest.approx(result["total_nats"], rel=1e-6)
+    assert main(["evaluate", *common, "--text", str(path), "--per-token"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["0", "-", "'\\\\xc3'"]
+    assert float(lines[1].split()[1]) == pytest.approx(tokens[1]["nats"], abs=1e-6)
+    (words,) = evaluated(capsys, *common, "--text", path, "--num-words", 13)
+    assert words["num_words"] == pytest.approx(13 * result["num_tokens"] / len(DOCUMENTS[3]))
+
+    path.write_bytes(b"x")
+    assert refused(capsys, *common, "--text", path)[0] == 65
+    assert refused(capsys, *common, "--text", tmp_path / "none")[0] == 66
+    assert refused(capsys, *common, "--text", tmp_path)[0] == 2
+
+
+def test_replicas_rows_and_warm_up_do_not_change_the_figures(run, data, capsys):
+    common = ("--workdir", run.workdir.folder, "--data", data[0])
+    everything = ("--set", "evaluation.warm_up_tokens=all")
+    (single,) = evaluated(capsys, *common, "--set", "evaluation.batch_size=1")
+    (shared,) = evaluated(capsys, *common, *everything, "--cpu-replicas", "2")
+    (three,) = evaluated(
+        capsys, *common, *everything, "--cpu-replicas", "2", "--set", "evaluation.batch_size=3"
+    )
+    assert (single["batch_size"], shared["batch_size"], three["batch_size"]) == (1, 2, 3)
+    for result in (shared, three):
+        assert result["total_nats"] == pytest.approx(single["total_nats"], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_two_workers_share_the_rows_and_the_first_one_tells(run, data, tmp_path, capsys):
+    copy = tmp_path / "run"
+    shutil.copytree(run.workdir.folder, copy, ignore=shutil.ignore_patterns("tensorboard"))
+    rows = ("--set", "evaluation.batch_size=3", "--set", "evaluation.warm_up_tokens=all")
+    common = ("--workdir", copy, "--data", data[0], "--per-document", tmp_path / "documents", *rows)
+    (alone,) = evaluated(capsys, *common)
+    expected = (tmp_path / "documents").read_text()
+    (tmp_path / "documents").unlink()
+    shutil.rmtree(copy / "tensorboard")
+    addresses = free_addresses(2)
+    processes = []
+    for index in range(2):
+        cluster = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+        processes.append(
+            subprocess.Popen(
+                command("evaluate", "--json", *common),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env={**environment(), "TF_CONFIG": json.dumps(cluster)},
+            )
+        )
+    outputs = [process.communicate(timeout=300) for process in processes]
+    for process, (_, errors) in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, errors
+    assert outputs[1][0] == ""
+    together = json.loads(outputs[0][0])
+    assert together["total_nats"] == pytest.approx(alone["total_nats"], rel=1e-5)
+    written = (tmp_path / "documents").read_text()
+    for before, after in zip(expected.splitlines(), written.splitlines(), strict=True):
+        found, nats = json.loads(after), json.loads(before)["total_nats"]
+        assert found["total_nats"] == pytest.approx(nats, rel=1e-5)
+    assert len(files_of(copy / "tensorboard")) == 1
+
+
+def test_weights_that_follow_the_text_leave_the_checkpoint_alone(run, data, capsys):
+    common = (
+        "--workdir",
+        run.workdir.folder,
+        "--data",
+        data[0],
+        "--set",
+        "evaluation.batch_size=1",
+    )
+    before = {path: path.read_bytes() for path in files_of(run.workdir.checkpoints)}
+    dynamic = ("--set", "evaluation.dynamic_learning_rate=0.5")
+    (followed,) = evaluated(capsys, *common, *dynamic)
+    (fixed,) = evaluated(capsys, *common)
+    assert followed["total_nats"] < fixed["total_nats"] - 1.0
+    scaled = ("--set", "evaluation.dynamic_statistics_segments=2")
+    gently = ("--set", "evaluation.dynamic_learning_rate=1e-3")
+    (result,) = evaluated(capsys, *common, *gently, *scaled)
+    assert result["dynamic_statistics_segments"] == 2
+    assert {path: path.read_bytes() for path in files_of(run.workdir.checkpoints)} == before
+    assert refused(capsys, *common, *dynamic, "--cpu-replicas", "2")[0] == 2
+    text = ("--workdir", run.workdir.folder, "--text", __file__)
+    exit_code, message = refused(capsys, *text, *dynamic, *scaled)
+    assert exit_code == 2 and "train" in message
+
+
+def files_of(folder):
+    return sorted(path for path in Path(folder).rglob("*") if path.is_file())
+
+
+def test_a_converted_model_is_evaluated(data, run, tmp_path, capsys):
+    folder = tmp_path / "converted"
+    write_converted(model_of(10), str(folder))
+    (result,) = evaluated(capsys, "--workdir", folder, "--data", data[0])
+    assert (result["step"], result["masks_documents"]) == (0, False)
+    path = tmp_path / "own.txt"
+    path.write_bytes(b"".join(DOCUMENTS))
+    single = ("--set", "evaluation.batch_size=1")
+    (split,) = evaluated(capsys, "--workdir", folder, "--data", data[0], *single)
+    (own,) = evaluated(capsys, "--workdir", folder, "--data", data[0], "--text", path)
+    assert own["total_nats"] == pytest.approx(split["total_nats"], rel=1e-6)
+    assert not (folder / "tensorboard").exists()
+    assert refused(capsys, "--workdir", folder, "--text", path)[0] == 2
+    assert refused(capsys, "--workdir", folder, "--data", data[0], "--watch")[0] == 2
+    (folder / "config.json").write_text("{")
+    assert refused(capsys, "--workdir", folder, "--data", data[0])[0] == 65
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--data", "d", "--text", "t", "--split", "valid"],
+        ["--data", "d", "--watch", "--step", "10"],
+        ["--data", "d", "--per-token"],
+        ["--data", "d", "--watch-seconds", "3"],
+        ["--data", "d", "--num-words", "0"],
+        ["--data", "d", "--cpu-replicas", "0"],
+        ["--data", "d", "--cpu-replicas", "2", "--tpu", "local"],
+        ["--data", "d", "--set", "evaluation.warm_up_tokens=some"],
+    ],
+)
+def test_options_that_do_not_go_together_are_2(run, arguments, capsys):
+    assert refused(capsys, "--workdir", run.workdir.folder, *arguments)[0] == 2
+
+
+@pytest.fixture
+def watched(data, tmp_path):
+    """A run with two of its three checkpoints, and what watches it."""
+    made = Run(tmp_path / "run", data[1])
+    made.save(10)
+    made.save(20)
+    return made, ("--workdir", made.workdir.folder, "--data", data[0], "--watch")
+
+
+def test_every_checkpoint_is_evaluated_once_as_it_appears(watched, data, capsys):
+    run, watch = watched
+
+    def finish():
+        run.save(30)
+
+    results = evaluated(capsys, *watch, "--watch-seconds", "0.01")
+    assert [result["step"] for result in results] == [10, 20]
+    thread = threading.Timer(0.3, finish)
+    thread.start()
+    results = evaluated(capsys, *watch)
+    thread.join()
+    assert [result["step"] for result in results] == [30]
+    assert evaluated(capsys, *watch) == []
+    board = EventAccumulator(os.path.join(run.workdir.tensorboard, "valid")).Reload()
+    events = board.Tensors("loss/nats_per_token")
+    assert [event.step for event in events] == [10, 20, 30]
+    (once,) = evaluated(capsys, "--workdir", run.workdir.folder, "--data", data[0], "--step", 30)
+    drawn = float(tf.make_ndarray(events[-1].tensor_proto))
+    assert drawn == pytest.approx(once["nats_per_token"], rel=1e-6)
+    # Under other conditions they are evaluated anew.
+    shorter = evaluated(capsys, *watch, "--set", "evaluation.memory_length=3")
+    assert [result["step"] for result in shorter] == [10, 20, 30]
+
+
+def test_a_signal_ends_the_watching_and_the_same_command_goes_on(watched, capsys, monkeypatch):
+    run, watch = watched
+    assert [result["step"] for result in evaluated(capsys, *watch, "--watch-seconds", "0.01")]
+    handler = signal.getsignal(signal.SIGTERM)
+    thread = threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGTERM])
+    thread.start()
+    try:
+        exit_code, message = refused(capsys, *watch)
+    finally:
+        thread.join()
+        signal.signal(signal.SIGTERM, handler)
+    assert exit_code == 75 and "SIGTERM" in message
+    run.save(30)
+    assert [result["step"] for result in evaluated(capsys, *watch)] == [30]
+
+
+def test_a_checkpoint_that_is_removed_meanwhile_is_passed_over(watched, capsys, monkeypatch):
+    run, watch = watched
+    run.save(30)
+    load = CheckpointStore.load
+
+    def removing(self, step):
+        if step == 10:
+            shutil.rmtree(self._folders.path(10))
+        return load(self, step)
+
+    monkeypatch.setattr(CheckpointStore, "load", removing)
+    assert [result["step"] for result in evaluated(capsys, *watch)] == [20, 30]
+    (path,) = (path for path in files_of(run.workdir.evaluations) if path.suffix == ".jsonl")
+    lines = path.read_text().splitlines()
+    assert [json.loads(line)["result"]["step"] for line in lines] == [20, 30]
+    path.write_text("{}\n")
+    assert refused(capsys, *watch)[0] == 65
+
+
+def test_a_damaged_checkpoint_ends_the_watching(watched, capsys):
+    run, watch = watched
+    state = next(path for path in files_of(run.workdir.checkpoints) if "state.data" in path.name)
+    state.write_bytes(state.read_bytes()[:-1])
+    assert refused(capsys, *watch)[0] == 65
+
+
+def test_waiting_ends_at_the_last_step_at_a_stop_and_when_patience_is_over():
+    there, done = [1, 2], set()
+    watch = CheckpointWatch(lambda: list(there), last_step=3, poll_seconds=0.001)
+    steps = watch.steps(done)
+    assert next(steps) == 1
+    done.add(1)
+    assert next(steps) == 2
+    # A step that the caller passes over is not given again; the newest ends it.
+    threading.Timer(0.05, there.append, [3]).start()
+    assert next(steps) == 3
+    assert list(steps) == []
+    begin = time.monotonic()
+    patient = CheckpointWatch(lambda: [], 3, patience_seconds=0.05, poll_seconds=10.0)
+    assert list(patient.steps(set())) == []
+    assert 0.04 < time.monotonic() - begin < 5.0
+    endless = CheckpointWatch(lambda: [], 3)
+    threading.Timer(0.05, endless.stop).start()
+    assert list(endless.steps(set())) == []
+    assert endless.is_stopped

@@ -1,0 +1,174 @@
+"""The jobs that read and write text, with every kind of tokenizer."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from pipelines.command_line import main
+from pipelines.trained_model import tokenizer_of
+from pipelines.workdir import Workdir, data_identity, identity
+from tests.data.tokenizers.trained_sentence_piece import LINES, trained_sentence_piece
+from tests.pipelines.txl_process import run_txl
+from tests.toy_batches import toy_experiment
+from txl_tf.config.evaluation_config import EvaluationConfig
+from txl_tf.data.preparation import prepare_dataset
+from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
+from txl_tf.data.tokenizers.word_piece_tokenizer import WordPieceTokenizer
+from txl_tf.data.tokenizers.word_rule import WordRule
+from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer
+from txl_tf.errors import DataDamagedError, InputMissingError
+from txl_tf.models.transformer_xl import TransformerXL
+from txl_tf.training.checkpoint_store import CheckpointStore
+
+KINDS = [
+    *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("bytes", "characters", "wordpiece")),
+    "words",
+    "sentencepiece",
+]
+TEXT = "\n".join(LINES[:12]) + "\n"
+PROMPT = " ".join(LINES[0].split()[:4])
+
+
+def tokenizer_of_kind(kind):
+    words = sorted(set(TEXT.split()))
+    if kind == "bytes":
+        return ByteTokenizer()
+    if kind == "characters":
+        return CharacterTokenizer(sorted(set(TEXT)), unknown_token="?")
+    if kind == "words":
+        rule = WordRule(add_eos=True)
+        return WordTokenizer(
+            [*words, "<eos>", "<unk>"], rule, eos_token="<eos>", unknown_token="<unk>"
+        )
+    if kind == "wordpiece":
+        letters = sorted(set(TEXT) - set(" \n"))
+        pieces = ["<unk>", "<eos>", *words[:9], *letters, *(f"##{each}" for each in letters)]
+        return WordPieceTokenizer(
+            pieces, WordRule(add_double_eos=True), unknown_token="<unk>", eos_token="<eos>"
+        )
+    return trained_sentence_piece("bpe")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def run(request, tmp_path_factory):
+    """A run that nobody trained, begun as `txl train` begins one: folder, tokenizer, data."""
+    folder = tmp_path_factory.mktemp(request.param)
+    tokenizer = tokenizer_of_kind(request.param)
+    data = folder / "data"
+    manifest = prepare_dataset({"valid": [TEXT.encode()]}, tokenizer, str(data), "toy")
+    experiment = toy_experiment(model={"vocabulary_size": manifest.vocabulary_size})
+    experiment = experiment.replace(evaluation=EvaluationConfig(batch_size=2))
+    workdir = Workdir(folder / "run")
+    workdir.begin(experiment, data_identity(manifest))
+    workdir.keep_vocabulary(tokenizer.vocabulary_files)
+    weights = TransformerXL(experiment.model).weights
+    CheckpointStore(workdir.checkpoints, identity(experiment, data_identity(manifest))).save(
+        7, {f"model/{variable.path}": variable.numpy() for variable in weights}
+    )
+    return workdir, tokenizer, data
+
+
+def test_the_run_itself_knows_its_tokenizer(run):
+    workdir, tokenizer, _ = run
+    found = tokenizer_of(workdir, workdir.read()[1])
+    assert found.fingerprint == tokenizer.fingerprint
+    np.testing.assert_array_equal(found.encode(TEXT.encode()), tokenizer.encode(TEXT.encode()))
+
+
+def test_own_text_is_scored_token_by_token_like_the_split_of_that_text(run, tmp_path, capsys):
+    workdir, tokenizer, data = run
+    path = tmp_path / "own.txt"
+    path.write_text(TEXT)
+    common = ["evaluate", "--workdir", workdir.folder, "--json"]
+    assert main([*common, "--text", str(path), "--per-token"]) == 0
+    *tokens, result = map(json.loads, capsys.readouterr().out.splitlines())
+    assert [token["id"] for token in tokens] == tokenizer.encode(TEXT.encode()).tolist()
+    assert tokens[0]["nats"] is None
+    assert sum(token["nats"] for token in tokens[1:]) == pytest.approx(result["total_nats"])
+    assert result["batch_size"] == 1
+
+    assert main([*common, "--data", str(data), "--set", "evaluation.batch_size=1"]) == 0
+    split = json.loads(capsys.readouterr().out)
+    for name in ("total_nats", "num_tokens", "num_bytes", "num_characters", "num_words"):
+        assert result[name] == pytest.approx(split[name], rel=1e-6), name
+    share = 1 - 1 / len(tokens)
+    assert result["num_bytes"] == pytest.approx(len(TEXT) * share)
+    assert result["num_words"] == pytest.approx(len(TEXT.split()) * share)
+
+
+def test_what_is_generated_is_the_text_of_the_tokens(run, capsys):
+    workdir, tokenizer, _ = run
+    arguments = ["generate", "--workdir", workdir.folder, "--prompt", PROMPT, "--seed", "4"]
+    assert main([*arguments, "--num-tokens", "25", "--sampler", "random"]) == 0
+    written = capsys.readouterr().out
+    assert written.startswith(PROMPT)
+    # Twenty-five tokens of a model that knows nothing are some text, and it can be read again.
+    assert len(written) > len(PROMPT) + 10
+    if tokenizer.kind in ("characters", "words"):
+        assert len(tokenizer.encode(written.rstrip("\n").encode())) >= 25
+
+
+@pytest.mark.slow
+def test_the_export_is_written(run, tmp_path, capsys):
+    workdir, tokenizer, _ = run
+    out = tmp_path / "export"
+    assert main(["export", "--workdir", workdir.folder, "--out", str(out)]) == 0
+    card = json.loads((out / "7" / "model_card.json").read_text())
+    assert card["data"]["tokenizer_sha256"] == tokenizer.fingerprint
+
+
+def test_a_vocabulary_that_is_damaged_or_gone_is_reported(run, tmp_path):
+    workdir, tokenizer, _ = run
+    copy = Workdir(tmp_path / "run")
+    shutil.copytree(workdir.folder, copy.folder)
+    data = copy.read()[1]
+    if tokenizer.kind == "bytes":
+        copy.keep_vocabulary({"vocabulary.txt": b"x"})
+        with pytest.raises(DataDamagedError, match="bytes"):
+            tokenizer_of(copy, data)
+        return
+    name = next(each for each in tokenizer.vocabulary_files if not each.endswith(".json"))
+    path = tmp_path / "run" / "vocabulary" / name
+    content = path.read_bytes()
+    path.write_bytes(
+        content.replace(b"e", b"E", 1) if tokenizer.kind != "characters" else b"U+0041\n"
+    )
+    with pytest.raises(DataDamagedError):
+        tokenizer_of(copy, data)
+    # What differs is written anew when the run goes on.
+    copy.keep_vocabulary(tokenizer.vocabulary_files)
+    assert path.read_bytes() == content
+    shutil.rmtree(path.parent)
+    with pytest.raises(InputMissingError, match=tokenizer.kind) as raised:
+        tokenizer_of(copy, data)
+    assert raised.value.exit_code == 66
+
+
+@pytest.mark.slow
+def test_training_gives_the_run_its_vocabulary(tmp_path, capsys):
+    data, folder = tmp_path / "data", tmp_path / "run"
+    text = "\n".join(LINES).encode()
+    manifest = prepare_dataset({"train": [text]}, tokenizer_of_kind("words"), str(data), "toy")
+    size = manifest.vocabulary_size
+    experiment = toy_experiment(model={"vocabulary_size": size}, training={"num_steps": 2})
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(experiment.to_dict()))
+    train = ("train", "--config", config, "--data", data, "--workdir", folder)
+    finished = run_txl(*train)
+    assert finished.returncode == 0, finished.stderr
+    vocabulary = {path.name: path.read_bytes() for path in (folder / "vocabulary").iterdir()}
+    assert vocabulary == {path.name: path.read_bytes() for path in data.glob("vocabulary.*")}
+
+    # A run of an earlier version has none; the same command gives it one.
+    shutil.rmtree(folder / "vocabulary")
+    generate = ["generate", "--workdir", str(folder), "--prompt", PROMPT, "--num-tokens", "3"]
+    assert main(generate) == 66
+    assert "vocabulary" in capsys.readouterr().err
+    finished = run_txl(*train)
+    assert finished.returncode == 0, finished.stderr
+    shutil.rmtree(data)
+    assert main(generate) == 0
+    assert len(capsys.readouterr().out.split()) > len(PROMPT.split())

@@ -1,0 +1,102 @@
+"""The recurrent baselines in the trainer: a Transformer-XL's steps, states and resumes."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from tests.toy_batches import (
+    SEGMENT_LENGTH,
+    VOCABULARY_SIZE,
+    ToyBatches,
+    largest_relative_difference,
+    strategy_of,
+    toy_experiment,
+    toy_tokens,
+)
+from txl_tf.config.lstm_config import LSTMConfig
+from txl_tf.config.qrnn_config import QRNNConfig
+from txl_tf.training.trainer import Trainer
+
+NUM_ROWS = 4
+NUM_STEPS = 8
+HALF = NUM_STEPS // 2
+SIZES = {
+    "vocabulary_size": VOCABULARY_SIZE,
+    "num_layers": 2,
+    "hidden_dim": 8,
+    "segment_length": SEGMENT_LENGTH,
+    "initializer_stddev": 0.3,
+}
+BATCHES = ToyBatches(toy_tokens(), NUM_ROWS, restarts=[(2, 1), (HALF + 1, 0)])
+
+
+def new_trainer(config_class, num_replicas=1, dropout=0.2, **training):
+    experiment = toy_experiment(training={"num_steps": NUM_STEPS, **training}).replace(
+        model=config_class(**SIZES, dropout=dropout)
+    )
+    return Trainer(experiment, strategy_of(num_replicas), BATCHES.dataset_function)
+
+
+@functools.cache
+def unbroken(config_class):
+    """Losses of all steps, state half way and at the end."""
+    trainer, losses, half_way = new_trainer(config_class), [], None
+    for report in trainer.run():
+        losses.append(report.nats_per_token)
+        if report.step == HALF:
+            half_way = trainer.state()
+    return losses, half_way, trainer.state()
+
+
+@pytest.fixture(params=[LSTMConfig, QRNNConfig])
+def config_class(request):
+    return request.param
+
+
+def test_losses_are_those_of_a_direct_chain_of_scores(config_class):
+    trainer = new_trainer(config_class, dropout=0.0)
+    memory = trainer.model.initial_memory(NUM_ROWS)
+    reports = trainer.run()
+    for step in range(HALF):
+        batch = BATCHES.batch(step)
+        memory = memory.forget(batch["start_of_stream"])
+        nll, memory = trainer.model.score(batch["token_ids"], batch["target_ids"], memory)
+        assert next(reports).nats_per_token == pytest.approx(np.mean(nll), rel=1e-6), step
+        trained = trainer.replica_memory.to_global()
+        assert len(trained) == len(memory.states)
+        for index, state in enumerate(memory.states):
+            np.testing.assert_allclose(trained[f"states/{index:03d}"], state, atol=1e-6)
+
+
+def test_resuming_is_bit_identical_with_dropout(config_class):
+    losses, half_way, end = unbroken(config_class)
+    trainer = new_trainer(config_class)
+    trainer.load_state(half_way)
+    assert [report.nats_per_token for report in trainer.run()] == losses[HALF:]
+    for name, array in trainer.state().items():
+        np.testing.assert_array_equal(array, end[name], err_msg=name)
+    assert largest_relative_difference(half_way, end) > 1e-2
+
+
+def test_two_replicas_train_as_one():
+    # A QRNN alone: what the replicas share out does not depend on the kind of layer.
+    losses, _, end = unbroken(QRNNConfig)
+    trainer = new_trainer(QRNNConfig, num_replicas=2)
+    assert [report.nats_per_token for report in trainer.run()] == pytest.approx(losses, rel=1e-5)
+    assert largest_relative_difference(trainer.state(), end) <= 1e-5
+
+
+def test_xla_compiles_the_step_and_parts_of_rows_add_up():
+    # An LSTM alone: its loop over positions is what XLA might refuse.
+    losses, _, _ = unbroken(LSTMConfig)
+    trainer = new_trainer(LSTMConfig, jit_compile=True, gradient_accumulation_steps=2)
+    assert [report.nats_per_token for report in trainer.run()] == pytest.approx(losses, rel=1e-5)
+
+
+def test_the_paths_of_weights_do_not_depend_on_how_many_models_there_are(config_class):
+    paths = [
+        [variable.path for variable in new_trainer(config_class).model.weights] for _ in range(2)
+    ]
+    assert paths[0] == paths[1]
+    assert len(set(paths[0])) == len(paths[0])

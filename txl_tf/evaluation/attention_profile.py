@@ -1,0 +1,73 @@
+"""What every head of a model attends to, on average.
+
+Shape letters used in this module: M memory length, L layers, N heads.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+TERMS = {
+    "a": "content and content",
+    "b": "content and position",
+    "d": "position bias",
+}
+"""The terms of the score that are averaged apart; (c) knows no position."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class AttentionProfile:
+    """Mean attention by distance, of every head of every layer.
+
+    Dai et al. (2019), Appendix D. The distance of a query to itself is 0.
+    Layers and heads are counted from 0.
+    """
+
+    attention: np.ndarray
+    """Float64 `(L, N, M + 1)`: mean probability of each distance. Sums to 1 over them."""
+    terms: dict[str, np.ndarray]
+    """The same for the softmax of one term of the score by itself, by the keys of `TERMS`.
+
+    Empty for a model whose scores have no such terms."""
+    entropy: np.ndarray
+    """Float64 `(L, N)`: mean entropy of the distribution of a query, in nats."""
+    num_queries: int
+    """Queries that were averaged over."""
+
+    @property
+    def mean_distance(self) -> np.ndarray:
+        """Float64 `(L, N)`: mean distance that a head attends to, in tokens."""
+        return self.attention @ np.arange(self.attention.shape[-1])
+
+    @property
+    def farthest_head(self) -> tuple[int, int]:
+        """Layer and head whose mean distance is largest."""
+        distance = self.mean_distance
+        layer, head = np.unravel_index(np.argmax(distance), distance.shape)
+        return int(layer), int(head)
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """All arrays by name, for an `.npz` file."""
+        return {
+            "attention": self.attention,
+            **{f"term_{name}": array for name, array in self.terms.items()},
+            "mean_distance": self.mean_distance,
+            "entropy": self.entropy,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures of heads and layers as plain JSON types; layers and heads from 0."""
+        layer, head = self.farthest_head
+        return {
+            "num_queries": self.num_queries,
+            "num_distances": self.attention.shape[-1],
+            "mean_distance": self.mean_distance.tolist(),
+            "layer_mean_distance": self.mean_distance.mean(axis=1).tolist(),
+            "entropy_nats": self.entropy.tolist(),
+            "farthest_head": {
+                "layer": layer,
+                "head": head,
+                "mean_distance": float(self.mean_distance[layer, head]),
+            },
+        }

@@ -1,0 +1,242 @@
+"""Reads text with a model and averages what its heads attend to.
+
+Shape letters used in this module:
+  B rows, T segment length, M memory length, K = M + T key length,
+  L layers, N heads.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+from txl_tf import functional
+from txl_tf.config.model_config import ModelConfig
+from txl_tf.evaluation.attention_profile import TERMS, AttentionProfile
+from txl_tf.models.memory import Memory
+from txl_tf.models.transformer_xl import TransformerXL
+
+_RELATIVE = ("transformer_xl", "shaw")
+
+
+class AttentionProfiler:
+    """Averages the attention of every head by distance.
+
+    Every query must see the same distances, 0 to `M`, or the average of the
+    far ones would be one of the late queries alone. So the model has
+    `same_length`, see `profiled_config`, and segments are not counted before
+    the memory is full. What is measured is then what the model does when it
+    reads token by token with a memory of `M`, whatever the segment length.
+
+    Args:
+        model: `TransformerXL` with a configuration of `profiled_config`.
+        batch_size: int. Rows `B` that are read side by side.
+        jit_compile: bool. Whether the step is compiled with XLA.
+
+    Raises:
+        ValueError: If the model's configuration is not one of `profiled_config`.
+
+    Example:
+    ```python
+    profiler = AttentionProfiler(model, batch_size=4)
+    for token_ids in segments:  # each goes on where the last one stopped
+        profiler.add(token_ids)
+    profile = profiler.result()
+    ```
+    """
+
+    def __init__(self, model: TransformerXL, batch_size: int, jit_compile: bool = True) -> None:
+        config = model.config
+        if config != profiled_config(config, config.segment_length, config.memory_length):
+            raise ValueError(
+                "The model must have a configuration of `profiled_config`. "
+                f"Received: config={config}"
+            )
+        self.model = model
+        self._memory = model.initial_memory(batch_size)
+        self._last = None
+        self._step = tf.function(self._measure, jit_compile=jit_compile, autograph=False)
+        self._sums: dict[str, np.ndarray] = {}
+        self._num_queries = 0
+        self._num_tokens_read = 0
+
+    def add(self, token_ids: np.ndarray) -> None:
+        """Reads the next segment of every row.
+
+        Args:
+            token_ids: int32 array `(B, T)`.
+        """
+        config, memory = self.model.config, self._memory
+        is_full = self._num_tokens_read >= config.memory_length
+        self._last = (token_ids, memory)
+        sums, self._memory = self._step(tf.constant(token_ids), memory)
+        self._num_tokens_read += config.segment_length
+        if not is_full:
+            return
+        for name, array in sums.items():
+            # Float32 within a segment, float64 over all of them.
+            self._sums[name] = self._sums.get(name, 0.0) + array.numpy().astype("float64")
+        self._num_queries += token_ids.size
+
+    def result(self) -> AttentionProfile:
+        """The averages over all queries so far.
+
+        Raises:
+            ValueError: If no segment was read with a full memory.
+        """
+        if not self._num_queries:
+            raise ValueError(
+                "There must be a segment after the memory is full. "
+                f"Received: {self._num_tokens_read} tokens of each row, "
+                f"for a memory of {self.model.config.memory_length}"
+            )
+        means = {name: array / self._num_queries for name, array in self._sums.items()}
+        return AttentionProfile(
+            attention=means["attention"],
+            terms={name: means[name] for name in TERMS if name in means},
+            entropy=means["entropy"],
+            num_queries=self._num_queries,
+        )
+
+    def last_rows(self, layer: int, head: int) -> np.ndarray:
+        """What one head attends to in the first row of the last segment.
+
+        Args:
+            layer: int. From 0.
+            head: int. From 0.
+
+        Returns:
+            Float32 array `(T, K)`; column `j` is the token `M - j` before the
+            segment's first. Tokens that a query cannot see are 0.
+
+        Raises:
+            ValueError: If no segment was read.
+        """
+        if self._last is None:
+            raise ValueError("There must be a segment before its rows. Received: none")
+        token_ids, memory = self._last
+        hidden_states, _ = self.model.hidden_states(tf.constant(token_ids), memory)
+        block = self.model.blocks[layer]
+        inputs, state = _attention_inputs(block, hidden_states[layer], memory.states[layer])
+        mask = self._mask(memory.valid_length)
+        probabilities = block.attention.attention_probabilities(
+            inputs, state, mask, **self._position_arguments()
+        )
+        return probabilities.numpy()[0, head]
+
+    def _measure(self, token_ids: tf.Tensor, memory: Memory) -> tuple[dict[str, tf.Tensor], Memory]:
+        hidden_states, next_memory = self.model.hidden_states(token_ids, memory)
+        layers = [
+            self._layer_sums(block, *_attention_inputs(block, inputs, state))
+            for block, inputs, state in zip(
+                self.model.blocks, hidden_states[:-1], memory.states, strict=True
+            )
+        ]
+        sums = {name: tf.stack([layer[name] for layer in layers]) for name in layers[0]}
+        return sums, next_memory
+
+    def _layer_sums(self, block, inputs: tf.Tensor, state: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Sums over rows and queries: `(N, M + 1)` each, and `(N,)` of the entropy."""
+        attention, mask = block.attention, self._mask(valid_length=None)
+        position = self._position_arguments()
+        probabilities = attention.attention_probabilities(inputs, state, mask, **position)
+        surprise = -tf.math.xlogy(probabilities, probabilities)
+        distributions = {"attention": probabilities}
+        if position:
+            scores = attention.score_terms(inputs, memory=state, **position)
+            for name, term in zip("abcd", scores, strict=True):
+                if name in TERMS:
+                    term = functional.mask_scores(functional.at_least_float32(term), mask)
+                    distributions[name] = tf.nn.softmax(term)
+        memory_length = self.model.config.memory_length
+        return {
+            "entropy": tf.reduce_sum(surprise, axis=[0, 2, 3]),
+            **{
+                name: tf.reduce_sum(by_distance(array, memory_length), axis=[0, 2])
+                for name, array in distributions.items()
+            },
+        }
+
+    def _mask(self, valid_length: tf.Tensor | None) -> tf.Tensor:
+        config = self.model.config
+        return functional.causal_memory_mask(
+            config.segment_length,
+            config.memory_length,
+            valid_length,
+            config.same_length,
+            config.same_length_keys,
+        )
+
+    def _position_arguments(self) -> dict[str, tf.Tensor]:
+        config = self.model.config
+        if config.position_encoding != "transformer_xl":
+            return {}
+        arguments = {
+            "position_encoding": functional.relative_positional_encoding(
+                config.memory_length + config.segment_length,
+                config.hidden_dim,
+                config.clamp_length,
+                dtype=self.model.compute_dtype,
+            )
+        }
+        if config.share_attention_biases:
+            arguments["content_bias"] = self.model.content_bias
+            arguments["position_bias"] = self.model.position_bias
+        return arguments
+
+
+def profiled_config(config: ModelConfig, segment_length: int, memory_length: int) -> ModelConfig:
+    """The configuration that a model is profiled with; weights stay the same.
+
+    Args:
+        config: `ModelConfig` of a trained model.
+        segment_length: int. `T`.
+        memory_length: int. `M`.
+
+    Returns:
+        A `ModelConfig`.
+
+    Raises:
+        ValueError: If the model has no memory or no relative positions.
+    """
+    if config.position_encoding not in _RELATIVE:
+        raise ValueError(
+            f"`position_encoding` must be one of {', '.join(_RELATIVE)}: with others a head "
+            f"does not know distances. Received: position_encoding={config.position_encoding!r}"
+        )
+    if not config.recurrence or memory_length < 1:
+        raise ValueError(
+            "A model is profiled with a memory. "
+            f"Received: recurrence={config.recurrence}, memory_length={memory_length}"
+        )
+    return config.replace(
+        segment_length=segment_length,
+        memory_length=memory_length,
+        same_length=True,
+        same_length_keys="memory_and_self",
+    )
+
+
+def by_distance(probabilities: tf.Tensor, memory_length: int) -> tf.Tensor:
+    """Turns probabilities of keys into probabilities of distances.
+
+    Query `t` sees the distance `d` at key `M + t - d`. As in the relative
+    shift, rows that are read one longer move by one place each.
+
+    Args:
+        probabilities: float tensor `(B, N, T, K)`.
+        memory_length: int. `M`.
+
+    Returns:
+        Float tensor `(B, N, T, M + 1)`; column `d` belongs to the distance `d`.
+    """
+    num_rows, num_heads, segment_length, key_length = probabilities.shape
+    flat = tf.reshape(probabilities, [num_rows, num_heads, segment_length * key_length])
+    flat = tf.pad(flat, [[0, 0], [0, 0], [0, segment_length]])
+    turned = tf.reshape(flat, [num_rows, num_heads, segment_length, key_length + 1])
+    return tf.reverse(turned[..., : memory_length + 1], axis=[3])
+
+
+def _attention_inputs(block, inputs: tf.Tensor, state: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """What the attention of a block is given of what the block is given."""
+    if block.pre_norm:
+        return block.attention_norm(inputs), block.attention_norm(tf.cast(state, inputs.dtype))
+    return inputs, state
