@@ -11,6 +11,7 @@ from tests.toy_batches import ToyBatches, strategy_of, toy_experiment, toy_token
 from txl_tf.config.evaluation_config import EvaluationConfig
 from txl_tf.config.lstm_config import LSTMConfig
 from txl_tf.errors import NonFiniteError
+from txl_tf.evaluation import projected_reader
 from txl_tf.evaluation.evaluation_text import EvaluationText
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.models.create_model import create_model
@@ -195,7 +196,8 @@ def test_fewer_tokens_than_rows_are_scored_all_the_same(model):
         assert result.total_nats == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_batches_can_be_tracked_and_every_target_observed(model):
+def test_the_batches_can_be_tracked_and_every_target_observed(model, monkeypatch):
+    monkeypatch.setattr(projected_reader, "_TOKENS_PER_STEP", 1)
     evaluator = Evaluator(
         CONFIG, EvaluationConfig(batch_size=2, warm_up_tokens=3), jit_compile=False
     )

@@ -80,7 +80,8 @@ def test_the_evaluation_has_the_rows_and_lengths_of_the_evaluation():
     changed = experiment.evaluation.replace(batch_size=3, segment_length=4, memory_length=6)
     module, _ = instructions_of(evaluation_program(experiment.replace(evaluation=changed)))
     shapes = [list(each.dimensions) for each in module.host_program_shape.parameters]
-    assert shapes[:3] == [[3, 4]] * 3
+    # Several segments at once, 256 tokens of all rows at most.
+    assert shapes[:3] == [[3, 256 // (3 * 4) * 4]] * 3
     # Memory of keys and of values.
     heads, width = experiment.model.num_heads, experiment.model.head_dim
     assert [3, heads, width, 6] in shapes and [3, heads, 6, width] in shapes

@@ -41,8 +41,14 @@ class DynamicReader:
         """Memory of rows that have read nothing."""
         return self._reader.initial_memory(batch_size)
 
-    def constants(self) -> tuple[Any, ...]:
-        """What depends on the weights alone: nothing that could be kept."""
+    def segments_per_step(self, num_rows: int) -> int:
+        """How many segments of a row are read at once: one."""
+        del num_rows
+        return 1
+
+    def constants(self, segments_per_step: int = 1) -> tuple[Any, ...]:
+        """What depends on the weights alone: nothing here."""
+        del segments_per_step
         return ()
 
     def __call__(

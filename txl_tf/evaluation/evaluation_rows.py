@@ -32,13 +32,19 @@ class EvaluationRows:
         segment_length: int. `T`.
         warm_up_tokens: int. Tokens that a row reads before its stretch, as far
             as there are any. Defaults to `0`.
+        segments_per_step: int. Segments of a row in one batch. Defaults to `1`.
 
     Raises:
         ValueError: If there is nothing to score.
     """
 
     def __init__(
-        self, num_tokens: int, batch_size: int, segment_length: int, warm_up_tokens: int = 0
+        self,
+        num_tokens: int,
+        batch_size: int,
+        segment_length: int,
+        warm_up_tokens: int = 0,
+        segments_per_step: int = 1,
     ) -> None:
         if num_tokens < 2:
             raise ValueError(
@@ -46,7 +52,8 @@ class EvaluationRows:
                 f"Received: num_tokens={num_tokens}"
             )
         self.batch_size = min(batch_size, num_tokens - 1)
-        self.segment_length = segment_length
+        self.segments_per_step = segments_per_step
+        self._tokens_per_step = segments_per_step * segment_length
         share, remainder = divmod(num_tokens - 1, self.batch_size)
         lengths = share + (np.arange(self.batch_size) < remainder)
         self._stops = np.cumsum(lengths)
@@ -57,9 +64,9 @@ class EvaluationRows:
             self._begins = earliest // segment_length * segment_length
 
     @property
-    def num_segments(self) -> int:
+    def num_steps(self) -> int:
         """Steps that the evaluation takes."""
-        return -(-int(np.max(self._stops - self._begins)) // self.segment_length)
+        return -(-int(np.max(self._stops - self._begins)) // self._tokens_per_step)
 
     def batches(self, text: EvaluationText) -> Iterator[EvaluationBatch]:
         """Reads the text.
@@ -68,14 +75,14 @@ class EvaluationRows:
             text: `EvaluationText` with as many tokens.
 
         Yields:
-            An `EvaluationBatch` per segment, in order.
+            An `EvaluationBatch` per step, in order.
         """
-        streams = [_RowStream(text, self.segment_length) for _ in range(self.batch_size)]
-        for segment in range(self.num_segments):
+        streams = [_RowStream(text, self._tokens_per_step) for _ in range(self.batch_size)]
+        for step in range(self.num_steps):
             batch = self._empty_batch()
             for row, stream in enumerate(streams):
-                first = int(self._begins[row]) + segment * self.segment_length
-                count = min(self.segment_length, int(self._stops[row]) - first)
+                first = int(self._begins[row]) + step * self._tokens_per_step
+                count = min(self._tokens_per_step, int(self._stops[row]) - first)
                 if count <= 0:
                     continue
                 tokens, document_starts = stream.read(first, first + count + 1)
@@ -88,7 +95,7 @@ class EvaluationRows:
             yield batch
 
     def _empty_batch(self) -> EvaluationBatch:
-        shape = (self.batch_size, self.segment_length)
+        shape = (self.batch_size, self._tokens_per_step)
         return EvaluationBatch(
             token_ids=np.zeros(shape, np.int32),
             target_ids=np.zeros(shape, np.int32),
@@ -101,9 +108,9 @@ class EvaluationRows:
 class _RowStream:
     """Reads a text from front to back in large blocks, for a record costs the same as a part."""
 
-    def __init__(self, text: EvaluationText, segment_length: int) -> None:
+    def __init__(self, text: EvaluationText, tokens_per_step: int) -> None:
         self._text = text
-        self._block_tokens = max(_READ_TOKENS, segment_length + 1)
+        self._block_tokens = max(_READ_TOKENS, tokens_per_step + 1)
         self._start = self._stop = 0
         self._tokens = self._document_starts = np.zeros(0)
 

@@ -88,7 +88,7 @@ class Evaluator:
         self._step = self._compiled(self.score_batch)
         # Made once: each tf.function would be traced anew.
         self._begin_on_replicas = tf.function(
-            lambda num_rows: self._strategy.run(self._begin, args=(num_rows,)), autograph=False
+            lambda *numbers: self._strategy.run(self._begin, args=numbers), autograph=False
         )
 
     def _create_reader(self) -> MemoryReader | ProjectedReader | DynamicReader:
@@ -170,18 +170,13 @@ class Evaluator:
                 have no text.
         """
         begin = time.perf_counter()
-        rows = EvaluationRows(
-            text.num_tokens,
-            self._evaluation_config.batch_size,
-            self.config.segment_length,
-            self._warm_up_tokens(text),
-        )
+        rows = self._rows(text)
         batches = rows.batches(text)
         if track is not None:
-            batches = track(batches, rows.num_segments)
+            batches = track(batches, rows.num_steps)
         total_nats, num_scored = 0.0, 0
         with self._learning(statistics_text):
-            for batch, nll in self._read(self._step, batches, rows.batch_size):
+            for batch, nll in self._read(self._step, batches, rows):
                 nats = nll[batch.is_scored].astype(np.float64)
                 total_nats += float(np.sum(nats))
                 num_scored += len(nats)
@@ -220,13 +215,29 @@ class Evaluator:
         """
         return self._reader.initial_memory(batch_size)
 
-    def constants(self) -> tuple[Any, ...]:
+    def segments_per_step(self, num_rows: int) -> int:
+        """How many segments of a row `score_batch` is given at once.
+
+        The results are those of one after the other.
+
+        Args:
+            num_rows: int. Rows of one replica.
+
+        Returns:
+            A positive int.
+        """
+        return self._reader.segments_per_step(num_rows)
+
+    def constants(self, segments_per_step: int = 1) -> tuple[Any, ...]:
         """What depends on the weights alone, for `score_batch`.
+
+        Args:
+            segments_per_step: int. Segments of a row that are read at once.
 
         Returns:
             Tuple of tensors, also an empty one.
         """
-        return self._reader.constants()
+        return self._reader.constants(segments_per_step)
 
     def score_batch(
         self,
@@ -237,10 +248,10 @@ class Evaluator:
         memory: Any,
         constants: tuple[Any, ...],
     ) -> tuple[tf.Tensor, Any]:
-        """Scores one segment of every row: the step that `evaluate` repeats.
+        """Scores a segment, or some, of every row: the step that `evaluate` repeats.
 
         Args:
-            token_ids: int32 tensor `(B, T)`.
+            token_ids: int32 tensor `(B, T)`, of `S` segments at once `(B, S * T)`.
             target_ids: int32 tensor `(B, T)`.
             is_scored: bool tensor `(B, T)`. False for padding and warm-up.
             document_starts: bool tensor `(B, T)`. Has an influence only where
@@ -261,12 +272,12 @@ class Evaluator:
         self,
         step: Callable[..., Any],
         batches: Iterable[EvaluationBatch],
-        num_rows: int,
+        evaluation_rows: EvaluationRows,
     ) -> Iterator[tuple[EvaluationBatch, np.ndarray]]:
         """Runs a step on batches; each result is fetched while the next is computed."""
-        rows = ReplicaRows(self._strategy, num_rows)
+        rows = ReplicaRows(self._strategy, evaluation_rows.batch_size)
         begin = self._begin if self._strategy is None else self._begin_on_replicas
-        memory, constants = begin(rows.rows_per_replica)
+        memory, constants = begin(rows.rows_per_replica, evaluation_rows.segments_per_step)
         before = None
         for batch in batches:
             arrays = batch.token_ids, batch.target_ids, batch.is_scored, batch.document_starts
@@ -277,8 +288,21 @@ class Evaluator:
         if before is not None:
             yield before[0], rows.join(before[1])
 
-    def _begin(self, num_rows: int) -> tuple[Any, tuple[Any, ...]]:
-        return self.initial_memory(num_rows), self.constants()
+    def _rows(self, text: EvaluationText) -> EvaluationRows:
+        sizes = (
+            text.num_tokens,
+            self._evaluation_config.batch_size,
+            self.config.segment_length,
+            self._warm_up_tokens(text),
+        )
+        rows = EvaluationRows(*sizes)
+        rows_per_replica = ReplicaRows(self._strategy, rows.batch_size).rows_per_replica
+        # A short text is not to be padded to more segments than it has.
+        at_once = min(self.segments_per_step(rows_per_replica), rows.num_steps)
+        return EvaluationRows(*sizes, at_once)
+
+    def _begin(self, num_rows: int, segments_per_step: int) -> tuple[Any, tuple[Any, ...]]:
+        return self.initial_memory(num_rows), self.constants(segments_per_step)
 
     @contextlib.contextmanager
     def _learning(self, statistics_text: EvaluationText | None) -> Iterator[None]:
@@ -305,7 +329,7 @@ class Evaluator:
         num_segments = self._evaluation_config.dynamic_statistics_segments
         batches = itertools.islice(rows.batches(text), num_segments)
         reader.update.clear_statistics()
-        measured = list(self._read(self._compiled(reader.measure), batches, num_rows=1))
+        measured = list(self._read(self._compiled(reader.measure), batches, rows))
         reader.update.finish_statistics(len(measured))
 
     def _warm_up_tokens(self, text: EvaluationText) -> int:

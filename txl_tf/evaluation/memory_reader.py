@@ -35,8 +35,14 @@ class MemoryReader:
         """Memory of rows that have read nothing."""
         return self._model.initial_memory(batch_size)
 
-    def constants(self) -> tuple[Any, ...]:
+    def segments_per_step(self, num_rows: int) -> int:
+        """How many segments of a row are read at once: one."""
+        del num_rows
+        return 1
+
+    def constants(self, segments_per_step: int = 1) -> tuple[Any, ...]:
         """What depends on the weights alone: nothing here."""
+        del segments_per_step
         return ()
 
     def __call__(

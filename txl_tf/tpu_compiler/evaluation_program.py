@@ -20,13 +20,17 @@ def evaluation_program(experiment: ExperimentConfig) -> LoweredProgram:
     evaluation = experiment.evaluation
     with unallocated_variables():
         evaluator = Evaluator(experiment.model, evaluation, experiment.training.dtype_policy)
+        segments = evaluator.segments_per_step(evaluation.batch_size)
         # Shapes alone: the constants of a large model take a while to compute.
         carried = tf.function(
-            lambda: (evaluator.initial_memory(evaluation.batch_size), evaluator.constants()),
+            lambda: (
+                evaluator.initial_memory(evaluation.batch_size),
+                evaluator.constants(segments),
+            ),
             autograph=False,
         )
         carried = carried.get_concrete_function().structured_outputs
-    rows = [evaluation.batch_size, evaluator.config.segment_length]
+    rows = [evaluation.batch_size, segments * evaluator.config.segment_length]
 
     def score(
         token_ids: tf.Tensor,
