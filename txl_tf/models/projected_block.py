@@ -68,8 +68,8 @@ class ProjectedBlock:
             hidden: float tensor `(B, T, D)`.
             keys: float tensor `(B, N, H, M)`.
             values: float tensor `(B, N, M, H)`.
-            mask_scores: float tensor that broadcasts to `(B, N, T, K)`: 0 where
-                attention is allowed, very negative elsewhere.
+            mask_scores: float tensor that broadcasts to `(B, N, T, K + 1)`, over
+                distances: 0 where attention is allowed, very negative elsewhere.
             distance_keys: `DistanceKeys` of `K` distances.
 
         Returns:
@@ -94,12 +94,12 @@ class ProjectedBlock:
         content_query, distance_query = self._attention.queries(inputs, **self._biases)
         content_query = ops.transpose(content_query, [0, 2, 1, 3])  # [B, N, T, H]
         distance_query = ops.transpose(distance_query, [0, 2, 1, 3])
-        over_distances = ops.matmul(distance_query, distance_keys.keys[None])  # [B, N, T, K + 1]
+        # The mask goes in here, because oneDNN adds it while it multiplies.
+        over_distances = ops.matmul(distance_query, distance_keys.keys[None]) + mask_scores
         if distance_keys.scores is not None:
-            over_distances = over_distances + distance_keys.scores
+            over_distances = over_distances + distance_keys.scores  # [B, N, T, K + 1]
         over_keys = functional.shift_padded(over_distances)  # [B, N, T, K]
-        scores = ops.matmul(content_query, keys) + over_keys
-        return functional.at_least_float32(scores) + mask_scores
+        return functional.at_least_float32(ops.matmul(content_query, keys) + over_keys)
 
     def _transform(self, hidden, attended):
         block = self._block

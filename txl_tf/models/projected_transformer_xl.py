@@ -151,8 +151,8 @@ class ProjectedTransformerXL:
         if segment_length is not None and segment_length != num_tokens:
             own_segment = _own_segment_mask(num_tokens, memory_length, segment_length)
             allowed = ops.logical_and(allowed, own_segment)
-        dtype = functional.at_least_float32(ops.zeros((), self._model.compute_dtype)).dtype
-        return functional.mask_scores(ops.zeros((), dtype), allowed)
+        scores = functional.mask_scores(ops.zeros((), self._model.compute_dtype), allowed)
+        return _over_distances(scores)  # [B, 1, T, K + 1]
 
     def score(self, token_ids, target_ids, memory, position_keys=None, segment_length=None):
         """Scores targets: how surprised the model is by each.
@@ -185,6 +185,14 @@ class ProjectedTransformerXL:
         """
         hidden, memory = self(token_ids, memory, position_keys)
         return self._model.log_probs_of(hidden), memory
+
+
+def _over_distances(scores):
+    """Undoes `functional.shift_padded`: from scores over keys to the columns they come from."""
+    rows, heads, num_tokens, key_length = ops.shape(scores)
+    in_order = ops.reshape(scores, [rows, heads, num_tokens * key_length])
+    padded = ops.pad(in_order, [[0, 0], [0, 0], [num_tokens, 0]])
+    return ops.reshape(padded, [rows, heads, num_tokens, key_length + 1])
 
 
 def _own_segment_mask(num_tokens, memory_length, segment_length):
