@@ -1,55 +1,95 @@
 """Writes text with a trained model: `txl generate`.
 
 txl generate --workdir DIR --prompt "def " --num-tokens 200
+txl generate --workdir DIR --session story.npz
+
+Without a prompt, on a terminal, it asks for one after the other.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pipelines.workdir import Workdir, add_workdir_argument
-from txl_tf.errors import UsageError
+from txl_tf.config.model_config import ModelConfig
+from txl_tf.errors import InputMissingError, StorageError, UsageError
 
 if TYPE_CHECKING:
-    from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
-    from txl_tf.generation import Sampler
+    from txl_tf.data.tokenizer import Tokenizer
+    from txl_tf.generation import GenerationSession, Sampler
     from txl_tf.models.transformer_xl import TransformerXL
+    from txl_tf.samplers import BeamSampler
+
+_REMEDY = "Give --prompt or --prompt-file, go on with a --session, or use a terminal."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
     add_workdir_argument(parser)
-    parser.add_argument("--prompt", required=True, help="text to go on from")
+    prompt = parser.add_mutually_exclusive_group()
+    prompt.add_argument("--prompt", help="text to go on from; default: ask on the terminal")
+    prompt.add_argument("--prompt-file", metavar="FILE", help="file with the text to go on from")
     parser.add_argument(
         "--num-tokens", type=int, default=400, metavar="N", help="tokens to write (default: 400)"
     )
     parser.add_argument(
+        "--stop", action="append", default=[], metavar="TEXT", help="end before this text"
+    )
+    _add_sampler_arguments(parser)
+    parser.add_argument("--seed", type=int, default=0, help="the same seed writes the same text")
+    parser.add_argument(
+        "--num-samples", type=int, default=1, metavar="N", help="texts to write (default: 1)"
+    )
+    parser.add_argument(
+        "--session",
+        metavar="FILE",
+        help="go on where this file stops, if it is there, and keep it up to date",
+    )
+    parser.add_argument("--memory-length", type=int, help="tokens remembered; default: the model's")
+    parser.add_argument("--step", type=int, help="checkpoint to use (default: the newest)")
+
+
+def _add_sampler_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "--sampler",
-        choices=["greedy", "random", "top_k", "top_p"],
+        choices=["greedy", "random", "top_k", "top_p", "min_p"],
         default="top_p",
         help="how the next token is picked (default: top_p)",
     )
     parser.add_argument("--temperature", type=float, default=1.0, help="default: 1")
     parser.add_argument("--k", type=int, default=40, help="candidates of top_k (default: 40)")
     parser.add_argument("--p", type=float, default=0.9, help="probability of top_p (default: 0.9)")
-    parser.add_argument("--seed", type=int, default=0, help="the same seed writes the same text")
-    parser.add_argument("--memory-length", type=int, help="tokens remembered; default: the model's")
-    parser.add_argument("--step", type=int, help="checkpoint to use (default: the newest)")
+    parser.add_argument(
+        "--min-p",
+        type=float,
+        default=0.05,
+        help="share of the highest probability that min_p asks for (default: 0.05)",
+    )
+    parser.add_argument(
+        "--beams", type=int, metavar="N", help="search with this many beams instead of sampling"
+    )
+    parser.add_argument(
+        "--repetition-penalty", type=float, default=1.0, help="1.2 is usual (default: 1, none)"
+    )
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks what can be checked before TensorFlow is imported."""
     arguments.experiment, arguments.data_identity = Workdir(arguments.workdir).read()
-    if not arguments.prompt:
-        raise UsageError("There must be something to go on from.", where="--prompt")
     rules = {
         "num_tokens": arguments.num_tokens > 0,
         "temperature": arguments.temperature > 0,
         "k": arguments.k > 0,
         "p": 0 < arguments.p <= 1,
+        "min_p": 0 < arguments.min_p <= 1,
+        "beams": arguments.beams is None or arguments.beams > 0,
+        "repetition_penalty": 1 <= arguments.repetition_penalty < float("inf"),
         "seed": 0 <= arguments.seed < 2**31,
+        "num_samples": arguments.num_samples > 0,
         "memory_length": arguments.memory_length is None or arguments.memory_length >= 0,
+        "stop": all(arguments.stop),
     }
     for name, is_right in rules.items():
         if not is_right:
@@ -57,35 +97,129 @@ def check_arguments(arguments: argparse.Namespace) -> None:
             raise UsageError(
                 "The value is out of range.", where=f"{option} {getattr(arguments, name)}"
             )
+    arguments.prompt = _prompt(arguments)
+    _check_combinations(arguments)
+
+
+def _prompt(arguments: argparse.Namespace) -> str | None:
+    if arguments.prompt_file is None:
+        prompt = arguments.prompt
+    else:
+        try:
+            with open(arguments.prompt_file, "rb") as file:
+                prompt = file.read().decode("utf-8", errors="surrogateescape")
+            prompt.encode()
+        except FileNotFoundError as error:
+            raise InputMissingError(
+                "There is no such file.", where=f"--prompt-file {arguments.prompt_file}"
+            ) from error
+        except OSError as error:
+            raise StorageError(
+                f"The prompt cannot be read: {error.strerror}.", where=arguments.prompt_file
+            ) from error
+        except UnicodeEncodeError as error:
+            raise UsageError("The prompt is no UTF-8.", where=arguments.prompt_file) from error
+    if prompt == "":
+        raise UsageError("There must be something to go on from.", where="--prompt")
+    return prompt
+
+
+def _check_combinations(arguments: argparse.Namespace) -> None:
+    has_several = arguments.num_samples > 1
+    if has_several and arguments.session is not None:
+        raise UsageError("A session is of one text.", where="--session with --num-samples")
+    if has_several and arguments.beams is not None:
+        raise UsageError("Beams find one text.", where="--beams with --num-samples")
+    is_recurrent = not isinstance(arguments.experiment.model, ModelConfig)
+    if arguments.memory_length is not None and is_recurrent:
+        raise UsageError("A recurrent model has no memory length.", where="--memory-length")
+    if arguments.prompt is not None:
+        return
+    goes_on = arguments.session is not None and os.path.exists(arguments.session)
+    is_conversation = sys.stdin.isatty() and not has_several and arguments.beams is None
+    if not (is_conversation or (goes_on and not has_several)):
+        raise UsageError("There is nothing to go on from.", where="--prompt", remedy=_REMEDY)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Generates, and prints the text as it comes."""
+    from pipelines.conversation import converse
+    from pipelines.text_writer import TextWriter, stop_tokens
     from pipelines.trained_model import build_model, read_weights, tokenizer_of
+    from txl_tf.generation import GenerationSession
 
-    _, weights = read_weights(Workdir(arguments.workdir), arguments.step)
-    tokenizer = tokenizer_of(arguments.data_identity, arguments.workdir)
-    config = arguments.experiment.model
-    if arguments.memory_length is not None:
-        config = config.replace(memory_length=arguments.memory_length)
-    pieces = write_text(
-        build_model(config, weights),
-        tokenizer,
-        arguments.prompt,
-        num_tokens=arguments.num_tokens,
-        sampler=_sampler(arguments),
+    workdir = Workdir(arguments.workdir)
+    tokenizer = tokenizer_of(workdir, arguments.data_identity)
+    _, weights = read_weights(workdir, arguments.step)
+    session = GenerationSession(
+        build_model(arguments.experiment.model, weights),
+        _sampler(arguments),
+        num_rows=arguments.num_samples,
         seed=arguments.seed,
+        memory_length=arguments.memory_length,
+        repetition_penalty=arguments.repetition_penalty,
+        stop_token_ids=stop_tokens(tokenizer, arguments.stop),
     )
-    sys.stdout.write(arguments.prompt)
-    for piece in pieces:
+    goes_on = arguments.session is not None and os.path.exists(arguments.session)
+    if goes_on:
+        session.load(arguments.session)
+    if arguments.num_samples > 1 or arguments.beams is not None:
+        _write_at_once(session, tokenizer, arguments)
+        _save(session, arguments.session)
+        return
+    writer = TextWriter(session, tokenizer, arguments.stop)
+    if arguments.prompt is None and sys.stdin.isatty():
+        converse(
+            writer,
+            arguments.num_tokens,
+            can_go_on=goes_on,
+            after_turn=lambda: _save(session, arguments.session),
+        )
+        return
+    sys.stdout.write(arguments.prompt or "")
+    for piece in writer.write(arguments.prompt, arguments.num_tokens):
         sys.stdout.write(piece)
         sys.stdout.flush()
     sys.stdout.write("\n")
+    _save(session, arguments.session)
+
+
+def _write_at_once(
+    session: "GenerationSession", tokenizer: "Tokenizer", arguments: argparse.Namespace
+) -> None:
+    """Writes several texts, or one of which no part is certain before the end."""
+    import numpy as np
+
+    from pipelines.text_writer import prompt_tokens, texts_until
+
+    if arguments.prompt is None:
+        prompt_ids, rows = np.zeros((0,), np.int32), None
+    else:
+        prompt_ids = prompt_tokens(tokenizer, arguments.prompt)
+        rows = [prompt_ids] * arguments.num_samples
+    written = session.write(rows, num_tokens=arguments.num_tokens)
+    for index, text in enumerate(texts_until(tokenizer, prompt_ids, written, arguments.stop)):
+        if arguments.num_samples > 1:
+            sys.stdout.write(f"--- {index + 1} of {arguments.num_samples}\n")
+        sys.stdout.write(f"{arguments.prompt or ''}{text}\n")
+
+
+def _save(session: "GenerationSession", path: str | None) -> None:
+    if path is None:
+        return
+    try:
+        session.save(path)
+    except OSError as error:
+        raise StorageError(
+            f"The session cannot be written: {error.strerror}.",
+            where=path,
+            remedy="Check the folder and the space on the disk.",
+        ) from error
 
 
 def write_text(
     model: "TransformerXL",
-    tokenizer: "ByteTokenizer",
+    tokenizer: "Tokenizer",
     prompt: str,
     *,
     num_tokens: int,
@@ -102,37 +236,36 @@ def write_text(
         sampler: see `txl_tf.generation.generate`.
         seed: int.
 
-    Yields:
-        Pieces of text. A byte that is no UTF-8 becomes the replacement sign.
+    Returns:
+        Iterator over pieces of text. A byte that is no UTF-8 becomes the
+        replacement sign.
+
+    Raises:
+        UsageError: If the tokenizer cannot take the prompt, or makes no token
+            of it.
     """
-    import codecs
+    from pipelines.text_writer import TextWriter
+    from txl_tf.generation import GenerationSession
 
-    import numpy as np
-
-    from txl_tf.generation import TokenStream
-
-    prompt_ids = np.asarray(tokenizer.encode(prompt.encode()))[None]
-    stream = TokenStream(model, prompt_ids, sampler=sampler, seed=seed)
-    # A character may take several tokens, so decoding has to wait for the last.
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    for _, token_ids in zip(range(num_tokens), stream, strict=False):
-        yield decoder.decode(tokenizer.decode(token_ids))
-    yield decoder.decode(b"", final=True)
+    session = GenerationSession(model, sampler, seed=seed)
+    return TextWriter(session, tokenizer).write(prompt, num_tokens)
 
 
-def _sampler(arguments: argparse.Namespace) -> "Sampler":
-    from txl_tf.samplers.greedy_sampler import GreedySampler
-    from txl_tf.samplers.random_sampler import RandomSampler
-    from txl_tf.samplers.top_k_sampler import TopKSampler
-    from txl_tf.samplers.top_p_sampler import TopPSampler
+def _sampler(arguments: argparse.Namespace) -> "Sampler | BeamSampler":
+    from txl_tf import samplers
 
+    if arguments.beams is not None:
+        return samplers.BeamSampler(arguments.beams)
+    temperature = arguments.temperature
     if arguments.sampler == "greedy":
-        return GreedySampler()
+        return samplers.GreedySampler()
     if arguments.sampler == "top_k":
-        return TopKSampler(arguments.k, arguments.temperature)
+        return samplers.TopKSampler(arguments.k, temperature)
     if arguments.sampler == "top_p":
-        return TopPSampler(arguments.p, arguments.temperature)
-    return RandomSampler(arguments.temperature)
+        return samplers.TopPSampler(arguments.p, temperature)
+    if arguments.sampler == "min_p":
+        return samplers.MinPSampler(arguments.min_p, temperature)
+    return samplers.RandomSampler(temperature)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ ALLOWED = {
     "rematerialization": LOWEST,
     "cluster_loop": {"functional", "vocabulary_clusters", *LOWEST},
     "layers": {"cluster_loop", "functional", "vocabulary_clusters", *LOWEST},
-    "samplers": {"functional", "given_seed", *LOWEST},
+    "samplers": {"functional", *LOWEST},
     "models": MODELS,
     "data": {"config", "durability", "file_storage", *LOWEST},
     "distribution": {"config", *LOWEST},

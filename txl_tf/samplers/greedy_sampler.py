@@ -8,7 +8,7 @@ class GreedySampler:
 
     Call arguments:
         logits: float tensor `(B, V)`.
-        seed: int32 tensor `(2,)`; not used.
+        seed: int32 tensor `(2,)` or `(B, 2)`; not used.
 
     Returns:
         Int32 tensor `(B,)`.

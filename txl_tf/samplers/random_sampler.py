@@ -1,13 +1,15 @@
 """Tokens as often as the model thinks they come."""
 
-import keras
 from keras import ops
 
-from txl_tf.given_seed import GivenSeed
+from txl_tf import functional
 
 
 class RandomSampler:
     """Draws from the softmax of the logits.
+
+    Random numbers are a hash of the seed, the row and the token, so a row's
+    draw depends neither on the other rows nor on the backend.
 
     Args:
         temperature: float. Divides the logits: below 1 the probable becomes
@@ -15,7 +17,8 @@ class RandomSampler:
 
     Call arguments:
         logits: float tensor `(B, V)`.
-        seed: int32 tensor `(2,)`. The same seed draws the same tokens.
+        seed: int32 tensor `(2,)`, or `(B, 2)` with a seed for each row from
+            `functional.row_seeds`. The same seed draws the same tokens.
 
     Returns:
         Int32 tensor `(B,)`.
@@ -34,9 +37,26 @@ class RandomSampler:
 
     def __call__(self, logits, seed):
         candidates = self.candidates(ops.cast(logits, "float32") / self.temperature)
-        drawn = keras.random.categorical(candidates, 1, dtype="int32", seed=GivenSeed(seed))
-        return ops.squeeze(drawn, axis=-1)
+        if len(seed.shape) == 1:
+            seed = functional.row_seeds(seed, ops.arange(ops.shape(logits)[0], dtype="int32"))
+        # The largest of logits plus Gumbel noise is a draw from their softmax.
+        noise = _gumbel(functional.random_bits(seed, (logits.shape[1],)))  # [B, V]
+        return ops.cast(ops.argmax(candidates + noise, axis=-1), "int32")
 
     def candidates(self, logits):
         """Logits with those that must not be drawn at minus infinity."""
         return logits
+
+
+def _gumbel(bits):
+    """Gumbel noise of uniform bits.
+
+    Small numbers are those that win, and the ones that float32 tells apart.
+    """
+    # Signed numbers are the ones that every backend converts to floats.
+    high = ops.right_shift(bits, ops.convert_to_tensor(8, dtype="uint32"))
+    low = ops.bitwise_and(bits, ops.convert_to_tensor(255, dtype="uint32"))
+    high, low = (ops.cast(ops.cast(each, "int32"), "float32") for each in (high, low))
+    uniform = (high * 256.0 + low + 0.5) * 2.0**-32
+    uniform = ops.minimum(uniform, 1.0 - 2.0**-24)  # rounding must not reach 1
+    return -ops.log(-ops.log1p(-uniform))

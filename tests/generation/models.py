@@ -1,0 +1,44 @@
+"""Small models whose texts depend on all that came before, and texts without memory."""
+
+import numpy as np
+
+from tests.toy_batches import VOCABULARY_SIZE, toy_experiment, weight_of
+from txl_tf.models.transformer_xl import TransformerXL
+
+# Memory for all that the tests read and write; segments of 5.
+CONFIG = toy_experiment(
+    model={
+        "num_layers": 2,
+        "hidden_dim": 16,
+        "head_dim": 8,
+        "intermediate_dim": 32,
+        "memory_length": 40,
+        "layer_norm_epsilon": 1e-6,
+    }
+).model
+
+
+def prompt(length, num_rows=3):
+    return np.random.default_rng(length).integers(0, VOCABULARY_SIZE, size=(num_rows, length))
+
+
+def expressive(**changes):
+    """A model whose next token depends on the text, and is not always the same one."""
+    generator = np.random.default_rng(2)
+    model = TransformerXL(CONFIG.replace(**changes))
+    for variable in sorted(model.weights, key=lambda variable: variable.path):
+        if len(variable.shape) > 1:
+            variable.assign(generator.normal(size=variable.shape))
+    memory = model.initial_memory(8, 0) if model.config.recurrence else model.initial_memory(8)
+    log_probs, _ = model.log_probs(prompt(30, num_rows=8), memory)
+    weight_of(model, "softmax/bias").assign(-np.mean(log_probs, axis=(0, 1)))
+    return model
+
+
+def greedy_by_reading_again(model, prompt_ids, num_tokens):
+    """The most probable token after the whole text so far, without any memory."""
+    text = prompt_ids
+    for _ in range(num_tokens):
+        log_probs, _ = model.log_probs(text, model.initial_memory(len(text), 0))
+        text = np.concatenate([text, np.argmax(log_probs[:, -1:], axis=-1)], axis=1)
+    return text[:, prompt_ids.shape[1] :]

@@ -1,0 +1,116 @@
+"""The job that writes text, with a model that nobody trained."""
+
+import builtins
+import sys
+
+import pytest
+
+from pipelines.command_line import main
+from pipelines.workdir import Workdir, data_identity, identity
+from tests.toy_batches import toy_experiment
+from txl_tf.data.preparation import prepare_dataset
+from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
+from txl_tf.models.transformer_xl import TransformerXL
+from txl_tf.training.checkpoint_store import CheckpointStore
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    manifest = prepare_dataset(
+        {"valid": [b"some text"]}, ByteTokenizer(), str(folder / "data"), "toy"
+    )
+    experiment = toy_experiment(model={"vocabulary_size": 256})
+    workdir = Workdir(folder / "run")
+    workdir.begin(experiment, data_identity(manifest))
+    weights = TransformerXL(experiment.model).weights
+    CheckpointStore(workdir.checkpoints, identity(experiment, data_identity(manifest))).save(
+        7, {f"model/{each.path}": each.numpy() * (5 if each.ndim > 1 else 1) for each in weights}
+    )
+    return str(folder / "run")
+
+
+@pytest.fixture
+def generated(workdir, capsys):
+    """A function that runs the job and returns what it printed."""
+
+    def run(*arguments):
+        exit_code = main(["generate", "--workdir", workdir, *arguments])
+        printed = capsys.readouterr()
+        return printed.out if exit_code == 0 else (exit_code, printed.err)
+
+    return run
+
+
+def test_a_session_goes_on_where_it_stopped(generated, tmp_path):
+    common = ("--seed", "3", "--repetition-penalty", "1.1")
+    at_once = generated("--prompt", "some ", "--num-tokens", "12", *common)
+    file = str(tmp_path / "story.npz")
+    first = generated("--prompt", "some ", "--num-tokens", "5", "--session", file, *common)
+    second = generated("--num-tokens", "7", "--session", file, *common)
+    third = generated("--prompt", "more ", "--num-tokens", "2", "--session", file, *common)
+    # Bytes that are no UTF-8 print as one sign or several, depending on their neighbours.
+    assert without_signs(first + second) == without_signs(at_once)
+    assert third.startswith("more ")
+    exit_code, message = generated("--session", file, "--memory-length", "9")
+    assert (exit_code, "another memory length" in message) == (78, True)
+
+
+def without_signs(text):
+    return text.replace("\ufffd", "").replace("\n", "")
+
+
+def test_several_samples_begin_alike_and_differ(generated, tmp_path):
+    file = tmp_path / "prompt.txt"
+    file.write_text("some\n")
+    arguments = ("--num-samples", "3", "--num-tokens", "30", "--sampler", "min_p")
+    printed = generated("--prompt-file", str(file), *arguments)
+    parts = printed.split("--- ")[1:]
+    assert [part.splitlines()[:2] for part in parts] == [
+        [f"{index} of 3", "some"] for index in (1, 2, 3)
+    ]
+    assert len({part.split("\n", 1)[1] for part in parts}) == 3
+
+
+def test_beams_find_one_text_and_stop(generated):
+    printed = generated("--prompt", "some ", "--num-tokens", "4", "--beams", "3")
+    assert printed.startswith("some ")
+    assert printed == generated("--prompt", "some ", "--num-tokens", "4", "--beams", "3")
+
+
+def test_a_terminal_is_asked_line_by_line(generated, monkeypatch, tmp_path):
+    lines = iter(["", "some ", "", "text "])
+
+    def answer(_):
+        try:
+            return next(lines)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(builtins, "input", answer)
+    file = tmp_path / "talk.npz"
+    generated("--num-tokens", "4", "--sampler", "greedy", "--session", str(file))
+    assert next(lines, None) is None
+    assert file.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "message"),
+    [
+        ([], 2, "There is nothing to go on from."),
+        (["--session", "none.npz"], 2, "There is nothing to go on from."),
+        (["--prompt", ""], 2, "There must be something to go on from."),
+        (["--prompt-file", "none.txt"], 66, "There is no such file."),
+        (["--prompt", "a", "--session", "a", "--num-samples", "2"], 2, "A session is of one text."),
+        (["--prompt", "a", "--beams", "2", "--num-samples", "2"], 2, "Beams find one text."),
+        (["--prompt", "a", "--min-p", "0"], 2, "--min-p 0.0"),
+        (["--prompt", "a", "--repetition-penalty", "0.9"], 2, "--repetition-penalty 0.9"),
+        (["--prompt", "a", "--beams", "0"], 2, "--beams 0"),
+        (["--prompt", "a", "--num-samples", "0"], 2, "--num-samples 0"),
+        (["--prompt", "a", "--stop", ""], 2, "--stop"),
+    ],
+)
+def test_what_cannot_be_done_is_said_at_once(generated, arguments, exit_code, message):
+    found, error = generated(*arguments)
+    assert (found, message in error) == (exit_code, True), error

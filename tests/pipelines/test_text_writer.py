@@ -1,0 +1,82 @@
+"""Pieces of text from tokens: characters of several tokens, and texts to stop before."""
+
+import numpy as np
+import pytest
+
+from pipelines.text_writer import TextWriter, prompt_tokens, stop_tokens, texts_until
+from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
+from txl_tf.errors import UsageError
+
+
+class Recited:
+    """A session that writes what it was given."""
+
+    def __init__(self, text):
+        self._tokens = iter(ByteTokenizer().encode(text.encode()))
+        self.prompts = []
+
+    def write(self, prompt_ids=None, *, num_tokens):
+        assert num_tokens == 1
+        self.prompts.append(None if prompt_ids is None else bytes(prompt_ids[0].tolist()))
+        return np.array([[next(self._tokens)]], np.int32)
+
+
+def written(text, num_tokens, stop_texts=(), prompt="say "):
+    writer = TextWriter(Recited(text), ByteTokenizer(), stop_texts)
+    return list(writer.write(prompt, num_tokens))
+
+
+def test_a_character_comes_when_its_last_byte_does():
+    assert written("aé€", 6) == ["a", "", "é", "", "", "€", ""]
+
+
+def test_half_a_character_at_the_end_becomes_the_replacement_sign():
+    assert "".join(written("aé", 2)) == "a\ufffd"
+
+
+@pytest.mark.parametrize(
+    ("stops", "expected"),
+    [
+        ([], "one two three"),
+        (["two"], "one "),
+        (["three", " t"], "one"),
+        (["two threads"], "one two three"),
+        (["one"], ""),
+    ],
+)
+def test_writing_ends_before_the_first_stop_text(stops, expected):
+    assert "".join(written("one two three", 13, stops)) == expected
+
+
+def test_what_may_begin_a_stop_text_is_held_back():
+    assert written("a\nb\n\nc", 6, ["\n\n"]) == ["a", "", "\nb", "", ""]
+
+
+def test_a_stop_text_in_the_prompt_stops_nothing():
+    assert "".join(written("and so on", 9, ["say"])) == "and so on"
+
+
+def test_a_turn_without_prompt_goes_on():
+    session = Recited("first second")
+    writer = TextWriter(session, ByteTokenizer())
+    assert "".join(writer.write("go ", 6)) == "first "
+    assert "".join(writer.write(None, 6)) == "second"
+    assert session.prompts == [b"go ", *[None] * 11]
+
+
+def test_texts_that_are_all_there_are_cut_where_they_end():
+    rows = np.array([list(b"one two"), [*b"two", -1, -1, -1, -1]])
+    prompt_ids = prompt_tokens(ByteTokenizer(), "x")
+    assert texts_until(ByteTokenizer(), prompt_ids, rows, [" t"]) == ["one", "two"]
+
+
+def test_a_stop_text_of_one_token_is_a_stop_token():
+    assert stop_tokens(ByteTokenizer(), ["\n", "ab", "é"]) == [10]
+    letters = CharacterTokenizer(["a", "b"])
+    assert stop_tokens(letters, ["b", "ab", "z"]) == [letters.encode(b"b")[0]]
+
+
+def test_a_prompt_that_the_tokenizer_cannot_take_is_refused():
+    with pytest.raises(UsageError, match="--prompt 'z'"):
+        prompt_tokens(CharacterTokenizer(["a", "b"]), "z")

@@ -1,0 +1,7 @@
+"""Writes text with a trained model, with the memory carried along."""
+
+from txl_tf.generation.continuation import generate
+from txl_tf.generation.generation_session import GenerationSession
+from txl_tf.generation.token_loop import Sampler
+
+__all__ = ["GenerationSession", "Sampler", "generate"]
