@@ -17,7 +17,6 @@ LOWEST = {"errors"}
 MODELS = {
     "config",
     "functional",
-    "given_seed",
     "layers",
     "models",
     "rematerialization",
@@ -30,7 +29,6 @@ ALLOWED = {
     "file_storage": {"durability"},
     "directory_lock": {"file_storage", *LOWEST},
     "config": LOWEST,
-    "given_seed": LOWEST,
     "functional": LOWEST,
     "vocabulary_clusters": LOWEST,
     "rematerialization": LOWEST,
@@ -53,7 +51,6 @@ WITHOUT_TENSORFLOW = {
     "config",
     "errors",
     "functional",
-    "given_seed",
     "layers",
     "models",
     "samplers",

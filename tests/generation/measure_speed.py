@@ -13,67 +13,13 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import time
 
 import numpy as np
 
+from tests.hugging_face_peer import HuggingFacePeer
+
 _VOCABULARY_SIZE = 205
-_PEER = """
-import json, sys, time
-import torch
-from transformers import TransfoXLConfig, TransfoXLLMHeadModel
-
-memory, layers = int(sys.argv[1]), int(sys.argv[2])
-config = TransfoXLConfig(
-    vocab_size=205, cutoffs=[], d_model=512, d_embed=512, n_head=8, d_head=64, d_inner=2048,
-    div_val=1, n_layer=layers, mem_len=memory, clamp_len=-1, adaptive=False, same_length=False,
-)
-model = TransfoXLLMHeadModel(config).eval()
-mems = [torch.randn(memory, 1, 512) for _ in range(layers)]
-token = torch.zeros((1, 1), dtype=torch.long)
-print("ready", flush=True)
-with torch.no_grad():
-    for line in sys.stdin:
-        count = int(line)
-        begin = time.perf_counter()
-        for _ in range(count):
-            outputs = model(input_ids=token, mems=mems)
-            mems = outputs.mems
-            token = outputs.prediction_scores[:, -1:].argmax(-1)
-        print(json.dumps((time.perf_counter() - begin) / count), flush=True)
-"""
-
-
-class Peer:
-    """The peer's model in a process of its own."""
-
-    def __init__(self, python, memory_length, num_layers):
-        self._process = subprocess.Popen(
-            [python, "-W", "ignore", "-c", _PEER, str(memory_length), str(num_layers)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        self._answer()
-
-    def _answer(self):
-        while line := self._process.stdout.readline():
-            if line.strip() == "ready":
-                return None
-            if line[0].isdigit():
-                return float(line)
-        raise RuntimeError(f"The peer ended with {self._process.wait()}.")
-
-    def seconds_per_token(self, num_tokens):
-        self._process.stdin.write(f"{num_tokens}\n")
-        self._process.stdin.flush()
-        return self._answer()
-
-    def close(self):
-        self._process.stdin.close()
-        self._process.wait()
 
 
 class Own:
@@ -126,7 +72,7 @@ def measure(memory_length, arguments):
     own = Own(memory_length, arguments.layers, not arguments.without_xla)
     peer = None
     if arguments.peer_python:
-        peer = Peer(arguments.peer_python, memory_length, arguments.layers)
+        peer = HuggingFacePeer(arguments.peer_python, memory_length, arguments.layers)
         peer.seconds_per_token(1)
     own.seconds_per_token(80)
     own_seconds, streaming_seconds, peer_seconds = [], [], []
