@@ -22,6 +22,7 @@ JOBS = {
     "analyze": "checkpoints to what they make of their context",
     "generate": "checkpoint and prompt to text",
     "export": "checkpoint to a SavedModel",
+    "serve": "an export over REST and gRPC on this machine, to try it",
     "convert": "official and Hugging Face weights in and out",
     "compile": "the training step compiled for a TPU topology, without a TPU",
     "doctor": "what is wrong with this installation, and what mends it",

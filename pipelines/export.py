@@ -1,55 +1,255 @@
 """Writes a trained model as a SavedModel for serving: `txl export`.
 
     txl export --workdir DIR --out DIR
+    txl export --workdir DIR --out DIR --weights int8 --data DIR
 
-The SavedModel is `DIR/STEP`: TensorFlow Serving takes the folder `DIR` and
-serves the highest number in it.
+The SavedModel is `OUT/VERSION`, one more than the highest version there is:
+TensorFlow Serving takes the folder `OUT` and serves the highest number in it.
+What is there is never changed.
+
+The folder `--workdir` is that of a run, or a model that `txl convert` has
+brought in. With `--data`, the card says what the weights as they are stored are
+worth on the beginning of a split, and a converted model gets the tokenizer of
+the data set.
 """
 
 import argparse
+import json
+import os
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from pipelines.evaluation.converted_model import converted_experiment, is_converted
 from pipelines.workdir import Workdir, add_workdir_argument
 from txl_tf.config.experiment_config import ExperimentConfig
-from txl_tf.errors import UsageError
+from txl_tf.config.model_config import ModelConfig
+from txl_tf.errors import DataDamagedError, MismatchError, StorageError, UsageError
+from txl_tf.file_storage import first_line, is_remote, list_folder, read_file
+
+if TYPE_CHECKING:
+    from txl_tf.data.prepared_dataset import PreparedDataset
+    from txl_tf.data.tokenizer import Tokenizer
+    from txl_tf.export import ExportOptions
+    from txl_tf.models.transformer_xl import TransformerXL
+
+_LIMITS = ("max_text_bytes", "max_tokens", "max_new_tokens", "num_candidates")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
     add_workdir_argument(parser)
     parser.add_argument("--out", metavar="DIR", required=True, help="folder of all versions")
+    parser.add_argument("--version", type=int, metavar="N", help="default: one more than there is")
     parser.add_argument("--memory-length", type=int, help="tokens remembered; default: the model's")
     parser.add_argument("--step", type=int, help="checkpoint to export (default: the newest)")
+    parser.add_argument(
+        "--weights",
+        choices=["float32", "bfloat16", "int8"],
+        default="float32",
+        help="how matrices are stored (default: float32)",
+    )
+    parser.add_argument(
+        "--memory-dtype",
+        choices=["float32", "bfloat16"],
+        default="float32",
+        help="memory in requests and answers (default: float32)",
+    )
+    parser.add_argument("--data", metavar="DIR", help="prepared data set to measure the loss on")
+    parser.add_argument("--split", default="valid", help="split of it (default: valid)")
+    parser.add_argument(
+        "--sample-tokens",
+        type=int,
+        default=1 << 15,
+        metavar="N",
+        help="how much of the split (default: 32768)",
+    )
+    _add_limits(parser)
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    limits = {
+        "max_text_bytes": (1 << 16, "longest text of a request"),
+        "max_tokens": (1 << 16, "most tokens per row of a request"),
+        "max_new_tokens": (1024, "most tokens to write per request"),
+        "num_candidates": (16, "tokens of which next_token gives the probability"),
+    }
+    for name in _LIMITS:
+        default, meaning = limits[name]
+        parser.add_argument(
+            "--" + name.replace("_", "-"),
+            type=int,
+            default=default,
+            metavar="N",
+            help=f"{meaning} (default: {default})",
+        )
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks what can be checked before TensorFlow is imported."""
-    arguments.experiment, arguments.data_identity = Workdir(arguments.workdir).read()
-    if arguments.memory_length is not None and arguments.memory_length < 0:
+    workdir = Workdir(arguments.workdir)
+    arguments.is_converted = not workdir.has_run() and is_converted(workdir.folder)
+    if arguments.is_converted:
+        arguments.experiment, arguments.data_identity = converted_experiment(workdir.folder), None
+        if arguments.step is not None:
+            raise UsageError("A converted model has no steps.", where=f"--step {arguments.step}")
+    else:
+        arguments.experiment, arguments.data_identity = workdir.read()
+    if not isinstance(arguments.experiment.model, ModelConfig):
         raise UsageError(
-            "The value is out of range.", where=f"--memory-length {arguments.memory_length}"
+            "Only models with attention are exported; this one is recurrent.",
+            where=f"--workdir {arguments.workdir}",
         )
-    if Path(arguments.out).exists() and not Path(arguments.out).is_dir():
-        raise UsageError("The output is not a folder.", where=f"--out {arguments.out}")
+    lowest = {"memory_length": 0, "version": 1, "sample_tokens": 2, **dict.fromkeys(_LIMITS, 1)}
+    for name, least in lowest.items():
+        value = getattr(arguments, name)
+        if value is not None and value < least:
+            option = "--" + name.replace("_", "-")
+            raise UsageError("The value is out of range.", where=f"{option} {value}")
+    out = arguments.out
+    if not is_remote(out) and os.path.exists(out) and not os.path.isdir(out):
+        raise UsageError("The output is not a folder.", where=f"--out {out}")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Exports and prints the folder."""
-    from pipelines.trained_model import build_model, read_weights
-    from txl_tf.export import export_saved_model
+    from txl_tf.export import ExportOptions, export_saved_model, next_version
 
-    step, weights = read_weights(Workdir(arguments.workdir), arguments.step)
+    step, model = _read_model(arguments)
+    dataset = None if arguments.data is None else _open_dataset(arguments)
+    version = next_version(arguments.out) if arguments.version is None else arguments.version
+    options = ExportOptions(
+        weights=arguments.weights,
+        memory_dtype=arguments.memory_dtype,
+        **{name: getattr(arguments, name) for name in _LIMITS},
+    )
+    folder = export_saved_model(
+        model,
+        os.path.join(arguments.out, str(version)),
+        _card(arguments, model, step),
+        tokenizer=_tokenizer(arguments, dataset),
+        options=options,
+        sample_token_ids=None if dataset is None else _sample(arguments, dataset),
+    )
+    _report(os.fspath(folder), options)
+
+
+def _report(folder: str, options: "ExportOptions") -> None:
+    weights = json.loads(read_file(os.path.join(folder, "assets.extra", "model_card.json")))
+    weights = weights["serving"]["weights"]
+    print(
+        f"weights: {weights['num_parameters']} numbers as {options.weights}, "
+        f"{weights['num_bytes']} bytes, {weights['share_of_float32']:.1%} of float32"
+    )
+    if "sample_nats_per_token" in weights:
+        print(
+            f"loss: {weights['sample_nats_per_token']:.6f} nats/token of "
+            f"{weights['sample_tokens']} tokens, {weights['sample_loss_change']:+.4%} to float32"
+        )
+    print(f"SavedModel: {folder}")
+
+
+def _read_model(arguments: argparse.Namespace) -> "tuple[int | None, TransformerXL]":
+    from pipelines.convert import read_converted
+    from pipelines.trained_model import build_model, read_weights
+
+    workdir = Workdir(arguments.workdir)
     config = arguments.experiment.model
+    if arguments.is_converted:
+        model = read_converted(workdir.folder)
+        step, weights = None, {variable.path: variable.numpy() for variable in model.weights}
+    else:
+        step, weights = read_weights(workdir, arguments.step)
     if arguments.memory_length is not None:
         config = config.replace(memory_length=arguments.memory_length)
-    folder = export_saved_model(
-        build_model(config, weights),
-        Path(arguments.out) / str(step),
-        model_card(arguments.experiment, arguments.data_identity, step),
-    )
-    print(f"SavedModel: {folder}")
+    return step, build_model(config, weights)
+
+
+def _open_dataset(arguments: argparse.Namespace) -> "PreparedDataset":
+    from pipelines.workdir import check_tokenizer, check_vocabulary
+    from txl_tf.data.prepared_dataset import PreparedDataset
+
+    dataset = PreparedDataset.open(arguments.data, verify=False)
+    check_vocabulary(arguments.experiment, dataset.manifest, arguments.data)
+    if arguments.data_identity is not None:
+        check_tokenizer(arguments.data_identity, dataset.manifest, arguments.data)
+    if arguments.split not in dataset.manifest.split_names:
+        raise UsageError(
+            "The data set has no such split.",
+            where=f"--split {arguments.split}",
+            remedy=f"There are: {', '.join(dataset.manifest.split_names)}.",
+        )
+    return dataset
+
+
+def _sample(arguments: argparse.Namespace, dataset: "PreparedDataset") -> Any:
+    length = min(arguments.sample_tokens, dataset.num_tokens(arguments.split))
+    if length < 2:
+        raise MismatchError(
+            "The split has less than two tokens: there is nothing to measure.",
+            where=f"--split {arguments.split}",
+            remedy="Name a longer split, or no --data.",
+        )
+    return dataset.read_tokens(arguments.split, 0, length)
+
+
+def _tokenizer(
+    arguments: argparse.Namespace, dataset: "PreparedDataset | None"
+) -> "Tokenizer | None":
+    """The tokenizer of a run; of a converted model, that of the data, if there is any."""
+    from pipelines.trained_model import tokenizer_of
+    from txl_tf.data.vocabularies.dataset_tokenizer import dataset_tokenizer
+
+    if arguments.data_identity is not None:
+        return tokenizer_of(Workdir(arguments.workdir), arguments.data_identity)
+    return None if dataset is None else dataset_tokenizer(arguments.data, dataset.manifest)
+
+
+def _card(
+    arguments: argparse.Namespace, model: "TransformerXL", step: int | None
+) -> dict[str, Any]:
+    experiment = arguments.experiment.replace(model=model.config)
+    if step is None:
+        card = model_card(experiment, {}, 0)
+        # Of the training of a converted model nothing is known.
+        return {name: card[name] for name in ("software", "model")}
+    quality = measured_quality(Workdir(arguments.workdir), step)
+    return model_card(experiment, arguments.data_identity, step, **quality)
+
+
+def measured_quality(workdir: Workdir, step: int) -> dict[str, Any]:
+    """What `txl evaluate --watch` has found of a checkpoint.
+
+    Args:
+        workdir: `Workdir`.
+        step: int. Training steps of the checkpoint.
+
+    Returns:
+        Dict of the split to the figures of its newest evaluation; empty where
+        there is none.
+
+    Raises:
+        DataDamagedError: If what is there cannot be understood.
+        StorageError: If it cannot be read.
+    """
+    found = {}
+    path = workdir.evaluations
+    try:
+        for split in list_folder(workdir.evaluations):
+            path = os.path.join(workdir.evaluations, split, "results.jsonl")
+            for line in read_file(path).splitlines():
+                result = json.loads(line)["result"]
+                if result["step"] == step:
+                    found[split] = result
+    except OSError as error:
+        what = f"The evaluations cannot be read: {first_line(error)}"
+        raise StorageError(what, where=path, remedy="Check the storage.") from error
+    except (ValueError, LookupError, TypeError) as error:
+        raise DataDamagedError(
+            "The evaluations of the run cannot be understood.",
+            where=path,
+            remedy="Restore the file from a copy, or remove it.",
+        ) from error
+    return found
 
 
 def model_card(

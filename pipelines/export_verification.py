@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from txl_tf.errors import DataDamagedError, StorageError
-from txl_tf.file_storage import file_bytes, file_sha256, first_line, list_folder, read_file
+from txl_tf.file_storage import file_sha256, first_line, list_folder, read_file
 
 CHECKSUMS_FILE = "SHA256SUMS"
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
@@ -17,10 +17,9 @@ _VARIABLES = os.path.join("variables", "variables")
 def verify_export(folder: str, progress: Callable[[int], None] | None = None) -> int:
     """Reads all files of a SavedModel.
 
-    Where there is a list `SHA256SUMS`, as the command `sha256sum` writes it,
-    every file must be in it and be the same. Without it, the graph must be
-    readable, and every variable must match the checksum that TensorFlow keeps
-    of it.
+    Every file must be in the list `SHA256SUMS`, as the command `sha256sum` writes
+    it, and be the same. The graph must be readable, and every variable must
+    match the checksum that TensorFlow keeps of it.
 
     Args:
         folder: str. Path of the SavedModel.
@@ -35,13 +34,10 @@ def verify_export(folder: str, progress: Callable[[int], None] | None = None) ->
     """
     try:
         names = _files_below(folder)
-        if CHECKSUMS_FILE in names:
-            _check_sums(folder, names, progress)
+        _check_sums(folder, names, progress)
         _check_graph(os.path.join(folder, "saved_model.pb"))
         _check_variables(os.path.join(folder, _VARIABLES))
         _check_cards(folder, names)
-        if CHECKSUMS_FILE not in names and progress is not None:
-            progress(sum(file_bytes(os.path.join(folder, name)) for name in names))
     except FileNotFoundError as error:
         raise _damaged("A file of the export is missing.", str(error.filename)) from error
     except OSError as error:
@@ -63,9 +59,9 @@ def _files_below(folder: str, prefix: str = "") -> list[str]:
 
 def _check_sums(folder: str, names: list[str], progress: Callable[[int], None] | None) -> None:
     where = os.path.join(folder, CHECKSUMS_FILE)
-    lines = read_file(where).decode("utf-8", "replace").splitlines()
+    *lines, rest = read_file(where).decode("utf-8", "replace").split("\n")
     matches = [_LINE.fullmatch(line) for line in lines]
-    if not all(matches):
+    if rest or not all(matches):
         raise _damaged("The list of checksums has a line that is none.", where)
     sums = {match[2]: match[1] for match in matches if match}
     for name in names:

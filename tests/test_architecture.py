@@ -41,8 +41,9 @@ ALLOWED = {
     # The TensorBoard writer takes the result of an evaluation.
     "training": {"distribution", "durability", "evaluation", "file_storage", *MODELS},
     "evaluation": MODELS,
+    "serving": {"file_storage", *LOWEST},
     "generation": {"durability", "file_storage", "samplers", *MODELS},
-    "export": {"durability", *MODELS},
+    "export": {"data", "durability", "file_storage", "samplers", *MODELS},
     "convert": {"durability", *MODELS},
     "tpu_compiler": {"distribution", "evaluation", "training", *MODELS},
 }

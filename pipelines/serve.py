@@ -1,0 +1,137 @@
+"""Serves an export on this machine, for tests and demonstrations: `txl serve`.
+
+    txl serve --export DIR
+    txl serve --export DIR --port 8501 --grpc-port 8500
+
+It answers what TensorFlow Serving answers to PREDICT, over REST and gRPC, on
+127.0.0.1 only. It serves the highest version in `DIR` that is as its checksums
+say, and the next one when it appears. It runs until it is interrupted or
+terminated.
+"""
+
+import argparse
+import importlib.util
+import os
+import signal
+import sys
+import threading
+
+from pipelines.export_verification import CHECKSUMS_FILE, verify_export
+from txl_tf.errors import InputMissingError, StorageError, UsageError
+from txl_tf.file_storage import is_remote, list_folder
+
+_HIGHEST_PORT = 65535
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the job.
+
+    Args:
+        parser: `argparse.ArgumentParser`. The parser of the job.
+    """
+    parser.add_argument("--export", metavar="DIR", required=True, help="folder of all versions")
+    parser.add_argument("--name", default="txl", help="name of the model (default: txl)")
+    parser.add_argument(
+        "--port", type=int, default=8501, metavar="N", help="of REST; 0: a free one (default: 8501)"
+    )
+    parser.add_argument(
+        "--grpc-port",
+        type=int,
+        default=8500,
+        metavar="N",
+        help="of gRPC; 0: a free one (default: 8500)",
+    )
+    parser.add_argument(
+        "--poll-seconds",
+        type=float,
+        default=2.0,
+        metavar="S",
+        help="time between two looks for a new version (default: 2)",
+    )
+
+
+def check_arguments(arguments: argparse.Namespace) -> None:
+    """Checks what can be checked before TensorFlow is imported.
+
+    Args:
+        arguments: `argparse.Namespace`.
+
+    Raises:
+        InputMissingError: If there is no version in the folder.
+        UsageError: If a value is out of range, or gRPC's messages are missing.
+    """
+    for option, port in (("--port", arguments.port), ("--grpc-port", arguments.grpc_port)):
+        if not 0 <= port <= _HIGHEST_PORT:
+            raise UsageError("A port is 0 to 65535.", where=f"{option} {port}")
+    if not arguments.poll_seconds > 0:
+        where = f"--poll-seconds {arguments.poll_seconds}"
+        raise UsageError("The time must be positive.", where=where)
+    if not arguments.name or set(arguments.name) & set("/:"):
+        what = "A name goes into paths: it has a letter, and neither `/` nor `:`."
+        raise UsageError(what, where=f"--name {arguments.name}")
+    if importlib.util.find_spec("tensorflow_serving") is None:
+        raise UsageError(
+            "The messages of TensorFlow Serving are not installed.",
+            remedy="python -m pip install 'txl-tf[serving]'",
+        )
+    if not is_remote(arguments.export):
+        _require_version(arguments.export)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Serves until the process is told to end.
+
+    Args:
+        arguments: `argparse.Namespace`. The checked arguments.
+
+    Raises:
+        InputMissingError: If no version is complete and as it was written.
+        StorageError: If a port is taken.
+    """
+    from txl_tf.serving import LoopbackServer
+
+    ends = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ends.set())
+    try:
+        server = LoopbackServer(
+            arguments.export,
+            verify_export,
+            model_name=arguments.name,
+            rest_port=arguments.port,
+            grpc_port=arguments.grpc_port,
+            poll_seconds=arguments.poll_seconds,
+        )
+    except OSError as error:
+        ports = f"--port {arguments.port} --grpc-port {arguments.grpc_port}"
+        what = f"A port cannot be used: {error.strerror or error}"
+        raise StorageError(what, where=ports, remedy="Choose another port.") from error
+    with server:
+        if server.versions.refused and not server.versions.has_version:
+            number, why = max(server.versions.refused.items())
+            where = os.path.join(arguments.export, str(number))
+            remedy = "See `txl verify`, or export the model again."
+            raise InputMissingError(why, where=where, remedy=remedy)
+        print(f"version: {server.versions.current().number}")
+        print(f"REST: http://127.0.0.1:{server.rest_port}/v1/models/{arguments.name}")
+        print(f"gRPC: 127.0.0.1:{server.grpc_port}, model {arguments.name}", flush=True)
+        ends.wait()
+
+
+def _require_version(folder: str) -> None:
+    if not os.path.isdir(folder):
+        raise InputMissingError("There is no such folder.", where=f"--export {folder}")
+    names = list_folder(folder)
+    if any(name.isdecimal() for name in names):
+        return
+    remedy = "Name the folder that `txl export --out` was given."
+    if CHECKSUMS_FILE in names:
+        what = "This is one version; the folder above it is served."
+        raise InputMissingError(what, where=f"--export {folder}", remedy=remedy)
+    what = "The folder has no versions."
+    raise InputMissingError(what, where=f"--export {folder}", remedy=remedy)
+
+
+if __name__ == "__main__":
+    from pipelines.command_line import run_job
+
+    sys.exit(run_job("serve"))

@@ -1,0 +1,243 @@
+"""Refuses bad requests within the graph, by value and place.
+
+Shape letters used in this module: B rows, T tokens.
+"""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+_FINE = "0"
+
+
+def refuse_unless(
+    is_good: tf.Tensor, describe: Callable[[], tf.Tensor], tensor: tf.Tensor
+) -> tf.Tensor:
+    """Passes a tensor on, or ends the request as an invalid argument.
+
+    An assertion says what is wrong. Compilers and graph rewrites may leave
+    assertions out, so what follows also needs a number that is read from the
+    message, which only a good request has; no rewrite can leave that out.
+
+    Args:
+        is_good: bool scalar.
+        describe: function that returns the message, a string scalar. It is
+            computed where something is wrong only.
+        tensor: tensor of any type and shape.
+
+    Returns:
+        The same tensor. Whatever is computed from it is computed after the
+        check.
+
+    Raises:
+        tf.errors.InvalidArgumentError: When it runs, if `is_good` is false.
+    """
+    message = tf.cond(is_good, lambda: tf.constant(_FINE), describe)
+    with tf.control_dependencies([tf.debugging.Assert(is_good, [message])]):
+        message = tf.identity(message)
+    zero = tf.strings.to_number(message, tf.int32)
+    # All of the tensor, from its beginning, which nobody knows before.
+    rank = tf.rank(tensor)
+    checked = tf.slice(tensor, tf.fill([rank], zero), tf.fill([rank], -1))
+    checked.set_shape(tensor.shape)
+    return checked
+
+
+def of_rank(tensor: tf.Tensor, name: str, axes: tuple[str, ...]) -> tf.Tensor:
+    """Refuses a tensor with another number of axes.
+
+    Signatures must leave ranks and sizes open. Those that they promise are taken
+    for granted by graph rewrites, and servers do not check them.
+
+    Args:
+        tensor: tensor of unknown shape.
+        name: str. The input's name.
+        axes: names of the axes.
+
+    Returns:
+        The tensor, of known rank.
+    """
+    checked = refuse_unless(
+        tf.equal(tf.rank(tensor), len(axes)),
+        lambda: tf.strings.join(
+            [f"{name} has the shape ", _shape_text(tensor), f"; it must be ({', '.join(axes)})."]
+        ),
+        tensor,
+    )
+    return tf.ensure_shape(checked, [None] * len(axes))
+
+
+def row_vector(tensor: tf.Tensor, name: str, num_rows: tf.Tensor | None = None) -> tf.Tensor:
+    """Refuses what is not one value for every row.
+
+    Args:
+        tensor: tensor of unknown shape.
+        name: str. The input's name.
+        num_rows: optional int32 scalar, the rows of the other inputs. Without
+            it, there must be one row at least.
+
+    Returns:
+        The tensor `(B,)`.
+    """
+    checked = of_rank(tensor, name, ("rows",))
+    found = tf.shape(checked)[0]
+    if num_rows is None:
+        return refuse_unless(found > 0, lambda: tf.constant(f"{name} has no rows."), checked)
+    return refuse_unless(
+        tf.equal(found, num_rows),
+        lambda: tf.strings.join(
+            [f"{name} has ", _text(found), " rows; the batch has ", _text(num_rows), "."]
+        ),
+        checked,
+    )
+
+
+def in_range(
+    tensor: tf.Tensor,
+    name: str,
+    lowest: tf.Tensor | float,
+    highest: tf.Tensor | float,
+    counts: tf.Tensor | None = None,
+) -> tf.Tensor:
+    """Refuses numbers that are out of range, or not a number.
+
+    Args:
+        tensor: number tensor of known rank.
+        name: str. The input's name.
+        lowest: smallest number that is good.
+        highest: largest number that is good.
+        counts: optional bool tensor of the same shape. Where it is false, any
+            number is good.
+
+    Returns:
+        The tensor.
+    """
+    lowest, highest = tf.cast(lowest, tensor.dtype), tf.cast(highest, tensor.dtype)
+    is_bad = tf.logical_not((tensor >= lowest) & (tensor <= highest))
+    if counts is not None:
+        is_bad &= counts
+    return refuse_unless(
+        tf.logical_not(tf.reduce_any(is_bad)),
+        lambda: tf.strings.join(
+            [_first(is_bad, tensor, name), "; it must be ", _text(lowest), " to ", _text(highest)]
+        ),
+        tensor,
+    )
+
+
+def finite(tensor: tf.Tensor, name: str) -> tf.Tensor:
+    """Refuses what is infinite or not a number.
+
+    Args:
+        tensor: float tensor of known rank.
+        name: str. The name of the input or output.
+
+    Returns:
+        The tensor.
+    """
+    is_bad = tf.logical_not(tf.math.is_finite(tensor))
+    return refuse_unless(
+        tf.logical_not(tf.reduce_any(is_bad)),
+        lambda: tf.strings.join([_first(is_bad, tensor, name), "; it must be finite."]),
+        tensor,
+    )
+
+
+def of_shape(tensor: tf.Tensor, name: str, shapes: list[tf.Tensor], meaning: str) -> tf.Tensor:
+    """Refuses a tensor that has none of some shapes.
+
+    Args:
+        tensor: tensor of unknown shape.
+        name: str. The input's name.
+        shapes: list of int32 vectors.
+        meaning: str. What the axes are.
+
+    Returns:
+        The tensor.
+    """
+    texts = tf.stack([_vector_text(shape) for shape in shapes])
+    return refuse_unless(
+        tf.reduce_any(tf.equal(_shape_text(tensor), texts)),
+        lambda: tf.strings.join(
+            [
+                f"{name} has the shape ",
+                _shape_text(tensor),
+                "; it must be ",
+                tf.strings.reduce_join(texts, separator=" or "),
+                f": {meaning}.",
+            ]
+        ),
+        tensor,
+    )
+
+
+def texts(tensor: tf.Tensor, name: str, max_bytes: int, *, only_utf8: bool) -> tf.Tensor:
+    """Refuses texts that are too long, or not UTF-8.
+
+    Args:
+        tensor: string tensor of unknown shape.
+        name: str. The input's name.
+        max_bytes: int. The longest text.
+        only_utf8: bool. Whether every text must be UTF-8.
+
+    Returns:
+        The string tensor `(B,)`.
+    """
+    checked = row_vector(tensor, name)
+    lengths = tf.strings.length(checked)
+    is_long = lengths > max_bytes
+    checked = refuse_unless(
+        tf.logical_not(tf.reduce_any(is_long)),
+        lambda: tf.strings.join(
+            [_first(is_long, lengths, name), f" bytes long; it must be {max_bytes} at most."]
+        ),
+        checked,
+    )
+    if not only_utf8:
+        return checked
+    is_bad = tf.not_equal(_utf8_bytes(checked), tf.strings.length(checked))
+    return refuse_unless(
+        tf.logical_not(tf.reduce_any(is_bad)),
+        lambda: tf.strings.join([_place(is_bad, name), " is not UTF-8."]),
+        checked,
+    )
+
+
+def _utf8_bytes(texts: tf.Tensor) -> tf.Tensor:
+    """How many bytes the characters of each text take; fewer than it has if some are none."""
+    characters = tf.strings.unicode_decode(texts, "UTF-8", errors="ignore")
+    counts = sum(
+        tf.cast(characters.values >= first, tf.int32) for first in (0, 0x80, 0x800, 0x10000)
+    )
+    return tf.reduce_sum(characters.with_values(counts), axis=1)
+
+
+def _first(is_bad: tf.Tensor, tensor: tf.Tensor, name: str) -> tf.Tensor:
+    """`name[1, 3] is -1`, of the first that is bad."""
+    index = _first_index(is_bad)
+    return tf.strings.join([_place(is_bad, name), " is ", _text(tf.reshape(tensor, [-1])[index])])
+
+
+def _place(is_bad: tf.Tensor, name: str) -> tf.Tensor:
+    place = tf.unravel_index(_first_index(is_bad), tf.shape(is_bad, out_type=tf.int64))
+    numbers = tf.strings.reduce_join(tf.strings.as_string(place), separator=", ")
+    return tf.strings.join([name, "[", numbers, "]"])
+
+
+def _first_index(is_bad: tf.Tensor) -> tf.Tensor:
+    return tf.argmax(tf.cast(tf.reshape(is_bad, [-1]), tf.uint8))
+
+
+def _text(number: tf.Tensor) -> tf.Tensor:
+    if number.dtype.is_floating:
+        return tf.strings.as_string(tf.cast(number, tf.float32), shortest=True)
+    return tf.strings.as_string(number)
+
+
+def _shape_text(tensor: tf.Tensor) -> tf.Tensor:
+    return _vector_text(tf.shape(tensor))
+
+
+def _vector_text(vector: tf.Tensor) -> tf.Tensor:
+    numbers = tf.strings.reduce_join(tf.strings.as_string(vector), separator=", ")
+    return tf.strings.join(["(", numbers, ")"])

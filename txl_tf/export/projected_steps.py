@@ -1,0 +1,80 @@
+"""Reads one token per row, with keys and values of memory, within a graph.
+
+Shape letters used in this module:
+  B rows, M memory length, D hidden width, V vocabulary, L layers.
+"""
+
+from typing import Any
+
+import tensorflow as tf
+from keras import ops
+
+from txl_tf import functional
+from txl_tf.models.memory import Memory
+from txl_tf.models.projected_block import ProjectedBlock
+from txl_tf.models.projected_memory import ProjectedMemory
+from txl_tf.models.projected_transformer_xl import ProjectedTransformerXL
+from txl_tf.models.transformer_xl import TransformerXL
+
+
+class ProjectedSteps:
+    """Memory is projected once, then every token is.
+
+    Must be made where the model's weights are those of the graph at hand.
+    Unlike `IncrementalTransformerXL`, it takes any number of rows, and it gives
+    what each layer read, which is what memory is made of.
+
+    Args:
+        model: `TransformerXL` with `"transformer_xl"` or `"shaw"` positions.
+        memory_length: int. `M`.
+    """
+
+    def __init__(self, model: TransformerXL, memory_length: int) -> None:
+        self._model = model
+        self._memory_length = memory_length
+        self._projected = ProjectedTransformerXL(model)
+        biases = {}
+        if model.config.share_attention_biases:
+            biases = {"content_bias": model.content_bias, "position_bias": model.position_bias}
+        self._blocks = [ProjectedBlock(block, biases) for block in model.blocks]
+        self._position_keys = self._projected.position_keys(memory_length + 1)
+
+    def begin(self, memory: Memory) -> ProjectedMemory:
+        """The state before the first token."""
+        return self._projected.project_memory(memory)
+
+    def step(
+        self, token_ids: tf.Tensor, state: ProjectedMemory
+    ) -> tuple[tf.Tensor, tf.Tensor, Any]:
+        """Reads a token.
+
+        Args:
+            token_ids: int32 tensor `(B,)`.
+            state: what `begin` or `step` returned.
+
+        Returns:
+            Tuple of the log-probabilities `(B, V)` of the next token, what the
+            layers read `(L, B, D)`, and the next state.
+        """
+        mask_scores = self._mask_scores(state.valid_length)
+        hidden = self._model.embedding(token_ids[:, None])  # [B, 1, D]
+        inputs, next_keys, next_values = [], [], []
+        for block, keys, values, distance_keys in zip(
+            self._blocks, state.keys, state.values, self._position_keys, strict=True
+        ):
+            inputs.append(hidden[:, 0])
+            hidden, keys, values = block(hidden, keys, values, mask_scores, distance_keys)
+            next_keys.append(keys[..., 1:])
+            next_values.append(values[:, :, 1:])
+        valid_length = tf.minimum(state.valid_length + 1, self._memory_length)
+        state = ProjectedMemory(tuple(next_keys), tuple(next_values), valid_length)
+        return self._model.log_probs_of(hidden)[:, 0], tf.stack(inputs), state
+
+    def _mask_scores(self, valid_length: tf.Tensor) -> tf.Tensor:
+        config = self._model.config
+        allowed = functional.causal_memory_mask(
+            1, self._memory_length, valid_length, config.same_length, config.same_length_keys
+        )
+        scores = functional.mask_scores(ops.zeros((), "float32"), allowed)
+        # Over distances: one token has them in the order of its keys, behind column 0.
+        return ops.pad(scores, [[0, 0], [0, 0], [0, 0], [1, 0]])

@@ -1,0 +1,204 @@
+"""Exports a model as a SavedModel that needs TensorFlow alone."""
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from txl_tf.export.card import card_page
+from txl_tf.export.export_options import ExportOptions
+from txl_tf.export.sampling import Sampling
+from txl_tf.export.served_model import ServedModel
+from txl_tf.export.served_weights import ServedWeights
+from txl_tf.export.text_signatures import TextSignatures
+from txl_tf.export.token_signatures import TokenSignatures
+from txl_tf.export.version_folder import write_version
+from txl_tf.export.warm_up import WARM_UP_FILE, warm_up_file, warm_up_requests
+from txl_tf.export.wire_memory import STATES, VALID_LENGTH, WireMemory
+from txl_tf.models.transformer_xl import TransformerXL
+
+if TYPE_CHECKING:
+    from txl_tf.data.tokenizer import Tokenizer
+
+_SAMPLE_ROWS = 8
+
+
+def export_saved_model(
+    model: TransformerXL,
+    folder: str | os.PathLike[str],
+    model_card: dict[str, Any],
+    *,
+    tokenizer: "Tokenizer | None" = None,
+    options: ExportOptions | None = None,
+    sample_token_ids: np.ndarray | None = None,
+) -> str | os.PathLike[str]:
+    """Exports a model with signatures that take memory and give memory.
+
+    Every input and output has the batch as its first axis, so that a server
+    can join requests, and nothing is kept between requests. Requests are
+    checked in the graph: a bad value is an invalid argument, named with its
+    place, on any server.
+
+    Signatures `score`, `next_token` and `generate` take token ids, see
+    `TokenSignatures`. With a tokenizer there are `tokenize`, `detokenize`,
+    `score_text`, `next_token_text` and `generate_text`, see `TextSignatures`.
+    Memory is `memory_states` `(B, L, M, D)` and `memory_valid_length` `(B,)`; a
+    new text has valid length 0 and a tensor of that shape or `(B, 0, 0, 0)`.
+
+    The folder also has requests to warm a server up, a model card, and a list
+    `SHA256SUMS` of all files. It appears when it is complete.
+
+    Args:
+        model: `TransformerXL`.
+        folder: path of the SavedModel; for TensorFlow Serving its name is the
+            version number, see `next_version`.
+        model_card: dict of JSON values, written with what is known of the
+            export itself under the name `"serving"`.
+        tokenizer: optional `Tokenizer` with the model's vocabulary.
+        options: optional `ExportOptions`.
+        sample_token_ids: optional int vector of token ids in the order of a
+            text. With it, the card has the loss of this text, and what it is
+            with weights in float32.
+
+    Returns:
+        The folder.
+
+    Raises:
+        OutputExistsError: If the folder exists; it is left alone.
+        StorageError: If it cannot be written.
+        ValueError: If the tokenizer has another vocabulary than the model.
+    """
+    options = ExportOptions() if options is None else options
+    config = model.config
+    if tokenizer is not None and tokenizer.vocabulary_size != config.vocabulary_size:
+        raise ValueError(
+            f"`tokenizer` must have {config.vocabulary_size} tokens. "
+            f"Received: a tokenizer of {tokenizer.vocabulary_size}"
+        )
+    json.dumps(model_card)  # raises before anything takes time
+    weights = ServedWeights(model.weights, options.weights)
+    served = ServedModel(model, weights, options.num_candidates)
+    memory = WireMemory(config, tf.as_dtype(options.memory_dtype))
+    root = tf.Module()
+    root.weights = weights
+    signatures = _signatures(root, served, memory, options, tokenizer)
+    stored = _weights_card(model, weights, served, options, sample_token_ids)
+    card = {**model_card, "serving": _serving_card(signatures, memory, options, stored)}
+    write_version(
+        os.fspath(folder),
+        root,
+        signatures,
+        _input_shapes(memory),
+        _files(card, memory, list(signatures)),
+    )
+    return folder
+
+
+def _signatures(
+    root: tf.Module,
+    served: ServedModel,
+    memory: WireMemory,
+    options: ExportOptions,
+    tokenizer: "Tokenizer | None",
+) -> dict[str, Any]:
+    """All signatures by name; `root` comes to own what they need besides weights."""
+    tokens = TokenSignatures(served, memory, options)
+    if tokenizer is None:
+        return tokens.functions()
+    root.tokenizer = tokenizer.graph_tokenizer()
+    only_utf8 = tokenizer.kind != "bytes"
+    texts = TextSignatures(served, tokens, memory, root.tokenizer, options, only_utf8=only_utf8)
+    return {**tokens.functions(), **texts.functions()}
+
+
+def _input_shapes(memory: WireMemory) -> dict[str, list[int]]:
+    """The shapes of all inputs by name, -1 where they are open."""
+    rows = ("lengths", "texts", "previous_token_ids", VALID_LENGTH, *Sampling._fields)
+    return {
+        **{name: [-1] for name in rows},
+        "token_ids": [-1, -1],
+        "target_ids": [-1, -1],
+        STATES: [-1, *memory.shape],
+    }
+
+
+def _weights_card(
+    model: TransformerXL,
+    weights: ServedWeights,
+    served: ServedModel,
+    options: ExportOptions,
+    sample_token_ids: np.ndarray | None,
+) -> dict[str, Any]:
+    num_parameters = sum(variable.value.shape.num_elements() for variable in model.weights)
+    card = {
+        "stored_as": options.weights,
+        "num_parameters": num_parameters,
+        "num_bytes": weights.num_bytes,
+        "share_of_float32": weights.num_bytes / (4 * num_parameters),
+    }
+    if sample_token_ids is None:
+        return card
+    loss = exact_loss = mean_loss(served, sample_token_ids)
+    if options.weights != "float32":
+        exact = ServedModel(model, ServedWeights(model.weights, "float32"), options.num_candidates)
+        exact_loss = mean_loss(exact, sample_token_ids)
+    return {
+        **card,
+        "sample_tokens": len(sample_token_ids),
+        "sample_nats_per_token_float32": exact_loss,
+        "sample_nats_per_token": loss,
+        "sample_loss_change": loss / exact_loss - 1.0,
+    }
+
+
+def mean_loss(served: ServedModel, token_ids: np.ndarray) -> float:
+    """The loss of a text, read in a few rows with memory.
+
+    Args:
+        served: `ServedModel`.
+        token_ids: int vector, the text.
+
+    Returns:
+        Nats per token.
+    """
+    num_rows = min(_SAMPLE_ROWS, len(token_ids) - 1)
+    length = (len(token_ids) - 1) // num_rows
+    places = np.arange(num_rows)[:, None] * length + np.arange(length)
+    token_ids = np.asarray(token_ids, np.int32)
+    lengths = tf.fill([num_rows], length)
+    memory = served.initial_memory(num_rows)
+    nll, _ = served.score(
+        tf.constant(token_ids[places]), tf.constant(token_ids[places + 1]), lengths, memory
+    )
+    return float(np.mean(nll, dtype=np.float64))
+
+
+def _serving_card(
+    signatures: dict[str, Any], memory: WireMemory, options: ExportOptions, stored: dict[str, Any]
+) -> dict[str, Any]:
+    row_elements = int(np.prod(memory.shape))
+    return {
+        "signatures": list(signatures),
+        "tensorflow": tf.version.VERSION,
+        "weights": stored,
+        "memory": {
+            "shape": ["rows", *memory.shape],
+            "dtype": memory.dtype.name,
+            "bytes_per_row": row_elements * memory.dtype.size,
+        },
+        "limits": {
+            "max_text_bytes": options.max_text_bytes,
+            "max_tokens": options.max_tokens,
+            "max_new_tokens": options.max_new_tokens,
+        },
+    }
+
+
+def _files(card: dict[str, Any], memory: WireMemory, names: list[str]) -> dict[str, bytes]:
+    return {
+        "assets.extra/model_card.json": (json.dumps(card, indent=1) + "\n").encode(),
+        "assets.extra/model_card.md": card_page(card).encode(),
+        WARM_UP_FILE: warm_up_file(warm_up_requests(memory, names)),
+    }

@@ -1,0 +1,254 @@
+"""The signatures that take and give texts, with the tokenizer in the graph.
+
+Shape letters used in this module: B rows, T tokens, C candidates.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from txl_tf.export import guards
+from txl_tf.export.export_options import ExportOptions
+from txl_tf.export.sampling import Sampling
+from txl_tf.export.served_model import ServedModel
+from txl_tf.export.token_signatures import TokenSignatures
+from txl_tf.export.tracing import signature, traced_once
+from txl_tf.export.wire_memory import WireMemory
+
+
+class TextSignatures:
+    """Checks requests of texts, and answers them.
+
+    The newest token of a text is not in memory yet: it is what the next one is
+    predicted from. So a text's state is its memory and its last token, which
+    goes from an answer to the next request as `previous_token_ids`.
+
+    Outputs of text end in `_bytes`, because tokens may cut characters apart:
+    servers encode such outputs in base64 where the wire has no bytes.
+
+    Args:
+        served: `ServedModel`.
+        tokens: `TokenSignatures` of the same.
+        memory: `WireMemory`.
+        tokenizer: in-graph tokenizer, from `graph_tokenizer` of a `Tokenizer`.
+        options: `ExportOptions`.
+        only_utf8: bool. Whether the tokenizer refuses what is not UTF-8.
+    """
+
+    def __init__(
+        self,
+        served: ServedModel,
+        tokens: TokenSignatures,
+        memory: WireMemory,
+        tokenizer: Any,
+        options: ExportOptions,
+        *,
+        only_utf8: bool,
+    ) -> None:
+        self._served = served
+        self._tokens = tokens
+        self._memory = memory
+        self._tokenizer = tokenizer
+        self._options = options
+        self._only_utf8 = only_utf8
+        texts = tf.TensorSpec(None, tf.string)
+        rows, padded = tf.TensorSpec([None], tf.int32), tf.TensorSpec([None, None], tf.int32)
+        self._ids_of = traced_once(self._tokenized, [texts])
+        self._text_of = traced_once(self._detokenized, [padded, rows])
+        self._state_of = traced_once(
+            self._checked_state, [texts, tf.TensorSpec(None, tf.int32), *memory.specs()]
+        )
+
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """The signatures by name, as functions of TensorFlow.
+
+        Returns:
+            Dict of name to `tf.function`. A model without memory has no
+            `generate_text`.
+        """
+        texts = tf.TensorSpec(None, tf.string, "texts")
+        ids = tf.TensorSpec(None, tf.int32, "token_ids")
+        lengths = tf.TensorSpec(None, tf.int32, "lengths")
+        state = [tf.TensorSpec(None, tf.int32, "previous_token_ids"), *self._memory.specs()]
+        sampling = Sampling.specs(are_checked=False)
+        found = {
+            "tokenize": signature(self.tokenize, [texts]),
+            "detokenize": signature(self.detokenize, [ids, lengths]),
+            "score_text": signature(self.score_text, [texts, *state]),
+            "next_token_text": signature(self.next_token_text, [texts, *state]),
+        }
+        if self._memory.memory_length:
+            found["generate_text"] = signature(self.generate_text, [texts, *sampling, *state])
+        return found
+
+    def tokenize(self, texts):
+        """Turns texts into token ids.
+
+        Args:
+            texts: string tensor `(B,)`.
+
+        Returns:
+            Dict of `token_ids`, int32 `(B, T)`, with zeros behind a row's end,
+            and `lengths`, int32 `(B,)`.
+        """
+        ids = self._ids_of(texts)
+        return {"token_ids": ids.to_tensor(), "lengths": ids.row_lengths()}
+
+    def detokenize(self, token_ids, lengths):
+        """Turns token ids into texts.
+
+        Args:
+            token_ids: int32 tensor `(B, T)`.
+            lengths: int32 tensor `(B,)`, 0 to `T`.
+
+        Returns:
+            Dict of `texts_bytes`, string `(B,)`.
+        """
+        token_ids, lengths, _ = self._tokens.rows_of_ids(token_ids, lengths, 0)
+        return {"texts_bytes": self._text_of(token_ids, lengths)}
+
+    def score_text(self, texts, previous_token_ids, memory_states, memory_valid_length):
+        """How surprised the model is by each token of texts.
+
+        Args:
+            texts: string tensor `(B,)`.
+            previous_token_ids: int32 tensor `(B,)`. The token before each text;
+                -1 where it begins, and its first token is predicted by nothing.
+            memory_states: as in `TokenSignatures.score`.
+            memory_valid_length: as in `TokenSignatures.score`.
+
+        Returns:
+            Dict of `token_ids` and `nll`, `(B, T)`, `lengths`, `total_nll` and
+            `num_scored`, `(B,)`, and the next state.
+        """
+        ids, rows, memory = self._state_of(
+            texts, previous_token_ids, memory_states, memory_valid_length
+        )
+        lengths = tf.maximum(rows.row_lengths() - 1, 0)
+        padded = rows.to_tensor()
+        nll, memory = self._served.score(padded[:, :-1], padded[:, 1:], lengths, memory)
+        nll = tf.RaggedTensor.from_tensor(nll, lengths=lengths, row_splits_dtype=tf.int32)
+        unscored = tf.zeros(tf.reduce_sum(ids.row_lengths() - lengths))
+        unscored = tf.RaggedTensor.from_row_lengths(unscored, ids.row_lengths() - lengths)
+        return {
+            "token_ids": ids.to_tensor(),
+            "lengths": ids.row_lengths(),
+            "nll": tf.concat([unscored, nll], axis=1).to_tensor(),
+            "total_nll": tf.reduce_sum(nll, axis=1),
+            "num_scored": lengths,
+            "last_token_ids": _last_of(rows),
+            **self._memory.give(memory),
+        }
+
+    def next_token_text(self, texts, previous_token_ids, memory_states, memory_valid_length):
+        """What probably comes after texts.
+
+        Args:
+            texts: string tensor `(B,)`.
+            previous_token_ids: as in `score_text`.
+            memory_states: as in `TokenSignatures.score`.
+            memory_valid_length: as in `TokenSignatures.score`.
+
+        Returns:
+            Dict of `candidate_ids`, `candidate_texts_bytes` and
+            `probabilities`, `(B, C)`, and the next state.
+        """
+        _, rows, memory = self._state_of(
+            texts, previous_token_ids, memory_states, memory_valid_length
+        )
+        rows = _not_empty(rows)
+        lengths = rows.row_lengths()
+        candidate_ids, probabilities, memory = self._served.next_token(
+            rows.to_tensor(), lengths, lengths - 1, memory
+        )
+        flat = tf.reshape(candidate_ids, [-1, 1])
+        texts = self._text_of(flat, tf.ones_like(flat[:, 0]))
+        return {
+            "candidate_ids": candidate_ids,
+            "candidate_texts_bytes": tf.reshape(texts, tf.shape(candidate_ids)),
+            "probabilities": probabilities,
+            "last_token_ids": _last_of(rows),
+            **self._memory.give(memory),
+        }
+
+    def generate_text(self, texts, *sampling_and_state):
+        """Goes on from texts.
+
+        Args:
+            texts: string tensor `(B,)`.
+            *sampling_and_state: the fields of `Sampling`, each `(B,)`, and the
+                state as in `score_text`.
+
+        Returns:
+            Dict of `texts_bytes`, string `(B,)`, without the texts that were
+            given, `token_ids` and `nll`, `(B, S)`, `lengths` `(B,)`, and the
+            next state.
+        """
+        *sampling, previous_token_ids, memory_states, memory_valid_length = sampling_and_state
+        _, rows, memory = self._state_of(
+            texts, previous_token_ids, memory_states, memory_valid_length
+        )
+        rows = _not_empty(rows)
+        sampling = self._tokens.checked_sampling(Sampling(*sampling), rows.nrows())
+        written, nll, counts, memory = self._served.generate(
+            rows.to_tensor(), rows.row_lengths(), sampling, memory
+        )
+        return {
+            "texts_bytes": self._text_of(written, counts),
+            "token_ids": written,
+            "lengths": counts,
+            "nll": nll,
+            "last_token_ids": tf.gather(written, counts - 1, batch_dims=1),
+            **self._memory.give(memory),
+        }
+
+    def _tokenized(self, texts):
+        texts = guards.texts(
+            texts, "texts", self._options.max_text_bytes, only_utf8=self._only_utf8
+        )
+        ids = self._tokenizer.tokenize(texts)
+        highest = self._served.config.vocabulary_size - 1
+        values = guards.in_range(ids.values, "tokens of texts", 0, highest)
+        splits = tf.cast(ids.row_splits, tf.int32)
+        return tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+
+    def _checked_state(self, texts, previous_token_ids, memory_states, memory_valid_length):
+        """The ids of the texts, those with the token before, and the memory."""
+        ids = self._ids_of(texts)
+        num_rows = ids.nrows()
+        previous = guards.row_vector(previous_token_ids, "previous_token_ids", num_rows)
+        highest = self._served.config.vocabulary_size - 1
+        previous = guards.in_range(previous, "previous_token_ids", -1, highest)
+        has_previous = previous >= 0
+        before = tf.RaggedTensor.from_row_lengths(
+            tf.boolean_mask(previous, has_previous), tf.cast(has_previous, tf.int32)
+        )
+        memory = self._memory.take(memory_states, memory_valid_length, num_rows)
+        return ids, tf.concat([before, ids], axis=1), memory
+
+    def _detokenized(self, token_ids, lengths):
+        lengths = tf.cast(lengths, tf.int64)
+        return self._tokenizer.detokenize(tf.RaggedTensor.from_tensor(token_ids, lengths=lengths))
+
+
+def _last_of(rows: tf.RaggedTensor) -> tf.Tensor:
+    """The last token of each row, -1 of an empty one."""
+    return tf.reduce_max(rows[:, -1:].to_tensor(default_value=-1, shape=[None, 1]), axis=1)
+
+
+def _not_empty(rows: tf.RaggedTensor) -> tf.RaggedTensor:
+    lengths = rows.row_lengths()
+    is_empty = tf.equal(lengths, 0)
+    values = guards.refuse_unless(
+        tf.logical_not(tf.reduce_any(is_empty)),
+        lambda: tf.strings.join(
+            [
+                "texts[",
+                tf.strings.as_string(tf.argmax(tf.cast(is_empty, tf.uint8))),
+                "] has no tokens, and there is no previous token.",
+            ]
+        ),
+        rows.values,
+    )
+    return rows.with_values(values)

@@ -1,0 +1,181 @@
+"""The signatures that take and give token ids.
+
+Shape letters used in this module: B rows, T tokens, V vocabulary.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from txl_tf.export import guards
+from txl_tf.export.export_options import ExportOptions
+from txl_tf.export.sampling import Sampling
+from txl_tf.export.served_model import ServedModel
+from txl_tf.export.tracing import signature, traced_once
+from txl_tf.export.wire_memory import WireMemory
+
+
+class TokenSignatures:
+    """Checks requests of token ids, and answers them.
+
+    Args:
+        served: `ServedModel`.
+        memory: `WireMemory`.
+        options: `ExportOptions`.
+
+    Attributes:
+        rows_of_ids: function of token ids, lengths and the fewest tokens a row
+            may have. It checks them and returns the token ids `(B, T)`, with
+            zeros behind each row's length, the lengths, and the number of rows.
+        checked_sampling: function of `Sampling` and the number of rows that
+            checks it and returns it.
+    """
+
+    def __init__(self, served: ServedModel, memory: WireMemory, options: ExportOptions) -> None:
+        self._served = served
+        self._memory = memory
+        self._options = options
+        open_ids = tf.TensorSpec(None, tf.int32)
+        scalar = tf.TensorSpec([], tf.int32)
+        self.rows_of_ids = traced_once(self._rows_of_ids, [open_ids, open_ids, scalar])
+        sampling = Sampling(*Sampling.specs(are_checked=False))
+        self.checked_sampling = traced_once(self._checked_sampling, [sampling, scalar])
+        rows, padded = tf.TensorSpec([None], tf.int32), tf.TensorSpec([None, None], tf.int32)
+        self._checked_targets = traced_once(self._targets, [open_ids, padded, rows])
+
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """The signatures by name, as functions of TensorFlow.
+
+        Returns:
+            Dict of name to `tf.function`. A model without memory has no
+            `generate`.
+        """
+        lengths = tf.TensorSpec(None, tf.int32, "lengths")
+        ids = tf.TensorSpec(None, tf.int32, "token_ids")
+        targets = tf.TensorSpec(None, tf.int32, "target_ids")
+        memory = self._memory.specs()
+        sampling = Sampling.specs(are_checked=False)
+        found = {
+            "score": signature(self.score, [ids, targets, lengths, *memory]),
+            "next_token": signature(self.next_token, [ids, lengths, *memory]),
+        }
+        if self._memory.memory_length:
+            found["generate"] = signature(self.generate, [ids, lengths, *sampling, *memory])
+        return found
+
+    def score(self, token_ids, target_ids, lengths, memory_states, memory_valid_length):
+        """How surprised the model is by each target.
+
+        Args:
+            token_ids: int32 tensor `(B, T)`.
+            target_ids: int32 tensor `(B, T)`; each is the token after the one
+                at its place.
+            lengths: int32 tensor `(B,)`. How many tokens of each row count.
+            memory_states: float tensor `(B, L, M, D)`, or `(B, 0, 0, 0)`.
+            memory_valid_length: int32 tensor `(B,)`.
+
+        Returns:
+            Dict of `nll`, float32 `(B, T)` in nats, `total_nll` and
+            `num_scored` `(B,)`, and the next memory.
+        """
+        token_ids, lengths, num_rows = self.rows_of_ids(token_ids, lengths, 1)
+        target_ids = self._checked_targets(target_ids, token_ids, lengths)
+        memory = self._memory.take(memory_states, memory_valid_length, num_rows)
+        nll, memory = self._served.score(token_ids, target_ids, lengths, memory)
+        return {
+            "nll": nll,
+            "total_nll": tf.reduce_sum(nll, axis=1),
+            "num_scored": lengths,
+            **self._memory.give(memory),
+        }
+
+    def next_token(self, token_ids, lengths, memory_states, memory_valid_length):
+        """What probably comes after the last token of each row.
+
+        Args:
+            token_ids: int32 tensor `(B, T)`.
+            lengths: int32 tensor `(B,)`.
+            memory_states: as in `score`.
+            memory_valid_length: as in `score`.
+
+        Returns:
+            Dict of `candidate_ids` and `probabilities`, `(B, C)`, the most
+            probable first, and the next memory.
+        """
+        token_ids, lengths, num_rows = self.rows_of_ids(token_ids, lengths, 1)
+        memory = self._memory.take(memory_states, memory_valid_length, num_rows)
+        candidate_ids, probabilities, memory = self._served.next_token(
+            token_ids, lengths, lengths, memory
+        )
+        return {
+            "candidate_ids": candidate_ids,
+            "probabilities": probabilities,
+            **self._memory.give(memory),
+        }
+
+    def generate(self, token_ids, lengths, *sampling_and_memory):
+        """Goes on from each row.
+
+        Args:
+            token_ids: int32 tensor `(B, T)`.
+            lengths: int32 tensor `(B,)`.
+            *sampling_and_memory: the fields of `Sampling`, each `(B,)`, and
+                memory as in `score`.
+
+        Returns:
+            Dict of `token_ids` and `nll`, `(B, S)`, zeros behind a row's end,
+            `lengths` `(B,)`, and the memory of all but the last token of each
+            row, which is what to go on with.
+        """
+        *sampling, memory_states, memory_valid_length = sampling_and_memory
+        token_ids, lengths, num_rows = self.rows_of_ids(token_ids, lengths, 1)
+        sampling = self.checked_sampling(Sampling(*sampling), num_rows)
+        memory = self._memory.take(memory_states, memory_valid_length, num_rows)
+        written, nll, counts, memory = self._served.generate(token_ids, lengths, sampling, memory)
+        return {
+            "token_ids": written,
+            "lengths": counts,
+            "nll": nll,
+            **self._memory.give(memory),
+        }
+
+    def _checked_sampling(self, sampling, num_rows):
+        vocabulary_size = self._served.config.vocabulary_size
+        return sampling.checked(num_rows, self._options.max_new_tokens, vocabulary_size)
+
+    def _targets(self, target_ids, token_ids, lengths):
+        shape = tf.shape(token_ids)
+        target_ids = guards.of_shape(target_ids, "target_ids", [shape], "as token_ids")
+        target_ids = tf.ensure_shape(target_ids, [None, None])
+        return self._within_vocabulary(target_ids, "target_ids", lengths)
+
+    def _rows_of_ids(self, token_ids, lengths, shortest):
+        token_ids = guards.of_rank(token_ids, "token_ids", ("rows", "tokens"))
+        num_rows, num_tokens = tf.unstack(tf.shape(token_ids))
+        token_ids = guards.refuse_unless(
+            num_rows > 0, lambda: tf.constant("token_ids has no rows."), token_ids
+        )
+        limit = self._options.max_tokens
+        token_ids = guards.refuse_unless(
+            (num_tokens >= shortest) & (num_tokens <= limit),
+            lambda: tf.strings.join(
+                [
+                    "token_ids has ",
+                    tf.strings.as_string(num_tokens),
+                    " tokens per row; it must have ",
+                    tf.strings.as_string(shortest),
+                    f" to {limit}.",
+                ]
+            ),
+            token_ids,
+        )
+        num_rows, num_tokens = tf.unstack(tf.shape(token_ids))  # of what was checked
+        lengths = guards.row_vector(lengths, "lengths", num_rows)
+        lengths = guards.in_range(lengths, "lengths", shortest, num_tokens)
+        return self._within_vocabulary(token_ids, "token_ids", lengths), lengths, num_rows
+
+    def _within_vocabulary(self, ids: tf.Tensor, name: str, lengths: tf.Tensor) -> tf.Tensor:
+        counts = tf.sequence_mask(lengths, tf.shape(ids)[1])
+        ids = guards.in_range(ids, name, 0, self._served.config.vocabulary_size - 1, counts)
+        return tf.where(counts, ids, 0)

@@ -1,0 +1,148 @@
+"""The folder of one version: complete or not there, and never changed again.
+
+A server watches the folder of all versions and loads what appears in it under a
+number. So a version is written under another name, flushed to the disk, and
+renamed when all of it is there.
+"""
+
+import os
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.framework import tensor_shape_pb2
+from tensorflow.core.protobuf import saved_model_pb2
+
+from txl_tf.data.staging_folder import StagingFolder
+from txl_tf.durability import flush_tree_to_disk
+from txl_tf.errors import StorageError
+from txl_tf.file_storage import (
+    file_sha256,
+    first_line,
+    is_remote,
+    list_folder,
+    make_folder,
+    read_file,
+    remove_file,
+    write_file,
+)
+
+CHECKSUMS_FILE = "SHA256SUMS"
+GRAPH_FILE = "saved_model.pb"
+
+
+def next_version(folder: str) -> int:
+    """The number after the highest in a folder of versions; 1 in an empty one.
+
+    Args:
+        folder: str. The folder of all versions, which may not exist yet.
+
+    Returns:
+        The number.
+
+    Raises:
+        StorageError: If the folder cannot be read.
+    """
+    try:
+        names = list_folder(folder)
+    except OSError as error:
+        raise _storage_error(folder, error, "read") from error
+    return max((int(name) for name in names if name.isdecimal()), default=0) + 1
+
+
+def write_version(
+    folder: str,
+    root: tf.Module,
+    signatures: dict[str, Any],
+    shapes: dict[str, list[int]],
+    files: dict[str, bytes],
+) -> None:
+    """Writes a SavedModel with more files and the checksums of all of them.
+
+    Args:
+        folder: str. The folder of the version; its parent is made.
+        root: `tf.Module` that owns all that the signatures use.
+        signatures: dict of name to `tf.function`. The first one is the default.
+        shapes: dict of input name to its shape, -1 where it is open, as the
+            signatures show it to whoever asks.
+        files: dict of path in the folder to content.
+
+    Raises:
+        OutputExistsError: If the folder exists, or is being written.
+        StorageError: If it cannot be written.
+    """
+    try:
+        with StagingFolder(folder, last_file=GRAPH_FILE) as staging:
+            options = tf.saved_model.SaveOptions(save_debug_info=False)
+            tf.saved_model.save(root, staging.path, _with_default(signatures), options)
+            _describe_inputs(os.path.join(staging.path, GRAPH_FILE), shapes)
+            # It identifies the graph as it was before; the checksums do it for all files.
+            remove_file(os.path.join(staging.path, "fingerprint.pb"))
+            for name, content in files.items():
+                path = os.path.join(staging.path, name)
+                make_folder(os.path.dirname(path))
+                write_file(path, content)
+            _write_checksums(staging.path)
+            if not is_remote(folder):
+                flush_tree_to_disk(staging.path)
+            staging.publish()
+    except (OSError, tf.errors.OpError) as error:
+        raise _storage_error(folder, error, "written") from error
+
+
+def _with_default(signatures: dict[str, Any]) -> dict[str, Any]:
+    """Signatures with the name that servers take where a request names none."""
+    named = {name: function.get_concrete_function() for name, function in signatures.items()}
+    return {"serving_default": next(iter(named.values())), **named}
+
+
+def _describe_inputs(path: str, shapes: dict[str, list[int]]) -> None:
+    """Says which shapes the inputs are to have.
+
+    The graph itself leaves them open, so that its guards see every request as it
+    is. Clients and `saved_model_cli` read them from the signatures.
+    """
+    saved_model = saved_model_pb2.SavedModel.FromString(read_file(path))
+    for definition in saved_model.meta_graphs[0].signature_def.values():
+        for name, tensor in definition.inputs.items():
+            if name in shapes:
+                tensor.tensor_shape.CopyFrom(_shape_proto(shapes[name]))
+    write_file(path, saved_model.SerializeToString(deterministic=True))
+
+
+def _shape_proto(sizes: list[int]) -> tensor_shape_pb2.TensorShapeProto:
+    dimensions = [tensor_shape_pb2.TensorShapeProto.Dim(size=size) for size in sizes]
+    return tensor_shape_pb2.TensorShapeProto(dim=dimensions)
+
+
+def _write_checksums(folder: str) -> None:
+    lines = [f"{file_sha256(os.path.join(folder, name))}  {name}\n" for name in files_below(folder)]
+    write_file(os.path.join(folder, CHECKSUMS_FILE), "".join(lines).encode())
+
+
+def files_below(folder: str, prefix: str = "") -> list[str]:
+    """All files in a folder and the folders in it.
+
+    Args:
+        folder: str. The folder.
+        prefix: str. A folder in it to begin with.
+
+    Returns:
+        List of paths within the folder, sorted folder by folder.
+
+    Raises:
+        OSError: If it cannot be read.
+    """
+    found = []
+    for name in list_folder(os.path.join(folder, prefix)):
+        path = os.path.join(prefix, name)
+        is_folder = tf.io.gfile.isdir(os.path.join(folder, path))
+        found += files_below(folder, path) if is_folder else [path]
+    return found
+
+
+def _storage_error(folder: str, error: Exception, done: str) -> StorageError:
+    return StorageError(
+        f"The SavedModel cannot be {done}: {first_line(error)}",
+        where=folder,
+        remedy="Make room, or choose another folder.",
+    )

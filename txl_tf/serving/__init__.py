@@ -1,0 +1,47 @@
+"""Talks to a server of an exported model, and serves one for tests and demonstrations.
+
+The public names are imported when they are first used: talking over REST needs
+no gRPC, and naming an error no TensorFlow.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from txl_tf.serving.grpc_transport import GrpcTransport
+    from txl_tf.serving.loopback_server import LoopbackServer
+    from txl_tf.serving.prediction_error import PredictionError
+    from txl_tf.serving.rest_transport import RestTransport
+    from txl_tf.serving.sampling_settings import SamplingSettings
+    from txl_tf.serving.serving_session import ServingSession
+    from txl_tf.serving.text_state import TextState
+
+_MODULES = {
+    "GrpcTransport": "txl_tf.serving.grpc_transport",
+    "LoopbackServer": "txl_tf.serving.loopback_server",
+    "PredictionError": "txl_tf.serving.prediction_error",
+    "RestTransport": "txl_tf.serving.rest_transport",
+    "SamplingSettings": "txl_tf.serving.sampling_settings",
+    "ServingSession": "txl_tf.serving.serving_session",
+    "TextState": "txl_tf.serving.text_state",
+}
+
+__all__ = [
+    "GrpcTransport",
+    "LoopbackServer",
+    "PredictionError",
+    "RestTransport",
+    "SamplingSettings",
+    "ServingSession",
+    "TextState",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return getattr(importlib.import_module(_MODULES[name]), name)
+    raise AttributeError(f"module `txl_tf.serving` has no attribute `{name}`")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,104 @@
+"""Requests to a served model over gRPC."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import grpc
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf import meta_graph_pb2
+from tensorflow_serving.apis import (
+    get_model_metadata_pb2,
+    predict_pb2,
+    prediction_service_pb2_grpc,
+)
+
+from txl_tf.serving.prediction_error import PredictionError
+from txl_tf.serving.retries import call_with_retries
+from txl_tf.serving.status_code import StatusCode
+
+_UNLIMITED = -1
+
+
+class GrpcTransport:
+    """A `Transport` over gRPC without encryption; threads may share it.
+
+    Args:
+        address: str. `HOST:PORT` of the server.
+        model_name: str. Name of the model there.
+        version: optional int. The version to insist on; by default the highest.
+        timeout_seconds: float. The most time for a request with its repetitions.
+        num_attempts: int. How often a server that is not there is asked.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        model_name: str = "txl",
+        *,
+        version: int | None = None,
+        timeout_seconds: float = 60.0,
+        num_attempts: int = 4,
+    ) -> None:
+        self._server = f"{address}, model `{model_name}`"
+        self._model_name = model_name
+        self._version = version
+        self._timeout_seconds = timeout_seconds
+        self._num_attempts = num_attempts
+        lengths = ("grpc.max_send_message_length", "grpc.max_receive_message_length")
+        self._channel = grpc.insecure_channel(
+            address, options=[(name, _UNLIMITED) for name in lengths]
+        )
+        self._stub = prediction_service_pb2_grpc.PredictionServiceStub(self._channel)
+        self._signatures: dict[str, meta_graph_pb2.SignatureDef] | None = None
+
+    def predict(
+        self, signature_name: str, inputs: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """As in `Transport`."""
+        request = predict_pb2.PredictRequest()
+        self._describe(request.model_spec)
+        request.model_spec.signature_name = signature_name
+        for name, array in inputs.items():
+            request.inputs[name].CopyFrom(tf.make_tensor_proto(array))
+        response = self._ask(self._stub.Predict, request, signature_name)
+        return {name: tf.make_ndarray(proto) for name, proto in response.outputs.items()}
+
+    def signatures(self) -> dict[str, meta_graph_pb2.SignatureDef]:
+        """As in `Transport`. Asked once, and again after an error."""
+        found = self._signatures
+        if found is None:
+            request = get_model_metadata_pb2.GetModelMetadataRequest()
+            self._describe(request.model_spec)
+            request.metadata_field.append("signature_def")
+            response = self._ask(self._stub.GetModelMetadata, request, "")
+            definitions = get_model_metadata_pb2.SignatureDefMap()
+            response.metadata["signature_def"].Unpack(definitions)
+            self._signatures = found = dict(definitions.signature_def)
+        return found
+
+    def close(self) -> None:
+        """As in `Transport`."""
+        self._channel.close()
+
+    def _describe(self, model_spec: Any) -> None:
+        model_spec.name = self._model_name
+        if self._version is not None:
+            model_spec.version.value = self._version
+
+    def _ask(self, call: Callable[..., Any], request: Any, signature: str) -> Any:
+        def ask(timeout_seconds: float) -> Any:
+            try:
+                return call(request, timeout=timeout_seconds)
+            except grpc.RpcError as error:
+                code = StatusCode(error.code().value[0])
+                raise PredictionError(
+                    code, error.details() or "", server=self._server, signature=signature
+                ) from error
+
+        try:
+            return call_with_retries(ask, self._num_attempts, self._timeout_seconds)
+        except PredictionError:
+            # Another version may be served by now.
+            self._signatures = None
+            raise
