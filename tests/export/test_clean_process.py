@@ -75,6 +75,7 @@ with tf.compat.v1.Session(graph=graph) as session:
 print(json.dumps(answers))
 """
 
+
 def run_client(program, *arguments, **environment):
     finished = subprocess.run(
         [sys.executable, "-I", "-c", BLOCKED + program, *map(str, arguments)],
