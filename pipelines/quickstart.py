@@ -137,9 +137,11 @@ def check_export(folder: Path, model: "TransformerXL", dataset: "PreparedDataset
         start = segment * config.segment_length
         tokens = dataset.read_tokens("test", start, start + config.segment_length + 1)
         token_ids, target_ids = tf.constant(tokens[None, :-1]), tf.constant(tokens[None, 1:])
-        served = score(token_ids=token_ids, target_ids=target_ids, **served)
+        lengths = tf.constant([config.segment_length], tf.int32)
+        results = score(token_ids=token_ids, target_ids=target_ids, lengths=lengths, **served)
+        served = {name: results[name] for name in served}
         nll, memory = model.score(token_ids, target_ids, memory)
-        difference = max(difference, float(np.abs(served.pop("nll") - nll).max()))
+        difference = max(difference, float(np.abs(results["nll"] - nll).max()))
     if not difference <= _TOLERANCE:
         raise NonFiniteError(
             f"The SavedModel's losses differ from the model's by {difference}.",
@@ -205,10 +207,12 @@ def _export(
     folder: Path,
 ) -> None:
     from pipelines.export import model_card
+    from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
     from txl_tf.export import export_saved_model
 
     quality = {result.split: result.to_dict() for result in results}
-    export_saved_model(model, folder, model_card(experiment, workdir.read()[1], step, **quality))
+    card = model_card(experiment, workdir.read()[1], step, **quality)
+    export_saved_model(model, folder, card, tokenizer=ByteTokenizer())
 
 
 def _say(text: str) -> None:

@@ -85,19 +85,21 @@ def test_generation_repeats_itself_and_goes_on_from_the_prompt(trained):
     assert first.stdout == again.stdout
 
 
-def test_export_is_served_by_number_and_is_not_overwritten(trained, tmp_path):
+def test_exports_are_versions_and_none_is_overwritten(trained, tmp_path):
     workdir, _ = trained
     out = tmp_path / "served"
     finished = run_txl("export", "--workdir", workdir, "--out", out)
     assert finished.returncode == 0, finished.stderr
-    assert str(out / "40") in finished.stdout
-    card = json.loads((out / "40" / "model_card.json").read_text())
+    assert str(out / "1") in finished.stdout
+    card = json.loads((out / "1" / "assets.extra" / "model_card.json").read_text())
     assert card["step"] == 40
     assert card["model"]["num_layers"] == 2
-    written = (out / "40" / "saved_model.pb").read_bytes()
-    again = run_txl("export", "--workdir", workdir, "--out", out)
+    written = (out / "1" / "saved_model.pb").read_bytes()
+    again = run_txl("export", "--workdir", workdir, "--out", out, "--version", "1")
     assert again.returncode == 73
-    assert (out / "40" / "saved_model.pb").read_bytes() == written
+    assert (out / "1" / "saved_model.pb").read_bytes() == written
+    following = run_txl("export", "--workdir", workdir, "--out", out)
+    assert following.returncode == 0 and str(out / "2") in following.stdout
 
 
 def test_killed_training_goes_on_to_the_same_bits(trained, data_folder, config_file, tmp_path):

@@ -34,7 +34,7 @@ def test_small_quickstart_runs_every_job_and_repeats_itself(tmp_path):
     assert f"tensorboard --logdir {workdir}" in first.stdout
     exported = re.search(r"SavedModel: (\S+)", first.stdout).group(1)
     assert set(tf.saved_model.load(exported).signatures) >= {"score", "next_token"}
-    card = json.loads((workdir / "export" / "20" / "model_card.json").read_text())
+    card = json.loads((workdir / "export" / "20" / "assets.extra" / "model_card.json").read_text())
     assert f"{card['quality']['test']['bits_per_byte']:.6f} bits/byte" in figures(first)[1]
 
     again = run_txl("quickstart", "--workdir", workdir, *SMALL)

@@ -116,7 +116,7 @@ def test_the_export_is_written(run, tmp_path, capsys):
     workdir, tokenizer, _ = run
     out = tmp_path / "export"
     assert main(["export", "--workdir", workdir.folder, "--out", str(out)]) == 0
-    card = json.loads((out / "7" / "model_card.json").read_text())
+    card = json.loads((out / "1" / "assets.extra" / "model_card.json").read_text())
     assert card["data"]["tokenizer_sha256"] == tokenizer.fingerprint
 
 

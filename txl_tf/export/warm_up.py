@@ -17,31 +17,30 @@ from txl_tf.file_storage import read_file
 
 WARM_UP_FILE = "assets.extra/tf_serving_warmup_requests"
 _NUM_TOKENS = 4
-_TEXT = b"a"
+# Every tokenizer can take it, and a token before it is something to go on from.
+_TEXT = b""
 
 
 def warm_up_requests(
-    memory: WireMemory, names: list[str], first_token_id: int = 0
+    memory: WireMemory, names: list[str]
 ) -> list[tuple[str, dict[str, tf.Tensor]]]:
     """A small request for every signature, of one row.
 
     Args:
         memory: `WireMemory`.
         names: list of signature names.
-        first_token_id: int. The token that they are made of.
 
     Returns:
         List of tuples of signature name and inputs.
     """
-    ids = tf.fill([1, _NUM_TOKENS], first_token_id)
+    ids = tf.zeros([1, _NUM_TOKENS], tf.int32)
     rows: dict[str, tf.Tensor] = {"token_ids": ids, "lengths": tf.constant([_NUM_TOKENS])}
     state = {
         STATES: tf.zeros([1, 0, 0, 0], memory.dtype),  # the short form of nothing read yet
         VALID_LENGTH: tf.constant([0]),
     }
     text = {"texts": tf.constant([_TEXT])}
-    # With a token before it, a text may have no token of its own.
-    text_state = {**state, "previous_token_ids": tf.constant([first_token_id])}
+    text_state = {**state, "previous_token_ids": tf.constant([0])}
     sampling = Sampling(
         num_tokens=tf.constant([_NUM_TOKENS]),
         temperature=tf.constant([1.0]),
