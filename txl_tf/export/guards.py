@@ -17,7 +17,9 @@ def refuse_unless(
 
     An assertion says what is wrong. Compilers and graph rewrites may leave
     assertions out, so what follows also needs a number that is read from the
-    message, which only a good request has; no rewrite can leave that out.
+    message, which only a good request has; it is data, and cannot be left out.
+    (To add the number to a shape was not enough: a reshape to the same shape is
+    taken out, and the number with it.)
 
     Args:
         is_good: bool scalar.
