@@ -10,11 +10,12 @@ import tensorflow as tf
 from txl_tf.config.evaluation_config import EvaluationConfig
 from txl_tf.evaluation.dynamic_update import DynamicUpdate
 from txl_tf.evaluation.memory_reader import MemoryReader
+from txl_tf.evaluation.one_segment_reader import OneSegmentReader
 from txl_tf.models.memory import Memory
 from txl_tf.models.recurrent_memory import RecurrentMemory
 
 
-class DynamicReader:
+class DynamicReader(OneSegmentReader):
     """Scores a segment first and learns from it after: dynamic evaluation.
 
     No token is scored by weights that have seen it or anything after it. The
@@ -40,16 +41,6 @@ class DynamicReader:
     def initial_memory(self, batch_size: int) -> Memory | RecurrentMemory:
         """Memory of rows that have read nothing."""
         return self._reader.initial_memory(batch_size)
-
-    def segments_per_step(self, num_rows: int) -> int:
-        """How many segments of a row are read at once: one."""
-        del num_rows
-        return 1
-
-    def constants(self, segments_per_step: int = 1) -> tuple[Any, ...]:
-        """What depends on the weights alone: nothing here."""
-        del segments_per_step
-        return ()
 
     def __call__(
         self,

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from txl_tf.evaluation.one_segment_reader import OneSegmentReader
 from txl_tf.models.lstm_language_model import LSTMLanguageModel
 from txl_tf.models.memory import Memory
 from txl_tf.models.qrnn_language_model import QRNNLanguageModel
@@ -14,7 +15,7 @@ from txl_tf.models.recurrent_memory import RecurrentMemory
 from txl_tf.models.transformer_xl import TransformerXL
 
 
-class MemoryReader:
+class MemoryReader(OneSegmentReader):
     """Reads segments with the memory that the model itself carries.
 
     Args:
@@ -34,16 +35,6 @@ class MemoryReader:
     def initial_memory(self, batch_size: int) -> Memory | RecurrentMemory:
         """Memory of rows that have read nothing."""
         return self._model.initial_memory(batch_size)
-
-    def segments_per_step(self, num_rows: int) -> int:
-        """How many segments of a row are read at once: one."""
-        del num_rows
-        return 1
-
-    def constants(self, segments_per_step: int = 1) -> tuple[Any, ...]:
-        """What depends on the weights alone: nothing here."""
-        del segments_per_step
-        return ()
 
     def __call__(
         self,
