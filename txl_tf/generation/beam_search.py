@@ -11,8 +11,8 @@ import tensorflow as tf
 from keras import ops
 
 from txl_tf.generation.token_loop import NOTHING
+from txl_tf.generation.writing_rules import WritingRules
 from txl_tf.samplers.beam_sampler import BeamSampler
-from txl_tf.samplers.repetition_penalty import RepetitionPenalty
 
 
 class BeamSearch:
@@ -24,25 +24,13 @@ class BeamSearch:
     Args:
         decoder: `IncrementalDecoder` or `SegmentDecoder`.
         sampler: `BeamSampler`.
-        repetition_penalty: float. 1 is none.
-        stop_token_ids: ints. A beam ends with the first of them.
-        vocabulary_size: int. `V`.
+        rules: `WritingRules`.
     """
 
-    def __init__(
-        self,
-        decoder: Any,
-        sampler: BeamSampler,
-        *,
-        repetition_penalty: float,
-        stop_token_ids: tuple[int, ...],
-        vocabulary_size: int,
-    ) -> None:
+    def __init__(self, decoder: Any, sampler: BeamSampler, rules: WritingRules) -> None:
         self._decoder = decoder
         self._sampler = sampler
-        self._penalty = None if repetition_penalty == 1.0 else RepetitionPenalty(repetition_penalty)
-        self._stop_token_ids = stop_token_ids
-        self._vocabulary_size = vocabulary_size
+        self._rules = rules
         self._run = tf.function(self._search, autograph=False, jit_compile=decoder.jit_compile)
 
     def __call__(
@@ -102,10 +90,8 @@ class BeamSearch:
             pending = tf.where(is_finished, pending, next_ids)
             written = tf.where(is_finished, NOTHING, next_ids)
             tokens = ops.slice_update(tokens, [0, index], written[:, None])
-            for stop_token_id in self._stop_token_ids:
-                is_finished |= pending == stop_token_id
-            if self._penalty is not None:
-                is_used |= tf.one_hot(pending, self._vocabulary_size, True, False)
+            is_finished |= self._rules.is_stop(pending)
+            is_used = self._rules.use(is_used, pending)
             return index + 1, pending, is_finished, is_used, scores, lengths, tokens, recent
 
         state = (tf.constant(0), pending, is_finished, is_used, scores, lengths, tokens, recent)
@@ -115,10 +101,9 @@ class BeamSearch:
 
     def _best(self, log_probs, is_used, scores, is_finished):
         width = self._sampler.num_beams
-        if self._penalty is not None:
-            log_probs = self._penalty(log_probs, is_used)
+        log_probs = self._rules.penalize(log_probs, is_used)
         scores, parents, next_ids = self._sampler(
-            tf.reshape(log_probs, [-1, width, self._vocabulary_size]),
+            tf.reshape(log_probs, [-1, width, self._rules.vocabulary_size]),
             scores,
             tf.reshape(is_finished, [-1, width]),
         )

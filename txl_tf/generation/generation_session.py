@@ -18,6 +18,7 @@ from txl_tf.generation.incremental_decoder import IncrementalDecoder
 from txl_tf.generation.prompts import prompt_rows
 from txl_tf.generation.segment_decoder import SegmentDecoder
 from txl_tf.generation.token_loop import NOTHING, Sampler, TokenLoop
+from txl_tf.generation.writing_rules import WritingRules
 from txl_tf.generation.writing_state import WritingState
 from txl_tf.samplers.beam_sampler import BeamSampler
 
@@ -80,13 +81,8 @@ class GenerationSession:
         self._sampler = sampler
         self._num_rows = num_rows
         writer = BeamSearch if isinstance(sampler, BeamSampler) else TokenLoop
-        self._writer = writer(
-            self._decoder,
-            sampler,
-            repetition_penalty=repetition_penalty,
-            stop_token_ids=tuple(stop_token_ids),
-            vocabulary_size=self._vocabulary_size,
-        )
+        rules = WritingRules(repetition_penalty, tuple(stop_token_ids), self._vocabulary_size)
+        self._writer = writer(self._decoder, sampler, rules)
         width = sampler.num_beams if isinstance(sampler, BeamSampler) else 1
         self._constants = self._decoder.constants(num_rows * width)
         self.restart(seed, memory)

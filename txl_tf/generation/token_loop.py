@@ -10,8 +10,8 @@ import tensorflow as tf
 from keras import ops
 
 from txl_tf import functional
+from txl_tf.generation.writing_rules import WritingRules
 from txl_tf.generation.writing_state import WritingState
-from txl_tf.samplers.repetition_penalty import RepetitionPenalty
 
 Sampler = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 """A function of logits `(R, V)` and seeds `(R, 2)` that returns tokens `(R,)`."""
@@ -29,25 +29,13 @@ class TokenLoop:
     Args:
         decoder: `IncrementalDecoder` or `SegmentDecoder`.
         sampler: `Sampler`.
-        repetition_penalty: float. 1 is none.
-        stop_token_ids: ints. A row ends with the first of them.
-        vocabulary_size: int. `V`.
+        rules: `WritingRules`.
     """
 
-    def __init__(
-        self,
-        decoder: Any,
-        sampler: Sampler,
-        *,
-        repetition_penalty: float,
-        stop_token_ids: tuple[int, ...],
-        vocabulary_size: int,
-    ) -> None:
+    def __init__(self, decoder: Any, sampler: Sampler, rules: WritingRules) -> None:
         self._decoder = decoder
         self._sampler = sampler
-        self._penalty = None if repetition_penalty == 1.0 else RepetitionPenalty(repetition_penalty)
-        self._stop_token_ids = stop_token_ids
-        self._vocabulary_size = vocabulary_size
+        self._rules = rules
         self._run = tf.function(self._loop, autograph=False, jit_compile=decoder.jit_compile)
 
     def __call__(
@@ -89,27 +77,17 @@ class TokenLoop:
         logits, recent = self._decoder.step(
             state.pending, is_active, memory, state.recent, constants
         )
-        if self._penalty is not None:
-            logits = self._penalty(logits, state.is_used)
+        logits = self._rules.penalize(logits, state.is_used)
         rows = tf.range(state.pending.shape[0])
         seeds = functional.row_seeds(tf.stack([seed, state.position]), rows)
         token_ids = tf.ensure_shape(self._sampler(logits, seeds), [state.pending.shape[0]])
         pending = tf.where(is_active, token_ids, state.pending)
-        is_used = state.is_used
-        if self._penalty is not None:
-            is_used |= tf.one_hot(pending, self._vocabulary_size, True, False)
         state = WritingState(
             pending=pending,
-            is_finished=state.is_finished | self._is_stop(pending),
-            is_used=is_used,
+            is_finished=state.is_finished | self._rules.is_stop(pending),
+            is_used=self._rules.use(state.is_used, pending),
             lengths=state.lengths + tf.cast(is_active, tf.int32),
             position=state.position + 1,
             recent=recent,
         )
         return tf.where(is_active, pending, NOTHING), state
-
-    def _is_stop(self, token_ids):
-        is_stop = tf.zeros_like(token_ids, tf.bool)
-        for stop_token_id in self._stop_token_ids:
-            is_stop |= token_ids == stop_token_id
-        return is_stop
