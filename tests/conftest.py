@@ -1,6 +1,7 @@
 """Set-up of every test process: two logical CPUs stand in for two replicas."""
 
 import os
+import subprocess
 
 os.environ["KERAS_BACKEND"] = os.environ.get("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -27,3 +28,18 @@ def pytest_addoption(parser):
 def seeded():
     """The same initial weights in every run of a test."""
     keras.utils.set_random_seed(1234)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A folder that is a file system of its own, and a function that sets its size."""
+
+    def set_size(num_bytes, *options):
+        choice = ",".join([f"size={num_bytes}", *options])
+        command = ["mount", "-t", "tmpfs", "-o", choice, "tmpfs", str(tmp_path)]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+    if not set_size(4 << 20):
+        pytest.skip("mounting a file system is not permitted here")
+    yield tmp_path, lambda num_bytes: set_size(num_bytes, "remount")
+    subprocess.run(["umount", str(tmp_path)], check=True)

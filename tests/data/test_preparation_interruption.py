@@ -40,21 +40,6 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A folder that is a file system of its own, and a function that sets its size."""
-
-    def set_size(num_bytes, *options):
-        choice = ",".join([f"size={num_bytes}", *options])
-        command = ["mount", "-t", "tmpfs", "-o", choice, "tmpfs", str(tmp_path)]
-        return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-    if not set_size(4 << 20):
-        pytest.skip("mounting a file system is not permitted here")
-    yield tmp_path, lambda num_bytes: set_size(num_bytes, "remount")
-    subprocess.run(["umount", str(tmp_path)], check=True)
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole") / "out"

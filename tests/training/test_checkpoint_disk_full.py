@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import resource
-import subprocess
 
 import numpy as np
 import pytest
@@ -37,21 +36,6 @@ def limited_file_size(num_bytes):
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A folder that is a file system of its own, and a function that sets its size."""
-
-    def set_size(num_bytes, *options):
-        choice = ",".join([f"size={num_bytes}", *options])
-        command = ["mount", "-t", "tmpfs", "-o", choice, "tmpfs", str(tmp_path)]
-        return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-    if not set_size(4 << 20):
-        pytest.skip("mounting a file system is not permitted here")
-    yield tmp_path, lambda num_bytes: set_size(num_bytes, "remount")
-    subprocess.run(["umount", str(tmp_path)], check=True)
 
 
 def assert_only_the_save_is_lost(store, folder, save):
