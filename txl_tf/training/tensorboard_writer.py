@@ -44,16 +44,16 @@ class TensorBoardWriter:
 
     def write_evaluation(self, result: EvaluationResult) -> None:
         """Writes the figures of an evaluation."""
-        self._write_scalars(
-            result.split,
-            result.step,
-            {
-                "loss/nats_per_token": result.nats_per_token,
-                "loss/perplexity": result.perplexity,
-                "loss/bits_per_byte": result.bits_per_byte,
-                "performance/evaluation_seconds": result.seconds,
-            },
-        )
+        scalars = {
+            "loss/nats_per_token": result.nats_per_token,
+            "loss/perplexity": result.perplexity,
+            "loss/bits_per_byte": result.bits_per_byte,
+            "loss/bits_per_character": result.bits_per_character,
+            "loss/word_perplexity": result.word_perplexity,
+            "performance/evaluation_seconds": result.seconds,
+        }
+        known = {tag: value for tag, value in scalars.items() if value is not None}
+        self._write_scalars(result.split, result.step, known)
 
     def write_sample(self, step: int, text: str) -> None:
         """Writes a generated text, as it is."""
