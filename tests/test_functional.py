@@ -49,6 +49,19 @@ def test_relative_shift_of_unknown_sizes():
     assert reference.max_difference(shift(scores), functional.relative_shift(scores)) == 0.0
 
 
+@pytest.mark.parametrize(("segment_length", "key_length"), LENGTHS)
+def test_unshift_padded_gives_the_columns_that_are_shifted(segment_length, key_length):
+    shape = (2, 3, segment_length, key_length)
+    scores = np.random.default_rng(0).normal(size=shape).astype("float32")
+    columns = functional.unshift_padded(scores)
+    assert tuple(columns.shape) == (*shape[:3], key_length + 1)
+    assert np.array_equal(ops.convert_to_numpy(functional.shift_padded(columns)), scores)
+    for row, head, query, key in np.ndindex(*shape):
+        distance = key_length - segment_length + query - key
+        if distance >= 0:
+            assert columns[row, head, query, key_length - distance] == scores[row, head, query, key]
+
+
 def test_mask_without_memory_is_a_triangle():
     mask = functional.causal_memory_mask(3, 0)
     assert tuple(mask.shape) == (1, 1, 3, 3)

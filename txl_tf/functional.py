@@ -100,6 +100,21 @@ def shift_padded(scores):
     return ops.reshape(shifted, [-1, num_heads, segment_length, width - 1])
 
 
+def unshift_padded(scores):
+    """Turns scores over keys into the columns that `shift_padded` takes them from.
+
+    Args:
+        scores: float tensor `(B, N, T, K)`.
+
+    Returns:
+        Float tensor `(B, N, T, K + 1)`, which `shift_padded` turns into `scores`.
+    """
+    rows, num_heads, segment_length, key_length = ops.shape(scores)
+    read_in_order = ops.reshape(scores, [rows, num_heads, segment_length * key_length])
+    padded = ops.pad(read_in_order, [[0, 0], [0, 0], [segment_length, 0]])
+    return ops.reshape(padded, [rows, num_heads, segment_length, key_length + 1])
+
+
 def causal_memory_mask(
     segment_length,
     memory_length,

@@ -7,11 +7,8 @@ Shape letters used in this module:
 from typing import Any
 
 import tensorflow as tf
-from keras import ops
 
-from txl_tf import functional
 from txl_tf.models.memory import Memory
-from txl_tf.models.projected_block import ProjectedBlock
 from txl_tf.models.projected_memory import ProjectedMemory
 from txl_tf.models.projected_transformer_xl import ProjectedTransformerXL
 from txl_tf.models.transformer_xl import TransformerXL
@@ -33,10 +30,6 @@ class ProjectedSteps:
         self._model = model
         self._memory_length = memory_length
         self._projected = ProjectedTransformerXL(model)
-        biases = {}
-        if model.config.share_attention_biases:
-            biases = {"content_bias": model.content_bias, "position_bias": model.position_bias}
-        self._blocks = [ProjectedBlock(block, biases) for block in model.blocks]
         self._position_keys = self._projected.position_keys(memory_length + 1)
 
     def begin(self, memory: Memory) -> ProjectedMemory:
@@ -56,11 +49,11 @@ class ProjectedSteps:
             Tuple of the log-probabilities `(B, V)` of the next token, what the
             layers read `(L, B, D)`, and the next state.
         """
-        mask_scores = self._mask_scores(state.valid_length)
+        mask_scores = self._projected.mask_scores(1, self._memory_length, state.valid_length)
         hidden = self._model.embedding(token_ids[:, None])  # [B, 1, D]
         inputs, next_keys, next_values = [], [], []
         for block, keys, values, distance_keys in zip(
-            self._blocks, state.keys, state.values, self._position_keys, strict=True
+            self._projected.blocks, state.keys, state.values, self._position_keys, strict=True
         ):
             inputs.append(hidden[:, 0])
             hidden, keys, values = block(hidden, keys, values, mask_scores, distance_keys)
@@ -69,12 +62,3 @@ class ProjectedSteps:
         valid_length = tf.minimum(state.valid_length + 1, self._memory_length)
         state = ProjectedMemory(tuple(next_keys), tuple(next_values), valid_length)
         return self._model.log_probs_of(hidden)[:, 0], tf.stack(inputs), state
-
-    def _mask_scores(self, valid_length: tf.Tensor) -> tf.Tensor:
-        config = self._model.config
-        allowed = functional.causal_memory_mask(
-            1, self._memory_length, valid_length, config.same_length, config.same_length_keys
-        )
-        scores = functional.mask_scores(ops.zeros((), "float32"), allowed)
-        # Over distances: one token has them in the order of its keys, behind column 0.
-        return ops.pad(scores, [[0, 0], [0, 0], [0, 0], [1, 0]])

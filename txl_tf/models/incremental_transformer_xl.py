@@ -9,7 +9,6 @@ from keras import ops
 
 from txl_tf import functional
 from txl_tf.models.folded_distances import FoldedDistances
-from txl_tf.models.projected_block import ProjectedBlock
 from txl_tf.models.projected_memory import ProjectedMemory
 from txl_tf.models.projected_transformer_xl import ProjectedTransformerXL
 from txl_tf.models.recent_memory import RecentMemory
@@ -50,11 +49,7 @@ class IncrementalTransformerXL:
         self.config = model.config
         self._model = model
         self._projected = ProjectedTransformerXL(model)
-        biases = {}
-        if self._has_sinusoids and model.config.share_attention_biases:
-            biases = {"content_bias": model.content_bias, "position_bias": model.position_bias}
-        self._segment_blocks = [ProjectedBlock(block, biases) for block in model.blocks]
-        self._token_blocks = [TokenBlock(block, biases) for block in model.blocks]
+        self._token_blocks = [TokenBlock(block, self._projected.biases) for block in model.blocks]
 
     @property
     def _has_sinusoids(self):
@@ -112,11 +107,13 @@ class IncrementalTransformerXL:
         segment_length = token_ids.shape[1]
         if position_keys is None:
             position_keys = self.position_keys(memory_length + segment_length)
-        mask_scores = self._segment_mask_scores(segment_length, memory_length, memory.valid_length)
+        mask_scores = self._projected.mask_scores(
+            segment_length, memory_length, memory.valid_length
+        )
         hidden = self._model.embedding(token_ids)  # [B, T, D]
         keys, values = [], []
         for block, old_keys, old_values, distance_keys in zip(
-            self._segment_blocks, memory.keys, memory.values, position_keys, strict=True
+            self._projected.blocks, memory.keys, memory.values, position_keys, strict=True
         ):
             hidden, all_keys, all_values = block(
                 hidden, old_keys, old_values, mask_scores, distance_keys
@@ -135,13 +132,8 @@ class IncrementalTransformerXL:
         Returns:
             A `RecentMemory` of length 0.
         """
-        config, dtype = self.config, self._model.compute_dtype
-        rows, layers = (num_rows, config.num_heads), range(config.num_layers)
-        return RecentMemory(
-            tuple(ops.zeros((*rows, config.head_dim, capacity), dtype) for _ in layers),
-            tuple(ops.zeros((*rows, capacity, config.head_dim), dtype) for _ in layers),
-            ops.zeros((), dtype="int32"),
-        )
+        empty = self._projected.initial_memory(num_rows, capacity)
+        return RecentMemory(empty.keys, empty.values, ops.zeros((), dtype="int32"))
 
     def distances(self, num_rows, memory_length):
         """What `step` compares distances with; depends on weights alone.
@@ -226,22 +218,6 @@ class IncrementalTransformerXL:
             for pair in zip(memory.values, recent.values, strict=True)
         ]
         return self._memory_of(keys, values, memory, lengths)
-
-    def _segment_mask_scores(self, segment_length, memory_length, valid_length):
-        """What is added to the scores over distances, `(B, 1, T, M + T + 1)`."""
-        allowed = functional.causal_memory_mask(
-            segment_length,
-            memory_length,
-            valid_length,
-            self.config.same_length,
-            self.config.same_length_keys,
-        )
-        scores = functional.mask_scores(ops.zeros((), self._model.compute_dtype), allowed)
-        # The columns that `functional.shift_padded` makes scores over keys of.
-        key_length = memory_length + segment_length
-        in_order = ops.reshape(scores, [scores.shape[0], 1, segment_length * key_length])
-        padded = ops.pad(in_order, [[0, 0], [0, 0], [segment_length, 0]])
-        return ops.reshape(padded, [scores.shape[0], 1, segment_length, key_length + 1])
 
     def _memory_of(self, keys, values, memory, lengths):
         valid_length = ops.minimum(memory.valid_length + lengths, memory.keys[0].shape[3])

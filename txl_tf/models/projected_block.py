@@ -8,9 +8,10 @@ Shape letters used in this module:
 from keras import ops
 
 from txl_tf import functional
+from txl_tf.models.inference_block import InferenceBlock
 
 
-class ProjectedBlock:
+class ProjectedBlock(InferenceBlock):
     """Runs a `DecoderBlock` for inference, with memory that is projected.
 
     It computes what the block does with `training=False`, from the block's own
@@ -22,11 +23,6 @@ class ProjectedBlock:
         biases: dict of `content_bias` and `position_bias` where the block has
             none of its own, or empty.
     """
-
-    def __init__(self, block, biases):
-        self._block = block
-        self._attention = block.attention
-        self._biases = biases
 
     def project_distances(self, key_length, encoding):
         """The keys of all distances.
@@ -51,9 +47,7 @@ class ProjectedBlock:
         """
         attention = self._attention
         hidden = ops.cast(hidden, attention.compute_dtype)
-        return self._project_normalized(
-            self._block.attention_norm(hidden) if self._block.pre_norm else hidden
-        )
+        return self._project_normalized(self._attention_inputs(hidden))
 
     def _project_normalized(self, hidden):
         attention = self._attention
@@ -76,8 +70,8 @@ class ProjectedBlock:
             Tuple of the next hidden states `(B, T, D)`, and keys and values of
             memory and segment, `(B, N, H, K)` and `(B, N, K, H)`.
         """
-        block, attention = self._block, self._attention
-        inputs = block.attention_norm(hidden) if block.pre_norm else hidden
+        attention = self._attention
+        inputs = self._attention_inputs(hidden)
         new_keys, new_values = self._project_normalized(inputs)
         keys = ops.concatenate([keys, new_keys], axis=3)  # [B, N, H, K]
         values = ops.concatenate([values, new_values], axis=2)  # [B, N, K, H]
@@ -100,12 +94,3 @@ class ProjectedBlock:
             over_distances = over_distances + distance_keys.scores  # [B, N, T, K + 1]
         over_keys = functional.shift_padded(over_distances)  # [B, N, T, K]
         return functional.at_least_float32(ops.matmul(content_query, keys) + over_keys)
-
-    def _transform(self, hidden, attended):
-        block = self._block
-        hidden = hidden + attended
-        if not block.pre_norm:
-            hidden = block.attention_norm(hidden)
-        transformed = block.feed_forward_norm(hidden) if block.pre_norm else hidden
-        hidden = hidden + block.feed_forward(transformed)
-        return hidden if block.pre_norm else block.feed_forward_norm(hidden)

@@ -35,6 +35,11 @@ class ProjectedTransformerXL:
     Args:
         model: `TransformerXL`.
 
+    Attributes:
+        config: `TransformerXLConfig` of the model.
+        biases: dict of the biases that all blocks share, or empty.
+        blocks: list of `L` `ProjectedBlock`.
+
     Call arguments:
         token_ids: int tensor `(B, T)` with values in `[0, V)`.
         memory: `ProjectedMemory` of the segments before.
@@ -61,10 +66,10 @@ class ProjectedTransformerXL:
             )
         self.config = model.config
         self._model = model
-        biases = {}
+        self.biases = {}
         if encoding == "transformer_xl" and model.config.share_attention_biases:
-            biases = {"content_bias": model.content_bias, "position_bias": model.position_bias}
-        self._blocks = [ProjectedBlock(block, biases) for block in model.blocks]
+            self.biases = {"content_bias": model.content_bias, "position_bias": model.position_bias}
+        self.blocks = [ProjectedBlock(block, self.biases) for block in model.blocks]
 
     def initial_memory(self, batch_size, memory_length=None):
         """Memory of rows that have read nothing yet.
@@ -98,7 +103,7 @@ class ProjectedTransformerXL:
             A `ProjectedMemory` of the same length.
         """
         projected = [
-            block.project(state) for block, state in zip(self._blocks, memory.states, strict=True)
+            block.project(state) for block, state in zip(self.blocks, memory.states, strict=True)
         ]
         keys, values = zip(*projected, strict=True)
         return ProjectedMemory(keys, values, memory.valid_length)
@@ -118,7 +123,7 @@ class ProjectedTransformerXL:
             self.config.clamp_length,
             dtype=self._model.compute_dtype,
         )
-        return tuple(block.project_distances(key_length, encoding) for block in self._blocks)
+        return tuple(block.project_distances(key_length, encoding) for block in self.blocks)
 
     def __call__(self, token_ids, memory, position_keys=None, segment_length=None):
         memory_length = memory.keys[0].shape[3]
@@ -126,12 +131,12 @@ class ProjectedTransformerXL:
         if position_keys is None:
             position_keys = self.position_keys(memory_length + num_tokens)
         hidden = self._model.embedding(token_ids)  # [B, T, D]
-        mask_scores = self._mask_scores(
+        mask_scores = self.mask_scores(
             num_tokens, memory_length, memory.valid_length, segment_length
         )
         next_keys, next_values = [], []
         for block, keys, values, distance_keys in zip(
-            self._blocks, memory.keys, memory.values, position_keys, strict=True
+            self.blocks, memory.keys, memory.values, position_keys, strict=True
         ):
             hidden, keys, values = block(hidden, keys, values, mask_scores, distance_keys)
             next_keys.append(keys[..., num_tokens:])
@@ -139,8 +144,18 @@ class ProjectedTransformerXL:
         valid_length = functional.next_valid_length(memory.valid_length, memory_length, num_tokens)
         return hidden, ProjectedMemory(tuple(next_keys), tuple(next_values), valid_length)
 
-    def _mask_scores(self, num_tokens, memory_length, valid_length, segment_length):
-        """What is added to the scores of all layers."""
+    def mask_scores(self, num_tokens, memory_length, valid_length, segment_length=None):
+        """What the blocks add to their scores over distances.
+
+        Args:
+            num_tokens: int. `T`.
+            memory_length: int. `M`.
+            valid_length: int32 tensor `(B,)`.
+            segment_length: as in a call.
+
+        Returns:
+            Float tensor `(B, 1, T, K + 1)`.
+        """
         allowed = functional.causal_memory_mask(
             num_tokens,
             memory_length,
@@ -152,7 +167,7 @@ class ProjectedTransformerXL:
             own_segment = _own_segment_mask(num_tokens, memory_length, segment_length)
             allowed = ops.logical_and(allowed, own_segment)
         scores = functional.mask_scores(ops.zeros((), self._model.compute_dtype), allowed)
-        return _over_distances(scores)  # [B, 1, T, K + 1]
+        return functional.unshift_padded(scores)
 
     def score(self, token_ids, target_ids, memory, position_keys=None, segment_length=None):
         """Scores targets: how surprised the model is by each.
@@ -185,14 +200,6 @@ class ProjectedTransformerXL:
         """
         hidden, memory = self(token_ids, memory, position_keys)
         return self._model.log_probs_of(hidden), memory
-
-
-def _over_distances(scores):
-    """Undoes `functional.shift_padded`: from scores over keys to the columns they come from."""
-    rows, heads, num_tokens, key_length = ops.shape(scores)
-    in_order = ops.reshape(scores, [rows, heads, num_tokens * key_length])
-    padded = ops.pad(in_order, [[0, 0], [0, 0], [num_tokens, 0]])
-    return ops.reshape(padded, [rows, heads, num_tokens, key_length + 1])
 
 
 def _own_segment_mask(num_tokens, memory_length, segment_length):

@@ -8,9 +8,10 @@ Shape letters used in this module:
 from keras import ops
 
 from txl_tf import functional
+from txl_tf.models.inference_block import InferenceBlock
 
 
-class TokenBlock:
+class TokenBlock(InferenceBlock):
     """Runs a `DecoderBlock` for inference on segments of one token.
 
     It computes what `ProjectedBlock` does, in an order in which memory is only
@@ -21,11 +22,6 @@ class TokenBlock:
         biases: dict of `content_bias` and `position_bias` where the block has
             none of its own, or empty.
     """
-
-    def __init__(self, block, biases):
-        self._block = block
-        self._attention = block.attention
-        self._biases = biases
 
     def folding_projection(self):
         """What takes a distance query to the width of the sinusoids.
@@ -54,8 +50,8 @@ class TokenBlock:
         Returns:
             Tuple of the next hidden states `(R, 1, D)` and the next `recent`.
         """
-        block, attention = self._block, self._attention
-        inputs = block.attention_norm(hidden) if block.pre_norm else hidden
+        attention = self._attention
+        inputs = self._attention_inputs(hidden)
         recent = self._remember(inputs, recent, position)
         queries = attention.queries(inputs, **self._biases)
         # One token has its heads in order, whichever axis comes first.
@@ -87,15 +83,6 @@ class TokenBlock:
             ops.slice_update(recent[0], [0, 0, 0, position], key),
             ops.slice_update(recent[1], [0, 0, position, 0], value),
         )
-
-    def _transform(self, hidden, attended):
-        block = self._block
-        hidden = hidden + attended
-        if not block.pre_norm:
-            hidden = block.attention_norm(hidden)
-        transformed = block.feed_forward_norm(hidden) if block.pre_norm else hidden
-        hidden = hidden + block.feed_forward(transformed)
-        return hidden if block.pre_norm else block.feed_forward_norm(hidden)
 
 
 def _of_memory(rows, memory, rows_per_memory):

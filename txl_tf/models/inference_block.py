@@ -1,0 +1,32 @@
+"""A decoder block whose weights do not change.
+
+Shape letters used in this module: B rows, T segment length, D hidden width.
+"""
+
+
+class InferenceBlock:
+    """What all ways to run a `DecoderBlock` with `training=False` have in common.
+
+    Args:
+        block: `DecoderBlock` whose positions are relative.
+        biases: dict of `content_bias` and `position_bias` where the block has
+            none of its own, or empty.
+    """
+
+    def __init__(self, block, biases):
+        self._block = block
+        self._attention = block.attention
+        self._biases = biases
+
+    def _attention_inputs(self, hidden):
+        return self._block.attention_norm(hidden) if self._block.pre_norm else hidden
+
+    def _transform(self, hidden, attended):
+        """What the block does of `(B, T, D)` after its attention."""
+        block = self._block
+        hidden = hidden + attended
+        if not block.pre_norm:
+            hidden = block.attention_norm(hidden)
+        transformed = block.feed_forward_norm(hidden) if block.pre_norm else hidden
+        hidden = hidden + block.feed_forward(transformed)
+        return hidden if block.pre_norm else block.feed_forward_norm(hidden)
