@@ -95,7 +95,7 @@ def main():
     parser.add_argument("--memory", type=int, nargs="+", default=[1600, 3800])
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--segments", type=int, default=12)
+    parser.add_argument("--segments", type=int, default=32)
     parser.add_argument("--peer-segments", type=int, default=4)
     parser.add_argument("--peer-python", default=os.environ.get("TXL_PEER_PYTHON"))
     parser.add_argument("--xla", action="store_true", help="compile with XLA")

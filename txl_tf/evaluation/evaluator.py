@@ -106,7 +106,10 @@ class Evaluator:
         )
         # Only the model itself tells documents apart.
         if can_project and not self._masks_documents:
-            return ProjectedReader(self.model)
+            # XLA, also a strategy's, does its own of what heads apart are for.
+            return ProjectedReader(
+                self.model, heads_apart=not self._jit_compile and self._strategy is None
+            )
         return reader
 
     def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:

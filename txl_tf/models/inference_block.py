@@ -3,6 +3,8 @@
 Shape letters used in this module: B rows, T segment length, D hidden width.
 """
 
+from keras import ops
+
 
 class InferenceBlock:
     """What all ways to run a `DecoderBlock` with `training=False` have in common.
@@ -28,5 +30,7 @@ class InferenceBlock:
         if not block.pre_norm:
             hidden = block.attention_norm(hidden)
         transformed = block.feed_forward_norm(hidden) if block.pre_norm else hidden
-        hidden = hidden + block.feed_forward(transformed)
+        # Where rows are not apart, the kernels add and rectify while they multiply.
+        rows = ops.reshape(transformed, [-1, transformed.shape[-1]])  # [B * T, D]
+        hidden = hidden + ops.reshape(block.feed_forward(rows), ops.shape(hidden))
         return hidden if block.pre_norm else block.feed_forward_norm(hidden)

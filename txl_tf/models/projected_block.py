@@ -70,19 +70,21 @@ class ProjectedBlock(InferenceBlock):
             Tuple of the next hidden states `(B, T, D)`, and keys and values of
             memory and segment, `(B, N, H, K)` and `(B, N, K, H)`.
         """
-        attention = self._attention
         inputs = self._attention_inputs(hidden)
         new_keys, new_values = self._project_normalized(inputs)
         keys = ops.concatenate([keys, new_keys], axis=3)  # [B, N, H, K]
         values = ops.concatenate([values, new_values], axis=2)  # [B, N, K, H]
+        attended = self._attend(inputs, keys, values, mask_scores, distance_keys)
+        hidden = self._transform(hidden, self._attention.output_projection(attended))
+        return hidden, keys, values
+
+    def _attend(self, inputs, keys, values, mask_scores, distance_keys):
+        """What the heads have read, side by side, `(B, T, N * H)`."""
         scores = self._scores(inputs, keys, mask_scores, distance_keys)
         probabilities = ops.cast(functional.softmax_over_keys(scores), values.dtype)
         attended = ops.transpose(ops.matmul(probabilities, values), [0, 2, 1, 3])
-        attended = ops.reshape(
-            attended, [-1, ops.shape(hidden)[1], attention.num_heads * attention.head_dim]
-        )
-        hidden = self._transform(hidden, attention.output_projection(attended))
-        return hidden, keys, values
+        width = self._attention.num_heads * self._attention.head_dim
+        return ops.reshape(attended, [-1, ops.shape(inputs)[1], width])
 
     def _scores(self, inputs, keys, mask_scores, distance_keys):
         content_query, distance_query = self._attention.queries(inputs, **self._biases)

@@ -34,6 +34,7 @@ class ProjectedTransformerXL:
 
     Args:
         model: `TransformerXL`.
+        block_class: `ProjectedBlock`, or `HeadwiseBlock` for one row.
 
     Attributes:
         config: `TransformerXLConfig` of the model.
@@ -56,7 +57,7 @@ class ProjectedTransformerXL:
         ValueError: If the positions of the model are absolute.
     """
 
-    def __init__(self, model):
+    def __init__(self, model, block_class=ProjectedBlock):
         encoding = model.config.position_encoding
         if encoding not in ("transformer_xl", "shaw"):
             raise ValueError(
@@ -69,7 +70,7 @@ class ProjectedTransformerXL:
         self.biases = {}
         if encoding == "transformer_xl" and model.config.share_attention_biases:
             self.biases = {"content_bias": model.content_bias, "position_bias": model.position_bias}
-        self.blocks = [ProjectedBlock(block, self.biases) for block in model.blocks]
+        self.blocks = [block_class(block, self.biases) for block in model.blocks]
 
     def initial_memory(self, batch_size, memory_length=None):
         """Memory of rows that have read nothing yet.

@@ -1,0 +1,50 @@
+"""Heads read one after the other give what heads read together give."""
+
+import numpy as np
+import pytest
+
+from tests.layer_checks import needs_tensorflow, tf
+from tests.models.test_projected_transformer_xl import VARIANTS, B, T, made, read, tokens
+from txl_tf.models.headwise_block import HeadwiseBlock
+from txl_tf.models.projected_transformer_xl import ProjectedTransformerXL
+
+
+@pytest.mark.parametrize("memory_length", [0, 9])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_equals_heads_together(variant, memory_length):
+    changes = VARIANTS[variant]
+    if memory_length == 0 and "same length" in variant:
+        changes = {**changes, "same_length": False}
+    model = made(**changes)
+    lengths = (T, T, 1, 3, T)
+    expected, memory = read(ProjectedTransformerXL(model), tokens(17), lengths, memory_length)
+    headwise = ProjectedTransformerXL(model, HeadwiseBlock)
+    found, headwise_memory = read(headwise, tokens(17), lengths, memory_length)
+    np.testing.assert_allclose(found, expected, rtol=2e-6, atol=2e-6)
+    for one, other in zip(headwise_memory.keys, memory.keys, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_rows_whose_memory_is_filled_unequally():
+    model = made()
+    _, memory = read(ProjectedTransformerXL(model), tokens(9), (T, T), 6)
+    memory = memory.forget(np.array([True, False]))
+    found, _ = ProjectedTransformerXL(model, HeadwiseBlock).log_probs(tokens(T), memory)
+    expected, _ = ProjectedTransformerXL(model).log_probs(tokens(T), memory)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=2e-6)
+
+
+@needs_tensorflow
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_several_segments_compiled_are_several_segments(jit_compile):
+    headwise = ProjectedTransformerXL(made(), HeadwiseBlock)
+    expected, _ = read(headwise, tokens(3 * T + 1), (T,) * 3, 6)
+    text = tokens(3 * T + 1)
+    memory = headwise.initial_memory(B, 6)
+    score = tf.function(
+        lambda *segment: headwise.score(*segment, memory, segment_length=T),
+        jit_compile=jit_compile,
+        autograph=False,
+    )
+    found, _ = score(text[:, :-1], text[:, 1:])
+    np.testing.assert_allclose(found, expected, rtol=2e-6, atol=2e-6)
