@@ -118,11 +118,12 @@ class RelativeAttention(MemoryAttention):
         position_scores = ops.einsum("btnh,knh->bntk", (query + position_bias) * scale, position)
         return content_scores + functional.relative_shift(position_scores)
 
-    def queries(self, inputs, content_bias=None, position_bias=None):
+    def queries(self, query, content_bias=None, position_bias=None):
         """What is compared with contents, and what with distances.
 
         Args:
-            inputs: float tensor `(B, T, D)`.
+            query: float tensor `(B, T, N * H)`, what the layer's `query` projects
+                inputs to.
             content_bias: as in a call.
             position_bias: as in a call.
 
@@ -130,7 +131,7 @@ class RelativeAttention(MemoryAttention):
             Tuple of two float tensors `(B, T, N, H)`, divided by `sqrt(H)`.
         """
         content_bias, position_bias = self._biases(content_bias, position_bias)
-        query = self.split_heads(self.query(inputs))
+        query = self.split_heads(query)
         scale = self.head_dim**-0.5
         return (query + content_bias) * scale, (query + position_bias) * scale
 

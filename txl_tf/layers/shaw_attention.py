@@ -89,16 +89,17 @@ class ShawAttention(MemoryAttention):
         scores = content_scores + functional.relative_shift(distance_scores)
         return scores * self.head_dim**-0.5
 
-    def queries(self, inputs):
+    def queries(self, query):
         """What is compared with contents, and what with distances.
 
         Args:
-            inputs: float tensor `(B, T, D)`.
+            query: float tensor `(B, T, N * H)`, what the layer's `query` projects
+                inputs to.
 
         Returns:
             Tuple of two float tensors `(B, T, N, H)`, divided by `sqrt(H)`.
         """
-        query = self.split_heads(self.query(inputs))
+        query = self.split_heads(query)
         scale = self.head_dim**-0.5
         content_bias = ops.cast(self.content_bias, self.compute_dtype)
         return (query + content_bias) * scale, query * scale

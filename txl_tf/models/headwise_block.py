@@ -24,7 +24,7 @@ class HeadwiseBlock(ProjectedBlock):
     def _attend(self, inputs, keys, values, mask_scores, distance_keys):
         num_heads, width = self._attention.num_heads, self._attention.head_dim
         num_tokens, key_length = inputs.shape[1], values.shape[2]
-        queries = self._attention.queries(inputs, **self._biases)
+        queries = self._attention.queries(self._attention.query(inputs), **self._biases)
         content_queries, distance_queries = (
             _apart(ops.transpose(query, [0, 2, 1, 3]), [num_tokens, width]) for query in queries
         )

@@ -32,5 +32,8 @@ class InferenceBlock:
         transformed = block.feed_forward_norm(hidden) if block.pre_norm else hidden
         # Where rows are not apart, the kernels add and rectify while they multiply.
         rows = ops.reshape(transformed, [-1, transformed.shape[-1]])  # [B * T, D]
-        hidden = hidden + ops.reshape(block.feed_forward(rows), ops.shape(hidden))
+        hidden = hidden + ops.reshape(self._feed_forward(rows), ops.shape(hidden))
         return hidden if block.pre_norm else block.feed_forward_norm(hidden)
+
+    def _feed_forward(self, rows):
+        return self._block.feed_forward(rows)

@@ -87,7 +87,9 @@ class ProjectedBlock(InferenceBlock):
         return ops.reshape(attended, [-1, ops.shape(inputs)[1], width])
 
     def _scores(self, inputs, keys, mask_scores, distance_keys):
-        content_query, distance_query = self._attention.queries(inputs, **self._biases)
+        content_query, distance_query = self._attention.queries(
+            self._attention.query(inputs), **self._biases
+        )
         content_query = ops.transpose(content_query, [0, 2, 1, 3])  # [B, N, T, H]
         distance_query = ops.transpose(distance_query, [0, 2, 1, 3])
         # The mask goes in here, because oneDNN adds it while it multiplies.

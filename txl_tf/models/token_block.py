@@ -5,6 +5,8 @@ Shape letters used in this module:
   length, C capacity for recent tokens, D hidden width, N heads, H head width.
 """
 
+import math
+
 from keras import ops
 
 from txl_tf import functional
@@ -53,7 +55,7 @@ class TokenBlock(InferenceBlock):
         attention = self._attention
         inputs = self._attention_inputs(hidden)
         recent = self._remember(inputs, recent, position)
-        queries = attention.queries(inputs, **self._biases)
+        queries = attention.queries(_product(attention.query, inputs), **self._biases)
         # One token has its heads in order, whichever axis comes first.
         shape = [-1, attention.num_heads, 1, attention.head_dim]
         content_query, distance_query = (ops.reshape(query, shape) for query in queries)
@@ -72,17 +74,40 @@ class TokenBlock(InferenceBlock):
         attended = _of_memory(probabilities[..., :memory_length], memory[1], rows_per_memory)
         attended = attended + ops.matmul(probabilities[..., memory_length:], recent[1])
         attended = ops.reshape(attended, [-1, 1, attention.num_heads * attention.head_dim])
-        return self._transform(hidden, attention.output_projection(attended)), recent
+        attended = _product(attention.output_projection, attended)
+        return self._transform(hidden, attended), recent
 
     def _remember(self, inputs, recent, position):
         attention = self._attention
         heads = [-1, attention.num_heads]
-        key = ops.reshape(attention.key(inputs), [*heads, attention.head_dim, 1])
-        value = ops.reshape(attention.value(inputs), [*heads, 1, attention.head_dim])
+        key = ops.reshape(_product(attention.key, inputs), [*heads, attention.head_dim, 1])
+        value = ops.reshape(_product(attention.value, inputs), [*heads, 1, attention.head_dim])
         return (
             ops.slice_update(recent[0], [0, 0, 0, position], key),
             ops.slice_update(recent[1], [0, 0, position, 0], value),
         )
+
+    def _feed_forward(self, rows):
+        feed_forward = self._block.feed_forward
+        return _product(feed_forward.outer, _product(feed_forward.inner, rows))
+
+
+def _product(dense, inputs):
+    """What a `Dense` layer makes of `(..., X)`; of one row as the sum of two products.
+
+    XLA computes the product of one row by one thread of a processor, and those
+    that are batched by several. The time is that of reading the kernel.
+    """
+    width = inputs.shape[-1]
+    if math.prod(inputs.shape) > width or width % 2:
+        return dense(inputs)
+    kernel = ops.cast(dense.kernel, inputs.dtype)
+    halves = ops.reshape(kernel, [2, width // 2, dense.units])
+    products = ops.matmul(ops.reshape(inputs, [2, 1, width // 2]), halves)  # [2, 1, Y]
+    outputs = ops.reshape(ops.sum(products, axis=0), [*inputs.shape[:-1], dense.units])
+    if dense.use_bias:
+        outputs = outputs + ops.cast(dense.bias, outputs.dtype)
+    return dense.activation(outputs)
 
 
 def _of_memory(rows, memory, rows_per_memory):
