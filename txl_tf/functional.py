@@ -288,9 +288,9 @@ def fold_seed(seed, site):
 def row_seeds(seed, rows):
     """A seed of its own for each row.
 
-    The first number is the same for all rows, see `common_seed`. No two rows
-    share the second. Where `rows` are places in the global batch, a row's seed
-    does not depend on which rows are at hand.
+    The first number is the same for all rows, see `common_seed`, and depends on
+    both numbers of the seed. No two rows share the second. Where `rows` are places
+    in the global batch, a row's seed does not depend on which rows are at hand.
 
     Args:
         seed: int32 tensor `(2,)`.
@@ -300,9 +300,14 @@ def row_seeds(seed, rows):
         Int32 tensor `(B, 2)`.
     """
     seed = ops.cast(seed, "int32")
-    first = ops.broadcast_to(seed[:1], ops.shape(rows))
+    first = ops.broadcast_to(ops.reshape(_common_number(seed), [1]), ops.shape(rows))
     second = _mixed(_mixed(ops.cast(seed[1], "uint32")) + ops.cast(rows, "uint32"))
     return ops.stack([first, ops.cast(second, "int32")], axis=1)
+
+
+def _common_number(seed):
+    """A number of a seed `(2,)` to which `fold_seed` adds what it adds to the seed."""
+    return seed[0] + ops.cast(_mixed(ops.cast(seed[1], "uint32")), "int32")
 
 
 def common_seed(seed):
@@ -318,7 +323,8 @@ def common_seed(seed):
     """
     if seed is None:
         return None
-    first = ops.reshape(ops.cast(seed, "int32"), [-1, 2])[0, 0]
+    seed = ops.cast(seed, "int32")
+    first = _common_number(seed) if len(seed.shape) == 1 else seed[0, 0]
     return ops.stack([first, ops.zeros_like(first)])
 
 

@@ -255,7 +255,7 @@ def test_dropout_is_a_function_of_the_seed_and_rests_without_training():
     assert reference.max_difference(nll(1, 2), plain) > 1e-2
 
 
-def test_all_dropouts_of_one_step_draw_different_masks(monkeypatch):
+def test_all_dropouts_of_all_steps_draw_different_masks(monkeypatch):
     model = made(dropout=0.3, attention_dropout=0.3, num_layers=3)
     seeds = []
     draw = functional.random_bits
@@ -265,9 +265,10 @@ def test_all_dropouts_of_one_step_draw_different_masks(monkeypatch):
         return draw(row_seeds, sizes)
 
     monkeypatch.setattr("txl_tf.functional.random_bits", spy)
-    seed = ops.convert_to_tensor([1, 2], "int32")
-    model(token_ids(), model.initial_memory(B), dropout_seed=seed, training=True)
-    assert len(seeds) == 3 + 3 * 4  # embedding, positions, output; four in each block
+    for numbers in ([1, 2], [1, 3], [2, 2]):
+        seed = ops.convert_to_tensor(numbers, "int32")
+        model(token_ids(), model.initial_memory(B), dropout_seed=seed, training=True)
+    assert len(seeds) == 3 * (3 + 3 * 4)  # embedding, positions, output; four in each block
     assert len(set(seeds)) == len(seeds)
 
 

@@ -45,9 +45,9 @@ class RowSampler(RandomSampler):
         self._seed = seed
 
     def __call__(self, logits, position):
-        # The second number of the first row's seed, as `functional.row_seeds` makes it.
-        (first_row,) = tf.unstack(functional.row_seeds(tf.stack([0, position]), tf.constant([0])))
-        seeds = tf.stack([self._seed, tf.fill(tf.shape(self._seed), first_row[1])], axis=1)
+        # What `functional.row_seeds` makes of each row's seed where it is the first row.
+        of_zero = functional.row_seeds(tf.stack([0, position]), tf.constant([0]))  # [1, 2]
+        seeds = of_zero + tf.stack([self._seed, tf.zeros_like(self._seed)], axis=1)
         logits = tf.ensure_shape(logits, [None, logits.shape[1]])
         drawn = super().__call__(logits, seeds)
         return tf.where(self._is_greedy, tf.argmax(logits, axis=1, output_type=tf.int32), drawn)
