@@ -148,7 +148,7 @@ def test_a_compiler_that_dies_is_reported(monkeypatch):
 @pytest.fixture(scope="module")
 def compiled():
     """A small experiment on 16 replicas, plain, in parts and with blocks computed again."""
-    values = {**EXPERIMENT, "training": {**EXPERIMENT["training"], "global_batch_size": 256}}
+    values = {**EXPERIMENT, "training": {**EXPERIMENT["training"], "global_batch_size": 1024}}
     values["model"] = {**EXPERIMENT["model"], "num_layers": 4, "hidden_dim": 128, "num_heads": 2}
     values["model"] |= {"head_dim": 64, "intermediate_dim": 512, "segment_length": 128}
     values["model"] |= {"memory_length": 128}

@@ -103,6 +103,26 @@ def test_operations_of_all_blocks_count_together(text):
     assert text.operations()["model/block/MatMul"]["count"] == 3
 
 
+@pytest.mark.parametrize(
+    ("change", "times"),
+    [
+        (("constant(3)", "constant(3)"), 3),
+        (("%zero = s32[]{:T(128)} constant(0)", "%zero = s32[]{:T(128)} constant(1)"), None),
+        (("direction=LT", "direction=NE"), None),
+        (("%three = s32[]{:T(128)} constant(3)", "%three = s32[]{:T(128)} add(%m, %m)"), None),
+        (("tuple(%zero, ", "tuple(%copied, "), 3),
+    ],
+)
+def test_loops_without_a_note_are_counted_by_their_condition(change, times):
+    note = ', backend_config={"known_trip_count":{"n":"3"}}'
+    program = PROGRAM.replace(note, "").replace(*change)
+    program = program.replace(
+        "  %start = ", "  %copied = s32[]{:T(128)} copy(%zero)\n  %start = ", 1
+    )
+    assert "known_trip_count" not in program
+    assert [loop["times"] for loop in CompiledText(program).loops()] == [times]
+
+
 def test_loops_and_wide_types_are_listed(text):
     assert [loop["times"] for loop in text.loops()] == [3]
     assert text.wide_tensors() == ["s64[16]"]

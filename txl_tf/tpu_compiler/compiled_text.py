@@ -12,8 +12,8 @@ from typing import Any
 
 from txl_tf.tpu_compiler.hlo_instruction import HloInstruction
 from txl_tf.tpu_compiler.hlo_tensor import HloTensor
+from txl_tf.tpu_compiler.trip_count import trip_count
 
-_TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"?(\d+)')
 _HEADER = re.compile(r"(?:ENTRY )?%([\w.\-]+) \(.*\{$")
 _NUMBERS = re.compile(r"(_\d+)+(?=[/;]|$)")
 _SLICES = ("dynamic-slice", "slice", "gather")
@@ -135,8 +135,8 @@ class CompiledText:
     def loops(self) -> list[dict[str, Any]]:
         """Every loop: where it comes from and how often it runs, `None` if data decide."""
         return [
-            {"op_name": _general(each.op_name), "times": _trip_count(each)}
-            for _, each, _ in self._all_executed()
+            {"op_name": _general(each.op_name), "times": self._trip_count(name, each)}
+            for name, each, _ in self._all_executed()
             if each.opcode == "while"
         ]
 
@@ -193,7 +193,7 @@ class CompiledText:
         for each in self._computations[name]:
             inner = times
             if each.opcode == "while":
-                inner = times * (_trip_count(each) or 1)
+                inner = times * (self._trip_count(name, each) or 1)
                 called = each.called("body")
             elif each.opcode == "call":
                 called = each.called("to_apply")
@@ -203,6 +203,9 @@ class CompiledText:
                 continue
             for callee in called:
                 yield from self._executed(callee, inner)
+
+    def _trip_count(self, name: str, loop: HloInstruction) -> int | None:
+        return trip_count(loop, self._computations[name], self._computations)
 
     def _all_executed(self) -> Iterator[tuple[str, HloInstruction, int]]:
         for name, times in self._times.items():
@@ -318,11 +321,6 @@ class CompiledText:
             group["estimated_cycles"] += times * instruction.estimated_cycles
         ordered = sorted(groups.items(), key=lambda item: -item[1]["hbm_bytes"])
         return dict(ordered[:limit])
-
-
-def _trip_count(instruction: HloInstruction) -> int | None:
-    found = _TRIP_COUNT.search(instruction.attributes)
-    return int(found[1]) if found else None
 
 
 def _is_relabelling(instruction: HloInstruction) -> bool:
