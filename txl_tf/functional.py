@@ -288,9 +288,9 @@ def fold_seed(seed, site):
 def row_seeds(seed, rows):
     """A seed of its own for each row.
 
-    The first number is the same for all rows, see `common_seed`, and depends on
-    both numbers of the seed. No two rows share the second. Where `rows` are places
-    in the global batch, a row's seed does not depend on which rows are at hand.
+    The first number is the same for all rows, see `common_seed`; no two share the
+    second. Where `rows` are places in the global batch, a row's seed does not
+    depend on which rows are at hand.
 
     Args:
         seed: int32 tensor `(2,)`.
@@ -306,7 +306,7 @@ def row_seeds(seed, rows):
 
 
 def _common_number(seed):
-    """A number of a seed `(2,)` to which `fold_seed` adds what it adds to the seed."""
+    """A number of a seed `(2,)`; `fold_seed` adds to it what it adds to the seed."""
     return seed[0] + ops.cast(_mixed(ops.cast(seed[1], "uint32")), "int32")
 
 
@@ -331,10 +331,9 @@ def common_seed(seed):
 def random_bits(seeds, sizes):
     """Random numbers that are a hash of the row's seed and the place in the row.
 
-    They can be computed in any order and on any backend, and are the same bit
-    by bit. Two rounds of hashing, each with a key made of both numbers of the
-    seed: one alone would give masks of two seeds that are each other's
-    permutation.
+    They are the same bit by bit in any order and on any backend. Two rounds of
+    hashing, each with a key made of both numbers of the seed: one alone would
+    give masks of two seeds that are each other's permutation.
 
     Args:
         seeds: int32 tensor `(B, 2)`.
@@ -345,8 +344,8 @@ def random_bits(seeds, sizes):
     """
     seeds = ops.cast(seeds, "uint32")
     keys = [ops.reshape(seeds[:, column], [-1, *[1] * len(sizes)]) for column in (0, 1)]
-    first_key = _mixed(keys[0] + _mixed(keys[1] + _as_uint32(_GOLDEN_RATIO)))
-    second_key = _mixed(keys[1] + _mixed(keys[0] + _as_uint32(_SQUARE_ROOT)))
+    first_key = _mixed(keys[0] + _mixed(keys[1] + ops.cast(_GOLDEN_RATIO, "uint32")))
+    second_key = _mixed(keys[1] + _mixed(keys[0] + ops.cast(_SQUARE_ROOT, "uint32")))
     counted = _counted_from(first_key, sizes)
     return _mixed(ops.bitwise_xor(_mixed(counted), second_key))
 
@@ -373,21 +372,17 @@ def _counted_from(starts, sizes):
     return counted
 
 
-def _as_uint32(number):
-    return ops.convert_to_tensor(number, dtype="uint32")
-
-
 def _mixed(bits):
     """A bijection of 32-bit numbers in which every bit of the input tells on all.
 
     The shifts and factors are those of C. Wellons' `lowbias32`, found by a
     search for the least bias.
     """
-    bits = ops.bitwise_xor(bits, ops.right_shift(bits, _as_uint32(16)))
-    bits = bits * _as_uint32(0x7FEB352D)
-    bits = ops.bitwise_xor(bits, ops.right_shift(bits, _as_uint32(15)))
-    bits = bits * _as_uint32(0x846CA68B)
-    return ops.bitwise_xor(bits, ops.right_shift(bits, _as_uint32(16)))
+    bits = ops.bitwise_xor(bits, ops.right_shift(bits, ops.cast(16, "uint32")))
+    bits = bits * ops.cast(0x7FEB352D, "uint32")
+    bits = ops.bitwise_xor(bits, ops.right_shift(bits, ops.cast(15, "uint32")))
+    bits = bits * ops.cast(0x846CA68B, "uint32")
+    return ops.bitwise_xor(bits, ops.right_shift(bits, ops.cast(16, "uint32")))
 
 
 def negative_log_likelihood(logits, target_ids):
