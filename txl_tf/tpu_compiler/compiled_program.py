@@ -72,7 +72,7 @@ class CompiledProgram:
             output_bytes=output_bytes,
             temporary_bytes=result["temporary_bytes"],
             code_bytes=result["code_bytes"],
-            flops=result["flops"] + result["repeated_flops"],
+            flops=result["flops"] * (1.0 + result["repeated_share"]),
             bytes_accessed=result["bytes_accessed"] + result["repeated_bytes"],
             hbm_bytes=result["hbm_bytes"],
             all_reduce_bytes=result["all_reduce_bytes"],

@@ -80,7 +80,7 @@ class CompiledText:
         return {
             "hbm_bytes": self.hbm_bytes(),
             "repeated_bytes": self.hbm_bytes() - self.hbm_bytes(counts_loops=False),
-            "repeated_flops": self.repeated_flops(),
+            "repeated_share": self.repeated_share(),
             "all_reduce_bytes": self.all_reduce_bytes(),
             "num_all_reduces": self.count("all-reduce", "all-reduce-start"),
             "num_instructions": sum(len(self._computations[name]) for name in self._times),
@@ -120,13 +120,18 @@ class CompiledText:
             for name, instruction, times in self._all_executed()
         )
 
-    def repeated_flops(self) -> int:
-        """Floating-point operations of matrix multiplications after a loop's first turn."""
-        return sum(
-            (times - 1) * self._flops(name, instruction)
-            for name, instruction, times in self._all_executed()
-            if times > 1
-        )
+    def repeated_share(self) -> float:
+        """What the turns of loops after the first add, as a multiple of what is counted once.
+
+        Of the operations of matrix multiplications. The compiler counts a loop
+        once, and windows and batches more exactly than their shapes tell.
+        """
+        once, repeated = 0, 0
+        for name, instruction, times in self._all_executed():
+            flops = self._flops(name, instruction)
+            once += flops
+            repeated += (times - 1) * flops
+        return repeated / once if once else 0.0
 
     def num_scalar_instructions(self) -> int:
         """Instructions that compute one number; each takes a turn of its own."""
