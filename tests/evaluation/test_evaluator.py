@@ -273,6 +273,7 @@ def test_a_total_that_is_not_finite_is_an_error(model):
     assert raised.value.where == "weights of step 17"
 
 
+@pytest.mark.slow
 def test_evaluating_leaves_the_training_run_untouched():
     batches = ToyBatches(toy_tokens(), 4)
     experiment = toy_experiment(model={"dropout": 0.2}, training={"num_steps": 3})

@@ -92,12 +92,14 @@ def assert_all_agree(model):
     assert_gradients_match_finite_differences(step, compiled_gradients)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("position_encoding", "recurrence", "pre_norm"), COMBINED)
 def test_gradients_of_every_combination(position_encoding, recurrence, pre_norm):
     options = {"recurrence": recurrence, "pre_norm": pre_norm}
     assert_all_agree(made(position_encoding, dtype="float64", **options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("position_encoding", "changes"), OTHERS)
 def test_gradients_of_other_options(position_encoding, changes):
     assert_all_agree(made(position_encoding, dtype="float64", **changes))

@@ -121,6 +121,7 @@ def test_a_state_dict_of_hugging_face(tmp_path):
     assert_same_weights(convert.read_converted(tmp_path / "model"), golden.load())
 
 
+@pytest.mark.slow
 def test_a_converted_model_for_hugging_face(tmp_path):
     pytest.importorskip("safetensors")
     from txl_tf.convert import load_hugging_face
@@ -133,6 +134,7 @@ def test_a_converted_model_for_hugging_face(tmp_path):
     assert_same_weights(load_hugging_face(tmp_path / "theirs"), model)
 
 
+@pytest.mark.slow
 def test_a_trained_run_for_hugging_face(trained, tmp_path):
     pytest.importorskip("safetensors")
     from pipelines.trained_model import read_weights

@@ -200,6 +200,7 @@ def test_two_workers_share_the_rows_and_the_first_one_tells(run, data, tmp_path,
     assert len(files_of(copy / "tensorboard")) == 1
 
 
+@pytest.mark.slow
 def test_weights_that_follow_the_text_leave_the_checkpoint_alone(run, data, capsys):
     common = (
         "--workdir",
@@ -274,6 +275,7 @@ def watched(data, tmp_path):
     return made, ("--workdir", made.workdir.folder, "--data", data[0], "--watch")
 
 
+@pytest.mark.slow
 def test_every_checkpoint_is_evaluated_once_as_it_appears(watched, data, capsys):
     run, watch = watched
 

@@ -42,6 +42,7 @@ def generated(workdir, capsys):
     return run
 
 
+@pytest.mark.slow
 def test_a_session_goes_on_where_it_stopped(generated, tmp_path):
     common = ("--seed", "3", "--repetition-penalty", "1.1")
     at_once = generated("--prompt", "some ", "--num-tokens", "12", *common)

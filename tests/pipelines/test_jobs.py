@@ -86,6 +86,7 @@ def test_generation_repeats_itself_and_goes_on_from_the_prompt(trained):
     assert first.stdout == again.stdout
 
 
+@pytest.mark.slow
 def test_exports_are_versions_and_none_is_overwritten(trained, tmp_path):
     workdir, _ = trained
     out = tmp_path / "served"
@@ -103,6 +104,7 @@ def test_exports_are_versions_and_none_is_overwritten(trained, tmp_path):
     assert following.returncode == 0 and str(out / "2") in following.stdout
 
 
+@pytest.mark.slow
 def test_killed_training_goes_on_to_the_same_bits(trained, data_folder, config_file, tmp_path):
     unbroken, finished = trained
     workdir = tmp_path / "run"
@@ -128,6 +130,7 @@ def test_killed_training_goes_on_to_the_same_bits(trained, data_folder, config_f
     assert finished.stderr.splitlines()[-1] == resumed.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_damaged_newest_checkpoint_makes_way_for_the_one_before(
     trained, data_folder, config_file, tmp_path
 ):
@@ -147,6 +150,7 @@ def test_damaged_newest_checkpoint_makes_way_for_the_one_before(
         np.testing.assert_array_equal(arrays_of(workdir, 40)[name], array, err_msg=name)
 
 
+@pytest.mark.slow
 def test_two_cpu_replicas_train_from_the_command_line(trained, data_folder, config_file, tmp_path):
     workdir = tmp_path / "run"
     finished = run_txl(

@@ -195,6 +195,7 @@ def test_resuming_is_bit_identical():
     assert resumed.inference_weights().keys() == {each.path for each in resumed.model.weights}
 
 
+@pytest.mark.slow
 def test_the_second_softmax_is_trained_and_saved():
     _, states = unbroken()
     names = [name for name in states[0] if name.startswith("auxiliary/")]

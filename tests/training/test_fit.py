@@ -139,6 +139,7 @@ def test_fit_with_stateful_blocks_has_the_losses_of_the_training_loop(carried):
         np.testing.assert_array_equal(valid_length, [EXPERIMENT.model.memory_length] * NUM_ROWS)
 
 
+@pytest.mark.slow
 def test_reset_state_between_steps_is_what_makes_the_difference(carried):
     losses, weights = carried
     model = stateful_model(weights, jit_compile=False)

@@ -79,6 +79,7 @@ def test_resuming_is_bit_identical_with_dropout(config_class):
     assert largest_relative_difference(half_way, end) > 1e-2
 
 
+@pytest.mark.slow
 def test_two_replicas_train_as_one():
     # A QRNN alone: what the replicas share out does not depend on the kind of layer.
     losses, _, end = unbroken(QRNNConfig)
@@ -87,6 +88,7 @@ def test_two_replicas_train_as_one():
     assert largest_relative_difference(trainer.state(), end) <= 1e-5
 
 
+@pytest.mark.slow
 def test_xla_compiles_the_step_and_parts_of_rows_add_up():
     # An LSTM alone: its loop over positions is what XLA might refuse.
     losses, _, _ = unbroken(LSTMConfig)

@@ -57,6 +57,7 @@ def test_resuming_is_bit_identical_with_dropout_and_memory(num_replicas):
     assert largest_relative_difference(half_way, end) > 1e-2
 
 
+@pytest.mark.slow
 def test_a_state_of_two_replicas_goes_on_under_one():
     # Two layers, so that their memories would be seen to change places.
     losses, half_way, end = unbroken(2, 0.0, num_layers=2)

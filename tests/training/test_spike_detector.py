@@ -28,6 +28,7 @@ class Feeder:
         return bool(self._feed(tf.constant(loss, tf.float32), tf.constant(norm, tf.float32)))
 
 
+@pytest.mark.slow
 def test_ten_thousand_ordinary_steps_are_not_spikes_and_twenty_spikes_are():
     random = np.random.default_rng(3)
     feed = Feeder(deviations=6.0)
@@ -92,6 +93,7 @@ def test_a_skipped_spike_changes_no_bit_of_weights_and_slots(num_replicas):
     assert next(trainer.run()).num_skipped_steps == 0
 
 
+@pytest.mark.slow
 def test_a_run_that_is_resumed_judges_as_the_unbroken_one():
     def new_trainer():
         experiment = toy_experiment(training={"num_steps": 8, "spike_deviations": 4.0})

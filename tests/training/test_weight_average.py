@@ -55,6 +55,7 @@ def recorded(num_replicas=1, jit_compile=False):
     return trainer, *zip(*steps, strict=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("num_replicas", "jit_compile"), [(1, False), (1, True), (2, False)], ids=str
 )
