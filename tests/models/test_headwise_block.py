@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.layer_checks import needs_tensorflow, tf
-from tests.models.test_projected_transformer_xl import VARIANTS, B, T, made, read, tokens
+from tests.models.test_projected_transformer_xl import VARIANTS, B, T, made, made_for, read, tokens
 from txl_tf.models.headwise_block import HeadwiseBlock
 from txl_tf.models.projected_transformer_xl import ProjectedTransformerXL
 
@@ -12,10 +12,7 @@ from txl_tf.models.projected_transformer_xl import ProjectedTransformerXL
 @pytest.mark.parametrize("memory_length", [0, 9])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_equals_heads_together(variant, memory_length):
-    changes = VARIANTS[variant]
-    if memory_length == 0 and "same length" in variant:
-        changes = {**changes, "same_length": False}
-    model = made(**changes)
+    model = made_for(variant, memory_length)
     lengths = (T, T, 1, 3, T)
     expected, memory = read(ProjectedTransformerXL(model), tokens(17), lengths, memory_length)
     headwise = ProjectedTransformerXL(model, HeadwiseBlock)

@@ -39,6 +39,13 @@ def made(dtype="float32", **changes):
     return model
 
 
+def made_for(variant, memory_length):
+    changes = VARIANTS[variant]
+    if memory_length == 0 and "same length" in variant:
+        changes = {**changes, "same_length": False}
+    return made(**changes)
+
+
 def tokens(length, seed=0):
     return np.random.default_rng(seed).integers(0, V, size=(B, length)).astype("int32")
 
@@ -57,10 +64,7 @@ def read(reader, text, lengths, memory_length):
 @pytest.mark.parametrize("memory_length", [0, 3, 9])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_equals_memory_of_hidden_states(variant, memory_length):
-    changes = VARIANTS[variant]
-    if memory_length == 0 and "same length" in variant:
-        changes = {**changes, "same_length": False}
-    model = made(**changes)
+    model = made_for(variant, memory_length)
     lengths = (T, T, 1, 3, T)
     expected, memory = read(model, tokens(17), lengths, memory_length)
     found, projected_memory = read(
