@@ -202,12 +202,14 @@ def watch():
         for path in glob.glob("/proc/self/task/*/children"):
             for pid in open(path).read().split():
                 try:
+                    # Before it is a program of its own, a worker has the memory of this
+                    # one; so its name is read first, and its memory only after that.
+                    name = open(f"/proc/{pid}/cmdline", "rb").read()
                     lines = open(f"/proc/{pid}/status").read().splitlines()
                 except OSError:
                     continue
                 found = [int(line.split()[1]) for line in lines if line.startswith("VmHWM")]
-                # Before it is a program of its own, a worker has the memory of this one.
-                if b"worker_process" in open(f"/proc/{pid}/cmdline", "rb").read():
+                if b"worker_process" in name:
                     largest_worker = max(largest_worker, *found, 0)
         time.sleep(0.02)
 
