@@ -54,13 +54,13 @@ def token_by_token(model, tokens, memory_length, capacity):
     incremental = IncrementalTransformerXL(model)
     num_rows = len(tokens)
     memory = incremental.initial_memory(num_rows, memory_length)
-    distances = incremental.distances(num_rows, memory_length)
+    constants = incremental.constants(num_rows, memory_length)
     found = []
     for start in range(0, tokens.shape[1], capacity):
         recent = incremental.initial_recent(num_rows, capacity)
         piece = tokens[:, start : start + capacity]
         for column in piece.T:
-            log_probs, recent = incremental.step(int32(column), memory, recent, distances)
+            log_probs, recent = incremental.step(int32(column), memory, recent, constants)
             found.append(ops.convert_to_numpy(log_probs))
         memory = incremental.append(memory, recent, int32(piece.shape[1]))
     return np.stack(found, axis=1), memory
@@ -132,26 +132,26 @@ def test_rows_that_share_a_memory_read_as_if_each_had_its_own():
         values=tuple(ops.repeat(each, 3, axis=0) for each in memory.values),
         valid_length=ops.repeat(memory.valid_length, 3),
     )
-    distances = incremental.distances(6, 6)
+    constants = incremental.constants(6, 6)
     recents = [incremental.initial_recent(6, 4)] * 2
     for column in text(6, 3, seed=1).T:
-        found, recents[0] = incremental.step(int32(column), memory, recents[0], distances)
-        expected, recents[1] = incremental.step(int32(column), own, recents[1], distances)
+        found, recents[0] = incremental.step(int32(column), memory, recents[0], constants)
+        expected, recents[1] = incremental.step(int32(column), own, recents[1], constants)
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_recent_rows_are_put_in_another_order():
     incremental = IncrementalTransformerXL(made())
-    memory, distances = incremental.initial_memory(3), incremental.distances(3, 6)
+    memory, constants = incremental.initial_memory(3), incremental.constants(3, 6)
     columns, order = text(3, 2).T, np.array([2, 2, 0])
     _, recent = incremental.step(
-        int32(columns[0]), memory, incremental.initial_recent(3, 2), distances
+        int32(columns[0]), memory, incremental.initial_recent(3, 2), constants
     )
-    found, _ = incremental.step(int32(columns[1]), memory, recent.select(int32(order)), distances)
+    found, _ = incremental.step(int32(columns[1]), memory, recent.select(int32(order)), constants)
     _, recent = incremental.step(
-        int32(columns[0][order]), memory, incremental.initial_recent(3, 2), distances
+        int32(columns[0][order]), memory, incremental.initial_recent(3, 2), constants
     )
-    expected, _ = incremental.step(int32(columns[1]), memory, recent, distances)
+    expected, _ = incremental.step(int32(columns[1]), memory, recent, constants)
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 

@@ -102,7 +102,7 @@ class IncrementalDecoder:
 
     def constants(self, num_rows: int) -> Any:
         """What `step` needs besides; depends on weights and sizes alone."""
-        return self._incremental.distances(num_rows, self.memory_length)
+        return self._incremental.constants(num_rows, self.memory_length)
 
     def begin(self, memory: ProjectedMemory, num_rows: int, capacity: int) -> RecentMemory:
         """Room for the tokens that are written next."""

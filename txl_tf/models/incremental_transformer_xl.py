@@ -13,6 +13,7 @@ from txl_tf.models.projected_memory import ProjectedMemory
 from txl_tf.models.projected_transformer_xl import ProjectedTransformerXL
 from txl_tf.models.recent_memory import RecentMemory
 from txl_tf.models.token_block import TokenBlock
+from txl_tf.models.token_constants import TokenConstants
 
 # Folding reads less and computes more; with more rows than this it costs more.
 _MAX_FOLDED_ROWS = 2
@@ -29,9 +30,9 @@ class IncrementalTransformerXL:
     incremental = IncrementalTransformerXL(model)
     memory = incremental.read(token_ids, lengths, incremental.initial_memory(batch_size=2))
     recent = incremental.initial_recent(2, capacity=16)
-    distances = incremental.distances(2, memory_length)
+    constants = incremental.constants(2, memory_length)
     for token_ids in some_tokens:
-        log_probs, recent = incremental.step(token_ids, memory, recent, distances)
+        log_probs, recent = incremental.step(token_ids, memory, recent, constants)
     memory = incremental.append(memory, recent, lengths=[16, 16])
     ```
 
@@ -135,16 +136,20 @@ class IncrementalTransformerXL:
         empty = self._projected.initial_memory(num_rows, capacity)
         return RecentMemory(empty.keys, empty.values, ops.zeros((), dtype="int32"))
 
-    def distances(self, num_rows, memory_length):
-        """What `step` compares distances with; depends on weights alone.
+    def constants(self, num_rows, memory_length):
+        """What `step` needs besides; depends on weights and sizes alone.
 
         Args:
             num_rows: int. `R`, which decides what is fastest.
             memory_length: int. `M`.
 
         Returns:
-            `FoldedDistances` or a tuple of `L` `DistanceKeys`.
+            `TokenConstants`.
         """
+        kernels = tuple(block.projection_kernel() for block in self._token_blocks)
+        return TokenConstants(kernels, self._distances(num_rows, memory_length))
+
+    def _distances(self, num_rows, memory_length):
         if not self._has_sinusoids or num_rows > _MAX_FOLDED_ROWS:
             return self.position_keys(memory_length + 1)
         sinusoids = functional.relative_positional_encoding(
@@ -156,7 +161,7 @@ class IncrementalTransformerXL:
         projections = tuple(block.folding_projection() for block in self._token_blocks)
         return FoldedDistances(projections, ops.transpose(sinusoids))
 
-    def step(self, token_ids, memory, recent, distances):
+    def step(self, token_ids, memory, recent, constants):
         """Reads one token per row.
 
         Args:
@@ -164,7 +169,7 @@ class IncrementalTransformerXL:
             memory: `ProjectedMemory` of `B` rows; each is of `R / B` rows that
                 follow each other.
             recent: `RecentMemory` of `R` rows, of a length below its capacity.
-            distances: result of `distances(R, M)`.
+            constants: result of `constants(R, M)`.
 
         Returns:
             Tuple of the log-probabilities of the next token, float32 `(R, V)`,
@@ -178,10 +183,8 @@ class IncrementalTransformerXL:
         for index, block in enumerate(self._token_blocks):
 
             def over_distances(query, index=index):
-                scores = _distance_scores(query, distances, index)  # [R, N, 1, M + 1]
-                padded = ops.pad(scores, [[0, 0], [0, 0], [0, 0], [capacity, capacity - 1]])
-                shape = [*scores.shape[:3], memory_length + capacity]
-                return ops.slice(padded, [0, 0, 0, capacity - position], shape)
+                scores = _distance_scores(query, constants.distances, index)  # [R, N, 1, M + 1]
+                return _by_place(scores, memory_length, capacity, position)
 
             hidden, (new_keys, new_values) = block(
                 hidden,
@@ -189,6 +192,7 @@ class IncrementalTransformerXL:
                 (recent.keys[index], recent.values[index]),
                 position,
                 mask_scores,
+                constants.kernels[index],
                 over_distances,
             )
             keys.append(new_keys)
@@ -224,7 +228,7 @@ class IncrementalTransformerXL:
         return ProjectedMemory(tuple(keys), tuple(values), valid_length)
 
     def _mask_scores(self, memory, num_rows, capacity, position):
-        """What is added to the scores of all layers, `(R, 1, 1, M + C)`."""
+        """What is added to the scores of all layers, `(R, 1, 1, M)` and `(R, 1, 1, C)`."""
         memory_length = memory.keys[0].shape[3]
         config = self.config
         farthest = memory_length
@@ -232,13 +236,14 @@ class IncrementalTransformerXL:
             farthest = memory_length - 1
         places = ops.arange(memory_length + capacity, dtype="int32")
         distances = memory_length + position - places
-        in_reach = ops.logical_and(distances >= 0, distances <= farthest)
+        in_reach = ops.logical_and(distances > 0, distances <= farthest)
         first_filled = memory_length - memory.valid_length
         first_filled = ops.repeat(first_filled, num_rows // memory.valid_length.shape[0], axis=0)
         filled = ops.expand_dims(places, 0) >= ops.expand_dims(first_filled, 1)
         allowed = ops.logical_and(filled, ops.expand_dims(in_reach, 0))
         allowed = ops.reshape(allowed, [num_rows, 1, 1, memory_length + capacity])
-        return functional.mask_scores(ops.zeros((), self._score_dtype()), allowed)
+        scores = functional.mask_scores(ops.zeros((), self._score_dtype()), allowed)
+        return scores[..., :memory_length], scores[..., memory_length:]
 
     def _score_dtype(self):
         return functional.at_least_float32(ops.zeros((), self._model.compute_dtype)).dtype
@@ -258,6 +263,21 @@ def _distance_scores(query, distances, index):
             scores = scores + distances[index].scores
         scores = scores[..., 1:]  # column 0 is of no distance
     return ops.expand_dims(ops.transpose(scores, [1, 0, 2]), axis=2)
+
+
+def _by_place(scores, memory_length, capacity, position):
+    """Scores `(R, N, 1, M + 1)` by distance, put where the keys are.
+
+    Returns:
+        Tuple of scores of memory, of the recent tokens, of which only those
+        before `position` count, and of the token itself.
+    """
+    padded = ops.pad(scores, [[0, 0], [0, 0], [0, 0], [capacity, capacity - 1]])
+    start = capacity - position
+    rows_and_heads = [*scores.shape[:2], 1]
+    of_memory = ops.slice(padded, [0, 0, 0, start], [*rows_and_heads, memory_length])
+    of_recent = ops.slice(padded, [0, 0, 0, start + memory_length], [*rows_and_heads, capacity])
+    return of_memory, of_recent, scores[..., -1:]
 
 
 def _last(tensor, axis, lengths, memory_length):
