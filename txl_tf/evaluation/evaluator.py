@@ -231,16 +231,17 @@ class Evaluator:
         """
         return self._reader.segments_per_step(num_rows)
 
-    def constants(self, segments_per_step: int = 1) -> tuple[Any, ...]:
+    def constants(self, num_rows: int, segments_per_step: int = 1) -> tuple[Any, ...]:
         """What depends on the weights alone, for `score_batch`.
 
         Args:
+            num_rows: int. Rows of one replica.
             segments_per_step: int. Segments of a row that are read at once.
 
         Returns:
             Tuple of tensors, also an empty one.
         """
-        return self._reader.constants(segments_per_step)
+        return self._reader.constants(num_rows, segments_per_step)
 
     def score_batch(
         self,
@@ -305,7 +306,7 @@ class Evaluator:
         return EvaluationRows(*sizes, at_once)
 
     def _begin(self, num_rows: int, segments_per_step: int) -> tuple[Any, tuple[Any, ...]]:
-        return self.initial_memory(num_rows), self.constants(segments_per_step)
+        return self.initial_memory(num_rows), self.constants(num_rows, segments_per_step)
 
     @contextlib.contextmanager
     def _learning(self, statistics_text: EvaluationText | None) -> Iterator[None]:

@@ -11,7 +11,7 @@ class OneSegmentReader:
         del num_rows
         return 1
 
-    def constants(self, segments_per_step: int = 1) -> tuple[Any, ...]:
+    def constants(self, num_rows: int, segments_per_step: int = 1) -> tuple[Any, ...]:
         """What depends on the weights alone: nothing here."""
-        del segments_per_step
+        del num_rows, segments_per_step
         return ()

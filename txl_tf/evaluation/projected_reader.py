@@ -7,15 +7,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from txl_tf.models.headwise_block import HeadwiseBlock
+from txl_tf.models.headwise_transformer_xl import HeadwiseTransformerXL
 from txl_tf.models.projected_memory import ProjectedMemory
 from txl_tf.models.projected_transformer_xl import ProjectedTransformerXL
 from txl_tf.models.transformer_xl import TransformerXL
 
 # Products of so many rows take the least time per token; more of them make large scores.
 _TOKENS_PER_STEP = 256
-# With heads apart the scores are small, and what a step copies counts.
-_TOKENS_PER_STEP_OF_ONE_ROW = 512
+# With heads apart the scores are small, and what a step copies of memory counts.
+_TOKENS_PER_STEP_OF_ONE_ROW = 1024
 
 
 class ProjectedReader:
@@ -39,11 +39,11 @@ class ProjectedReader:
         self._model = ProjectedTransformerXL(model)
         self._model_of_one_row = self._model
         if heads_apart:
-            self._model_of_one_row = ProjectedTransformerXL(model, HeadwiseBlock)
+            self._model_of_one_row = HeadwiseTransformerXL(model)
 
     def initial_memory(self, batch_size: int) -> ProjectedMemory:
         """Memory of rows that have read nothing."""
-        return self._model.initial_memory(batch_size)
+        return self._model_for(batch_size).initial_memory(batch_size)
 
     def segments_per_step(self, num_rows: int) -> int:
         """How many segments of a row are best read at once.
@@ -54,25 +54,29 @@ class ProjectedReader:
         Returns:
             A positive int: as many as make the products large enough.
         """
-        num_tokens = _TOKENS_PER_STEP
-        if num_rows == 1 and self._model_of_one_row is not self._model:
-            # What is read beside memory takes as long as memory does.
-            most = max(num_tokens, self._memory_length // 3)
-            num_tokens = min(_TOKENS_PER_STEP_OF_ONE_ROW, most)
+        is_headwise = isinstance(self._model_for(num_rows), HeadwiseTransformerXL)
+        num_tokens = _TOKENS_PER_STEP_OF_ONE_ROW if is_headwise else _TOKENS_PER_STEP
         return max(1, num_tokens // (num_rows * self._config.segment_length))
 
     @property
     def _memory_length(self) -> int:
         return self._config.memory_length if self._config.recurrence else 0
 
-    def constants(self, segments_per_step: int = 1) -> tuple[Any, ...]:
+    def constants(self, num_rows: int, segments_per_step: int = 1) -> tuple[Any, ...]:
         """The keys of all distances, which depend on the weights alone.
 
         Args:
+            num_rows: int. Rows that are read side by side.
             segments_per_step: int. Segments that are read at once.
         """
-        num_tokens = segments_per_step * self._config.segment_length
-        return self._model.position_keys(self._memory_length + num_tokens)
+        config, model = self._config, self._model_for(num_rows)
+        num_tokens = segments_per_step * config.segment_length
+        at_once = model.tokens_at_once(num_tokens, config.segment_length)
+        memory_length = config.memory_length if config.recurrence else 0
+        return model.position_keys(memory_length + at_once)
+
+    def _model_for(self, num_rows: int) -> ProjectedTransformerXL:
+        return self._model_of_one_row if num_rows == 1 else self._model
 
     def __call__(
         self,
@@ -97,5 +101,5 @@ class ProjectedReader:
             Tuple of the negative log-likelihood in nats, float32 `(B, T)`, and
             the next `ProjectedMemory`.
         """
-        model = self._model_of_one_row if token_ids.shape[0] == 1 else self._model
+        model = self._model_for(token_ids.shape[0])
         return model.score(token_ids, target_ids, memory, constants, self._config.segment_length)

@@ -22,7 +22,12 @@ class ProjectedBlock(InferenceBlock):
         block: `DecoderBlock` whose positions are relative.
         biases: dict of `content_bias` and `position_bias` where the block has
             none of its own, or empty.
+
+    Attributes:
+        keys_axis: int. The axis on which one key follows the other.
     """
+
+    keys_axis = 3
 
     def project_distances(self, key_length, encoding):
         """The keys of all distances.
@@ -51,9 +56,12 @@ class ProjectedBlock(InferenceBlock):
 
     def _project_normalized(self, hidden):
         attention = self._attention
-        keys = ops.transpose(attention.split_heads(attention.key(hidden)), [0, 2, 3, 1])
+        keys = self._split_keys(attention.key(hidden))
         values = ops.transpose(attention.split_heads(attention.value(hidden)), [0, 2, 1, 3])
         return keys, values
+
+    def _split_keys(self, keys):
+        return ops.transpose(self._attention.split_heads(keys), [0, 2, 3, 1])
 
     def __call__(self, hidden, keys, values, mask_scores, distance_keys):
         """Reads one segment.
@@ -72,7 +80,7 @@ class ProjectedBlock(InferenceBlock):
         """
         inputs = self._attention_inputs(hidden)
         new_keys, new_values = self._project_normalized(inputs)
-        keys = ops.concatenate([keys, new_keys], axis=3)  # [B, N, H, K]
+        keys = ops.concatenate([keys, new_keys], axis=self.keys_axis)  # [B, N, H, K]
         values = ops.concatenate([values, new_values], axis=2)  # [B, N, K, H]
         attended = self._attend(inputs, keys, values, mask_scores, distance_keys)
         hidden = self._transform(hidden, self._attention.output_projection(attended))

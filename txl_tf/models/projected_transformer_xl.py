@@ -34,7 +34,6 @@ class ProjectedTransformerXL:
 
     Args:
         model: `TransformerXL`.
-        block_class: `ProjectedBlock`, or `HeadwiseBlock` for one row.
 
     Attributes:
         config: `TransformerXLConfig` of the model.
@@ -57,7 +56,9 @@ class ProjectedTransformerXL:
         ValueError: If the positions of the model are absolute.
     """
 
-    def __init__(self, model, block_class=ProjectedBlock):
+    _block_class = ProjectedBlock
+
+    def __init__(self, model):
         encoding = model.config.position_encoding
         if encoding not in ("transformer_xl", "shaw"):
             raise ValueError(
@@ -70,7 +71,7 @@ class ProjectedTransformerXL:
         self.biases = {}
         if encoding == "transformer_xl" and model.config.share_attention_biases:
             self.biases = {"content_bias": model.content_bias, "position_bias": model.position_bias}
-        self.blocks = [block_class(block, self.biases) for block in model.blocks]
+        self.blocks = [self._block_class(block, self.biases) for block in model.blocks]
 
     def initial_memory(self, batch_size, memory_length=None):
         """Memory of rows that have read nothing yet.
@@ -86,11 +87,13 @@ class ProjectedTransformerXL:
         if memory_length is None:
             memory_length = config.memory_length if config.recurrence else 0
         dtype = self._model.compute_dtype
-        rows = (batch_size, config.num_heads)
+        values_shape = (batch_size, config.num_heads, memory_length, config.head_dim)
+        keys_shape = list(values_shape)
+        keys_shape.insert(self._block_class.keys_axis, keys_shape.pop(2))
         layers = range(config.num_layers)
         return ProjectedMemory(
-            tuple(ops.zeros((*rows, config.head_dim, memory_length), dtype) for _ in layers),
-            tuple(ops.zeros((*rows, memory_length, config.head_dim), dtype) for _ in layers),
+            tuple(ops.zeros(keys_shape, dtype) for _ in layers),
+            tuple(ops.zeros(values_shape, dtype) for _ in layers),
             ops.zeros((batch_size,), dtype="int32"),
         )
 
@@ -127,23 +130,40 @@ class ProjectedTransformerXL:
         return tuple(block.project_distances(key_length, encoding) for block in self.blocks)
 
     def __call__(self, token_ids, memory, position_keys=None, segment_length=None):
-        memory_length = memory.keys[0].shape[3]
+        memory_length = memory.values[0].shape[2]
         num_tokens = ops.shape(token_ids)[1]
         if position_keys is None:
-            position_keys = self.position_keys(memory_length + num_tokens)
+            at_once = self.tokens_at_once(num_tokens, segment_length)
+            position_keys = self.position_keys(memory_length + at_once)
         hidden = self._model.embedding(token_ids)  # [B, T, D]
-        mask_scores = self.mask_scores(
-            num_tokens, memory_length, memory.valid_length, segment_length
-        )
+        masks = self._masks(num_tokens, memory_length, memory.valid_length, segment_length)
         next_keys, next_values = [], []
         for block, keys, values, distance_keys in zip(
             self.blocks, memory.keys, memory.values, position_keys, strict=True
         ):
-            hidden, keys, values = block(hidden, keys, values, mask_scores, distance_keys)
-            next_keys.append(keys[..., num_tokens:])
+            hidden, keys, values = block(hidden, keys, values, masks, distance_keys)
+            newest = [slice(None)] * block.keys_axis + [slice(num_tokens, None)]
+            next_keys.append(keys[tuple(newest)])
             next_values.append(values[:, :, num_tokens:])
         valid_length = functional.next_valid_length(memory.valid_length, memory_length, num_tokens)
         return hidden, ProjectedMemory(tuple(next_keys), tuple(next_values), valid_length)
+
+    def tokens_at_once(self, num_tokens, segment_length=None):
+        """How many tokens attend together; their distances are what keys are needed of.
+
+        Args:
+            num_tokens: int. `T`.
+            segment_length: as in a call.
+
+        Returns:
+            A positive int: all of them.
+        """
+        del segment_length
+        return num_tokens
+
+    def _masks(self, num_tokens, memory_length, valid_length, segment_length=None):
+        """What blocks are given as `mask_scores`."""
+        return self.mask_scores(num_tokens, memory_length, valid_length, segment_length)
 
     def mask_scores(self, num_tokens, memory_length, valid_length, segment_length=None):
         """What the blocks add to their scores over distances.

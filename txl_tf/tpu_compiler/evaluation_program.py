@@ -25,7 +25,7 @@ def evaluation_program(experiment: ExperimentConfig) -> LoweredProgram:
         carried = tf.function(
             lambda: (
                 evaluator.initial_memory(evaluation.batch_size),
-                evaluator.constants(segments),
+                evaluator.constants(evaluation.batch_size, segments),
             ),
             autograph=False,
         )
