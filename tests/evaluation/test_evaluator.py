@@ -96,7 +96,7 @@ def test_with_memory_for_everything_it_is_one_pass_over_the_text(
 
 
 # Two layers with 7 remembered tokens and segments of 5 depend on 22 tokens before.
-@pytest.mark.parametrize("same_length", [False, True])
+@pytest.mark.parametrize("same_length", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_with_less_memory_a_full_warm_up_makes_the_rows_not_matter(model, same_length):
     options = {"same_length": same_length}
     single = evaluate(model, batch_size=1, **options)

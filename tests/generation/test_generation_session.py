@@ -163,6 +163,7 @@ def test_nothing_is_said_twice_under_a_large_penalty(model):
     assert sorted(said) == list(range(VOCABULARY_SIZE))
 
 
+@pytest.mark.slow
 def test_compiled_text_is_the_same(model, greedy):
     greedy.restart()
     compiled = GenerationSession(model, GreedySampler(), num_rows=3, jit_compile=True)

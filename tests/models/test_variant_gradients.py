@@ -21,7 +21,8 @@ from tests.reference import max_difference
 slow = pytest.mark.slow
 # The fast suite has every encoding with a memory, of which less is a special case.
 COMBINED = [
-    pytest.param(*combination, marks=() if combination[1] else slow) for combination in COMBINATIONS
+    pytest.param(*combination, marks=() if combination[1:] == (True, False) else slow)
+    for combination in COMBINATIONS
 ]
 OTHERS = [
     ("learned", {**ADAPTIVE, "tie_weights": False, "share_tail_projections": True}),

@@ -76,8 +76,8 @@ def test_the_output_is_not_overwritten(converted):
     [
         ((), 2, "memory_length"),
         (("--set", "model.memory_length=x"), 2, "memory_length"),
-        (("--set", "model.memory_len=4"), 2, "memory_len"),
-        (("--set", "memory_length=4"), 2, "model.FIELD=VALUE"),
+        pytest.param(("--set", "model.memory_len=4"), 2, "memory_len", marks=pytest.mark.slow),
+        pytest.param(("--set", "memory_length=4"), 2, "model.FIELD=VALUE", marks=pytest.mark.slow),
         (("--set", "model.memory_length=12", "--set", "model.num_layers=5"), 78, "num_layers=3"),
     ],
 )
@@ -111,6 +111,7 @@ def test_wrong_arguments(arguments, code, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_state_dict_of_hugging_face(tmp_path):
     golden = Golden("hf_char")
     source = FOLDER / "hf_char.npz"

@@ -75,6 +75,7 @@ def test_evaluation_takes_other_lengths_and_no_other_model(trained, data_folder)
     assert "model.num_layers" in other.stderr
 
 
+@pytest.mark.slow
 def test_generation_repeats_itself_and_goes_on_from_the_prompt(trained):
     workdir, _ = trained
     common = ("generate", "--workdir", workdir, "--prompt", "12 and ", "--num-tokens", "30")

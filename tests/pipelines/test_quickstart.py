@@ -24,7 +24,7 @@ def figures(finished):
     return re.findall(r"^(?:valid|test): .*$", finished.stdout, flags=re.MULTILINE)
 
 
-def test_small_quickstart_runs_every_job_and_repeats_itself(tmp_path):
+def test_small_quickstart_runs_every_job(tmp_path):
     workdir = tmp_path / "quickstart"
     first = run_txl("quickstart", "--workdir", workdir, *SMALL)
     assert first.returncode == 0, first.stderr
@@ -36,10 +36,6 @@ def test_small_quickstart_runs_every_job_and_repeats_itself(tmp_path):
     assert set(tf.saved_model.load(exported).signatures) >= {"score", "next_token"}
     card = json.loads((workdir / "export" / "20" / "assets.extra" / "model_card.json").read_text())
     assert f"{card['quality']['test']['bits_per_byte']:.6f} bits/byte" in figures(first)[1]
-
-    again = run_txl("quickstart", "--workdir", workdir, *SMALL)
-    assert again.returncode == 0, again.stderr
-    assert figures(again) == figures(first)
 
 
 @pytest.mark.slow

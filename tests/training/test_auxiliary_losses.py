@@ -121,6 +121,7 @@ def test_second_targets_are_added_to_the_losses_of_their_layers(step, layers):
     assert float(total) == pytest.approx(wanted, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_reported_loss_is_that_of_the_next_token_alone():
     plain = trainer_of(loss_positions="last_half")
     helped = trainer_of(loss_positions="last_half", **BOTH)

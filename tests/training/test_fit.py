@@ -127,6 +127,7 @@ def carried():
     return losses, weights
 
 
+@pytest.mark.slow
 def test_fit_with_stateful_blocks_has_the_losses_of_the_training_loop(carried):
     losses, weights = carried
     model = stateful_model(weights)

@@ -91,6 +91,7 @@ def test_replicas_steps_and_seeds_have_dropout_masks_of_their_own():
         assert 0.22 < np.mean(first == second) < 0.78, name
 
 
+@pytest.mark.slow
 def test_the_same_run_twice_is_the_same_to_the_last_bit():
     losses, states = masked_run()
     trainer = masked_trainer()

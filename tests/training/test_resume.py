@@ -41,7 +41,7 @@ def unbroken(num_replicas, dropout, num_layers=1):
     return losses, half_way, trainer.state()
 
 
-@pytest.mark.parametrize("num_replicas", [1, 2])
+@pytest.mark.parametrize("num_replicas", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_resuming_is_bit_identical_with_dropout_and_memory(num_replicas):
     losses, half_way, end = unbroken(num_replicas, 0.2)
     trainer = new_trainer(num_replicas, 0.2)

@@ -51,7 +51,9 @@ def emptied(model, memory, rows):
     )
 
 
-@pytest.mark.parametrize("restarts", [(), ((2, 1), (4, 0), (4, 3))])
+@pytest.mark.parametrize(
+    "restarts", [pytest.param((), marks=pytest.mark.slow), ((2, 1), (4, 0), (4, 3))]
+)
 def test_losses_and_memory_are_those_of_a_direct_chain_of_scores(restarts):
     batches = ToyBatches(toy_tokens(), NUM_ROWS, restarts=restarts)
     trainer = deep_trainer_of(batches)

@@ -88,6 +88,7 @@ def test_before_the_first_step_it_is_the_initial_weights():
     assert_close(trainer.inference_weights(), weights_of(trainer), 0.0)
 
 
+@pytest.mark.slow
 def test_training_goes_on_from_the_weights_and_not_from_the_average():
     _, losses, weights, _, _ = recorded()
     plain = trainer_of(None)
