@@ -18,21 +18,15 @@ from tests.models.variants import (
 )
 from tests.reference import max_difference
 
-slow = pytest.mark.slow
-# The fast suite has every encoding with a memory, of which less is a special case.
-COMBINED = [
-    pytest.param(*combination, marks=() if combination[1:] == (True, False) else slow)
-    for combination in COMBINATIONS
-]
 OTHERS = [
     ("learned", {**ADAPTIVE, "tie_weights": False, "share_tail_projections": True}),
-    pytest.param("transformer_xl", ADAPTIVE, marks=slow),
-    pytest.param("transformer_xl", {"share_attention_biases": True, "pre_norm": True}, marks=slow),
-    pytest.param("shaw", {"same_length": True, "same_length_keys": "memory"}, marks=slow),
-    pytest.param("transformer_xl", {"embedding_dim": 4}, marks=slow),
-    pytest.param("sinusoidal", {"embedding_dim": 6, "cutoffs": (4, 7)}, marks=slow),
+    ("transformer_xl", ADAPTIVE),
+    ("transformer_xl", {"share_attention_biases": True, "pre_norm": True}),
+    ("shaw", {"same_length": True, "same_length_keys": "memory"}),
+    ("transformer_xl", {"embedding_dim": 4}),
+    ("sinusoidal", {"embedding_dim": 6, "cutoffs": (4, 7)}),
 ]
-pytestmark = needs_tensorflow
+pytestmark = [needs_tensorflow, pytest.mark.slow]
 
 
 class Step:
@@ -93,20 +87,17 @@ def assert_all_agree(model):
     assert_gradients_match_finite_differences(step, compiled_gradients)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("position_encoding", "recurrence", "pre_norm"), COMBINED)
+@pytest.mark.parametrize(("position_encoding", "recurrence", "pre_norm"), COMBINATIONS)
 def test_gradients_of_every_combination(position_encoding, recurrence, pre_norm):
     options = {"recurrence": recurrence, "pre_norm": pre_norm}
     assert_all_agree(made(position_encoding, dtype="float64", **options))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("position_encoding", "changes"), OTHERS)
 def test_gradients_of_other_options(position_encoding, changes):
     assert_all_agree(made(position_encoding, dtype="float64", **changes))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("position_encoding", ["transformer_xl", "sinusoidal"])
 def test_gradients_under_dropout(position_encoding):
     """Masks of one seed are constants of the loss, so that differences are defined."""
