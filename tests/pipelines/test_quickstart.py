@@ -24,6 +24,7 @@ def figures(finished):
     return re.findall(r"^(?:valid|test): .*$", finished.stdout, flags=re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_small_quickstart_runs_every_job(tmp_path):
     workdir = tmp_path / "quickstart"
     first = run_txl("quickstart", "--workdir", workdir, *SMALL)

@@ -52,6 +52,7 @@ def test_what_is_nothing_cannot_be_verified(tmp_path, capsys):
             verified(path, capsys)
 
 
+@pytest.mark.slow
 def test_a_run_and_its_checkpoints_are_verified(trained, tmp_path, capsys):
     workdir = tmp_path / "run"
     shutil.copytree(trained[0], workdir)

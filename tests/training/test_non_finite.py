@@ -101,7 +101,8 @@ def test_a_spoiled_memory_stops_the_run_and_names_its_row(step):
     assert bits_of(trainer.state()) == before
 
 
-@pytest.mark.parametrize("step", [slow(0), 7])
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [0, 7])
 def test_a_spoiled_gradient_stops_the_run_though_the_loss_is_finite(step):
     trainer = trainer_of()
     run_to(trainer, step)

@@ -73,6 +73,7 @@ def mask_of(state):
     return state["memory/states/000"][:, -SEGMENT_LENGTH:] == 0.0
 
 
+@pytest.mark.slow
 def test_replicas_steps_and_seeds_have_dropout_masks_of_their_own():
     _, states = masked_run()
     first_step, second_step = mask_of(states[0]), mask_of(states[1])

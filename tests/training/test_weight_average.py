@@ -99,6 +99,7 @@ def test_training_goes_on_from_the_weights_and_not_from_the_average():
     assert not [name for name in plain.state() if name.startswith("average/")]
 
 
+@pytest.mark.slow
 def test_resuming_goes_on_with_the_average():
     _, _, _, averages, states = recorded()
     resumed = trainer_of(FIRST_STEP)
