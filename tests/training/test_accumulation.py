@@ -58,13 +58,9 @@ def test_parts_compile_to_the_same():
     assert_same_run(whole, trained(8, gradient_accumulation_steps=4, jit_compile=True), 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("num_rows", "num_replicas", "num_parts"),
-    [
-        (5, 1, 3),
-        pytest.param(3, 2, 1, marks=pytest.mark.slow),
-        pytest.param(5, 2, 2, marks=pytest.mark.slow),
-    ],
+    ("num_rows", "num_replicas", "num_parts"), [(5, 1, 3), (3, 2, 1), (5, 2, 2)]
 )
 def test_rows_that_make_up_equal_shares_count_for_nothing(num_rows, num_replicas, num_parts):
     alone = trained(num_rows)

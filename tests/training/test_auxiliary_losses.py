@@ -134,6 +134,7 @@ def test_the_reported_loss_is_that_of_the_next_token_alone():
     assert not [name for name in plain.state() if name.startswith("auxiliary/")]
 
 
+@pytest.mark.slow
 def test_the_gradients_of_a_compiled_step_are_those_of_the_sum():
     trainer = trainer_of(jit_compile=True, **BOTH)
     model = trainer.model
