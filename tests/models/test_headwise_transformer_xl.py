@@ -5,6 +5,7 @@ import pytest
 
 from tests.layer_checks import needs_tensorflow, tf
 from tests.models.test_projected_transformer_xl import VARIANTS, B, T, made, made_for, read, tokens
+from txl_tf.models import headwise_transformer_xl
 from txl_tf.models.headwise_transformer_xl import HeadwiseTransformerXL
 from txl_tf.models.projected_transformer_xl import ProjectedTransformerXL
 
@@ -46,3 +47,18 @@ def test_several_segments_compiled_are_several_segments(jit_compile):
     )
     found, _ = score(text[:, :-1], text[:, 1:])
     np.testing.assert_allclose(found, expected, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("memory_length", [0, 9])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_parts_of_a_step_are_segments_too(variant, memory_length, monkeypatch):
+    # Five segments are parts of two, two and one; memory is filled on the way.
+    monkeypatch.setattr(headwise_transformer_xl, "_TOKENS_AT_ONCE", 2 * T + 1)
+    headwise = HeadwiseTransformerXL(made_for(variant, memory_length))
+    text = tokens(5 * T + 1)
+    expected, last = read(headwise, text, (T,) * 5, memory_length)
+    memory = headwise.initial_memory(B, memory_length)
+    found, memory = headwise.score(text[:, :-1], text[:, 1:], memory, segment_length=T)
+    np.testing.assert_allclose(found, expected, rtol=2e-6, atol=2e-6)
+    for one, other in zip(memory.keys, last.keys, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)

@@ -69,11 +69,9 @@ class ProjectedReader:
             num_rows: int. Rows that are read side by side.
             segments_per_step: int. Segments that are read at once.
         """
-        config, model = self._config, self._model_for(num_rows)
-        num_tokens = segments_per_step * config.segment_length
-        at_once = model.tokens_at_once(num_tokens, config.segment_length)
-        memory_length = config.memory_length if config.recurrence else 0
-        return model.position_keys(memory_length + at_once)
+        model, segment_length = self._model_for(num_rows), self._config.segment_length
+        at_once = model.tokens_at_once(segments_per_step * segment_length, segment_length)
+        return model.position_keys(self._memory_length + at_once)
 
     def _model_for(self, num_rows: int) -> ProjectedTransformerXL:
         return self._model_of_one_row if num_rows == 1 else self._model

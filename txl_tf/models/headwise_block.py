@@ -5,6 +5,8 @@ Shape letters used in this module:
   a part of the segment, N heads, H head width.
 """
 
+import itertools
+
 from keras import ops
 
 from txl_tf import functional
@@ -26,10 +28,10 @@ class HeadwiseBlock(ProjectedBlock):
     compilers to whom a program's length matters, nor for many rows.
 
     Call arguments:
-        mask_scores: tuple of float tensors that broadcast to `(B, T', K' + 1)`,
+        mask_scores: tuple of float tensors that broadcast to `(B, C, M + C + 1)`,
             over distances, one for each part of the segment, in order. A part
-            attends to the `K'` keys that end with its own.
-        distance_keys: `DistanceKeys` of the `K'` distances of the longest part.
+            attends to the `M + C` keys that end with its own.
+        distance_keys: `DistanceKeys` of the `M + C` distances of the longest part.
         Others are those of `ProjectedBlock`.
     """
 
@@ -46,39 +48,63 @@ class HeadwiseBlock(ProjectedBlock):
             _apart(ops.transpose(query, [0, 2, 1, 3]), [num_tokens, width]) for query in queries
         ]
         keys, values = (_apart(each, [key_length, width]) for each in (keys, values))
-        masks = [ops.unstack(mask, axis=0) for mask in mask_scores]
-        distances = [
-            [head[:, -mask.shape[2] :] for mask in mask_scores]
-            for head in ops.unstack(distance_keys.keys, axis=0)
-        ]
+        parts = _parts(mask_scores, distance_keys, key_length - num_tokens)
         attended = []
         for index in range(len(keys)):
             row, head = divmod(index, num_heads)
-            start, of_parts = 0, []
-            for part, mask in enumerate(masks):
-                num_queries, num_keys = mask[0].shape[0], mask[0].shape[1] - 1
-                stop = start + num_queries
-                first_key = key_length - num_tokens + stop - num_keys
-                content_query, distance_query = (each[index][start:stop] for each in queries)
-                over_distances = ops.matmul(distance_query, distances[head][part])
-                over_distances = over_distances + mask[row if len(mask) > 1 else 0]
-                if distance_keys.scores is not None:
-                    scores = distance_keys.scores[head]
-                    over_distances = over_distances + scores[:, -num_keys - 1 :]
-                part_keys = keys[index][first_key : first_key + num_keys]
-                part_values = values[index][first_key : first_key + num_keys]
-                scores = ops.matmul(content_query, ops.transpose(part_keys))
-                scores = scores + _shifted(over_distances)  # [T', K']
-                probabilities = functional.softmax_over_keys(functional.at_least_float32(scores))
-                probabilities = ops.cast(probabilities, part_values.dtype)
-                of_parts.append(ops.matmul(probabilities, part_values))  # [T', H]
-                start = stop
+            content, distance = (each[index] for each in queries)
+            of_parts = [
+                part.attend(content, distance, keys[index], values[index], row, head)
+                for part in parts
+            ]
             attended.append(ops.concatenate(of_parts, axis=0))  # [T, H]
         rows = [
             ops.concatenate(attended[first : first + num_heads], axis=-1)
             for first in range(0, len(attended), num_heads)
         ]
         return ops.stack(rows)  # [B, T, N * H]
+
+
+class _Part:
+    """Tokens that attend together, and the keys that they attend to.
+
+    Args:
+        start: int. The first of the tokens.
+        memory_length: int. `M`: how many keys come before that of the first token.
+        mask: float tensor that broadcasts to `(B, C, M + C + 1)`.
+        distance_keys: `DistanceKeys` of as many distances, or more.
+    """
+
+    def __init__(self, start, memory_length, mask, distance_keys):
+        num_tokens, width = mask.shape[1:]
+        self._tokens = slice(start, start + num_tokens)
+        self._keys = slice(start, start + memory_length + num_tokens)
+        self._masks = ops.unstack(mask, axis=0)
+        # More distances than are needed are those that are too far.
+        self._distance_keys = [head[:, -width:] for head in ops.unstack(distance_keys.keys, axis=0)]
+        self._distance_scores = None
+        if distance_keys.scores is not None:
+            self._distance_scores = distance_keys.scores[..., -width:]
+
+    def attend(self, content_queries, distance_queries, keys, values, row, head):
+        """What a head `(T, H)` has read of its keys and values `(K, H)`: `(C, H)`."""
+        keys, values = keys[self._keys], values[self._keys]
+        scores = ops.matmul(distance_queries[self._tokens], self._distance_keys[head])
+        scores = scores + self._masks[row if len(self._masks) > 1 else 0]
+        if self._distance_scores is not None:
+            scores = scores + self._distance_scores[head]
+        contents = ops.matmul(content_queries[self._tokens], ops.transpose(keys))
+        scores = functional.at_least_float32(contents + _shifted(scores))  # [C, M + C]
+        probabilities = ops.cast(functional.softmax_over_keys(scores), values.dtype)
+        return ops.matmul(probabilities, values)
+
+
+def _parts(masks, distance_keys, memory_length):
+    starts = itertools.accumulate((mask.shape[1] for mask in masks[:-1]), initial=0)
+    return [
+        _Part(start, memory_length, mask, distance_keys)
+        for start, mask in zip(starts, masks, strict=True)
+    ]
 
 
 def _apart(tensor, shape):
