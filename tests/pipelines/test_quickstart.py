@@ -19,6 +19,19 @@ SMALL = (
 )
 
 
+@pytest.fixture(scope="module")
+def whole_quickstart(tmp_path_factory):
+    """The main job as users run it: its folder, what it said, and its seconds."""
+    workdir = tmp_path_factory.mktemp("whole") / "quickstart"
+    begin = time.monotonic()
+    finished = run_txl("quickstart", "--workdir", workdir)
+    return workdir, finished, time.monotonic() - begin
+
+
+def bytes_below(folder):
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
 def figures(finished):
     """The result lines of both splits."""
     return re.findall(r"^(?:valid|test): .*$", finished.stdout, flags=re.MULTILINE)
@@ -45,15 +58,29 @@ def test_small_quickstart_runs_every_job_and_repeats_itself(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_quickstart_is_good_within_six_minutes(tmp_path):
-    begin = time.monotonic()
-    finished = run_txl("quickstart", "--workdir", tmp_path / "quickstart")
-    seconds = time.monotonic() - begin
+def test_quickstart_is_good_within_six_minutes(whole_quickstart):
+    _, finished, seconds = whole_quickstart
     assert finished.returncode == 0, finished.stderr
     print(f"{seconds:.0f} seconds", *figures(finished), sep="\n")
     assert seconds <= 360
     bits_per_byte = float(re.search(r"^test: ([\d.]+) bits/byte", figures(finished)[1]).group(1))
     assert bits_per_byte <= 2.1
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+def test_quickstart_in_int8_takes_less_than_a_third_and_loses_nothing(whole_quickstart, tmp_path):
+    workdir, _, _ = whole_quickstart
+    options = ("--weights", "int8", "--data", workdir / "data", "--sample-tokens", 200_000)
+    finished = run_txl("export", "--workdir", workdir / "run", "--out", tmp_path, *options)
+    assert finished.returncode == 0, finished.stderr
+    (exact,) = (workdir / "export").iterdir()
+    share = bytes_below(tmp_path / "1") / bytes_below(exact)
+    card = json.loads((tmp_path / "1" / "assets.extra" / "model_card.json").read_text())
+    loss_change = card["serving"]["weights"]["sample_loss_change"]
+    print(f"{share:.4f} of the bytes, loss {loss_change:+.6f}")
+    assert share <= 0.30
+    assert abs(loss_change) <= 0.01
 
 
 @pytest.mark.slow

@@ -59,10 +59,11 @@ def of_rank(tensor: tf.Tensor, name: str, axes: tuple[str, ...]) -> tf.Tensor:
     Returns:
         The tensor, of known rank.
     """
+    name, wanted = tf.constant(name), tf.constant(", ".join(axes))
     checked = refuse_unless(
         tf.equal(tf.rank(tensor), len(axes)),
         lambda: tf.strings.join(
-            [f"{name} has the shape ", _shape_text(tensor), f"; it must be ({', '.join(axes)})."]
+            [name, " has the shape ", _shape_text(tensor), "; it must be (", wanted, ")."]
         ),
         tensor,
     )
@@ -85,10 +86,11 @@ def row_vector(tensor: tf.Tensor, name: str, num_rows: tf.Tensor | None = None) 
     found = tf.shape(checked)[0]
     if num_rows is None:
         return refuse_unless(found > 0, lambda: tf.constant(f"{name} has no rows."), checked)
+    name = tf.constant(name)
     return refuse_unless(
         tf.equal(found, num_rows),
         lambda: tf.strings.join(
-            [f"{name} has ", _text(found), " rows; the batch has ", _text(num_rows), "."]
+            [name, " has ", _text(found), " rows; the batch has ", _text(num_rows), "."]
         ),
         checked,
     )
@@ -118,6 +120,8 @@ def in_range(
     is_bad = tf.logical_not((tensor >= lowest) & (tensor <= highest))
     if counts is not None:
         is_bad &= counts
+    # A constant here, and not within the message: messages of all inputs are one function.
+    name = tf.constant(name)
     return refuse_unless(
         tf.logical_not(tf.reduce_any(is_bad)),
         lambda: tf.strings.join(
@@ -138,6 +142,7 @@ def finite(tensor: tf.Tensor, name: str) -> tf.Tensor:
         The tensor.
     """
     is_bad = tf.logical_not(tf.math.is_finite(tensor))
+    name = tf.constant(name)
     return refuse_unless(
         tf.logical_not(tf.reduce_any(is_bad)),
         lambda: tf.strings.join([_first(is_bad, tensor, name), "; it must be finite."]),
@@ -214,13 +219,13 @@ def _utf8_bytes(texts: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(characters.with_values(counts), axis=1)
 
 
-def _first(is_bad: tf.Tensor, tensor: tf.Tensor, name: str) -> tf.Tensor:
+def _first(is_bad: tf.Tensor, tensor: tf.Tensor, name: str | tf.Tensor) -> tf.Tensor:
     """`name[1, 3] is -1`, of the first that is bad."""
     index = _first_index(is_bad)
     return tf.strings.join([_place(is_bad, name), " is ", _text(tf.reshape(tensor, [-1])[index])])
 
 
-def _place(is_bad: tf.Tensor, name: str) -> tf.Tensor:
+def _place(is_bad: tf.Tensor, name: str | tf.Tensor) -> tf.Tensor:
     place = tf.unravel_index(_first_index(is_bad), tf.shape(is_bad, out_type=tf.int64))
     numbers = tf.strings.reduce_join(tf.strings.as_string(place), separator=", ")
     return tf.strings.join([name, "[", numbers, "]"])

@@ -15,6 +15,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from txl_tf.data.staging_folder import StagingFolder
 from txl_tf.durability import flush_tree_to_disk
 from txl_tf.errors import StorageError
+from txl_tf.export.graph_compaction import compact_graph
 from txl_tf.file_storage import (
     file_sha256,
     first_line,
@@ -74,7 +75,7 @@ def write_version(
         with StagingFolder(folder, last_file=GRAPH_FILE) as staging:
             options = tf.saved_model.SaveOptions(save_debug_info=False)
             tf.saved_model.save(root, staging.path, _with_default(signatures), options)
-            _describe_inputs(os.path.join(staging.path, GRAPH_FILE), shapes)
+            _finish_graph(os.path.join(staging.path, GRAPH_FILE), shapes)
             # It identifies the graph as it was before; the checksums do it for all files.
             remove_file(os.path.join(staging.path, "fingerprint.pb"))
             for name, content in files.items():
@@ -95,13 +96,14 @@ def _with_default(signatures: dict[str, Any]) -> dict[str, Any]:
     return {"serving_default": next(iter(named.values())), **named}
 
 
-def _describe_inputs(path: str, shapes: dict[str, list[int]]) -> None:
-    """Says which shapes the inputs are to have.
+def _finish_graph(path: str, shapes: dict[str, list[int]]) -> None:
+    """Makes the graph small, and says which shapes the inputs are to have.
 
     The graph itself leaves them open, so that its guards see every request as it
     is. Clients and `saved_model_cli` read them from the signatures.
     """
     saved_model = saved_model_pb2.SavedModel.FromString(read_file(path))
+    compact_graph(saved_model)
     for definition in saved_model.meta_graphs[0].signature_def.values():
         for name, tensor in definition.inputs.items():
             if name in shapes:
