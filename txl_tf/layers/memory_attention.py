@@ -89,6 +89,17 @@ class MemoryAttention(keras.layers.Layer):
     def _weight(self, name, shape):
         return self.add_weight(shape=shape, initializer=self.kernel_initializer.clone(), name=name)
 
+    def scaled_query_kernel(self):
+        """What takes inputs to queries divided by `sqrt(H)`.
+
+        To divide the weights is less than to divide the queries of a long
+        segment.
+
+        Returns:
+            Float tensor `(D, N * H)`.
+        """
+        return ops.cast(self.query.kernel, self.compute_dtype) * self.head_dim**-0.5
+
     def split_heads(self, tensor):
         """Reshapes `(B, T, N * H)` to `(B, T, N, H)`."""
         return ops.reshape(tensor, [-1, ops.shape(tensor)[1], self.num_heads, self.head_dim])

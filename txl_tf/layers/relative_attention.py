@@ -118,12 +118,12 @@ class RelativeAttention(MemoryAttention):
         position_scores = ops.einsum("btnh,knh->bntk", (query + position_bias) * scale, position)
         return content_scores + functional.relative_shift(position_scores)
 
-    def queries(self, query, content_bias=None, position_bias=None):
+    def queries(self, scaled_query, content_bias=None, position_bias=None):
         """What is compared with contents, and what with distances.
 
         Args:
-            query: float tensor `(B, T, N * H)`, what the layer's `query` projects
-                inputs to.
+            scaled_query: float tensor `(B, T, N * H)`, what
+                `scaled_query_kernel` takes inputs to.
             content_bias: as in a call.
             position_bias: as in a call.
 
@@ -131,9 +131,9 @@ class RelativeAttention(MemoryAttention):
             Tuple of two float tensors `(B, T, N, H)`, divided by `sqrt(H)`.
         """
         content_bias, position_bias = self._biases(content_bias, position_bias)
-        query = self.split_heads(query)
+        query = self.split_heads(scaled_query)
         scale = self.head_dim**-0.5
-        return (query + content_bias) * scale, (query + position_bias) * scale
+        return query + content_bias * scale, query + position_bias * scale
 
     def project_distances(self, key_length, encoding):
         """The keys of all distances.

@@ -89,20 +89,19 @@ class ShawAttention(MemoryAttention):
         scores = content_scores + functional.relative_shift(distance_scores)
         return scores * self.head_dim**-0.5
 
-    def queries(self, query):
+    def queries(self, scaled_query):
         """What is compared with contents, and what with distances.
 
         Args:
-            query: float tensor `(B, T, N * H)`, what the layer's `query` projects
-                inputs to.
+            scaled_query: float tensor `(B, T, N * H)`, what
+                `scaled_query_kernel` takes inputs to.
 
         Returns:
             Tuple of two float tensors `(B, T, N, H)`, divided by `sqrt(H)`.
         """
-        query = self.split_heads(query)
-        scale = self.head_dim**-0.5
+        query = self.split_heads(scaled_query)
         content_bias = ops.cast(self.content_bias, self.compute_dtype)
-        return (query + content_bias) * scale, query * scale
+        return query + content_bias * self.head_dim**-0.5, query
 
     def project_distances(self, key_length, encoding=None):
         """The keys of all distances.

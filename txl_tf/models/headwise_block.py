@@ -43,9 +43,9 @@ class HeadwiseBlock(ProjectedBlock):
     def _attend(self, inputs, keys, values, mask_scores, distance_keys):
         num_heads, width = self._attention.num_heads, self._attention.head_dim
         num_tokens, key_length = inputs.shape[1], values.shape[2]
-        queries = self._attention.queries(self._attention.query(inputs), **self._biases)
         queries = [
-            _apart(ops.transpose(query, [0, 2, 1, 3]), [num_tokens, width]) for query in queries
+            _apart(ops.transpose(query, [0, 2, 1, 3]), [num_tokens, width])
+            for query in self._queries(inputs)
         ]
         keys, values = (_apart(each, [key_length, width]) for each in (keys, values))
         parts = _parts(mask_scores, distance_keys, key_length - num_tokens)

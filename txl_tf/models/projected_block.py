@@ -94,10 +94,13 @@ class ProjectedBlock(InferenceBlock):
         width = self._attention.num_heads * self._attention.head_dim
         return ops.reshape(attended, [-1, ops.shape(inputs)[1], width])
 
+    def _queries(self, inputs):
+        """What is compared with contents, and what with distances, `(B, T, N, H)`."""
+        query = ops.matmul(inputs, self._attention.scaled_query_kernel())
+        return self._attention.queries(query, **self._biases)
+
     def _scores(self, inputs, keys, mask_scores, distance_keys):
-        content_query, distance_query = self._attention.queries(
-            self._attention.query(inputs), **self._biases
-        )
+        content_query, distance_query = self._queries(inputs)
         content_query = ops.transpose(content_query, [0, 2, 1, 3])  # [B, N, T, H]
         distance_query = ops.transpose(distance_query, [0, 2, 1, 3])
         # The mask goes in here, because oneDNN adds it while it multiplies.

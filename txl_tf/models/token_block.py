@@ -44,8 +44,9 @@ class TokenBlock(InferenceBlock):
             Float tensor `(D, 3 * N * H)`.
         """
         attention = self._attention
-        kernels = [each.kernel for each in (attention.query, attention.key, attention.value)]
-        return ops.cast(ops.concatenate(kernels, axis=-1), attention.compute_dtype)
+        kernels = [attention.key.kernel, attention.value.kernel]
+        kernels = [ops.cast(kernel, attention.compute_dtype) for kernel in kernels]
+        return ops.concatenate([attention.scaled_query_kernel(), *kernels], axis=-1)
 
     def __call__(self, hidden, memory, recent, position, mask_scores, kernel, over_distances):
         """Reads one token per row.
