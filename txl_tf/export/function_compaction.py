@@ -4,11 +4,14 @@ A tracer writes a node for every call it sees and names it after where it was
 called. Most of that is said several times: constants, shapes, slices of them.
 """
 
+import functools
 from collections.abc import Callable, Iterable, MutableMapping
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.core.framework import function_pb2, node_def_pb2
-from tensorflow.python.framework import op_def_registry
+
+from txl_tf.export.graph_references import node_of, reached, renamed
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 # What only a tracer reads, or what it noted for people who look for errors.
@@ -92,20 +95,20 @@ class FunctionCompaction:
             if first != node.name:
                 merged[node.name] = first
         self._keep(node for node in self._function.node_def if node.name not in merged)
-        self._rewire(lambda reference: _renamed(reference, merged))
+        self._rewire(lambda reference: renamed(reference, merged))
         return bool(merged)
 
     def _drop_unused_nodes(self) -> None:
         nodes = {node.name: node for node in self._function.node_def}
-        waiting = [_node_of(tensor) for tensor in self._function.ret.values()]
-        waiting += self._function.control_ret.values()
-        waiting += [node.name for node in nodes.values() if _has_effects(node)]
-        used: set[str] = set()
-        while waiting:
-            name = waiting.pop()
-            if name in nodes and name not in used:
-                used.add(name)
-                waiting += [_node_of(reference) for reference in nodes[name].input]
+        starts = [node_of(tensor) for tensor in self._function.ret.values()]
+        starts += self._function.control_ret.values()
+        starts += [node.name for node in nodes.values() if _has_effects(node)]
+
+        def inputs_of(name: str) -> list[str]:
+            # An argument has none.
+            return [node_of(each) for each in nodes[name].input] if name in nodes else []
+
+        used = reached(starts, inputs_of)
         self._keep(node for node in self._function.node_def if node.name in used)
 
     def _shorten_names(self) -> None:
@@ -115,12 +118,12 @@ class FunctionCompaction:
         uses |= {node.name: 1 for node in function.node_def}
         for node in function.node_def:
             for reference in node.input:
-                uses[_node_of(reference)] += 1
+                uses[node_of(reference)] += 1
         in_order = sorted(uses, key=lambda name: -uses[name])
         names = {name: _short_name(index) for index, name in enumerate(in_order)}
         for named in (*function.signature.input_arg, *function.node_def):
             named.name = names[named.name]
-        self._rewire(lambda reference: _renamed(reference, names))
+        self._rewire(lambda reference: renamed(reference, names))
         self._shorten_results()
 
     def _shorten_results(self) -> None:
@@ -166,18 +169,12 @@ def _drop(attributes: MutableMapping[str, Any], names: Iterable[str]) -> None:
 
 
 def _has_effects(node: node_def_pb2.NodeDef) -> bool:
-    definition = op_def_registry.get(node.op)
-    return definition is None or definition.is_stateful
+    return _is_stateful(node.op)
 
 
-def _node_of(reference: str) -> str:
-    return reference.removeprefix("^").split(":")[0]
-
-
-def _renamed(reference: str, names: dict[str, str]) -> str:
-    """`name:output:0` or `^name` with another name."""
-    name = _node_of(reference)
-    return reference.replace(name, names.get(name, name), 1)
+@functools.cache
+def _is_stateful(operation: str) -> bool:
+    return tf.Graph().op_def_for_type(operation).is_stateful
 
 
 def _short_name(index: int) -> str:

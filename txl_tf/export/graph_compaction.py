@@ -6,6 +6,7 @@ from tensorflow.core.framework import attr_value_pb2, function_pb2, node_def_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from txl_tf.export.function_compaction import FunctionCompaction
+from txl_tf.export.graph_references import node_of, reached
 
 
 def compact_graph(saved_model: saved_model_pb2.SavedModel) -> None:
@@ -45,13 +46,7 @@ def _drop_unused_nodes(graph: meta_graph_pb2.MetaGraphDef) -> None:
         ends = (*definition.inputs.values(), *definition.outputs.values())
         tensors += [end.name for end in ends]
     nodes = {node.name: node for node in graph.graph_def.node}
-    waiting = [_node_of(tensor) for tensor in tensors]
-    used: set[str] = set()
-    while waiting:
-        name = waiting.pop()
-        if name not in used:
-            used.add(name)
-            waiting += [_node_of(reference) for reference in nodes[name].input]
+    used = reached(map(node_of, tensors), lambda name: map(node_of, nodes[name].input))
     kept = [node for node in graph.graph_def.node if node.name in used]
     del graph.graph_def.node[:]
     graph.graph_def.node.extend(kept)
@@ -86,14 +81,8 @@ def _merge_equal_functions(graph: meta_graph_pb2.MetaGraphDef, kept: set[str]) -
 def _drop_unused_functions(graph: meta_graph_pb2.MetaGraphDef, kept: set[str]) -> None:
     library = graph.graph_def.library
     functions = {each.signature.name: each for each in library.function}
-    waiting = [call.name for call in _calls_of(graph.graph_def.node)]
-    waiting += kept & functions.keys()
-    used: set[str] = set()
-    while waiting:
-        name = waiting.pop()
-        if name not in used:
-            used.add(name)
-            waiting += [call.name for call in _calls_of(functions[name].node_def)]
+    starts = {call.name for call in _calls_of(graph.graph_def.node)} | (kept & functions.keys())
+    used = reached(starts, lambda name: [call.name for call in _calls_of(functions[name].node_def)])
     kept_functions = [each for name, each in functions.items() if name in used]
     del library.function[:]
     library.function.extend(kept_functions)
@@ -111,7 +100,3 @@ def _calls_of(nodes: Iterable[node_def_pb2.NodeDef]) -> Iterator[attr_value_pb2.
             if value.HasField("func"):
                 yield value.func
             yield from value.list.func
-
-
-def _node_of(reference: str) -> str:
-    return reference.removeprefix("^").split(":")[0]
