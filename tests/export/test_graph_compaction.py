@@ -94,3 +94,37 @@ def test_equal_functions_are_one_and_variables_are_restored(tmp_path):
     np.testing.assert_array_equal(found["doubled"], expected["doubled"])
     np.testing.assert_array_equal(found["doubled"], [[12, 14], [12, 14], [5, 6]])
     assert found["num_calls"] == expected["num_calls"] == 42.0
+
+
+class WithGradient(tf.Module):
+    """A signature with a gradient of its own, which captures a tensor, and a constant."""
+
+    def __init__(self):
+        super().__init__()
+        self.unused = tf.constant([1.0, 2.0])
+        self.kept = tf.function(lambda: self.unused * 2.0)
+        self.kept.get_concrete_function()
+
+    def function(self, rows):
+        factor = tf.reduce_sum(rows)
+
+        @tf.custom_gradient
+        def scaled(values):
+            return values * factor, lambda upstream: upstream * factor
+
+        return {"scaled": scaled(rows)}
+
+
+def test_what_python_finds_by_its_name_stays(tmp_path):
+    module = WithGradient()
+    function = tf.function(module.function, input_signature=[ROWS], autograph=False)
+    tf.saved_model.save(module, str(tmp_path), function)
+    saved_model = read_graph(tmp_path)
+    objects = saved_model.meta_graphs[0].object_graph_def.nodes
+    kinds = {node.WhichOneof("kind") for node in objects}
+    assert kinds >= {"captured_tensor", "constant"}
+    compact_graph(saved_model)
+    (tmp_path / "saved_model.pb").write_bytes(saved_model.SerializeToString())
+    np.testing.assert_array_equal(result_of(tmp_path, [1.0, 2.0])["scaled"], [3.0, 6.0])
+    loaded = tf.saved_model.load(str(tmp_path))
+    np.testing.assert_array_equal(loaded.kept(), [2.0, 4.0])

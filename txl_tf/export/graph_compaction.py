@@ -13,8 +13,9 @@ def compact_graph(saved_model: saved_model_pb2.SavedModel) -> None:
     """Rewrites the graph of a SavedModel in place.
 
     What computes stays: see `FunctionCompaction`. Functions that are the same
-    become one. What would write the variables to a checkpoint again is left
-    out, since an export is never changed.
+    become one. Those of which Python finds a tensor by its name stay as they
+    are. What would write the variables to a checkpoint again is left out, since
+    an export is never changed.
 
     Args:
         saved_model: `SavedModel` of one graph, as `tf.saved_model.save` writes it.
@@ -22,26 +23,39 @@ def compact_graph(saved_model: saved_model_pb2.SavedModel) -> None:
     (graph,) = saved_model.meta_graphs
     graph.saver_def.save_tensor_name = graph.saver_def.restore_op_name
     _drop_unused_nodes(graph)
+    kept = _called_from_python(saved_model)
+    named = _named_within(saved_model)
     for function in graph.graph_def.library.function:
-        FunctionCompaction(function).run()
-    while _merge_equal_functions(graph, _called_from_python(saved_model)):
+        if function.signature.name not in named:
+            FunctionCompaction(function).run()
+    while _merge_equal_functions(graph, kept):
         pass
-    _drop_unused_functions(graph, _called_from_python(saved_model))
+    _drop_unused_functions(graph, kept)
 
 
 def _called_from_python(saved_model: saved_model_pb2.SavedModel) -> set[str]:
     """Functions that are found by their names when Python loads the file."""
-    objects = saved_model.meta_graphs[0].object_graph_def
-    found = set(objects.concrete_functions)
+    (graph,) = saved_model.meta_graphs
+    objects = graph.object_graph_def
+    gradients = graph.graph_def.library.registered_gradients
+    found = {*objects.concrete_functions, *(each.gradient_func for each in gradients)}
     for node in objects.nodes:
         found.add(node.bare_concrete_function.concrete_function_name)
         found.update(node.function.concrete_functions)
     return found
 
 
+def _named_within(saved_model: saved_model_pb2.SavedModel) -> set[str]:
+    """Functions of which Python finds a tensor by its name: one that a gradient captures."""
+    nodes = saved_model.meta_graphs[0].object_graph_def.nodes
+    return {node.captured_tensor.concrete_function for node in nodes}
+
+
 def _drop_unused_nodes(graph: meta_graph_pb2.MetaGraphDef) -> None:
-    """Keeps what signatures and the restoring of variables are computed from."""
+    """Keeps what signatures, objects and the restoring of variables are made from."""
     tensors = [graph.saver_def.filename_tensor_name, graph.saver_def.restore_op_name]
+    objects = graph.object_graph_def.nodes
+    tensors += [each.constant.operation for each in objects if each.HasField("constant")]
     for definition in graph.signature_def.values():
         ends = (*definition.inputs.values(), *definition.outputs.values())
         tensors += [end.name for end in ends]
