@@ -19,6 +19,20 @@ def read_graph(folder):
     return saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
 
 
+def compact(folder):
+    """Rewrites the graph in a folder, and returns it."""
+    saved_model = read_graph(folder)
+    compact_graph(saved_model)
+    (folder / "saved_model.pb").write_bytes(saved_model.SerializeToString())
+    return saved_model.meta_graphs[0].graph_def
+
+
+def save(module, folder):
+    function = tf.function(module.function, input_signature=[ROWS], autograph=False)
+    tf.saved_model.save(module, str(folder), function)
+    return read_graph(folder).meta_graphs[0]
+
+
 def result_of(folder, rows):
     loaded = tf.saved_model.load(str(folder))
     return loaded.signatures["serving_default"](rows=tf.constant(rows))
@@ -80,16 +94,10 @@ class Branches(tf.Module):
 def test_equal_functions_are_one_and_variables_are_restored(tmp_path):
     module = Branches()
     module.num_calls.assign(41.0)
-    function = tf.function(module.function, input_signature=[ROWS], autograph=False)
-    tf.saved_model.save(module, str(tmp_path), function)
-    saved_model = read_graph(tmp_path)
-    library = saved_model.meta_graphs[0].graph_def.library
-    num_functions = len(library.function)
+    num_functions = len(save(module, tmp_path).graph_def.library.function)
     expected = result_of(tmp_path, [6.0, 7.0])
-    compact_graph(saved_model)
-    (tmp_path / "saved_model.pb").write_bytes(saved_model.SerializeToString())
     # Three times two branches are two, and nothing writes checkpoints.
-    assert len(library.function) <= num_functions - 4 - 1
+    assert len(compact(tmp_path).library.function) <= num_functions - 4 - 1
     found = result_of(tmp_path, [6.0, 7.0])
     np.testing.assert_array_equal(found["doubled"], expected["doubled"])
     np.testing.assert_array_equal(found["doubled"], [[12, 14], [12, 14], [5, 6]])
@@ -116,15 +124,10 @@ class WithGradient(tf.Module):
 
 
 def test_what_python_finds_by_its_name_stays(tmp_path):
-    module = WithGradient()
-    function = tf.function(module.function, input_signature=[ROWS], autograph=False)
-    tf.saved_model.save(module, str(tmp_path), function)
-    saved_model = read_graph(tmp_path)
-    objects = saved_model.meta_graphs[0].object_graph_def.nodes
+    objects = save(WithGradient(), tmp_path).object_graph_def.nodes
     kinds = {node.WhichOneof("kind") for node in objects}
     assert kinds >= {"captured_tensor", "constant"}
-    compact_graph(saved_model)
-    (tmp_path / "saved_model.pb").write_bytes(saved_model.SerializeToString())
+    compact(tmp_path)
     np.testing.assert_array_equal(result_of(tmp_path, [1.0, 2.0])["scaled"], [3.0, 6.0])
     loaded = tf.saved_model.load(str(tmp_path))
     np.testing.assert_array_equal(loaded.kept(), [2.0, 4.0])

@@ -68,15 +68,11 @@ class FunctionCompaction:
             if node.op == "Identity" and len(node.input) == 1
         }
 
-        def source_of(tensor: str) -> str:
-            while (name := tensor.split(":")[0]) in sources:
-                tensor = sources[name]
-            return tensor
-
         def followed(reference: str) -> str:
-            if reference.startswith("^"):
-                return "^" + source_of(reference[1:]).split(":")[0]
-            return source_of(reference)
+            is_waited_for = reference.startswith("^")
+            while (name := node_of(reference)) in sources:
+                reference = sources[name]
+            return f"^{name}" if is_waited_for else reference
 
         self._keep(node for node in self._function.node_def if node.name not in sources)
         self._rewire(followed)
@@ -86,7 +82,7 @@ class FunctionCompaction:
         firsts: dict[bytes, str] = {}
         merged: dict[str, str] = {}
         for node in self._function.node_def:
-            if _has_effects(node):
+            if _has_effects(node.op):
                 continue
             nameless = node_def_pb2.NodeDef()
             nameless.CopyFrom(node)
@@ -102,7 +98,7 @@ class FunctionCompaction:
         nodes = {node.name: node for node in self._function.node_def}
         starts = [node_of(tensor) for tensor in self._function.ret.values()]
         starts += self._function.control_ret.values()
-        starts += [node.name for node in nodes.values() if _has_effects(node)]
+        starts += [node.name for node in nodes.values() if _has_effects(node.op)]
 
         def inputs_of(name: str) -> list[str]:
             # An argument has none.
@@ -150,13 +146,11 @@ class FunctionCompaction:
         function = self._function
         arguments = {argument.name for argument in function.signature.input_arg}
         for node in function.node_def:
+            references = [change(each) for each in node.input]
+            data = [each for each in references if not each.startswith("^")]
             # An argument is there before all nodes, and each is waited for once.
-            references = dict.fromkeys(change(reference) for reference in node.input)
-            data = [change(each) for each in node.input if not each.startswith("^")]
-            waited = [
-                each for each in references if each.startswith("^") and each[1:] not in arguments
-            ]
-            node.input[:] = data + waited
+            waited = dict.fromkeys(each for each in references if each.startswith("^"))
+            node.input[:] = [*data, *(each for each in waited if each[1:] not in arguments)]
         for name, tensor in list(function.ret.items()):
             function.ret[name] = change(tensor)
         for name, node_name in list(function.control_ret.items()):
@@ -168,12 +162,8 @@ def _drop(attributes: MutableMapping[str, Any], names: Iterable[str]) -> None:
         attributes.pop(name, None)
 
 
-def _has_effects(node: node_def_pb2.NodeDef) -> bool:
-    return _is_stateful(node.op)
-
-
 @functools.cache
-def _is_stateful(operation: str) -> bool:
+def _has_effects(operation: str) -> bool:
     return tf.Graph().op_def_for_type(operation).is_stateful
 
 
