@@ -1,6 +1,7 @@
 """A study names exactly the runs that the paper's tables have."""
 
 import json
+import re
 
 import pytest
 
@@ -203,8 +204,16 @@ def test_the_recurrent_models_of_the_group_have_the_budget_steps_and_text_of_the
     for path in sorted((STUDIES_FOLDER / "novels_recl").glob("*.toml")):
         experiment = load_experiment(str(path), [])
         assert experiment.training == base.training
-        assert experiment.optimizer == base.optimizer
+        rate = experiment.optimizer.learning_rate  # Recurrent models learn with another.
+        assert experiment.optimizer == base.optimizer.replace(learning_rate=rate)
         assert experiment.model.segment_length == base.model.segment_length
         assert experiment.model.vocabulary_size == base.model.vocabulary_size
         num_there = create_model(experiment.model).count_params()
         assert num_there == pytest.approx(num_parameters(base.model), rel=0.01), path.stem
+
+
+@pytest.mark.parametrize("path", sorted(STUDIES_FOLDER.glob("*/*.toml")), ids=str)
+def test_the_parameters_that_a_file_tells_are_those_of_its_model(path):
+    millions = float(re.search(r"^# ([0-9.]+) million parameters", path.read_text(), re.M)[1])
+    num_parameters = create_model(load_experiment(str(path), []).model).count_params()
+    assert num_parameters / 1e6 == pytest.approx(millions, abs=0.005)
