@@ -83,3 +83,12 @@ def test_a_loss_that_is_not_finite_is_an_error():
     model.weights[0].assign(np.full(model.weights[0].shape, np.nan))
     with pytest.raises(NonFiniteError, match="context length 3"):
         ContextLosses(model, batch_size=2)(windows_of(3))
+
+
+def test_a_model_reads_no_farther_than_it_has_learned_positions():
+    positions = {"position_encoding": "learned", "num_positions": T}
+    config = ModelConfig(**ATTENTION, memory_length=0, recurrence=False, **positions)
+    losses_of = ContextLosses(create_model(config), batch_size=2)
+    windows = windows_of(2 * T)
+    np.testing.assert_array_equal(losses_of(windows), losses_of(windows[:, T:]))
+    assert np.all(losses_of(windows) != losses_of(windows[:, T + 1 :]))

@@ -27,7 +27,8 @@ class ContextLosses:
     A model with a memory or states reads the window as it reads any text: in
     segments, and what it remembers is as long as in its configuration. Segments end
     with the window, so that the last one is full and the first one may be
-    short. A Transformer without memory reads the window as one segment.
+    short. A Transformer without memory reads the window as one segment; with learned
+    positions it has only so many, and reads no more than these last tokens.
 
     Args:
         model: language model from `create_model`, with its weights.
@@ -89,9 +90,13 @@ class ContextLosses:
 
     def _segments(self, context: int) -> Iterable[tuple[int, int]]:
         """Where segments of a window begin and end; the last ends with the window."""
-        length = self._model.config.segment_length if self._remembers() else context
-        stops = range((context - 1) % length + 1, context + 1, length)
-        return [(max(0, stop - length), stop) for stop in stops]
+        config = self._model.config
+        if self._remembers():
+            length = config.segment_length
+            stops = range((context - 1) % length + 1, context + 1, length)
+            return [(max(0, stop - length), stop) for stop in stops]
+        is_limited = config.position_encoding == "learned"
+        return [(max(0, context - config.num_positions) if is_limited else 0, context)]
 
     def _remembers(self) -> bool:
         config = self._model.config
