@@ -68,7 +68,7 @@ def read_runs(folders: Sequence[str]) -> list[AnalyzedRun]:
     """Reads what was trained in some folders; no weights yet.
 
     A run is called like its folder, or where several folders have one name,
-    like its path.
+    by the parts in which their paths differ.
 
     Args:
         folders: list of str.
@@ -80,10 +80,8 @@ def read_runs(folders: Sequence[str]) -> list[AnalyzedRun]:
         UsageError: If a folder is there twice.
         InputMissingError: If there is no run in a folder.
     """
-    names = [os.path.basename(os.path.normpath(folder)) for folder in folders]
-    if len(set(names)) < len(names):
-        names = list(folders)
-    twice = next((name for name in names if names.count(name) > 1), None)
+    paths = [os.path.normpath(folder) for folder in folders]
+    twice = next((path for path in paths if paths.count(path) > 1), None)
     if twice is not None:
         raise UsageError(
             "Each run of a group is named once.",
@@ -93,5 +91,17 @@ def read_runs(folders: Sequence[str]) -> list[AnalyzedRun]:
     workdirs = [Workdir(folder) for folder in folders]
     return [
         AnalyzedRun(name, workdir, *workdir.read())
-        for name, workdir in zip(names, workdirs, strict=True)
+        for name, workdir in zip(_names(paths), workdirs, strict=True)
     ]
+
+
+def _names(paths: Sequence[str]) -> list[str]:
+    """The last part of every path, or without those that all paths have where it is the same."""
+    names = [os.path.basename(path) for path in paths]
+    if len(set(names)) == len(names):
+        return names
+    parts = [path.split(os.sep) for path in paths]
+    for end, kept in ((-1, slice(None, -1)), (0, slice(1, None))):
+        while min(map(len, parts)) > 1 and len({each[end] for each in parts}) == 1:
+            parts = [each[kept] for each in parts]
+    return [os.sep.join(each) for each in parts]

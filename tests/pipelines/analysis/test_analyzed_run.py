@@ -1,0 +1,26 @@
+"""Runs are called by what tells them apart."""
+
+import pytest
+
+from pipelines.analysis.analyzed_run import read_runs
+from pipelines.workdir import Workdir
+from tests.pipelines.conftest import EXPERIMENT
+from txl_tf.config.experiment_config import ExperimentConfig
+
+
+@pytest.mark.parametrize(
+    ("folders", "names"),
+    [
+        (["runs/a", "others/b"], ["a", "b"]),
+        (["study/a/seed-1/run", "study/b/seed-1/run"], ["a", "b"]),
+        (["study/a/seed-1/run", "study/a/seed-2/run"], ["seed-1", "seed-2"]),
+        (["study/a/1/run", "study/b/2/run", "run"], ["study/a/1/run", "study/b/2/run", "run"]),
+        (["study/a/1/run", "study/a/b/2/run"], ["1", "b/2"]),
+        (["a/x", "a/b/x"], ["a", "a/b"]),
+    ],
+)
+def test_names(folders, names, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in folders:
+        Workdir(folder).begin(ExperimentConfig.from_dict(EXPERIMENT), {})
+    assert [run.name for run in read_runs(folders)] == names
