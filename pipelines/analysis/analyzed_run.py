@@ -96,7 +96,7 @@ def read_runs(folders: Sequence[str]) -> list[AnalyzedRun]:
 
 
 def _names(paths: Sequence[str]) -> list[str]:
-    """The last part of every path, or without those that all paths have where it is the same."""
+    """The last parts of the paths, or if some are alike, what not all paths begin or end with."""
     names = [os.path.basename(path) for path in paths]
     if len(set(names)) == len(names):
         return names

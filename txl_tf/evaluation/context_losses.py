@@ -91,12 +91,12 @@ class ContextLosses:
     def _segments(self, context: int) -> Iterable[tuple[int, int]]:
         """Where segments of a window begin and end; the last ends with the window."""
         config = self._model.config
-        if self._remembers():
-            length = config.segment_length
-            stops = range((context - 1) % length + 1, context + 1, length)
-            return [(max(0, stop - length), stop) for stop in stops]
-        is_limited = config.position_encoding == "learned"
-        return [(max(0, context - config.num_positions) if is_limited else 0, context)]
+        if not self._remembers():
+            is_limited = config.position_encoding == "learned"
+            return [(max(0, context - config.num_positions) if is_limited else 0, context)]
+        length = config.segment_length
+        stops = range((context - 1) % length + 1, context + 1, length)
+        return [(max(0, stop - length), stop) for stop in stops]
 
     def _remembers(self) -> bool:
         config = self._model.config

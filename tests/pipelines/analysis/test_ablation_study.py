@@ -212,8 +212,12 @@ def test_the_recurrent_models_of_the_group_have_the_budget_steps_and_text_of_the
         assert num_there == pytest.approx(num_parameters(base.model), rel=0.01), path.stem
 
 
-@pytest.mark.parametrize("path", sorted(STUDIES_FOLDER.glob("*/*.toml")), ids=str)
-def test_the_parameters_that_a_file_tells_are_those_of_its_model(path):
+@pytest.mark.parametrize(
+    "name",
+    sorted(str(path.relative_to(STUDIES_FOLDER)) for path in STUDIES_FOLDER.glob("*/*.toml")),
+)
+def test_the_parameters_that_a_file_tells_are_those_of_its_model(name):
+    path = STUDIES_FOLDER / name
     millions = float(re.search(r"^# ([0-9.]+) million parameters", path.read_text(), re.M)[1])
     num_parameters = create_model(load_experiment(str(path), []).model).count_params()
     assert num_parameters / 1e6 == pytest.approx(millions, abs=0.005)
