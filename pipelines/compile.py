@@ -156,13 +156,11 @@ class _TrainingCompilation:
         compiler: TpuCompiler,
         say: "Callable[[str], None]",
     ) -> None:
-        from txl_tf.tpu_compiler.training_program import rows_per_replica
-
         self._experiment = experiment
         self._compiler = compiler
         self._say = say
         self._programs: dict[int, CompiledProgram] = {}
-        self.rows = rows_per_replica(experiment.training, compiler.topology.num_replicas)
+        self.rows = experiment.training.rows_per_replica(compiler.topology.num_replicas)
 
     def compile(self, rows: int) -> CompiledProgram:
         """Compiles the step, once for each number of rows per replica."""

@@ -5,9 +5,11 @@ import tensorflow as tf
 from tensorflow.compiler.xla.service import hlo_pb2
 
 from tests.toy_batches import toy_experiment
+from txl_tf.config.lstm_config import LSTMConfig
+from txl_tf.config.qrnn_config import QRNNConfig
 from txl_tf.tpu_compiler.evaluation_program import evaluation_program
 from txl_tf.tpu_compiler.lowered_program import lower
-from txl_tf.tpu_compiler.training_program import rows_per_replica, training_program
+from txl_tf.tpu_compiler.training_program import training_program
 
 NUM_REPLICAS = 2
 ROWS = 2
@@ -67,12 +69,16 @@ def test_random_numbers_are_the_chip_s_own():
     assert len(instructions) < 60
 
 
-def test_rows_that_cannot_be_shared_out_are_padded_as_in_training():
-    training = toy_experiment(training={"global_batch_size": 24}).training
-    assert rows_per_replica(training, 16) == 2
-    assert rows_per_replica(training, 8) == 3
-    parts = training.replace(gradient_accumulation_steps=2)
-    assert rows_per_replica(parts, 8) == 4
+@pytest.mark.parametrize("config_class", [LSTMConfig, QRNNConfig])
+def test_recurrent_models_are_lowered_too(config_class):
+    toy = toy_experiment(training={"global_batch_size": NUM_REPLICAS * ROWS})
+    model = config_class(vocabulary_size=32, num_layers=2, hidden_dim=8, segment_length=4)
+    experiment = toy.replace(model=model, evaluation=toy.evaluation.replace(memory_length=None))
+    _, instructions = instructions_of(training_program(experiment, NUM_REPLICAS))
+    assert any(each.opcode == "all-reduce" for each in instructions)
+    module, _ = instructions_of(evaluation_program(experiment))
+    rows, _ = module.host_program_shape.parameters[0].dimensions
+    assert rows == experiment.evaluation.batch_size
 
 
 def test_the_evaluation_has_the_rows_and_lengths_of_the_evaluation():

@@ -78,9 +78,12 @@ def test_it_is_the_mean_of_the_recorded_weights(num_replicas, jit_compile):
 @pytest.mark.slow
 def test_every_replica_has_the_same_average():
     trainer, *_ = recorded(num_replicas=2)
-    for path, variable in trainer._weight_average.variables.items():
-        first, second = trainer.strategy.experimental_local_results(variable.value)
-        np.testing.assert_array_equal(first.numpy(), second.numpy(), err_msg=path)
+    variables = trainer._variables.by_name()
+    averages = [name for name in variables if name.startswith("average/")]
+    assert averages
+    for name in averages:
+        first, second = trainer.strategy.experimental_local_results(variables[name].value)
+        np.testing.assert_array_equal(first.numpy(), second.numpy(), err_msg=name)
 
 
 def test_before_the_first_step_it_is_the_initial_weights():

@@ -94,3 +94,17 @@ class TrainingConfig(FrozenConfig):
             )
         if not 0 <= self.seed < 2**31:
             raise ValueError(f"`seed` must be in [0, 2**31). Received: seed={self.seed}")
+
+    def rows_per_replica(self, num_replicas: int) -> int:
+        """Rows that each replica runs.
+
+        Args:
+            num_replicas: int. Replicas that share the global batch.
+
+        Returns:
+            The number of rows, a multiple of `gradient_accumulation_steps`.
+            Where the global batch cannot be shared out equally, some are
+            padding.
+        """
+        num_parts = self.gradient_accumulation_steps
+        return -(-self.global_batch_size // (num_replicas * num_parts)) * num_parts

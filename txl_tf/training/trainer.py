@@ -11,17 +11,13 @@ from txl_tf.config.experiment_config import ExperimentConfig
 from txl_tf.distribution.replica_state import ReplicaState
 from txl_tf.distribution.strategy import num_workers
 from txl_tf.errors import NonFiniteError
-from txl_tf.models.create_model import create_model
 from txl_tf.training.loop_report import LoopReport
-from txl_tf.training.optimizers import create_optimizer, create_plateau_scale
-from txl_tf.training.row_gradients import RowGradients
-from txl_tf.training.spike_detector import SpikeDetector
+from txl_tf.training.plateau_scale import PlateauScale
 from txl_tf.training.step_record import StepRecord
 from txl_tf.training.step_records import StepRecords
 from txl_tf.training.step_status import StepStatus
-from txl_tf.training.train_step import TrainStep, memory_specs
-from txl_tf.training.training_objective import TrainingObjective
-from txl_tf.training.weight_average import WeightAverage
+from txl_tf.training.train_step import memory_specs
+from txl_tf.training.training_variables import TrainingVariables
 
 DatasetFunction = Callable[..., tf.data.Dataset]
 DescribeRow = Callable[[int, int], str]
@@ -61,14 +57,12 @@ class Trainer:
         self._dataset_function = dataset_function
         self._describe_row = describe_row or (lambda step, row: f"row {row}")
         training = config.training
-        num_parts = training.gradient_accumulation_steps
-        num_shares = strategy.num_replicas_in_sync * num_parts
-        self._rows_per_replica = -(-training.global_batch_size // num_shares) * num_parts
+        self._rows_per_replica = training.rows_per_replica(strategy.num_replicas_in_sync)
         # A plain variable of the host, because a thread sets it while the loop runs.
         self._stop_requested = tf.Variable(False, trainable=False)
         keras.utils.set_random_seed(training.seed)
         with strategy.scope():
-            self._create_variables()
+            self._variables = TrainingVariables(config)
         self.replica_memory = ReplicaState(
             strategy,
             self._rows_per_replica,
@@ -79,31 +73,20 @@ class Trainer:
         self._has_compiled = False
         self._run_steps = self._host_loop()
 
-    def _create_variables(self) -> None:
-        config, training = self.config, self.config.training
-        self.model = create_model(
-            config.model, rematerialize=training.rematerialize, dtype=training.dtype_policy
-        )
-        self._objective = TrainingObjective(self.model, config)
-        self.plateau_scale = create_plateau_scale(config.optimizer)
-        self.optimizer = create_optimizer(
-            config.optimizer, training.num_steps, self._trainable_variables(), self.plateau_scale
-        )
-        self._weight_average: WeightAverage | None = None
-        if training.average_weights_from_step is not None:
-            self._weight_average = WeightAverage(
-                self.model.trainable_variables,
-                training.average_weights_from_step,
-                training.average_weights_decay,
-            )
-        self._spike_detector: SpikeDetector | None = None
-        if training.spike_deviations is not None:
-            self._spike_detector = SpikeDetector(training.spike_deviations)
+    @property
+    def model(self) -> keras.Model:
+        """The language model that is trained."""
+        return self._variables.model
+
+    @property
+    def plateau_scale(self) -> PlateauScale | None:
+        """What lowers the learning rate when validation stalls, if the schedule is that."""
+        return self._variables.plateau_scale
 
     @property
     def step(self) -> int:
         """Steps done since the run began."""
-        return int(self.optimizer.iterations.numpy())
+        return int(self._variables.optimizer.iterations.numpy())
 
     @property
     def num_workers(self) -> int:
@@ -167,7 +150,7 @@ class Trainer:
             one of them), the memory of all rows, and where the run has them
             the weights of auxiliary losses and the averages of the weights.
         """
-        arrays = {name: variable.numpy() for name, variable in self._variables().items()}
+        arrays = {name: variable.numpy() for name, variable in self._variables.by_name().items()}
         memory = self.replica_memory.to_global()
         return arrays | {f"memory/{name}": array for name, array in memory.items()}
 
@@ -178,9 +161,7 @@ class Trainer:
             Dict of variable path to array: averages where the run keeps them,
             see `TrainingConfig.average_weights_from_step`, else the weights.
         """
-        weights = {variable.path: variable for variable in self.model.weights}
-        if self._weight_average is not None:
-            weights |= self._weight_average.averages
+        weights = self._variables.for_inference()
         return {path: variable.numpy() for path, variable in weights.items()}
 
     def load_state(self, arrays: dict[str, np.ndarray]) -> None:
@@ -192,7 +173,7 @@ class Trainer:
         Raises:
             ValueError: If names or shapes are not exactly those of `state`.
         """
-        variables = self._variables()
+        variables = self._variables.by_name()
         memory_names = {f"memory/{name}" for name in self.replica_memory.names}
         missing = sorted((variables.keys() | memory_names) - arrays.keys())
         surplus = sorted(arrays.keys() - (variables.keys() | memory_names))
@@ -214,27 +195,6 @@ class Trainer:
         )
         for name, variable in variables.items():
             variable.assign(arrays[name])
-
-    def _variables(self) -> dict[str, keras.Variable]:
-        named = [(f"model/{variable.path}", variable) for variable in self.model.weights]
-        named += [
-            (f"auxiliary/{variable.path}", variable)
-            for variable in self._objective.auxiliary_variables
-        ]
-        named += [(f"optimizer/{variable.path}", variable) for variable in self.optimizer.variables]
-        if self._weight_average is not None:
-            averages = self._weight_average.variables
-            named += [(f"average/{path}", variable) for path, variable in averages.items()]
-        if self._spike_detector is not None:
-            figures = self._spike_detector.variables
-            named += [(f"spikes/{name}", variable) for name, variable in figures.items()]
-        if self.plateau_scale is not None:
-            figures = self.plateau_scale.variables
-            named += [(f"plateau/{name}", variable) for name, variable in figures.items()]
-        return dict(named)
-
-    def _trainable_variables(self) -> list[keras.Variable]:
-        return [*self.model.trainable_variables, *self._objective.auxiliary_variables]
 
     def _next_stop(self) -> int:
         training = self.config.training
@@ -262,20 +222,7 @@ class Trainer:
 
     def _host_loop(self) -> Callable[..., None]:
         training = self.config.training
-        variables = self._trainable_variables()
-        step = TrainStep(
-            config=training,
-            row_gradients=RowGradients(
-                self._objective, variables, training.gradient_accumulation_steps
-            ),
-            optimizer=self.optimizer,
-            variables=variables,
-            replica_memory=self.replica_memory,
-            records=self._records,
-            clip_norm=self.config.optimizer.clip_norm,
-            weight_average=self._weight_average,
-            spike_detector=self._spike_detector,
-        )
+        step = self._variables.train_step(self.replica_memory, self._records)
         # TPUStrategy compiles by itself; with several replicas on GPUs or CPUs
         # the all-reduce cannot be compiled.
         is_alone = self.strategy.num_replicas_in_sync == 1
@@ -317,7 +264,7 @@ class Trainer:
         return LoopReport(
             records=tuple(records),
             num_tokens=len(records) * tokens_per_step,
-            learning_rate=float(self.optimizer.learning_rate),
+            learning_rate=float(self._variables.optimizer.learning_rate),
             seconds=seconds,
             has_compiled=has_compiled,
         )

@@ -1,0 +1,120 @@
+"""What the steps of a run change, besides the memory of its rows."""
+
+import keras
+
+from txl_tf.config.experiment_config import ExperimentConfig
+from txl_tf.distribution.replica_state import ReplicaState
+from txl_tf.models.create_model import create_model
+from txl_tf.training.optimizers import create_optimizer, create_plateau_scale
+from txl_tf.training.row_gradients import RowGradients
+from txl_tf.training.spike_detector import SpikeDetector
+from txl_tf.training.step_records import StepRecords
+from txl_tf.training.train_step import AllReduce, TrainStep
+from txl_tf.training.training_objective import TrainingObjective
+from txl_tf.training.weight_average import WeightAverage
+
+
+class TrainingVariables:
+    """Model, optimizer, and what the configuration asks for besides them.
+
+    To be created under the scope of the strategy that trains. Initial weights
+    are drawn from Keras' global seed.
+
+    Args:
+        config: `ExperimentConfig`.
+
+    Attributes:
+        model: the language model, from `create_model`.
+        optimizer: Keras optimizer, built.
+        plateau_scale: `PlateauScale` if the schedule is "plateau", else None.
+    """
+
+    def __init__(self, config: ExperimentConfig) -> None:
+        self._config = config
+        training = config.training
+        self.model = create_model(
+            config.model, rematerialize=training.rematerialize, dtype=training.dtype_policy
+        )
+        self._objective = TrainingObjective(self.model, config)
+        self.plateau_scale = create_plateau_scale(config.optimizer)
+        self.optimizer = create_optimizer(
+            config.optimizer, training.num_steps, self._trainable(), self.plateau_scale
+        )
+        self._weight_average: WeightAverage | None = None
+        if training.average_weights_from_step is not None:
+            self._weight_average = WeightAverage(
+                self.model.trainable_variables,
+                training.average_weights_from_step,
+                training.average_weights_decay,
+            )
+        self._spike_detector: SpikeDetector | None = None
+        if training.spike_deviations is not None:
+            self._spike_detector = SpikeDetector(training.spike_deviations)
+
+    def by_name(self) -> dict[str, keras.Variable]:
+        """All variables under the names that checkpoints have for them."""
+        named = [(f"model/{variable.path}", variable) for variable in self.model.weights]
+        named += [
+            (f"auxiliary/{variable.path}", variable)
+            for variable in self._objective.auxiliary_variables
+        ]
+        named += [(f"optimizer/{variable.path}", variable) for variable in self.optimizer.variables]
+        if self._weight_average is not None:
+            averages = self._weight_average.variables
+            named += [(f"average/{path}", variable) for path, variable in averages.items()]
+        if self._spike_detector is not None:
+            figures = self._spike_detector.variables
+            named += [(f"spikes/{name}", variable) for name, variable in figures.items()]
+        if self.plateau_scale is not None:
+            figures = self.plateau_scale.variables
+            named += [(f"plateau/{name}", variable) for name, variable in figures.items()]
+        return dict(named)
+
+    def for_inference(self) -> dict[str, keras.Variable]:
+        """The weights to evaluate, generate and export with, by path.
+
+        Returns:
+            Dict of variable path to variable: averages where the run keeps
+            them, see `TrainingConfig.average_weights_from_step`, else the
+            weights.
+        """
+        weights = {variable.path: variable for variable in self.model.weights}
+        if self._weight_average is not None:
+            weights |= self._weight_average.averages
+        return weights
+
+    def train_step(
+        self,
+        replica_memory: ReplicaState,
+        records: StepRecords,
+        all_reduce: AllReduce | None = None,
+    ) -> TrainStep:
+        """The step that changes these variables.
+
+        Args:
+            replica_memory: `ReplicaState` of the rows of each replica.
+            records: `StepRecords`, where the figures of the step go.
+            all_reduce: see `TrainStep`.
+
+        Returns:
+            A `TrainStep`.
+        """
+        training = self._config.training
+        variables = self._trainable()
+        return TrainStep(
+            config=training,
+            row_gradients=RowGradients(
+                self._objective, variables, training.gradient_accumulation_steps
+            ),
+            optimizer=self.optimizer,
+            variables=variables,
+            replica_memory=replica_memory,
+            records=records,
+            clip_norm=self._config.optimizer.clip_norm,
+            weight_average=self._weight_average,
+            spike_detector=self._spike_detector,
+            all_reduce=all_reduce,
+        )
+
+    def _trainable(self) -> list[keras.Variable]:
+        return [*self.model.trainable_variables, *self._objective.auxiliary_variables]
