@@ -25,6 +25,7 @@ class TrainingVariables:
 
     Attributes:
         model: the language model, from `create_model`.
+        objective: `TrainingObjective` of the model.
         optimizer: Keras optimizer, built.
         plateau_scale: `PlateauScale` if the schedule is "plateau", else None.
     """
@@ -35,7 +36,7 @@ class TrainingVariables:
         self.model = create_model(
             config.model, rematerialize=training.rematerialize, dtype=training.dtype_policy
         )
-        self._objective = TrainingObjective(self.model, config)
+        self.objective = TrainingObjective(self.model, config)
         self.plateau_scale = create_plateau_scale(config.optimizer)
         self.optimizer = create_optimizer(
             config.optimizer, training.num_steps, self._trainable(), self.plateau_scale
@@ -56,7 +57,7 @@ class TrainingVariables:
         named = [(f"model/{variable.path}", variable) for variable in self.model.weights]
         named += [
             (f"auxiliary/{variable.path}", variable)
-            for variable in self._objective.auxiliary_variables
+            for variable in self.objective.auxiliary_variables
         ]
         named += [(f"optimizer/{variable.path}", variable) for variable in self.optimizer.variables]
         if self._weight_average is not None:
@@ -104,7 +105,7 @@ class TrainingVariables:
         return TrainStep(
             config=training,
             row_gradients=RowGradients(
-                self._objective, variables, training.gradient_accumulation_steps
+                self.objective, variables, training.gradient_accumulation_steps
             ),
             optimizer=self.optimizer,
             variables=variables,
@@ -117,4 +118,4 @@ class TrainingVariables:
         )
 
     def _trainable(self) -> list[keras.Variable]:
-        return [*self.model.trainable_variables, *self._objective.auxiliary_variables]
+        return [*self.model.trainable_variables, *self.objective.auxiliary_variables]
