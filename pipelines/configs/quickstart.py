@@ -31,7 +31,7 @@ def quickstart() -> ExperimentConfig:
         ),
         training=TrainingConfig(
             global_batch_size=32,
-            num_steps=1400,
+            num_steps=1500,
             steps_per_loop=25,
             checkpoint_every_steps=250,
         ),
