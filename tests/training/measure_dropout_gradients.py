@@ -11,6 +11,7 @@ would have been seen.
 """
 
 import argparse
+import dataclasses
 import statistics
 import subprocess
 import tempfile
@@ -50,13 +51,13 @@ def create_case():
     return {"tokens": tokens.astype("int32"), "memory": random.normal(size=shape).astype("float32")}
 
 
+@dataclasses.dataclass
 class Draws:
     """Losses of all draws, and by path the mean gradient and its mean square."""
 
-    def __init__(self, losses, means, squares):
-        self.losses = losses
-        self.means = means
-        self.squares = squares
+    losses: list
+    means: dict
+    squares: dict
 
     def variance_of_mean(self, path):
         """Of the mean gradient of a variable, summed over its elements."""
@@ -95,30 +96,20 @@ def draws_here(model, case, num_draws):
 
 
 def draws_of_peer(python, model, case, num_draws):
-    with tempfile.TemporaryDirectory() as folder:
-        source = save_hugging_face(model, Path(folder) / "model")
-        case_path = Path(folder) / "case.npz"
+    with tempfile.TemporaryDirectory() as parent:
+        folder = save_hugging_face(model, Path(parent) / "model")
+        case_path = folder / "case.npz"
         np.savez(case_path, **case)
-        words = [python, "-W", "ignore", PEER, str(source), str(case_path), str(num_draws), folder]
+        words = [python, "-W", "ignore", PEER, str(folder), str(case_path), str(num_draws)]
         subprocess.run(words, check=True)
-        # Gradients have names and shapes of weights, so they are loaded as weights are.
-        means, squares = (
-            {
-                variable.path: np.asarray(variable, "float64")
-                for variable in load_hugging_face(
-                    Path(folder) / file, **what_shapes_cannot_tell()
-                ).trainable_variables
-            }
-            for file in ("mean.npz", "square.npz")
-        )
-        return Draws(np.load(Path(folder) / "losses.npy").tolist(), means, squares)
+        means, squares = (weights_by_path(folder / file) for file in ("mean.npz", "square.npz"))
+        return Draws(np.load(folder / "losses.npy").tolist(), means, squares)
 
 
-def what_shapes_cannot_tell():
-    return {
-        name: getattr(CONFIG, name)
-        for name in ("num_heads", "segment_length", "memory_length", "share_attention_biases")
-    }
+def weights_by_path(path):
+    """Gradients have the names and shapes of weights, so they are loaded as weights are."""
+    variables = load_hugging_face(path).trainable_variables
+    return {variable.path: np.asarray(variable, "float64") for variable in variables}
 
 
 def report(name, draws, peer):

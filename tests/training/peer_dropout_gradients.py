@@ -1,11 +1,11 @@
 """Gradients of Hugging Face's Transformer-XL under dropout, for a process of its own.
 
-    PYTHON tests/training/peer_dropout_gradients.py MODEL CASE DRAWS OUT
+    PYTHON tests/training/peer_dropout_gradients.py MODEL CASE DRAWS
 
 MODEL is a folder of `save_hugging_face`, CASE a file `.npz` with `tokens`
-`(B, T + 1)` and `memory` `(L, B, M, D)`. OUT gets the losses of all draws, and
-`mean.npz` and `square.npz`: the mean of the gradients and of their squares, as
-state dicts.
+`(B, T + 1)` and `memory` `(L, B, M, D)`. MODEL gets `losses.npy` of all
+draws, and `mean.npz` and `square.npz`: the mean of the gradients and of their
+squares, as state dicts.
 """
 
 import sys
@@ -30,11 +30,11 @@ def draw(model, parameters, tokens, memory):
 
 
 def main():
-    source, case_path, num_draws, out = sys.argv[1:]
+    folder, case_path, num_draws = sys.argv[1:]
     case = np.load(case_path)
     tokens = torch.tensor(case["tokens"].astype("int64"))
     memory = [torch.tensor(states.swapaxes(0, 1).copy()) for states in case["memory"]]
-    model = TransfoXLLMHeadModel.from_pretrained(source).train()
+    model = TransfoXLLMHeadModel.from_pretrained(folder).train()
     # A parameter that two modules share is here under both names.
     parameters = dict(model.named_parameters(remove_duplicate=False))
     torch.manual_seed(0)
@@ -46,8 +46,8 @@ def main():
             sums[name] = (first + gradient, second + gradient**2)
     for place, file in enumerate(("mean.npz", "square.npz")):
         means = {name: each[place] / len(losses) for name, each in sums.items()}
-        np.savez(Path(out) / file, **means)
-    np.save(Path(out) / "losses.npy", losses)
+        np.savez(Path(folder) / file, **means)
+    np.save(Path(folder) / "losses.npy", losses)
 
 
 if __name__ == "__main__":
