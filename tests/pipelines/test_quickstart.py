@@ -1,6 +1,7 @@
 """The main job: whole in minutes, and the same after a kill."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -21,11 +22,26 @@ SMALL = (
 
 @pytest.fixture(scope="module")
 def whole_quickstart(tmp_path_factory):
-    """The main job as users run it: its folder, what it said, and its seconds."""
+    """The main job as users run it: its folder, what it said, its seconds and those taken from it.
+
+    The six minutes are those of two cores. A shared host gives them to others now and then: the
+    last number is a mean over the cores, so never more than the job lost.
+    """
     workdir = tmp_path_factory.mktemp("whole") / "quickstart"
-    begin = time.monotonic()
+    begin, taken_before = time.monotonic(), seconds_taken_by_the_host()
     finished = run_txl("quickstart", "--workdir", workdir)
-    return workdir, finished, time.monotonic() - begin
+    seconds = time.monotonic() - begin
+    return workdir, finished, seconds, seconds_taken_by_the_host() - taken_before
+
+
+def seconds_taken_by_the_host():
+    """Since this machine started, a mean over its cores; 0 where the system does not tell."""
+    try:
+        with open("/proc/stat", encoding="ascii") as file:
+            steal_ticks = int(file.readline().split()[8])
+    except (OSError, IndexError):
+        return 0.0
+    return steal_ticks / os.sysconf("SC_CLK_TCK") / os.cpu_count()
 
 
 def bytes_below(folder):
@@ -59,10 +75,11 @@ def test_small_quickstart_runs_every_job_and_repeats_itself(tmp_path):
 @pytest.mark.slow
 @pytest.mark.alone
 def test_quickstart_is_good_within_six_minutes(whole_quickstart):
-    _, finished, seconds = whole_quickstart
+    _, finished, seconds, taken_seconds = whole_quickstart
     assert finished.returncode == 0, finished.stderr
-    print(f"{seconds:.0f} seconds", *figures(finished), sep="\n")
-    assert seconds <= 360
+    print(f"{seconds:.0f} seconds, {taken_seconds:.0f} taken by the host")
+    print(*figures(finished), sep="\n")
+    assert seconds - taken_seconds <= 360
     bits_per_byte = float(re.search(r"^test: ([\d.]+) bits/byte", figures(finished)[1]).group(1))
     assert bits_per_byte <= 2.1
 
@@ -70,7 +87,7 @@ def test_quickstart_is_good_within_six_minutes(whole_quickstart):
 @pytest.mark.slow
 @pytest.mark.alone
 def test_quickstart_in_int8_takes_less_than_a_third_and_loses_nothing(whole_quickstart, tmp_path):
-    workdir, _, _ = whole_quickstart
+    workdir, *_ = whole_quickstart
     options = ("--weights", "int8", "--data", workdir / "data", "--sample-tokens", 200_000)
     finished = run_txl("export", "--workdir", workdir / "run", "--out", tmp_path, *options)
     assert finished.returncode == 0, finished.stderr
@@ -85,7 +102,10 @@ def test_quickstart_in_int8_takes_less_than_a_third_and_loses_nothing(whole_quic
 
 @pytest.mark.slow
 def test_quickstart_killed_half_way_comes_to_the_same_figures(tmp_path):
-    shorter = ("--set", "training.num_steps=200", "--set", "training.checkpoint_every_steps=50")
+    shorter = (
+        *SMALL,
+        *("--set", "training.num_steps=400", "--set", "training.checkpoint_every_steps=50"),
+    )
     unbroken = run_txl("quickstart", "--workdir", tmp_path / "unbroken", *shorter)
     assert unbroken.returncode == 0, unbroken.stderr
 
