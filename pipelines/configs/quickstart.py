@@ -31,7 +31,7 @@ def quickstart() -> ExperimentConfig:
         ),
         training=TrainingConfig(
             global_batch_size=64,
-            num_steps=850,
+            num_steps=800,
             steps_per_loop=25,
             checkpoint_every_steps=250,
         ),
