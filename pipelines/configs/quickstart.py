@@ -33,7 +33,7 @@ def quickstart() -> ExperimentConfig:
             global_batch_size=64,
             num_steps=800,
             steps_per_loop=25,
-            checkpoint_every_steps=250,
+            checkpoint_every_steps=200,
         ),
         optimizer=OptimizerConfig(
             learning_rate=4e-3,
