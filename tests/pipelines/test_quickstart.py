@@ -33,7 +33,8 @@ def whole_quickstart(tmp_path_factory):
 def seconds_of_own_cores(seconds, ticks_before, ticks_after):
     """How long it would have taken, had a shared host not given the cores to others.
 
-    Whoever wants the cores is refused them for a share of the time, and slower by at least that.
+    Of the time for which the cores were wanted, they were refused for a share, and what waits
+    for nothing but them is slower by that.
     """
     used, refused = np.subtract(ticks_after, ticks_before)
     share = refused / (used + refused)
@@ -110,7 +111,7 @@ def test_quickstart_in_int8_takes_less_than_a_third_and_loses_nothing(whole_quic
 def test_quickstart_killed_half_way_comes_to_the_same_figures(tmp_path):
     shorter = (
         *SMALL,
-        *("--set", "training.num_steps=400", "--set", "training.checkpoint_every_steps=50"),
+        *("--set", "training.num_steps=400", "--set", "training.checkpoint_every_steps=100"),
     )
     unbroken = run_txl("quickstart", "--workdir", tmp_path / "unbroken", *shorter)
     assert unbroken.returncode == 0, unbroken.stderr
