@@ -210,7 +210,8 @@ def watch():
                 except OSError:
                     continue
                 found = [int(line.split()[1]) for line in lines if line.startswith("VmHWM")]
-                if b"worker_process" in name:
+                # A whole argument: this program's own text has the name in it, too.
+                if b"txl_tf.data.parallel.worker_process" in name.split(b"\\0"):
                     largest_worker = max(largest_worker, *found, 0)
         time.sleep(0.02)
 
