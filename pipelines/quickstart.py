@@ -24,6 +24,7 @@ from txl_tf.errors import NonFiniteError, UsageError
 if TYPE_CHECKING:
     from txl_tf.data.prepared_dataset import PreparedDataset
     from txl_tf.evaluation.evaluation_result import EvaluationResult
+    from txl_tf.evaluation.evaluator import Evaluator
     from txl_tf.models.transformer_xl import TransformerXL
 
 _PROMPT = "# file: example.py\nimport "
@@ -72,12 +73,17 @@ def run(arguments: argparse.Namespace) -> None:
     _prepare(folder / "data")
 
     _say("2/6 train")
-    trainer, valid = train(experiment, str(folder / "data"), workdir, tf.distribute.get_strategy())
+    training_run, valid = train(
+        experiment, str(folder / "data"), workdir, tf.distribute.get_strategy()
+    )
+    trainer = training_run.trainer
     dataset = PreparedDataset.open(str(folder / "data"), verify=False)
     model = build_model(experiment.model, trainer.inference_weights())
 
     _say("3/6 evaluate")
-    results = _evaluate(experiment, model, dataset, trainer.step, valid)
+    # The run's own evaluator: it is compiled already.
+    training_run.evaluator.load_weights_of(model)
+    results = _evaluate(training_run.evaluator, dataset, trainer.step, valid)
     board = TensorBoardWriter(workdir.tensorboard, bytes_per_token=1.0)
     for result in results:
         board.write_evaluation(result)
@@ -166,17 +172,14 @@ def _prepare(folder: Path) -> None:
 
 
 def _evaluate(
-    experiment: ExperimentConfig,
-    model: "TransformerXL",
+    evaluator: "Evaluator",
     dataset: "PreparedDataset",
     step: int,
     valid: "EvaluationResult | None",
 ) -> "list[EvaluationResult]":
     from pipelines.evaluate import show_progress
-    from pipelines.split_evaluation import create_evaluator, evaluate_split
+    from pipelines.split_evaluation import evaluate_split
 
-    evaluator = create_evaluator(experiment)
-    evaluator.load_weights_of(model)
     if valid is None:
         valid = evaluate_split(evaluator, dataset, "valid", step, track=show_progress)
     return [valid, evaluate_split(evaluator, dataset, "test", step, track=show_progress)]

@@ -19,8 +19,8 @@ from txl_tf.errors import UsageError
 if TYPE_CHECKING:
     import tensorflow as tf
 
+    from pipelines.training_run import TrainingRun
     from txl_tf.evaluation.evaluation_result import EvaluationResult
-    from txl_tf.training.trainer import Trainer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,7 +78,7 @@ def train(
     workdir: Workdir,
     strategy: "tf.distribute.Strategy",
     watcher: PreemptionWatcher | None = None,
-) -> "tuple[Trainer, EvaluationResult | None]":
+) -> "tuple[TrainingRun, EvaluationResult | None]":
     """Trains a run to its end, from its last checkpoint if it has one.
 
     Args:
@@ -90,8 +90,9 @@ def train(
         watcher: optional `PreemptionWatcher`, already watching.
 
     Returns:
-        Tuple of the trainer and the last result on the split `valid`, or
-        `None` where there is no such split or nothing was left to train.
+        Tuple of the run, with its trainer and its evaluator, and the last
+        result on the split `valid`, or `None` where there is no such split or
+        nothing was left to train.
     """
     import tensorflow as tf
 
@@ -103,7 +104,7 @@ def train(
     data = TrainingData(data_folder, experiment)
     with TrainingRun(experiment, data, workdir, strategy, watcher) as training_run:
         result = training_run.train()
-    return training_run.trainer, result
+    return training_run, result
 
 
 def _experiment(arguments: argparse.Namespace, workdir: Workdir) -> ExperimentConfig:

@@ -1,6 +1,7 @@
 """A training run from its folder: resume, loops, evaluations, checkpoints, stops."""
 
 import contextlib
+import functools
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Self
@@ -64,7 +65,6 @@ class TrainingRun:
         self._workdir = workdir
         self._watcher = watcher
         self._is_chief = is_chief(strategy)
-        self._evaluator: Evaluator | None = None
         self._redone: dict[int, LedgerLine] = {}
         self._held_lines: list[LedgerLine] = []
         self._exits = contextlib.ExitStack()
@@ -111,6 +111,13 @@ class TrainingRun:
         traceback: TracebackType | None,
     ) -> None:
         self._exits.__exit__(kind, error, traceback)
+
+    @functools.cached_property
+    def evaluator(self) -> Evaluator:
+        """What the run is evaluated with; built when it is first asked for."""
+        # Several workers evaluate all of it each, and need not wait for one another.
+        shares_rows = self.trainer.num_workers == 1
+        return create_evaluator(self._experiment, self._strategy if shares_rows else None)
 
     def train(self) -> EvaluationResult | None:
         """Trains to the end.
@@ -250,14 +257,8 @@ class TrainingRun:
             return None
         if self.trainer.must_stop():
             return None
-        if self._evaluator is None:
-            # Several workers evaluate all of it each, and need not wait for one another.
-            shares_rows = self.trainer.num_workers == 1
-            self._evaluator = create_evaluator(
-                self._experiment, self._strategy if shares_rows else None
-            )
-        self._evaluator.load_arrays(self.trainer.inference_weights())
-        result = self._data.evaluate(self._evaluator, step, self._until_stopped)
+        self.evaluator.load_arrays(self.trainer.inference_weights())
+        result = self._data.evaluate(self.evaluator, step, self._until_stopped)
         # The first worker's figure decides for all.
         own = result.nats_per_token if self._is_chief else 0.0
         is_best = self._history.observe(step, self.trainer.sum_over_workers(own))
