@@ -64,6 +64,8 @@ class SegmentReader:
         self._frame_bytes = frame_bytes(manifest.tokens_per_record, manifest.token_bytes)
         self._stored_type = tf.as_dtype(token_dtype(manifest.token_bytes))
 
+    # No conversion of Python's control flow, which takes seconds: nothing here needs it.
+    @tf.autograph.experimental.do_not_convert
     def dataset_fn(
         self,
         first_step: int,
