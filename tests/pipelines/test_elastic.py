@@ -13,6 +13,9 @@ from txl_tf.training.ledger_line import LedgerLine
 
 NUM_STEPS = 200
 SETTINGS = [
+    # Every replica is traced apart: more layers only take longer.
+    "--set",
+    "model.num_layers=1",
     "--set",
     f"training.num_steps={NUM_STEPS}",
     "--set",
@@ -62,26 +65,12 @@ def single(train, tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_replicas", [2, 4, 8])
-def test_any_number_of_replicas_reads_the_same_data_and_finds_the_same_losses(
-    train, single, num_replicas, tmp_path
-):
-    train(tmp_path / "run", "--cpu-replicas", num_replicas)
-    assert_same_run(single, ledger_of(tmp_path / "run"))
-
-
-@pytest.mark.slow
-def test_replicas_that_do_not_divide_the_rows_do_too(train, single, tmp_path):
-    train(tmp_path / "run", "--cpu-replicas", 3)
-    assert_same_run(single, ledger_of(tmp_path / "run"))
-
-
-@pytest.mark.slow
-def test_a_run_goes_on_with_other_numbers_of_replicas(
+def test_any_number_of_replicas_goes_on_with_the_run_of_another(
     train, single, data_folder, config_file, tmp_path
 ):
     workdir = tmp_path / "run"
-    for stop_step, num_replicas in ((50, 2), (100, 8), (150, 1)):
+    # Three do not divide the rows.
+    for stop_step, num_replicas in ((50, 8), (100, 3), (150, 1)):
         process = subprocess.Popen(
             command(
                 *("train", "--config", config_file, "--data", data_folder),

@@ -2,17 +2,13 @@
 
 import json
 import re
-import signal
-import subprocess
-import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from pipelines.workdir import Workdir
-from tests.pipelines.txl_process import command, environment, run_txl
+from tests.pipelines.txl_process import run_txl
 
 
 def arrays_of(workdir, step):
@@ -106,32 +102,6 @@ def test_exports_are_versions_and_none_is_overwritten(trained, tmp_path):
 
 
 @pytest.mark.slow
-def test_killed_training_goes_on_to_the_same_bits(trained, data_folder, config_file, tmp_path):
-    unbroken, finished = trained
-    workdir = tmp_path / "run"
-    arguments = ("train", "--config", config_file, "--data", data_folder, "--workdir", workdir)
-    process = subprocess.Popen(
-        command(*arguments), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment()
-    )
-    deadline = time.monotonic() + 120
-    while not (workdir / "checkpoints" / "step-00000020").exists():
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not (workdir / "checkpoints" / "step-00000040").exists()
-
-    resumed = run_txl(*arguments)
-    assert resumed.returncode == 0, resumed.stderr
-    assert "Going on from the checkpoint of step" in resumed.stderr
-    expected, received = arrays_of(unbroken, 40), arrays_of(workdir, 40)
-    assert expected.keys() == received.keys()
-    for name in expected:
-        np.testing.assert_array_equal(received[name], expected[name], err_msg=name)
-    assert finished.stderr.splitlines()[-1] == resumed.stderr.splitlines()[-1]
-
-
-@pytest.mark.slow
 def test_damaged_newest_checkpoint_makes_way_for_the_one_before(
     trained, data_folder, config_file, tmp_path
 ):
@@ -149,15 +119,3 @@ def test_damaged_newest_checkpoint_makes_way_for_the_one_before(
     assert "step 20" in finished.stderr
     for name, array in arrays_of(unbroken, 40).items():
         np.testing.assert_array_equal(arrays_of(workdir, 40)[name], array, err_msg=name)
-
-
-@pytest.mark.slow
-def test_two_cpu_replicas_train_from_the_command_line(trained, data_folder, config_file, tmp_path):
-    workdir = tmp_path / "run"
-    finished = run_txl(
-        *("train", "--config", config_file, "--data", data_folder, "--workdir", workdir),
-        *("--cpu-replicas", "2", "--set", "training.num_steps=10"),
-    )
-    assert finished.returncode == 0, finished.stderr
-    assert Workdir(workdir).has_run()
-    assert "step 10/10" in finished.stderr

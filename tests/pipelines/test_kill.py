@@ -1,6 +1,6 @@
 """Runs that are killed (SIGKILL) at random moments and finished by the same command.
 
-The test kills a run fifteen times. As many as one likes, with figures:
+The test kills a run ten times. As many as one likes, with figures:
 
     python -m tests.pipelines.test_kill --kills 200 --steps 1000
 """
@@ -107,8 +107,8 @@ class Killer:
 def test_a_run_that_is_killed_again_and_again_takes_the_same_steps_to_the_same_bits(tmp_path):
     with ForkServer() as server:
         killer = Killer(server, tmp_path, num_steps=200, seed=1)
-        killer.kill(15)
-    assert killer.num_kills == 15
+        killer.kill(10)
+    assert killer.num_kills == 10
     assert set(killer.kinds) == set(KINDS)
 
 

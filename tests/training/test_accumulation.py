@@ -40,11 +40,7 @@ def assert_same_run(one, other, tolerance):
 
 @pytest.mark.parametrize(
     ("num_replicas", "num_parts"),
-    [
-        (1, 4),
-        pytest.param(2, 2, marks=pytest.mark.slow),
-        pytest.param(2, 4, marks=pytest.mark.slow),
-    ],
+    [(1, 4), pytest.param(2, 2, marks=pytest.mark.slow)],
 )
 def test_rows_read_in_parts_equal_rows_read_at_once_with_dropout(num_replicas, num_parts):
     whole = trained(8)
@@ -59,14 +55,12 @@ def test_parts_compile_to_the_same():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("num_rows", "num_replicas", "num_parts"), [(5, 1, 3), (3, 2, 1), (5, 2, 2)]
-)
-def test_rows_that_make_up_equal_shares_count_for_nothing(num_rows, num_replicas, num_parts):
-    alone = trained(num_rows)
-    padded = trained(num_rows, num_replicas, gradient_accumulation_steps=num_parts)
+@pytest.mark.parametrize(("num_replicas", "num_parts"), [(1, 3), (2, 2)])
+def test_rows_that_make_up_equal_shares_count_for_nothing(num_replicas, num_parts):
+    alone = trained(5)
+    padded = trained(5, num_replicas, gradient_accumulation_steps=num_parts)
     assert_same_run(alone, padded, 1e-6)
-    assert padded[1]["memory/valid_length"].shape == (num_rows,)
+    assert padded[1]["memory/valid_length"].shape == (5,)
 
 
 @pytest.mark.slow

@@ -19,14 +19,6 @@ from txl_tf.training.trainer import Trainer
 NUM_ROWS = 4
 
 
-CASES = [
-    (num_replicas, step, value)
-    for num_replicas in (1, 2)
-    for step in (0, 5, 9)
-    for value in (np.nan, np.inf)
-]
-
-
 def slow(*values):
     return pytest.param(*values, marks=pytest.mark.slow)
 
@@ -74,7 +66,14 @@ def bits_of(state):
 
 
 @pytest.mark.parametrize(
-    ("num_replicas", "step", "value"), [(1, 9, np.nan), *[slow(*case) for case in CASES]]
+    ("num_replicas", "step", "value"),
+    [
+        (1, 9, np.nan),
+        slow(1, 0, np.nan),
+        slow(1, 5, np.inf),
+        slow(2, 0, np.inf),
+        slow(2, 5, np.nan),
+    ],
 )
 def test_a_spoiled_weight_stops_the_run_before_anything_changes(num_replicas, value, step):
     trainer = trainer_of(num_replicas, steps_per_loop=3)
@@ -89,7 +88,7 @@ def test_a_spoiled_weight_stops_the_run_before_anything_changes(num_replicas, va
     assert bits_of(trainer.state()) == before
 
 
-@pytest.mark.parametrize("step", [slow(1), 6, slow(11)])
+@pytest.mark.parametrize("step", [6, slow(11)])
 def test_a_spoiled_memory_stops_the_run_and_names_its_row(step):
     trainer = trainer_of(num_replicas=2)
     run_to(trainer, step)
