@@ -185,7 +185,7 @@ def test_two_at_once_into_one_folder(tmp_path, whole):
 
 
 MEMORY = """
-import glob, resource, sys, threading, time
+import contextlib, glob, resource, sys, threading, time
 import tensorflow
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.text_sources.file_documents import FileDocuments
@@ -201,19 +201,21 @@ def watch():
     global largest_worker
     while True:
         for path in glob.glob("/proc/self/task/*/children"):
-            for pid in open(path).read().split():
-                try:
-                    # Before it is a program of its own, a worker has the memory of this
-                    # one; so its name is read first, and its memory only after that.
-                    name = open(f"/proc/{pid}/cmdline", "rb").read()
-                    lines = open(f"/proc/{pid}/status").read().splitlines()
-                except OSError:
-                    continue
-                found = [int(line.split()[1]) for line in lines if line.startswith("VmHWM")]
-                # A whole argument: this program's own text has the name in it, too.
-                if b"txl_tf.data.parallel.worker_process" in name.split(b"\\0"):
-                    largest_worker = max(largest_worker, *found, 0)
+            # Threads and workers may end while they are looked at.
+            with contextlib.suppress(OSError):
+                for pid in open(path).read().split():
+                    largest_worker = max(largest_worker, memory_of_worker(pid))
         time.sleep(0.02)
+
+def memory_of_worker(pid):
+    # Before it is a program of its own, a worker has the memory of this
+    # one; so its name is read first, and its memory only after that.
+    name = open(f"/proc/{pid}/cmdline", "rb").read()
+    lines = open(f"/proc/{pid}/status").read().splitlines()
+    found = [int(line.split()[1]) for line in lines if line.startswith("VmHWM")]
+    # A whole argument: this program's own text has the name in it, too.
+    is_worker = b"txl_tf.data.parallel.worker_process" in name.split(b"\\0")
+    return sum(found) if is_worker else 0
 
 begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 threading.Thread(target=watch, daemon=True).start()
