@@ -2,12 +2,12 @@
 
 import json
 import signal
-import socket
 import subprocess
 import time
 
 import pytest
 
+from tests.distribution.two_workers import free_addresses
 from tests.pipelines.txl_process import command, environment, run_txl
 from txl_tf.training.ledger_line import LedgerLine
 
@@ -91,17 +91,9 @@ def test_any_number_of_replicas_goes_on_with_the_run_of_another(
     assert_same_run(single, ledger_of(workdir))
 
 
-def free_ports(count):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
 @pytest.mark.slow
 def test_two_workers_train_as_one(data_folder, config_file, single, tmp_path):
-    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    addresses = free_addresses(2)
     workers = []
     for index in range(2):
         cluster = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
