@@ -69,7 +69,9 @@ class ToyBatches:
                 share = np.arange(first, first + per_replica_rows) % self.num_rows
                 parts.append({name: array[share] for name, array in batch.items()})
         stacked = {name: np.stack([part[name] for part in parts]) for name in parts[0]}
-        return tf.data.Dataset.from_tensor_slices(stacked)
+        options = tf.data.Options()
+        options.autotune.enabled = False  # or to drop it may take a minute, see `SegmentReader`
+        return tf.data.Dataset.from_tensor_slices(stacked).with_options(options)
 
 
 def toy_experiment(model=None, training=None, optimizer=None):

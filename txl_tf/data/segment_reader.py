@@ -21,6 +21,7 @@ from txl_tf.errors import DataDamagedError
 from txl_tf.file_storage import first_line
 
 _READ_BUFFER_BYTES = 256 << 10
+_PREFETCHED_BATCHES = 16
 _MAX_INT64 = np.iinfo(np.int64).max
 
 
@@ -123,9 +124,12 @@ class SegmentReader:
             batches = batches.take(num_steps * (len(rows) // per_replica_rows))
         options = tf.data.Options()
         options.deterministic = True
+        # Nothing here has a degree to tune, and the thread that tunes may miss that the iterator
+        # ends: whoever drops one then waits until its next round, up to a minute.
+        options.autotune.enabled = False
         # The rows are dealt to hosts by the caller; sharding again would lose some.
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-        return batches.prefetch(tf.data.AUTOTUNE).with_options(options)
+        return batches.prefetch(_PREFETCHED_BATCHES).with_options(options)
 
     def describe_row(self, step: int, row: int) -> str:
         """Says where the segment of a row is stored.

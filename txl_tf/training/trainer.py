@@ -70,6 +70,7 @@ class Trainer:
             num_rows=training.global_batch_size,
         )
         self._records = StepRecords(strategy, self._rows_per_replica, training.steps_per_loop)
+        self._iterator: Iterator[dict[str, tf.Tensor]] | None = None
         self._has_compiled = False
         self._run_steps = self._host_loop()
 
@@ -109,9 +110,11 @@ class Trainer:
         """
         if self.step >= self.config.training.num_steps:
             return
-        iterator = iter(self._batches())
+        # Held beyond the loop: under several replicas TensorFlow may take a minute to drop it,
+        # and where the machine is being taken away, the caller has to save before that.
+        self._iterator = iter(self._batches())
         while self.step < self.config.training.num_steps and not self.must_stop():
-            report = self._loop(iterator, self._next_stop() - self.step)
+            report = self._loop(self._next_stop() - self.step)
             if report is not None:
                 yield report
 
@@ -248,11 +251,11 @@ class Trainer:
 
         return run_steps
 
-    def _loop(self, iterator: Iterator[dict[str, tf.Tensor]], num_steps: int) -> LoopReport | None:
+    def _loop(self, num_steps: int) -> LoopReport | None:
         first_step = self.step
         begin = time.perf_counter()
         # Tensors, because Python ints would be traced anew for each value.
-        self._run_steps(iterator, tf.constant(first_step), tf.constant(num_steps))
+        self._run_steps(self._iterator, tf.constant(first_step), tf.constant(num_steps))
         records = self._records.fetch(first_step, self.step)
         if not records:
             return None
