@@ -5,12 +5,16 @@
 `--shared` is the folder with `golden/training_curve_official_pytorch.json` and
 `data/enwik8-prefix/enwik8.first4150000`. The same command goes on where it was
 stopped. The order of the data is the official one to the last byte: 16 rows,
-each from its own sixteenth of the text on. So is the warm-up, which there
-begins at a hundredth of the peak and here at nothing, unless `--own-warm-up`
-is given.
+each from its own sixteenth of the text on. So are the warm-up, which there
+begins at a hundredth of the peak and here at nothing, and Adam's epsilon, which
+there comes after the bias correction and here before, unless `--own-optimizer`
+is given. With `--peer-python`, one with `torch`, so are the weights in the
+beginning and all dropout masks: then a seed is the official one, and ours
+follows its curve as far as rounding lets it.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -58,19 +62,52 @@ def prepare(source, folder, study):
     prepare_dataset(splits, ByteTokenizer(), str(folder), "enwik8-prefix")
 
 
-def run_cell(cell, data_folder, folder, has_own_warm_up):
+@contextlib.contextmanager
+def official_optimizer():
+    """While it is open, Adam and its warm-up are PyTorch's and those of the official run."""
+    from keras import ops
+    from keras.optimizers import Adam
+
+    from txl_tf.training.warmup_cosine_decay import WarmupCosineDecay
+
+    schedule, update = WarmupCosineDecay.__call__, Adam.update_step
+
+    def one_step_earlier(own, step):
+        return schedule(own, step + 1)
+
+    def epsilon_after_correction(own, gradient, variable, learning_rate):
+        step = ops.cast(own.iterations + 1, variable.dtype)
+        epsilon = own.epsilon * ops.sqrt(1.0 - ops.power(own.beta_2, step))
+        with mock.patch.object(own, "epsilon", epsilon):
+            update(own, gradient, variable, learning_rate)
+
+    with (
+        mock.patch.object(WarmupCosineDecay, "__call__", one_step_earlier),
+        mock.patch.object(Adam, "update_step", epsilon_after_correction),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def official_setting(cell, folder, has_own_optimizer, peer_python):
+    """While it is open, what is trained has the official optimizer, and draws if wanted."""
+    from tests.pipelines.analysis.official_draws import OfficialDraws
+
+    with contextlib.ExitStack() as exits:
+        if not has_own_optimizer:
+            exits.enter_context(official_optimizer())
+        if peer_python is not None:
+            draws = OfficialDraws(peer_python, cell.experiment, folder / cell.name)
+            exits.enter_context(draws.used())
+        yield
+
+
+def run_cell(cell, data_folder, folder, has_own_optimizer, peer_python):
     """Trains and evaluates one seed in this process."""
     with PreemptionWatcher() as watcher:
         from pipelines.analysis.cell_run import CellRun
-        from txl_tf.training.warmup_cosine_decay import WarmupCosineDecay
 
-        own = WarmupCosineDecay.__call__
-
-        def one_step_earlier(schedule, step):
-            return own(schedule, step + 1)
-
-        call = own if has_own_warm_up else one_step_earlier
-        with mock.patch.object(WarmupCosineDecay, "__call__", call):
+        with official_setting(cell, folder, has_own_optimizer, peer_python):
             try:
                 CellRun(cell, data_folder, folder, watcher).run()
             except JobError as error:
@@ -156,7 +193,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--shared", type=Path, default=Path("../shared"))
-    parser.add_argument("--own-warm-up", action="store_true")
+    parser.add_argument("--own-optimizer", action="store_true")
+    parser.add_argument("--peer-python", metavar="PATH")
     parser.add_argument("--set", action="append", default=[], dest="overrides")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--cell")
@@ -164,10 +202,13 @@ def main():
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     study = load_study("official_curve", arguments.overrides)
     data_folder = arguments.out / "data"
-    folder = arguments.out / ("own_warm_up" if arguments.own_warm_up else "official_warm_up")
+    optimizer = "own" if arguments.own_optimizer else "official"
+    draws = "own" if arguments.peer_python is None else "official"
+    folder = arguments.out / f"{optimizer}_optimizer_{draws}_draws"
     cells = {cell.name: cell for cell in study.cells()}
     if arguments.cell is not None:
-        run_cell(cells[arguments.cell], str(data_folder), folder, arguments.own_warm_up)
+        cell = cells[arguments.cell]
+        run_cell(cell, str(data_folder), folder, arguments.own_optimizer, arguments.peer_python)
         return
     prepare(arguments.shared / "data" / "enwik8-prefix" / "enwik8.first4150000", data_folder, study)
     data = data_identity(Manifest.read(str(data_folder)))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.pipelines.analysis.measure_official_curve import compared, rows_of_text, training_curve
+from tests.pipelines.analysis.official_draws import unpacked_masks
 from txl_tf.data.segment_plan import SegmentPlan
 from txl_tf.training.ledger_line import LedgerLine
 
@@ -48,3 +49,15 @@ def test_our_mean_is_held_against_the_spread_of_the_official_seeds(
     assert figures["is_within"] == is_within
     assert figures["is_within_two_deviations"] == is_within_two_deviations
     assert figures["difference"] == pytest.approx(np.mean(ours) - 2.0)
+
+
+def test_masks_come_in_the_order_in_which_they_were_drawn():
+    num_steps, num_rows, width = 3, 2, 4
+    random = np.random.default_rng(0)
+    states = random.random((num_steps, num_rows, width)) < 0.5
+    positions = random.random((5, 8)) < 0.5
+    bits = np.concatenate([states.reshape(-1), positions.reshape(-1)])
+    packed = np.packbits(bits, bitorder="little").reshape(num_rows, -1)
+    first, second = unpacked_masks(packed, [states.shape, positions.shape])
+    np.testing.assert_array_equal(first, states.swapaxes(0, 1))
+    np.testing.assert_array_equal(second, positions)
