@@ -101,27 +101,26 @@ class OfficialDraws:
     @contextlib.contextmanager
     def used(self):
         """While it is open, what is trained is what the official code would train."""
-        draws = self
         create, read, rows = Trainer.__init__, SegmentReader.dataset_fn, TrainStep._rows
 
         def create_trainer(trainer, *arguments):
             create(trainer, *arguments)
-            initial = {each.path: each for each in draws._initial_model().trainable_variables}
+            initial = {each.path: each for each in self._initial_model().trainable_variables}
             for variable in trainer.model.trainable_variables:
                 variable.assign(initial.pop(variable.path))
             assert not initial
 
         def read_with_masks(reader, first_step, **arguments):
             batches = read(reader, first_step=first_step, **arguments)
-            both = tf.data.Dataset.zip(batches, draws._packed_masks(first_step))
+            both = tf.data.Dataset.zip(batches, self._packed_masks(first_step))
             return both.map(lambda batch, packed: {**batch, MASKS: packed})
 
         def rows_with_masks(step, batch, *arguments):
-            draws._masks = iter(unpacked_masks(batch[MASKS], draws._mask_shapes()))
+            self._masks = iter(unpacked_masks(batch[MASKS], self._mask_shapes()))
             return rows(step, batch, *arguments)
 
         def next_mask(layer, shape, seed):
-            mask = next(draws._masks)
+            mask = next(self._masks)
             assert tuple(mask.shape) == tuple(shape), (layer.path, mask.shape, shape)
             return mask
 
