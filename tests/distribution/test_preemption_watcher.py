@@ -1,3 +1,4 @@
+import contextlib
 import http.server
 import os
 import signal
@@ -170,7 +171,9 @@ class MetadataServer:
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self):
-                server.answer(self, flavor)
+                # A watcher that was left does not wait for its answer.
+                with contextlib.suppress(ConnectionError):
+                    server.answer(self, flavor)
 
             def log_message(self, *arguments):
                 pass
