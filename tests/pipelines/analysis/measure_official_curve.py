@@ -4,7 +4,7 @@
 
 `--shared` is the folder with `golden/training_curve_official_pytorch.json` and
 `data/enwik8-prefix/enwik8.first4150000`. The same command goes on where it was
-stopped. The order of the data is the official one to the last byte: 16 rows,
+stopped; what it compares are the seeds that it names. The order of the data is the official one to the last byte: 16 rows,
 each from its own sixteenth of the text on. So are the warm-up, which there
 begins at a hundredth of the peak and here at nothing, and Adam's epsilon, which
 there comes after the bias correction and here before, unless `--own-optimizer`
@@ -15,6 +15,7 @@ follows its curve as far as rounding lets it.
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import os
 import statistics
@@ -195,12 +196,15 @@ def main():
     parser.add_argument("--shared", type=Path, default=Path("../shared"))
     parser.add_argument("--own-optimizer", action="store_true")
     parser.add_argument("--peer-python", metavar="PATH")
+    parser.add_argument("--seeds", type=int, nargs="+", help="Defaults to those of the study.")
     parser.add_argument("--set", action="append", default=[], dest="overrides")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--cell")
     arguments = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     study = load_study("official_curve", arguments.overrides)
+    if arguments.seeds is not None:
+        study = dataclasses.replace(study, seeds=tuple(arguments.seeds))
     data_folder = arguments.out / "data"
     optimizer = "own" if arguments.own_optimizer else "official"
     draws = "own" if arguments.peer_python is None else "official"
