@@ -4,13 +4,13 @@
 
 `--shared` is the folder with `golden/training_curve_official_pytorch.json` and
 `data/enwik8-prefix/enwik8.first4150000`. The same command goes on where it was
-stopped; what it compares are the seeds that it names. The order of the data is the official one to the last byte: 16 rows,
-each from its own sixteenth of the text on. So are the warm-up, which there
-begins at a hundredth of the peak and here at nothing, and Adam's epsilon, which
-there comes after the bias correction and here before, unless `--own-optimizer`
-is given. With `--peer-python`, one with `torch`, so are the weights in the
-beginning and all dropout masks: then a seed is the official one, and ours
-follows its curve as far as rounding lets it.
+stopped; what it compares are the seeds that it names. The order of the data is
+the official one to the last byte: 16 rows, each from its own sixteenth of the
+text on. So are the warm-up, which there begins at a hundredth of the peak and
+here at nothing, and Adam's epsilon, which there comes after the bias correction
+and here before, unless `--own-optimizer` is given. With `--peer-python`, one
+with `torch`, so are the weights in the beginning and all dropout masks: then a
+seed is the official one, and ours follows its curve as far as rounding lets it.
 """
 
 import argparse
