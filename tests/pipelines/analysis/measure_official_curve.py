@@ -204,6 +204,8 @@ def main():
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     study = load_study("official_curve", arguments.overrides)
     if arguments.seeds is not None:
+        if len(set(arguments.seeds)) != len(arguments.seeds):
+            parser.error(f"--seeds must be different integers. Received: {arguments.seeds}")
         study = dataclasses.replace(study, seeds=tuple(arguments.seeds))
     data_folder = arguments.out / "data"
     optimizer = "own" if arguments.own_optimizer else "official"
