@@ -96,7 +96,7 @@ def test_batches_say_on_request_where_documents_begin(tmp_path, with_document_st
             np.testing.assert_array_equal(batch["document_starts"], begins[windows])
 
 
-@pytest.mark.parametrize("rotate", [False, True])
+@pytest.mark.parametrize("rotate", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_every_batch_of_several_epochs_is_planned(make_dataset, wide_tokenizer, rotate):
     dataset, tokens = make_dataset(1000, tokenizer=wide_tokenizer)
     plan = plan_of(dataset, 6, 13, rotate=rotate, seed=5)

@@ -9,6 +9,8 @@ import pytest
 
 from tests.distribution.two_workers import free_addresses
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def found():

@@ -48,6 +48,7 @@ def written_by_tensorflow(model, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_an_export_is_a_third_and_gives_the_same_bits(
     written_by_tensorflow, exported_texts, text_signatures
 ):
@@ -69,6 +70,7 @@ def test_an_export_is_a_third_and_gives_the_same_bits(
         np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
 
 
+@pytest.mark.slow
 def test_inputs_and_outputs_keep_their_names(written_by_tensorflow, exported_texts):
     small, whole = read_graph(exported_texts), read_graph(written_by_tensorflow)
     definitions = [graph.meta_graphs[0].signature_def for graph in (small, whole)]

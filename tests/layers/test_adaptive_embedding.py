@@ -129,7 +129,9 @@ def test_weights_are_those_of_the_official_code(changes, names):
 
 
 @needs_tensorflow
-@pytest.mark.parametrize("mode", ["eager", "graph", "xla", "unknown shape"])
+@pytest.mark.parametrize(
+    "mode", ["eager", pytest.param("graph", marks=pytest.mark.slow), "xla", "unknown shape"]
+)
 @pytest.mark.parametrize("token_ids", [TOKEN_IDS, ONLY_RARE], ids=["mixed", "only rare"])
 def test_gradients_are_those_of_the_dense_computation(mode, token_ids):
     layer = made("float64")

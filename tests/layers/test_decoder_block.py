@@ -28,7 +28,7 @@ def block():
     return made()
 
 
-@pytest.mark.parametrize("memory_length", [0, 3])
+@pytest.mark.parametrize("memory_length", [pytest.param(0, marks=pytest.mark.slow), 3])
 def test_basics(memory_length):
     inputs = {"inputs": random(B, T, D)}
     if memory_length:

@@ -32,7 +32,10 @@ def made(position_encoding, batch_size=None, **more):
     return block
 
 
-@pytest.mark.parametrize(("position_encoding", "pre_norm"), [("shaw", True), ("learned", False)])
+@pytest.mark.parametrize(
+    ("position_encoding", "pre_norm"),
+    [pytest.param("shaw", True, marks=pytest.mark.slow), ("learned", False)],
+)
 def test_basics(position_encoding, pre_norm):
     check_layer(
         DecoderBlock,

@@ -42,8 +42,14 @@ def attend(layer, inputs, memory, valid_length=None, same_length=False, clamp_le
     )
 
 
-@pytest.mark.parametrize("memory_length", [0, 3])
-@pytest.mark.parametrize("own_biases", [True, False])
+@pytest.mark.parametrize(
+    ("own_biases", "memory_length"),
+    [
+        (True, 3),
+        (False, 0),
+        *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in [(True, 0), (False, 3)]),
+    ],
+)
 def test_basics(memory_length, own_biases):
     key_length = memory_length + 4
     inputs = {

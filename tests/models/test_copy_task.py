@@ -80,7 +80,7 @@ def assert_memory_decides(position_encoding, recurrence, pre_norm=False):
         assert abs(loss - CHANCE) < 0.05 * CHANCE
 
 
-@pytest.mark.parametrize("recurrence", [True, False])
+@pytest.mark.parametrize("recurrence", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_transformer_xl_answers_if_it_remembers(recurrence):
     assert_memory_decides("transformer_xl", recurrence)
 

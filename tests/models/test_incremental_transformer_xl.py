@@ -76,7 +76,7 @@ def by_the_model(model, tokens, memory_length):
 
 
 # Two rows are compared with distances in one way, three in another.
-@pytest.mark.parametrize("num_rows", [2, 3])
+@pytest.mark.parametrize("num_rows", [pytest.param(2, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variant_reads_like_the_model(variant, num_rows):
     # Memory is filled more than twice over, and takes over when it is half full.

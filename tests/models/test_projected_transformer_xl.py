@@ -61,7 +61,7 @@ def read(reader, text, lengths, memory_length):
     return np.concatenate(found, axis=1), memory
 
 
-@pytest.mark.parametrize("memory_length", [0, 3, 9])
+@pytest.mark.parametrize("memory_length", [0, pytest.param(3, marks=pytest.mark.slow), 9])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_equals_memory_of_hidden_states(variant, memory_length):
     model = made_for(variant, memory_length)

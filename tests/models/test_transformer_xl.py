@@ -51,7 +51,7 @@ def filled_memory(model, memory_length=6):
     return memory
 
 
-@pytest.mark.parametrize("memory_length", [0, 3, T, 6])
+@pytest.mark.parametrize("memory_length", [0, 3, pytest.param(T, marks=pytest.mark.slow), 6])
 @pytest.mark.parametrize(
     "changes",
     [

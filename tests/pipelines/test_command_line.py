@@ -143,6 +143,7 @@ def test_folder_of_something_else_is_no_workdir(data_folder, config_file, tmp_pa
     assert digest(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_text_shorter_than_one_batch_is_65(tmp_path, config_file):
     short = tmp_path / "short.txt"
     short.write_text("line of text\n" * 4)

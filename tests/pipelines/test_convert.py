@@ -74,7 +74,7 @@ def test_the_output_is_not_overwritten(converted):
 @pytest.mark.parametrize(
     ("settings", "code", "said"),
     [
-        ((), 2, "memory_length"),
+        pytest.param((), 2, "memory_length", marks=pytest.mark.slow),
         (("--set", "model.memory_length=x"), 2, "memory_length"),
         pytest.param(("--set", "model.memory_len=4"), 2, "memory_len", marks=pytest.mark.slow),
         pytest.param(("--set", "memory_length=4"), 2, "model.FIELD=VALUE", marks=pytest.mark.slow),

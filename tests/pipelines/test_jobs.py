@@ -58,6 +58,7 @@ def test_evaluation_counts_every_token_and_is_the_one_of_training(trained, data_
     assert f"{result['bits_per_byte']:.6f} bits/byte" in training.stderr
 
 
+@pytest.mark.slow
 def test_evaluation_takes_other_lengths_and_no_other_model(trained, data_folder):
     workdir, _ = trained
     common = ("evaluate", "--workdir", workdir, "--data", data_folder, "--split", "test")

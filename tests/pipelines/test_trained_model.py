@@ -12,7 +12,7 @@ from txl_tf.training.trainer import Trainer
 DATA = {"fingerprint": "toy"}
 
 
-@pytest.mark.parametrize("average_from", [None, 2])
+@pytest.mark.parametrize("average_from", [pytest.param(None, marks=pytest.mark.slow), 2])
 def test_they_are_the_averages_where_the_run_has_them(average_from, tmp_path):
     experiment = toy_experiment(
         training={

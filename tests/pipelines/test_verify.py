@@ -82,6 +82,7 @@ def exported(trained, tmp_path_factory):
     return version
 
 
+@pytest.mark.slow
 def test_an_export_is_verified(exported, tmp_path, capsys):
     folder = tmp_path / "1"
     shutil.copytree(exported, folder)
@@ -93,6 +94,7 @@ def test_an_export_is_verified(exported, tmp_path, capsys):
         verified(folder, capsys)
 
 
+@pytest.mark.slow
 def test_all_of_an_export_is_in_its_list_of_checksums(exported, tmp_path, capsys):
     folder = tmp_path / "1"
     shutil.copytree(exported, folder)

@@ -133,6 +133,7 @@ def process(*arguments):
     )
 
 
+@pytest.mark.slow
 def test_the_interpreter_exits_while_a_save_is_in_flight():
     with process("exit", "") as child:
         assert child.wait(60) == 0

@@ -115,6 +115,7 @@ def test_resuming_goes_on_with_the_average():
         resumed.load_state(without)
 
 
+@pytest.mark.slow
 def test_a_loop_of_several_steps_counts_every_step():
     _, _, _, averages, _ = recorded()
     together = trainer_of(FIRST_STEP, steps_per_loop=NUM_STEPS)
