@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.slow_case import slow_case
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.data.segment_plan import SegmentPlan
@@ -96,7 +97,7 @@ def test_batches_say_on_request_where_documents_begin(tmp_path, with_document_st
             np.testing.assert_array_equal(batch["document_starts"], begins[windows])
 
 
-@pytest.mark.parametrize("rotate", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("rotate", [slow_case(False), True])
 def test_every_batch_of_several_epochs_is_planned(make_dataset, wide_tokenizer, rotate):
     dataset, tokens = make_dataset(1000, tokenizer=wide_tokenizer)
     plan = plan_of(dataset, 6, 13, rotate=rotate, seed=5)

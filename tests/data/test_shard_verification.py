@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.slow_case import slow_case
 from txl_tf.data.manifest import Manifest
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset
@@ -80,7 +81,7 @@ def test_a_shard_cut_off_at_any_byte_is_refused(folder):
     assert refusal(folder).where == f"{path}, record 3"
 
 
-@pytest.mark.parametrize("every", [41, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [41, slow_case(1)])
 def test_flipped_bits_are_refused(folder, every):
     path = shard_path(folder, 2)
     content = path.read_bytes()

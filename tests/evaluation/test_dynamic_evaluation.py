@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.slow_case import slow_case
 from tests.toy_batches import strategy_of, toy_experiment, toy_tokens
 from txl_tf.config.evaluation_config import EvaluationConfig
 from txl_tf.evaluation.evaluation_text import EvaluationText
@@ -105,7 +106,7 @@ def nats_by_hand(
     return np.concatenate(nats)
 
 
-@pytest.mark.parametrize("rule", [pytest.param(RULES[0], marks=pytest.mark.slow), *RULES[1:]])
+@pytest.mark.parametrize("rule", [slow_case(RULES[0]), *RULES[1:]])
 def test_each_segment_is_scored_and_then_learned_from(model, rule):
     expected = nats_by_hand(model, **rule)
     found = nats_of(evaluator_of(model, jit_compile=rule is RULES[2], **rule))

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 
+from tests.slow_case import slow_case
 from tests.toy_batches import ToyBatches, strategy_of, toy_experiment, toy_tokens, weight_of
 from txl_tf.config.evaluation_config import EvaluationConfig
 from txl_tf.config.lstm_config import LSTMConfig
@@ -62,7 +63,7 @@ def whole_text(model, tokens=TOKENS):
     return float(np.sum(np.asarray(nll, "float64")))
 
 
-@pytest.mark.parametrize("jit_compile", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("jit_compile", [slow_case(False), True])
 def test_the_total_is_the_sum_over_all_rows(model, jit_compile):
     result = evaluate(model, jit_compile=jit_compile, batch_size=3)
     # 61 targets in 3 rows: one row of 21, two of 20.
@@ -96,7 +97,7 @@ def test_with_memory_for_everything_it_is_one_pass_over_the_text(
 
 
 # Two layers with 7 remembered tokens and segments of 5 depend on 22 tokens before.
-@pytest.mark.parametrize("same_length", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("same_length", [False, slow_case(True)])
 def test_with_less_memory_a_full_warm_up_makes_the_rows_not_matter(model, same_length):
     options = {"same_length": same_length}
     single = evaluate(model, batch_size=1, **options)
@@ -111,9 +112,7 @@ def test_with_less_memory_a_full_warm_up_makes_the_rows_not_matter(model, same_l
     assert abs(partly - single.total_nats) > 1e-6 * single.total_nats
 
 
-@pytest.mark.parametrize(
-    "keys", [pytest.param("memory_and_self", marks=pytest.mark.slow), "memory"]
-)
+@pytest.mark.parametrize("keys", [slow_case("memory_and_self"), "memory"])
 def test_where_all_tokens_see_equally_far_segments_do_not_matter(model, keys):
     options = {"same_length": True, "same_length_keys": keys}
     single = evaluate(model, batch_size=1, **options)

@@ -6,6 +6,7 @@ from keras import ops
 from tests import adaptive_reference
 from tests.layer_checks import check_layer, needs_tensorflow, randomize_weights, tf
 from tests.reference import max_difference
+from tests.slow_case import slow_case
 from txl_tf.layers.adaptive_embedding import AdaptiveEmbedding
 from txl_tf.layers.token_embedding import TokenEmbedding
 
@@ -129,9 +130,7 @@ def test_weights_are_those_of_the_official_code(changes, names):
 
 
 @needs_tensorflow
-@pytest.mark.parametrize(
-    "mode", ["eager", pytest.param("graph", marks=pytest.mark.slow), "xla", "unknown shape"]
-)
+@pytest.mark.parametrize("mode", ["eager", slow_case("graph"), "xla", "unknown shape"])
 @pytest.mark.parametrize("token_ids", [TOKEN_IDS, ONLY_RARE], ids=["mixed", "only rare"])
 def test_gradients_are_those_of_the_dense_computation(mode, token_ids):
     layer = made("float64")

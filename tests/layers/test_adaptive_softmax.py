@@ -6,6 +6,7 @@ from keras import ops
 from tests import adaptive_reference
 from tests.layer_checks import check_layer, needs_tensorflow, randomize_weights, tf
 from tests.reference import max_difference
+from tests.slow_case import slow_case
 from txl_tf.layers.adaptive_embedding import AdaptiveEmbedding
 from txl_tf.layers.adaptive_softmax import AdaptiveSoftmax
 from txl_tf.layers.tied_softmax import TiedSoftmax
@@ -234,9 +235,7 @@ def test_weights_are_those_of_the_official_code(changes, names):
 
 
 @needs_tensorflow
-@pytest.mark.parametrize(
-    "mode", ["eager", pytest.param("graph", marks=pytest.mark.slow), "xla", "unknown shape"]
-)
+@pytest.mark.parametrize("mode", ["eager", slow_case("graph"), "xla", "unknown shape"])
 @pytest.mark.parametrize(
     "changes",
     [{"capacities": (2, 3, 4)}, {"division_factor": 1, "embedding_dim": 4, "share": True}],

@@ -5,6 +5,7 @@ from keras import ops
 
 from tests import reference
 from tests.layer_checks import check_config, check_layer, needs_tensorflow, randomize_weights, tf
+from tests.slow_case import slow_case
 from txl_tf import functional
 from txl_tf.layers.decoder_block import DecoderBlock
 
@@ -28,7 +29,7 @@ def block():
     return made()
 
 
-@pytest.mark.parametrize("memory_length", [pytest.param(0, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("memory_length", [slow_case(0), 3])
 def test_basics(memory_length):
     inputs = {"inputs": random(B, T, D)}
     if memory_length:

@@ -7,6 +7,7 @@ from keras import ops
 from tests import reference_variants
 from tests.layer_checks import check_layer, needs_tensorflow, randomize_weights, tf
 from tests.reference import max_difference
+from tests.slow_case import slow_case
 from txl_tf import functional
 from txl_tf.layers.decoder_block import DecoderBlock
 
@@ -34,7 +35,7 @@ def made(position_encoding, batch_size=None, **more):
 
 @pytest.mark.parametrize(
     ("position_encoding", "pre_norm"),
-    [pytest.param("shaw", True, marks=pytest.mark.slow), ("learned", False)],
+    [slow_case("shaw", True), ("learned", False)],
 )
 def test_basics(position_encoding, pre_norm):
     check_layer(

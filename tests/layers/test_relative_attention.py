@@ -7,6 +7,7 @@ from keras import ops
 
 from tests import reference
 from tests.layer_checks import check_layer, needs_tensorflow, randomize_weights, tf
+from tests.slow_case import slow_case
 from txl_tf import functional
 from txl_tf.layers.relative_attention import RelativeAttention
 
@@ -47,7 +48,8 @@ def attend(layer, inputs, memory, valid_length=None, same_length=False, clamp_le
     [
         (True, 3),
         (False, 0),
-        *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in [(True, 0), (False, 3)]),
+        slow_case(True, 0),
+        slow_case(False, 3),
     ],
 )
 def test_basics(memory_length, own_biases):

@@ -12,6 +12,7 @@ import pytest
 from keras import ops
 
 from tests.layer_checks import needs_tensorflow, tf
+from tests.slow_case import slow_case
 from txl_tf.config.model_config import ModelConfig
 from txl_tf.models.transformer_xl import TransformerXL
 
@@ -80,7 +81,7 @@ def assert_memory_decides(position_encoding, recurrence, pre_norm=False):
         assert abs(loss - CHANCE) < 0.05 * CHANCE
 
 
-@pytest.mark.parametrize("recurrence", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("recurrence", [True, slow_case(False)])
 def test_transformer_xl_answers_if_it_remembers(recurrence):
     assert_memory_decides("transformer_xl", recurrence)
 

@@ -5,12 +5,13 @@ import pytest
 
 from tests.layer_checks import needs_tensorflow, tf
 from tests.models.test_projected_transformer_xl import VARIANTS, B, T, made, made_for, read, tokens
+from tests.slow_case import slow_case
 from txl_tf.models import headwise_transformer_xl
 from txl_tf.models.headwise_transformer_xl import HeadwiseTransformerXL
 from txl_tf.models.projected_transformer_xl import ProjectedTransformerXL
 
 
-@pytest.mark.parametrize("memory_length", [pytest.param(0, marks=pytest.mark.slow), 9])
+@pytest.mark.parametrize("memory_length", [slow_case(0), 9])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_equals_heads_together(variant, memory_length):
     model = made_for(variant, memory_length)
@@ -49,7 +50,7 @@ def test_several_segments_compiled_are_several_segments(jit_compile):
     np.testing.assert_allclose(found, expected, rtol=2e-6, atol=2e-6)
 
 
-@pytest.mark.parametrize("memory_length", [pytest.param(0, marks=pytest.mark.slow), 9])
+@pytest.mark.parametrize("memory_length", [slow_case(0), 9])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_parts_of_a_step_are_segments_too(variant, memory_length, monkeypatch):
     # Five segments are parts of two, two and one; memory is filled on the way.

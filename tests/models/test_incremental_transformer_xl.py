@@ -5,6 +5,7 @@ import pytest
 from keras import ops
 
 from tests.layer_checks import randomize_weights
+from tests.slow_case import slow_case
 from txl_tf.config.model_config import ModelConfig
 from txl_tf.models.incremental_transformer_xl import IncrementalTransformerXL
 from txl_tf.models.transformer_xl import TransformerXL
@@ -76,7 +77,7 @@ def by_the_model(model, tokens, memory_length):
 
 
 # Two rows are compared with distances in one way, three in another.
-@pytest.mark.parametrize("num_rows", [pytest.param(2, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("num_rows", [slow_case(2), 3])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variant_reads_like_the_model(variant, num_rows):
     # Memory is filled more than twice over, and takes over when it is half full.

@@ -6,6 +6,7 @@ from keras import ops
 
 from tests.models.variants import ENCODINGS, B, T, config_of, filled_memory, made, token_ids
 from tests.reference import max_difference
+from tests.slow_case import slow_case
 from txl_tf.models.transformer_xl import TransformerXL
 
 
@@ -42,7 +43,7 @@ def test_other_dropout_draws_a_mask_for_every_position():
         assert np.mean(kept[:, at] == kept[:, 0]) < 0.65
 
 
-@pytest.mark.parametrize("variational_dropout", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("variational_dropout", [slow_case(False), True])
 @pytest.mark.parametrize("position_encoding", ENCODINGS)
 def test_dropout_is_a_function_of_the_seed_and_rests_without_training(
     position_encoding, variational_dropout

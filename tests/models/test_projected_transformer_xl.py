@@ -5,6 +5,7 @@ import pytest
 from keras import ops
 
 from tests.layer_checks import needs_tensorflow, randomize_weights, tf
+from tests.slow_case import slow_case
 from txl_tf.config.model_config import ModelConfig
 from txl_tf.models.projected_transformer_xl import ProjectedTransformerXL
 from txl_tf.models.transformer_xl import TransformerXL
@@ -61,7 +62,7 @@ def read(reader, text, lengths, memory_length):
     return np.concatenate(found, axis=1), memory
 
 
-@pytest.mark.parametrize("memory_length", [0, pytest.param(3, marks=pytest.mark.slow), 9])
+@pytest.mark.parametrize("memory_length", [0, slow_case(3), 9])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_equals_memory_of_hidden_states(variant, memory_length):
     model = made_for(variant, memory_length)

@@ -12,6 +12,7 @@ from keras import ops
 from tests.layer_checks import needs_tensorflow, randomize_weights, tf
 from tests.models.variants import B, T, config_of, filled_memory, score, token_ids
 from tests.reference import max_difference
+from tests.slow_case import slow_case
 from txl_tf import functional
 from txl_tf.models.transformer_xl import TransformerXL
 
@@ -73,7 +74,7 @@ def test_gradients_outputs_and_memory_are_equal(position_encoding, changes):
 
 
 @needs_tensorflow
-@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("jit_compile", [False, slow_case(True)])
 def test_compiled_gradients_are_equal(jit_compile):
     plain, again = pair_of(num_layers=1)
     memory, seeds = filled_memory(plain), rows_seeds()

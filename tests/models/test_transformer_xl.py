@@ -7,6 +7,7 @@ from keras import ops
 
 from tests import reference
 from tests.layer_checks import check_config, needs_tensorflow, randomize_weights, tf
+from tests.slow_case import slow_case
 from txl_tf import functional
 from txl_tf.config.model_config import ModelConfig
 from txl_tf.models.memory import Memory
@@ -51,7 +52,7 @@ def filled_memory(model, memory_length=6):
     return memory
 
 
-@pytest.mark.parametrize("memory_length", [0, 3, pytest.param(T, marks=pytest.mark.slow), 6])
+@pytest.mark.parametrize("memory_length", [0, 3, slow_case(T), 6])
 @pytest.mark.parametrize(
     "changes",
     [

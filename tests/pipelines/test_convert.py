@@ -10,6 +10,7 @@ from tests.convert import python2_pickle
 from tests.convert.goldens import FOLDER, Golden
 from tests.convert.models import assert_same_weights
 from tests.pipelines.txl_process import error_lines, run_txl
+from tests.slow_case import slow_case
 
 PREFIX = FOLDER / "tf1_wt103_like" / "model.ckpt-0"
 FROM_TENSORFLOW = ("convert", "--from", "official_tensorflow", "--source", PREFIX)
@@ -74,10 +75,10 @@ def test_the_output_is_not_overwritten(converted):
 @pytest.mark.parametrize(
     ("settings", "code", "said"),
     [
-        pytest.param((), 2, "memory_length", marks=pytest.mark.slow),
+        slow_case((), 2, "memory_length"),
         (("--set", "model.memory_length=x"), 2, "memory_length"),
-        pytest.param(("--set", "model.memory_len=4"), 2, "memory_len", marks=pytest.mark.slow),
-        pytest.param(("--set", "memory_length=4"), 2, "model.FIELD=VALUE", marks=pytest.mark.slow),
+        slow_case(("--set", "model.memory_len=4"), 2, "memory_len"),
+        slow_case(("--set", "memory_length=4"), 2, "model.FIELD=VALUE"),
         (("--set", "model.memory_length=12", "--set", "model.num_layers=5"), 78, "num_layers=3"),
     ],
 )

@@ -11,6 +11,7 @@ from pipelines.trained_model import tokenizer_of
 from pipelines.workdir import Workdir, data_identity, identity
 from tests.data.tokenizers.trained_sentence_piece import LINES, trained_sentence_piece
 from tests.pipelines.txl_process import run_txl
+from tests.slow_case import slow_case
 from tests.toy_batches import toy_experiment
 from txl_tf.config.evaluation_config import EvaluationConfig
 from txl_tf.data.preparation import prepare_dataset
@@ -24,7 +25,7 @@ from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.training.checkpoint_store import CheckpointStore
 
 KINDS = [
-    *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("bytes", "characters", "wordpiece")),
+    *(slow_case(kind) for kind in ("bytes", "characters", "wordpiece")),
     "words",
     "sentencepiece",
 ]

@@ -5,6 +5,7 @@ import pytest
 
 from pipelines.trained_model import build_model, read_weights
 from pipelines.workdir import Workdir, identity
+from tests.slow_case import slow_case
 from tests.toy_batches import ToyBatches, strategy_of, toy_experiment, toy_tokens
 from txl_tf.training.checkpoint_store import CheckpointStore
 from txl_tf.training.trainer import Trainer
@@ -12,7 +13,7 @@ from txl_tf.training.trainer import Trainer
 DATA = {"fingerprint": "toy"}
 
 
-@pytest.mark.parametrize("average_from", [pytest.param(None, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("average_from", [slow_case(None), 2])
 def test_they_are_the_averages_where_the_run_has_them(average_from, tmp_path):
     experiment = toy_experiment(
         training={

@@ -13,6 +13,7 @@ import urllib3
 from tests.serving.byte_model import write_version
 from tests.serving.interleavings import texts_alone, texts_interleaved
 from tests.serving.servers import MODEL_NAME, TRANSPORTS, running_server
+from tests.slow_case import slow_case
 from txl_tf.serving import PredictionError, SamplingSettings, ServingSession
 from txl_tf.serving.status_code import StatusCode
 
@@ -204,7 +205,7 @@ def test_status_says_what_is_loaded(server):
     assert score["inputs"]["token_ids"]["dtype"] == "DT_INT32"
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [1, slow_case(8)])
 def test_sessions_are_never_mixed(transport, count):
     alone = texts_alone(transport)
     assert len(set(map(tuple, alone))) == len(alone)

@@ -5,6 +5,7 @@ import functools
 import numpy as np
 import pytest
 
+from tests.slow_case import slow_case
 from tests.toy_batches import (
     ToyBatches,
     largest_relative_difference,
@@ -40,7 +41,7 @@ def assert_same_run(one, other, tolerance):
 
 @pytest.mark.parametrize(
     ("num_replicas", "num_parts"),
-    [(1, 4), pytest.param(2, 2, marks=pytest.mark.slow)],
+    [(1, 4), slow_case(2, 2)],
 )
 def test_rows_read_in_parts_equal_rows_read_at_once_with_dropout(num_replicas, num_parts):
     whole = trained(8)

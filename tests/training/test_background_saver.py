@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.slow_case import slow_case
 from tests.training.test_checkpoint_store import IDENTITY, arrays_of, no_space_for_tensors
 from txl_tf.errors import NonFiniteError, StorageError
 from txl_tf.training.background_saver import BackgroundSaver
@@ -139,9 +140,7 @@ def test_the_interpreter_exits_while_a_save_is_in_flight():
         assert child.wait(60) == 0
 
 
-@pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 11))]
-)
+@pytest.mark.parametrize("seed", [0, *(slow_case(seed) for seed in range(1, 11))])
 def test_a_kill_while_a_save_is_in_flight_keeps_what_was_durable(tmp_path, seed):
     generator = np.random.default_rng(seed)
     with process("save", str(tmp_path)) as child:

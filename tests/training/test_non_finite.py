@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.slow_case import slow_case
 from tests.toy_batches import (
     ToyBatches,
     largest_relative_difference,
@@ -17,10 +18,6 @@ from txl_tf.training.step_status import StepStatus
 from txl_tf.training.trainer import Trainer
 
 NUM_ROWS = 4
-
-
-def slow(*values):
-    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 def trainer_of(num_replicas=1, **training):
@@ -69,10 +66,10 @@ def bits_of(state):
     ("num_replicas", "step", "value"),
     [
         (1, 9, np.nan),
-        slow(1, 0, np.nan),
-        slow(1, 5, np.inf),
-        slow(2, 0, np.inf),
-        slow(2, 5, np.nan),
+        slow_case(1, 0, np.nan),
+        slow_case(1, 5, np.inf),
+        slow_case(2, 0, np.inf),
+        slow_case(2, 5, np.nan),
     ],
 )
 def test_a_spoiled_weight_stops_the_run_before_anything_changes(num_replicas, value, step):
@@ -88,7 +85,8 @@ def test_a_spoiled_weight_stops_the_run_before_anything_changes(num_replicas, va
     assert bits_of(trainer.state()) == before
 
 
-@pytest.mark.parametrize("step", [slow(6), slow(11)])
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [6, 11])
 def test_a_spoiled_memory_stops_the_run_and_names_its_row(step):
     trainer = trainer_of(num_replicas=2)
     run_to(trainer, step)
@@ -131,7 +129,7 @@ def test_the_rows_are_described_as_the_caller_wants():
 
 
 @pytest.mark.parametrize(
-    ("num_replicas", "jit_compile"), [(1, False), slow(1, True), slow(2, False)]
+    ("num_replicas", "jit_compile"), [(1, False), slow_case(1, True), slow_case(2, False)]
 )
 def test_a_skipped_step_changes_no_weight_and_forgets_the_spoiled_row_alone(
     num_replicas, jit_compile

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.slow_case import slow_case
 from tests.toy_batches import largest_relative_difference, strategy_of
 from tests.training import optimizer_oracles as oracles
 from txl_tf.config.optimizer_config import OptimizerConfig
@@ -186,7 +187,7 @@ def test_gradient_descent_without_nesterov_and_without_momentum(momentum, nester
 
 def names_slow_but(*fast):
     """All names; the fast are those that tell most for their time."""
-    slow = [pytest.param(name, marks=pytest.mark.slow) for name in CASES if name not in fast]
+    slow = [slow_case(name) for name in CASES if name not in fast]
     return pytest.mark.parametrize("name", [*fast, *slow])
 
 

@@ -5,6 +5,7 @@ import functools
 import numpy as np
 import pytest
 
+from tests.slow_case import slow_case
 from tests.toy_batches import (
     SEGMENT_LENGTH,
     VOCABULARY_SIZE,
@@ -69,9 +70,7 @@ def test_losses_are_those_of_a_direct_chain_of_scores(config_class):
             np.testing.assert_allclose(trained[f"states/{index:03d}"], state, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "config_class", [pytest.param(LSTMConfig, marks=pytest.mark.slow), QRNNConfig]
-)
+@pytest.mark.parametrize("config_class", [slow_case(LSTMConfig), QRNNConfig])
 def test_resuming_is_bit_identical_with_dropout(config_class):
     losses, half_way, end = unbroken(config_class)
     trainer = new_trainer(config_class)

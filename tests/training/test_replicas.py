@@ -5,6 +5,7 @@ import functools
 import numpy as np
 import pytest
 
+from tests.slow_case import slow_case
 from tests.toy_batches import (
     SEGMENT_LENGTH,
     ToyBatches,
@@ -29,7 +30,7 @@ def trained(num_replicas, clip_norm, num_steps=20):
 
 # A limit far above the norms of about 2, and one far below: replicas that clipped before
 # the sum would have other gradients with the second.
-@pytest.mark.parametrize("clip_norm", [pytest.param(100.0, marks=pytest.mark.slow), 0.02])
+@pytest.mark.parametrize("clip_norm", [slow_case(100.0), 0.02])
 def test_two_replicas_of_b_rows_equal_one_replica_of_2b_rows(clip_norm):
     one, one_state = trained(1, clip_norm)
     two, two_state = trained(2, clip_norm)

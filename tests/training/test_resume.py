@@ -5,6 +5,7 @@ import functools
 import numpy as np
 import pytest
 
+from tests.slow_case import slow_case
 from tests.toy_batches import (
     ToyBatches,
     largest_relative_difference,
@@ -41,7 +42,7 @@ def unbroken(num_replicas, dropout, num_layers=1):
     return losses, half_way, trainer.state()
 
 
-@pytest.mark.parametrize("num_replicas", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_replicas", [1, slow_case(2)])
 def test_resuming_is_bit_identical_with_dropout_and_memory(num_replicas):
     losses, half_way, end = unbroken(num_replicas, 0.2)
     trainer = new_trainer(num_replicas, 0.2)

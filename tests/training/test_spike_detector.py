@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.slow_case import slow_case
 from tests.toy_batches import ToyBatches, strategy_of, toy_experiment, toy_tokens, weight_of
 from txl_tf.training.spike_detector import SpikeDetector
 from txl_tf.training.step_status import StepStatus
@@ -67,7 +68,7 @@ def test_a_loss_that_has_risen_for_good_becomes_ordinary():
     assert not any(risen[-50:])
 
 
-@pytest.mark.parametrize("num_replicas", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_replicas", [1, slow_case(2)])
 def test_a_skipped_spike_changes_no_bit_of_weights_and_slots(num_replicas):
     batches = ToyBatches(toy_tokens(), 4)
     experiment = toy_experiment(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.slow_case import slow_case
 from tests.toy_batches import (
     SEGMENT_LENGTH,
     VOCABULARY_SIZE,
@@ -53,9 +54,7 @@ def emptied(model, memory, rows):
     )
 
 
-@pytest.mark.parametrize(
-    "restarts", [pytest.param((), marks=pytest.mark.slow), ((2, 1), (4, 0), (4, 3))]
-)
+@pytest.mark.parametrize("restarts", [slow_case(()), ((2, 1), (4, 0), (4, 3))])
 def test_losses_and_memory_are_those_of_a_direct_chain_of_scores(restarts):
     batches = ToyBatches(toy_tokens(), NUM_ROWS, restarts=restarts)
     trainer = deep_trainer_of(batches)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.slow_case import slow_case
 from tests.toy_batches import ToyBatches, strategy_of, toy_experiment, toy_tokens
 from txl_tf.training.guarded_update import GuardedUpdate
 from txl_tf.training.trainer import Trainer
@@ -164,7 +165,7 @@ def test_a_first_step_that_is_skipped_leaves_the_beginning_to_the_next():
     assert averages == pytest.approx([8.0, 8.0, 6.0, 4.0])
 
 
-@pytest.mark.parametrize("num_replicas", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_replicas", [1, slow_case(2)])
 def test_with_a_decay_older_steps_count_less(num_replicas):
     steps = ToySteps(first_step=2, decay=0.75, num_replicas=num_replicas)
     averages = steps.run([8.0, 4.0, 8.0, None, 1.0])
