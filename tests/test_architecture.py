@@ -13,7 +13,7 @@ MAX_MODULE_LINES = 400
 MAX_FUNCTION_LINES = 60
 
 # What the parts of the package may import of each other; every part may import itself.
-LOWEST = {"errors"}
+LOWEST = {"errors", "json_text", "machine_memory"}
 MODELS = {
     "config",
     "functional",
@@ -26,7 +26,10 @@ MODELS = {
 ALLOWED = {
     "errors": set(),
     "durability": set(),
-    "file_storage": {"durability"},
+    "file_storage": {"durability", *LOWEST},
+    "json_text": set(),
+    "machine_memory": LOWEST,
+    "untrusted_files": {"file_storage", "json_text", *LOWEST},
     "directory_lock": {"file_storage", *LOWEST},
     "config": LOWEST,
     "functional": LOWEST,
@@ -36,15 +39,22 @@ ALLOWED = {
     "layers": {"cluster_loop", "functional", "vocabulary_clusters", *LOWEST},
     "samplers": {"functional", *LOWEST},
     "models": MODELS,
-    "data": {"config", "durability", "file_storage", *LOWEST},
+    "data": {"config", "durability", "file_storage", "untrusted_files", *LOWEST},
     "distribution": {"config", *LOWEST},
     # The TensorBoard writer takes the result of an evaluation.
-    "training": {"distribution", "durability", "evaluation", "file_storage", *MODELS},
+    "training": {
+        "distribution",
+        "durability",
+        "evaluation",
+        "file_storage",
+        "untrusted_files",
+        *MODELS,
+    },
     "evaluation": MODELS,
-    "serving": {"file_storage", *LOWEST},
-    "generation": {"durability", "file_storage", "samplers", *MODELS},
-    "export": {"data", "durability", "file_storage", "samplers", *MODELS},
-    "convert": {"durability", *MODELS},
+    "serving": {"file_storage", "untrusted_files", *LOWEST},
+    "generation": {"durability", "file_storage", "samplers", "untrusted_files", *MODELS},
+    "export": {"data", "durability", "file_storage", "samplers", "untrusted_files", *MODELS},
+    "convert": {"durability", "file_storage", "untrusted_files", *MODELS},
     "tpu_compiler": {"distribution", "evaluation", "training", *MODELS},
 }
 WITHOUT_TENSORFLOW = {

@@ -9,10 +9,12 @@ import errno
 import hashlib
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from typing import IO
 
 from txl_tf.durability import flush_to_disk
+from txl_tf.errors import DataDamagedError
 
 _BLOCK_BYTES = 4 << 20
 
@@ -56,20 +58,29 @@ def file_sha256(path: str, progress: Callable[[int], None] | None = None) -> str
     return digest.hexdigest()
 
 
-def read_file(path: str) -> bytes:
+def read_file(path: str, *, max_bytes: int | None = None) -> bytes:
     """Reads a small file.
 
     Args:
         path: str. The file.
+        max_bytes: optional int. A longer file is refused before it is read.
 
     Returns:
         Its contents.
 
     Raises:
+        DataDamagedError: If it is no regular file, or longer than `max_bytes`.
         OSError: If it cannot be read; FileNotFoundError if it is not there.
     """
+    if max_bytes is not None and file_bytes(path) > max_bytes:
+        raise _too_long(path, max_bytes)
     with _as_os_errors(path), _open_for_reading(path) as file:
-        return file.read()
+        if max_bytes is None:
+            return file.read()
+        content = file.read(max_bytes + 1)  # it may have grown since
+    if len(content) > max_bytes:
+        raise _too_long(path, max_bytes)
+    return content
 
 
 def write_file(path: str, content: bytes) -> None:
@@ -203,10 +214,48 @@ def remove_folder(folder: str) -> None:
 def _open_for_reading(path: str) -> IO[bytes]:
     """TensorFlow's files read anywhere; plain ones read a local disk four times as fast."""
     if not is_remote(path):
-        return open(path, "rb")
+        return open_regular_file(path)
     import tensorflow as tf
 
     return tf.io.gfile.GFile(path, "rb")
+
+
+def open_regular_file(path: str | os.PathLike[str]) -> IO[bytes]:
+    """Opens a local file for reading, if it is one.
+
+    A pipe would wait for a writer, and a device may never end.
+
+    Args:
+        path: path of the file; a link to a regular file is followed.
+
+    Returns:
+        The binary file.
+
+    Raises:
+        DataDamagedError: If it is a device, a pipe or a socket.
+        OSError: If it cannot be opened; IsADirectoryError if it is a folder.
+    """
+    # Without O_NONBLOCK the opening of a pipe waits.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    raise DataDamagedError(
+        "The file must be a regular file, not a device or a pipe.",
+        where=os.fspath(path),
+        remedy="Remove it, or restore the file from a copy.",
+    )
+
+
+def _too_long(path: str, max_bytes: int) -> DataDamagedError:
+    return DataDamagedError(
+        f"The file has more than {max_bytes:,} bytes, the most that is read of its kind.",
+        where=path,
+        remedy="Restore it from a copy.",
+    )
 
 
 def _write_remotely(path: str, temporary: str, content: bytes) -> None:
