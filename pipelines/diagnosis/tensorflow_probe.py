@@ -8,7 +8,11 @@ prints one line of JSON when it begins and one when it has ended.
 import json
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    # It is imported by a stage of its own.
+    import tensorflow as tf
 
 # The CPU can be split only before TensorFlow has run an operation on it.
 STAGES = ("import", "devices", "folders", "all_reduce", "text")
@@ -82,18 +86,36 @@ def _all_reduce(tpu: str | None) -> dict[str, Any]:
     is_alone = tpu is None and not kinds & {"GPU", "TPU"}
     strategy = create_strategy(tpu, _NUM_CPU_REPLICAS if is_alone else 1)
 
+    sums = strategy.experimental_local_results(sum_of_replicas(strategy)())
+    return {
+        "strategy": type(strategy).__name__,
+        "num_replicas": strategy.num_replicas_in_sync,
+        "sums": [float(value) for value in sums],
+    }
+
+
+def sum_of_replicas(strategy: "tf.distribute.Strategy") -> Callable[[], Any]:
+    """What every replica is asked for, compiled.
+
+    Args:
+        strategy: `tf.distribute.Strategy`.
+
+    Returns:
+        Function that returns for each replica the sum of the numbers of all,
+        counted from 1.
+    """
+    import tensorflow as tf
+
     def add_up() -> tf.Tensor:
         context = tf.distribute.get_replica_context()
         number = tf.cast(context.replica_id_in_sync_group, tf.float32)
         return context.all_reduce(tf.distribute.ReduceOp.SUM, number + 1.0)
 
-    step = tf.function(lambda: strategy.run(add_up), autograph=False)
-    sums = [float(value) for value in strategy.experimental_local_results(step())]
-    return {
-        "strategy": type(strategy).__name__,
-        "num_replicas": strategy.num_replicas_in_sync,
-        "sums": sums,
-    }
+    # A TPU names its program after the function, so it must have a name.
+    def add_up_on_replicas() -> Any:
+        return strategy.run(add_up)
+
+    return tf.function(add_up_on_replicas, autograph=False)
 
 
 def _text_of(error: Exception) -> str:

@@ -4,6 +4,7 @@ Shape letters used in this module: B rows, T segment length.
 """
 
 import contextlib
+import functools
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -29,6 +30,7 @@ from txl_tf.evaluation.replica_rows import ReplicaRows
 from txl_tf.models.create_model import create_model
 from txl_tf.models.transformer_xl import TransformerXL
 
+ConcreteFunction = tf.types.experimental.ConcreteFunction
 Track = Callable[[Iterable[EvaluationBatch], int], Iterable[EvaluationBatch]]
 Observe = Callable[[np.ndarray, np.ndarray], None]
 _LENGTHS = ("segment_length", "memory_length", "clamp_length", "same_length", "same_length_keys")
@@ -87,9 +89,7 @@ class Evaluator:
         self._reader = self._create_reader()
         self._step = self._compiled(self.score_batch)
         # Made once: each tf.function would be traced anew.
-        self._begin_on_replicas = tf.function(
-            lambda *numbers: self._strategy.run(self._begin, args=numbers), autograph=False
-        )
+        self._begin_function = tf.function(self._run_begin, autograph=False)
 
     def _create_reader(self) -> MemoryReader | ProjectedReader | DynamicReader:
         reader = MemoryReader(self.model, self._masks_documents)
@@ -115,10 +115,13 @@ class Evaluator:
     def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
         if self._strategy is None:
             return tf.function(function, jit_compile=self._jit_compile, autograph=False)
+
+        # A TPU names its program after the function, so it must have a name.
+        def run_on_replicas(*arguments: Any) -> Any:
+            return self._strategy.run(function, args=arguments)
+
         # TPUStrategy compiles by itself; of a mirrored variable XLA sees the wrong device's.
-        return tf.function(
-            lambda *arguments: self._strategy.run(function, args=arguments), autograph=False
-        )
+        return tf.function(run_on_replicas, autograph=False)
 
     @property
     def needs_statistics(self) -> bool:
@@ -272,6 +275,31 @@ class Evaluator:
         nll, memory = self._reader(*batch, memory, constants)
         return tf.where(is_scored, nll, tf.zeros([], nll.dtype)), memory
 
+    def trace(
+        self, batch_size: int, segments_per_step: int | None = None
+    ) -> tuple[ConcreteFunction, ConcreteFunction]:
+        """Traces what `evaluate` runs, without running it.
+
+        Args:
+            batch_size: int. Rows of all replicas together.
+            segments_per_step: optional int. Segments of a row that are read at
+                once. Defaults to `None`: as many as in a long text.
+
+        Returns:
+            Tuple of the function that computes the initial memory and the
+            constants, and of the one that scores a batch.
+        """
+        rows = ReplicaRows(self._strategy, batch_size)
+        at_once = segments_per_step or self.segments_per_step(rows.rows_per_replica)
+        begin = self._begin_function.get_concrete_function(rows.rows_per_replica, at_once)
+        carried = tf.nest.map_structure(
+            lambda leaf: None if leaf is None else tf.type_spec_from_value(leaf),
+            begin.structured_outputs,
+        )
+        shape = batch_size, at_once * self.config.segment_length
+        arrays = tuple(np.zeros(shape, dtype) for dtype in (np.int32, np.int32, bool, bool))
+        return begin, self._step.get_concrete_function(*rows.split(arrays), *carried)
+
     def _read(
         self,
         step: Callable[..., Any],
@@ -280,7 +308,7 @@ class Evaluator:
     ) -> Iterator[tuple[EvaluationBatch, np.ndarray]]:
         """Runs a step on batches; each result is fetched while the next is computed."""
         rows = ReplicaRows(self._strategy, evaluation_rows.batch_size)
-        begin = self._begin if self._strategy is None else self._begin_on_replicas
+        begin = self._begin if self._strategy is None else self._begin_function
         memory, constants = begin(rows.rows_per_replica, evaluation_rows.segments_per_step)
         before = None
         for batch in batches:
@@ -307,6 +335,12 @@ class Evaluator:
 
     def _begin(self, num_rows: int, segments_per_step: int) -> tuple[Any, tuple[Any, ...]]:
         return self.initial_memory(num_rows), self.constants(num_rows, segments_per_step)
+
+    def _run_begin(self, num_rows: int, segments_per_step: int) -> Any:
+        if self._strategy is None:
+            return self._begin(num_rows, segments_per_step)
+        # As arguments of `run` the numbers would become tensors on a TPU.
+        return self._strategy.run(functools.partial(self._begin, num_rows, segments_per_step))
 
     @contextlib.contextmanager
     def _learning(self, statistics_text: EvaluationText | None) -> Iterator[None]:

@@ -62,7 +62,11 @@ class LSTMLanguageModel(RecurrentLanguageModel):
         )
 
     def run_layer(self, layer, hidden, state):
-        hidden, output, cell = layer(hidden, initial_state=list(state))
+        # Read before the loop over positions: a TPU cannot take a variable into a loop that
+        # gradients go back through.
+        values = [(variable, ops.convert_to_tensor(variable)) for variable in layer.weights]
+        with keras.StatelessScope(state_mapping=values):
+            hidden, output, cell = layer(hidden, initial_state=list(state))
         return ops.cast(hidden, self.compute_dtype), (output, cell)
 
     def state_widths(self):

@@ -7,6 +7,7 @@ import keras
 from txl_tf.config.optimizer_config import OptimizerConfig
 from txl_tf.training.adafactor import Adafactor
 from txl_tf.training.lamb import Lamb
+from txl_tf.training.muon import Muon
 from txl_tf.training.plateau_scale import PlateauScale
 from txl_tf.training.warmup_constant import WarmupConstant
 from txl_tf.training.warmup_cosine_decay import WarmupCosineDecay
@@ -93,9 +94,8 @@ def create_optimizer(
     - Muon scales its steps to the size of Adam's, so that one learning rate is
       for both (Liu et al., 2025). Only kernels with two axes take its steps,
       always with Nesterov momentum, all other variables those of AdamW.
-      With weight decay and several replicas, Keras averages the weights over
-      the replicas in each step, which costs an all-reduce and changes nothing.
-    - For LAMB and Adafactor see `Lamb` and `Adafactor`.
+    - For LAMB, Adafactor and Muon's weight decay see `Lamb`, `Adafactor` and
+      `Muon`.
 
     Args:
         config: `OptimizerConfig`.
@@ -149,13 +149,12 @@ def _keras_optimizer(
         case "adafactor":
             return Adafactor(**common, weight_decay=decay)
         case "muon":
-            return keras.optimizers.Muon(
+            return Muon(
                 **common,
                 adam_beta_1=config.beta_1,
                 adam_beta_2=config.beta_2,
                 epsilon=config.epsilon,
                 weight_decay=decay,
-                adam_weight_decay=decay,
                 momentum=_MUON_MOMENTUM if config.momentum is None else config.momentum,
                 exclude_layers=[_NOT_A_KERNEL],
             )

@@ -77,6 +77,7 @@ class TrainStep:
         self._spike_detector = spike_detector
         self._all_reduce = all_reduce or _sum_over_replicas
         self._guarded_update = GuardedUpdate(self._changed_by_update())
+        self._drawn_seed = _drawn_once(config.seed)
 
     def __call__(self, batch: dict[str, tf.Tensor], first_step: tf.Tensor) -> None:
         """Runs the step; inside `strategy.run` only.
@@ -104,7 +105,7 @@ class TrainStep:
         loss, *gradients = self._all_reduce([tf.reduce_sum(row_losses), *gradients])
         gradients, norm = tf.clip_by_global_norm(gradients, self._clip_norm)
         status, is_applied, is_advanced = self._judge(loss, norm)
-        self._guarded_update(lambda: self._update(gradients), is_applied)
+        self._guarded_update(lambda: self._update(gradients, step), is_applied)
         self._advance(step, loss, norm, is_advanced)
         finite_rows = tf.math.is_finite(row_losses)
         self._write_memory(state, memory, finite_rows, is_advanced)
@@ -133,8 +134,7 @@ class TrainStep:
         starts = batch.get("document_starts")
         if starts is None:
             starts = tf.zeros(batch["token_ids"].shape, tf.bool)
-        fold_in = tf.random.experimental.stateless_fold_in
-        seed = fold_in(tf.constant([self._config.seed, 0], tf.int32), step)
+        seed = tf.stack([self._drawn_seed, tf.cast(step, tf.int64)])
         return Rows(
             token_ids=batch["token_ids"],
             target_ids=batch["target_ids"],
@@ -160,10 +160,11 @@ class TrainStep:
         is_applied = tf.logical_and(is_advanced, tf.equal(status, int(StepStatus.APPLIED)))
         return status, is_applied, is_advanced
 
-    def _update(self, gradients: list[tf.Tensor]) -> None:
-        self._optimizer.apply(gradients, self._variables)
+    def _update(self, gradients: list[tf.Tensor], step: tf.Tensor) -> None:
+        # Not `apply`, which counts the step: each replica would ask the first one for its count.
+        self._optimizer._backend_apply_gradients(gradients, self._variables)
         if self._weight_average is not None:
-            self._weight_average.update(self._optimizer.iterations.value)
+            self._weight_average.update(step + 1)
 
     def _changed_by_update(self) -> list[tf.Variable]:
         changed = [*self._variables, *self._optimizer.variables]
@@ -200,6 +201,19 @@ class TrainStep:
             kept = tf.where(keeps, tensor, tf.zeros([], tensor.dtype))
             after[name] = tf.where(is_advanced, kept, before[name])
         self._replica_memory.write(after)
+
+
+def _drawn_once(seed: int) -> int:
+    """A number that depends on the run's seed, the same on every platform.
+
+    It is drawn before the run and not in the step, because in the step a TPU
+    would draw it with its own generator.
+    """
+    with tf.init_scope(), tf.device("CPU:0"):
+        drawn = tf.random.stateless_uniform(
+            [], seed=[seed, 0], minval=None, maxval=None, dtype=tf.int64, alg="philox"
+        )
+        return int(drawn.numpy())
 
 
 def _sum_over_replicas(tensors: list[tf.Tensor]) -> list[tf.Tensor]:

@@ -80,6 +80,11 @@ class Trainer:
         return self._variables.model
 
     @property
+    def trainable_variables(self) -> list[keras.Variable]:
+        """Everything that gradients change: the model's weights and those of other losses."""
+        return self._variables.trainable
+
+    @property
     def plateau_scale(self) -> PlateauScale | None:
         """What lowers the learning rate when validation stalls, if the schedule is that."""
         return self._variables.plateau_scale
@@ -117,6 +122,15 @@ class Trainer:
             report = self._loop(self._next_stop() - self.step)
             if report is not None:
                 yield report
+
+    def trace(self) -> tf.types.experimental.ConcreteFunction:
+        """Traces the loop that `run` repeats, without running it.
+
+        Returns:
+            The function, whose steps are as many as its last argument says.
+        """
+        iterator = iter(self._batches())
+        return self._run_steps.get_concrete_function(iterator, tf.constant(0), tf.constant(1))
 
     def request_stop(self) -> None:
         """Ends the loop after the current step; may be called from any thread."""

@@ -39,7 +39,7 @@ class TrainingVariables:
         self.objective = TrainingObjective(self.model, config)
         self.plateau_scale = create_plateau_scale(config.optimizer)
         self.optimizer = create_optimizer(
-            config.optimizer, training.num_steps, self._trainable(), self.plateau_scale
+            config.optimizer, training.num_steps, self.trainable, self.plateau_scale
         )
         self._weight_average: WeightAverage | None = None
         if training.average_weights_from_step is not None:
@@ -101,7 +101,7 @@ class TrainingVariables:
             A `TrainStep`.
         """
         training = self._config.training
-        variables = self._trainable()
+        variables = self.trainable
         return TrainStep(
             config=training,
             row_gradients=RowGradients(
@@ -117,5 +117,7 @@ class TrainingVariables:
             all_reduce=all_reduce,
         )
 
-    def _trainable(self) -> list[keras.Variable]:
+    @property
+    def trainable(self) -> list[keras.Variable]:
+        """Everything that gradients change."""
         return [*self.model.trainable_variables, *self.objective.auxiliary_variables]

@@ -1,0 +1,116 @@
+"""What else meets TPUStrategy, and what a TPU would refuse."""
+
+import pytest
+import tensorflow as tf
+
+from pipelines.diagnosis.tensorflow_probe import sum_of_replicas
+from tests.toy_batches import VOCABULARY_SIZE, toy_experiment
+from tests.tpu_bridge import (
+    COLLECTIVES,
+    assert_runs_on_replicas,
+    through_the_bridge,
+    traced_replicas,
+)
+from txl_tf.config.evaluation_config import EvaluationConfig
+from txl_tf.config.lstm_config import LSTMConfig
+from txl_tf.distribution.replica_state import ReplicaState
+from txl_tf.evaluation.evaluator import Evaluator
+
+# The last row of the second replica is made up.
+NUM_ROWS = 3
+MODEL = toy_experiment().model
+LSTM = LSTMConfig(vocabulary_size=VOCABULARY_SIZE, num_layers=2, hidden_dim=8, segment_length=5)
+EVALUATIONS = {
+    "projected memory": (MODEL, {"memory_length": 9}, "float32", False),
+    "hidden memory": (MODEL, {"warm_up_tokens": "all"}, "mixed_bfloat16", True),
+    "recurrent memory": (LSTM, {}, "float32", False),
+}
+
+
+def compiled(function):
+    return tf.function(function, autograph=False).get_concrete_function()
+
+
+@pytest.mark.parametrize("name", EVALUATIONS)
+def test_an_evaluation_is_two_programs_without_communication(name):
+    model, values, policy, masks_documents = EVALUATIONS[name]
+    evaluator = Evaluator(
+        model,
+        EvaluationConfig(batch_size=NUM_ROWS, **values),
+        policy,
+        masks_documents=masks_documents,
+        strategy=traced_replicas(),
+    )
+    for function in evaluator.trace(NUM_ROWS):
+        program = through_the_bridge(function)
+        assert_runs_on_replicas(program)
+        assert program.num_written == 0
+        assert not COLLECTIVES & program.cluster_operations.keys()
+
+
+def test_weights_that_follow_the_text_are_refused_before_anything_is_traced():
+    evaluation = EvaluationConfig(batch_size=1, dynamic_learning_rate=1e-3)
+    with pytest.raises(ValueError, match="`dynamic_learning_rate` needs a single device"):
+        Evaluator(MODEL, evaluation, strategy=traced_replicas())
+
+
+def test_the_state_of_replicas_is_read_and_written_on_them():
+    strategy = traced_replicas()
+    specs = {"states": tf.TensorSpec([3, 2], tf.bfloat16), "is_full": tf.TensorSpec([], tf.bool)}
+    state = ReplicaState(strategy, 2, specs, num_rows=NUM_ROWS)
+
+    def read_all():
+        return strategy.run(tf.function(state.read, autograph=False))
+
+    def write_back():
+        strategy.run(state.write, args=(parts,))
+
+    parts = strategy.experimental_distribute_values_from_function(
+        lambda _: {name: tf.zeros([2, *spec.shape], spec.dtype) for name, spec in specs.items()}
+    )
+    reading = through_the_bridge(compiled(read_all))
+    assert_runs_on_replicas(reading)
+    writing = through_the_bridge(compiled(write_back))
+    assert_runs_on_replicas(writing)
+    assert writing.num_written == len(specs)
+
+
+def test_the_sum_that_doctor_tries_is_one_program():
+    program = through_the_bridge(sum_of_replicas(traced_replicas()).get_concrete_function())
+    assert_runs_on_replicas(program)
+    assert program.summed_shapes == [()]
+
+
+def replica_number():
+    return tf.distribute.get_replica_context().replica_id_in_sync_group
+
+
+def with_strings():
+    return tf.strings.length(tf.strings.as_string(tf.cast(replica_number(), tf.int32)))
+
+
+def with_python():
+    return tf.py_function(lambda: 1.0, [], tf.float32)
+
+
+@pytest.mark.parametrize("step", [with_strings, with_python])
+def test_what_a_tpu_cannot_run_is_refused_on_the_way(step):
+    def run_on_replicas():
+        return traced_replicas().run(step)
+
+    with pytest.raises(tf.errors.OpError, match="TPU"):
+        through_the_bridge(compiled(run_on_replicas))
+
+
+def test_a_function_without_a_name_is_refused():
+    with pytest.raises(ValueError, match="valid root scope name"):
+        compiled(lambda: traced_replicas().run(replica_number))
+
+
+def test_what_is_left_on_the_host_is_seen():
+    def half_on_the_host():
+        local = traced_replicas().experimental_local_results
+        return tf.add_n(local(traced_replicas().run(replica_number)))
+
+    with pytest.raises(AssertionError):
+        assert_runs_on_replicas(through_the_bridge(compiled(half_on_the_host)))

@@ -1,0 +1,124 @@
+"""The training loop under TPUStrategy itself, up to the program that every replica runs."""
+
+import collections
+
+import pytest
+
+from tests.toy_batches import VOCABULARY_SIZE, ToyBatches, toy_experiment, toy_tokens
+from tests.tpu_bridge import (
+    COLLECTIVES,
+    NUM_REPLICAS,
+    assert_runs_on_replicas,
+    through_the_bridge,
+    traced_replicas,
+)
+from txl_tf.config.lstm_config import LSTMConfig
+from txl_tf.config.qrnn_config import QRNNConfig
+from txl_tf.training.trainer import Trainer
+
+# One row of the second replica is made up.
+NUM_ROWS = 2 * NUM_REPLICAS - 1
+CLUSTERS = {"cutoffs": (4, 9), "division_factor": 2, "embedding_dim": 8}
+RECURRENT = {"vocabulary_size": VOCABULARY_SIZE, "hidden_dim": 8, "segment_length": 5}
+EVERY_STEP = {"num_steps": 20, "evaluate_every_steps": 5}
+
+
+def experiment(model=None, training=None, optimizer=None, recurrent=None):
+    toy = toy_experiment(
+        model, {"global_batch_size": NUM_ROWS, "steps_per_loop": 5, **(training or {})}, None
+    )
+    changed = toy.optimizer.to_dict() | {"learning_rate": 1e-3} | (optimizer or {})
+    if changed["name"] in ("adafactor", "sgd"):
+        changed["epsilon"] = 1e-8
+    toy = toy.replace(optimizer=type(toy.optimizer).from_dict(changed))
+    return toy if recurrent is None else toy.replace(model=recurrent)
+
+
+class DocumentBatches(ToyBatches):
+    """Batches that say where documents begin."""
+
+    def batch(self, step):
+        values = super().batch(step)
+        return values | {"document_starts": values["token_ids"] == 0}
+
+
+CONFIGURATIONS = {
+    "adam": experiment({"dropout": 0.1}, {"average_weights_from_step": 2}),
+    "adamw": experiment(
+        {"dropout": 0.1, "attention_dropout": 0.1, "pre_norm": True, **CLUSTERS},
+        {
+            "dtype_policy": "mixed_bfloat16",
+            "rematerialize": True,
+            "gradient_accumulation_steps": 2,
+            "document_boundaries": "mask",
+            "average_weights_from_step": 2,
+            "average_weights_decay": 0.9,
+        },
+        {"name": "adamw", "weight_decay": 0.01},
+    ),
+    "lamb": experiment(
+        {"num_layers": 2, **CLUSTERS},
+        {
+            "intermediate_losses": True,
+            "num_targets": 2,
+            "spike_deviations": 6.0,
+            "on_non_finite": "skip",
+        },
+        {"name": "lamb", "max_weight_norm": 10.0, "weight_decay": 0.01},
+    ),
+    "muon": experiment(
+        {"position_encoding": "shaw", "num_positions": 4},
+        {"loss_positions": "last_half"},
+        {"name": "muon", "weight_decay": 0.01, "schedule": "inverse_square_root"},
+    ),
+    "adafactor": experiment(
+        None,
+        EVERY_STEP,
+        {"name": "adafactor", "weight_decay": 0.01, "schedule": "plateau"},
+        LSTMConfig(num_layers=2, dropout=0.1, **RECURRENT),
+    ),
+    "sgd": experiment(
+        None,
+        {"gradient_accumulation_steps": 2},
+        {"name": "sgd", "momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
+        QRNNConfig(num_layers=2, dropout=0.1, **RECURRENT),
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=CONFIGURATIONS)
+def traced(request):
+    """A trainer under TPUStrategy, and what the bridge makes of its loop."""
+    chosen = CONFIGURATIONS[request.param]
+    has_documents = chosen.training.document_boundaries == "mask"
+    batches = (DocumentBatches if has_documents else ToyBatches)(toy_tokens(), NUM_ROWS)
+    trainer = Trainer(chosen, traced_replicas(), batches.dataset_function)
+    return trainer, through_the_bridge(trainer.trace())
+
+
+def test_the_loop_is_one_program_per_replica(traced):
+    _, program = traced
+    assert_runs_on_replicas(program)
+    assert program.num_written > 0
+
+
+def test_gradients_and_the_loss_are_summed_once_and_nothing_else_is(traced):
+    trainer, program = traced
+    used = COLLECTIVES & program.cluster_operations.keys()
+    assert used == {"tf.CrossReplicaSum"}
+    expected = [(), *(tuple(map(str, each.shape)) for each in trainer.trainable_variables)]
+    # TensorFlow loses sight of some sizes in loops, the compiler does not.
+    assert len(program.summed_shapes) == len(expected)
+    known = collections.Counter(each for each in program.summed_shapes if "?" not in each)
+    assert known <= collections.Counter(expected)
+    assert known.total() >= len(expected) - 3
+
+
+def test_no_operation_draws_random_numbers(traced):
+    _, program = traced
+    assert [each for each in program.cluster_operations if "Random" in each] == []
+
+
+def test_no_worker_is_asked_where_there_is_one(traced):
+    trainer, _ = traced
+    assert trainer.sum_over_workers(0.25) == 0.25
