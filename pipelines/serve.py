@@ -5,22 +5,28 @@
 
 It answers what TensorFlow Serving answers to PREDICT, over REST and gRPC, on
 127.0.0.1 only. It serves the highest version in `DIR` that is as its checksums
-say, and the next one when it appears. It runs until it is interrupted or
-terminated.
+say, and the next one when it appears. It runs until it is interrupted, terminated
+or hung up, and ends within ten seconds then, whatever it is doing.
 """
 
 import argparse
+import contextlib
 import importlib.util
 import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from typing import Any
 
 from pipelines.export_verification import CHECKSUMS_FILE, verify_export
 from txl_tf.errors import InputMissingError, StorageError, UsageError
 from txl_tf.file_storage import is_remote, list_folder
 
 _HIGHEST_PORT = 65535
+_END_SECONDS = 8.0
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_MODULES = ("aiohttp", "tensorflow_serving")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +64,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
 
     Raises:
         InputMissingError: If there is no version in the folder.
-        UsageError: If a value is out of range, or gRPC's messages are missing.
+        UsageError: If a value is out of range, or the extra `serving` is missing.
     """
     for option, port in (("--port", arguments.port), ("--grpc-port", arguments.grpc_port)):
         if not 0 <= port <= _HIGHEST_PORT:
@@ -69,9 +75,10 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     if not arguments.name or set(arguments.name) & set("/:"):
         what = "A name goes into paths: it has a letter, and neither `/` nor `:`."
         raise UsageError(what, where=f"--name {arguments.name}")
-    if importlib.util.find_spec("tensorflow_serving") is None:
+    missing = [name for name in _MODULES if importlib.util.find_spec(name) is None]
+    if missing:
         raise UsageError(
-            "The messages of TensorFlow Serving are not installed.",
+            f"What serving needs is not installed: {', '.join(missing)}.",
             remedy="python -m pip install 'txl-tf[serving]'",
         )
     if not is_remote(arguments.export):
@@ -88,10 +95,35 @@ def run(arguments: argparse.Namespace) -> None:
         InputMissingError: If no version is complete and as it was written.
         StorageError: If a port is taken.
     """
+    ends = threading.Event()
+    failures: list[BaseException] = []
+
+    def serve() -> None:
+        try:
+            _serve(arguments, ends)
+        except BaseException as error:  # the main thread reports it
+            failures.append(error)
+        finally:
+            ends.set()
+
+    # Only the main thread hears signals, and only where it waits: loading and
+    # verifying are done by another one.
+    serving = threading.Thread(target=serve, name="serving", daemon=True)
+    with _told_by_signals(ends):
+        serving.start()
+        ends.wait()
+        serving.join(_END_SECONDS)
+    if failures:
+        raise failures[0]
+    if serving.is_alive():
+        # A request, a version or TensorFlow itself is still at work in C.
+        sys.stdout.flush()
+        os._exit(0)
+
+
+def _serve(arguments: argparse.Namespace, ends: threading.Event) -> None:
     from txl_tf.serving import LoopbackServer
 
-    ends = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: ends.set())
     try:
         server = LoopbackServer(
             arguments.export,
@@ -105,16 +137,40 @@ def run(arguments: argparse.Namespace) -> None:
         ports = f"--port {arguments.port} --grpc-port {arguments.grpc_port}"
         what = f"A port cannot be used: {error.strerror or error}"
         raise StorageError(what, where=ports, remedy="Choose another port.") from error
-    with server:
-        if server.versions.refused and not server.versions.has_version:
-            number, why = max(server.versions.refused.items())
-            where = os.path.join(arguments.export, str(number))
-            remedy = "See `txl verify`, or export the model again."
-            raise InputMissingError(why, where=where, remedy=remedy)
-        print(f"version: {server.versions.current().number}")
-        print(f"REST: http://127.0.0.1:{server.rest_port}/v1/models/{arguments.name}")
-        print(f"gRPC: 127.0.0.1:{server.grpc_port}, model {arguments.name}", flush=True)
+    try:
+        server.start()
+        if not ends.is_set():
+            _report(server, arguments)
         ends.wait()
+    finally:
+        if not server.stop() and ends.is_set():
+            threading.Event().wait()  # `run` ends the process
+
+
+def _report(server: Any, arguments: argparse.Namespace) -> None:
+    if server.versions.refused and not server.versions.has_version:
+        number, why = max(server.versions.refused.items())
+        where = os.path.join(arguments.export, str(number))
+        remedy = "See `txl verify`, or export the model again."
+        raise InputMissingError(why, where=where, remedy=remedy)
+    print(f"version: {server.versions.current().number}")
+    print(f"REST: http://127.0.0.1:{server.rest_port}/v1/models/{arguments.name}")
+    print(f"gRPC: 127.0.0.1:{server.grpc_port}, model {arguments.name}", flush=True)
+
+
+@contextlib.contextmanager
+def _told_by_signals(ends: threading.Event) -> Iterator[None]:
+    """Sets an event when the process is told to end, for as long as the block takes."""
+    previous = {number: signal.getsignal(number) for number in _SIGNALS}
+    try:
+        for number, handler in previous.items():
+            # `nohup` wants hanging up to end nothing.
+            if number != signal.SIGHUP or handler != signal.SIG_IGN:
+                signal.signal(number, lambda *_: ends.set())
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _require_version(folder: str) -> None:

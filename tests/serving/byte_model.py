@@ -12,6 +12,7 @@ import tensorflow as tf
 
 NUM_LAYERS, MEMORY_LENGTH, HIDDEN_DIM, VOCABULARY_SIZE = 2, 4, 3, 256
 NUM_CANDIDATES = 5
+MAX_TOKENS, MAX_NEW_TOKENS = 1024, 64
 
 _IDS = tf.TensorSpec([None, None], tf.int32)
 _ROWS = tf.TensorSpec([None], tf.int32)
@@ -95,7 +96,7 @@ class ByteModel(tf.Module):
         memory, valid_length = _ids_in(memory_states), memory_valid_length
         _, memory, valid_length = self._read(token_ids, lengths - 1, memory, valid_length)
         last = tf.gather(token_ids, lengths - 1, batch_dims=1)
-        count = tf.reduce_max(num_tokens)
+        count = _within(tf.reduce_max(num_tokens), "num_tokens", MAX_NEW_TOKENS)
         ids, nll = tf.TensorArray(tf.int32, count), tf.TensorArray(tf.float32, count)
         for place in tf.range(count):
             log_probs = self._log_probs(memory, valid_length, last)
@@ -112,7 +113,7 @@ class ByteModel(tf.Module):
         return {**written, "lengths": num_tokens + unused, **_memory_of(memory, valid_length)}
 
     def _generate_text(self, texts, previous_token_ids, **others):
-        length = tf.reduce_max(tf.strings.length(texts))
+        length = _within(tf.reduce_max(tf.strings.length(texts)), "texts", MAX_TOKENS)
         padded = tf.io.decode_raw(texts, tf.uint8, fixed_length=tf.maximum(length, 1))
         read = tf.cast(padded, tf.int32)[:, :length]
         begins = tf.reduce_all(previous_token_ids < 0)
@@ -159,7 +160,16 @@ def _function(function, specs):
     return tf.function(by_name, input_signature=list(named.values()))
 
 
+def _within(number, name, highest):
+    is_good = (number >= 0) & (number <= highest)
+    message = tf.strings.join([name, " is ", tf.strings.as_string(number), f"; to {highest}."])
+    with tf.control_dependencies([tf.debugging.Assert(is_good, [message])]):
+        return tf.identity(number)
+
+
 def _checked(token_ids):
+    num_tokens = _within(tf.shape(token_ids)[1], "tokens", MAX_TOKENS)
+    token_ids = token_ids[:, :num_tokens]
     highest = tf.reduce_max(token_ids)
     is_good = (highest < VOCABULARY_SIZE) & (tf.reduce_min(token_ids) >= 0)
     message = tf.strings.join(["token_ids has ", tf.strings.as_string(highest), "; to 255."])

@@ -7,21 +7,32 @@ JSON strings or `{"b64": ...}`; outputs whose name ends in `_bytes` are the latt
 """
 
 import base64
-import binascii
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from txl_tf.serving.request_error import RequestError
+from txl_tf.serving.request_shapes import (
+    MAX_AXES,
+    invalid,
+    require_names,
+    require_shapes,
+    type_name,
+)
 from txl_tf.serving.status_code import StatusCode
 
 _BASE64 = "b64"
 _BYTES_SUFFIX = "_bytes"
-_ACCEPTED_KINDS = {"b": "b", "i": "i", "u": "iu", "f": "iuf"}
+# What the values of an array may be in JSON, by the kind of its type.
+_ACCEPTED = {"b": {bool}, "i": {int}, "u": {int}, "f": {int, float}, "O": {str, dict}}
+_NUMBERS = (
+    *(np.float32, np.float64, np.bool_),
+    *(np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint32, np.uint64),
+)
 
 
 def arrays_of_request(
@@ -41,12 +52,13 @@ def arrays_of_request(
             not of its type; UNIMPLEMENTED for types that JSON has no form for.
     """
     if ("instances" in body) == ("inputs" in body):
-        raise _invalid("The body must have either `instances` or `inputs`.")
+        raise invalid("The body must have either `instances` or `inputs`.")
     if "inputs" in body:
         columns = _columns(body["inputs"], signature)
     else:
         columns = _columns_of_rows(body["instances"], signature)
-    return {name: _array(value, name, signature) for name, value in columns.items()}
+    require_names(columns, signature)
+    return _arrays(columns, signature.inputs)
 
 
 def json_of_answer(outputs: Mapping[str, np.ndarray], *, in_rows: bool) -> dict[str, Any]:
@@ -68,9 +80,9 @@ def json_of_answer(outputs: Mapping[str, np.ndarray], *, in_rows: bool) -> dict[
         single = next(iter(columns.values())) if len(columns) == 1 else columns
         return {"outputs": single}
     if any(array.ndim == 0 for array in outputs.values()):
-        raise _invalid("An output has no rows; ask in columnar format.")
+        raise invalid("An output has no rows; ask in columnar format.")
     if len({len(array) for array in outputs.values()}) > 1:
-        raise _invalid("The outputs have different numbers of rows; ask in columnar format.")
+        raise invalid("The outputs have different numbers of rows; ask in columnar format.")
     if len(columns) == 1:
         return {"predictions": next(iter(columns.values()))}
     rows = zip(*columns.values(), strict=True)
@@ -107,11 +119,8 @@ def arrays_of_outputs(
     names = list(signature.outputs)
     columns = {names[0]: outputs} if len(names) == 1 else outputs
     if not isinstance(columns, dict) or set(columns) != set(names):
-        raise _invalid("The answer has not the outputs of the signature.")
-    return {
-        name: _array_of(value, name, signature.outputs[name].dtype)
-        for name, value in columns.items()
-    }
+        raise invalid("The answer has not the outputs of the signature.")
+    return _arrays(columns, signature.outputs)
 
 
 def _columns(inputs: Any, signature: meta_graph_pb2.SignatureDef) -> dict[str, Any]:
@@ -122,79 +131,103 @@ def _columns(inputs: Any, signature: meta_graph_pb2.SignatureDef) -> dict[str, A
 
 def _columns_of_rows(rows: Any, signature: meta_graph_pb2.SignatureDef) -> dict[str, list[Any]]:
     if not isinstance(rows, list) or not rows:
-        raise _invalid("`instances` must be a list of at least one row.")
+        raise invalid("`instances` must be a list of at least one row.")
     if not isinstance(rows[0], dict) or _is_base64(rows[0]):
         return {_single_input(signature): rows}
     for place, row in enumerate(rows):
         if not isinstance(row, dict) or set(row) != set(rows[0]):
-            raise _invalid(f"instances[{place}] has not the inputs of instances[0].")
+            raise invalid(f"instances[{place}] has not the inputs of instances[0].")
     return {name: [row[name] for row in rows] for name in rows[0]}
 
 
 def _single_input(signature: meta_graph_pb2.SignatureDef) -> str:
     names = sorted(signature.inputs)
     if len(names) != 1:
-        raise _invalid(f"The inputs must be named: {', '.join(names)}.")
+        raise invalid(f"The inputs must be named: {', '.join(names)}.")
     return names[0]
 
 
-def _array(value: Any, name: str, signature: meta_graph_pb2.SignatureDef) -> np.ndarray:
-    if name not in signature.inputs:
-        raise _invalid(f"The signature has no input `{name}`.")
-    return _array_of(value, name, signature.inputs[name].dtype)
+def _arrays(
+    columns: Mapping[str, Any], tensors: Mapping[str, meta_graph_pb2.TensorInfo]
+) -> dict[str, np.ndarray]:
+    """Arrays of nested lists, which are made only where all of them may be."""
+    shapes, flat, string_bytes = {}, {}, {}
+    for name, value in columns.items():
+        dtype = _dtype_of(name, tensors[name])
+        shapes[name], values = _flat(value, name)
+        if not set(map(type, values)) <= _ACCEPTED[dtype.kind]:
+            kind = "strings" if dtype.kind == "O" else f"of type {dtype}"
+            raise invalid(f"{name} has values that are not {kind}.")
+        if dtype.kind == "O":
+            values = [_bytes_of(each, name) for each in values]
+            string_bytes[name] = sum(map(len, values))
+        flat[name] = values
+    require_shapes(shapes, tensors, string_bytes)
+    return {
+        name: _numbers(flat.pop(name), name, _dtype_of(name, tensors[name])).reshape(sizes)
+        for name, sizes in shapes.items()
+    }
 
 
-def _array_of(value: Any, name: str, enumerated: int) -> np.ndarray:
-    dtype = tf.as_dtype(enumerated)
+def _dtype_of(name: str, tensor: meta_graph_pb2.TensorInfo) -> np.dtype:
+    dtype = tf.as_dtype(tensor.dtype)
     if dtype == tf.string:
-        value = _with_bytes(value, name)
-        try:
-            return np.array(value, object)
-        except ValueError as error:
-            raise _invalid(f"{name} is not rectangular.") from error
-    if dtype == tf.bfloat16 or dtype.as_numpy_dtype not in (
-        *(np.float32, np.float64, np.bool_),
-        *(np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint32, np.uint64),
-    ):
-        raise _without_json(name, types_pb2.DataType.Name(enumerated))
-    try:
-        array = np.array(value)
-    except ValueError as error:
-        raise _invalid(f"{name} is not rectangular.") from error
-    return _converted(array, name, np.dtype(dtype.as_numpy_dtype))
+        return np.dtype(object)
+    if dtype == tf.bfloat16 or dtype.as_numpy_dtype not in _NUMBERS:
+        raise _without_json(name, type_name(tensor.dtype))
+    return np.dtype(dtype.as_numpy_dtype)
 
 
-def _converted(array: np.ndarray, name: str, dtype: np.dtype) -> np.ndarray:
-    """Values as another type, unless that changes what they are."""
-    if not array.size:
-        return array.astype(dtype)
-    if array.dtype.kind not in _ACCEPTED_KINDS[dtype.kind]:
-        raise _invalid(f"{name} has values that are not of type {dtype}.")
-    if dtype.kind in "iu":
+def _flat(value: Any, name: str) -> tuple[list[int], list[Any]]:
+    """The sizes of nested lists, and what they hold, in order; they must be rectangular."""
+    sizes: list[int] = []
+    values = [value]
+    while set(map(type, values)) == {list}:
+        if len(sizes) == MAX_AXES:
+            raise invalid(f"{name} has lists nested more than {MAX_AXES} deep.")
+        lengths = set(map(len, values))
+        if len(lengths) > 1:
+            raise invalid(f"{name} is not rectangular.")
+        sizes.append(lengths.pop())
+        values = list(itertools.chain.from_iterable(values))
+    if list in set(map(type, values)):
+        raise invalid(f"{name} is not rectangular.")
+    return sizes, values
+
+
+def _numbers(values: list[Any], name: str, dtype: np.dtype) -> np.ndarray:
+    """Values as an array, unless that changes what they are."""
+    if dtype.kind == "O":
+        # With one more element, an array of arrays is never tried.
+        return np.array([*values, None], object)[:-1]
+    out_of_range = f"{name} has values out of the range of {dtype}."
+    if dtype.kind in "iu" and values:
         limits = np.iinfo(dtype)
-        is_within = array.min() >= limits.min and array.max() <= limits.max
-    else:
-        largest = np.finfo(dtype).max if dtype.kind == "f" else 1
-        is_within = not np.any(np.isfinite(array) & (np.abs(array) > largest))
-    if not is_within:
-        raise _invalid(f"{name} has values out of the range of {dtype}.")
-    return array.astype(dtype)
+        if min(values) < limits.min or max(values) > limits.max:
+            raise invalid(out_of_range)
+    if dtype.kind == "f":
+        try:
+            array = np.array(values, np.float64)
+        except OverflowError as error:
+            raise invalid(out_of_range) from error
+        if not np.all(np.abs(array) <= np.finfo(dtype).max):
+            raise invalid(f"{name} has values that are not finite numbers of {dtype}.")
+        return array.astype(dtype)
+    return np.array(values, dtype)
 
 
-def _with_bytes(value: Any, name: str) -> Any:
-    if isinstance(value, list):
-        return [_with_bytes(element, name) for element in value]
+def _bytes_of(value: str | dict[str, Any], name: str) -> bytes:
     if isinstance(value, str):
         try:
             return value.encode()
         except UnicodeEncodeError as error:
-            raise _invalid(f"{name} has a string with a lone surrogate.") from error
-    if _is_base64(value):
-        try:
-            return base64.b64decode(value[_BASE64], validate=True)
-        except binascii.Error as error:
-            raise _invalid(f"{name} has a string that is not base64.") from error
-    raise _invalid(f"{name} has values that are not strings.")
+            raise invalid(f"{name} has a string with a lone surrogate.") from error
+    if not _is_base64(value):
+        raise invalid(f"{name} has values that are not strings.")
+    try:
+        return base64.b64decode(value[_BASE64], validate=True)
+    except ValueError as error:
+        raise invalid(f"{name} has a string that is not base64.") from error
 
 
 def _is_base64(value: Any) -> bool:
@@ -202,7 +235,7 @@ def _is_base64(value: Any) -> bool:
 
 
 def _values(array: np.ndarray, name: str) -> Any:
-    if array.dtype == object:
+    if array.dtype.kind == "O":
         return _strings(array.tolist(), name.endswith(_BYTES_SUFFIX))
     if array.dtype.kind not in "biuf":
         raise _without_json(name, str(array.dtype))
@@ -215,10 +248,6 @@ def _strings(value: Any, as_base64: bool) -> Any:
     if as_base64:
         return {_BASE64: base64.b64encode(value).decode()}
     return value.decode("utf-8", "replace")
-
-
-def _invalid(message: str) -> RequestError:
-    return RequestError(StatusCode.INVALID_ARGUMENT, message)
 
 
 def _without_json(name: str, dtype: str) -> RequestError:

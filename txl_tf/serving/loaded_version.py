@@ -1,5 +1,6 @@
 """One version of an export, loaded and ready to answer."""
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 
@@ -9,11 +10,16 @@ from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from txl_tf.file_storage import read_file
 from txl_tf.serving.request_error import RequestError
+from txl_tf.serving.request_shapes import element_bytes, invalid, require_names
 from txl_tf.serving.status_code import StatusCode
 
 _DEFAULT_SIGNATURE = "serving_default"
 _END_OF_PREAMBLE = "<stack traces unavailable>\n"
 _NOT_FOR_CLIENTS = "__saved_model_init_op"
+# A layer's copies of memory, its keys and values; the logits and their probabilities.
+_COPIES_OF_ROWS = 6
+_COPIES_OF_LOGITS = 4
+_TOKENS_AT_A_TIME = 512
 
 
 class LoadedVersion:
@@ -29,6 +35,7 @@ class LoadedVersion:
 
     Raises:
         OSError: If it cannot be read.
+        ValueError: If it has no graph. TensorFlow's own errors pass through.
     """
 
     def __init__(self, folder: str, number: int) -> None:
@@ -36,6 +43,8 @@ class LoadedVersion:
         graph = saved_model_pb2.SavedModel.FromString(
             read_file(os.path.join(folder, "saved_model.pb"))
         )
+        if not graph.meta_graphs:
+            raise ValueError("The SavedModel has no graph.")
         self.signatures: dict[str, meta_graph_pb2.SignatureDef] = {
             name: definition
             for name, definition in graph.meta_graphs[0].signature_def.items()
@@ -43,6 +52,11 @@ class LoadedVersion:
         }
         # The functions die with the object that they were loaded with.
         self._loaded = tf.saved_model.load(folder)
+        # Most often the vocabulary.
+        self._widest = max(
+            (max(each.shape, default=1) for each in getattr(self._loaded, "variables", [])),
+            default=1,
+        )
 
     def signature(self, name: str) -> meta_graph_pb2.SignatureDef:
         """What a signature takes and gives.
@@ -59,7 +73,7 @@ class LoadedVersion:
         name = name or _DEFAULT_SIGNATURE
         if name not in self.signatures:
             known = ", ".join(sorted(self.signatures))
-            raise _invalid(f'Serving signature name: "{name}" not found; there are: {known}.')
+            raise invalid(f'Serving signature name: "{name}" not found; there are: {known}.')
         return self.signatures[name]
 
     def predict(
@@ -80,10 +94,10 @@ class LoadedVersion:
                 model refuses their values.
         """
         definition = self.signature(signature_name)
-        _require_inputs(inputs, definition)
+        require_names(inputs, definition)
         for name in only:
             if name not in definition.outputs:
-                raise _invalid(f"The signature has no output `{name}`.")
+                raise invalid(f"The signature has no output `{name[:40]}`.")
         function = self._loaded.signatures[signature_name or _DEFAULT_SIGNATURE]
         try:
             tensors = {
@@ -94,31 +108,39 @@ class LoadedVersion:
         except tf.errors.OpError as error:
             raise RequestError(StatusCode(error.error_code), _words_of(error)) from error
         except (TypeError, ValueError) as error:
-            raise _invalid(str(error)) from error
+            raise invalid(str(error)) from error
         return {name: outputs[name].numpy() for name in only or outputs}
 
+    def memory_bytes(self, signature_name: str, shapes: Mapping[str, Sequence[int]]) -> int:
+        """Roughly how much memory an answer takes, known before it is begun.
 
-def _require_inputs(
-    inputs: Mapping[str, np.ndarray], definition: meta_graph_pb2.SignatureDef
-) -> None:
-    missing = sorted(set(definition.inputs) - set(inputs))
-    surplus = sorted(set(inputs) - set(definition.inputs))
-    if missing or surplus:
-        raise _invalid(
-            f"The inputs are not those of the signature: missing {missing}, unexpected {surplus}."
+        Rows have all that the signature's shapes promise of them, also where a
+        request leaves it out; the widest variable stands for the logits.
+
+        Args:
+            signature_name: str. As in `predict`.
+            shapes: dict of input name to its sizes.
+
+        Returns:
+            The number of bytes.
+        """
+        definition = self.signature(signature_name)
+        sent = sum(
+            math.prod(sizes) * element_bytes(definition.inputs[name])
+            for name, sizes in shapes.items()
         )
-    for name, array in inputs.items():
-        expected = tf.as_dtype(definition.inputs[name].dtype)
-        found = tf.string if array.dtype.kind in "OS" else tf.as_dtype(array.dtype)
-        if found != expected:
-            raise _invalid(f"{name} is of type {found.name}; it must be {expected.name}.")
+        num_rows = max((sizes[0] for sizes in shapes.values() if sizes), default=1)
+        num_tokens = max((sizes[1] for sizes in shapes.values() if len(sizes) == 2), default=1)
+        per_row = sum(
+            math.prod(max(int(axis.size), 1) for axis in tensor.tensor_shape.dim[1:])
+            * element_bytes(tensor)
+            for tensor in (*definition.inputs.values(), *definition.outputs.values())
+        )
+        logits = 4 * self._widest * min(num_tokens, _TOKENS_AT_A_TIME)
+        return 2 * sent + num_rows * (_COPIES_OF_ROWS * per_row + _COPIES_OF_LOGITS * logits)
 
 
 def _words_of(error: tf.errors.OpError) -> str:
     """What an operation says, without what TensorFlow puts around it in Python."""
     words = error.message.rpartition(_END_OF_PREAMBLE)[2]
     return words.rpartition(" [Op:")[0] or words
-
-
-def _invalid(message: str) -> RequestError:
-    return RequestError(StatusCode.INVALID_ARGUMENT, message)

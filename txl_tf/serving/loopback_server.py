@@ -4,17 +4,21 @@ import threading
 from collections.abc import Callable
 from concurrent import futures
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import grpc
-from tensorflow_serving.apis import prediction_service_pb2_grpc
 
+from txl_tf.machine_memory import available_bytes
+from txl_tf.serving.grpc_arrivals import GrpcArrivals
 from txl_tf.serving.grpc_service import GrpcService
+from txl_tf.serving.request_engine import RequestEngine
 from txl_tf.serving.rest_service import RestService
+from txl_tf.serving.server_limits import ServerLimits
 from txl_tf.serving.version_watcher import VersionWatcher
 
-_GRPC_THREADS = 16
 _UNLIMITED = -1
+_UNKNOWN_MEMORY_BYTES = 8 << 30
+_GRACE_SECONDS = 2.0
 
 
 class LoopbackServer:
@@ -23,16 +27,18 @@ class LoopbackServer:
     It speaks what TensorFlow Serving speaks, on the SavedModel itself, so that
     clients can be tried without TensorFlow Serving. It keeps nothing between
     requests and joins no requests to batches. It has neither encryption nor
-    access control: other machines cannot reach it.
+    access control: other machines cannot reach it. What it bears at a time is in
+    `ServerLimits`.
 
     Args:
         folder: str. The folder of all versions.
-        verify: function of the path of a version that raises JobError if it is
+        verify: function of the path of a version that raises an error if it is
             not complete or not what was written.
         model_name: str. Name of the model in requests.
         rest_port: int. 0 for a free port.
         grpc_port: int. 0 for a free port.
         poll_seconds: float. Time between two looks for a new version.
+        limits: optional `ServerLimits`.
 
     Attributes:
         model_name: as given.
@@ -53,40 +59,51 @@ class LoopbackServer:
         rest_port: int = 0,
         grpc_port: int = 0,
         poll_seconds: float = 2.0,
+        limits: ServerLimits | None = None,
     ) -> None:
+        limits = ServerLimits() if limits is None else limits
         self.model_name = model_name
         self.versions = VersionWatcher(folder, verify, poll_seconds=poll_seconds)
-        self._rest = RestService(model_name, self.versions, rest_port)
-        self.rest_port = int(self._rest.server_address[1])
-        lengths = ("grpc.max_send_message_length", "grpc.max_receive_message_length")
-        self._grpc = grpc.server(
-            futures.ThreadPoolExecutor(_GRPC_THREADS),
-            options=[*((name, _UNLIMITED) for name in lengths), ("grpc.so_reuseport", 0)],
+        available = available_bytes() or _UNKNOWN_MEMORY_BYTES
+        self._engine = RequestEngine(self.versions, limits, int(limits.memory_fraction * available))
+        self._rest = RestService(model_name, self._engine, rest_port)
+        self.rest_port = self._rest.port
+        self._arrivals = GrpcArrivals(
+            limits.body_seconds,
+            limits.max_bodies_bytes,
+            lambda: self._engine.memory.lent_bytes,
         )
-        prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(
-            GrpcService(model_name, self.versions), self._grpc
-        )
+        self._grpc = _grpc_server(limits)
+        service = GrpcService(model_name, self._engine, self._arrivals)
+        self._grpc.add_generic_rpc_handlers([service.handler()])
         try:
             self.grpc_port = self._grpc.add_insecure_port(f"127.0.0.1:{grpc_port}")
         except RuntimeError as error:
-            self._rest.server_close()
+            self.stop()
             raise OSError(f"Port {grpc_port} cannot be used: {error}") from error
-        self._thread = threading.Thread(target=self._rest.serve_forever, daemon=True)
 
     def start(self) -> None:
         """Loads the highest version, and answers from then on."""
         self.versions.start()
         self._grpc.start()
-        self._thread.start()
+        self._rest.start()
+        self._arrivals.start()
 
-    def stop(self) -> None:
-        """Lets requests that are running end, and answers no more."""
-        self.versions.stop()
-        if self._thread.is_alive():
-            self._rest.shutdown()
-            self._thread.join()
-        self._rest.server_close()
-        self._grpc.stop(grace=5.0).wait()
+    def stop(self) -> bool:
+        """Lets requests that are running end within seconds, and answers no more.
+
+        Returns:
+            Whether all that ran has ended. What has not runs on in threads that
+            nobody waits for.
+        """
+        ended = self._grpc.stop(grace=_GRACE_SECONDS)
+        closing = threading.Thread(target=self._rest.stop, args=[_GRACE_SECONDS], daemon=True)
+        closing.start()
+        self._arrivals.stop()
+        all_ended = self.versions.stop(_GRACE_SECONDS)
+        closing.join(2 * _GRACE_SECONDS)
+        all_ended &= ended.wait(_GRACE_SECONDS) and not closing.is_alive()
+        return self._engine.close(_GRACE_SECONDS / 2) and all_ended
 
     def __enter__(self) -> Self:
         self.start()
@@ -99,3 +116,22 @@ class LoopbackServer:
         traceback: TracebackType | None,
     ) -> None:
         self.stop()
+
+
+def _grpc_server(limits: ServerLimits) -> Any:
+    milliseconds = int(1000 * limits.idle_seconds)
+    options = {
+        "grpc.max_receive_message_length": limits.max_body_bytes,
+        "grpc.max_send_message_length": _UNLIMITED,
+        "grpc.so_reuseport": 0,
+        # Connections that ask nothing, or whose client is gone.
+        "grpc.max_connection_idle_ms": milliseconds,
+        "grpc.keepalive_time_ms": milliseconds,
+        "grpc.keepalive_timeout_ms": milliseconds,
+        "grpc.server_handshake_timeout_ms": milliseconds,
+    }
+    return grpc.server(
+        futures.ThreadPoolExecutor(limits.max_grpc_requests, "grpc"),
+        options=list(options.items()),
+        maximum_concurrent_rpcs=limits.max_grpc_requests,
+    )

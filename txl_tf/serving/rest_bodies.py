@@ -1,0 +1,133 @@
+"""Reads bodies of REST requests, within limits of bytes and time."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from aiohttp import web
+
+from txl_tf.serving.memory_budget import MemoryBudget
+from txl_tf.serving.request_error import RequestError
+from txl_tf.serving.request_shapes import invalid
+from txl_tf.serving.server_limits import ServerLimits
+from txl_tf.serving.status_code import StatusCode
+
+_MAX_LENGTH_DIGITS = 18
+# What others may take for the headers that say where a message ends.
+_CONFUSING = {"content_length", "transfer_encoding"}
+
+
+class RestBodies:
+    """Counts the bytes of all bodies as they arrive, not as they are announced.
+
+    Args:
+        limits: `ServerLimits`.
+    """
+
+    def __init__(self, limits: ServerLimits) -> None:
+        self.limits = limits
+        self.budget = MemoryBudget(limits.max_bodies_bytes)
+
+    @contextlib.asynccontextmanager
+    async def account(self) -> AsyncIterator["_Account"]:
+        """Holds what is read of a body for as long as the `with` block takes.
+
+        Yields:
+            An object with the coroutine `read(request)` that returns the body, and
+            `must_close`: whether the connection cannot be used again.
+        """
+        account = _Account(self)
+        try:
+            yield account
+        finally:
+            self.budget.give_back(account.taken_bytes)
+
+
+class _Account:
+    def __init__(self, bodies: RestBodies) -> None:
+        self._bodies = bodies
+        self._limits = bodies.limits
+        self.taken_bytes = 0
+        self.must_close = False
+
+    def require_no_body(self, request: web.BaseRequest) -> None:
+        """Refuses a body where there is none to be.
+
+        Args:
+            request: `aiohttp.web.BaseRequest`.
+
+        Raises:
+            RequestError: If there is one.
+        """
+        self.must_close = True
+        headers = request.headers
+        says_length = "Content-Length" in headers or "Transfer-Encoding" in headers
+        if says_length and self._length(request):
+            raise invalid("A GET has no body.")
+        self.must_close = False
+
+    async def read(self, request: web.BaseRequest) -> bytes:
+        # What follows a message of unclear length cannot be told from a request.
+        self.must_close = True
+        length = self._length(request)
+        await _continue(request)
+        connection = request.protocol
+        connection.body = request.content
+        try:
+            if connection.has_ended and not request.content.is_eof():
+                raise EOFError
+            async with asyncio.timeout(self._limits.body_seconds):
+                content = await self._read(request)
+        except TimeoutError as error:
+            message = f"The body did not arrive within {self._limits.body_seconds:g} seconds."
+            raise RequestError(StatusCode.DEADLINE_EXCEEDED, message, 408) from error
+        except EOFError as error:
+            raise invalid("The body ended too early.") from error
+        except web.RequestPayloadError as error:
+            raise ConnectionResetError from error
+        finally:
+            connection.body = None
+        if len(content) != length:
+            raise invalid(f"The body has {len(content)} bytes; its Content-Length is {length}.")
+        self.must_close = False
+        return content
+
+    async def _read(self, request: web.BaseRequest) -> bytes:
+        parts, num_bytes = [], 0
+        async for part in request.content.iter_any():
+            num_bytes += len(part)
+            if num_bytes > self._limits.small_body_bytes:
+                more = num_bytes - self.taken_bytes
+                if not self._bodies.budget.take(more):
+                    raise RequestError.of_busy_server("Too many large bodies arrive at a time.")
+                self.taken_bytes += more
+            parts.append(part)
+        return b"".join(parts)
+
+    def _length(self, request: web.BaseRequest) -> int:
+        headers, limit = request.headers, self._limits.max_body_bytes
+        if not _CONFUSING.isdisjoint(map(str.lower, headers)):
+            raise invalid("A header is named like Content-Length or Transfer-Encoding.")
+        if "Transfer-Encoding" in headers:
+            raise invalid("Chunks are not served. The body must have a Content-Length.")
+        if headers.get("Content-Encoding", "identity").lower() != "identity":
+            raise invalid("Compressed bodies are not served.")
+        lengths = headers.getall("Content-Length", [])
+        text = lengths[0] if len(lengths) == 1 else ""
+        if not (text.isascii() and text.isdecimal() and len(text) <= _MAX_LENGTH_DIGITS):
+            raise invalid("The body must have one Content-Length, a number.")
+        if int(text) > limit:
+            message = f"The body has {int(text)} bytes; {limit} is the limit."
+            raise RequestError(StatusCode.INVALID_ARGUMENT, message, 413)
+        return int(text)
+
+
+async def _continue(request: web.BaseRequest) -> None:
+    expected = request.headers.get("Expect", "").lower()
+    if not expected:
+        return
+    if expected != "100-continue":
+        message = "Only 100-continue can be expected."
+        raise RequestError(StatusCode.INVALID_ARGUMENT, message, 417)
+    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    request.writer.output_size = 0

@@ -1,0 +1,68 @@
+"""A connection of the REST interface."""
+
+import asyncio
+from typing import Any
+
+from aiohttp import web
+
+from txl_tf.serving.server_limits import ServerLimits
+
+_IDLE_AFTER_END_SECONDS = 0.2
+_LINGERING_SECONDS = 2.0
+_MAX_SHOWN = 200
+
+
+class RestConnection(web.RequestHandler):
+    """Answers a client that sends no more, too, and ends where it asks nothing.
+
+    Args:
+        server: `aiohttp.web.Server`.
+        loop: the event loop.
+        limits: `ServerLimits`.
+
+    Attributes:
+        has_ended: bool. Whether the client will send no more.
+        is_answering: bool. Set while a request is at hand.
+        body: optional stream of the body that is being read.
+    """
+
+    def __init__(
+        self, server: web.Server, loop: asyncio.AbstractEventLoop, limits: ServerLimits
+    ) -> None:
+        super().__init__(
+            server,
+            loop=loop,
+            keepalive_timeout=limits.idle_seconds,
+            lingering_time=_LINGERING_SECONDS,
+            auto_decompress=False,
+            access_log=None,  # type: ignore[arg-type]
+        )
+        self.has_ended = False
+        self.is_answering = False
+        self.body: Any = None
+        self._clock = loop
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answers what is not HTTP like every other error; it is of no use in a log."""
+        words = (message or str(exc) or "Malformed request.").strip().split("\n")[0]
+        response = web.json_response({"error": words[:_MAX_SHOWN]}, status=status)
+        response.force_close()
+        return response
+
+    def eof_received(self) -> bool:
+        """Keeps the connection until the request at hand is answered."""
+        self.has_ended = True
+        if self.body is not None:
+            self.body.set_exception(EOFError("The body ended too early."))
+        self._clock.call_later(_IDLE_AFTER_END_SECONDS, self._close_if_idle)
+        return True
+
+    def _close_if_idle(self) -> None:
+        if not self.is_answering:
+            self.force_close()
