@@ -1,6 +1,5 @@
 """Reads the weights and the tokenizer of a run, for the jobs that use them."""
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +9,7 @@ from txl_tf.config.lstm_config import LSTMConfig
 from txl_tf.config.model_config import ModelConfig
 from txl_tf.config.qrnn_config import QRNNConfig
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, StorageError
-from txl_tf.file_storage import first_line, list_folder, read_file
+from txl_tf.file_storage import first_line
 
 if TYPE_CHECKING:
     from txl_tf.data.tokenizer import Tokenizer
@@ -134,11 +133,11 @@ def tokenizer_of(workdir: Workdir, data: dict[str, Any]) -> "Tokenizer":
 
 
 def _vocabulary_files(workdir: Workdir) -> dict[str, bytes]:
+    from txl_tf.data.vocabularies.vocabulary_files import read_vocabulary_files
+
     folder = workdir.vocabulary
     try:
-        # What a process that was killed has left begins with a dot.
-        names = [name for name in list_folder(folder) if not name.startswith(".")]
-        return {name: read_file(os.path.join(folder, name)) for name in names}
+        return read_vocabulary_files(folder)
     except OSError as error:
         what = f"The vocabulary cannot be read: {first_line(error)}"
         raise StorageError(what, where=folder, remedy="Check the storage.") from error

@@ -9,11 +9,19 @@ from typing import Any, Self
 from txl_tf.config.frozen_config import FrozenConfig
 from txl_tf.data.split_manifest import SplitManifest
 from txl_tf.errors import DataDamagedError, InputMissingError, StorageError
+from txl_tf.file_storage import first_line, read_file
+from txl_tf.json_text import parse_json
+from txl_tf.untrusted_files import MAX_DESCRIPTION_BYTES
 
 FORMAT_VERSION = 2
 MANIFEST_FILE = "manifest.json"
 # A message can quote all of a manifest, which has a line for every shard.
 _MAX_REASON_CHARACTERS = 300
+# How many ids a token of so many bytes can tell apart; those of four have a sign.
+_MOST_IDS = {1: 1 << 8, 2: 1 << 16, 4: 1 << 31}
+# A protocol buffer must be smaller than 2 GiB.
+_MAX_RECORD_BYTES = 1 << 30
+_TOKEN_IS = {"bytes": "bytes", "characters": "characters"}
 _REMEDY = "Prepare the data set again."
 
 
@@ -47,11 +55,8 @@ class Manifest(FrozenConfig):
             raise ValueError(
                 f"`format_version` must be {FORMAT_VERSION}. Received: {self.format_version}"
             )
-        if self.token_bytes not in (1, 2, 4):
-            raise ValueError(f"`token_bytes` must be 1, 2 or 4. Received: {self.token_bytes}")
-        for name in ("vocabulary_size", "tokens_per_record"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"`{name}` must be positive. Received: {getattr(self, name)}")
+        self._check_sizes()
+        self._check_counts()
         names = self.split_names
         if not names or len(set(names)) != len(names):
             raise ValueError(f"`splits` must have different names. Received: {names}")
@@ -61,6 +66,30 @@ class Manifest(FrozenConfig):
                 raise ValueError(
                     f"{shard.file} with {shard.tokens} tokens must have {records} records. "
                     f"Received: {shard.records}"
+                )
+
+    def _check_sizes(self) -> None:
+        if self.token_bytes not in _MOST_IDS:
+            raise ValueError(f"`token_bytes` must be 1, 2 or 4. Received: {self.token_bytes}")
+        limits = {
+            "vocabulary_size": _MOST_IDS[self.token_bytes],
+            "tokens_per_record": _MAX_RECORD_BYTES // self.token_bytes,
+        }
+        for name, most in limits.items():
+            if not 1 <= getattr(self, name) <= most:
+                raise ValueError(
+                    f"`{name}` must be from 1 to {most} with `token_bytes={self.token_bytes}`. "
+                    f"Received: {getattr(self, name)}"
+                )
+
+    def _check_counts(self) -> None:
+        """What a tokenizer makes a token of, there are as many of as tokens."""
+        counted = _TOKEN_IS.get(self.tokenizer_kind)
+        for split in self.splits:
+            if counted is not None and getattr(split, counted) != split.tokens:
+                raise ValueError(
+                    f"`{counted}` of `{split.name}` must be its {split.tokens} tokens, for the "
+                    f"tokenizer is {self.tokenizer_kind}. Received: {getattr(split, counted)}"
                 )
 
     @property
@@ -170,10 +199,10 @@ class Manifest(FrozenConfig):
             DataDamagedError: If the content is not a manifest of this version.
         """
         try:
-            values = json.loads(content)
+            values = parse_json(content)
         except ValueError as error:
-            what = "The manifest is not JSON."
-            raise DataDamagedError(what, where=f"{where}: {error}", remedy=_REMEDY) from error
+            what = f"The manifest is not JSON: {first_line(error)}"
+            raise DataDamagedError(what, where=where, remedy=_REMEDY) from error
         if not isinstance(values, dict):
             what = "The manifest is not a JSON object."
             raise DataDamagedError(what, where=where, remedy=_REMEDY)
@@ -188,9 +217,9 @@ class Manifest(FrozenConfig):
         try:
             manifest = cls.from_dict(values)
         except ValueError as error:
-            what = "The manifest is not valid."
-            reason = f"{where}: {str(error)[:_MAX_REASON_CHARACTERS]}"
-            raise DataDamagedError(what, where=reason, remedy=_REMEDY) from error
+            reason = " ".join(str(error).split())[:_MAX_REASON_CHARACTERS]
+            what = f"The manifest is not valid: {reason}"
+            raise DataDamagedError(what, where=where, remedy=_REMEDY) from error
         if checksum != _canonical_sha256(values):
             what = "The manifest does not match its own checksum, manifest_sha256."
             raise DataDamagedError(what, where=where, remedy=_REMEDY)
@@ -203,17 +232,14 @@ def _canonical_sha256(values: dict[str, Any]) -> str:
 
 
 def _read_file(path: str) -> bytes:
-    import tensorflow as tf
-
     try:
-        with tf.io.gfile.GFile(path, "rb") as file:
-            return file.read()
-    except (tf.errors.NotFoundError, tf.errors.FailedPreconditionError) as error:
+        return read_file(path, max_bytes=MAX_DESCRIPTION_BYTES)
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise InputMissingError(
             "There is no prepared data set: its manifest is missing.",
             where=path,
             remedy="Name the folder that `txl prepare` wrote, or prepare the data set.",
         ) from error
-    except tf.errors.OpError as error:
-        what = f"The manifest cannot be read: {error.message.splitlines()[0]}"
+    except OSError as error:
+        what = f"The manifest cannot be read: {first_line(error)}"
         raise StorageError(what, where=path, remedy="Check the storage.") from error

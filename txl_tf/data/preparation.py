@@ -139,7 +139,7 @@ def write_split(
         counts = counts.plus(chunk.counts)
         progress(name, chunk.counts.bytes)
     shards = writer.finish()
-    if not shards:
+    if not shards or not counts.bytes:
         raise empty_split(name)
     tokens = sum(shard.tokens for shard in shards)
     return SplitManifest(name=name, tokens=tokens, shards=shards, **counts._asdict())

@@ -8,7 +8,7 @@ from typing import Self
 
 import numpy as np
 
-from txl_tf.data.manifest import Manifest
+from txl_tf.data.manifest import MANIFEST_FILE, Manifest
 from txl_tf.data.record_format import frame_bytes, parse_frame
 from txl_tf.data.record_location import RecordLocation
 from txl_tf.data.shard_manifest import ShardManifest
@@ -16,6 +16,10 @@ from txl_tf.data.shard_verification import verify_no_surplus, verify_shards
 from txl_tf.data.tokenizers.load_tokenizer import TOKENIZERS
 from txl_tf.data.vocabularies.dataset_tokenizer import dataset_tokenizer
 from txl_tf.errors import DataDamagedError, StorageError
+from txl_tf.file_storage import first_line, is_remote
+from txl_tf.untrusted_files import listed_file
+
+_REMEDY = "Restore the file, or prepare the data set again."
 
 
 class PreparedDataset:
@@ -37,6 +41,7 @@ class PreparedDataset:
     def __init__(self, folder: str, manifest: Manifest) -> None:
         self.folder = folder
         self.manifest = manifest
+        self._checked_files: set[str] = set()
         self._starts = {
             split.name: [0, *itertools.accumulate(shard.tokens for shard in split.shards)]
             for split in manifest.splits
@@ -70,12 +75,32 @@ class PreparedDataset:
         dataset = cls(folder, Manifest.read(folder))
         if verify:
             dataset.verify(progress=progress)
+        else:
+            dataset.check_sizes()
         return dataset
 
     @property
     def fingerprint(self) -> str:
         """SHA-256, in hexadecimal, over everything that decides the tokens."""
         return self.manifest.fingerprint
+
+    def check_sizes(self) -> None:
+        """Holds the numbers of the manifest against each other and the sizes of the files.
+
+        Nothing is read. The sizes of remote files are not asked for, which
+        would take a request each.
+
+        Raises:
+            DataDamagedError: If they differ, or a file is missing.
+            StorageError: If the folder cannot be looked at.
+        """
+        for shard in self._all_shards():
+            self._check_size(shard)
+            if not is_remote(self.folder):
+                self._check_file(shard)
+
+    def _all_shards(self) -> list[ShardManifest]:
+        return [shard for split in self.manifest.splits for shard in split.shards]
 
     def verify(
         self, *, progress: Callable[[int], None] | None = None, with_checksums: bool = False
@@ -93,7 +118,7 @@ class PreparedDataset:
                 id is not in the vocabulary, or the vocabulary is another one.
             StorageError: If a file cannot be read.
         """
-        shards = [shard for split in self.manifest.splits for shard in split.shards]
+        shards = self._all_shards()
         for shard in shards:
             self._check_size(shard)
         verify_no_surplus(self.folder, shards)
@@ -232,6 +257,7 @@ class PreparedDataset:
         first, last = start // size, (stop - 1) // size
         path = os.path.join(self.folder, shard.file)
         parts = []
+        self._check_file(shard)
         try:
             with tf.io.gfile.GFile(path, "rb") as file:
                 file.seek(first * self._full_frame_bytes())
@@ -244,8 +270,7 @@ class PreparedDataset:
                     parts.append(parsed)
         except (tf.errors.NotFoundError, tf.errors.OutOfRangeError) as error:
             what = "A shard is missing or shorter than its manifest says."
-            remedy = "Restore the file, or prepare the data set again."
-            raise DataDamagedError(what, where=path, remedy=remedy) from error
+            raise DataDamagedError(what, where=path, remedy=_REMEDY) from error
         except tf.errors.OpError as error:
             what = f"A shard cannot be read: {error.message.splitlines()[0]}"
             raise StorageError(what, where=path, remedy="Check the storage.") from error
@@ -265,6 +290,24 @@ class PreparedDataset:
 
     def _full_frame_bytes(self) -> int:
         return frame_bytes(self.manifest.tokens_per_record, self.manifest.token_bytes)
+
+    def _check_file(self, shard: ShardManifest) -> None:
+        """Once for every file: what the manifest says of it decides how much is read."""
+        if shard.file in self._checked_files:
+            return
+        try:
+            listed_file(
+                self.folder,
+                shard.file,
+                listed_in=os.path.join(self.folder, MANIFEST_FILE),
+                remedy=_REMEDY,
+                num_bytes=shard.bytes,
+            )
+        except OSError as error:
+            what = f"A shard cannot be looked at: {first_line(error)}"
+            where = os.path.join(self.folder, shard.file)
+            raise StorageError(what, where=where, remedy="Check the storage.") from error
+        self._checked_files.add(shard.file)
 
     def _check_size(self, shard: ShardManifest) -> None:
         """Random access multiplies; a manifest that denies it is not of this format."""

@@ -1,11 +1,13 @@
 """Looks for what no record of a data set can have."""
 
 import dataclasses
+import functools
 
 import numpy as np
 
 from txl_tf.data.frame_layout import FrameLayout
 from txl_tf.data.manifest import Manifest
+from txl_tf.data.record_format import frame_bytes
 from txl_tf.data.shard_manifest import ShardManifest
 
 _BLOCK_BYTES = 4 << 20
@@ -28,7 +30,7 @@ class RecordCheck:
     @property
     def frame_bytes(self) -> int:
         """Size of a frame of a full record."""
-        return self._layout(self.manifest.tokens_per_record).num_bytes
+        return frame_bytes(self._record_tokens, self.manifest.token_bytes)
 
     @property
     def block_bytes(self) -> int:
@@ -49,7 +51,7 @@ class RecordCheck:
         Returns:
             Number of the first record with a problem and what it is, or `None`.
         """
-        size = self.manifest.tokens_per_record
+        size = self._record_tokens
         layout = self._layout(size)
         num_wanted = max(0, shard.tokens // size - first_record)
         num_full = min(len(block) // layout.num_bytes, num_wanted)
@@ -60,6 +62,13 @@ class RecordCheck:
             if problem is not None:
                 problem = num_full, problem[1]
         return None if problem is None else (first_record + problem[0], problem[1])
+
+    @functools.cached_property
+    def _record_tokens(self) -> int:
+        """Tokens of the largest record: no shard need have as many as a record may."""
+        shards = [shard for split in self.manifest.splits for shard in split.shards]
+        most = max((shard.tokens for shard in shards), default=1)
+        return min(self.manifest.tokens_per_record, most)
 
     def _layout(self, num_tokens: int) -> FrameLayout:
         return FrameLayout.of(num_tokens, self.manifest.token_bytes)

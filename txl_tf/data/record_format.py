@@ -8,7 +8,6 @@ Full records have frames of one size, which makes the place of a record in its
 file a multiplication.
 """
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -73,7 +72,6 @@ def pack_document_starts(num_tokens: int, starts: Sequence[int]) -> bytes:
     return np.packbits(bits, bitorder="little").tobytes()
 
 
-@functools.lru_cache(maxsize=256)
 def frame_bytes(num_tokens: int, token_bytes: int) -> int:
     """Returns the bytes that a record takes up in its file.
 
@@ -84,10 +82,15 @@ def frame_bytes(num_tokens: int, token_bytes: int) -> int:
     Returns:
         The size of the frame in bytes.
     """
-    payload = serialize_record(
-        bytes(num_tokens * token_bytes), pack_document_starts(num_tokens, [])
+    # From the numbers alone: a manifest's may be absurd, and must not take memory.
+    entries = sum(
+        _field_bytes(_field_bytes(len(name)) + _field_bytes(_field_bytes(_field_bytes(num_bytes))))
+        for name, num_bytes in (
+            (TOKENS_FEATURE, num_tokens * token_bytes),
+            (DOCUMENT_STARTS_FEATURE, -(-num_tokens // 8)),
+        )
     )
-    return HEADER_BYTES + len(payload) + FOOTER_BYTES
+    return HEADER_BYTES + _field_bytes(entries) + FOOTER_BYTES
 
 
 def parse_frame(
@@ -128,6 +131,11 @@ def parse_frame(
         raise DataDamagedError(what, where=where, remedy=_REMEDY)
     starts = np.unpackbits(np.frombuffer(bits, np.uint8), count=num_tokens, bitorder="little")
     return np.frombuffer(tokens, dtype=token_dtype(token_bytes)), starts.astype(bool)
+
+
+def _field_bytes(num_bytes: int) -> int:
+    """Size of a protocol buffer's field: its tag, its length in groups of 7 bits, its content."""
+    return 1 + max(1, -(-num_bytes.bit_length() // 7)) + num_bytes
 
 
 def _only_value(example: Any, feature: str) -> bytes:

@@ -7,11 +7,18 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from txl_tf.data.manifest import Manifest
+from txl_tf.data.manifest import MANIFEST_FILE, Manifest
 from txl_tf.data.record_check import RecordCheck
 from txl_tf.data.shard_manifest import ShardManifest
 from txl_tf.errors import DataDamagedError, StorageError
-from txl_tf.file_storage import file_bytes, first_line, is_remote, list_folder
+from txl_tf.file_storage import (
+    file_bytes,
+    first_line,
+    is_remote,
+    list_folder,
+    open_regular_file,
+)
+from txl_tf.untrusted_files import listed_file
 
 _REMEDY = "Restore the file, or prepare the data set again."
 
@@ -47,6 +54,7 @@ def verify_shard(
     path = os.path.join(folder, shard.file)
     check = RecordCheck(manifest)
     try:
+        listed_file(folder, shard.file, listed_in=MANIFEST_FILE, remedy=_REMEDY)
         size = file_bytes(path)
         if size != shard.bytes:
             what = f"A shard has {size} bytes; its manifest says {shard.bytes}."
@@ -55,8 +63,6 @@ def verify_shard(
         checksum_record = None
         if with_checksums or found != shard.sha256:
             checksum_record = _first_wrong_checksum(path)
-    except FileNotFoundError as error:
-        raise _damaged("A shard that the manifest names is missing.", path) from error
     except OSError as error:
         what = f"A shard cannot be read: {' '.join(str(error).split())}"
         raise StorageError(what, where=path, remedy="Check the storage.") from error
@@ -155,7 +161,7 @@ def _first_damaged_record(path: str, shard: ShardManifest, check: RecordCheck) -
 
 def _blocks(path: str, block_bytes: int) -> Iterator[bytes]:
     if not is_remote(path):
-        with open(path, "rb") as file:
+        with open_regular_file(path) as file:
             while block := file.read(block_bytes):
                 yield block
         return

@@ -38,9 +38,7 @@ class SplitManifest(FrozenConfig):
                 "`name` of a split must be letters, digits and underscores. "
                 f"Received: {self.name!r}"
             )
-        for name in ("bytes", "characters", "words", "documents"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"`{name}` must not be negative. Received: {getattr(self, name)}")
+        self._check_counts()
         for index, shard in enumerate(self.shards):
             expected = shard_file_name(self.name, index, len(self.shards))
             if shard.file != expected:
@@ -52,6 +50,23 @@ class SplitManifest(FrozenConfig):
             raise ValueError(
                 f"The shards of `{self.name}` must hold {self.tokens} tokens. Received: {total}"
             )
+
+    def _check_counts(self) -> None:
+        for name in ("bytes", "characters", "words", "documents"):
+            if getattr(self, name) < 0:
+                raise ValueError(
+                    f"`{name}` of `{self.name}` must not be negative. "
+                    f"Received: {getattr(self, name)}"
+                )
+        if self.tokens and not self.bytes:
+            # Figures are divided by it after an evaluation.
+            raise ValueError(f"`bytes` of `{self.name}` must be positive. Received: {self.bytes}")
+        for name in ("characters", "words"):
+            if getattr(self, name) > self.bytes:
+                raise ValueError(
+                    f"`{name}` of `{self.name}` must be at most its {self.bytes} bytes. "
+                    f"Received: {getattr(self, name)}"
+                )
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:

@@ -184,6 +184,8 @@ def _describe_split(
     for each in counted:
         if each["split"] == name:
             counts = counts.plus(TextCounts(*each["counts"]))
+    if not counts.bytes:
+        raise empty_split(name)
     found = sorted((each["number"], each["shard"]["file"]) for each in written)
     by_file = {each["shard"]["file"]: each["shard"] for each in written if each["split"] == name}
     shards = tuple(ShardManifest(**by_file[file]) for _, file in found if file in by_file)

@@ -13,6 +13,7 @@ from txl_tf.data.tokenizers.invalid_text_error import InvalidTextError
 from txl_tf.data.tokenizers.piece_encoding import encode_pieces
 from txl_tf.data.tokenizers.token_width import checked_token_ids, narrowest_token_dtype
 from txl_tf.data.tokenizers.utf8_text import decode_utf8
+from txl_tf.json_text import parse_json
 
 if TYPE_CHECKING:
     from txl_tf.data.tokenizers.graph_character_tokenizer import GraphCharacterTokenizer
@@ -79,7 +80,7 @@ class CharacterTokenizer:
         Raises:
             ValueError: If the files are not such a vocabulary.
         """
-        options = json.loads(files[_OPTIONS_FILE])
+        options = parse_json(files[_OPTIONS_FILE])
         lines = files[_CHARACTERS_FILE].decode("ascii").split()
         if any(not line.startswith("U+") for line in lines):
             raise ValueError(f"Characters are written as U+0041. Received: {lines[:8]}")

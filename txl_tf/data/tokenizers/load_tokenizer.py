@@ -38,7 +38,7 @@ def load_tokenizer(kind: str, files: Mapping[str, bytes], *, where: str = "") ->
         if tokenizer.kind == kind:
             try:
                 return tokenizer.from_vocabulary_files(files)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
                 reason = " ".join(str(error).split())[:200]
                 what = f"The vocabulary is not one of {kind}: {reason}"
                 raise DataDamagedError(what, where=where, remedy=_REMEDY) from error

@@ -15,6 +15,7 @@ from txl_tf.data.tokenizers.piece_encoding import encode_line_pieces
 from txl_tf.data.tokenizers.token_width import checked_token_ids, narrowest_token_dtype
 from txl_tf.data.tokenizers.word_joining import join_words
 from txl_tf.data.tokenizers.word_rule import LINE_MARK, WordRule
+from txl_tf.json_text import parse_json
 
 if TYPE_CHECKING:
     import tensorflow_text
@@ -101,7 +102,7 @@ class WordPieceTokenizer:
         Raises:
             ValueError: If the files are not such a vocabulary.
         """
-        options = json.loads(files[_OPTIONS_FILE])
+        options = parse_json(files[_OPTIONS_FILE])
         tokens = {name: options.pop(name) for name in ("eos_token", "unknown_token")}
         pieces = files[_PIECES_FILE].decode().removesuffix("\n").split("\n")
         return cls(pieces, WordRule.from_dict(options), **tokens)

@@ -16,6 +16,7 @@ from txl_tf.data.tokenizers.piece_encoding import encode_line_pieces
 from txl_tf.data.tokenizers.token_width import checked_token_ids, narrowest_token_dtype
 from txl_tf.data.tokenizers.word_joining import join_words
 from txl_tf.data.tokenizers.word_rule import LINE_MARK, WordRule
+from txl_tf.json_text import parse_json
 
 if TYPE_CHECKING:
     from txl_tf.data.tokenizers.graph_word_tokenizer import GraphWordTokenizer
@@ -138,7 +139,7 @@ class WordTokenizer:
         Raises:
             ValueError: If the files are not such a vocabulary.
         """
-        options = json.loads(files[_OPTIONS_FILE])
+        options = parse_json(files[_OPTIONS_FILE])
         tokens = {name: options.pop(name) for name in ("eos_token", "unknown_token")}
         words = files[_WORDS_FILE].decode().removesuffix("\n").split("\n")
         return cls(words, WordRule.from_dict(options), **tokens)

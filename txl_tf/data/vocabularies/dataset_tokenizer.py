@@ -5,8 +5,9 @@ import os
 from txl_tf.data.manifest import Manifest
 from txl_tf.data.tokenizer import Tokenizer
 from txl_tf.data.tokenizers.load_tokenizer import load_tokenizer
+from txl_tf.data.vocabularies.vocabulary_files import read_vocabulary_files
 from txl_tf.errors import DataDamagedError, StorageError
-from txl_tf.file_storage import first_line, list_folder, read_file
+from txl_tf.file_storage import first_line
 
 _PREFIX = "vocabulary."
 
@@ -26,8 +27,7 @@ def dataset_tokenizer(folder: str, manifest: Manifest) -> Tokenizer:
         StorageError: If it cannot be read.
     """
     try:
-        names = [name for name in list_folder(folder) if name.startswith(_PREFIX)]
-        files = {name: read_file(os.path.join(folder, name)) for name in names}
+        files = read_vocabulary_files(folder, _PREFIX)
     except OSError as error:
         what = f"The vocabulary cannot be read: {first_line(error)}"
         raise StorageError(what, where=folder, remedy="Check the storage.") from error
@@ -36,7 +36,7 @@ def dataset_tokenizer(folder: str, manifest: Manifest) -> Tokenizer:
         raise DataDamagedError(
             f"The vocabulary has SHA-256 {tokenizer.fingerprint}; the manifest says "
             f"{manifest.tokenizer_sha256}.",
-            where=", ".join(os.path.join(folder, name) for name in names) or folder,
+            where=", ".join(os.path.join(folder, name) for name in files) or folder,
             remedy="Restore the vocabulary, or prepare the data set again.",
         )
     if tokenizer.vocabulary_size != manifest.vocabulary_size:
