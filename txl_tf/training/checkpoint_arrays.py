@@ -15,7 +15,10 @@ import tensorflow as tf
 
 from txl_tf.errors import DataDamagedError, NonFiniteError, StorageError
 from txl_tf.file_storage import first_line
+from txl_tf.tensor_bundle import StoredTensor, checked_tensor_bundle
+from txl_tf.training.checkpoint_manifest import unreadable
 
+_REMEDY = "Restore it from a copy."
 # Small enough to stay in a core's cache between the check and the hash.
 _BLOCK_BYTES = 1 << 20
 # More would take cores from the input pipeline.
@@ -104,15 +107,16 @@ def read_arrays(prefix: str, descriptions: dict[str, Any]) -> dict[str, np.ndarr
         StorageError: If the storage does not answer.
     """
     try:
+        stored = checked_tensor_bundle(prefix, remedy=_REMEDY)
+    except OSError as error:
+        raise unreadable(error, f"{prefix}.index") from error
+    _check_descriptions(stored, descriptions, prefix)
+    try:
         # `tf.train.load_checkpoint` would look for a folder of its own kind first.
         reader = tf.compat.v1.train.NewCheckpointReader(prefix)
-        names = reader.get_variable_to_shape_map().keys()
-        if names != descriptions.keys():
-            differing = sorted(names ^ descriptions.keys())
-            raise _damaged(f"the array `{differing[0]}` is on one side only", f"{prefix}.index")
         with concurrent.futures.ThreadPoolExecutor(_num_threads()) as executor:
             arrays, checks = {}, {}
-            for name in sorted(names):
+            for name in sorted(stored):
                 arrays[name] = np.asarray(reader.get_tensor(name))
                 checks[name] = executor.submit(_matches, arrays[name], descriptions[name])
     except _OUT_OF_REACH as error:
@@ -128,6 +132,28 @@ def read_arrays(prefix: str, descriptions: dict[str, Any]) -> dict[str, np.ndarr
         if not check.result():
             raise _damaged(f"the array `{name}` is not what was written", _data_file(prefix))
     return arrays
+
+
+def _check_descriptions(
+    stored: dict[str, StoredTensor], descriptions: dict[str, Any], prefix: str
+) -> None:
+    """Before anything is read, so that only what the manifest describes takes memory."""
+    if stored.keys() != descriptions.keys():
+        differing = ascii(min(stored.keys() ^ descriptions.keys()))[1:-1]
+        raise _damaged(f"the array `{differing[:200]}` is on one side only", f"{prefix}.index")
+    for name, tensor in stored.items():
+        description = descriptions[name]
+        if isinstance(description, list):
+            is_same = [*tensor.shape] == description
+        else:
+            is_same = (
+                isinstance(description, dict)
+                and description.get("dtype") == tensor.dtype
+                and description.get("shape") == [*tensor.shape]
+            )
+        if not is_same:
+            what = f"the array `{name}` of {tensor.dtype} {[*tensor.shape]}"
+            raise _damaged(f"{what} is not what was written", _data_file(prefix))
 
 
 def _describe(array: np.ndarray) -> dict[str, Any]:
@@ -170,4 +196,4 @@ def _data_file(prefix: str) -> str:
 
 
 def _damaged(what: str, path: str) -> DataDamagedError:
-    return DataDamagedError(what, where=path, remedy="Restore it from a copy.")
+    return DataDamagedError(what, where=path, remedy=_REMEDY)

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 from typing import Any
 
 from txl_tf.errors import DataDamagedError, MismatchError, StorageError
@@ -12,8 +13,8 @@ from txl_tf.file_storage import (
     first_line,
     is_remote,
     list_folder,
-    read_file,
 )
+from txl_tf.untrusted_files import listed_file, read_json_object
 
 MANIFEST_FILE = "manifest.json"
 ARRAYS_PREFIX = "state"
@@ -22,6 +23,10 @@ FORMAT_VERSION = 2
 _READABLE_VERSIONS = (1, 2)
 _CHECKSUM = "manifest_sha256"
 _INDEX_SUFFIX = ".index"
+_INDEX_FILE = ARRAYS_PREFIX + _INDEX_SUFFIX
+_DATA_FILE = re.compile(rf"{ARRAYS_PREFIX}\.data-\d{{5}}-of-\d{{5}}")
+_FIELDS = {"step": int, "files": dict, "arrays": dict, "identity": dict}
+_KINDS = {int: "an integer", dict: "an object"}
 
 
 def manifest_text(
@@ -77,16 +82,13 @@ def verified_manifest(folder: str) -> dict[str, Any]:
     """
     path = os.path.join(folder, MANIFEST_FILE)
     try:
-        manifest = json.loads(read_file(path))
-        is_whole = manifest.pop(_CHECKSUM) == checksum(manifest)
-        version = manifest["format_version"]
+        manifest = read_json_object(path)
     except OSError as error:
         raise unreadable(error, path) from error
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise damaged("the manifest cannot be read", path) from error
     # Before the version is looked at, because a flipped bit can be in that as well.
-    if not is_whole:
-        raise damaged("the manifest does not match its own checksum", path)
+    if manifest.pop(_CHECKSUM, None) != checksum(manifest):
+        raise damaged("the manifest does not match its own checksum, manifest_sha256", path)
+    version = manifest.get("format_version")
     if version not in _READABLE_VERSIONS:
         raise MismatchError(
             f"The checkpoint is of format {version}; this version reads "
@@ -94,8 +96,9 @@ def verified_manifest(folder: str) -> dict[str, Any]:
             where=path,
             remedy="Use the version of txl-tf that wrote it, or a newer one.",
         )
+    _check_fields(manifest, path)
     for name, expected in manifest["files"].items():
-        _verify_file(os.path.join(folder, name), expected)
+        _verify_file(folder, name, expected, path)
     return manifest
 
 
@@ -130,9 +133,32 @@ def unreadable(error: OSError, path: str) -> DataDamagedError | StorageError:
     return damaged(what, path)
 
 
-def _verify_file(path: str, expected: dict[str, Any]) -> None:
+def _check_fields(manifest: dict[str, Any], path: str) -> None:
+    """A checksum says that the fields are as somebody wrote them, not that they can be."""
+    for name, kind in _FIELDS.items():
+        # `True` is an int to Python, and no step.
+        if type(manifest.get(name)) is not kind:
+            what = f"the field `{name}` must be {_KINDS[kind]}"
+            raise damaged(f"{what}. Received: {ascii(manifest.get(name))[:100]}", path)
+    if manifest["step"] < 0:
+        raise damaged(f"the field `step` is {manifest['step']}", path)
+    files = manifest["files"]
+    data_files = [name for name in files if _DATA_FILE.fullmatch(name)]
+    if _INDEX_FILE not in files or len(files) != len(data_files) + 1 or not data_files:
+        raise damaged(
+            f"the field `files` must name the index and the data. Received: {[*files][:4]}", path
+        )
+    for name, expected in files.items():
+        if not isinstance(expected, dict) or not {"bytes"} <= {*expected} <= {"bytes", "sha256"}:
+            raise damaged(f"the field `files` does not describe {name}", path)
+
+
+def _verify_file(folder: str, name: str, expected: dict[str, Any], manifest_path: str) -> None:
+    path = os.path.join(folder, name)
     try:
-        is_same = file_bytes(path) == expected["bytes"] and (
+        num_bytes = file_bytes(path)
+        listed_file(folder, name, listed_in=manifest_path)
+        is_same = num_bytes == expected["bytes"] and (
             "sha256" not in expected or file_sha256(path) == expected["sha256"]
         )
     except OSError as error:

@@ -14,7 +14,6 @@ from txl_tf.errors import DataDamagedError, MismatchError, StorageError
 from txl_tf.file_storage import (
     first_line,
     path_exists,
-    read_file,
     remove_file,
     temporary_path,
     write_file,
@@ -29,8 +28,10 @@ from txl_tf.training.checkpoint_manifest import (
     verified_manifest,
 )
 from txl_tf.training.run_identity import differing_settings
+from txl_tf.untrusted_files import read_json_object
 
 _BEST_FILE = "best.json"
+_BEST_REMEDY = "Restore it from a copy, or remove it: the next best one writes it anew."
 
 
 class CheckpointStore:
@@ -225,9 +226,7 @@ class CheckpointStore:
     def _read_best(self) -> int | None:
         path = os.path.join(self._folder, _BEST_FILE)
         try:
-            record = json.loads(read_file(path))
-            is_whole = record.pop("sha256") == checksum(record)
-            step = record["step"]
+            record = read_json_object(path, remedy=_BEST_REMEDY)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -236,18 +235,11 @@ class CheckpointStore:
                 where=path,
                 remedy="Check the storage and the permissions.",
             ) from error
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            raise self._best_is_damaged(path) from error
-        if not is_whole:
-            raise self._best_is_damaged(path)
-        return step
-
-    def _best_is_damaged(self, path: str) -> DataDamagedError:
-        return DataDamagedError(
-            "The note of which checkpoint is the best is damaged.",
-            where=path,
-            remedy="Restore it from a copy, or remove it: the next best one writes it anew.",
-        )
+        is_whole = record.pop("sha256", None) == checksum(record)
+        if not is_whole or type(record.get("step")) is not int:
+            what = "The note of which checkpoint is the best is damaged."
+            raise DataDamagedError(what, where=path, remedy=_BEST_REMEDY)
+        return record["step"]
 
     def _storage_error(self, step: int, num_bytes: int, error: Exception) -> StorageError:
         needed = f"it needs {num_bytes:,} bytes"
