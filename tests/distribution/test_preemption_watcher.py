@@ -18,9 +18,12 @@ PATIENCE_SECONDS = 10.0
 @pytest.fixture(autouse=True)
 def handler():
     """The handler of before, which each test finds and leaves."""
-    before = signal.getsignal(signal.SIGTERM)
-    yield before
-    signal.signal(signal.SIGTERM, before)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    # A test runner that was started by `nohup` ignores it.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield before[signal.SIGTERM]
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)
@@ -48,16 +51,21 @@ class Notice:
         assert self._event.wait(PATIENCE_SECONDS)
 
 
-def test_sigterm_calls_the_function_once_in_another_thread():
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_calls_the_function_once_in_another_thread(number):
     notice = Notice()
     with PreemptionWatcher(notice) as watcher:
         assert watcher.requested is None
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
         notice.wait()
-        assert watcher.requested == "the process received SIGTERM"
-        for _ in range(5):
-            os.kill(os.getpid(), signal.SIGTERM)
+        assert watcher.requested == f"the process received {number.name}"
+        for later in (number, signal.SIGTERM, signal.SIGHUP) * 3:
+            os.kill(os.getpid(), later)
         time.sleep(0.05)
+        assert watcher.requested == f"the process received {number.name}"
+    # What comes while the process ends must not change its exit code.
+    for later in (signal.SIGTERM, signal.SIGHUP):
+        assert signal.getsignal(later) == signal.SIG_IGN
     assert len(notice.threads) == 1
     assert notice.threads[0] is not threading.main_thread()
 
@@ -86,6 +94,18 @@ def test_the_handler_of_before_is_back_unless_there_was_a_notice(handler):
         os.kill(os.getpid(), signal.SIGTERM)
         notice.wait()
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+
+
+def test_what_nohup_ignores_stays_ignored():
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    notice = Notice()
+    with PreemptionWatcher(notice) as watcher:
+        os.kill(os.getpid(), signal.SIGHUP)
+        time.sleep(0.05)
+        assert watcher.requested is None
+        os.kill(os.getpid(), signal.SIGTERM)
+        notice.wait()
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
 
 
 def test_ctrl_c_stays_an_interrupt():

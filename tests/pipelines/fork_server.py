@@ -158,6 +158,8 @@ def _run(arguments: list[str], output: str) -> None:
     """The child: runs the job and ends the process, whatever happens."""
     exit_code = 1
     with contextlib.suppress(BaseException):
+        # A test runner that was started by `nohup` ignores it.
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
         descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)

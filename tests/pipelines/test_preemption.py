@@ -1,4 +1,4 @@
-"""Runs that are asked to stop (SIGTERM) at random moments, and go on by the same command.
+"""Runs that are asked to stop (SIGTERM, SIGHUP) at random moments, and go on by the same command.
 
 The test stops a run eight times. As many times as one likes, with figures:
 
@@ -31,6 +31,8 @@ PREEMPTED = 75
 GRACE_SECONDS = 30.0
 # Between saves, in one, in an evaluation, and while the first step is being traced.
 KINDS = ("step", "save", "evaluation", "start")
+# Of other numbers than kinds, so that every signal comes at every kind of moment.
+SIGNALS = (signal.SIGTERM, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stopper:
@@ -83,11 +85,12 @@ class Stopper:
             process = run.start()
             self._wait(run, process, kind, max(step, reached + 1))
             begin = time.monotonic()
-            process.send(signal.SIGTERM)
+            number = SIGNALS[self.num_stops % len(SIGNALS)]
+            process.send(number)
             is_twice = self._random.random() < 0.5
             if is_twice:
                 time.sleep(self._random.uniform(0.0, 0.1))
-                process.send(signal.SIGTERM)
+                process.send(self._random.choice(SIGNALS))
             exit_code = process.wait()
             if exit_code == 0:
                 return  # it was faster; another run takes the rest of the stops
@@ -96,18 +99,21 @@ class Stopper:
             self.num_twice += is_twice
             self.num_evaluations_cut += kind == "evaluation" and "valid:" not in process.output()
             self.seconds.append(time.monotonic() - begin)
-            self._check(run, process, reached)
+            self._check(run, process, reached, number)
             print(f"stop {self.num_stops}: {kind}, step {run.ledger_step()}", flush=True)
         reached = run.checkpoint_step()
         process = run.finish()
         assert run.has_gone_on_from(process) == reached
 
-    def _check(self, run: InterruptedRun, process: ForkedRun, reached: int) -> None:
+    def _check(
+        self, run: InterruptedRun, process: ForkedRun, reached: int, number: signal.Signals
+    ) -> None:
         """Nothing is lost: the checkpoint is of the last step that was done."""
         assert run.has_gone_on_from(process) == reached
         step = run.checkpoint_step()
         assert step == run.ledger_step() >= reached
-        assert f"Stopped after step {step}: the process received SIGTERM." in process.output()
+        said = f"Stopped after step {step}: the process received {number.name}."
+        assert said in process.output()
         assert not run.is_saving()
         assert not run.is_locked()
         assert self.seconds[-1] < GRACE_SECONDS

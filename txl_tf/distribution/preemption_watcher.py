@@ -20,6 +20,7 @@ _NOTICES = {
     "preempted": ("TRUE", "the machine is being preempted"),
     "maintenance-event": ("TERMINATE_ON_HOST_MAINTENANCE", "the host goes into maintenance"),
 }
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _POLL_SECONDS = 60
 _FIRST_ANSWER_SECONDS = 3.0
 _FIRST_PAUSE_SECONDS = 0.1
@@ -32,16 +33,17 @@ _END = b"\0"
 class PreemptionWatcher:
     """Calls a function as soon as the process is asked to stop.
 
-    What asks is SIGTERM, or on Google Cloud the metadata server, which knows
-    of a preemption or a maintenance first. Both are watched by threads,
-    because the main thread may be inside TensorFlow for minutes, where no
-    handler written in Python gets its turn. The first notice counts; whatever
-    comes later is ignored, so that the save which it began is not disturbed.
-    SIGINT stays what it is.
+    What asks is SIGTERM, SIGHUP of a terminal that is closed, or on Google
+    Cloud the metadata server, which knows of a preemption or a maintenance
+    first. All are watched by threads, because the main thread may be inside
+    TensorFlow for minutes, where no handler written in Python gets its turn.
+    The first notice counts; whatever comes later is ignored, so that the save
+    which it began is not disturbed. SIGINT stays what it is, and so does
+    SIGHUP where it was ignored before, as under `nohup`.
 
-    On leaving the `with` block the handler of before is back; after a notice
-    SIGTERM stays ignored, so that the process ends with an exit code of its
-    own.
+    On leaving the `with` block the handlers of before are back; after a notice
+    both signals stay ignored, so that the process ends with an exit code of
+    its own.
 
     Args:
         on_notice: optional function without arguments. It is called at most
@@ -92,7 +94,11 @@ class PreemptionWatcher:
             os.close(self._read_end)
             os.close(self._write_end)
             raise
-        self._old_handler = signal.signal(signal.SIGTERM, _do_nothing)
+        self._old_handlers = {
+            number: signal.signal(number, _do_nothing)
+            for number in _SIGNALS
+            if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN
+        }
         self._thread = threading.Thread(
             target=self._wait_for_signal, name="preemption-signal", daemon=True
         )
@@ -114,9 +120,10 @@ class PreemptionWatcher:
             poll.end()
         os.write(self._write_end, _END)
         self._thread.join()
-        # None stands for a handler that was not written in Python.
-        restored = self._old_handler or signal.SIG_DFL
-        signal.signal(signal.SIGTERM, signal.SIG_IGN if self._reason else restored)
+        for number, handler in self._old_handlers.items():
+            # None stands for a handler that was not written in Python.
+            restored = handler or signal.SIG_DFL
+            signal.signal(number, signal.SIG_IGN if self._reason else restored)
         signal.set_wakeup_fd(self._old_wakeup)
         os.close(self._read_end)
         os.close(self._write_end)
@@ -124,8 +131,9 @@ class PreemptionWatcher:
     def _wait_for_signal(self) -> None:
         while True:
             received = os.read(self._read_end, 64)
-            if signal.SIGTERM in received:
-                self._notice("the process received SIGTERM")
+            for number in self._old_handlers:
+                if number in received:
+                    self._notice(f"the process received {number.name}")
             if _END in received:
                 return
 
