@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from txl_tf.errors import DataDamagedError, StorageError
-from txl_tf.file_storage import file_sha256, first_line, list_folder, read_file
+from txl_tf.file_storage import file_sha256, files_below, first_line, read_file
 
 CHECKSUMS_FILE = "SHA256SUMS"
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
@@ -33,7 +33,7 @@ def verify_export(folder: str, progress: Callable[[int], None] | None = None) ->
         StorageError: If a file cannot be read.
     """
     try:
-        names = _files_below(folder)
+        names = files_below(folder)
         _check_sums(folder, names, progress)
         _check_graph(os.path.join(folder, "saved_model.pb"))
         _check_variables(os.path.join(folder, _VARIABLES))
@@ -44,17 +44,6 @@ def verify_export(folder: str, progress: Callable[[int], None] | None = None) ->
         what = f"The export cannot be read: {first_line(error)}"
         raise StorageError(what, where=folder, remedy="Check the storage.") from error
     return len(names)
-
-
-def _files_below(folder: str, prefix: str = "") -> list[str]:
-    found = []
-    for name in list_folder(os.path.join(folder, prefix)):
-        path = os.path.join(prefix, name)
-        try:
-            found += _files_below(folder, path)
-        except NotADirectoryError:
-            found.append(path)
-    return found
 
 
 def _check_sums(folder: str, names: list[str], progress: Callable[[int], None] | None) -> None:

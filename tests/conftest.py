@@ -5,9 +5,13 @@ import subprocess
 
 os.environ["KERAS_BACKEND"] = os.environ.get("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# Read when TensorFlow is loaded: its client of stores tries again at once.
+os.environ.setdefault("GCS_RETRY_CONFIG_INIT_DELAY_TIME_US", "0")
 
 import keras
 import pytest
+
+from tests.object_store.fixtures import object_store, store_process  # noqa: F401
 
 if keras.backend.backend() == "tensorflow":
     import tensorflow as tf

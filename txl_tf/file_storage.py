@@ -17,6 +17,7 @@ from txl_tf.durability import flush_to_disk
 from txl_tf.errors import DataDamagedError
 
 _BLOCK_BYTES = 4 << 20
+_LISTING_TRIES = 3
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:
@@ -76,7 +77,9 @@ def read_file(path: str, *, max_bytes: int | None = None) -> bytes:
         raise _too_long(path, max_bytes)
     with _as_os_errors(path), _open_for_reading(path) as file:
         if max_bytes is None:
-            return file.read()
+            # In blocks up to the end: without a number, a store's client reads as much as it
+            # remembers the file to have, and it may have grown since.
+            return b"".join(iter(lambda: file.read(_BLOCK_BYTES), b""))
         content = file.read(max_bytes + 1)  # it may have grown since
     if len(content) > max_bytes:
         raise _too_long(path, max_bytes)
@@ -142,7 +145,18 @@ def file_bytes(path: str) -> int:
 
 
 def list_folder(folder: str) -> list[str]:
-    """The sorted names in a folder; none where there is no such folder."""
+    """The sorted names in a folder; none where there is no such folder.
+
+    Args:
+        folder: str. Path of the folder.
+
+    Returns:
+        The names, without those of folders further below.
+
+    Raises:
+        OSError: If it cannot be listed. A store that does not answer is not
+            taken for an empty folder.
+    """
     if not is_remote(folder):
         try:
             return sorted(os.listdir(folder))
@@ -150,13 +164,53 @@ def list_folder(folder: str) -> list[str]:
             return []
     import tensorflow as tf
 
-    try:
-        # Object stores mark folders by a slash at the end.
-        return sorted({name.rstrip("/") for name in tf.io.gfile.listdir(folder)})
-    except tf.errors.NotFoundError:
-        return []
-    except tf.errors.OpError as error:
-        raise _os_error(error, folder) from error
+    with _as_os_errors(folder):
+        # `listdir` says "not found" of whatever fails when it looks for the folder. A file of
+        # that name is a folder of nothing, as far as stores go.
+        for _ in range(_LISTING_TRIES):
+            try:
+                # Object stores mark folders by a slash at the end.
+                return sorted({name.rstrip("/") for name in tf.io.gfile.listdir(folder)})
+            except tf.errors.NotFoundError:
+                if not is_folder(folder):
+                    return []
+    raise OSError(errno.EIO, "The folder is there and cannot be listed.", folder)
+
+
+def is_folder(path: str) -> bool:
+    """Whether there is a folder of this name; an OSError where that cannot be told."""
+    if not is_remote(path):
+        return os.path.isdir(path)
+    import tensorflow as tf
+
+    with _as_os_errors(path):
+        try:
+            # Not `isdir`, which is false whatever fails.
+            return bool(tf.io.gfile.stat(path).is_directory)
+        except tf.errors.NotFoundError:
+            return False
+
+
+def files_below(folder: str) -> list[str]:
+    """The files in a folder and in all folders below it.
+
+    Args:
+        folder: str. Path of the folder.
+
+    Returns:
+        Sorted paths relative to the folder; none where there is no such folder.
+
+    Raises:
+        OSError: If a folder cannot be listed.
+    """
+    found = []
+    for name in list_folder(folder):
+        path = os.path.join(folder, name)
+        if is_folder(path):
+            found += [os.path.join(name, below) for below in files_below(path)]
+        else:
+            found.append(name)
+    return sorted(found)
 
 
 def make_folder(folder: str) -> None:

@@ -18,6 +18,7 @@ from txl_tf.errors import StorageError
 from txl_tf.export.graph_compaction import compact_graph
 from txl_tf.file_storage import (
     file_sha256,
+    files_below,
     first_line,
     is_remote,
     list_folder,
@@ -119,27 +120,6 @@ def _shape_proto(sizes: list[int]) -> tensor_shape_pb2.TensorShapeProto:
 def _write_checksums(folder: str) -> None:
     lines = [f"{file_sha256(os.path.join(folder, name))}  {name}\n" for name in files_below(folder)]
     write_file(os.path.join(folder, CHECKSUMS_FILE), "".join(lines).encode())
-
-
-def files_below(folder: str, prefix: str = "") -> list[str]:
-    """All files in a folder and the folders in it.
-
-    Args:
-        folder: str. The folder.
-        prefix: str. A folder in it to begin with.
-
-    Returns:
-        List of paths within the folder, sorted folder by folder.
-
-    Raises:
-        OSError: If it cannot be read.
-    """
-    found = []
-    for name in list_folder(os.path.join(folder, prefix)):
-        path = os.path.join(prefix, name)
-        is_folder = tf.io.gfile.isdir(os.path.join(folder, path))
-        found += files_below(folder, path) if is_folder else [path]
-    return found
 
 
 def _storage_error(folder: str, error: Exception, done: str) -> StorageError:
