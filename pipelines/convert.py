@@ -15,10 +15,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipelines.evaluation.converted_model import converted_config
 from pipelines.workdir import Workdir
 from txl_tf.config.model_config import ModelConfig
 from txl_tf.data.staging_folder import StagingFolder, require_absent
-from txl_tf.errors import DataDamagedError, InputMissingError, UsageError
+from txl_tf.errors import InputMissingError, UsageError
 
 if TYPE_CHECKING:
     from txl_tf.models.transformer_xl import TransformerXL
@@ -158,14 +159,7 @@ def _converted_config(folder: Path) -> ModelConfig:
             where=str(folder),
             remedy="`txl convert --from` makes one.",
         )
-    try:
-        return ModelConfig.from_dict(json.loads((folder / _CONFIG_FILE).read_text()))
-    except (ValueError, TypeError) as error:
-        raise DataDamagedError(
-            "The configuration of the model cannot be read.",
-            where=str(folder / _CONFIG_FILE),
-            remedy="Convert it anew.",
-        ) from error
+    return converted_config(str(folder))
 
 
 def _require_source(source: str, system: str) -> None:

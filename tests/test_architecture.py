@@ -30,6 +30,7 @@ ALLOWED = {
     "json_text": set(),
     "machine_memory": LOWEST,
     "untrusted_files": {"file_storage", "json_text", *LOWEST},
+    "array_archive": set(),
     "tensor_bundle": {"file_storage", "untrusted_files", *LOWEST},
     "directory_lock": {"file_storage", *LOWEST},
     "config": LOWEST,
@@ -54,9 +55,23 @@ ALLOWED = {
     },
     "evaluation": MODELS,
     "serving": {"file_storage", "untrusted_files", *LOWEST},
-    "generation": {"durability", "file_storage", "samplers", "untrusted_files", *MODELS},
+    "generation": {
+        "array_archive",
+        "durability",
+        "file_storage",
+        "samplers",
+        "untrusted_files",
+        *MODELS,
+    },
     "export": {"data", "durability", "file_storage", "samplers", "untrusted_files", *MODELS},
-    "convert": {"durability", "file_storage", "tensor_bundle", "untrusted_files", *MODELS},
+    "convert": {
+        "array_archive",
+        "durability",
+        "file_storage",
+        "tensor_bundle",
+        "untrusted_files",
+        *MODELS,
+    },
     "tpu_compiler": {"distribution", "evaluation", "training", *MODELS},
 }
 WITHOUT_TENSORFLOW = {

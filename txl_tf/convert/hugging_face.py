@@ -17,10 +17,14 @@ from txl_tf.convert.tensor_files import find_tensor_file, read_tensors, write_sa
 from txl_tf.convert.variable_names import named_variables
 from txl_tf.durability import flush_to_disk, flush_tree_to_disk
 from txl_tf.errors import DataDamagedError, OutputExistsError, StorageError
+from txl_tf.file_storage import first_line
+from txl_tf.json_text import parse_json
 from txl_tf.models.transformer_xl import TransformerXL
+from txl_tf.untrusted_files import read_json_object
 
 _CONFIG_FILE = "config.json"
 _WEIGHTS_FILE = "model.safetensors"
+_CONFIG_REMEDY = "Restore it from a copy, or give the file of tensors alone."
 
 
 def load_hugging_face(
@@ -56,9 +60,11 @@ def load_hugging_face(
     path = find_tensor_file(source)
     tensors, text = read_tensors(path)
     config_path = path.with_name(_CONFIG_FILE)
-    if text is None and config_path.is_file():
-        text = _read_text(config_path)
-    stored = {} if text is None else from_hugging_face_config(_parsed(text, path), str(path))
+    stored = {}
+    if text is not None:
+        stored = from_hugging_face_config(_parsed(text, path), str(path))
+    elif os.path.lexists(config_path):
+        stored = from_hugging_face_config(_read_config(config_path), str(config_path))
     return model_from_state_dict(
         tensors, HUGGING_FACE, stored, what_shapes_cannot_tell, str(path), dtype
     )
@@ -128,26 +134,26 @@ def hugging_face_tensors(model: TransformerXL) -> dict[str, np.ndarray]:
     return tensors
 
 
-def _read_text(path: Path) -> str:
+def _read_config(path: Path) -> dict[str, Any]:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise _damaged_config(path) from error
+        return read_json_object(str(path), remedy=_CONFIG_REMEDY)
+    except OSError as error:
+        raise _damaged_config(path, error) from error
 
 
 def _parsed(text: str, path: Path) -> dict[str, Any]:
     try:
-        config = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise _damaged_config(path) from error
+        config = parse_json(text)
+    except ValueError as error:
+        raise _damaged_config(path, error) from error
     if not isinstance(config, dict):
-        raise _damaged_config(path)
+        raise _damaged_config(path, TypeError(f"it is a {type(config).__name__}"))
     return config
 
 
-def _damaged_config(path: Path) -> DataDamagedError:
+def _damaged_config(path: Path, error: Exception) -> DataDamagedError:
     return DataDamagedError(
-        "The configuration beside the tensors is not a JSON object.",
+        f"The configuration beside the tensors is not a JSON object: {first_line(error)}",
         where=str(path),
-        remedy="Restore it from a copy, or give the file of tensors alone.",
+        remedy=_CONFIG_REMEDY,
     )

@@ -23,6 +23,7 @@ from txl_tf.convert.foreign_tensor import Shape
 from txl_tf.convert.official_tensorflow_names import IGNORED, official_tensorflow_table
 from txl_tf.errors import DataDamagedError, InputMissingError
 from txl_tf.models.transformer_xl import TransformerXL
+from txl_tf.tensor_bundle import checked_tensor_bundle
 
 _EMBEDDING = "transformer/adaptive_embed"
 _SOFTMAX = "transformer/adaptive_softmax"
@@ -95,14 +96,14 @@ def _prefix(path: Path) -> Path:
 
 def _read(prefix: Path) -> dict[str, np.ndarray]:
     try:
-        reader = tf.train.load_checkpoint(str(prefix))
-        names = reader.get_variable_to_shape_map()
+        stored = checked_tensor_bundle(str(prefix), remedy="Restore it from a copy.")
+        reader = tf.compat.v1.train.NewCheckpointReader(str(prefix))
         return {
             name: np.asarray(reader.get_tensor(name))
-            for name in names
+            for name in sorted(stored)
             if not IGNORED.fullmatch(name)
         }
-    except (tf.errors.OpError, LookupError, RuntimeError, ValueError) as error:
+    except (OSError, tf.errors.OpError, LookupError, RuntimeError, ValueError) as error:
         raise DataDamagedError(
             f"The checkpoint cannot be read: {(str(error).splitlines() or ['unknown'])[0][:200]}",
             where=str(prefix),

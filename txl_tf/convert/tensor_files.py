@@ -1,18 +1,20 @@
 """Reads and writes files of named tensors, none of which can carry code."""
 
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from txl_tf.array_archive import read_array_archive
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
+from txl_tf.file_storage import file_bytes, open_regular_file
 
 _STATE_DICT = "state_dict/"
 _CONFIG = "config"
 _TORCH_SUFFIXES = (".bin", ".pt", ".pth")
 _SUFFIXES = (".safetensors", ".npz", *_TORCH_SUFFIXES)
+# So many tensors may be views of the same bytes.
+_MAX_SHARING = 8
 # Names under which a training checkpoint keeps its state dict.
 _NESTED = ("model_state", "state_dict")
 
@@ -113,6 +115,8 @@ def _safetensors(where: str) -> Any:
 def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
     safetensors = _safetensors(str(path))
     try:
+        # The package checks that tensors lie in the file, one beside the other.
+        open_regular_file(path).close()
         with safetensors.safe_open(str(path), framework="numpy") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (safetensors.SafetensorError, OSError, TypeError, ValueError) as error:
@@ -121,18 +125,18 @@ def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
 
 def _read_npz(path: Path) -> tuple[dict[str, np.ndarray], str | None]:
     try:
-        # NumPy does not close a file that it cannot read, unless it is given open.
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            prefix = _STATE_DICT if any(n.startswith(_STATE_DICT) for n in file.files) else ""
-            tensors = {
-                name.removeprefix(prefix): file[name]
-                for name in file.files
-                if name.startswith(prefix) and name != _CONFIG
-            }
-            config = str(file[_CONFIG]) if _CONFIG in file.files else None
-    except (OSError, EOFError, TypeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        with open_regular_file(path) as file:
+            arrays = read_array_archive(file)
+    except (OSError, ValueError) as error:
         raise _damaged(path, error) from error
-    return tensors, config
+    config = arrays.pop(_CONFIG, None)
+    prefix = _STATE_DICT if any(name.startswith(_STATE_DICT) for name in arrays) else ""
+    tensors = {
+        name.removeprefix(prefix): array
+        for name, array in arrays.items()
+        if name.startswith(prefix)
+    }
+    return tensors, None if config is None else str(config)
 
 
 def _read_torch(path: Path) -> dict[str, np.ndarray]:
@@ -145,10 +149,12 @@ def _read_torch(path: Path) -> dict[str, np.ndarray]:
             remedy="Install torch, or convert the file to safetensors where it is.",
         ) from error
     try:
+        open_regular_file(path).close()
         content = torch.load(path, map_location="cpu", weights_only=True)
         for key in _NESTED:
             if isinstance(content, dict) and isinstance(content.get(key), dict):
                 content = content[key]
+        _check_expansion(content, file_bytes(str(path)))
         return {name: _to_numpy(tensor) for name, tensor in content.items()}
     except Exception as error:  # torch raises errors of every kind for a file that is not its own
         raise DataDamagedError(
@@ -156,6 +162,14 @@ def _read_torch(path: Path) -> dict[str, np.ndarray]:
             where=str(path),
             remedy="Save it anew in its own environment: torch.save(model.state_dict(), FILE).",
         ) from error
+
+
+def _check_expansion(tensors: dict[str, Any], num_bytes: int) -> None:
+    """A tensor can be a view that repeats one number for ever; a copy of it takes memory."""
+    total = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    # Tied tensors are stored once.
+    if total > _MAX_SHARING * num_bytes:
+        raise ValueError(f"{num_bytes} bytes stand for {total}")
 
 
 def _to_numpy(tensor: Any) -> np.ndarray:
