@@ -30,7 +30,11 @@ _KINDS = {int: "an integer", dict: "an object"}
 
 
 def manifest_text(
-    folder: str, step: int, arrays: dict[str, dict[str, Any]], identity: dict[str, Any]
+    folder: str,
+    step: int,
+    arrays: dict[str, dict[str, Any]],
+    identity: dict[str, Any],
+    ledger: dict[str, Any] | None = None,
 ) -> bytes:
     """Describes a folder in which the arrays have been written.
 
@@ -39,6 +43,7 @@ def manifest_text(
         step: int. Steps done.
         arrays: dict of name to description, see `describe_arrays`.
         identity: dict of JSON values. The run that it belongs to.
+        ledger: optional dict. `StepLedger.digest` at this step.
 
     Returns:
         Contents of the manifest.
@@ -61,6 +66,8 @@ def manifest_text(
         "arrays": arrays,
         "identity": identity,
     }
+    if ledger is not None:
+        manifest["ledger"] = ledger
     manifest[_CHECKSUM] = checksum(manifest)
     return json.dumps(manifest, indent=1).encode()
 
