@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import os
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Self
@@ -25,6 +26,7 @@ from txl_tf.training.loop_report import LoopReport
 from txl_tf.training.step_ledger import LedgerLine, StepLedger
 from txl_tf.training.tensorboard_writer import TensorBoardWriter
 from txl_tf.training.trainer import Trainer
+from txl_tf.writable_folder import WritableFolder
 
 # Another number of replicas adds up in another order; anything beyond is not rounding.
 _LOSS_TOLERANCE = 1e-3
@@ -80,10 +82,11 @@ class TrainingRun:
         experiment, workdir = self._experiment, self._workdir
         run_identity = identity(experiment, data_identity(self._data.manifest))
         with contextlib.ExitStack() as exits:
+            folder, run_id = WritableFolder.at(workdir.folder), None
             if self._is_chief:
-                self._lock = exits.enter_context(workdir.lock())
-                workdir.begin(experiment, run_identity["data"])
-                workdir.keep_vocabulary(self._data.vocabulary_files)
+                folder = exits.enter_context(workdir.lock()).folder
+                run_id = workdir.begin(experiment, run_identity["data"], folder).run_id
+                workdir.keep_vocabulary(self._data.vocabulary_files, folder)
             training = experiment.training
             self.trainer = Trainer(
                 experiment,
@@ -93,10 +96,14 @@ class TrainingRun:
             )
             self._history = EvaluationHistory(self.trainer.plateau_scale)
             self._store = CheckpointStore(
-                workdir.checkpoints, run_identity, training.num_kept_checkpoints
+                folder.subfolder(os.path.basename(workdir.checkpoints)),
+                run_identity,
+                training.num_kept_checkpoints,
+                run_id,
             )
-            self._ledger = StepLedger(workdir.ledger)
-            self._board = TensorBoardWriter(workdir.tensorboard, self._data.bytes_per_token)
+            self._ledger = StepLedger(workdir.ledger, folder)
+            board_folder = folder.subfolder(os.path.basename(workdir.tensorboard))
+            self._board = TensorBoardWriter(board_folder, self._data.bytes_per_token)
             self._saver = exits.enter_context(BackgroundSaver(self._store))
             self._progress = exits.enter_context(
                 TrainingProgress(training.num_steps, self._data.bytes_per_token)
@@ -154,8 +161,7 @@ class TrainingRun:
             return
         for complaint in self._store.remove_leftovers():
             self._say(complaint)
-        digest = self._store.ledger_digest(step) if step > 0 else None
-        self._redone = {line.step: line for line in self._ledger.resume(step, digest)}
+        self._redone = {line.step: line for line in self._ledger.resume(step)}
         if step > 0:
             self._progress.begin_at(step)
             self._say(f"Going on from the checkpoint of step {step}.")
@@ -243,12 +249,11 @@ class TrainingRun:
         # Every worker has a part of the memory, so all of them take part.
         arrays = self.trainer.state() | self._history.state()
         if self._is_chief:
-            self._lock.check()
             self._saver.wait()
             # The lines first: a checkpoint without them could not be resumed.
             self._write_held_lines()
             self._ledger.flush_to_disk()
-            self._saver.submit(self.trainer.step, arrays, self._ledger.digest)
+            self._saver.submit(self.trainer.step, arrays)
 
     def _evaluate_if_due(self) -> EvaluationResult | None:
         step, training = self.trainer.step, self._experiment.training

@@ -2,15 +2,15 @@
 
 import argparse
 import dataclasses
-import json
 import os
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from pipelines.run_description import FORMAT_VERSION, RunDescription
 from txl_tf.config.experiment_config import ExperimentConfig
 from txl_tf.data.manifest import Manifest
-from txl_tf.directory_lock import LOCK_FILE, DirectoryLock
+from txl_tf.directory_lock import DirectoryLock
 from txl_tf.errors import (
     DataDamagedError,
     InputMissingError,
@@ -23,16 +23,16 @@ from txl_tf.file_storage import (
     first_line,
     is_remote,
     list_folder,
-    make_folder,
     path_exists,
     read_file,
     temporary_path,
-    write_file,
 )
 from txl_tf.training.run_identity import differing_settings
+from txl_tf.untrusted_files import read_json_object
+from txl_tf.writable_folder import WritableFolder
 
 _RUN_FILE = "run.json"
-_FORMAT_VERSION = 1
+_VOCABULARY = "vocabulary"
 # What may change from one start of a run to the next: it does not change a sound step, or only
 # in which order it adds up, as another number of replicas does too.
 _FREE_FIELDS = (
@@ -92,7 +92,7 @@ class Workdir:
     @property
     def vocabulary(self) -> str:
         """Folder of the vocabulary of the run's tokenizer; bytes have none."""
-        return os.path.join(self.folder, "vocabulary")
+        return os.path.join(self.folder, _VOCABULARY)
 
     @property
     def evaluations(self) -> str:
@@ -110,9 +110,12 @@ class Workdir:
     def check_usable(self) -> None:
         """Raises OutputExistsError where something else is in the folder."""
         # What a run leaves that was killed before it had begun.
-        own = {LOCK_FILE, os.path.basename(temporary_path(self._run_file))}
+        temporary = os.path.basename(temporary_path(self._run_file)).removesuffix(".tmp")
         try:
-            if self.has_run() or own.issuperset(list_folder(self.folder)):
+            if self.has_run() or all(
+                DirectoryLock.is_lock(name) or name.startswith(temporary)
+                for name in list_folder(self.folder)
+            ):
                 return
         except NotADirectoryError:
             pass
@@ -124,8 +127,8 @@ class Workdir:
             remedy="Choose another --workdir.",
         )
 
-    def begin(self, experiment: ExperimentConfig, data: dict[str, Any]) -> None:
-        """Describes the run, or checks that it is the one that was begun.
+    def check_same(self, experiment: ExperimentConfig, data: dict[str, Any]) -> None:
+        """Checks that the run that was begun here, if one was, is this one.
 
         Args:
             experiment: `ExperimentConfig`.
@@ -133,43 +136,82 @@ class Workdir:
 
         Raises:
             MismatchError: If another run was begun here.
-            StorageError: If it cannot be written.
+            DataDamagedError: If its description cannot be understood.
         """
-        if self.has_run():
-            begun = identity(*self.read())
-            differences = differing_settings(begun, identity(experiment, data))
-            if differences:
-                raise MismatchError(
-                    f"Another run was begun here; {differences}",
-                    where=self.folder,
-                    remedy="Give the settings it was begun with, or choose a new --workdir.",
-                )
-        description = {
-            "format_version": _FORMAT_VERSION,
-            "experiment": experiment.to_dict(),
-            "data": data,
-        }
-        try:
-            make_folder(self.folder)
-            write_file(self._run_file, (json.dumps(description, indent=1) + "\n").encode())
-        except OSError as error:
-            raise self._storage_error("written", error) from error
+        if not self.has_run():
+            return
+        begun = identity(*self.read())
+        differences = differing_settings(begun, identity(experiment, data))
+        if differences:
+            raise MismatchError(
+                f"Another run was begun here; {differences}",
+                where=self.folder,
+                remedy="Give the settings it was begun with, or choose a new --workdir.",
+            )
 
-    def keep_vocabulary(self, files: Mapping[str, bytes]) -> None:
+    def begin(
+        self,
+        experiment: ExperimentConfig,
+        data: dict[str, Any],
+        folder: WritableFolder | None = None,
+    ) -> RunDescription:
+        """Describes the run, or checks that it is the one that was begun.
+
+        Args:
+            experiment: `ExperimentConfig`.
+            data: dict that `data_identity` returned.
+            folder: optional `WritableFolder` of the lock.
+
+        Returns:
+            `RunDescription` as it is written down.
+
+        Raises:
+            MismatchError: If another run was begun here.
+            StorageError: If it cannot be written.
+            OutputExistsError: If this process may not write here any more.
+        """
+        self.check_same(experiment, data)
+        if self.has_run():
+            description = self.describe().replace(experiment=experiment, data=data)
+        else:
+            description = RunDescription(experiment=experiment, data=data)
+        self._write(description, folder)
+        return description
+
+    def note_checkpoint(self, step: int, folder: WritableFolder | None = None) -> None:
+        """Writes down that the run has had a checkpoint, unless that is known.
+
+        Args:
+            step: int. Steps done at the checkpoint.
+            folder: optional `WritableFolder` of the lock.
+
+        Raises:
+            StorageError: If it cannot be written.
+            OutputExistsError: If this process may not write here any more.
+        """
+        description = self.describe()
+        if description.first_checkpoint_step is None:
+            self._write(description.replace(first_checkpoint_step=step), folder)
+
+    def keep_vocabulary(
+        self, files: Mapping[str, bytes], folder: WritableFolder | None = None
+    ) -> None:
         """Writes the vocabulary of the run's tokenizer, where it is not there yet.
 
         Args:
             files: mapping of name to content; none for bytes.
+            folder: optional `WritableFolder` of the lock.
 
         Raises:
             StorageError: If it cannot be written.
+            OutputExistsError: If this process may not write here any more.
         """
+        folder = folder or WritableFolder.at(self.folder)
         try:
             for name, content in files.items():
-                make_folder(self.vocabulary)
                 path = os.path.join(self.vocabulary, name)
                 if not path_exists(path) or read_file(path) != content:
-                    write_file(path, content)
+                    folder.subfolder(_VOCABULARY).write(name, content)
         except OSError as error:
             raise self._storage_error("written", error) from error
 
@@ -180,16 +222,28 @@ class Workdir:
             Tuple of the experiment and the identity of its data.
 
         Raises:
+            JobError: As `describe` does.
+        """
+        description = self.describe()
+        return description.experiment, description.data
+
+    def describe(self) -> RunDescription:
+        """Reads the description of the run.
+
+        Returns:
+            `RunDescription`.
+
+        Raises:
             InputMissingError: If no run was begun here.
             DataDamagedError: If its description cannot be understood.
             MismatchError: If it is of a version that is not known.
             StorageError: If it cannot be read.
         """
         try:
-            description = json.loads(read_file(self._run_file))
-            version = description["format_version"]
-            if version == _FORMAT_VERSION:
-                return ExperimentConfig.from_dict(description["experiment"]), description["data"]
+            values = read_json_object(self._run_file)
+            version = values.get("format_version")
+            if version == FORMAT_VERSION:
+                return RunDescription.from_values(values)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise InputMissingError(
                 "There is no run in this folder.",
@@ -200,15 +254,22 @@ class Workdir:
             raise self._storage_error("read", error) from error
         except (ValueError, KeyError, TypeError) as error:
             raise DataDamagedError(
-                "The description of the run cannot be read.",
+                f"The description of the run cannot be read: {first_line(error)}",
                 where=self._run_file,
                 remedy="Restore it from a copy.",
             ) from error
         raise MismatchError(
-            f"The run is of format {version!r}; this version reads {_FORMAT_VERSION}.",
+            f"The run is of format {ascii(version)[:40]}; this version reads {FORMAT_VERSION}.",
             where=self._run_file,
             remedy="Use the version of txl-tf that began it, or a newer one.",
         )
+
+    def _write(self, description: RunDescription, folder: WritableFolder | None) -> None:
+        try:
+            folder = folder or WritableFolder.at(self.folder)
+            folder.write(_RUN_FILE, description.to_json())
+        except OSError as error:
+            raise self._storage_error("written", error) from error
 
     @property
     def _run_file(self) -> str:

@@ -14,7 +14,7 @@ import pytest
 
 from txl_tf.directory_lock import LOCK_FILE, DirectoryLock
 from txl_tf.errors import OutputExistsError, StorageError
-from txl_tf.file_storage import path_exists, read_file, write_file
+from txl_tf.file_storage import list_folder, path_exists, read_file, write_file
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = """
@@ -171,11 +171,15 @@ def test_a_lock_that_is_garbage_is_taken_over(remote, text):
 
 def test_the_owner_gives_signs_of_life(remote):
     with quick(remote):
-        first = json.loads(read_file(f"{remote}/{LOCK_FILE}"))["heartbeat"]
+        owner = json.loads(read_file(f"{remote}/{LOCK_FILE}"))
+        signs = f"{remote}/{LOCK_FILE}.{owner['token']}"
         deadline = time.monotonic() + 10
-        while json.loads(read_file(f"{remote}/{LOCK_FILE}"))["heartbeat"] <= first:
+        while json.loads(read_file(signs))["heartbeat"] <= owner["heartbeat"] + 0.1:
             assert time.monotonic() < deadline
             time.sleep(0.02)
+        # They alone are new: what names the owner could be the successor's by now.
+        assert json.loads(read_file(f"{remote}/{LOCK_FILE}")) == owner
+    assert list_folder(remote) == []
 
 
 def test_an_owner_that_was_silent_for_too_long_notices_and_leaves_the_other_alone(remote):

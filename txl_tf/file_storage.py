@@ -8,13 +8,13 @@ import contextlib
 import errno
 import hashlib
 import os
-import shutil
 import stat
 from collections.abc import Callable, Iterator
 from typing import IO
 
 from txl_tf.durability import flush_to_disk
 from txl_tf.errors import DataDamagedError
+from txl_tf.local_files import open_folder, remove_folder_in, replace_file
 
 _BLOCK_BYTES = 4 << 20
 _LISTING_TRIES = 3
@@ -101,21 +101,15 @@ def write_file(path: str, content: bytes) -> None:
     Raises:
         OSError: If it cannot be written; the old file is untouched.
     """
-    temporary = temporary_path(path)
+    folder, name = os.path.split(path)
+    if is_remote(path):
+        write_remote_file(path, temporary_path(path), content)
+        return
+    descriptor = open_folder(folder or ".")
     try:
-        if is_remote(path):
-            _write_remotely(path, temporary, content)
-            return
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            remove_file(temporary)
-        raise
-    flush_to_disk(os.path.dirname(path) or ".")
+        replace_file(descriptor, name, temporary_path(name), content)
+    finally:
+        os.close(descriptor)
 
 
 def temporary_path(path: str) -> str:
@@ -254,10 +248,13 @@ def remove_file(path: str) -> None:
 
 
 def remove_folder(folder: str) -> None:
-    """Removes a folder with all in it; one that is not there is no error."""
+    """Removes a folder with all in it; one that is not there is no error.
+
+    A link to a folder is removed itself.
+    """
     with contextlib.suppress(FileNotFoundError):
         if not is_remote(folder):
-            shutil.rmtree(folder)
+            remove_folder_in(None, folder)
             return
         import tensorflow as tf
 
@@ -312,13 +309,47 @@ def _too_long(path: str, max_bytes: int) -> DataDamagedError:
     )
 
 
-def _write_remotely(path: str, temporary: str, content: bytes) -> None:
+def write_remote_file(
+    path: str, temporary: str, content: bytes, check: Callable[[], None] | None = None
+) -> None:
+    """Writes a small object of a store under one name and renames it.
+
+    Args:
+        path: str. The object.
+        temporary: str. The name to write under.
+        content: bytes. All of it.
+        check: optional function that is called before each of the two, and
+            raises an error where it must not be done any more.
+
+    Raises:
+        OSError: If it cannot be written; the old object is untouched.
+    """
     import tensorflow as tf
 
-    with _as_os_errors(path):
-        with tf.io.gfile.GFile(temporary, "wb") as file:
-            file.write(content)
-        tf.io.gfile.rename(temporary, path, overwrite=True)
+    check = check or _do_nothing
+    check()
+    try:
+        with _as_os_errors(path):
+            with tf.io.gfile.GFile(temporary, "wb") as file:
+                file.write(content)
+            check()
+            tf.io.gfile.rename(temporary, path, overwrite=True)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            remove_file(temporary)
+        raise
+
+
+def rename_remote_file(source: str, target: str) -> None:
+    """Renames an object of a store; one of the new name is replaced."""
+    import tensorflow as tf
+
+    with _as_os_errors(source):
+        tf.io.gfile.rename(source, target, overwrite=True)
+
+
+def _do_nothing() -> None:
+    """There is nothing to check."""
 
 
 @contextlib.contextmanager

@@ -4,18 +4,10 @@ import abc
 import contextlib
 import os
 import re
-import shutil
+import uuid
 
-from txl_tf.durability import flush_to_disk, flush_tree_to_disk
-from txl_tf.file_storage import (
-    is_remote,
-    list_folder,
-    make_folder,
-    remove_file,
-    remove_folder,
-    write_file,
-)
 from txl_tf.training.checkpoint_manifest import ARRAYS_PREFIX, MANIFEST_FILE
+from txl_tf.writable_folder import WritableFolder
 
 _FOLDER = re.compile(r"step-(\d{8}|[1-9]\d{8,})")
 _TEMPORARY = re.compile(r"\.step-.*\.tmp")
@@ -30,40 +22,46 @@ class CheckpointFolders(abc.ABC):
     how, by the path.
 
     Args:
-        folder: str. Path of the folder.
+        folder: `WritableFolder`.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: WritableFolder) -> None:
         self.folder = folder
 
     @staticmethod
-    def at(folder: str) -> "CheckpointFolders":
+    def at(folder: WritableFolder) -> "CheckpointFolders":
         """The subfolders of a local or remote folder."""
-        return _RemoteFolders(folder) if is_remote(folder) else _LocalFolders(folder)
+        return _RemoteFolders(folder) if folder.is_remote else _LocalFolders(folder)
 
     def path(self, step: int) -> str:
         """Path of the checkpoint of a step."""
-        return os.path.join(self.folder, f"step-{step:08d}")
+        return os.path.join(self.folder.path, _name(step))
 
     def steps(self) -> list[int]:
         """The steps of all checkpoints, oldest first."""
-        matches = (_FOLDER.fullmatch(name) for name in list_folder(self.folder))
+        matches = (_FOLDER.fullmatch(name) for name in self.folder.names())
         return sorted(int(match.group(1)) for match in matches if match)
 
-    @abc.abstractmethod
     def remove_leftovers(self) -> list[str]:
         """Removes what killed processes left, and returns the paths."""
+        names = [name for name in self.folder.names() if _TEMPORARY.fullmatch(name)]
+        for name in names:
+            self.folder.remove_folder(name)
+        return [os.path.join(self.folder.path, name) for name in names]
+
+    def begin(self, step: int) -> WritableFolder:
+        """Makes a folder under a hidden name to write a checkpoint into."""
+        return self.folder.make_new(_hidden(step, f"{os.getpid()}-{uuid.uuid4().hex[:8]}"))
 
     @abc.abstractmethod
-    def begin(self, step: int) -> str:
-        """Makes a folder to write a checkpoint into; only a damaged one is replaced."""
+    def commit(self, step: int, written: WritableFolder, manifest: bytes) -> None:
+        """Makes a checkpoint of a folder that `begin` made, durable and in one piece.
+
+        One of the same step that is there, a damaged one, is replaced.
+        """
 
     @abc.abstractmethod
-    def commit(self, step: int, written: str, manifest: bytes) -> None:
-        """Makes a checkpoint of a folder that `begin` made, durable and in one piece."""
-
-    @abc.abstractmethod
-    def give_up(self, written: str) -> None:
+    def give_up(self, step: int, written: WritableFolder) -> None:
         """Removes a folder that `begin` made, if that can be done."""
 
     @abc.abstractmethod
@@ -74,93 +72,95 @@ class CheckpointFolders(abc.ABC):
 class _LocalFolders(CheckpointFolders):
     """Folders are written under a hidden name and renamed."""
 
-    def remove_leftovers(self) -> list[str]:
-        names = [name for name in list_folder(self.folder) if _TEMPORARY.fullmatch(name)]
-        paths = [os.path.join(self.folder, name) for name in names]
-        for path in paths:
-            remove_folder(path)
-        return paths
-
-    def begin(self, step: int) -> str:
-        written = self._hidden(step, str(os.getpid()))
-        make_folder(self.folder)
-        os.mkdir(written)
-        return written
-
-    def commit(self, step: int, written: str, manifest: bytes) -> None:
-        with open(os.path.join(written, MANIFEST_FILE), "wb") as file:
-            file.write(manifest)
-        flush_tree_to_disk(written)
-        target, replaced = self.path(step), self._hidden(step, "replaced")
-        is_there = os.path.exists(target)
+    def commit(self, step: int, written: WritableFolder, manifest: bytes) -> None:
+        hidden = os.path.basename(written.path)
+        written.write_new(MANIFEST_FILE, manifest)
+        self.folder.flush_tree(hidden)
+        target, replaced = _name(step), _hidden(step, "replaced")
+        is_there = target in self.folder.names()
         if is_there:
             # Removing it takes time, moving it away does not.
-            os.rename(target, replaced)
-        os.rename(written, target)
-        flush_to_disk(self.folder)
+            self.folder.rename(target, replaced)
+        self.folder.rename(hidden, target)
+        self.folder.flush()
         if is_there:
-            remove_folder(replaced)
+            self.folder.remove_folder(replaced)
 
-    def give_up(self, written: str) -> None:
-        shutil.rmtree(written, ignore_errors=True)
+    def give_up(self, step: int, written: WritableFolder) -> None:
+        # What cannot be removed now, the next save removes.
+        with contextlib.suppress(OSError):
+            self.folder.remove_folder(os.path.basename(written.path))
 
     def remove(self, step: int) -> None:
-        removed = self._hidden(step, "removed")
-        os.rename(self.path(step), removed)
-        remove_folder(removed)
-
-    def _hidden(self, step: int, reason: str) -> str:
-        return os.path.join(self.folder, f".step-{step:08d}.{reason}.tmp")
+        removed = _hidden(step, "removed")
+        self.folder.rename(_name(step), removed)
+        self.folder.remove_folder(removed)
 
 
 class _RemoteFolders(CheckpointFolders):
     """Object stores rename file by file, so that a folder says itself what it is.
 
-    A file `unfinished` is written first and the manifest last. A folder with
-    the first and without the second is not a checkpoint. One with arrays and
-    neither of them has lost its manifest: that is damage, and not cleaned up.
+    The arrays take their time; they are written under a hidden name as well,
+    which no other process has, and renamed. A file `unfinished` comes before
+    them and the manifest last. A folder with the first and without the second
+    is not a checkpoint. One with arrays and neither of them has lost its
+    manifest: that is damage, and not cleaned up.
     """
 
     def steps(self) -> list[int]:
         return [step for step in super().steps() if not self._is_unfinished(step)]
 
     def remove_leftovers(self) -> list[str]:
-        paths = [self.path(step) for step in super().steps() if self._is_unfinished(step)]
-        for path in paths:
-            self._remove_unfinished(path)
-        return paths
+        removed = super().remove_leftovers()
+        unfinished = [step for step in super().steps() if self._is_unfinished(step)]
+        for step in unfinished:
+            self._remove_unfinished(step)
+        return removed + [self.path(step) for step in unfinished]
 
-    def begin(self, step: int) -> str:
-        written = self.path(step)
-        if list_folder(written):
+    def commit(self, step: int, written: WritableFolder, manifest: bytes) -> None:
+        target = self._folder_of(step)
+        if target.names():
             self.remove(step)
-        make_folder(written)
-        write_file(os.path.join(written, _UNFINISHED_FILE), b"")
-        return written
+        target.write(_UNFINISHED_FILE, b"")
+        hidden, name = os.path.basename(written.path), _name(step)
+        for file in written.names():
+            self.folder.rename(os.path.join(hidden, file), os.path.join(name, file))
+        target.write(MANIFEST_FILE, manifest)
+        target.remove_file(_UNFINISHED_FILE)
+        self.folder.remove_folder(hidden)
 
-    def commit(self, step: int, written: str, manifest: bytes) -> None:
-        write_file(os.path.join(written, MANIFEST_FILE), manifest)
-        remove_file(os.path.join(written, _UNFINISHED_FILE))
-
-    def give_up(self, written: str) -> None:
+    def give_up(self, step: int, written: WritableFolder) -> None:
         # What cannot be removed now, the next save removes.
         with contextlib.suppress(OSError):
-            if MANIFEST_FILE not in list_folder(written):
-                self._remove_unfinished(written)
+            self.folder.remove_folder(os.path.basename(written.path))
+            if self._is_unfinished(step):
+                self._remove_unfinished(step)
 
     def remove(self, step: int) -> None:
-        folder = self.path(step)
-        write_file(os.path.join(folder, _UNFINISHED_FILE), b"")
-        remove_file(os.path.join(folder, MANIFEST_FILE))
-        self._remove_unfinished(folder)
+        folder = self._folder_of(step)
+        folder.write(_UNFINISHED_FILE, b"")
+        folder.remove_file(MANIFEST_FILE)
+        self._remove_unfinished(step)
+
+    def _folder_of(self, step: int) -> WritableFolder:
+        return self.folder.subfolder(_name(step))
 
     def _is_unfinished(self, step: int) -> bool:
-        names = list_folder(self.path(step))
+        names = self._folder_of(step).names()
         has_arrays = any(name.startswith(ARRAYS_PREFIX) for name in names)
         return MANIFEST_FILE not in names and (_UNFINISHED_FILE in names or not has_arrays)
 
-    def _remove_unfinished(self, folder: str) -> None:
-        for name in list_folder(folder):
+    def _remove_unfinished(self, step: int) -> None:
+        folder = self._folder_of(step)
+        for name in folder.names():
             if name != _UNFINISHED_FILE:  # it is the last to go
-                remove_file(os.path.join(folder, name))
-        remove_folder(folder)
+                folder.remove_file(name)
+        self.folder.remove_folder(_name(step))
+
+
+def _name(step: int) -> str:
+    return f"step-{step:08d}"
+
+
+def _hidden(step: int, reason: str) -> str:
+    return f".{_name(step)}.{reason}.tmp"

@@ -22,6 +22,7 @@ ARRAYS_PREFIX = "state"
 FORMAT_VERSION = 2
 _READABLE_VERSIONS = (1, 2)
 _CHECKSUM = "manifest_sha256"
+_RUN_ID = "run_id"
 _INDEX_SUFFIX = ".index"
 _INDEX_FILE = ARRAYS_PREFIX + _INDEX_SUFFIX
 _DATA_FILE = re.compile(rf"{ARRAYS_PREFIX}\.data-\d{{5}}-of-\d{{5}}")
@@ -34,7 +35,7 @@ def manifest_text(
     step: int,
     arrays: dict[str, dict[str, Any]],
     identity: dict[str, Any],
-    ledger: dict[str, Any] | None = None,
+    run_id: str | None = None,
 ) -> bytes:
     """Describes a folder in which the arrays have been written.
 
@@ -43,7 +44,7 @@ def manifest_text(
         step: int. Steps done.
         arrays: dict of name to description, see `describe_arrays`.
         identity: dict of JSON values. The run that it belongs to.
-        ledger: optional dict. `StepLedger.digest` at this step.
+        run_id: optional str. Names this run among others of that identity.
 
     Returns:
         Contents of the manifest.
@@ -66,8 +67,8 @@ def manifest_text(
         "arrays": arrays,
         "identity": identity,
     }
-    if ledger is not None:
-        manifest["ledger"] = ledger
+    if run_id is not None:
+        manifest[_RUN_ID] = run_id
     manifest[_CHECKSUM] = checksum(manifest)
     return json.dumps(manifest, indent=1).encode()
 
@@ -107,6 +108,25 @@ def verified_manifest(folder: str) -> dict[str, Any]:
     for name, expected in manifest["files"].items():
         _verify_file(folder, name, expected, path)
     return manifest
+
+
+def stored_run_id(folder: str) -> str | None:
+    """The name of the run that a checkpoint says it is of.
+
+    Args:
+        folder: str. Path of one checkpoint.
+
+    Returns:
+        The name; `None` where it gives none, or cannot be read.
+
+    Raises:
+        OSError: If the storage does not answer.
+    """
+    try:
+        run_id = read_json_object(os.path.join(folder, MANIFEST_FILE)).get(_RUN_ID)
+    except (DataDamagedError, FileNotFoundError, NotADirectoryError):
+        return None
+    return run_id if isinstance(run_id, str) else None
 
 
 def checksum(values: dict[str, Any]) -> str:

@@ -10,14 +10,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from txl_tf.errors import DataDamagedError, MismatchError, StorageError
-from txl_tf.file_storage import (
-    first_line,
-    path_exists,
-    remove_file,
-    temporary_path,
-    write_file,
-)
+from txl_tf.errors import DataDamagedError, MismatchError, OutputExistsError, StorageError
+from txl_tf.file_storage import first_line
 from txl_tf.training.checkpoint_arrays import describe_arrays, read_arrays, write_arrays
 from txl_tf.training.checkpoint_folders import CheckpointFolders
 from txl_tf.training.checkpoint_manifest import (
@@ -25,10 +19,12 @@ from txl_tf.training.checkpoint_manifest import (
     checksum,
     damaged,
     manifest_text,
+    stored_run_id,
     verified_manifest,
 )
 from txl_tf.training.run_identity import differing_settings
 from txl_tf.untrusted_files import read_json_object
+from txl_tf.writable_folder import WritableFolder
 
 _BEST_FILE = "best.json"
 _BEST_REMEDY = "Restore it from a copy, or remove it: the next best one writes it anew."
@@ -45,37 +41,43 @@ class CheckpointStore:
     The arrays are in TensorFlow's checkpoint format under plain names:
     `tf.train.load_checkpoint(folder + "/state")` reads them anywhere.
 
-    One process writes at a time, see `DirectoryLock`; any number may read.
+    One process writes at a time, which has the folder of its lock, see
+    `DirectoryLock`; any number may read.
 
     Args:
-        folder: path of the folder, also a remote one (`gs://`); made when the
-            first checkpoint is saved.
+        folder: path of the folder, also a remote one (`gs://`), or the
+            `WritableFolder`; made when the first checkpoint is saved.
         identity: dict of JSON values that decide what a step does, such as
             configuration and data fingerprint. A checkpoint with another
             identity is refused.
         num_kept: int. How many of the newest checkpoints are kept, beside the
             best one.
+        run_id: optional str. Names the run among others of the same identity.
+            A checkpoint that says it is of another run is never removed.
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str], identity: dict[str, Any], num_kept: int = 3
+        self,
+        folder: str | os.PathLike[str] | WritableFolder,
+        identity: dict[str, Any],
+        num_kept: int = 3,
+        run_id: str | None = None,
     ) -> None:
-        self._folder = os.fspath(folder)
-        self._folders = CheckpointFolders.at(self._folder)
+        self._writable = WritableFolder.at(folder)
+        self._folder = self._writable.path
+        self._folders = CheckpointFolders.at(self._writable)
         self._identity = json.loads(json.dumps(identity))
         self._num_kept = num_kept
+        self._run_id = run_id
         # A save in the background and the caller must not remove each other's files.
         self._writing = threading.RLock()
 
-    def save(
-        self, step: int, arrays: dict[str, np.ndarray], ledger: dict[str, Any] | None = None
-    ) -> str:
+    def save(self, step: int, arrays: dict[str, np.ndarray]) -> str:
         """Saves a checkpoint and removes the ones that are too old.
 
         Args:
             step: int. Steps done.
             arrays: dict of name to array.
-            ledger: optional dict. `StepLedger.digest` at this step.
 
         Returns:
             Path of the checkpoint's folder.
@@ -85,20 +87,25 @@ class CheckpointStore:
             StorageError: If it cannot be written; older ones are untouched.
             DataDamagedError: If it is not known any more which checkpoint is
                 the best; nothing is written.
+            OutputExistsError: If this process may not write here any more.
         """
         descriptions = describe_arrays(step, arrays)
         with self._writing:
             best, written = self._read_best(), None
             try:
                 self.remove_leftovers()
+                self._require_own(step)
                 written = self._folders.begin(step)
-                write_arrays(os.path.join(written, ARRAYS_PREFIX), arrays)
-                manifest = manifest_text(written, step, descriptions, self._identity, ledger)
+                with written.reached_by_path() as path:
+                    write_arrays(os.path.join(path, ARRAYS_PREFIX), arrays)
+                    manifest = manifest_text(path, step, descriptions, self._identity, self._run_id)
                 self._folders.commit(step, written, manifest)
                 self._remove_old(step, best)
             except (OSError, tf.errors.OpError) as error:
+                # Where the folder was taken away meanwhile, that is what went wrong.
+                self._writable.check()
                 if written is not None:
-                    self._folders.give_up(written)
+                    self._folders.give_up(step, written)
                 num_bytes = sum(np.asarray(array).nbytes for array in arrays.values())
                 raise self._storage_error(step, num_bytes, error) from error
         return self._folders.path(step)
@@ -118,6 +125,7 @@ class CheckpointStore:
         Raises:
             ValueError: If there is no checkpoint of this step.
             StorageError: If it cannot be written down.
+            OutputExistsError: If this process may not write here any more.
         """
         with self._writing:
             if step not in self.steps():
@@ -126,7 +134,7 @@ class CheckpointStore:
             record["sha256"] = checksum(record)
             path = os.path.join(self._folder, _BEST_FILE)
             try:
-                write_file(path, json.dumps(record).encode())
+                self._writable.write(_BEST_FILE, json.dumps(record).encode())
             except OSError as error:
                 raise StorageError(
                     f"It cannot be written down which checkpoint is the best: {first_line(error)}",
@@ -162,11 +170,7 @@ class CheckpointStore:
         """
         with self._writing:
             removed = self._folders.remove_leftovers()
-            note = temporary_path(os.path.join(self._folder, _BEST_FILE))
-            if path_exists(note):
-                remove_file(note)
-                removed.append(note)
-        return removed
+            return removed + self._writable.remove_temporaries()
 
     def load_latest(self) -> tuple[int, dict[str, np.ndarray], list[str]] | None:
         """Reads the newest checkpoint that is whole.
@@ -206,25 +210,6 @@ class CheckpointStore:
             DataDamagedError: If a file is missing or not what was written.
             MismatchError: If it belongs to another run or a newer format.
         """
-        folder, manifest = self._folders.path(step), self._manifest(step)
-        return read_arrays(os.path.join(folder, ARRAYS_PREFIX), manifest["arrays"])
-
-    def ledger_digest(self, step: int) -> dict[str, Any] | None:
-        """What a checkpoint keeps of the ledger, see `StepLedger.digest`.
-
-        Args:
-            step: int. One of `steps()`.
-
-        Returns:
-            The dict; `None` where the checkpoint was saved without one.
-
-        Raises:
-            DataDamagedError: If the checkpoint is not what was written.
-            MismatchError: If it belongs to another run or a newer format.
-        """
-        return self._manifest(step).get("ledger")
-
-    def _manifest(self, step: int) -> dict[str, Any]:
         folder = self._folders.path(step)
         manifest = verified_manifest(folder)
         if manifest["step"] != step:
@@ -236,14 +221,28 @@ class CheckpointStore:
                 where=folder,
                 remedy="Give the settings it was made with, or choose a new --workdir.",
             )
-        return manifest
+        return read_arrays(os.path.join(folder, ARRAYS_PREFIX), manifest["arrays"])
 
     def _remove_old(self, step: int, best: int | None) -> None:
         # A later one was damaged, or the run would not be here: it must not count.
         steps = [each for each in self.steps() if each <= step]
         for old_step in steps[: -self._num_kept]:
-            if old_step != best:
+            if old_step != best and self._is_own(old_step):
                 self._folders.remove(old_step)
+
+    def _is_own(self, step: int) -> bool:
+        """Whether a checkpoint does not say that it is of another run."""
+        run_id = stored_run_id(self._folders.path(step))
+        return None in (run_id, self._run_id) or run_id == self._run_id
+
+    def _require_own(self, step: int) -> None:
+        """A damaged one of the same step is replaced, one of another run is not."""
+        if step in self.steps() and not self._is_own(step):
+            raise OutputExistsError(
+                f"The checkpoint of step {step} is of another run with the same settings.",
+                where=self._folders.path(step),
+                remedy="Move it away, or choose a new --workdir.",
+            )
 
     def _read_best(self) -> int | None:
         path = os.path.join(self._folder, _BEST_FILE)

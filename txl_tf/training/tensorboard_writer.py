@@ -1,5 +1,6 @@
 """Figures and text for TensorBoard, written by the host."""
 
+import contextlib
 import math
 import os
 
@@ -7,6 +8,7 @@ import tensorflow as tf
 
 from txl_tf.evaluation.evaluation_result import EvaluationResult
 from txl_tf.training.loop_report import LoopReport
+from txl_tf.writable_folder import WritableFolder
 
 
 class TensorBoardWriter:
@@ -16,13 +18,17 @@ class TensorBoardWriter:
     training and evaluation into one picture.
 
     Args:
-        folder: path of the folder that TensorBoard is to show.
+        folder: path of the folder that TensorBoard is to show, or the
+            `WritableFolder`.
         bytes_per_token: float. Bytes of text per token of the training split.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], bytes_per_token: float) -> None:
-        self._folder = os.fspath(folder)
+    def __init__(
+        self, folder: str | os.PathLike[str] | WritableFolder, bytes_per_token: float
+    ) -> None:
+        self._folder = WritableFolder.at(folder)
         self._bytes_per_token = bytes_per_token
+        self._paths = contextlib.ExitStack()
         self._writers: dict[str, tf.summary.SummaryWriter] = {}
 
     def write_training(self, report: LoopReport) -> None:
@@ -72,6 +78,9 @@ class TensorBoardWriter:
         writer.flush()
 
     def _writer(self, run: str) -> tf.summary.SummaryWriter:
+        self._folder.check()
         if run not in self._writers:
-            self._writers[run] = tf.summary.create_file_writer(os.path.join(self._folder, run))
+            # The writer opens its file when it likes, and another one if it finds that gone.
+            path = self._paths.enter_context(self._folder.subfolder(run).reached_by_path())
+            self._writers[run] = tf.summary.create_file_writer(path)
         return self._writers[run]

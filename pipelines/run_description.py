@@ -1,0 +1,93 @@
+"""What a run is, and what has been reached of it: the file `run.json`."""
+
+import dataclasses
+import json
+import re
+import uuid
+from typing import Any, Self
+
+from txl_tf.config.experiment_config import ExperimentConfig
+
+FORMAT_VERSION = 1
+_RUN_ID = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunDescription:
+    """A run as its folder describes it.
+
+    Attributes:
+        experiment: `ExperimentConfig`.
+        data: dict of JSON values, see `data_identity`.
+        run_id: str. Tells the run from all others, also of the same settings.
+        first_checkpoint_step: optional int. Steps done at the first checkpoint
+            that came onto the disk; `None` before there was one.
+        longest_checkpoint_period: int. The largest `checkpoint_every_steps`
+            that the run was ever started with.
+    """
+
+    experiment: ExperimentConfig
+    data: dict[str, Any]
+    run_id: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
+    first_checkpoint_step: int | None = None
+    longest_checkpoint_period: int = 0
+
+    def __post_init__(self) -> None:
+        period = max(
+            self.longest_checkpoint_period, self.experiment.training.checkpoint_every_steps
+        )
+        object.__setattr__(self, "longest_checkpoint_period", period)
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with other values."""
+        return dataclasses.replace(self, **changes)
+
+    def to_json(self) -> bytes:
+        """Contents of the file."""
+        values = {
+            "format_version": FORMAT_VERSION,
+            "experiment": self.experiment.to_dict(),
+            "data": self.data,
+            "run_id": self.run_id,
+            "first_checkpoint_step": self.first_checkpoint_step,
+            "longest_checkpoint_period": self.longest_checkpoint_period,
+        }
+        return (json.dumps(values, indent=1) + "\n").encode()
+
+    @classmethod
+    def from_values(cls, values: dict[str, Any]) -> Self:
+        """Takes up what `to_json` wrote.
+
+        Args:
+            values: dict of JSON values. The last three may be missing, as
+                earlier versions did not write them.
+
+        Returns:
+            `RunDescription`.
+
+        Raises:
+            ValueError: If a value is missing or wrong.
+        """
+        for name in ("experiment", "data"):
+            if not isinstance(values.get(name), dict):
+                received = ascii(values.get(name))[:100]
+                raise ValueError(f"`{name}` must be an object. Received: {received}")
+        known: dict[str, Any] = {}
+        checks = {
+            "run_id": lambda value: isinstance(value, str) and _RUN_ID.fullmatch(value),
+            "first_checkpoint_step": lambda value: value is None or _is_count(value),
+            "longest_checkpoint_period": lambda value: _is_count(value) and value > 0,
+        }
+        for name, is_valid in checks.items():
+            if name not in values:
+                continue
+            if not is_valid(values[name]):
+                received = ascii(values[name])[:100]
+                raise ValueError(f"`{name}` is not what this program writes. Received: {received}")
+            known[name] = values[name]
+        experiment = ExperimentConfig.from_dict(values["experiment"])
+        return cls(experiment=experiment, data=values["data"], **known)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
