@@ -161,7 +161,8 @@ class TrainingRun:
             return
         for complaint in self._store.remove_leftovers():
             self._say(complaint)
-        self._redone = {line.step: line for line in self._ledger.resume(step)}
+        digest = self._store.ledger_digest(step) if step > 0 else None
+        self._redone = {line.step: line for line in self._ledger.resume(step, digest)}
         if step > 0:
             self._progress.begin_at(step)
             self._say(f"Going on from the checkpoint of step {step}.")
@@ -253,7 +254,7 @@ class TrainingRun:
             # The lines first: a checkpoint without them could not be resumed.
             self._write_held_lines()
             self._ledger.flush_to_disk()
-            self._saver.submit(self.trainer.step, arrays)
+            self._saver.submit(self.trainer.step, arrays, self._ledger.digest)
 
     def _evaluate_if_due(self) -> EvaluationResult | None:
         step, training = self.trainer.step, self._experiment.training

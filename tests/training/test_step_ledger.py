@@ -1,11 +1,13 @@
 """The ledger has one line for every step, whatever happened meanwhile."""
 
+import dataclasses
 import errno
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -43,7 +45,7 @@ def begun(path, step):
 
 
 def text_of(path):
-    return StepLedger(path)._files.read()
+    return b"".join(StepLedger(path)._files.lines()).decode()
 
 
 def text_with(first, last, begin=1):
@@ -227,3 +229,33 @@ def test_what_was_appended_survives_the_process(tmp_path):
         last = int([str(last), *child.stdout.read().split()][-1])
     assert len(StepLedger(path).resume(last)) <= 1  # written, and killed before it was said
     assert path.read_text() == text_with(1, last)
+
+
+def test_a_line_altered_before_a_checkpoint_is_found(path):
+    ledger = begun(path, 0)
+    ledger.append(lines(1, 5))
+    digest = ledger.digest
+    ledger.append(lines(6, 7))
+    assert StepLedger(path).resume(5, digest) == lines(6, 7)
+    ledger = begun(path, 0)
+    altered = dataclasses.replace(line(3), loss=line(3).loss + 1.0)
+    ledger.append([*lines(1, 2), altered, *lines(4, 5)])
+    with pytest.raises(DataDamagedError, match="up to step 5 is not what was written"):
+        StepLedger(path).resume(5, digest)
+    # What took the place of a lost ledger begins later, and has nothing of the checkpoint's.
+    assert begun(f"{path}-anew", 5).digest != digest
+    assert StepLedger(f"{path}-anew").resume(5, digest) == []
+
+
+def test_a_line_without_an_end_takes_no_memory(tmp_path):
+    path = tmp_path / "ledger.txt"
+    path.write_bytes(text_with(1, 2).encode())
+    with path.open("r+b") as file:
+        file.seek(0, 2)
+        file.truncate(64 << 30)  # a hole, which takes no disk
+    tracemalloc.start()
+    with pytest.raises(DataDamagedError, match="line 4: not a line"):
+        StepLedger(str(path)).resume(3)
+    assert StepLedger(str(path)).resume(2) == []
+    assert tracemalloc.get_traced_memory()[1] < 50 << 20
+    tracemalloc.stop()

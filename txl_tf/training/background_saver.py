@@ -3,7 +3,7 @@
 import queue
 import threading
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -25,19 +25,22 @@ class BackgroundSaver:
 
     def __init__(self, store: CheckpointStore) -> None:
         self._store = store
-        self._work: queue.Queue[tuple[int, dict[str, np.ndarray]] | None] = queue.Queue()
+        self._work: queue.Queue[tuple[Any, ...] | None] = queue.Queue()
         self._error: BaseException | None = None
         # A daemon, because the interpreter waits for all others before it exits.
         self._thread = threading.Thread(target=self._run, name="checkpoint-saver", daemon=True)
         self._is_closed = False
         self._thread.start()
 
-    def submit(self, step: int, arrays: dict[str, np.ndarray]) -> None:
+    def submit(
+        self, step: int, arrays: dict[str, np.ndarray], ledger: dict[str, Any] | None = None
+    ) -> None:
         """Hands a checkpoint over and returns, once the one before it is saved.
 
         Args:
             step: int. Steps done.
             arrays: dict of name to array. They must not be changed any more.
+            ledger: optional dict, see `CheckpointStore.save`.
 
         Raises:
             StorageError: If the save before it failed; so do all the errors of
@@ -47,7 +50,7 @@ class BackgroundSaver:
         if self._is_closed:
             raise ValueError(f"A closed saver cannot save. Received: step={step}")
         self.wait()
-        self._work.put((step, arrays))
+        self._work.put((step, arrays, ledger))
 
     def wait(self) -> None:
         """Blocks until all that was submitted is durable.

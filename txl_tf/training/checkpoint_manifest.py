@@ -35,6 +35,7 @@ def manifest_text(
     step: int,
     arrays: dict[str, dict[str, Any]],
     identity: dict[str, Any],
+    ledger: dict[str, Any] | None = None,
     run_id: str | None = None,
 ) -> bytes:
     """Describes a folder in which the arrays have been written.
@@ -44,6 +45,7 @@ def manifest_text(
         step: int. Steps done.
         arrays: dict of name to description, see `describe_arrays`.
         identity: dict of JSON values. The run that it belongs to.
+        ledger: optional dict. `StepLedger.digest` at this step.
         run_id: optional str. Names this run among others of that identity.
 
     Returns:
@@ -67,6 +69,8 @@ def manifest_text(
         "arrays": arrays,
         "identity": identity,
     }
+    if ledger is not None:
+        manifest["ledger"] = ledger
     if run_id is not None:
         manifest[_RUN_ID] = run_id
     manifest[_CHECKSUM] = checksum(manifest)

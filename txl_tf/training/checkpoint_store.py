@@ -72,12 +72,15 @@ class CheckpointStore:
         # A save in the background and the caller must not remove each other's files.
         self._writing = threading.RLock()
 
-    def save(self, step: int, arrays: dict[str, np.ndarray]) -> str:
+    def save(
+        self, step: int, arrays: dict[str, np.ndarray], ledger: dict[str, Any] | None = None
+    ) -> str:
         """Saves a checkpoint and removes the ones that are too old.
 
         Args:
             step: int. Steps done.
             arrays: dict of name to array.
+            ledger: optional dict. `StepLedger.digest` at this step.
 
         Returns:
             Path of the checkpoint's folder.
@@ -98,7 +101,9 @@ class CheckpointStore:
                 written = self._folders.begin(step)
                 with written.reached_by_path() as path:
                     write_arrays(os.path.join(path, ARRAYS_PREFIX), arrays)
-                    manifest = manifest_text(path, step, descriptions, self._identity, self._run_id)
+                    manifest = manifest_text(
+                        path, step, descriptions, self._identity, ledger, self._run_id
+                    )
                 self._folders.commit(step, written, manifest)
                 self._remove_old(step, best)
             except (OSError, tf.errors.OpError) as error:
@@ -210,6 +215,25 @@ class CheckpointStore:
             DataDamagedError: If a file is missing or not what was written.
             MismatchError: If it belongs to another run or a newer format.
         """
+        folder, manifest = self._folders.path(step), self._manifest(step)
+        return read_arrays(os.path.join(folder, ARRAYS_PREFIX), manifest["arrays"])
+
+    def ledger_digest(self, step: int) -> dict[str, Any] | None:
+        """What a checkpoint keeps of the ledger, see `StepLedger.digest`.
+
+        Args:
+            step: int. One of `steps()`.
+
+        Returns:
+            The dict; `None` where the checkpoint was saved without one.
+
+        Raises:
+            DataDamagedError: If the checkpoint is not what was written.
+            MismatchError: If it belongs to another run or a newer format.
+        """
+        return self._manifest(step).get("ledger")
+
+    def _manifest(self, step: int) -> dict[str, Any]:
         folder = self._folders.path(step)
         manifest = verified_manifest(folder)
         if manifest["step"] != step:
@@ -221,7 +245,7 @@ class CheckpointStore:
                 where=folder,
                 remedy="Give the settings it was made with, or choose a new --workdir.",
             )
-        return read_arrays(os.path.join(folder, ARRAYS_PREFIX), manifest["arrays"])
+        return manifest
 
     def _remove_old(self, step: int, best: int | None) -> None:
         # A later one was damaged, or the run would not be here: it must not count.

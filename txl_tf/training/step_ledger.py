@@ -1,16 +1,18 @@
 """A text file with a line for every step of a run."""
 
 import concurrent.futures
+import hashlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from txl_tf.errors import DataDamagedError, StorageError
-from txl_tf.file_storage import first_line, read_file
+from txl_tf.errors import StorageError
+from txl_tf.file_storage import first_line, open_regular_file, path_exists, read_file
 from txl_tf.training.ledger_line import LedgerLine
+from txl_tf.training.ledger_reader import MAX_LINE_BYTES, LedgerReader
 from txl_tf.writable_folder import WritableFolder
 
-_HEADER = re.compile(r"txl ledger format=1 first=(\d+)")
 _PART = re.compile(r"part-(\d{10})\.txt")
 _NUM_READERS = 16
 
@@ -46,13 +48,22 @@ class StepLedger:
             self._files = _OneFile(folder, name)
         self._first_step = 1
         self._next_step: int | None = None
+        self._hash = hashlib.sha256()
 
     @property
     def first_step(self) -> int:
         """The first step that is in it, once `resume` has been called."""
         return self._first_step
 
-    def resume(self, step: int) -> list[LedgerLine]:
+    @property
+    def digest(self) -> dict[str, Any]:
+        """Its first step, and SHA-256 of all its bytes so far.
+
+        A checkpoint keeps it, so that a line that is altered later is found.
+        """
+        return {"first_step": self._first_step, "sha256": self._hash.hexdigest()}
+
+    def resume(self, step: int, expected: dict[str, Any] | None = None) -> list[LedgerLine]:
         """Cuts off what came after a step, and goes on from there.
 
         A line that a kill cut short is dropped. Where there is no ledger, or
@@ -60,27 +71,41 @@ class StepLedger:
 
         Args:
             step: int. Steps done; 0 begins a new run.
+            expected: optional dict. The `digest` that the checkpoint of the
+                step keeps.
 
         Returns:
             The lines of later steps, which were done and are to be done again.
 
         Raises:
-            DataDamagedError: If the lines up to the step are not one for each.
+            DataDamagedError: If the lines up to the step are not one for each,
+                or not those of `expected`.
             StorageError: If it cannot be read or written.
-            OutputExistsError: If this process may not write here any more.
         """
         try:
-            text = self._files.read()
-            cut = []
-            if text is None:
+            cut: list[LedgerLine] = []
+            reader = self.reader()
+            if reader is None:
                 self._begin(step)
             else:
-                header, *lines = text.split("\n")[:-1] or [""]
-                cut = self._cut(header, lines, step)
+                cut = self._cut(reader, step, expected)
         except OSError as error:
             raise self._storage_error(error) from error
         self._next_step = step + 1
         return cut
+
+    def reader(self) -> LedgerReader | None:
+        """What goes through its lines from the first one on.
+
+        Returns:
+            The `LedgerReader`, or `None` where there is no ledger.
+
+        Raises:
+            DataDamagedError: If it does not begin as a ledger does.
+            OSError: If it cannot be read.
+        """
+        lines = self._files.lines()
+        return None if lines is None else LedgerReader(lines, self._path)
 
     def append(self, lines: Sequence[LedgerLine]) -> None:
         """Writes lines for the next steps.
@@ -91,7 +116,6 @@ class StepLedger:
         Raises:
             ValueError: If they are not of the steps that come next.
             StorageError: If they cannot be written.
-            OutputExistsError: If this process may not write here any more.
         """
         steps = [line.step for line in lines]
         begin = self._next_step
@@ -102,10 +126,12 @@ class StepLedger:
             )
         if not steps:
             return
+        text = "".join(f"{line}\n" for line in lines)
         try:
-            self._files.append("".join(f"{line}\n" for line in lines), begin)
+            self._files.append(text, begin)
         except OSError as error:
             raise self._storage_error(error) from error
+        self._hash.update(text.encode())
         self._next_step = begin + len(steps)
 
     def flush_to_disk(self) -> None:
@@ -121,54 +147,24 @@ class StepLedger:
 
     def _begin(self, step: int) -> None:
         self._first_step = step + 1
-        self._files.begin(f"txl ledger format=1 first={self._first_step}\n")
+        header = f"txl ledger format=1 first={self._first_step}\n"
+        self._hash = hashlib.sha256(header.encode())
+        self._files.begin(header)
 
-    def _cut(self, header: str, lines: list[str], step: int) -> list[LedgerLine]:
-        match = _HEADER.fullmatch(header)
-        if match is None:
-            raise self._damaged(1, "it does not begin as a ledger does")
-        self._first_step = int(match.group(1))
-        num_kept = max(step - self._first_step + 1, 0)
-        for index, text in enumerate(lines[:num_kept]):
-            self._check(index, text)
-        if len(lines) < num_kept:
-            missing = self._first_step + len(lines)
-            raise self._damaged(len(lines) + 2, f"the line of step {missing} is missing")
-        cut = self._later_lines(lines, num_kept)
+    def _cut(
+        self, reader: LedgerReader, step: int, expected: dict[str, Any] | None
+    ) -> list[LedgerLine]:
+        self._first_step = reader.first_step
+        reader.read_until(step)
+        reader.check(expected)
+        self._hash = reader.copied_hash()
+        num_bytes = reader.num_bytes
+        cut, _ = reader.read_rest()
         if step + 1 < self._first_step:
             self._begin(step)
         else:
-            self._files.cut(sum(len(line) + 1 for line in [header, *lines[:num_kept]]))
+            self._files.cut(num_bytes)
         return cut
-
-    def _check(self, index: int, text: str) -> None:
-        expected = self._first_step + index
-        try:
-            step = LedgerLine.parse(text).step
-        except ValueError as error:
-            raise self._damaged(index + 2, f"not a line of a ledger: {text[:60]!r}") from error
-        if step != expected:
-            raise self._damaged(index + 2, f"of step {step} instead of {expected}")
-
-    def _later_lines(self, lines: list[str], num_kept: int) -> list[LedgerLine]:
-        """Parses to the first line that is none: a power cut may leave anything behind."""
-        later: list[LedgerLine] = []
-        for text in lines[num_kept:]:
-            try:
-                line = LedgerLine.parse(text)
-            except ValueError:
-                break
-            if line.step != self._first_step + num_kept + len(later):
-                break
-            later.append(line)
-        return later
-
-    def _damaged(self, number: int, what: str) -> DataDamagedError:
-        return DataDamagedError(
-            f"The ledger of the run is damaged at line {number}: {what}.",
-            where=self._path,
-            remedy="Restore it from a copy, or move it away: a new one begins at this step.",
-        )
 
     def _storage_error(self, error: OSError) -> StorageError:
         return StorageError(
@@ -184,14 +180,15 @@ class _OneFile:
     def __init__(self, folder: WritableFolder, name: str) -> None:
         self._folder = folder
         self._name = name
+        self._path = os.path.join(folder.path, name)
 
-    def read(self) -> str | None:
-        try:
-            content = read_file(os.path.join(self._folder.path, self._name))
-        except FileNotFoundError:
-            return None
-        # What is not text is found as a line that is none.
-        return content.decode("ascii", errors="replace")
+    def lines(self) -> Iterator[bytes] | None:
+        return self._read_lines() if path_exists(self._path) else None
+
+    def _read_lines(self) -> Iterator[bytes]:
+        with open_regular_file(self._path) as file:
+            while line := file.readline(MAX_LINE_BYTES):
+                yield line
 
     def begin(self, header: str) -> None:
         self._folder.write(self._name, header.encode())
@@ -216,12 +213,12 @@ class _Parts:
         self._text = ""
         self._sizes: dict[str, int] = {}
 
-    def read(self) -> str | None:
+    def lines(self) -> Iterator[bytes] | None:
         names = [name for name in self._folder.names() if _PART.fullmatch(name)]
         with concurrent.futures.ThreadPoolExecutor(_NUM_READERS) as executor:
             contents = [*executor.map(self._content, names)]
         self._sizes = {name: len(content) for name, content in zip(names, contents, strict=True)}
-        return b"".join(contents).decode("ascii", errors="replace") if contents else None
+        return iter(b"".join(contents).splitlines(keepends=True)) if contents else None
 
     def begin(self, header: str) -> None:
         self.cut(0)
