@@ -52,11 +52,7 @@ class LoadedVersion:
         }
         # The functions die with the object that they were loaded with.
         self._loaded = tf.saved_model.load(folder)
-        # Most often the vocabulary.
-        self._widest = max(
-            (max(each.shape, default=1) for each in getattr(self._loaded, "variables", [])),
-            default=1,
-        )
+        self._widest = _widest_variable(folder)
 
     def signature(self, name: str) -> meta_graph_pb2.SignatureDef:
         """What a signature takes and gives.
@@ -138,6 +134,13 @@ class LoadedVersion:
         )
         logits = 4 * self._widest * min(num_tokens, _TOKENS_AT_A_TIME)
         return 2 * sent + num_rows * (_COPIES_OF_ROWS * per_row + _COPIES_OF_LOGITS * logits)
+
+
+def _widest_variable(folder: str) -> int:
+    """The largest axis of all variables: most often the vocabulary."""
+    prefix = os.path.join(folder, "variables", "variables")
+    shapes = [shape for _, shape in tf.train.list_variables(prefix)]
+    return max((max(shape) for shape in shapes if len(shape) > 1), default=1)
 
 
 def _words_of(error: tf.errors.OpError) -> str:

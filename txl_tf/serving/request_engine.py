@@ -1,9 +1,11 @@
 """Computes the requests of both interfaces within the server's limits."""
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
+from txl_tf.serving.free_memory import return_free_memory
 from txl_tf.serving.loaded_version import LoadedVersion
 from txl_tf.serving.memory_budget import MemoryBudget
 from txl_tf.serving.request_queue import RequestQueue
@@ -11,6 +13,8 @@ from txl_tf.serving.server_limits import ServerLimits
 from txl_tf.serving.version_watcher import VersionWatcher
 
 _Answer = TypeVar("_Answer")
+
+_LARGE_BYTES = 16 << 20
 
 
 class RequestEngine:
@@ -71,9 +75,28 @@ class RequestEngine:
         Raises:
             RequestError: If there will never be so much, or not in time.
         """
-        num_bytes = copies * loaded.memory_bytes(signature_name, shapes)
-        with self.memory.lend(num_bytes, wait_seconds=self.limits.wait_seconds):
+        with self.lent(copies * loaded.memory_bytes(signature_name, shapes)):
             return compute()
+
+    @contextlib.contextmanager
+    def lent(self, num_bytes: int) -> Iterator[None]:
+        """Lends memory for as long as the `with` block takes.
+
+        Args:
+            num_bytes: int. What will be taken, roughly.
+
+        Yields:
+            None.
+
+        Raises:
+            RequestError: If there will never be so much, or not in time.
+        """
+        try:
+            with self.memory.lend(num_bytes, wait_seconds=self.limits.wait_seconds):
+                yield
+        finally:
+            if num_bytes > _LARGE_BYTES:
+                return_free_memory()
 
     def close(self, timeout_seconds: float) -> bool:
         """Takes no more requests, and waits for those that are there.

@@ -49,6 +49,8 @@ def require_shapes(
     """Refuses shapes that are not the signature's, or stand for too much.
 
     Rows that bring nothing may say so by sizes of 0 in all axes but the first.
+    Where the signature leaves the first axis open, it is rows, and all inputs have
+    as many of them.
 
     Args:
         shapes: dict of name to the shape as it was sent.
@@ -58,9 +60,12 @@ def require_shapes(
     Raises:
         RequestError: INVALID_ARGUMENT with the two shapes, or the bytes.
     """
-    total = 0
+    total, rows = 0, {}
     for name, sizes in shapes.items():
         _require_shape(name, sizes, tensors[name])
+        axes = tensors[name].tensor_shape.dim
+        if axes and axes[0].size < 0:
+            rows[name] = sizes[0]
         # Empty axes hide nothing: shapes are multiplied in 64 bits elsewhere.
         count = math.prod(max(size, 1) for size in sizes)
         total += count * element_bytes(tensors[name]) + string_bytes.get(name, 0)
@@ -69,6 +74,12 @@ def require_shapes(
                 f"{name} has the shape {list(sizes)}. With it, the tensors of the request "
                 f"would take {total} bytes; {MAX_REQUEST_BYTES} is the limit."
             )
+    if len(set(rows.values())) > 1:
+        fewest, most = min(rows, key=rows.__getitem__), max(rows, key=rows.__getitem__)
+        raise invalid(
+            f"{most} has {rows[most]} rows, and {fewest} has {rows[fewest]}; "
+            "all inputs must have as many."
+        )
 
 
 def element_bytes(tensor: meta_graph_pb2.TensorInfo) -> int:

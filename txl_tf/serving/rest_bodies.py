@@ -74,15 +74,13 @@ class _Account:
         connection = request.protocol
         connection.body = request.content
         try:
-            if connection.has_ended and not request.content.is_eof():
-                raise EOFError
+            if connection.has_ended:
+                request.content.feed_eof()
             async with asyncio.timeout(self._limits.body_seconds):
                 content = await self._read(request)
         except TimeoutError as error:
             message = f"The body did not arrive within {self._limits.body_seconds:g} seconds."
             raise RequestError(StatusCode.DEADLINE_EXCEEDED, message, 408) from error
-        except EOFError as error:
-            raise invalid("The body ended too early.") from error
         except web.RequestPayloadError as error:
             raise ConnectionResetError from error
         finally:

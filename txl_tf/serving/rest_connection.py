@@ -1,12 +1,14 @@
 """A connection of the REST interface."""
 
 import asyncio
+import logging
 from typing import Any
 
 from aiohttp import web
 
 from txl_tf.serving.server_limits import ServerLimits
 
+_LOGGER = logging.getLogger(__name__)
 _IDLE_AFTER_END_SECONDS = 0.2
 _LINGERING_SECONDS = 2.0
 _MAX_SHOWN = 200
@@ -55,11 +57,15 @@ class RestConnection(web.RequestHandler):
         response.force_close()
         return response
 
+    def log_exception(self, *arguments: Any, **settings: Any) -> None:
+        """Logs in a line what became of a connection, such as that its client left."""
+        _LOGGER.warning("A connection ended: %r", settings.get("exc_info"))
+
     def eof_received(self) -> bool:
         """Keeps the connection until the request at hand is answered."""
         self.has_ended = True
         if self.body is not None:
-            self.body.set_exception(EOFError("The body ended too early."))
+            self.body.feed_eof()
         self._clock.call_later(_IDLE_AFTER_END_SECONDS, self._close_if_idle)
         return True
 

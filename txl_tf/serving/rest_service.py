@@ -28,7 +28,7 @@ _PATH = re.compile(
 _BACKLOG = 1024
 _MAX_SHOWN = 200
 # Numbers are longer as text, and longer still as objects.
-_COPIES_AS_JSON = 8
+_COPIES_AS_JSON = 2
 
 
 class RestService:
@@ -197,8 +197,7 @@ class RestService:
         return {"model_version_status": list(found.values())}
 
     def _predict(self, content: bytes, version: int | None) -> bytes:
-        memory = body_memory(content, self._limits.max_json_values)
-        with self._engine.memory.lend(memory, wait_seconds=self._limits.wait_seconds):
+        with self._engine.lent(body_memory(content, self._limits.max_json_values)):
             body = parse_body(content)
             name = body.get("signature_name", "")
             if not isinstance(name, str):
