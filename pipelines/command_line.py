@@ -11,7 +11,9 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from txl_tf.errors import JobError, StorageError, UsageError
+from pipelines.last_defence import finish, report
+from pipelines.standard_streams import prepare_streams
+from txl_tf.errors import UsageError
 
 JOBS = {
     "quickstart": "everything below, small, on a built-in corpus",
@@ -28,8 +30,6 @@ JOBS = {
     "doctor": "what is wrong with this installation, and what mends it",
     "launch": "the commands that run a training job on Cloud TPU",
 }
-
-_INTERRUPTED = 130
 
 
 class _Parser(argparse.ArgumentParser):
@@ -48,8 +48,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    return _reported(lambda: _dispatch(arguments))
+    exit_code = 0
+    try:
+        prepare_streams()
+        _dispatch(list(sys.argv[1:] if arguments is None else arguments))
+    except SystemExit as error:
+        # The parser has printed its help.
+        raise SystemExit(finish(report(error))) from None
+    except (Exception, KeyboardInterrupt) as error:
+        exit_code = report(error)
+    return finish(exit_code)
 
 
 def run_job(name: str, arguments: Sequence[str] | None = None) -> int:
@@ -66,6 +74,7 @@ def run_job(name: str, arguments: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(arguments: list[str]) -> None:
+    _check_encoding(arguments)
     parser = _Parser(
         prog="txl",
         description="Transformer-XL on TensorFlow.",
@@ -88,28 +97,18 @@ def _dispatch(arguments: list[str]) -> None:
     job.run(parsed)
 
 
-def _reported(job) -> int:
-    try:
-        job()
-    except JobError as error:
-        return _report(error)
-    except OSError as error:
-        what = error.strerror or type(error).__name__
-        return _report(
-            StorageError(
-                what, where=str(error.filename or ""), remedy="Check the path and the disk."
-            )
-        )
-    except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
-        return _INTERRUPTED
-    return 0
-
-
-def _report(error: JobError) -> int:
-    lines = [line for part in str(error).splitlines() if (line := part.strip())]
-    print("\n".join(["txl: " + lines[0], *("  " + line for line in lines[1:3])]), file=sys.stderr)
-    return error.exit_code
+def _check_encoding(arguments: list[str]) -> None:
+    """Python keeps bytes that it cannot decode as surrogates, which nobody else can take."""
+    for argument in arguments:
+        if argument.isascii() or not any("\ud800" <= each <= "\udfff" for each in argument):
+            continue
+        try:
+            os.fsencode(argument).decode("utf-8")
+        except UnicodeError:
+            remedy = "Rename the file, or write the text in UTF-8."
+        else:
+            remedy = "The locale is not UTF-8: set PYTHONUTF8=1, or LC_ALL=C.UTF-8."
+        raise UsageError("An argument is not UTF-8.", where=ascii(argument), remedy=remedy)
 
 
 if __name__ == "__main__":

@@ -15,9 +15,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipelines.argument_range import MAX_STEP, require_range
 from pipelines.evaluation.converted_model import converted_config
 from pipelines.workdir import Workdir
 from txl_tf.config.model_config import ModelConfig
+from txl_tf.config.setting_text import parse_setting
 from txl_tf.data.staging_folder import StagingFolder, require_absent
 from txl_tf.errors import InputMissingError, UsageError
 
@@ -69,6 +71,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         if name not in _ALLOWED[way] and getattr(arguments, name) not in (None, []):
             option = {"overrides": "set"}.get(name, name)
             raise UsageError(f"This conversion has no use for --{option}.", where=f"--{option}")
+    require_range(arguments, {"step": (0, MAX_STEP)})
     require_absent(arguments.out)
     if way == "from_system":
         _require_source(arguments.source, arguments.from_system)
@@ -181,19 +184,15 @@ def _settings(overrides: list[str]) -> dict[str, Any]:
         name, equals, value = text.partition("=")
         if not equals or not name.strip().startswith(_SECTION):
             raise UsageError("A setting is model.FIELD=VALUE.", where=f"--set {text}")
-        settings[name.strip().removeprefix(_SECTION)] = _parsed(value.strip())
+        try:
+            settings[name.strip().removeprefix(_SECTION)] = parse_setting(value.strip())
+        except ValueError as error:
+            raise UsageError(f"{error}", where=f"--set {text[:200]}") from error
     try:
         check_settings(settings)
     except ValueError as error:
         raise UsageError(f"{error}", where=where) from error
     return settings
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return {"None": None, "True": True, "False": False}.get(text, text)
 
 
 def _load(system: str, source: str, settings: dict[str, Any]) -> "TransformerXL":

@@ -16,6 +16,7 @@ import os
 import sys
 from collections.abc import Iterator
 
+from pipelines.argument_range import require_range
 from pipelines.diagnosis.environment_checks import (
     check_environment,
     check_keras_settings,
@@ -65,10 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks the arguments."""
-    if not arguments.timeout_seconds > 0:
-        raise UsageError(
-            "There must be some time.", where=f"--timeout-seconds {arguments.timeout_seconds}"
-        )
+    require_range(arguments, {"timeout_seconds": (0.001, 86_400.0)})
     if "" in (arguments.tpu, *arguments.folders):
         raise UsageError("An empty name stands for nothing.", where="--tpu or --folder")
 

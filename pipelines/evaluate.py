@@ -19,9 +19,11 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
+from pipelines.argument_range import MAX_SECONDS, MAX_STEP, flag_of, require_range
 from pipelines.evaluation.converted_model import converted_experiment, is_converted
 from pipelines.evaluation.own_text import OwnText, check_text_file
 from pipelines.experiments import add_override_argument, override
+from pipelines.memory_needs import check_cpu_replicas, require_evaluation_memory
 from pipelines.workdir import Workdir, add_workdir_argument, check_tokenizer, check_vocabulary
 from txl_tf.errors import UsageError
 
@@ -39,6 +41,7 @@ _EXCLUDED = {
     "watch": ("step", "per_document"),
 }
 # What an option is of no use without.
+_LEAST_SECONDS = 1e-3
 _NEEDED = {"per_token": "text", "watch_seconds": "watch"}
 
 
@@ -107,6 +110,9 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         overrides.insert(0, "evaluation.batch_size=1")
     arguments.experiment = override(experiment, overrides)
     _check_combination(arguments)
+    require_evaluation_memory(
+        arguments.experiment.model, arguments.experiment.evaluation, tpu=arguments.tpu
+    )
     if arguments.text is not None:
         check_text_file(arguments.text)
 
@@ -115,14 +121,14 @@ def _check_combination(arguments: argparse.Namespace) -> None:
     for option, others in _EXCLUDED.items():
         other = next((name for name in others if getattr(arguments, name)), None)
         if getattr(arguments, option) and other is not None:
-            where = f"{_flag(option)} {_flag(other)}"
+            where = f"{flag_of(option)} {flag_of(other)}"
             raise UsageError(
                 "The two do not go together.", where=where, remedy="Leave one of them out."
             )
     for option, needed in _NEEDED.items():
         if getattr(arguments, option) and not getattr(arguments, needed):
             raise UsageError(
-                f"This goes with {_flag(needed)}.", where=_flag(option), remedy="Leave it out."
+                f"This goes with {flag_of(needed)}.", where=flag_of(option), remedy="Leave it out."
             )
     if arguments.data is None and (arguments.text is None or arguments.is_converted):
         what = "The tokenizer is that of a data set." if arguments.text else "There is no data."
@@ -130,17 +136,20 @@ def _check_combination(arguments: argparse.Namespace) -> None:
     if arguments.watch and arguments.is_converted:
         what = "A converted model has one checkpoint only."
         raise UsageError(what, where="--watch", remedy="Leave it out.")
-    for name in ("watch_seconds", "num_words"):
-        value = getattr(arguments, name)
-        if value is not None and value <= 0:
-            raise UsageError("The value is out of range.", where=f"{_flag(name)} {value}")
+    require_range(
+        arguments,
+        {
+            "watch_seconds": (_LEAST_SECONDS, MAX_SECONDS),
+            "num_words": (1, MAX_STEP),
+            "step": (0, MAX_STEP),
+        },
+    )
     _check_replicas(arguments)
 
 
 def _check_replicas(arguments: argparse.Namespace) -> None:
     replicas = arguments.cpu_replicas
-    if replicas < 1:
-        raise UsageError("There must be at least one replica.", where=f"--cpu-replicas {replicas}")
+    check_cpu_replicas(replicas)
     if arguments.tpu is not None and replicas > 1:
         raise UsageError(
             "A job has either a TPU or CPU replicas.",
@@ -154,10 +163,6 @@ def _check_replicas(arguments: argparse.Namespace) -> None:
             where="--set evaluation.dynamic_learning_rate",
             remedy="Leave out --tpu and --cpu-replicas.",
         )
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
 
 
 def run(arguments: argparse.Namespace) -> None:

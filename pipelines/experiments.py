@@ -1,7 +1,6 @@
 """Finds an experiment by name or file, and applies the overrides."""
 
 import argparse
-import json
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,12 @@ from pipelines.configs.quickstart import quickstart
 from pipelines.configs.text8 import text8_base, text8_large
 from pipelines.configs.wikitext103 import wikitext103_base, wikitext103_large
 from txl_tf.config.experiment_config import ExperimentConfig
-from txl_tf.errors import InputMissingError, UsageError
+from txl_tf.errors import DataDamagedError, InputMissingError, StorageError, UsageError
+from txl_tf.file_storage import first_line, read_file
+from txl_tf.json_text import check_values, parse_json
+
+_MAX_FILE_BYTES = 1 << 20
+_REMEDY = "Correct the file."
 
 NAMED_EXPERIMENTS: dict[str, Callable[[], ExperimentConfig]] = {
     "quickstart": quickstart,
@@ -74,10 +78,45 @@ def load_experiment(source: str, overrides: list[str]) -> ExperimentConfig:
             remedy=f"Names are: {', '.join(NAMED_EXPERIMENTS)}; files end in .json or .toml.",
         )
     try:
-        experiment = ExperimentConfig.from_dict(_read(path))
-    except (ValueError, UnicodeDecodeError) as error:
-        raise UsageError(f"{error}".replace("\n", " "), where=str(path)) from error
+        experiment = ExperimentConfig.from_dict(read_settings(path))
+    except ValueError as error:
+        raise UsageError(f"{error}", where=str(path), remedy=_REMEDY) from error
     return override(experiment, overrides)
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Reads a file of settings, TOML or JSON by its ending, strictly.
+
+    Args:
+        path: path of the file.
+
+    Returns:
+        Its sections.
+
+    Raises:
+        ValueError: If it is not well-formed, a name stands twice, or a value is
+            none that a setting can have.
+        UsageError: If it is no regular file, or longer than any of settings is.
+        StorageError: If it cannot be read.
+    """
+    try:
+        content = read_file(str(path), max_bytes=_MAX_FILE_BYTES)
+    except DataDamagedError as error:
+        raise UsageError(error.what, where=error.where, remedy=_REMEDY) from error
+    except OSError as error:
+        what = f"The file cannot be read: {first_line(error)}"
+        raise StorageError(what, where=str(path), remedy="Check the permissions.") from error
+    if path.suffix != ".toml":
+        values = parse_json(content)
+        if not isinstance(values, dict):
+            raise ValueError(f"A configuration is an object. Received: {type(values).__name__}")
+        return values
+    try:
+        values = tomllib.loads(content.decode("utf-8"))
+    except RecursionError as error:
+        raise ValueError("Lists and tables are nested too deep.") from error
+    check_values(values)
+    return values
 
 
 def override(experiment: ExperimentConfig, overrides: list[str]) -> ExperimentConfig:
@@ -96,15 +135,5 @@ def override(experiment: ExperimentConfig, overrides: list[str]) -> ExperimentCo
     try:
         return experiment.with_overrides(overrides)
     except ValueError as error:
-        where = " ".join(f"--set {text}" for text in overrides)
-        raise UsageError(f"{error}".replace("\n", " "), where=where) from error
-
-
-def _read(path: Path) -> dict[str, Any]:
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".toml":
-        return tomllib.loads(text)
-    values = json.loads(text)
-    if not isinstance(values, dict):
-        raise ValueError(f"A configuration is an object. Received: {type(values).__name__}")
-    return values
+        where = " ".join(f"--set {text[:200]}" for text in overrides[:100])
+        raise UsageError(f"{error}", where=where) from error

@@ -19,9 +19,12 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from pipelines.argument_range import MAX_COUNT, MAX_STEP, require_range
 from pipelines.evaluation.converted_model import converted_experiment, is_converted
+from pipelines.memory_needs import reading_needs, require_memory_of
 from pipelines.workdir import Workdir, add_workdir_argument
 from txl_tf.config.experiment_config import ExperimentConfig
+from txl_tf.config.limits import MAX_TOKENS
 from txl_tf.config.model_config import ModelConfig
 from txl_tf.errors import DataDamagedError, MismatchError, StorageError, UsageError
 from txl_tf.file_storage import first_line, is_remote, list_folder, read_file
@@ -99,12 +102,21 @@ def check_arguments(arguments: argparse.Namespace) -> None:
             "Only models with attention are exported; this one is recurrent.",
             where=f"--workdir {arguments.workdir}",
         )
-    lowest = {"memory_length": 0, "version": 1, "sample_tokens": 2, **dict.fromkeys(_LIMITS, 1)}
-    for name, least in lowest.items():
-        value = getattr(arguments, name)
-        if value is not None and value < least:
-            option = "--" + name.replace("_", "-")
-            raise UsageError("The value is out of range.", where=f"{option} {value}")
+    require_range(
+        arguments,
+        {
+            "memory_length": (0, MAX_TOKENS),
+            "version": (1, MAX_STEP),
+            "step": (0, MAX_STEP),
+            "sample_tokens": (2, MAX_STEP),
+            **dict.fromkeys(_LIMITS, (1, MAX_COUNT)),
+        },
+    )
+    model, memory_length = arguments.experiment.model, arguments.memory_length
+    if memory_length is None:
+        memory_length = model.memory_length
+    where = f"--memory-length {memory_length}"
+    require_memory_of(reading_needs(model, 1, 1, memory_length, where), "The export")
     out = arguments.out
     if not is_remote(out) and os.path.exists(out) and not os.path.isdir(out):
         raise UsageError("The output is not a folder.", where=f"--out {out}")

@@ -12,7 +12,10 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from pipelines.argument_range import MAX_COUNT, MAX_STEP, require_range
+from pipelines.memory_needs import MemoryNeed, reading_needs, require_memory_of
 from pipelines.workdir import Workdir, add_workdir_argument
+from txl_tf.config.limits import MAX_TOKENS
 from txl_tf.config.model_config import ModelConfig
 from txl_tf.errors import InputMissingError, StorageError, UsageError
 
@@ -22,6 +25,20 @@ if TYPE_CHECKING:
     from txl_tf.models.transformer_xl import TransformerXL
     from txl_tf.samplers import BeamSampler
 
+_LEAST, _MOST = 1e-6, 1e6
+_RANGES = {
+    "num_tokens": (1, MAX_COUNT),
+    "temperature": (_LEAST, _MOST),
+    "k": (1, MAX_COUNT),
+    "p": (_LEAST, 1),
+    "min_p": (_LEAST, 1),
+    "beams": (1, 1 << 16),
+    "repetition_penalty": (1, _MOST),
+    "seed": (0, 2**31 - 1),
+    "num_samples": (1, 1 << 20),
+    "memory_length": (0, MAX_TOKENS),
+    "step": (0, MAX_STEP),
+}
 _REMEDY = "Give --prompt or --prompt-file, go on with a --session, or use a terminal."
 
 
@@ -78,27 +95,33 @@ def _add_sampler_arguments(parser: argparse.ArgumentParser) -> None:
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks what can be checked before TensorFlow is imported."""
     arguments.experiment, arguments.data_identity = Workdir(arguments.workdir).read()
-    rules = {
-        "num_tokens": arguments.num_tokens > 0,
-        "temperature": arguments.temperature > 0,
-        "k": arguments.k > 0,
-        "p": 0 < arguments.p <= 1,
-        "min_p": 0 < arguments.min_p <= 1,
-        "beams": arguments.beams is None or arguments.beams > 0,
-        "repetition_penalty": 1 <= arguments.repetition_penalty < float("inf"),
-        "seed": 0 <= arguments.seed < 2**31,
-        "num_samples": arguments.num_samples > 0,
-        "memory_length": arguments.memory_length is None or arguments.memory_length >= 0,
-        "stop": all(arguments.stop),
-    }
-    for name, is_right in rules.items():
-        if not is_right:
-            option = "--" + name.replace("_", "-")
-            raise UsageError(
-                "The value is out of range.", where=f"{option} {getattr(arguments, name)}"
-            )
+    require_range(arguments, _RANGES)
+    if not all(arguments.stop):
+        raise UsageError("A text to end before has a character.", where="--stop ''")
     arguments.prompt = _prompt(arguments)
     _check_combinations(arguments)
+    require_memory_of(_needs(arguments), "Writing")
+
+
+def _needs(arguments: argparse.Namespace) -> list[MemoryNeed]:
+    model = arguments.experiment.model
+    num_rows = max(arguments.num_samples, arguments.beams or 1)
+    memory_length = arguments.memory_length
+    if memory_length is None:
+        memory_length = model.memory_length
+    rows = f"--num-samples {arguments.num_samples}"
+    if arguments.beams is not None:
+        rows = f"--beams {arguments.beams}"
+    needs = reading_needs(
+        model, num_rows, 1, memory_length, f"{rows}, --memory-length {memory_length}"
+    )
+    # A float for each token that may come next, and a place for each that has come.
+    logits = MemoryNeed("what may come next", 4 * num_rows * model.vocabulary_size, rows)
+    if num_rows == 1:
+        return [*needs, logits]
+    tokens = 4 * num_rows * arguments.num_tokens
+    where = f"{rows}, --num-tokens {arguments.num_tokens}"
+    return [*needs, logits, MemoryNeed("the tokens", tokens, where)]
 
 
 def _prompt(arguments: argparse.Namespace) -> str | None:

@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from pipelines.argument_range import require_range
 from pipelines.byte_progress import ReportBytes, byte_progress
 from pipelines.preparation.text_source import (
     add_source_arguments,
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     from txl_tf.data.tokenizer import Tokenizer
 
 _BYTES_PER_MEGABYTE = 1_000_000
+_MAX_WORKERS = 64
+# Names of files have five digits.
+_MAX_SHARDS = 99_999
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,18 +93,14 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     """
     check_source_arguments(arguments)
     check_tokenizer_arguments(arguments, corpus_of(arguments))
-    if not 0 < arguments.shard_megabytes < float("inf"):
-        raise UsageError(
-            "The size of a file must be positive.",
-            where=f"--shard-megabytes {arguments.shard_megabytes}",
-            remedy="Give a number of megabytes, such as 100.",
-        )
-    if arguments.workers is not None and arguments.workers < 1:
-        raise UsageError(
-            "There must be at least one worker.",
-            where=f"--workers {arguments.workers}",
-            remedy="Give 1 or more.",
-        )
+    require_range(
+        arguments,
+        {
+            "shard_megabytes": (1 / _BYTES_PER_MEGABYTE, 1e9),
+            "workers": (1, max(_MAX_WORKERS, 4 * _num_cores())),
+        },
+    )
+    _check_number_of_shards(arguments)
     if arguments.runner == "beam" and arguments.workers is not None:
         raise UsageError(
             "With Beam, its own options say how many workers there are.",
@@ -118,6 +118,18 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     # Looking into an object store needs TensorFlow; there, writing checks it first thing.
     if "://" not in arguments.out:
         require_absent(arguments.out)
+
+
+def _check_number_of_shards(arguments: argparse.Namespace) -> None:
+    num_bytes = known_bytes(arguments) or 0
+    # A file has no less than a byte of each token, and no less than what was asked for.
+    num_shards = num_bytes / (arguments.shard_megabytes * _BYTES_PER_MEGABYTE)
+    if num_shards > _MAX_SHARDS:
+        raise UsageError(
+            f"The text has {num_bytes:,} bytes: that would be {num_shards:,.0f} files or more.",
+            where=f"--shard-megabytes {arguments.shard_megabytes}",
+            remedy=f"At most {_MAX_SHARDS:,} files can be numbered; give more megabytes.",
+        )
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 
 from pipelines.configs.quickstart import quickstart
 from pipelines.experiments import add_override_argument, override
+from pipelines.memory_needs import require_training_memory
 from pipelines.workdir import Workdir
 from txl_tf.config.experiment_config import ExperimentConfig
 from txl_tf.errors import NonFiniteError, UsageError
@@ -48,6 +49,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks what can be checked before TensorFlow is imported."""
     arguments.experiment = override(quickstart(), arguments.overrides)
     run_workdir(arguments).check_usable()
+    require_training_memory(arguments.experiment)
     if arguments.experiment.model.vocabulary_size != 256:
         raise UsageError(
             "The quickstart reads bytes, of which there are 256.",

@@ -19,11 +19,13 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from pipelines.argument_range import require_range
 from pipelines.export_verification import CHECKSUMS_FILE, verify_export
 from txl_tf.errors import InputMissingError, StorageError, UsageError
 from txl_tf.file_storage import is_remote, list_folder
 
 _HIGHEST_PORT = 65535
+_LEAST_POLL_SECONDS, _MOST_POLL_SECONDS = 0.001, 86_400.0
 _END_SECONDS = 8.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _MODULES = ("aiohttp", "tensorflow_serving")
@@ -66,12 +68,14 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         InputMissingError: If there is no version in the folder.
         UsageError: If a value is out of range, or the extra `serving` is missing.
     """
-    for option, port in (("--port", arguments.port), ("--grpc-port", arguments.grpc_port)):
-        if not 0 <= port <= _HIGHEST_PORT:
-            raise UsageError("A port is 0 to 65535.", where=f"{option} {port}")
-    if not arguments.poll_seconds > 0:
-        where = f"--poll-seconds {arguments.poll_seconds}"
-        raise UsageError("The time must be positive.", where=where)
+    require_range(
+        arguments,
+        {
+            "port": (0, _HIGHEST_PORT),
+            "grpc_port": (0, _HIGHEST_PORT),
+            "poll_seconds": (_LEAST_POLL_SECONDS, _MOST_POLL_SECONDS),
+        },
+    )
     if not arguments.name or set(arguments.name) & set("/:"):
         what = "A name goes into paths: it has a letter, and neither `/` nor `:`."
         raise UsageError(what, where=f"--name {arguments.name}")

@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from pipelines.experiments import add_override_argument, load_experiment, override
+from pipelines.memory_needs import check_cpu_replicas, require_training_memory
 from pipelines.workdir import Workdir, add_workdir_argument
 from txl_tf.config.experiment_config import ExperimentConfig
 from txl_tf.distribution.preemption_watcher import PreemptionWatcher
@@ -49,14 +50,14 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     workdir.check_usable()
     arguments.experiment = _experiment(arguments, workdir)
     replicas = arguments.cpu_replicas
-    if replicas < 1:
-        raise UsageError("There must be at least one replica.", where=f"--cpu-replicas {replicas}")
+    check_cpu_replicas(replicas)
     if arguments.tpu is not None and replicas > 1:
         raise UsageError(
             "A run has either a TPU or CPU replicas.",
             where=f"--tpu {arguments.tpu} --cpu-replicas {replicas}",
             remedy="Leave one of the two out.",
         )
+    require_training_memory(arguments.experiment, num_replicas=replicas, tpu=arguments.tpu)
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -22,13 +22,17 @@ from pipelines.analysis.ablation_table import AblationTable
 from pipelines.analysis.cell_processes import CellProcesses
 from pipelines.analysis.cell_result import CellResult
 from pipelines.analysis.row_summary import RowSummary
+from pipelines.argument_range import require_range
 from pipelines.experiments import add_override_argument
+from pipelines.memory_needs import require_training_memory
 from pipelines.workdir import data_identity
 from txl_tf.data.manifest import MANIFEST_FILE, Manifest
 from txl_tf.directory_lock import DirectoryLock
 from txl_tf.distribution.preemption_watcher import PreemptionWatcher
 from txl_tf.errors import InputMissingError, JobError, UsageError
 from txl_tf.file_storage import is_remote, read_file, write_file
+
+_MAX_JOBS = 64
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,8 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks what can be checked before TensorFlow is imported."""
     arguments.ablation = study = load_study(arguments.study, arguments.overrides)
-    if arguments.jobs < 1:
-        raise UsageError("There must be at least one job.", where=f"--jobs {arguments.jobs}")
+    require_range(arguments, {"jobs": (1, max(_MAX_JOBS, os.cpu_count() or 1))})
+    if not arguments.only_table:
+        for cell in study.cells():
+            require_training_memory(cell.experiment)
     if is_remote(arguments.out):
         raise UsageError(
             "A study is written to a local folder.",

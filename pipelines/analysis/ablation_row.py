@@ -6,8 +6,10 @@ from typing import Literal
 
 from txl_tf.config.experiment_config import ExperimentConfig
 from txl_tf.config.frozen_config import FrozenConfig
+from txl_tf.config.limits import MAX_TOKENS
+from txl_tf.config.shown_value import shown_value
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,99}")
 _WITH_TABLE = ("shaw", "learned")
 
 
@@ -37,6 +39,7 @@ class AblationRow(FrozenConfig):
     """Further values by name, such as `model.num_layers=6`; the row then needs a name."""
 
     def validate(self) -> None:
+        self.check_at_most({"segment_length": MAX_TOKENS})
         if self.segment_length is not None and self.segment_length <= 0:
             raise ValueError(
                 f"`segment_length` must be positive. Received: segment_length={self.segment_length}"
@@ -52,8 +55,8 @@ class AblationRow(FrozenConfig):
             object.__setattr__(self, "name", self._default_name())
         if not _NAME.fullmatch(self.name):
             raise ValueError(
-                "`name` must be made of small letters, digits, `_`, `.` and `-`. "
-                f"Received: name={self.name!r}"
+                "`name` must be made of small letters, digits, `_`, `.` and `-`, at most 100. "
+                f"Received: name={shown_value(self.name)}"
             )
 
     def _default_name(self) -> str:

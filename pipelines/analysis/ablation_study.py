@@ -2,8 +2,7 @@
 
 import dataclasses
 import itertools
-import json
-import tomllib
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,16 @@ from pipelines.analysis.ablation_cell import AblationCell
 from pipelines.analysis.ablation_row import AblationRow
 from pipelines.analysis.study_evaluation import StudyEvaluation
 from pipelines.analysis.training_memory import equal_memory_segment_length
-from pipelines.experiments import load_experiment, override
+from pipelines.experiments import load_experiment, override, read_settings
 from txl_tf.config.experiment_config import ExperimentConfig
 from txl_tf.config.model_config import ModelConfig
+from txl_tf.config.shown_value import shown_value
 from txl_tf.errors import InputMissingError, UsageError
 
 STUDIES_FOLDER = Path(__file__).resolve().parent.parent / "configs" / "studies"
 _KEYS = {"experiment", "set", "seeds", "evaluation", "axes", "rows"}
 _AXES = ("recurrence", "position_encoding", "loss_positions")
+_MAX_CELLS = 10_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -92,26 +93,23 @@ def load_study(source: str, overrides: list[str]) -> AblationStudy:
             remedy=f"Names are: {', '.join(names)}; files end in .json or .toml.",
         )
     try:
-        text = path.read_text(encoding="utf-8")
-        values = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-        study = _study(values, overrides, path.parent)
+        study = _study(read_settings(path), overrides, path.parent)
         study.cells()
-    except (ValueError, TypeError) as error:
-        raise UsageError(f"{error}".replace("\n", " "), where=str(path)) from error
+    except ValueError as error:
+        raise UsageError(f"{error}", where=str(path), remedy="Correct the file.") from error
     return study
 
 
 def _study(values: dict[str, Any], overrides: list[str], folder: Path) -> AblationStudy:
-    if not isinstance(values, dict) or not {"experiment", "seeds"} <= set(values) <= _KEYS:
+    if not {"experiment", "seeds"} <= set(values) <= _KEYS:
         raise ValueError(
             f"A study has `experiment`, `seeds`, and of {', '.join(sorted(_KEYS))} what it needs. "
-            f"Received: {', '.join(values) if isinstance(values, dict) else values!r}"
+            f"Received: {', '.join(values)}"
         )
+    _check_types(values)
     base = _base(values["experiment"], folder)
-    base = override(base.with_overrides(list(values.get("set", []))), overrides)
+    base = override(base.with_overrides(values.get("set", [])), overrides)
     axes = values.get("axes", {})
-    if unknown := sorted(set(axes) - set(_AXES)):
-        raise ValueError(f"Axes are {', '.join(_AXES)}. Received: {', '.join(unknown)}")
     rows = [
         AblationRow(**dict(zip(axes, values_of_row, strict=True)))
         for values_of_row in (itertools.product(*axes.values()) if axes else ())
@@ -142,11 +140,32 @@ def _base(experiment: Any, folder: Path) -> ExperimentConfig:
         return ExperimentConfig.from_dict(experiment)
     if not isinstance(experiment, str):
         raise ValueError(
-            f"`experiment` is a name, a file or its sections. Received: {experiment!r}"
+            f"`experiment` is a name, a file or its sections. Received: {shown_value(experiment)}"
         )
     # A file that a study names is beside it.
     beside = folder / experiment
     return load_experiment(str(beside) if beside.is_file() else experiment, [])
+
+
+def _check_types(values: dict[str, Any]) -> None:
+    """Raises ValueError where a part of a study is of another kind, or there is too much of it."""
+    kinds = {"seeds": (list, int), "set": (list, str), "rows": (list, dict)}
+    for name, (kind, item_kind) in kinds.items():
+        value = values.get(name, [])
+        if type(value) is not kind or any(type(item) is not item_kind for item in value):
+            raise ValueError(
+                f"`{name}` must be a list of {item_kind.__name__}. "
+                f"Received: {name}={shown_value(value)}"
+            )
+    axes = values.get("axes", {})
+    if not isinstance(axes, dict) or not all(isinstance(axis, list) for axis in axes.values()):
+        raise ValueError(f"`axes` must be lists by name. Received: axes={shown_value(axes)}")
+    if unknown := sorted(set(axes) - set(_AXES)):
+        raise ValueError(f"Axes are {', '.join(_AXES)}. Received: {', '.join(unknown)}")
+    num_rows = math.prod(map(len, axes.values())) if axes else 0
+    num_cells = (num_rows + len(values.get("rows", []))) * len(values["seeds"])
+    if num_cells > _MAX_CELLS:
+        raise ValueError(f"A study has at most {_MAX_CELLS} runs. Received: {num_cells} runs")
 
 
 def _check(rows: list[AblationRow], seeds: list[int]) -> None:

@@ -21,7 +21,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipelines.analysis.drawing import require_matplotlib
+from pipelines.argument_range import MAX_COUNT, MAX_STEP, require_range
+from pipelines.memory_needs import reading_needs, require_memory_of
 from pipelines.workdir import Workdir, add_workdir_argument, check_tokenizer
+from txl_tf.config.limits import MAX_ROWS, MAX_TOKENS
 from txl_tf.config.model_config import ModelConfig
 from txl_tf.data.staging_folder import StagingFolder, require_absent
 from txl_tf.errors import UsageError
@@ -34,7 +37,15 @@ if TYPE_CHECKING:
 REPORT_FILE = "attention.json"
 
 _DEFAULT_SEGMENTS = 100
-_POSITIVE = ("segments", "rows", "memory_length", "segment_length", "layer", "head")
+_RANGES = {
+    "segments": (1, MAX_COUNT),
+    "rows": (1, MAX_ROWS),
+    "memory_length": (1, MAX_TOKENS),
+    "segment_length": (1, MAX_TOKENS),
+    "layer": (1, MAX_COUNT),
+    "head": (1, MAX_COUNT),
+    "step": (0, MAX_STEP),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,11 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks what can be checked before TensorFlow is imported."""
-    for name in _POSITIVE:
-        value = getattr(arguments, name)
-        if value is not None and value < 1:
-            option = f"--{name.replace('_', '-')} {value}"
-            raise UsageError("The number must be positive.", where=option)
+    require_range(arguments, _RANGES)
     if arguments.head is not None and arguments.layer is None:
         raise UsageError("A head belongs to a layer.", where="--head", remedy="Give --layer too.")
     require_matplotlib()
@@ -82,7 +89,20 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         value = getattr(arguments, name)
         if value is not None and value > count:
             raise UsageError(f"The model has {count} of these.", where=f"--{name} {value}")
+    where = f"--rows {arguments.rows}, --memory-length, --segment-length"
+    read = _lengths(arguments)
+    needs = reading_needs(model, arguments.rows, where=where, **read)
+    require_memory_of(needs, "The analysis")
     require_absent(arguments.out)
+
+
+def _lengths(arguments: argparse.Namespace) -> dict[str, int]:
+    experiment = arguments.experiment
+    parts = (arguments, experiment.evaluation, experiment.model)
+    return {
+        name: next(value for part in parts if (value := getattr(part, name)) is not None)
+        for name in ("segment_length", "memory_length")
+    }
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -123,18 +143,10 @@ def _create_profiler(arguments: argparse.Namespace) -> "tuple[int, AttentionProf
 
     experiment = arguments.experiment
     model, evaluation = experiment.model, experiment.evaluation
-    lengths = {
-        name: next(
-            value
-            for value in (getattr(part, name) for part in (arguments, evaluation, model))
-            if value is not None
-        )
-        for name in ("segment_length", "memory_length")
-    }
     if evaluation.clamp_length is not None:
         model = model.replace(clamp_length=evaluation.clamp_length)
     try:
-        config = profiled_config(model, **lengths)
+        config = profiled_config(model, **_lengths(arguments))
     except ValueError as error:
         raise UsageError(f"{error}", where=f"--workdir {arguments.workdir}") from error
     step, weights = read_weights(Workdir(arguments.workdir), arguments.step)

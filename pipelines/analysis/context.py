@@ -19,8 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.analysis.analyzed_run import AnalyzedRun, read_runs
 from pipelines.analysis.drawing import require_matplotlib
+from pipelines.argument_range import MAX_COUNT, MAX_STEP, lengths, require_range
+from pipelines.memory_needs import reading_needs, require_memory_of
 from pipelines.workdir import check_tokenizer, check_vocabulary
 from txl_tf.config.evaluation_config import EvaluationConfig
+from txl_tf.config.limits import MAX_ROWS, MAX_TOKENS
 from txl_tf.data.staging_folder import StagingFolder, require_absent
 from txl_tf.errors import UsageError
 
@@ -87,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks what can be checked before TensorFlow is imported."""
-    arguments.contexts = _lengths(arguments.context, "--context", least=1)
+    arguments.contexts = _ascending(arguments.context, "--context", least=1)
     if len(arguments.contexts) < 2:
         raise UsageError(
             "A gain needs two context lengths.", where=f"--context {arguments.context}"
@@ -97,16 +100,29 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     _check_steps(arguments.contexts, arguments.step_size)
     arguments.memory_lengths = None
     if arguments.memory is not None:
-        arguments.memory_lengths = _lengths(arguments.memory, "--memory", least=0)
-    for name in ("tokens", "batch_size"):
-        if getattr(arguments, name) < 1:
-            option = f"--{name.replace('_', '-')} {getattr(arguments, name)}"
-            raise UsageError("The number must be positive.", where=option)
-    if arguments.seed < 0:
-        raise UsageError("A seed must not be negative.", where=f"--seed {arguments.seed}")
+        arguments.memory_lengths = _ascending(arguments.memory, "--memory", least=0)
+    require_range(
+        arguments,
+        {"tokens": (1, MAX_COUNT), "batch_size": (1, MAX_ROWS), "seed": (0, MAX_STEP)},
+    )
     require_matplotlib()
     arguments.runs = read_runs(arguments.workdirs)
+    for each in arguments.runs:
+        _require_memory(each, arguments)
     require_absent(arguments.out)
+
+
+def _require_memory(run: AnalyzedRun, arguments: argparse.Namespace) -> None:
+    model, evaluation = run.experiment.model, run.experiment.evaluation
+    needs = reading_needs(
+        model, arguments.batch_size, 1, model.memory_length, f"--batch-size {arguments.batch_size}"
+    )
+    require_memory_of(needs, "The analysis")
+    longest = max(arguments.memory_lengths or [0])
+    if run.has_memory:
+        where = f"--memory {longest}"
+        needs = reading_needs(model, evaluation.batch_size, 1, longest, where)
+        require_memory_of(needs, "The analysis")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -226,17 +242,11 @@ def _perplexity_by_memory(
     return perplexity
 
 
-def _lengths(text: str, option: str, least: int) -> list[int]:
-    try:
-        lengths = [int(part) for part in text.split(",")]
-    except ValueError as error:
-        raise UsageError(
-            "Lengths are whole numbers, with commas between them.", where=f"{option} {text}"
-        ) from error
-    ascends = all(first < second for first, second in itertools.pairwise(lengths))
-    if lengths[0] < least or not ascends:
+def _ascending(text: str, option: str, least: int) -> list[int]:
+    found = lengths(text, option, least=least, most=MAX_TOKENS)
+    if any(first >= second for first, second in itertools.pairwise(found)):
         raise UsageError(f"Lengths ascend, from {least} or more.", where=f"{option} {text}")
-    return lengths
+    return found
 
 
 def _check_steps(contexts: list[int], step_size: int) -> None:
@@ -244,13 +254,13 @@ def _check_steps(contexts: list[int], step_size: int) -> None:
     if step_size < 1:
         raise UsageError("A step must be positive.", where=f"--step-size {step_size}")
     needed = range(contexts[0], contexts[-1] + 1, step_size)
-    missing = [context for context in needed if context not in contexts]
-    if missing or len(needed) < 2:
+    missing = next((context for context in needed if context not in contexts), None)
+    if missing is not None or len(needed) < 2:
         raise UsageError(
             f"Steps of {step_size} from the context {contexts[0]} do not lead from one "
             "length of --context to the next.",
             where=f"--step-size {step_size}",
-            remedy=f"Add to --context: {missing[0] if missing else contexts[0] + step_size}.",
+            remedy=f"Add to --context: {missing or contexts[0] + step_size}.",
         )
 
 

@@ -13,7 +13,10 @@ import argparse
 import json
 import sys
 
+from pipelines.argument_range import MAX_COUNT, lengths, require_range
 from pipelines.experiments import add_override_argument, load_experiment
+from pipelines.memory_needs import reading_needs, require_memory_of
+from txl_tf.config.limits import MAX_TOKENS
 from txl_tf.config.model_config import ModelConfig
 from txl_tf.errors import UsageError
 
@@ -55,21 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks what can be checked before TensorFlow is imported."""
-    try:
-        arguments.attention_lengths = [int(part) for part in arguments.attention.split(",")]
-    except ValueError as error:
-        raise UsageError(
-            "Lengths are whole numbers, with commas between them.",
-            where=f"--attention {arguments.attention}",
-        ) from error
-    positive = {
-        "--attention": min(arguments.attention_lengths),
-        "--segment-length": arguments.segment_length,
-        "--repeats": arguments.repeats,
-    }
-    for option, value in positive.items():
-        if value < 1:
-            raise UsageError("The number must be positive.", where=f"{option} {value}")
+    arguments.attention_lengths = lengths(
+        arguments.attention, "--attention", least=1, most=MAX_TOKENS
+    )
+    require_range(arguments, {"segment_length": (1, MAX_TOKENS), "repeats": (1, MAX_COUNT)})
     arguments.experiment = load_experiment(arguments.config, arguments.overrides)
     model = arguments.experiment.model
     if not isinstance(model, ModelConfig) or model.position_encoding not in _ENCODINGS:
@@ -78,6 +70,12 @@ def check_arguments(arguments: argparse.Namespace) -> None:
             where=f"--config {arguments.config}",
             remedy=f"Its model.position_encoding must be one of {', '.join(_ENCODINGS)}.",
         )
+    longest, segment_length = max(arguments.attention_lengths), arguments.segment_length
+    needs = [
+        *reading_needs(model, 1, longest, 0, f"--attention {longest}"),
+        *reading_needs(model, 1, segment_length, longest, f"--segment-length {segment_length}")[1:],
+    ]
+    require_memory_of(needs, "The measurement")
 
 
 def run(arguments: argparse.Namespace) -> None:

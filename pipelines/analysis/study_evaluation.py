@@ -3,6 +3,7 @@
 import dataclasses
 
 from txl_tf.config.frozen_config import FrozenConfig
+from txl_tf.config.limits import MAX_TOKENS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,6 +42,11 @@ class StudyEvaluation(FrozenConfig):
         if self.window_stride <= 0:
             raise ValueError(
                 f"`window_stride` must be positive. Received: window_stride={self.window_stride}"
+            )
+        if any(length > MAX_TOKENS for length in (*self.memory_lengths, *self.window_lengths)):
+            raise ValueError(
+                f"`memory_lengths` and `window_lengths` must be at most {MAX_TOKENS}. Received: "
+                f"memory_lengths={self.memory_lengths}, window_lengths={self.window_lengths}"
             )
         if any(length < 0 for length in self.memory_lengths):
             raise ValueError(

@@ -6,6 +6,7 @@ width, N heads, V vocabulary, L layers, S positions with a loss.
 """
 
 from txl_tf.config.experiment_config import ExperimentConfig
+from txl_tf.config.limits import MAX_TOKENS
 from txl_tf.models.parameter_count import num_parameters
 
 _FLOAT_BYTES = 4
@@ -73,15 +74,22 @@ def equal_memory_segment_length(reference: ExperimentConfig, candidate: Experime
         ValueError: If not even segments of one token fit.
     """
     budget = training_memory_bytes(reference)
-    length = 0
-    while training_memory_bytes(_with_length(candidate, length + 1)) <= budget:
-        length += 1
+    length, step = 0, MAX_TOKENS
+    # A longer segment never needs less.
+    while step:
+        if length + step <= MAX_TOKENS and _fits(candidate, length + step, budget):
+            length += step
+        step //= 2
     if length == 0:
         raise ValueError(
             f"The model does not fit into the memory of the other at any segment length. "
             f"Received: a budget of {budget} bytes"
         )
     return length
+
+
+def _fits(experiment: ExperimentConfig, length: int, budget: int) -> bool:
+    return training_memory_bytes(_with_length(experiment, length)) <= budget
 
 
 def _with_length(experiment: ExperimentConfig, length: int) -> ExperimentConfig:

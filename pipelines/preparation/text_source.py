@@ -6,6 +6,7 @@ import os
 import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
 
+from pipelines.argument_range import MAX_STEP, require_range
 from txl_tf.data.corpora.corpus import Corpus
 from txl_tf.data.corpora.enwik8 import Enwik8
 from txl_tf.data.corpora.one_billion_word import OneBillionWord
@@ -26,6 +27,7 @@ BUILT_IN = "python_standard_library"
 _SPLITS = ("train", "valid", "test")
 _DEFAULT_FRACTION = 0.05
 _DEFAULT_FOLDER = "downloads"
+_MAX_PASSES = 1000
 _CORPORA = {corpus.name: corpus for corpus in PUBLISHED_CORPORA}
 
 
@@ -100,9 +102,12 @@ def check_source_arguments(arguments: argparse.Namespace) -> None:
         raise InputMissingError(
             "There is no such archive.", where=arguments.archive, remedy="Name an existing file."
         )
-    if arguments.passes is not None and arguments.passes < 1:
-        where = f"--passes {arguments.passes}"
-        raise UsageError("There must be at least one pass.", where=where, remedy="Give 1 or more.")
+    ranges = {
+        "passes": (1, _MAX_PASSES),
+        "shuffle_seed": (-MAX_STEP, MAX_STEP),
+        "split_seed": (-MAX_STEP, MAX_STEP),
+    }
+    require_range(arguments, ranges)
 
 
 def corpus_of(arguments: argparse.Namespace) -> Corpus | None:

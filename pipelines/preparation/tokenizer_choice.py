@@ -4,6 +4,8 @@ import argparse
 import dataclasses
 import os
 
+from pipelines.argument_range import MAX_STEP, require_range
+from txl_tf.config.limits import MAX_TOKEN_IDS
 from txl_tf.data.corpora.corpus import Corpus
 from txl_tf.data.corpora.tokenizer_options import TokenizerOptions
 from txl_tf.data.tokenizer import Tokenizer
@@ -108,11 +110,8 @@ def check_tokenizer_arguments(arguments: argparse.Namespace, corpus: Corpus | No
     if arguments.add_eos and arguments.add_double_eos:
         what = "A line has one token after it, or one at both ends."
         raise UsageError(what, where="--add-eos --add-double-eos", remedy="Give one of them.")
-    for name, least in (("vocabulary_size", 1), ("min_frequency", 0)):
-        value = getattr(arguments, name)
-        if value is not None and value < least:
-            where = f"--{name.replace('_', '-')} {value}"
-            raise UsageError("The number is too small.", where=where, remedy=f"Give {least} or up.")
+    ranges = {"vocabulary_size": (1, MAX_TOKEN_IDS), "min_frequency": (0, MAX_STEP)}
+    require_range(arguments, ranges)
 
 
 def tokenizer_kind(arguments: argparse.Namespace, corpus: Corpus | None) -> str:

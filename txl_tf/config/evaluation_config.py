@@ -4,8 +4,15 @@ import dataclasses
 from typing import Literal
 
 from txl_tf.config.frozen_config import FrozenConfig
+from txl_tf.config.limits import MAX_ROWS, MAX_TOKENS
 
 _DYNAMIC = ("dynamic_decay", "dynamic_statistics_segments", "dynamic_epsilon")
+_LIMITS = {
+    "batch_size": MAX_ROWS,
+    "segment_length": MAX_TOKENS,
+    "memory_length": MAX_TOKENS,
+    "clamp_length": 2**31 - 1,
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,6 +60,7 @@ class EvaluationConfig(FrozenConfig):
     """Added to the scale of the gradients; None is 1e-3."""
 
     def validate(self) -> None:
+        self.check_at_most(_LIMITS)
         for name in (
             "batch_size",
             "segment_length",

@@ -1,7 +1,6 @@
 """The configuration of a whole experiment, and how it is changed by name."""
 
 import dataclasses
-import json
 from typing import Any, Self
 
 from txl_tf.config.evaluation_config import EvaluationConfig
@@ -11,6 +10,8 @@ from txl_tf.config.model_config import ModelConfig
 from txl_tf.config.optimizer_config import OptimizerConfig
 from txl_tf.config.qrnn_config import QRNNConfig
 from txl_tf.config.recurrent_config import RecurrentConfig
+from txl_tf.config.setting_text import parse_setting
+from txl_tf.config.shown_value import shown_value
 from txl_tf.config.training_config import TrainingConfig
 
 # What a recurrent model has no use for: no attention, no blocks, no documents told apart.
@@ -40,7 +41,7 @@ class ExperimentConfig(FrozenConfig):
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        model = values.get("model")
+        model = values.get("model") if isinstance(values, dict) else None
         if isinstance(model, dict) and "kind" in model:
             values = {**values, "model": _recurrent_config(model)}
         return super().from_dict(values)
@@ -94,8 +95,10 @@ class ExperimentConfig(FrozenConfig):
         for assignment in assignments:
             name, equals, text = assignment.partition("=")
             if not equals:
-                raise ValueError(f"An override is `section.field=value`. Received: {assignment}")
-            _assign(values, name.strip(), _parsed(text.strip()))
+                raise ValueError(
+                    f"An override is `section.field=value`. Received: {assignment[:200]}"
+                )
+            _assign(values, name.strip(), parse_setting(text.strip()))
         return type(self).from_dict(values)
 
 
@@ -105,15 +108,8 @@ def _recurrent_config(values: dict[str, Any]) -> LSTMConfig | QRNNConfig:
             return config_class.from_dict(values)
     raise ValueError(
         '`model.kind` must be "lstm" or "qrnn", or left out for a Transformer-XL. '
-        f"Received: kind={values['kind']!r}"
+        f"Received: kind={shown_value(values['kind'])}"
     )
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return {"None": None, "True": True, "False": False}.get(text, text)
 
 
 def _assign(values: dict[str, Any], dotted_name: str, value: Any) -> None:
@@ -124,6 +120,6 @@ def _assign(values: dict[str, Any], dotted_name: str, value: Any) -> None:
     if not isinstance(place, dict) or field not in place or isinstance(place[field], dict):
         raise ValueError(
             "An override names a field as `section.field`; sections are "
-            f"{', '.join(sorted(values))}. Received: {dotted_name}"
+            f"{', '.join(sorted(values))}. Received: {dotted_name[:200]}"
         )
     place[field] = value

@@ -6,6 +6,12 @@ import types
 import typing
 from typing import Any, Self
 
+from txl_tf.config.shown_value import shown_value
+
+_LARGEST_INTEGER = 2**63 - 1
+# Of float32, in which everything is computed.
+_LARGEST_FLOAT = 3.4028234663852886e38
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FrozenConfig:
@@ -24,12 +30,9 @@ class FrozenConfig:
                 expected = getattr(hints[field.name], "__name__", hints[field.name])
                 raise ValueError(
                     f"`{field.name}` must be {expected}. "
-                    f"Received: {field.name}={value!r} of type {type(value).__name__}"
+                    f"Received: {field.name}={shown_value(value)} of type {type(value).__name__}"
                 )
-            if isinstance(value, float) and not math.isfinite(value):
-                raise ValueError(
-                    f"`{field.name}` must be a finite number. Received: {field.name}={value}"
-                )
+            _check_size(field.name, value)
             object.__setattr__(self, field.name, value)
         self.validate()
 
@@ -58,16 +61,41 @@ class FrozenConfig:
             ValueError: If a key is unknown or a value is not valid.
         """
         hints = typing.get_type_hints(cls)
-        unknown = sorted(set(values) - set(hints))
+        if not isinstance(values, dict):
+            raise ValueError(
+                f"`{cls.__name__}` is made of a dict. Received: {shown_value(values)} "
+                f"of type {type(values).__name__}"
+            )
+        unknown = [key for key in values if key not in hints]
         if unknown:
             raise ValueError(
                 f"Unknown keys for `{cls.__name__}`; known keys are "
-                f"{', '.join(sorted(hints))}. Received: {', '.join(unknown)}"
+                f"{', '.join(sorted(hints))}. "
+                f"Received: {', '.join(sorted(str(key)[:60] for key in unknown[:8]))}"
             )
         try:
             return cls(**{name: _built(value, hints[name]) for name, value in values.items()})
         except TypeError as error:
-            raise ValueError(f"`{cls.__name__}`: {error}. Received: {values}") from error
+            raise ValueError(
+                f"`{cls.__name__}`: {error}. Received: {shown_value(values)}"
+            ) from error
+
+    def check_at_most(self, limits: dict[str, int | float]) -> None:
+        """Checks values against what can never be meant.
+
+        Args:
+            limits: dict of the name of a field to its largest value; `None` in
+                a field is always right.
+
+        Raises:
+            ValueError: If a value is larger.
+        """
+        for name, most in limits.items():
+            value = getattr(self, name)
+            if isinstance(value, int | float) and value > most:
+                raise ValueError(
+                    f"`{name}` must be at most {most}. Received: {name}={shown_value(value)}"
+                )
 
     def replace(self, **changes: Any) -> Self:
         """Returns a copy with the named fields changed, checked again."""
@@ -80,13 +108,25 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
     return (hint,)
 
 
+def _check_size(name: str, value: Any) -> None:
+    items = value if isinstance(value, tuple) else (value,)
+    for item in items:
+        if isinstance(item, int) and abs(item) > _LARGEST_INTEGER:
+            raise ValueError(f"`{name}` must fit 64 bits. Received: {name}={shown_value(item)}")
+        if isinstance(item, float) and not math.isfinite(item):
+            raise ValueError(f"`{name}` must be a finite number. Received: {name}={item}")
+        if isinstance(item, float) and abs(item) > _LARGEST_FLOAT:
+            raise ValueError(f"`{name}` must fit float32. Received: {name}={item}")
+
+
 def _coerced(value: Any, hint: Any) -> Any:
     """JSON knows no tuples and writes 1.0 as 1; both are meant, not mistaken."""
     options = _alternatives(hint)
     if isinstance(value, list) and any(typing.get_origin(option) is tuple for option in options):
         return tuple(value)
     if float in options and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        # Beyond that `float` fails; what is left an integer is refused with its name.
+        return float(value) if abs(value) <= _LARGEST_INTEGER else value
     return value
 
 

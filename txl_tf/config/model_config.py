@@ -5,6 +5,7 @@ import itertools
 from typing import Literal
 
 from txl_tf.config.frozen_config import FrozenConfig
+from txl_tf.config.limits import MAX_CLUSTERS, MAX_LAYERS, MAX_TOKEN_IDS, MAX_TOKENS, MAX_WIDTH
 
 _POSITIVE = (
     "vocabulary_size",
@@ -23,6 +24,21 @@ _POSITIVE = (
     "initializer_range",
     "projection_stddev",
 )
+_LIMITS = {
+    "vocabulary_size": MAX_TOKEN_IDS,
+    "num_layers": MAX_LAYERS,
+    "hidden_dim": MAX_WIDTH,
+    "embedding_dim": MAX_WIDTH,
+    "num_heads": MAX_WIDTH,
+    "head_dim": MAX_WIDTH,
+    "intermediate_dim": MAX_WIDTH,
+    "segment_length": MAX_TOKENS,
+    "memory_length": MAX_TOKENS,
+    "num_positions": 2 * MAX_TOKENS,
+    # Larger than every distance is no clamp.
+    "clamp_length": 2**31 - 1,
+    "division_factor": MAX_WIDTH,
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -104,6 +120,7 @@ class ModelConfig(FrozenConfig):
         self._check_vocabulary()
 
     def _check_numbers(self) -> None:
+        self.check_at_most(_LIMITS)
         for name in _POSITIVE:
             value = getattr(self, name)
             if value is not None and value <= 0:
@@ -149,4 +166,16 @@ class ModelConfig(FrozenConfig):
             raise ValueError(
                 "`cutoffs` must ascend between 0 and `vocabulary_size`. "
                 f"Received: cutoffs={self.cutoffs}, vocabulary_size={self.vocabulary_size}"
+            )
+        if len(self.cutoffs) >= MAX_CLUSTERS:
+            raise ValueError(
+                f"`cutoffs` must be fewer than {MAX_CLUSTERS}. "
+                f"Received: {len(self.cutoffs)} cutoffs"
+            )
+        width = self.embedding_dim or self.hidden_dim
+        if width < self.division_factor ** len(self.cutoffs):
+            raise ValueError(
+                "`embedding_dim // division_factor**i` must be positive for every cluster. "
+                f"Received: embedding_dim={width}, division_factor={self.division_factor}, "
+                f"cutoffs={self.cutoffs}"
             )

@@ -3,6 +3,15 @@
 import dataclasses
 
 from txl_tf.config.frozen_config import FrozenConfig
+from txl_tf.config.limits import MAX_LAYERS, MAX_TOKEN_IDS, MAX_TOKENS, MAX_WIDTH
+
+_LIMITS = {
+    "vocabulary_size": MAX_TOKEN_IDS,
+    "num_layers": MAX_LAYERS,
+    "hidden_dim": MAX_WIDTH,
+    "embedding_dim": MAX_WIDTH,
+    "segment_length": MAX_TOKENS,
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,6 +41,7 @@ class RecurrentConfig(FrozenConfig):
     """Standard deviation of the normal distribution of all initial kernels."""
 
     def validate(self) -> None:
+        self.check_at_most(_LIMITS)
         for name in (
             "vocabulary_size",
             "num_layers",

@@ -4,6 +4,13 @@ import dataclasses
 from typing import Literal
 
 from txl_tf.config.frozen_config import FrozenConfig
+from txl_tf.config.limits import MAX_ROWS, MAX_STEPS, MAX_STEPS_PER_LOOP
+
+_LIMITS = {
+    "global_batch_size": MAX_ROWS,
+    "num_steps": MAX_STEPS,
+    "steps_per_loop": MAX_STEPS_PER_LOOP,
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,6 +64,7 @@ class TrainingConfig(FrozenConfig):
     """Decay of an exponential average; None: all steps count the same."""
 
     def validate(self) -> None:
+        self.check_at_most(_LIMITS)
         for name in (
             "global_batch_size",
             "num_steps",
@@ -69,6 +77,12 @@ class TrainingConfig(FrozenConfig):
                 raise ValueError(
                     f"`{name}` must be positive. Received: {name}={getattr(self, name)}"
                 )
+        if self.gradient_accumulation_steps > self.global_batch_size:
+            raise ValueError(
+                "`gradient_accumulation_steps` must be at most `global_batch_size`: a part has a "
+                "row. Received: gradient_accumulation_steps="
+                f"{self.gradient_accumulation_steps}, global_batch_size={self.global_batch_size}"
+            )
         if self.evaluate_every_steps is not None and self.evaluate_every_steps <= 0:
             raise ValueError(
                 "`evaluate_every_steps` must be positive, or None. Received: "

@@ -8,6 +8,7 @@ import itertools
 import re
 from typing import Any
 
+from txl_tf.config.limits import MAX_TOKEN_IDS, MAX_WIDTH
 from txl_tf.config.model_config import ModelConfig
 from txl_tf.convert.foreign_tensor import Shape
 from txl_tf.convert.published_settings import DEFAULT_SEGMENT_LENGTH, published_settings
@@ -15,9 +16,9 @@ from txl_tf.convert.tensor_differences import TensorDifferences, mismatch
 from txl_tf.errors import MismatchError
 
 _ANY_SIZES = {
-    "vocabulary_size": 2**62,
+    "vocabulary_size": MAX_TOKEN_IDS,
     "num_layers": 1,
-    "hidden_dim": 2,
+    "hidden_dim": MAX_WIDTH,
     "num_heads": 1,
     "head_dim": 1,
     "intermediate_dim": 1,

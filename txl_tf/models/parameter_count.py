@@ -4,28 +4,44 @@ Shape letters used in this module: D hidden width, F inner width, N heads,
 H head width.
 """
 
+import itertools
 import math
 
+from txl_tf.config.lstm_config import LSTMConfig
 from txl_tf.config.model_config import ModelConfig
+from txl_tf.config.qrnn_config import QRNNConfig
 from txl_tf.vocabulary_clusters import VocabularyClusters
 
 
-def num_parameters(config: ModelConfig) -> int:
-    """Counts the trainable parameters of a `TransformerXL`.
+def num_parameters(config: ModelConfig | LSTMConfig | QRNNConfig) -> int:
+    """Counts the trainable parameters of a model.
 
     Shared weights count once.
 
     Args:
-        config: `ModelConfig`.
+        config: `ModelConfig`, `LSTMConfig` or `QRNNConfig`.
 
     Returns:
         The number of parameters.
     """
+    if not isinstance(config, ModelConfig):
+        return _recurrent_parameters(config)
     biases = 0
     if config.share_attention_biases:
         biases = 2 * config.num_heads * config.head_dim
     blocks = config.num_layers * _block_parameters(config)
     return _embedding_parameters(config) + blocks + biases + _softmax_parameters(config)
+
+
+def _recurrent_parameters(config: LSTMConfig | QRNNConfig) -> int:
+    widths = (config.table_dim, *config.layer_dims)
+    if isinstance(config, LSTMConfig):
+        # Four gates, each of the input, of what the layer said before, and a bias.
+        layers = [4 * (new * (old + new) + new) for old, new in itertools.pairwise(widths)]
+    else:
+        # Two tokens side by side, and three things made of them.
+        layers = [3 * (2 * old * new + new) for old, new in itertools.pairwise(widths)]
+    return sum(layers) + config.vocabulary_size * (config.table_dim + 1)
 
 
 def _block_parameters(config: ModelConfig) -> int:

@@ -8,7 +8,7 @@ from typing import Self
 from txl_tf.errors import UsageError
 from txl_tf.tpu_compiler.chip import CHIPS, Chip
 
-_NAME = re.compile(r"(v\d+[a-z]?):(\d+(?:x\d+)*)")
+_NAME = re.compile(r"(v\d+[a-z]?):(\d{1,5}(?:x\d{1,5}){0,9})", re.ASCII)
 _MAX_CHIPS = 8960
 
 

@@ -136,7 +136,7 @@ def test_only_the_processes_that_train_start_tensorflow(study_file, tmp_path, da
 @pytest.mark.parametrize(
     ("changes", "exit_code", "message"),
     [
-        (["--jobs", "0"], 2, "at least one job"),
+        (["--jobs", "0"], 2, "--jobs 0"),
         (["--cell", "with/seed-9"], 2, "There are: with/seed-1"),
         (["--out", "gs://bucket/study"], 2, "local folder"),
         (["--set", "model.depth=2"], 2, "model.depth"),

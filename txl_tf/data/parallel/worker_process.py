@@ -105,9 +105,19 @@ def _work(connection: Connection) -> None:
                 answer = ("result", function(value))
             except JobError as error:
                 answer = ("error", error)
-            except Exception:
-                answer = ("error", RuntimeError(f"A worker failed.\n{traceback.format_exc()}"))
+            except MemoryError as error:
+                answer = ("error", MemoryError(f"in a worker process: {error}"))
+            except Exception as error:
+                answer = ("error", _failure(error))
             connection.send(answer)
+
+
+def _failure(error: Exception) -> RuntimeError:
+    """What the process that waits is told; its own traceback shows this one too."""
+    text = str(error).strip().splitlines() or [""]
+    failure = RuntimeError(f"A worker failed: {type(error).__name__}: {text[0][:200]}")
+    failure.add_note(traceback.format_exc())
+    return failure
 
 
 if __name__ == "__main__":

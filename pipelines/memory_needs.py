@@ -1,0 +1,253 @@
+"""What a job takes of this machine at least, from its numbers alone.
+
+Every figure here is a lower bound: what is left out can only add to it, so that
+nothing is refused that would have worked. Shape letters used in this module:
+B rows, T segment length, M memory length, K = M + T key length, D hidden width,
+N heads, V vocabulary, L layers.
+"""
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from txl_tf.config.evaluation_config import EvaluationConfig
+from txl_tf.config.experiment_config import ExperimentConfig
+from txl_tf.config.lstm_config import LSTMConfig
+from txl_tf.config.model_config import ModelConfig
+from txl_tf.config.optimizer_config import OptimizerConfig
+from txl_tf.config.qrnn_config import QRNNConfig
+from txl_tf.config.training_config import TrainingConfig
+from txl_tf.errors import UsageError
+from txl_tf.machine_memory import require_memory
+from txl_tf.models.parameter_count import num_parameters
+
+MIN_MAX_REPLICAS = 64
+"""Replicas of the CPU that every machine may have; more only where it has more cores."""
+
+_FLOAT_BYTES = 4
+# Where it is, the model is in the memory of the GPUs.
+_GPU_FILE = Path("/dev/nvidiactl")
+_SLOTS = {"adam": 2, "adamw": 2, "lamb": 2, "muon": 1, "adafactor": 0, "sgd": 0}
+
+AnyModelConfig = ModelConfig | LSTMConfig | QRNNConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryNeed:
+    """A part of what a job takes.
+
+    Attributes:
+        what: str. What it is.
+        num_bytes: int.
+        where: str. The settings that decide it, with their values.
+    """
+
+    what: str
+    num_bytes: int
+    where: str
+
+
+def check_cpu_replicas(num_replicas: int) -> None:
+    """Refuses a number of replicas that no machine is split into.
+
+    Args:
+        num_replicas: int.
+
+    Raises:
+        UsageError: If there are too few or too many.
+    """
+    most = max(MIN_MAX_REPLICAS, os.cpu_count() or 1)
+    if not 1 <= num_replicas <= most:
+        raise UsageError(
+            f"The CPU is split into 1 to {most} replicas here.",
+            where=f"--cpu-replicas {num_replicas}",
+            remedy="More than there are cores are only for tests; every replica has all weights.",
+        )
+
+
+def require_training_memory(
+    experiment: ExperimentConfig, *, num_replicas: int = 1, tpu: str | None = None
+) -> None:
+    """Refuses a run that the memory of this machine cannot hold.
+
+    Args:
+        experiment: `ExperimentConfig`.
+        num_replicas: int. Replicas of the CPU.
+        tpu: optional str. With a TPU the memory of the machine is no bound.
+
+    Raises:
+        UsageError: If there is too little memory.
+    """
+    if tpu is None:
+        require_memory_of(training_needs(experiment, num_replicas), "Training")
+
+
+def require_evaluation_memory(
+    model: AnyModelConfig, evaluation: EvaluationConfig, *, tpu: str | None = None
+) -> None:
+    """Refuses an evaluation that the memory of this machine cannot hold.
+
+    Args:
+        model: configuration of the model.
+        evaluation: `EvaluationConfig`.
+        tpu: optional str. With a TPU the memory of the machine is no bound.
+
+    Raises:
+        UsageError: If there is too little memory.
+    """
+    if tpu is None:
+        require_memory_of(evaluation_needs(model, evaluation), "The evaluation")
+
+
+def training_needs(experiment: ExperimentConfig, num_replicas: int = 1) -> list[MemoryNeed]:
+    """What training takes on a machine without accelerators.
+
+    Args:
+        experiment: `ExperimentConfig`.
+        num_replicas: int. Replicas of the machine.
+
+    Returns:
+        List of `MemoryNeed`.
+    """
+    model, training = experiment.model, experiment.training
+    copies = _copies(experiment.optimizer, training)
+    needs = [
+        MemoryNeed(
+            "weights, gradients and optimizer",
+            num_replicas * copies * _FLOAT_BYTES * num_parameters(model),
+            _sizes(model) + (f", --cpu-replicas {num_replicas}" if num_replicas > 1 else ""),
+        )
+    ]
+    if os.environ.get("TF_CONFIG"):
+        return needs  # the rows are shared out among machines
+    rows = training.rows_per_replica(num_replicas) * num_replicas
+    item_bytes = 2 if training.dtype_policy == "mixed_bfloat16" else _FLOAT_BYTES
+    # The parts of a replica's rows are read one after the other.
+    rows_at_once = rows // training.gradient_accumulation_steps
+    layers = 1 if training.rematerialize else model.num_layers
+    activations = model.segment_length * model.hidden_dim * model.num_layers  # [L, T, D]
+    if isinstance(model, ModelConfig):
+        activations += layers * _scores(model, model.segment_length, _memory_length(model))
+    where = f"training.global_batch_size={training.global_batch_size}"
+    if training.gradient_accumulation_steps > 1:
+        where += f", training.gradient_accumulation_steps={training.gradient_accumulation_steps}"
+    return [
+        *needs,
+        MemoryNeed(
+            "what rows remember",
+            rows * item_bytes * _remembered(model, _memory_length(model)),
+            f"{where}, model.memory_length={model.memory_length}",
+        ),
+        MemoryNeed(
+            "activations of rows",
+            rows_at_once * (item_bytes * activations + _FLOAT_BYTES * _logits(model)),
+            f"{where}, model.segment_length={model.segment_length}, "
+            f"model.memory_length={model.memory_length}",
+        ),
+    ]
+
+
+def evaluation_needs(model: AnyModelConfig, evaluation: EvaluationConfig) -> list[MemoryNeed]:
+    """What an evaluation takes on a machine without accelerators.
+
+    Args:
+        model: configuration of the model.
+        evaluation: `EvaluationConfig`.
+
+    Returns:
+        List of `MemoryNeed`.
+    """
+    segment_length = evaluation.segment_length or model.segment_length
+    memory_length = evaluation.memory_length
+    if memory_length is None or not getattr(model, "recurrence", False):
+        memory_length = _memory_length(model)
+    return reading_needs(
+        model,
+        evaluation.batch_size,
+        segment_length,
+        memory_length,
+        f"evaluation.batch_size={evaluation.batch_size}, segment_length={segment_length}, "
+        f"memory_length={memory_length}",
+    )
+
+
+def reading_needs(
+    model: AnyModelConfig, num_rows: int, segment_length: int, memory_length: int, where: str
+) -> list[MemoryNeed]:
+    """What it takes to read rows without learning from them.
+
+    Args:
+        model: configuration of the model.
+        num_rows: int. `B`.
+        segment_length: int. `T`.
+        memory_length: int. `M`.
+        where: str. The settings that decide rows and lengths.
+
+    Returns:
+        List of `MemoryNeed`.
+    """
+    row = _remembered(model, memory_length)
+    if isinstance(model, ModelConfig):
+        row += _scores(model, segment_length, memory_length)
+    # In the smallest precision that there is.
+    rows = MemoryNeed("memory and attention of rows", 2 * num_rows * row, where)
+    weights = _FLOAT_BYTES * num_parameters(model)
+    return [MemoryNeed("weights", weights, _sizes(model)), rows]
+
+
+def require_memory_of(needs: Sequence[MemoryNeed], what: str) -> None:
+    """Refuses what the memory of this machine cannot hold.
+
+    Args:
+        needs: sequence of `MemoryNeed`.
+        what: str. What needs it, such as `"Writing"`.
+
+    Raises:
+        UsageError: If there is too little memory.
+    """
+    if _GPU_FILE.exists():
+        return
+    largest = max(needs, key=lambda need: need.num_bytes)
+    require_memory(
+        sum(need.num_bytes for need in needs),
+        what=f"{what}, most of it {largest.what},",
+        where=largest.where,
+        remedy="Choose smaller numbers, or a larger machine.",
+    )
+
+
+def _copies(optimizer: OptimizerConfig, training: TrainingConfig) -> int:
+    """Arrays of the size of the weights: they, their gradients, and what belongs to each."""
+    slots = _SLOTS[optimizer.name]
+    if optimizer.name == "sgd" and optimizer.momentum:
+        slots = 1
+    return 2 + slots + (training.average_weights_from_step is not None)
+
+
+def _memory_length(model: AnyModelConfig) -> int:
+    return model.memory_length if getattr(model, "recurrence", False) else 0
+
+
+def _remembered(model: AnyModelConfig, memory_length: int) -> int:
+    if not isinstance(model, ModelConfig):
+        return model.num_layers * model.hidden_dim
+    return model.num_layers * memory_length * model.hidden_dim  # [L, M, D]
+
+
+def _scores(model: ModelConfig, segment_length: int, memory_length: int) -> int:
+    return model.num_heads * segment_length * (memory_length + segment_length)  # [N, T, K]
+
+
+def _logits(model: AnyModelConfig) -> int:
+    # Of clusters, only what is looked up is computed.
+    return 0 if getattr(model, "cutoffs", ()) else model.segment_length * model.vocabulary_size
+
+
+def _sizes(model: AnyModelConfig) -> str:
+    names = ["num_layers", "hidden_dim", "intermediate_dim", "vocabulary_size"]
+    if isinstance(model, ModelConfig):
+        names[2:2] = ["num_heads", "head_dim"]
+    return ", ".join(
+        f"model.{name}={getattr(model, name)}" for name in names if hasattr(model, name)
+    )
