@@ -9,6 +9,8 @@ from typing import Self
 
 import tensorflow as tf
 
+from pipelines.lost_checkpoints import latest_explained_step, require_checkpoints
+from pipelines.run_description import RunDescription
 from pipelines.split_evaluation import create_evaluator
 from pipelines.training_data import TrainingData
 from pipelines.training_progress import TrainingProgress
@@ -19,6 +21,7 @@ from txl_tf.distribution.strategy import is_chief
 from txl_tf.errors import DataDamagedError, MismatchError, PreemptedError, UsageError
 from txl_tf.evaluation.evaluation_result import EvaluationResult
 from txl_tf.evaluation.evaluator import Evaluator
+from txl_tf.file_storage import path_exists
 from txl_tf.training.background_saver import BackgroundSaver
 from txl_tf.training.checkpoint_store import CheckpointStore
 from txl_tf.training.evaluation_history import EvaluationHistory
@@ -85,8 +88,10 @@ class TrainingRun:
             folder, run_id = WritableFolder.at(workdir.folder), None
             if self._is_chief:
                 folder = exits.enter_context(workdir.lock()).folder
-                run_id = workdir.begin(experiment, run_identity["data"], folder).run_id
+                self._described = self._description(folder)
+                run_id = self._described.run_id
                 workdir.keep_vocabulary(self._data.vocabulary_files, folder)
+            self._folder = folder
             training = experiment.training
             self.trainer = Trainer(
                 experiment,
@@ -138,9 +143,11 @@ class TrainingRun:
                 was reached is saved.
             NonFiniteError: If a loss or gradient is not finite and the policy
                 is to stop.
-            DataDamagedError: If a record cannot be read.
+            DataDamagedError: If a record cannot be read, or checkpoints that
+                the run has had are gone.
             StorageError: If a checkpoint cannot be written.
             MismatchError: If the checkpoints are of another run.
+            OutputExistsError: If the folder is not this process' own any more.
         """
         self._resume()
         if self._watcher is not None:
@@ -153,17 +160,40 @@ class TrainingRun:
         if self.trainer.step < self._experiment.training.num_steps:
             self._stop()
         self._saver.wait()
+        self._note_first_checkpoint()
         return result
 
+    def _description(self, folder: WritableFolder) -> RunDescription:
+        """The run as it was begun, which is now unless it was before."""
+        data = data_identity(self._data.manifest)
+        if not self._workdir.has_run():
+            return self._workdir.begin(self._experiment, data, folder)
+        self._workdir.check_same(self._experiment, data)
+        return self._workdir.describe()
+
     def _resume(self) -> None:
+        if self._is_chief:
+            steps = self._store.steps()
+            require_checkpoints(self._workdir, self._described, steps)
+            if steps:
+                # It outlives all others, and nothing would bring it back.
+                self._store.best_step()
         step = self._load_checkpoint()
         if not self._is_chief:
             return
+        latest = latest_explained_step(self._described, self._store.steps())
+        digest = self._store.ledger_digest(step) if step > 0 else None
+        has_ledger = path_exists(self._workdir.ledger)
+        self._redone = {line.step: line for line in self._ledger.resume(step, digest, latest)}
+        # Only now: what was found above is held against what it said before.
+        data = data_identity(self._data.manifest)
+        self._described = self._workdir.begin(self._experiment, data, self._folder)
         for complaint in self._store.remove_leftovers():
             self._say(complaint)
-        digest = self._store.ledger_digest(step) if step > 0 else None
-        self._redone = {line.step: line for line in self._ledger.resume(step, digest)}
         if step > 0:
+            if not has_ledger:
+                self._say(f"The ledger is gone; a new one begins at step {step + 1}.")
+            self._workdir.note_checkpoint(step, self._folder)
             self._progress.begin_at(step)
             self._say(f"Going on from the checkpoint of step {step}.")
 
@@ -227,7 +257,15 @@ class TrainingRun:
         if self._saver.is_idle:
             self._write_held_lines()
 
+    def _note_first_checkpoint(self) -> None:
+        """Before any line of a later step: without checkpoints these could be of a new run."""
+        step = self._saver.saved_step if self._is_chief else None
+        if step is not None and self._described.first_checkpoint_step is None:
+            self._workdir.note_checkpoint(step, self._folder)
+            self._described = self._described.replace(first_checkpoint_step=step)
+
     def _write_held_lines(self) -> None:
+        self._note_first_checkpoint()
         self._ledger.append(self._held_lines)
         self._held_lines = []
 
@@ -302,6 +340,7 @@ class TrainingRun:
         if not self._has_checkpoint(step):
             self._save()
             self._saver.wait()
+        self._note_first_checkpoint()
         reason = self._watcher.requested if self._watcher is not None else None
         raise PreemptedError(
             f"Stopped after step {step}: {reason or 'another worker is being stopped'}.",

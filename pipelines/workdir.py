@@ -80,6 +80,11 @@ class Workdir:
         return os.path.join(self.folder, "checkpoints")
 
     @property
+    def best_checkpoint(self) -> str:
+        """Path of the note of which checkpoint is the best."""
+        return os.path.join(self.checkpoints, "best.json")
+
+    @property
     def tensorboard(self) -> str:
         """Folder for `tensorboard --logdir`."""
         return os.path.join(self.folder, "tensorboard")

@@ -27,6 +27,7 @@ class BackgroundSaver:
         self._store = store
         self._work: queue.Queue[tuple[Any, ...] | None] = queue.Queue()
         self._error: BaseException | None = None
+        self._saved_step: int | None = None
         # A daemon, because the interpreter waits for all others before it exits.
         self._thread = threading.Thread(target=self._run, name="checkpoint-saver", daemon=True)
         self._is_closed = False
@@ -64,8 +65,13 @@ class BackgroundSaver:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no save is in flight."""
-        return self._work.unfinished_tasks == 0
+        """Whether no save is in flight, nor has one failed that was not reported yet."""
+        return self._work.unfinished_tasks == 0 and self._error is None
+
+    @property
+    def saved_step(self) -> int | None:
+        """Steps done at the last checkpoint that it has saved; `None` before the first."""
+        return self._saved_step
 
     def check(self) -> None:
         """Reports a save that has failed by now, without waiting for one in flight.
@@ -112,6 +118,7 @@ class BackgroundSaver:
         while (work := self._work.get()) is not None:
             try:
                 self._store.save(*work)
+                self._saved_step = work[0]
             except BaseException as error:
                 self._error = error
             finally:

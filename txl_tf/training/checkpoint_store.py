@@ -159,7 +159,11 @@ class CheckpointStore:
         """
         step = self._read_best()
         if step is not None and step not in self.steps():
-            raise damaged("the best checkpoint is missing", self._folders.path(step))
+            raise DataDamagedError(
+                "the best checkpoint is missing",
+                where=self._folders.path(step),
+                remedy=f"Restore it from a copy, or remove {_BEST_FILE} to go on without it.",
+            )
         return step
 
     def remove_leftovers(self) -> list[str]:

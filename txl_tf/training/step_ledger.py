@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from txl_tf.errors import StorageError
+from txl_tf.errors import DataDamagedError, StorageError
 from txl_tf.file_storage import first_line, open_regular_file, path_exists, read_file
 from txl_tf.training.ledger_line import LedgerLine
 from txl_tf.training.ledger_reader import MAX_LINE_BYTES, LedgerReader
@@ -63,7 +63,9 @@ class StepLedger:
         """
         return {"first_step": self._first_step, "sha256": self._hash.hexdigest()}
 
-    def resume(self, step: int, expected: dict[str, Any] | None = None) -> list[LedgerLine]:
+    def resume(
+        self, step: int, expected: dict[str, Any] | None = None, latest: int | None = None
+    ) -> list[LedgerLine]:
         """Cuts off what came after a step, and goes on from there.
 
         A line that a kill cut short is dropped. Where there is no ledger, or
@@ -73,13 +75,15 @@ class StepLedger:
             step: int. Steps done; 0 begins a new run.
             expected: optional dict. The `digest` that the checkpoint of the
                 step keeps.
+            latest: optional int. The last step that can be in it, since no
+                checkpoint came later. One that goes on beyond is left alone.
 
         Returns:
             The lines of later steps, which were done and are to be done again.
 
         Raises:
             DataDamagedError: If the lines up to the step are not one for each,
-                or not those of `expected`.
+                or not those of `expected`, or if later checkpoints are gone.
             StorageError: If it cannot be read or written.
         """
         try:
@@ -88,7 +92,7 @@ class StepLedger:
             if reader is None:
                 self._begin(step)
             else:
-                cut = self._cut(reader, step, expected)
+                cut = self._cut(reader, step, expected, latest)
         except OSError as error:
             raise self._storage_error(error) from error
         self._next_step = step + 1
@@ -152,7 +156,11 @@ class StepLedger:
         self._files.begin(header)
 
     def _cut(
-        self, reader: LedgerReader, step: int, expected: dict[str, Any] | None
+        self,
+        reader: LedgerReader,
+        step: int,
+        expected: dict[str, Any] | None,
+        latest: int | None,
     ) -> list[LedgerLine]:
         self._first_step = reader.first_step
         reader.read_until(step)
@@ -160,11 +168,23 @@ class StepLedger:
         self._hash = reader.copied_hash()
         num_bytes = reader.num_bytes
         cut, _ = reader.read_rest()
+        reached = reader.last_step + len(cut)
+        if latest is not None and reached > latest:
+            raise self._checkpoints_are_gone(step, reached)
         if step + 1 < self._first_step:
             self._begin(step)
         else:
             self._files.cut(num_bytes)
         return cut
+
+    def _checkpoints_are_gone(self, step: int, reached: int) -> DataDamagedError:
+        return DataDamagedError(
+            f"The run has reached step {reached}, and the checkpoints of its later steps are "
+            f"missing: the newest that can be read is of step {step}.",
+            where=self._path,
+            remedy="Restore them from a copy. To go back on purpose, move the ledger away; "
+            "to begin anew, remove the folder or name a new one.",
+        )
 
     def _storage_error(self, error: OSError) -> StorageError:
         return StorageError(
