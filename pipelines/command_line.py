@@ -14,6 +14,7 @@ from typing import NoReturn
 from pipelines.last_defence import finish, report
 from pipelines.standard_streams import prepare_streams
 from txl_tf.errors import UsageError
+from txl_tf.store_client import set_read_ahead
 
 JOBS = {
     "quickstart": "everything below, small, on a built-in corpus",
@@ -91,9 +92,11 @@ def _dispatch(arguments: list[str]) -> None:
             modules[name].add_arguments(job_parser)
     parsed = parser.parse_args(arguments)
     job = modules[parsed.job]
-    job.check_arguments(parsed)
+    # Before the check, which loads TensorFlow where it has to look into a store.
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    set_read_ahead()
+    job.check_arguments(parsed)
     job.run(parsed)
 
 

@@ -30,6 +30,7 @@ from pipelines.preparation.tokenizer_choice import (
     is_official,
     tokenizer_kind,
 )
+from txl_tf.data.record_format import SHARD_BYTES
 from txl_tf.data.staging_folder import require_absent
 from txl_tf.data.vocabularies.vocabulary_training import VocabularyTraining
 from txl_tf.errors import UsageError
@@ -59,9 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shard-megabytes",
         type=float,
-        default=100.0,
+        default=SHARD_BYTES / _BYTES_PER_MEGABYTE,
         metavar="MB",
-        help="size of one file, in megabytes of 10^6 bytes (default: 100)",
+        help="size of one file, in megabytes of 10^6 bytes (default: 16)",
     )
     parser.add_argument(
         "--workers",

@@ -17,10 +17,11 @@ from txl_tf.data.vocabularies.dataset_tokenizer import dataset_tokenizer
 from txl_tf.errors import DataDamagedError
 from txl_tf.evaluation.evaluation_result import EvaluationResult
 from txl_tf.evaluation.evaluator import Evaluator
+from txl_tf.file_storage import is_remote
 
 
 class TrainingData:
-    """A verified data set with a split `train`, cut into the rows of a run.
+    """A data set with a split `train`, cut into the rows of a run; a local one is verified.
 
     Args:
         folder: str. The prepared data set.
@@ -33,7 +34,9 @@ class TrainingData:
     """
 
     def __init__(self, folder: str, experiment: ExperimentConfig) -> None:
-        self.dataset = PreparedDataset.open(folder)
+        # A store is not read as a whole before the first step: each record is held against its
+        # own checksum when it is read, and `txl verify` holds all against the manifest.
+        self.dataset = PreparedDataset.open(folder, verify=not is_remote(folder))
         self.plan = plan_of(experiment, self.dataset.manifest, folder)
         masks_documents = experiment.training.document_boundaries == "mask"
         self.reader = SegmentReader(self.dataset, "train", self.plan, masks_documents)

@@ -3,10 +3,13 @@
 import os
 import subprocess
 
+from txl_tf.store_client import set_read_ahead
+
 os.environ["KERAS_BACKEND"] = os.environ.get("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Read when TensorFlow is loaded: its client of stores tries again at once.
 os.environ.setdefault("GCS_RETRY_CONFIG_INIT_DELAY_TIME_US", "0")
+set_read_ahead()
 
 import keras
 import pytest

@@ -26,8 +26,9 @@ MODELS = {
 ALLOWED = {
     "errors": set(),
     "durability": set(),
+    "store_client": set(),
     "local_files": LOWEST,
-    "file_storage": {"durability", "local_files", *LOWEST},
+    "file_storage": {"durability", "local_files", "store_client", *LOWEST},
     "writable_folder": {"file_storage", "local_files", *LOWEST},
     "lock_owner": LOWEST,
     "local_lock": {"file_storage", "local_files", "lock_owner", *LOWEST},

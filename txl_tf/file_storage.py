@@ -15,6 +15,7 @@ from typing import IO
 from txl_tf.durability import flush_to_disk
 from txl_tf.errors import DataDamagedError
 from txl_tf.local_files import open_folder, remove_folder_in, replace_file
+from txl_tf.store_client import read_blocks
 
 _BLOCK_BYTES = 4 << 20
 _LISTING_TRIES = 3
@@ -51,12 +52,34 @@ def file_sha256(path: str, progress: Callable[[int], None] | None = None) -> str
         OSError: If it cannot be read; FileNotFoundError if it is not there.
     """
     digest = hashlib.sha256()
-    with _as_os_errors(path), _open_for_reading(path) as file:
-        while block := file.read(_BLOCK_BYTES):
-            digest.update(block)
-            if progress is not None:
-                progress(len(block))
+    for block in file_blocks(path):
+        digest.update(block)
+        if progress is not None:
+            progress(len(block))
     return digest.hexdigest()
+
+
+def file_blocks(path: str, block_bytes: int = _BLOCK_BYTES) -> Iterator[bytes]:
+    """Reads a file in order, block by block.
+
+    Args:
+        path: str. The file.
+        block_bytes: int. Size of the blocks but the last.
+
+    Yields:
+        The blocks; none of an empty file.
+
+    Raises:
+        DataDamagedError: If it is no regular file.
+        OSError: If it cannot be read; FileNotFoundError if it is not there.
+    """
+    with _as_os_errors(path):
+        if is_remote(path):
+            yield from read_blocks(path, file_bytes(path), block_bytes)
+            return
+        with _open_for_reading(path) as file:
+            while block := file.read(block_bytes):
+                yield block
 
 
 def read_file(path: str, *, max_bytes: int | None = None) -> bytes:
@@ -186,17 +209,7 @@ def is_folder(path: str) -> bool:
 
 
 def files_below(folder: str) -> list[str]:
-    """The files in a folder and in all folders below it.
-
-    Args:
-        folder: str. Path of the folder.
-
-    Returns:
-        Sorted paths relative to the folder; none where there is no such folder.
-
-    Raises:
-        OSError: If a folder cannot be listed.
-    """
+    """The sorted relative paths of the files in a folder and below; an OSError as `list_folder`."""
     found = []
     for name in list_folder(folder):
         path = os.path.join(folder, name)

@@ -48,6 +48,10 @@ class ObjectStore:
         names = self.control(bucket=bucket)["names"]
         return [name for name in names if name.startswith(prefix)]
 
+    def put_folder(self, folder: Path, prefix: str, bucket: str = "bucket") -> None:
+        """Takes over the files of a folder."""
+        self.control(put_folder=[bucket, prefix, str(folder)])
+
     def put_many(self, names: list[str], bucket: str) -> None:
         """Makes empty objects."""
         self.control(put_many=[bucket, names])

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 import urllib.parse
+from pathlib import Path
 
 from tests.object_store.store_faults import StoreFaults
 from tests.object_store.store_requests import StoreAnswer, StoreRequest, answer
@@ -67,6 +68,10 @@ class StoreServer(http.server.ThreadingHTTPServer):
             self.objects.lag_seconds = order["lag_seconds"]
         if "put" in order:
             self.objects.put(*order["put"], bytes.fromhex(order["content"]))
+        if "put_folder" in order:
+            bucket, prefix, folder = order["put_folder"]
+            for path in Path(folder).iterdir():
+                self.objects.put(bucket, f"{prefix}/{path.name}", path.read_bytes())
         if "put_many" in order:
             bucket, names = order["put_many"]
             for name in names:

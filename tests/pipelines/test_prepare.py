@@ -52,7 +52,7 @@ def test_a_text_file_becomes_a_data_set(tmp_path, text, capsys):
     assert dataset.manifest.split_names == ("train", "valid", "test")
     assert sum(map(dataset.num_tokens, dataset.manifest.split_names)) == 15000
     train = dataset.manifest.split("train")
-    expected = f"train: {train.tokens} tokens, {train.bytes} bytes, 1 documents, 1 shards"
+    expected = f"train: {train.tokens} tokens, {train.bytes} bytes, 1 documents, 2 shards"
     assert expected in printed.splitlines()
     assert dataset.fingerprint in printed
 

@@ -13,6 +13,7 @@ from txl_tf.data.document import Document
 from txl_tf.data.manifest import FORMAT_VERSION, MANIFEST_FILE, Manifest
 from txl_tf.data.parallel.ordered_workers import OrderedWorkers
 from txl_tf.data.parallel.token_chunk import TokenChunk
+from txl_tf.data.record_format import SHARD_BYTES, TOKENS_PER_RECORD
 from txl_tf.data.record_writer import RecordWriter
 from txl_tf.data.split_manifest import SplitManifest
 from txl_tf.data.staging_folder import StagingFolder
@@ -34,8 +35,8 @@ def prepare_dataset(
     output_folder: str,
     corpus_name: str,
     *,
-    tokens_per_record: int = 32768,
-    shard_bytes: int = 100_000_000,
+    tokens_per_record: int = TOKENS_PER_RECORD,
+    shard_bytes: int = SHARD_BYTES,
     num_workers: int = 1,
     check: Check | None = None,
     progress: Progress | None = None,
@@ -55,9 +56,9 @@ def prepare_dataset(
             iterable more than once.
         output_folder: str. The folder to be made.
         corpus_name: str. Name of the text, for the manifest.
-        tokens_per_record: int. Defaults to `32768`.
+        tokens_per_record: int. Defaults to `4096`.
         shard_bytes: int. Size at which a file ends, in bytes. Defaults to
-            `100_000_000`.
+            `16_000_000`.
         num_workers: int. Processes that turn text into tokens. Defaults to `1`:
             this one does it.
         check: optional function of the splits that were written, the size of

@@ -15,6 +15,12 @@ import numpy as np
 
 from txl_tf.errors import DataDamagedError
 
+TOKENS_PER_RECORD = 4096
+"""Tokens of a record unless told otherwise. A row begins in the middle of a record, and the
+whole record is read for it: a step of short segments needs little more than that."""
+SHARD_BYTES = 16_000_000
+"""Size of a file unless told otherwise. Clients of stores read ahead up to the end of a file,
+64 MiB and more where nothing stops them: the files bound what a row reads before its first step."""
 TOKENS_FEATURE = "tokens"
 DOCUMENT_STARTS_FEATURE = "document_starts"
 LENGTH_BYTES = 8

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from txl_tf.data.record_format import (
+    SHARD_BYTES,
+    TOKENS_PER_RECORD,
     frame_bytes,
     pack_document_starts,
     serialize_record,
@@ -32,9 +34,9 @@ class RecordWriter:
         folder: str. An existing folder.
         split: str. Name of the split; the shards are named after it.
         token_bytes: int. Width of a stored token: 1, 2 or 4 bytes.
-        tokens_per_record: int. Defaults to `32768`.
+        tokens_per_record: int. Defaults to `4096`.
         shard_bytes: int. Size at which a shard ends, in bytes; a shard has at
-            least one record. Defaults to `100_000_000`.
+            least one record. Defaults to `16_000_000`.
 
     Example:
     ```python
@@ -50,8 +52,8 @@ class RecordWriter:
         split: str,
         *,
         token_bytes: int,
-        tokens_per_record: int = 32768,
-        shard_bytes: int = 100_000_000,
+        tokens_per_record: int = TOKENS_PER_RECORD,
+        shard_bytes: int = SHARD_BYTES,
     ) -> None:
         if token_bytes not in (1, 2, 4):
             raise ValueError(f"`token_bytes` must be 1, 2 or 4. Received: {token_bytes}")

@@ -17,10 +17,12 @@ from txl_tf.data.record_format import (
 )
 from txl_tf.data.segment_plan import SegmentPlan
 from txl_tf.data.shard_verification import verify_shard
-from txl_tf.errors import DataDamagedError
-from txl_tf.file_storage import first_line
+from txl_tf.errors import DataDamagedError, StorageError
+from txl_tf.file_storage import first_line, is_remote
 
 _READ_BUFFER_BYTES = 256 << 10
+# Less than the client of a store reads ahead, which then decides the size of the requests.
+_REMOTE_BUFFER_BYTES = 16 << 10
 _PREFETCHED_BATCHES = 16
 _MAX_INT64 = np.iinfo(np.int64).max
 
@@ -63,6 +65,7 @@ class SegmentReader:
         manifest = dataset.manifest
         self._tokens_per_record = manifest.tokens_per_record
         self._frame_bytes = frame_bytes(manifest.tokens_per_record, manifest.token_bytes)
+        self._is_remote = is_remote(dataset.folder)
         self._stored_type = tf.as_dtype(token_dtype(manifest.token_bytes))
 
     # No conversion of Python's control flow, which takes seconds: nothing here needs it.
@@ -117,8 +120,15 @@ class SegmentReader:
             return widened
 
         indices = tf.data.Dataset.range(rows.start, rows.stop)
-        # Not parallel: decoding is far faster than training, and rows must take turns.
-        segments = indices.interleave(read_row, cycle_length=len(rows), block_length=1)
+        # On a local disk decoding is far faster than training. From a store each row waits for
+        # its own requests only, and they still take turns.
+        segments = indices.interleave(
+            read_row,
+            cycle_length=len(rows),
+            block_length=1,
+            num_parallel_calls=len(rows) if self._is_remote else None,
+            deterministic=True if self._is_remote else None,
+        )
         batches = segments.batch(per_replica_rows, drop_remainder=True).map(widen)
         if num_steps is not None:
             batches = batches.take(num_steps * (len(rows) // per_replica_rows))
@@ -146,7 +156,7 @@ class SegmentReader:
         last = first + self._plan.segment_length - 1
         return f"row {row} (tokens {first} to {last}, from {place.file} record {place.record})"
 
-    def explain_data_loss(self, error: Exception) -> DataDamagedError:
+    def explain_data_loss(self, error: Exception) -> DataDamagedError | StorageError:
         """Names the file behind an error of TensorFlow while reading.
 
         Args:
@@ -154,7 +164,7 @@ class SegmentReader:
 
         Returns:
             The error to raise: it names the first file that differs from the
-            manifest.
+            manifest; where none does, no data is damaged.
 
         Raises:
             StorageError: If a file cannot be read.
@@ -165,7 +175,7 @@ class SegmentReader:
                 verify_shard(self._dataset.folder, shard, manifest, with_checksums=True)
             except DataDamagedError as damage:
                 return damage
-        return DataDamagedError(
+        return StorageError(
             f"Reading failed, but every file matches the manifest now: {first_line(error)}",
             where=f"{self._dataset.folder}, split {self._split}",
             remedy="Start again; if it comes back, suspect the storage or the memory.",
@@ -258,7 +268,7 @@ class SegmentReader:
         records = tf.raw_ops.TFRecordDatasetV2(
             filenames=tf.constant(self._dataset.shard_paths(self._split))[shard:shard_stop],
             compression_type="",
-            buffer_size=_READ_BUFFER_BYTES,
+            buffer_size=_REMOTE_BUFFER_BYTES if self._is_remote else _READ_BUFFER_BYTES,
             byte_offsets=tf.concat(
                 [byte_offset[None], tf.zeros([shard_stop - shard - 1], tf.int64)], axis=0
             ),

@@ -3,7 +3,7 @@
 import concurrent.futures
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -12,11 +12,11 @@ from txl_tf.data.record_check import RecordCheck
 from txl_tf.data.shard_manifest import ShardManifest
 from txl_tf.errors import DataDamagedError, StorageError
 from txl_tf.file_storage import (
+    file_blocks,
     file_bytes,
     first_line,
-    is_remote,
     list_folder,
-    open_regular_file,
+    path_exists,
 )
 from txl_tf.untrusted_files import listed_file
 
@@ -121,10 +121,12 @@ def verify_no_surplus(folder: str, shards: Iterable[ShardManifest]) -> None:
     """
     named = {shard.file for shard in shards}
     for name in list_folder(folder):
-        if ".tfrecord" in name and name not in named:
+        # A listing may be older than the store; whether a file is there, the file says.
+        path = os.path.join(folder, name)
+        if ".tfrecord" in name and name not in named and path_exists(path):
             raise DataDamagedError(
                 "A record file is not in the manifest.",
-                where=os.path.join(folder, name),
+                where=path,
                 remedy="Remove the file if it is not wanted, or prepare the data set again.",
             )
 
@@ -138,7 +140,7 @@ def _read(
     digest = hashlib.sha256()
     problem = None
     record = 0
-    for block in _blocks(path, check.block_bytes):
+    for block in file_blocks(path, check.block_bytes):
         digest.update(block)
         if problem is None:
             problem = check.first_problem(block, record, shard)
@@ -151,28 +153,12 @@ def _read(
 def _first_damaged_record(path: str, shard: ShardManifest, check: RecordCheck) -> int:
     """The record with which a file of the wrong size begins to be another one."""
     record = 0
-    for block in _blocks(path, check.block_bytes):
+    for block in file_blocks(path, check.block_bytes):
         problem = check.first_problem(block, record, shard)
         if problem is not None:
             return problem[0]
         record += len(block) // check.frame_bytes
     return min(record, shard.records)
-
-
-def _blocks(path: str, block_bytes: int) -> Iterator[bytes]:
-    if not is_remote(path):
-        with open_regular_file(path) as file:
-            while block := file.read(block_bytes):
-                yield block
-        return
-    import tensorflow as tf
-
-    try:
-        with tf.io.gfile.GFile(path, "rb") as file:
-            while block := file.read(block_bytes):
-                yield block
-    except tf.errors.OpError as error:
-        raise OSError(first_line(error)) from error
 
 
 def _first_wrong_checksum(path: str) -> int | None:

@@ -16,6 +16,7 @@ from txl_tf.data.document import Document
 from txl_tf.data.manifest import MANIFEST_FILE, Manifest
 from txl_tf.data.parallel.ordered_workers import OrderedWorkers
 from txl_tf.data.preparation import Check, describe, empty_split, write_descriptions
+from txl_tf.data.record_format import SHARD_BYTES, TOKENS_PER_RECORD
 from txl_tf.data.shard_manifest import ShardManifest
 from txl_tf.data.split_manifest import SplitManifest
 from txl_tf.data.staging_folder import StagingFolder
@@ -35,8 +36,8 @@ def prepare_with_beam(
     corpus_name: str,
     beam_arguments: Sequence[str] = (),
     *,
-    tokens_per_record: int = 32768,
-    shard_bytes: int = 100_000_000,
+    tokens_per_record: int = TOKENS_PER_RECORD,
+    shard_bytes: int = SHARD_BYTES,
     num_workers: int = 1,
     check: Check | None = None,
 ) -> Manifest:
@@ -58,9 +59,9 @@ def prepare_with_beam(
         corpus_name: str. Name of the text, for the manifest.
         beam_arguments: sequence of str. Options of Beam, such as
             `--runner=DataflowRunner`. Defaults to none: Beam runs here.
-        tokens_per_record: int. Defaults to `32768`.
+        tokens_per_record: int. Defaults to `4096`.
         shard_bytes: int. Size at which a file ends, in bytes; a machine holds
-            one in memory. Defaults to `100_000_000`.
+            one in memory. Defaults to `16_000_000`.
         num_workers: int. Processes that make the vocabulary. Defaults to `1`.
         check: optional function, as for `prepare_dataset`.
 
