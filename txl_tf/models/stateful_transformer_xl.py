@@ -3,10 +3,14 @@
 Shape letters used in this module: B rows, T segment length, V vocabulary.
 """
 
+import contextlib
+
 import keras
+from keras import ops
 
 from txl_tf.config.model_config import ModelConfig
-from txl_tf.models.memory import Memory
+from txl_tf.models.checked_batches import check_num_rows, with_checked_batches
+from txl_tf.models.memory_variables import MemoryVariables
 from txl_tf.models.transformer_xl import TransformerXL
 
 
@@ -25,19 +29,25 @@ class StatefulTransformerXL(keras.Model):
     model.reset_state()
     ```
 
-    Row `r` of every batch has to continue row `r` of the batch before. Several
-    replicas need the trainer: Keras would merge their memories.
+    Row `r` of every batch has to continue row `r` of the batch before. A batch
+    may have fewer rows than `B`: the rows it does not have keep their memory.
+    Several replicas need the trainer: Keras would merge their memories.
+
+    `evaluate`, validation in `fit` among it, and `predict` read with a memory of
+    their own, which is empty when they begin; that of training stays as it is.
+    `test_on_batch` and `predict_on_batch` go on from call to call with these
+    memories. A call of the model goes on with the memory of training.
 
     Args:
         config: `ModelConfig`, or the dict that its `to_dict` returns.
-        batch_size: int. Rows `B` of every batch.
+        batch_size: int. The most rows of a batch, `B`.
         **kwargs: other keyword arguments passed to `keras.Model`.
 
     Attributes:
         transformer_xl: the `TransformerXL` that is trained.
 
     Call arguments:
-        token_ids: int tensor `(B, T)`.
+        token_ids: int tensor `(B, T)`, or of fewer rows.
         training: bool. Whether dropout is active.
 
     Returns:
@@ -45,7 +55,7 @@ class StatefulTransformerXL(keras.Model):
         them as logits.
 
     Raises:
-        ValueError: If `batch_size` is not positive.
+        ValueError: If `batch_size` is not positive, or a batch has more rows.
     """
 
     def __init__(self, config, batch_size, **kwargs):
@@ -58,13 +68,12 @@ class StatefulTransformerXL(keras.Model):
         self.batch_size = batch_size
         self.transformer_xl = TransformerXL(config, dtype=self.dtype_policy, name="transformer_xl")
         empty = self.transformer_xl.initial_memory(batch_size)
-        self._states = [
-            self._state(state, f"memory_{layer}") for layer, state in enumerate(empty.states)
-        ]
-        self._valid_length = self._state(empty.valid_length, "valid_length")
+        self._trained_memory = MemoryVariables(empty, self._memory_weight)
+        self._evaluate_memory = self._predict_memory = None
+        self._current_memory = self._trained_memory
         self.built = True
 
-    def _state(self, value, name):
+    def _memory_weight(self, value, name):
         return self.add_weight(
             shape=value.shape,
             dtype=keras.backend.standardize_dtype(value.dtype),
@@ -76,21 +85,114 @@ class StatefulTransformerXL(keras.Model):
 
     @property
     def memory(self):
-        """The current `Memory`."""
-        states = tuple(keras.ops.convert_to_tensor(state) for state in self._states)
-        return Memory(states, keras.ops.convert_to_tensor(self._valid_length))
+        """The current `Memory` of training and of calls of the model."""
+        return self._trained_memory.read()
+
+    @property
+    def variables(self):
+        variables = super().variables
+        if keras.backend.backend() == "jax":
+            # There a step changes only what is listed here. They are no weights, though:
+            # they begin empty, so there is nothing to save and to compare.
+            for aside in (self._evaluate_memory, self._predict_memory):
+                variables = variables + ([] if aside is None else aside.variables)
+        return variables
 
     def call(self, token_ids, training=False):
-        hidden, memory = self.transformer_xl(token_ids, self.memory, training=training)
-        for variable, state in zip(self._states, memory.states, strict=True):
-            variable.assign(state)
-        self._valid_length.assign(memory.valid_length)
+        check_num_rows(token_ids, self.batch_size)
+        is_whole = token_ids.shape[0] == self.batch_size
+        num_rows = None if is_whole else ops.shape(token_ids)[0]
+        memory = self._current_memory.read(num_rows)
+        hidden, memory = self.transformer_xl(token_ids, memory, training=training)
+        self._current_memory.write(memory, num_rows)
         return self.transformer_xl.log_probs_of(hidden)
 
+    def make_train_function(self, force=False):
+        if self.train_function is None or force:
+            super().make_train_function(force=True)
+            self.train_function = self._checking(self.train_function)
+
+    def make_test_function(self, force=False):
+        if self._evaluate_memory is None:
+            self._evaluate_memory = self._memory_aside("evaluate")
+        if self.test_function is None or force:
+            super().make_test_function(force=True)
+            self.test_function = self._checking(self.test_function)
+
+    def make_predict_function(self, force=False):
+        if self._predict_memory is None:
+            self._predict_memory = self._memory_aside("predict")
+        if self.predict_function is None or force:
+            super().make_predict_function(force=True)
+            self.predict_function = self._checking(self.predict_function)
+
+    def _checking(self, function):
+        # Other backends compile for known shapes, so the steps know the number of rows.
+        if keras.backend.backend() != "tensorflow":
+            return function
+        return with_checked_batches(function, self.batch_size)
+
+    def _memory_aside(self, name):
+        def create(value, variable_name):
+            dtype = keras.backend.standardize_dtype(value.dtype)
+            return keras.Variable(
+                ops.zeros(value.shape, dtype),
+                trainable=False,
+                dtype=dtype,
+                autocast=False,
+                name=f"{name}_{variable_name}",
+            )
+
+        return MemoryVariables(self.transformer_xl.initial_memory(self.batch_size), create)
+
+    # A step is traced, or runs, within these calls; what it reads is decided there for good.
+    def train_step(self, *state_and_data):
+        check_num_rows(state_and_data[-1], self.batch_size)
+        with self._using(self._trained_memory):
+            return super().train_step(*state_and_data)
+
+    def test_step(self, *state_and_data):
+        check_num_rows(state_and_data[-1], self.batch_size)
+        with self._using(self._evaluate_memory):
+            return super().test_step(*state_and_data)
+
+    def predict_step(self, *state_and_data):
+        check_num_rows(state_and_data[-1], self.batch_size)
+        with self._using(self._predict_memory):
+            return super().predict_step(*state_and_data)
+
+    @contextlib.contextmanager
+    def _using(self, memory):
+        before = self._current_memory
+        self._current_memory = memory
+        try:
+            yield
+        finally:
+            self._current_memory = before
+
+    def evaluate(self, *args, **kwargs):
+        self.make_test_function()
+        with self._beginning_empty(self._evaluate_memory):
+            return super().evaluate(*args, **kwargs)
+
+    def predict(self, *args, **kwargs):
+        self.make_predict_function()
+        with self._beginning_empty(self._predict_memory):
+            return super().predict(*args, **kwargs)
+
+    @contextlib.contextmanager
+    def _beginning_empty(self, memory):
+        memory.reset()
+        try:
+            yield
+        finally:
+            memory.reset()
+
     def reset_state(self):
-        """Forgets what all rows have read."""
-        for variable in (*self._states, self._valid_length):
-            variable.assign(keras.ops.zeros_like(variable))
+        """Forgets what all rows have read, in training and aside from it."""
+        for memory in (self._trained_memory, self._evaluate_memory, self._predict_memory):
+            if memory is not None:
+                memory.reset()
 
     def get_config(self):
         return {
