@@ -6,6 +6,7 @@ from typing import Any
 import grpc
 import numpy as np
 import tensorflow as tf
+from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import meta_graph_pb2
 from tensorflow_serving.apis import (
     get_model_metadata_pb2,
@@ -14,10 +15,14 @@ from tensorflow_serving.apis import (
 )
 
 from txl_tf.serving.prediction_error import PredictionError
+from txl_tf.serving.proto_tensors import arrays_of_protos
+from txl_tf.serving.request_error import RequestError
+from txl_tf.serving.request_shapes import invalid
 from txl_tf.serving.retries import call_with_retries
 from txl_tf.serving.status_code import StatusCode
 
 _UNLIMITED = -1
+_MAX_SHOWN = 10
 
 
 class GrpcTransport:
@@ -62,7 +67,15 @@ class GrpcTransport:
         for name, array in inputs.items():
             request.inputs[name].CopyFrom(tf.make_tensor_proto(array))
         response = self._ask(self._stub.Predict, request, signature_name)
-        return {name: tf.make_ndarray(proto) for name, proto in response.outputs.items()}
+        definition = self.signatures().get(signature_name, meta_graph_pb2.SignatureDef())
+        try:
+            if set(response.outputs) != set(definition.outputs):
+                raise invalid(f"It has the outputs {sorted(response.outputs)[:_MAX_SHOWN]}.")
+            return arrays_of_protos(response.outputs, definition.outputs)
+        except RequestError as error:
+            self._signatures = None  # another version may be served by now
+            message = f"The answer is not one of this signature: {error.message}"
+            raise self._error(StatusCode.INTERNAL, message, signature_name) from error
 
     def signatures(self) -> dict[str, meta_graph_pb2.SignatureDef]:
         """As in `Transport`. Asked once, and again after an error."""
@@ -73,7 +86,12 @@ class GrpcTransport:
             request.metadata_field.append("signature_def")
             response = self._ask(self._stub.GetModelMetadata, request, "")
             definitions = get_model_metadata_pb2.SignatureDefMap()
-            response.metadata["signature_def"].Unpack(definitions)
+            try:
+                is_there = response.metadata["signature_def"].Unpack(definitions)
+            except DecodeError:
+                is_there = False
+            if not is_there:
+                raise self._error(StatusCode.INTERNAL, "The metadata cannot be understood.")
             self._signatures = found = dict(definitions.signature_def)
         return found
 
@@ -92,9 +110,7 @@ class GrpcTransport:
                 return call(request, timeout=timeout_seconds)
             except grpc.RpcError as error:
                 code = StatusCode(error.code().value[0])
-                raise PredictionError(
-                    code, error.details() or "", server=self._server, signature=signature
-                ) from error
+                raise self._error(code, error.details() or "", signature) from error
 
         try:
             return call_with_retries(ask, self._num_attempts, self._timeout_seconds)
@@ -102,3 +118,6 @@ class GrpcTransport:
             # Another version may be served by now.
             self._signatures = None
             raise
+
+    def _error(self, code: StatusCode, message: str, signature: str = "") -> PredictionError:
+        return PredictionError(code, message, server=self._server, signature=signature)

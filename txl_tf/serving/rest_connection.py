@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
@@ -21,6 +22,7 @@ class RestConnection(web.RequestHandler):
         server: `aiohttp.web.Server`.
         loop: the event loop.
         limits: `ServerLimits`.
+        on_lost: function that is called when the connection has ended.
 
     Attributes:
         has_ended: bool. Whether the client will send no more.
@@ -29,7 +31,11 @@ class RestConnection(web.RequestHandler):
     """
 
     def __init__(
-        self, server: web.Server, loop: asyncio.AbstractEventLoop, limits: ServerLimits
+        self,
+        server: web.Server,
+        loop: asyncio.AbstractEventLoop,
+        limits: ServerLimits,
+        on_lost: Callable[[], None],
     ) -> None:
         super().__init__(
             server,
@@ -43,6 +49,12 @@ class RestConnection(web.RequestHandler):
         self.is_answering = False
         self.body: Any = None
         self._clock = loop
+        self._on_lost = on_lost
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Forgets the connection."""
+        super().connection_lost(exc)
+        self._on_lost()
 
     def handle_error(
         self,

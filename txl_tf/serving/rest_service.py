@@ -63,6 +63,7 @@ class RestService:
         self._thread = threading.Thread(target=self._run, name="rest", daemon=True)
         self._is_ready = threading.Event()
         self._grace_seconds: asyncio.Future[float] | None = None
+        self._num_connections = 0
 
     def start(self) -> None:
         """Answers from now on."""
@@ -105,9 +106,13 @@ class RestService:
         Returns:
             A protocol of asyncio.
         """
-        if len(server.connections) >= self._limits.max_connections:
+        if self._num_connections >= self._limits.max_connections:
             return CrowdedConnection()
-        return RestConnection(server, self._loop, self._limits)
+        self._num_connections += 1
+        return RestConnection(server, self._loop, self._limits, self._forget_connection)
+
+    def _forget_connection(self) -> None:
+        self._num_connections -= 1
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answers a request, and sends the answer.

@@ -9,6 +9,7 @@ import urllib3
 from google.protobuf import json_format
 from tensorflow.core.protobuf import meta_graph_pb2
 
+from txl_tf.json_text import parse_json
 from txl_tf.serving.json_tensors import arrays_of_outputs, json_of_inputs
 from txl_tf.serving.prediction_error import PredictionError
 from txl_tf.serving.request_error import RequestError
@@ -16,6 +17,7 @@ from txl_tf.serving.retries import call_with_retries
 from txl_tf.serving.status_code import StatusCode
 
 _MOST_CONNECTIONS = 32
+_MAX_MESSAGE_LETTERS = 2000
 
 
 class RestTransport:
@@ -56,12 +58,17 @@ class RestTransport:
         signatures = self.signatures()
         try:
             body = {"signature_name": signature_name, "inputs": json_of_inputs(inputs)}
-            answer = self._ask("POST", ":predict", signature_name, body)
-            definition = signatures[signature_name]
-            return arrays_of_outputs(answer.get("outputs"), definition)
-        except RequestError as error:
-            # Of this side: a type that JSON has no form for, or a strange answer.
+        except RequestError as error:  # a type that JSON has no form for
             raise self._error(error.code, error.message, signature_name) from error
+        answer = self._ask("POST", ":predict", signature_name, body)
+        try:
+            return arrays_of_outputs(answer.get("outputs"), signatures[signature_name])
+        except (RequestError, KeyError) as error:
+            self._signatures = None  # another version may be served by now
+            code = getattr(error, "code", StatusCode.INTERNAL)
+            code = code if code == StatusCode.UNIMPLEMENTED else StatusCode.INTERNAL
+            message = f"The answer is not one of this signature: {error}"
+            raise self._error(code, message, signature_name) from error
 
     def signatures(self) -> dict[str, meta_graph_pb2.SignatureDef]:
         """As in `Transport`. Asked once, and again after an error."""
@@ -76,7 +83,7 @@ class RestTransport:
                     )
                     for name, definition in definitions.items()
                 }
-            except (LookupError, TypeError, json_format.ParseError) as error:
+            except (LookupError, TypeError, AttributeError, json_format.ParseError) as error:
                 message = f"The metadata cannot be understood: {error}"
                 raise self._error(StatusCode.INTERNAL, message) from error
             self._signatures = found
@@ -117,10 +124,10 @@ class RestTransport:
         except urllib3.exceptions.HTTPError as error:
             raise self._error(StatusCode.UNAVAILABLE, str(error), signature) from error
         try:
-            answer = json.loads(response.data)
+            answer = parse_json(response.data)
             if response.status == 200 and isinstance(answer, dict):
                 return answer
-            message = str(answer["error"])
+            message = str(answer["error"])[:_MAX_MESSAGE_LETTERS]
         except (ValueError, LookupError, TypeError):
             message = f"HTTP status {response.status}"
         code = StatusCode.of_http_status(response.status)

@@ -13,11 +13,22 @@ import ml_dtypes
 import numpy as np
 import tensorflow as tf
 
+from txl_tf.serving.answer_check import require_answer
 from txl_tf.serving.sampling_settings import SamplingSettings
 from txl_tf.serving.text_state import TextState
 from txl_tf.serving.transport import Transport
 
 _Answer = dict[str, np.ndarray]
+# What is needed of answers, beside memory; any size where there is none.
+_CANDIDATES = {"candidate_ids": (1, None), "probabilities": (1, None)}
+_WRITTEN = {"token_ids": (1, None), "nll": (1, None), "lengths": (1,)}
+_SCORED_TEXT = {"nll": (1, None), "lengths": (1,), "last_token_ids": (1,)}
+_CANDIDATE_TEXTS = {
+    "candidate_texts_bytes": (1, None),
+    "probabilities": (1, None),
+    "last_token_ids": (1,),
+}
+_WRITTEN_TEXT = {"texts_bytes": (1,), "last_token_ids": (1,)}
 
 
 class _Written(NamedTuple):
@@ -90,7 +101,7 @@ class ServingSession:
         """
         with self._lock:
             read = self._read_ids(np.zeros([0], np.int32))
-            answer = self._ask("next_token", _row(read))
+            answer = self._ask("next_token", _row(read), _CANDIDATES)
             return answer["candidate_ids"][0], answer["probabilities"][0]
 
     def generate(
@@ -116,9 +127,10 @@ class ServingSession:
         """
         with self._lock:
             read = self._read_ids(_vector(token_ids))
-            answer = self._ask("generate", {**_row(read), **_sampling(num_tokens, settings)})
+            inputs = {**_row(read), **_sampling(num_tokens, settings)}
+            answer = self._ask("generate", inputs, _WRITTEN)
             written = _written(answer)
-            self._keep(answer, int(written.token_ids[-1]))
+            self._keep(answer, int([*read[-1:], *written.token_ids][-1]))
             return written.token_ids, written.nll
 
     def score_text(self, text: str | bytes) -> np.ndarray:
@@ -134,7 +146,7 @@ class ServingSession:
             PredictionError: If the server refuses or does not answer.
         """
         with self._lock:
-            answer = self._ask("score_text", self._text(text))
+            answer = self._ask("score_text", self._text(text), _SCORED_TEXT)
             self._keep(answer, int(answer["last_token_ids"][0]))
             return answer["nll"][0, : answer["lengths"][0]]
 
@@ -152,7 +164,7 @@ class ServingSession:
             PredictionError: If the server refuses or does not answer.
         """
         with self._lock:
-            answer = self._ask("next_token_text", self._text(text))
+            answer = self._ask("next_token_text", self._text(text), _CANDIDATE_TEXTS)
             self._keep(answer, int(answer["last_token_ids"][0]))
             return answer["candidate_texts_bytes"][0].tolist(), answer["probabilities"][0]
 
@@ -174,7 +186,7 @@ class ServingSession:
         """
         with self._lock:
             inputs = {**self._text(text), **_sampling(num_tokens, settings)}
-            answer = self._ask("generate_text", inputs)
+            answer = self._ask("generate_text", inputs, _WRITTEN_TEXT)
             self._keep(answer, int(answer["last_token_ids"][0]))
             return answer["texts_bytes"][0]
 
@@ -185,7 +197,8 @@ class ServingSession:
         if len(text) == 1:  # nothing to predict it from, and nothing to read yet
             self.state = self.state._replace(last_token_id=int(text[0]))
             return np.zeros([1], np.float32)
-        answer = self._ask("score", {**_row(text[:-1]), "target_ids": text[None, 1:]})
+        inputs = {**_row(text[:-1]), "target_ids": text[None, 1:]}
+        answer = self._ask("score", inputs, {"nll": (1, len(text) - 1)})
         self._keep(answer, int(text[-1]))
         nll = answer["nll"][0]
         return np.append(np.float32(0.0), nll) if begins else nll
@@ -205,8 +218,19 @@ class ServingSession:
             "previous_token_ids": np.array([self.state.last_token_id], np.int32),
         }
 
-    def _ask(self, signature_name: str, inputs: Mapping[str, np.ndarray]) -> _Answer:
-        return self._transport.predict(signature_name, {**inputs, **self._memory(signature_name)})
+    def _ask(
+        self,
+        signature_name: str,
+        inputs: Mapping[str, np.ndarray],
+        shapes: Mapping[str, tuple[int | None, ...]],
+    ) -> _Answer:
+        memory = self._memory(signature_name)
+        answer = self._transport.predict(signature_name, {**inputs, **memory})
+        sizes = memory["memory_states"].shape
+        # The signature does not say sizes of its memory, or there is none of it.
+        memory_shape = sizes if all(sizes) else (1, None, None, None)
+        require_answer(answer, signature_name, shapes, memory_shape)
+        return answer
 
     def _memory(self, signature_name: str) -> dict[str, np.ndarray]:
         states = self.state.memory_states
