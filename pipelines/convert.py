@@ -140,14 +140,15 @@ def read_converted(folder: str | Path) -> "TransformerXL":
     """
     from txl_tf.convert.variable_names import named_variables
     from txl_tf.models.transformer_xl import TransformerXL
+    from txl_tf.models.weight_assignment import assign_weights
     from txl_tf.training.checkpoint_store import CheckpointStore
 
     config = _converted_config(Path(folder))
     store = CheckpointStore(Path(folder) / _CHECKPOINTS, {"model": config.to_dict()})
     arrays = store.load(0)
     model = TransformerXL(config, dtype="float32")
-    for name, variable in named_variables(model).items():
-        variable.assign(arrays[_PREFIX + name])
+    variables = named_variables(model).items()
+    assign_weights({_PREFIX + name: variable for name, variable in variables}, arrays)
     return model
 
 

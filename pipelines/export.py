@@ -14,20 +14,21 @@ the data set.
 """
 
 import argparse
-import json
 import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 from pipelines.argument_range import MAX_COUNT, MAX_STEP, require_range
 from pipelines.evaluation.converted_model import converted_experiment, is_converted
+from pipelines.evaluation.evaluation_lines import read_evaluation_lines
 from pipelines.memory_needs import reading_needs, require_memory_of
 from pipelines.workdir import Workdir, add_workdir_argument
 from txl_tf.config.experiment_config import ExperimentConfig
 from txl_tf.config.limits import MAX_TOKENS
 from txl_tf.config.model_config import ModelConfig
-from txl_tf.errors import DataDamagedError, MismatchError, StorageError, UsageError
-from txl_tf.file_storage import first_line, is_remote, list_folder, read_file
+from txl_tf.errors import MismatchError, StorageError, UsageError
+from txl_tf.file_storage import first_line, is_remote, list_folder
+from txl_tf.untrusted_files import read_json_object
 
 if TYPE_CHECKING:
     from txl_tf.data.prepared_dataset import PreparedDataset
@@ -146,7 +147,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _report(folder: str, options: "ExportOptions") -> None:
-    weights = json.loads(read_file(os.path.join(folder, "assets.extra", "model_card.json")))
+    weights = read_json_object(os.path.join(folder, "assets.extra", "model_card.json"))
     weights = weights["serving"]["weights"]
     print(
         f"weights: {weights['num_parameters']} numbers as {options.weights}, "
@@ -248,19 +249,12 @@ def measured_quality(workdir: Workdir, step: int) -> dict[str, Any]:
     try:
         for split in list_folder(workdir.evaluations):
             path = os.path.join(workdir.evaluations, split, "results.jsonl")
-            for line in read_file(path).splitlines():
-                result = json.loads(line)["result"]
-                if result["step"] == step:
-                    found[split] = result
+            for line in read_evaluation_lines(path):
+                if line["result"]["step"] == step:
+                    found[split] = line["result"]
     except OSError as error:
         what = f"The evaluations cannot be read: {first_line(error)}"
         raise StorageError(what, where=path, remedy="Check the storage.") from error
-    except (ValueError, LookupError, TypeError) as error:
-        raise DataDamagedError(
-            "The evaluations of the run cannot be understood.",
-            where=path,
-            remedy="Restore the file from a copy, or remove it.",
-        ) from error
     return found
 
 

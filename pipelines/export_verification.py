@@ -1,16 +1,19 @@
 """Holds an exported SavedModel against its checksums."""
 
-import json
 import os
 import re
 from collections.abc import Callable
 from typing import Any
 
 from txl_tf.errors import DataDamagedError, StorageError
-from txl_tf.file_storage import file_sha256, files_below, first_line, read_file
+from txl_tf.file_storage import file_sha256, first_line, read_file
+from txl_tf.json_text import parse_json
+from txl_tf.tensor_bundle import checked_tensor_bundle
+from txl_tf.untrusted_files import MAX_DESCRIPTION_BYTES, files_below, listed_file
 
 CHECKSUMS_FILE = "SHA256SUMS"
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
+_REMEDY = "Export the model again."
 _VARIABLES = os.path.join("variables", "variables")
 
 
@@ -48,16 +51,19 @@ def verify_export(folder: str, progress: Callable[[int], None] | None = None) ->
 
 def _check_sums(folder: str, names: list[str], progress: Callable[[int], None] | None) -> None:
     where = os.path.join(folder, CHECKSUMS_FILE)
-    *lines, rest = read_file(where).decode("utf-8", "replace").split("\n")
+    content = read_file(where, max_bytes=MAX_DESCRIPTION_BYTES)
+    *lines, rest = content.decode("utf-8", "replace").split("\n")
     matches = [_LINE.fullmatch(line) for line in lines]
     if rest or not all(matches):
         raise _damaged("The list of checksums has a line that is none.", where)
     sums = {match[2]: match[1] for match in matches if match}
+    if len(sums) != len(lines):
+        raise _damaged("The list of checksums names a file twice.", where)
     for name in names:
         if name != CHECKSUMS_FILE and name not in sums:
             raise _damaged("A file is not in the list of checksums.", os.path.join(folder, name))
     for name, expected in sums.items():
-        path = os.path.join(folder, name)
+        path = listed_file(folder, name, listed_in=where, remedy=_REMEDY)
         found = file_sha256(path, progress)
         if found != expected:
             what = f"The file has SHA-256 {found}; the list says {expected}."
@@ -80,8 +86,9 @@ def _check_variables(prefix: str) -> None:
     import tensorflow as tf
 
     try:
+        stored = checked_tensor_bundle(prefix, remedy=_REMEDY)
         reader: Any = tf.compat.v1.train.NewCheckpointReader(prefix)
-        for name in sorted(reader.get_variable_to_shape_map()):
+        for name in sorted(stored):
             # Reading compares with the checksum in the index.
             reader.get_tensor(name)
     except (tf.errors.OpError, RuntimeError, ValueError) as error:
@@ -94,10 +101,10 @@ def _check_cards(folder: str, names: list[str]) -> None:
         if name.endswith(".json"):
             path = os.path.join(folder, name)
             try:
-                json.loads(read_file(path))
+                parse_json(read_file(path, max_bytes=MAX_DESCRIPTION_BYTES))
             except ValueError as error:
                 raise _damaged(f"The file is not JSON: {first_line(error)}", path) from error
 
 
 def _damaged(what: str, path: str) -> DataDamagedError:
-    return DataDamagedError(what, where=path, remedy="Export the model again.")
+    return DataDamagedError(what, where=path, remedy=_REMEDY)

@@ -9,6 +9,13 @@ from typing import Any, Self
 from txl_tf.config.experiment_config import ExperimentConfig
 
 FORMAT_VERSION = 1
+_DATA_FIELDS = {
+    "fingerprint": str,
+    "corpus": str,
+    "tokenizer": str,
+    "tokenizer_sha256": str,
+    "vocabulary_size": int,
+}
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -86,7 +93,20 @@ class RunDescription:
                 raise ValueError(f"`{name}` is not what this program writes. Received: {received}")
             known[name] = values[name]
         experiment = ExperimentConfig.from_dict(values["experiment"])
+        _check_data(values["data"], experiment.model.vocabulary_size)
         return cls(experiment=experiment, data=values["data"], **known)
+
+
+def _check_data(data: dict[str, Any], vocabulary_size: int) -> None:
+    for name, kind in _DATA_FIELDS.items():
+        if type(data.get(name)) is not kind or not data[name]:
+            received = ascii(data.get(name))[:100]
+            raise ValueError(f"`data.{name}` is not what this program writes. Received: {received}")
+    if data["vocabulary_size"] != vocabulary_size:
+        raise ValueError(
+            f"`data.vocabulary_size` must be that of the model, {vocabulary_size}. "
+            f"Received: {data['vocabulary_size']}"
+        )
 
 
 def _is_count(value: Any) -> bool:

@@ -80,12 +80,15 @@ def build_model(
 
     Returns:
         The model.
+
+    Raises:
+        MismatchError: If they are not those of such a model.
     """
     from txl_tf.models.create_model import create_model
+    from txl_tf.models.weight_assignment import assign_weights
 
     model = create_model(config, dtype="float32")
-    for variable in model.weights:
-        variable.assign(weights[variable.path])
+    assign_weights({variable.path: variable for variable in model.weights}, weights)
     return model
 
 

@@ -3,22 +3,34 @@
     txl verify PATH
 
 The path is a prepared data set, a checkpoint, the folder of a run or its
-checkpoints, or an exported SavedModel. All of it is read. The exit code is 65
-where something differs, and the message names the file and the record.
+checkpoints, a converted model, or an exported SavedModel. All that another job
+relies on is read, and a line printed for each thing: what was verified, and what
+is not covered. The exit code is 65 where something differs, or 78 where parts are
+not of one run, and the message names the file and the record or field.
 """
 
 import argparse
 import os
+import re
 from collections.abc import Callable
 
 from pipelines.byte_progress import ReportBytes, byte_progress
 from txl_tf.errors import DataDamagedError, InputMissingError, StorageError
-from txl_tf.file_storage import file_bytes, first_line, is_remote, list_folder, path_exists
+from txl_tf.file_storage import (
+    file_bytes,
+    first_line,
+    is_remote,
+    list_folder,
+    path_exists,
+)
+from txl_tf.untrusted_files import files_below
 
 _MANIFEST_FILE = "manifest.json"
 _SAVED_MODEL_FILE = "saved_model.pb"
 _CHECKPOINTS = "checkpoints"
-_STEP_PREFIX = "step-"
+_RUN_FILE = "run.json"
+_CONFIG_FILE = "config.json"
+_STEP = re.compile(r"step-\d+")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,40 +77,65 @@ def run(arguments: argparse.Namespace) -> None:
 def _verification_of(path: str) -> Callable[[str, ReportBytes], list[str]]:
     if _exports(path):
         return _verify_exports
-    if _steps(path) or _steps(os.path.join(path, _CHECKPOINTS)):
-        return _verify_checkpoints
+    if _exists(path, _RUN_FILE):
+        return _verify_run
     if _exists(path, _MANIFEST_FILE):
         is_checkpoint = any(name.startswith("state.") for name in list_folder(path))
         return _verify_checkpoint if is_checkpoint else _verify_dataset
+    if _steps(path):
+        return _verify_checkpoints
+    if _steps(os.path.join(path, _CHECKPOINTS)):
+        return _verify_converted if _exists(path, _CONFIG_FILE) else _verify_run
     raise InputMissingError(
         "There is nothing here that could be verified.",
         where=path,
-        remedy="Name a prepared data set, a checkpoint, the folder of a run or an export.",
+        remedy="Name a prepared data set, a checkpoint, the folder of a run, a converted model "
+        "or an export.",
     )
 
 
 def _verify_dataset(path: str, report: ReportBytes) -> list[str]:
+    from txl_tf.data.count_verification import verify_counts
     from txl_tf.data.prepared_dataset import PreparedDataset
     from txl_tf.data.vocabularies.dataset_tokenizer import dataset_tokenizer
 
     dataset = PreparedDataset.open(path, verify=False)
-    dataset_tokenizer(path, dataset.manifest)
+    manifest = dataset.manifest
+    tokenizer = dataset_tokenizer(path, manifest)
     name = os.path.basename(path)
     dataset.verify(progress=lambda done: report(name, done), with_checksums=True)
-    manifest = dataset.manifest
     lines = [
         f"{split.name}: {split.tokens} tokens in {len(split.shards)} shards"
         for split in manifest.splits
     ]
-    return [*lines, f"fingerprint: {manifest.fingerprint}", f"verified: data set {path}"]
+    lines.append(f"fingerprint: {manifest.fingerprint}")
+    if tokenizer.vocabulary_files:
+        size = tokenizer.vocabulary_size
+        lines.append(f"verified: vocabulary of {manifest.tokenizer_kind}, {size} tokens")
+    if verify_counts(dataset, tokenizer):
+        lines.append("verified: bytes, characters and words, counted again")
+    else:
+        lines.append("not covered: bytes, characters and words, which the tokens do not tell")
+    return [*lines, f"verified: data set {path}"]
+
+
+def _verify_run(path: str, report: ReportBytes) -> list[str]:
+    from pipelines.run_verification import verify_run
+
+    return verify_run(path, report)
+
+
+def _verify_converted(path: str, report: ReportBytes) -> list[str]:
+    from pipelines.run_verification import verify_converted
+
+    return verify_converted(path, report)
 
 
 def _verify_checkpoints(path: str, report: ReportBytes) -> list[str]:
-    folder = path if _steps(path) else os.path.join(path, _CHECKPOINTS)
-    lines = []
-    for name in _steps(folder):
-        lines += _verify_checkpoint(os.path.join(folder, name), report)
-    return lines
+    from pipelines.run_verification import verify_checkpoints
+
+    lines = verify_checkpoints(path, None, report)
+    return [*lines, "not covered: the rest of the run; name its folder for that"]
 
 
 def _verify_checkpoint(path: str, report: ReportBytes) -> list[str]:
@@ -129,7 +166,7 @@ def _exports(path: str) -> list[str]:
 
 
 def _steps(folder: str) -> list[str]:
-    return [name for name in _names(folder) if name.startswith(_STEP_PREFIX)]
+    return [name for name in _names(folder) if _STEP.fullmatch(name)]
 
 
 def _names(folder: str) -> list[str]:
@@ -147,17 +184,19 @@ def _exists(folder: str, name: str) -> bool:
 
 
 def _total_bytes(path: str) -> int:
-    """The bytes of all files below a folder that are going to be read."""
-    total = 0
-    for name in _names(path):
-        child = os.path.join(path, name)
-        names = _names(child)
-        try:
-            total += _total_bytes(child) if names else file_bytes(child)
-        except OSError as error:
-            what = f"A file cannot be looked at: {first_line(error)}"
-            raise DataDamagedError(what, where=child, remedy="Restore it from a copy.") from error
-    return total
+    """The bytes of all files below a folder, which are most of what is going to be read."""
+    try:
+        if is_remote(path):
+            return sum(file_bytes(os.path.join(path, name)) for name in files_below(path))
+        # Links are not followed: one could lead back to where it is.
+        return sum(
+            os.lstat(os.path.join(folder, name)).st_size
+            for folder, _, names in os.walk(path)
+            for name in names
+        )
+    except OSError as error:
+        what = f"A file cannot be looked at: {first_line(error)}"
+        raise DataDamagedError(what, where=path, remedy="Restore it from a copy.") from error
 
 
 if __name__ == "__main__":

@@ -257,7 +257,7 @@ class Workdir:
             ) from error
         except OSError as error:
             raise self._storage_error("read", error) from error
-        except (ValueError, KeyError, TypeError) as error:
+        except ValueError as error:
             raise DataDamagedError(
                 f"The description of the run cannot be read: {first_line(error)}",
                 where=self._run_file,

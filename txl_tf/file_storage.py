@@ -208,18 +208,6 @@ def is_folder(path: str) -> bool:
             return False
 
 
-def files_below(folder: str) -> list[str]:
-    """The sorted relative paths of the files in a folder and below; an OSError as `list_folder`."""
-    found = []
-    for name in list_folder(folder):
-        path = os.path.join(folder, name)
-        if is_folder(path):
-            found += [os.path.join(name, below) for below in files_below(path)]
-        else:
-            found.append(name)
-    return sorted(found)
-
-
 def make_folder(folder: str) -> None:
     """Makes a folder with those above it; one that is there is left as it is.
 

@@ -6,7 +6,15 @@ import stat
 from typing import Any
 
 from txl_tf.errors import DataDamagedError
-from txl_tf.file_storage import file_bytes, first_line, is_remote, path_exists, read_file
+from txl_tf.file_storage import (
+    file_bytes,
+    first_line,
+    is_folder,
+    is_remote,
+    list_folder,
+    path_exists,
+    read_file,
+)
 from txl_tf.json_text import parse_json
 
 # The largest description so far, of a data set of 100,000 shards, has 20 MB.
@@ -76,6 +84,41 @@ def listed_file(
         what = f"The file has {found:,} bytes; {ascii(num_bytes)[:40]} are listed."
         raise DataDamagedError(what, where=f"{path}, listed in {listed_in}", remedy=remedy)
     return path
+
+
+def files_below(folder: str, *, remedy: str = _RESTORE) -> list[str]:
+    """The files in a folder and in all folders below it.
+
+    Args:
+        folder: str. Path of the folder, also a remote one.
+        remedy: str. What to do where something else is there.
+
+    Returns:
+        Sorted paths relative to the folder; none where there is no such folder.
+
+    Raises:
+        DataDamagedError: If a link, a device, a pipe or a socket is below it: a
+            link could lead anywhere, also back to where it is.
+        OSError: If a folder cannot be listed.
+    """
+    found = []
+    for name in list_folder(folder):
+        path = os.path.join(folder, name)
+        if _is_plain_folder(path, remedy):
+            found += [os.path.join(name, below) for below in files_below(path, remedy=remedy)]
+        else:
+            found.append(name)
+    return sorted(found)
+
+
+def _is_plain_folder(path: str, remedy: str) -> bool:
+    if is_remote(path):
+        return is_folder(path)
+    mode = os.lstat(path).st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        what = "Only files and folders may be here; this is a link or no file."
+        raise DataDamagedError(what, where=path, remedy=remedy)
+    return stat.S_ISDIR(mode)
 
 
 def _stays_inside(name: str) -> bool:

@@ -4,10 +4,11 @@ import json
 import os
 from typing import Any
 
+from pipelines.evaluation.evaluation_lines import read_evaluation_lines
 from txl_tf.directory_lock import DirectoryLock
-from txl_tf.errors import DataDamagedError, StorageError
+from txl_tf.errors import StorageError
 from txl_tf.evaluation.evaluation_result import EvaluationResult
-from txl_tf.file_storage import first_line, make_folder, read_file, write_file
+from txl_tf.file_storage import first_line, make_folder, write_file
 
 _FILE = "results.jsonl"
 
@@ -68,7 +69,7 @@ class EvaluationLog:
 
     def _read(self) -> list[dict[str, Any]]:
         try:
-            content = read_file(self._path)
+            return read_evaluation_lines(self._path)
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
@@ -77,16 +78,3 @@ class EvaluationLog:
                 where=self._path,
                 remedy="Check the storage and the permissions.",
             ) from error
-        try:
-            lines = [json.loads(line) for line in content.splitlines()]
-            if all(isinstance(line["result"]["step"], int) for line in lines) and all(
-                "conditions" in line for line in lines
-            ):
-                return lines
-        except (ValueError, LookupError, TypeError):
-            pass
-        raise DataDamagedError(
-            "The earlier results cannot be read: a line is not one of this program.",
-            where=self._path,
-            remedy="Restore the file from a copy, or remove it to evaluate anew.",
-        )

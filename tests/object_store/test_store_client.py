@@ -10,7 +10,6 @@ from tests.slow_case import slow_case
 from txl_tf.file_storage import (
     file_bytes,
     file_sha256,
-    files_below,
     is_folder,
     list_folder,
     make_folder,
@@ -19,6 +18,7 @@ from txl_tf.file_storage import (
     remove_folder,
     write_file,
 )
+from txl_tf.untrusted_files import files_below
 
 CONTENT = bytes(range(256)) * 3000
 

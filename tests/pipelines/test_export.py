@@ -15,12 +15,18 @@ from pipelines.convert import write_converted
 from pipelines.workdir import Workdir
 from tests.convert.goldens import TENSORFLOW, Golden
 from tests.export.requests import nothing_read, rows_of, sampling, tensors
-from tests.toy_batches import toy_experiment
+from tests.toy_batches import VOCABULARY_SIZE, toy_experiment
 from txl_tf.config.lstm_config import LSTMConfig
 from txl_tf.errors import DataDamagedError, InputMissingError, UsageError
 from txl_tf.samplers import GreedySampler
 
-DATA = {"tokenizer": "bytes", "tokenizer_sha256": "0", "fingerprint": "0"}
+DATA = {
+    "fingerprint": "0",
+    "corpus": "toy",
+    "tokenizer": "bytes",
+    "tokenizer_sha256": "0",
+    "vocabulary_size": VOCABULARY_SIZE,
+}
 
 
 def checked(*arguments):
@@ -62,7 +68,7 @@ def test_what_has_no_attention_is_not_exported(tmp_path):
     config = LSTMConfig(vocabulary_size=5, num_layers=1, hidden_dim=4, segment_length=3)
     experiment = toy_experiment().replace(model=config)
     workdir = Workdir(str(tmp_path / "run"))
-    workdir.begin(experiment, DATA)
+    workdir.begin(experiment, DATA | {"vocabulary_size": 5})
     with pytest.raises(UsageError, match="recurrent"):
         checked("--workdir", workdir.folder, "--out", tmp_path / "new")
 
@@ -76,7 +82,7 @@ def test_the_card_has_the_newest_evaluation_of_the_checkpoint(workdir):
     (folder / "results.jsonl").write_text("".join(lines))
     assert export.measured_quality(workdir, 7) == {"valid": results[2]}
     (folder / "results.jsonl").write_text("{")
-    with pytest.raises(DataDamagedError, match="evaluations"):
+    with pytest.raises(DataDamagedError, match="earlier results"):
         export.measured_quality(workdir, 7)
 
 

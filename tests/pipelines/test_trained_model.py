@@ -10,8 +10,6 @@ from tests.toy_batches import ToyBatches, strategy_of, toy_experiment, toy_token
 from txl_tf.training.checkpoint_store import CheckpointStore
 from txl_tf.training.trainer import Trainer
 
-DATA = {"fingerprint": "toy"}
-
 
 @pytest.mark.parametrize("average_from", [slow_case(None), 2])
 def test_they_are_the_averages_where_the_run_has_them(average_from, tmp_path):
@@ -27,8 +25,15 @@ def test_they_are_the_averages_where_the_run_has_them(average_from, tmp_path):
     trainer = Trainer(experiment, strategy_of(1), batches.dataset_function)
     list(trainer.run())
     workdir = Workdir(tmp_path)
-    workdir.begin(experiment, DATA)
-    CheckpointStore(workdir.checkpoints, identity(experiment, DATA)).save(3, trainer.state())
+    data = {
+        "fingerprint": "0",
+        "corpus": "toy",
+        "tokenizer": "toy",
+        "tokenizer_sha256": "0",
+        "vocabulary_size": experiment.model.vocabulary_size,
+    }
+    workdir.begin(experiment, data)
+    CheckpointStore(workdir.checkpoints, identity(experiment, data)).save(3, trainer.state())
     step, weights = read_weights(workdir, None)
     assert step == 3
     assert weights.keys() == {variable.path for variable in trainer.model.weights}

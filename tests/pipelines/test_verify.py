@@ -6,9 +6,10 @@ import pytest
 
 from pipelines import verify
 from tests.pipelines.txl_process import run_txl
+from txl_tf.data.manifest import Manifest
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
-from txl_tf.errors import DataDamagedError, InputMissingError
+from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
 
 
 def verified(path, capsys):
@@ -109,3 +110,46 @@ def test_all_of_an_export_is_in_its_list_of_checksums(exported, tmp_path, capsys
     (folder / "surplus").write_text("x")
     with pytest.raises(DataDamagedError, match="not in the list"):
         verified(folder, capsys)
+
+
+def test_all_of_a_run_is_verified(trained, tmp_path, capsys):
+    workdir = tmp_path / "run"
+    shutil.copytree(trained[0], workdir)
+    printed = verified(workdir, capsys)
+    for what in ("description", "tokenizer bytes", "checkpoint", "best checkpoint", "ledger"):
+        assert f"verified: {what}" in printed
+    ledger = workdir / "ledger.txt"
+    content = ledger.read_text()
+    # Every line is one of a ledger still; the checkpoints know better.
+    ledger.write_text(content.replace("loss=0x1.", "loss=0x1.0", 1))
+    with pytest.raises(DataDamagedError, match="not what was written"):
+        verified(workdir, capsys)
+    ledger.write_text(content)
+    (workdir / "vocabulary").mkdir()
+    (workdir / "vocabulary" / "vocabulary.txt").write_text("U+0041\n")
+    with pytest.raises(DataDamagedError, match="vocabulary"):
+        verified(workdir, capsys)
+    shutil.rmtree(workdir / "vocabulary")
+    run_file = workdir / "run.json"
+    description = json.loads(run_file.read_text())
+    description["experiment"]["training"]["seed"] += 1
+    run_file.write_text(json.dumps(description))
+    with pytest.raises(MismatchError, match="seed"):
+        verified(workdir, capsys)
+    run_file.write_bytes(b"{")
+    with pytest.raises(DataDamagedError, match="not JSON"):
+        verified(workdir, capsys)
+    run_file.unlink()
+    with pytest.raises(DataDamagedError, match="description of the run is missing"):
+        verified(workdir, capsys)
+
+
+@pytest.mark.parametrize("name", ["characters", "words"])
+def test_a_wrong_count_is_found(dataset, capsys, name):
+    manifest = Manifest.read(str(dataset))
+    assert "counted again" in verified(dataset, capsys)
+    train, *others = manifest.splits
+    changed = train.replace(**{name: getattr(train, name) - 1})
+    manifest.replace(splits=(changed, *others)).write(str(dataset))
+    with pytest.raises(DataDamagedError, match=f"`{name}` of `train`"):
+        verified(dataset, capsys)

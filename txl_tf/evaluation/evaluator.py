@@ -29,6 +29,7 @@ from txl_tf.evaluation.projected_reader import ProjectedReader
 from txl_tf.evaluation.replica_rows import ReplicaRows
 from txl_tf.models.create_model import create_model
 from txl_tf.models.transformer_xl import TransformerXL
+from txl_tf.models.weight_assignment import assign_weights
 
 ConcreteFunction = tf.types.experimental.ConcreteFunction
 Track = Callable[[Iterable[EvaluationBatch], int], Iterable[EvaluationBatch]]
@@ -141,9 +142,11 @@ class Evaluator:
 
         Args:
             arrays: dict of variable path to array.
+
+        Raises:
+            MismatchError: If they are not those of the model.
         """
-        for variable in self.model.weights:
-            variable.assign(arrays[variable.path])
+        assign_weights({variable.path: variable for variable in self.model.weights}, arrays)
 
     def evaluate(
         self,

@@ -18,7 +18,6 @@ from txl_tf.errors import StorageError
 from txl_tf.export.graph_compaction import compact_graph
 from txl_tf.file_storage import (
     file_sha256,
-    files_below,
     first_line,
     is_remote,
     list_folder,
@@ -27,6 +26,7 @@ from txl_tf.file_storage import (
     remove_file,
     write_file,
 )
+from txl_tf.untrusted_files import files_below
 
 CHECKSUMS_FILE = "SHA256SUMS"
 GRAPH_FILE = "saved_model.pb"

@@ -12,6 +12,7 @@ _LINE = re.compile(
     rf"step=(\d+) rows=([\d+*,-]+) checksum=([0-9a-f]{{8}}) "
     rf"loss=({_HEX_FLOAT}) norm=({_HEX_FLOAT}) status=([a-z][a-z_-]*)"
 )
+_MAX_ROWS = 1 << 24
 _STATUS = re.compile(r"[a-z][a-z_-]*")
 
 
@@ -146,12 +147,19 @@ def parse_positions(text: str) -> np.ndarray:
     Raises:
         ValueError: If it is no such text.
     """
-    parts = []
+    parts: list[np.ndarray] = []
+    num_rows = 0
     for run in text.split(","):
         match = _RUN.fullmatch(run)
         if match is None:
             raise ValueError(f"`text` must be runs of positions. Received: {text[:200]!r}")
         first, stride, count = (int(group or 0) for group in match.groups())
+        num_rows += max(count, 1)
+        last = first + stride * max(count - 1, 0)
+        if num_rows > _MAX_ROWS or not 0 <= last < 2**63 or not first < 2**63:
+            raise ValueError(
+                f"`text` must be positions of at most {_MAX_ROWS} rows. Received: {text[:200]!r}"
+            )
         parts.append(first + stride * np.arange(count if match.group(3) else 1, dtype=np.int64))
     return np.concatenate(parts)
 
