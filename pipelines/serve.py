@@ -26,7 +26,7 @@ from txl_tf.file_storage import is_remote, list_folder
 
 _HIGHEST_PORT = 65535
 _LEAST_POLL_SECONDS, _MOST_POLL_SECONDS = 0.001, 86_400.0
-_END_SECONDS = 8.0
+_END_SECONDS = 6.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _MODULES = ("aiohttp", "tensorflow_serving")
 
@@ -99,12 +99,12 @@ def run(arguments: argparse.Namespace) -> None:
         InputMissingError: If no version is complete and as it was written.
         StorageError: If a port is taken.
     """
-    ends = threading.Event()
+    ends, answers = threading.Event(), threading.Event()
     failures: list[BaseException] = []
 
     def serve() -> None:
         try:
-            _serve(arguments, ends)
+            _serve(arguments, ends, answers)
         except BaseException as error:  # the main thread reports it
             failures.append(error)
         finally:
@@ -116,16 +116,17 @@ def run(arguments: argparse.Namespace) -> None:
     with _told_by_signals(ends):
         serving.start()
         ends.wait()
-        serving.join(_END_SECONDS)
+        if answers.is_set() or failures:
+            serving.join(_END_SECONDS)
     if failures:
         raise failures[0]
     if serving.is_alive():
-        # A request, a version or TensorFlow itself is still at work in C.
+        # TensorFlow is being loaded, or a version, or a request does not end.
         sys.stdout.flush()
         os._exit(0)
 
 
-def _serve(arguments: argparse.Namespace, ends: threading.Event) -> None:
+def _serve(arguments: argparse.Namespace, ends: threading.Event, answers: threading.Event) -> None:
     from txl_tf.serving import LoopbackServer
 
     try:
@@ -143,6 +144,7 @@ def _serve(arguments: argparse.Namespace, ends: threading.Event) -> None:
         raise StorageError(what, where=ports, remedy="Choose another port.") from error
     try:
         server.start()
+        answers.set()
         if not ends.is_set():
             _report(server, arguments)
         ends.wait()

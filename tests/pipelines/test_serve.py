@@ -1,16 +1,27 @@
 """The job that serves an export, as a user runs it."""
 
+import hashlib
+import random
 import signal
 import subprocess
 import sys
+import threading
+import time
 
+import grpc
 import pytest
 
 from pipelines.command_line import main
 from tests.serving.byte_model import write_version
+from tests.serving.good_requests import good_message
+from tests.serving.hostile_requests import PREDICT
+from tests.serving.measure_crowds import slow_clients
 from tests.serving.measure_load import address_in
 from tests.serving.servers import MODEL_NAME, TRANSPORTS
 from txl_tf.serving import SamplingSettings, ServingSession
+
+END_SECONDS = 10.0
+SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
 
 
 @pytest.mark.parametrize(
@@ -50,9 +61,7 @@ def test_a_damaged_version_is_not_served(tmp_path, capsys):
 @pytest.mark.slow
 def test_the_job_serves_until_it_is_told_to_end(tmp_path):
     write_version(tmp_path, 4)
-    command = [sys.executable, "-m", "pipelines.serve", "--export", str(tmp_path)]
-    command += ["--name", MODEL_NAME, "--port", "0", "--grpc-port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with _serving(tmp_path) as process:
         try:
             assert process.stdout.readline() == "version: 4\n"
             server = address_in(process.stdout)
@@ -67,3 +76,80 @@ def test_the_job_serves_until_it_is_told_to_end(tmp_path):
         assert process.wait(timeout=30) == 0
     assert texts[0] == texts[1]
     assert len(texts[0]) == 5
+
+
+def _serving(folder):
+    command = [sys.executable, "-m", "pipelines.serve", "--export", str(folder)]
+    command += ["--name", MODEL_NAME, "--port", "0", "--grpc-port", "0"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, **pipes, text=True)
+
+
+def _require_end(process, number):
+    start = time.monotonic()
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=3 * END_SECONDS)
+    assert time.monotonic() - start < END_SECONDS
+    assert process.returncode == 0
+    assert "Traceback" not in errors
+
+
+def test_every_signal_ends_a_server_that_is_not_there_yet(tmp_path):
+    (tmp_path / "1").mkdir()
+    processes = [_serving(tmp_path) for _ in SIGNALS]
+    time.sleep(1.5)  # handlers are set, TensorFlow is being imported
+    for process, number in zip(processes, SIGNALS, strict=True):
+        _require_end(process, number)
+
+
+@pytest.mark.slow
+def test_a_signal_ends_a_server_that_verifies_for_minutes(tmp_path):
+    (tmp_path / "1").mkdir()
+    with (tmp_path / "1" / "saved_model.pb").open("wb") as file:
+        file.truncate(200 << 30)  # no disk is taken
+    (tmp_path / "1" / "SHA256SUMS").write_text("0" * 64 + "  saved_model.pb\n")
+    with _serving(tmp_path) as process:
+        time.sleep(12.0)
+        assert process.poll() is None
+        _require_end(process, signal.SIGTERM)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_ends_a_server_with_endless_requests_and_slow_clients(tmp_path, number):
+    write_version(tmp_path, 1)
+    with _serving(tmp_path) as process:
+        server = address_in(process.stdout)
+        with (
+            slow_clients(server, 40),
+            grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel,
+        ):
+            content = _long_request()
+            asked = channel.unary_unary(PREDICT).future(content)
+            threading.Event().wait(2.0)
+            assert asked.running()
+            # A version that is being verified, too.
+            (tmp_path / "2").mkdir()
+            with (tmp_path / "2" / "saved_model.pb").open("wb") as file:
+                file.truncate(200 << 30)
+            sums = hashlib.sha256(b"").hexdigest() + "  saved_model.pb\n"
+            (tmp_path / "2" / "SHA256SUMS").write_text(sums)
+            threading.Event().wait(3.0)
+            _require_end(process, number)
+            assert asked.code() != grpc.StatusCode.OK
+
+
+def _long_request():
+    """A small message that the model takes minutes for: its one row stands for thousands."""
+    draws = (random.Random(seed) for seed in range(100))
+    request = next(
+        message
+        for message in map(good_message, draws)
+        if message.model_spec.signature_name == "generate"
+    )
+    for tensor in request.inputs.values():
+        tensor.tensor_shape.dim[0].size = 20_000
+        tensor.ClearField("tensor_content")
+        [tensor.int_val, tensor.float_val][tensor.dtype == 1].append(1)
+    request.inputs["num_tokens"].int_val[0] = 64
+    return request.SerializeToString()
