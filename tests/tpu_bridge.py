@@ -94,7 +94,7 @@ def _operations(text):
 @functools.cache
 def traced_replicas():
     """The strategy that traces, of which a process needs one."""
-    return traced_tpu_strategy(NUM_REPLICAS)
+    return traced_tpu_strategy(NUM_REPLICAS, packs_variables=True)
 
 
 def through_the_bridge(function):

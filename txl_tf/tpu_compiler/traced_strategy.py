@@ -7,26 +7,29 @@ import tensorflow as tf
 from tensorflow.python.tpu.tpu_system_metadata import TPUSystemMetadata
 
 
-def traced_tpu_strategy(num_replicas: int) -> tf.distribute.TPUStrategy:
+def traced_tpu_strategy(
+    num_replicas: int, *, packs_variables: bool = False
+) -> tf.distribute.TPUStrategy:
     """Makes a strategy whose programs can be traced and lowered, and not run.
 
     The strategy is TensorFlow's own, and so is all that it traces. It is told
-    of TPU devices that are not there, and its variables are on the CPU: each
-    replica's on a logical CPU of its own if there are as many, otherwise all
-    on the first. Functions that are not for the replicas run as usual.
+    of TPU devices that are not there, and its variables are on the CPU.
+    Functions that are not for the replicas run as usual.
 
     Args:
         num_replicas: int. Replicas, all of them on one host.
+        packs_variables: bool. Whether the parts that the replicas have of a
+            variable share a handle, as they do on a TPU. It takes a logical
+            CPU for each replica. Defaults to `False`: all parts are on the
+            first logical CPU, with a handle each.
 
     Returns:
         A `tf.distribute.TPUStrategy`.
     """
     strategy = tf.distribute.TPUStrategy(_ResolverWithoutTpu(num_replicas))
     cpus = [device.name for device in tf.config.list_logical_devices("CPU")]
-    # Of variables whose parts are on different devices TensorFlow makes one handle, as on a TPU.
-    is_packed = len(cpus) >= num_replicas
-    strategy._enable_packed_variable_in_eager_mode = is_packed
-    devices = cpus[:num_replicas] if is_packed else [cpus[0]] * num_replicas
+    strategy._enable_packed_variable_in_eager_mode = packs_variables
+    devices = cpus[:num_replicas] if packs_variables else [cpus[0]] * num_replicas
     extended = strategy.extended
     extended._tpu_devices = np.array([[device] for device in devices], dtype=object)
     extended._host_device = cpus[0]

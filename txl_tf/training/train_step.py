@@ -99,7 +99,7 @@ class TrainStep:
         state = self._replica_memory.read()
         places = self._places(num_rows)
         is_counted = places < self._config.global_batch_size
-        rows = self._rows(batch, state, places, is_counted, step)
+        rows = self._rows(batch, state, is_counted, step)
         row_losses, gradients, memory = self._row_gradients(rows, step)
 
         loss, *gradients = self._all_reduce([tf.reduce_sum(row_losses), *gradients])
@@ -127,23 +127,33 @@ class TrainStep:
         self,
         batch: dict[str, tf.Tensor],
         state: dict[str, tf.Tensor],
-        places: tf.Tensor,
         is_counted: tf.Tensor,
         step: tf.Tensor,
     ) -> Rows:
         starts = batch.get("document_starts")
         if starts is None:
             starts = tf.zeros(batch["token_ids"].shape, tf.bool)
-        seed = tf.stack([self._drawn_seed, tf.cast(step, tf.int64)])
         return Rows(
             token_ids=batch["token_ids"],
             target_ids=batch["target_ids"],
             document_starts=starts,
             memory=memory_from_state(state).forget(batch["start_of_stream"]),
-            # Of the row, not of the replica: any number of replicas draws the same masks.
-            dropout_seeds=functional.row_seeds(seed, places),
+            dropout_seeds=self.dropout_seeds(step),
             weights=tf.cast(is_counted, tf.float32),
         )
+
+    def dropout_seeds(self, step: tf.Tensor) -> tf.Tensor:
+        """What this replica's dropout masks are drawn from; inside `strategy.run` only.
+
+        Args:
+            step: int64 tensor. Steps done before this one.
+
+        Returns:
+            Int32 tensor `(B, 2)`. It depends on the row, not on the replica: any
+            number of replicas draws the same masks.
+        """
+        places = self._places(self._replica_memory.rows_per_replica)
+        return functional.row_seeds(tf.stack([self._drawn_seed, step]), places)
 
     def _judge(self, loss: tf.Tensor, norm: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """The status, whether weights change, and whether the run goes on to the next step."""

@@ -1,0 +1,196 @@
+"""The program of one replica, taken out of what `tf.distribute.TPUStrategy` traces."""
+
+import dataclasses
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
+
+import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.python.eager import context
+
+from txl_tf.tpu_compiler.lowered_program import LoweredProgram, lower
+
+_ARGUMENT = re.compile(r"input(\d+):0$")
+_MARK = "_tpu_replicate"
+_METADATA, _INPUT, _OUTPUT = "TPUReplicateMetadata", "TPUReplicatedInput", "TPUReplicatedOutput"
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplicaProgram:
+    """What TensorFlow hands to the compiler of a TPU, as a graph.
+
+    Attributes:
+        graph_def: `GraphDef` of the operations that every replica runs.
+        num_replicas: int.
+        data: tuple with the names of inputs that are no variables.
+        places: tuple of int. Where each of `data` is among the flattened
+            arguments of `strategy.run`, counted from 1; 0 is the number of the
+            replica, and arguments that are not used are not there.
+        specs: tuple of a `tf.TensorSpec` for each of `data`.
+        variables: dict of the names of inputs that are variables, each with
+            the handle of every replica's.
+        outputs: tuple with the names of the results.
+    """
+
+    graph_def: GraphDef
+    num_replicas: int
+    data: tuple[str, ...]
+    places: tuple[int, ...]
+    specs: tuple[tf.TensorSpec, ...]
+    variables: dict[str, tuple[tf.Tensor, ...]]
+    outputs: tuple[str, ...]
+
+    @classmethod
+    def of(cls, function: tf.types.experimental.ConcreteFunction) -> Self:
+        """Takes the program out of a function that was traced.
+
+        Args:
+            function: concrete function that calls `strategy.run` once, be it
+                in a loop.
+
+        Returns:
+            The `ReplicaProgram`.
+
+        Raises:
+            ValueError: If there is not exactly one program in it, or variables
+                are packed.
+        """
+        places = list(_places(function.graph, ()))
+        if len(places) != 1:
+            raise ValueError(
+                "`function` must call `strategy.run` exactly once. "
+                f"Received: {len(places)} programs in {function.name}"
+            )
+        (graph, callers), metadata = places[0]
+        return _taken_out(cls, graph, callers, metadata.get_attr("num_replicas"))
+
+    def lower(self) -> LoweredProgram:
+        """Makes a program for the compiler of it.
+
+        Returns:
+            A `LoweredProgram`, whose parameters are `data` and then
+            `variables`.
+        """
+        for function in self.graph_def.library.function:
+            if not context.context().has_function(function.signature.name):
+                context.context().add_function_def(function)
+        return lower(self._call, self.specs, self.num_replicas)
+
+    def _call(self, *data: tf.Tensor) -> list[tf.Tensor]:
+        graph = tf.compat.v1.get_default_graph()
+        inputs = dict(zip(self.data, data, strict=True))
+        inputs |= {name: graph.capture(handles[0]) for name, handles in self.variables.items()}
+        return tf.graph_util.import_graph_def(
+            self.graph_def, input_map=inputs, return_elements=list(self.outputs), name="replica"
+        )
+
+
+def _places(graph: Any, callers: tuple) -> Iterator[tuple[tuple[Any, tuple], tf.Operation]]:
+    """Graphs that have a program in them, with the operations that call them."""
+    for operation in graph.get_operations():
+        if operation.type == _METADATA:
+            yield (graph, callers), operation
+        elif operation.type in ("While", "StatelessWhile"):
+            body = graph._get_function(operation.get_attr("body").name).graph
+            yield from _places(body, (*callers, (graph, operation)))
+
+
+def _taken_out(cls: type, graph: Any, callers: tuple, num_replicas: int) -> ReplicaProgram:
+    marked = [each for each in graph.get_operations() if _mark_of(each) is not None]
+    marked = [each for each in marked if each.type not in (_METADATA, _INPUT, _OUTPUT)]
+    inside = {each.name for each in marked}
+    constants = {
+        tensor.op.name: tensor.op
+        for operation in marked
+        for tensor in operation.inputs
+        if tensor.op.type == "Const" and tensor.op.name not in inside
+    }
+    inside |= constants.keys()
+    entering = {
+        tensor.name: tensor
+        for operation in marked
+        for tensor in operation.inputs
+        if tensor.op.name not in inside
+    }
+    data, variables = {}, {}
+    for name, tensor in entering.items():
+        if tensor.dtype == tf.resource:
+            variables[name] = _handles(tensor, callers, num_replicas)
+        else:
+            data[name] = tf.TensorSpec(tensor.shape, tensor.dtype)
+    data = dict(sorted(data.items(), key=lambda item: _place(item[0])))
+    graph_def = GraphDef(versions=graph.as_graph_def().versions)
+    graph_def.node.extend(_node(each, inside) for each in (*constants.values(), *marked))
+    graph_def.library.CopyFrom(graph.as_graph_def().library)
+    for function in graph_def.library.function:
+        for node in function.node_def:
+            node.attr.pop(_MARK, None)
+    ends = [each for each in graph.get_operations() if each.type == _OUTPUT]
+    return cls(
+        graph_def=graph_def,
+        num_replicas=num_replicas,
+        data=tuple(data),
+        places=tuple(map(_place, data)),
+        specs=tuple(data.values()),
+        variables=variables,
+        outputs=tuple(each.inputs[0].name for each in ends),
+    )
+
+
+def _mark_of(operation: tf.Operation) -> bytes | None:
+    try:
+        return operation.get_attr(_MARK)
+    except ValueError:
+        return None
+
+
+def _place(name: str) -> int:
+    """The number that TPUStrategy puts into the name of an argument."""
+    matched = _ARGUMENT.search(name)
+    if matched is None:
+        raise ValueError(f"The program must get its data as arguments. Received: {name}")
+    return int(matched[1])
+
+
+def _node(operation: tf.Operation, inside: set[str]) -> NodeDef:
+    """The operation as it is outside of the strategy."""
+    node = NodeDef.FromString(operation.node_def.SerializeToString())
+    node.attr.pop(_MARK, None)
+    node.device = ""
+    node.input[:] = [each for each in node.input if not each.startswith("^") or each[1:] in inside]
+    if node.op == "CrossReplicaSum":
+        # The same sum by the name that every compiler knows.
+        node.op = "XlaAllReduce"
+        node.attr["reduce_op"].s = b"Add"
+        node.attr["mode"].s = b"CrossReplica"
+    return node
+
+
+def _handles(tensor: tf.Tensor, callers: tuple, num_replicas: int) -> tuple[tf.Tensor, ...]:
+    replicated = list(tensor.op.inputs) if tensor.op.type == _INPUT else [tensor] * num_replicas
+    if len(replicated) != num_replicas:
+        raise ValueError(
+            "The strategy must not pack variables. "
+            f"Received: {len(replicated)} handles of {tensor.name} for {num_replicas} replicas"
+        )
+    return tuple(_captured(each, callers) for each in replicated)
+
+
+def _captured(tensor: tf.Tensor, callers: Sequence[tuple]) -> tf.Tensor:
+    """The variable's handle outside of all functions."""
+    for graph, operation in reversed(callers):
+        inner = graph._get_function(operation.get_attr("body").name).graph
+        names = [each.name for each in inner.inputs]
+        tensor = operation.inputs[names.index(_source(tensor).name)]
+    for outer, placeholder in tensor.graph.captures:
+        if placeholder is _source(tensor):
+            return outer
+    raise ValueError(f"`function` must capture its variables. Received: {tensor.name}")
+
+
+def _source(tensor: tf.Tensor) -> tf.Tensor:
+    while tensor.op.type == "Identity":
+        tensor = tensor.op.inputs[0]
+    return tensor
