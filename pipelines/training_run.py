@@ -163,6 +163,12 @@ class TrainingRun:
         self._note_first_checkpoint()
         return result
 
+    def _note_best(self) -> None:
+        """The process before may have ended between the best checkpoint and the note of it."""
+        best = self._history.best_step
+        if best in self._store.steps() and best != self._store.best_step():
+            self._store.keep_best(best)
+
     def _description(self, folder: WritableFolder) -> RunDescription:
         """The run as it was begun, which is now unless it was before."""
         data = data_identity(self._data.manifest)
@@ -194,6 +200,7 @@ class TrainingRun:
             if not has_ledger:
                 self._say(f"The ledger is gone; a new one begins at step {step + 1}.")
             self._workdir.note_checkpoint(step, self._folder)
+            self._note_best()
             self._progress.begin_at(step)
             self._say(f"Going on from the checkpoint of step {step}.")
 

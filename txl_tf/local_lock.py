@@ -8,6 +8,7 @@ import os
 import threading
 import time
 
+from txl_tf.errors import OutputExistsError
 from txl_tf.file_storage import make_folder
 from txl_tf.local_files import open_folder, open_for_writing
 from txl_tf.lock_owner import LOCK_FILE, MAX_LOCK_BYTES, lost, owner_in, refused, this_process
@@ -86,7 +87,7 @@ class LocalLock:
             folder = self.descriptor()
             assert self._file is not None
             if not self._leads_to(folder):
-                raise lost("the folder was removed, moved or replaced", self._path)
+                raise self._folder_is_lost()
             try:
                 is_ours = os.path.samestat(_status_in(folder), os.fstat(self._file))
             except FileNotFoundError:
@@ -98,12 +99,18 @@ class LocalLock:
 
     def _restore(self, folder: int) -> None:
         """Names the owner again, where the file was removed; the folder is still locked."""
-        file = self._locked_file(folder) if self._locks_folder else None
+        try:
+            file = self._locked_file(folder) if self._locks_folder else None
+        except FileNotFoundError as error:  # nothing can be made in a folder that was removed
+            raise self._folder_is_lost() from error
         if file is None:
             raise lost("its lock was removed", self._lock_path)
         assert self._file is not None
         os.close(self._file)
         self._file = file
+
+    def _folder_is_lost(self) -> OutputExistsError:
+        return lost("the folder was removed, moved or replaced", self._path)
 
     def _try_to_acquire(self) -> bool:
         make_folder(self._path)

@@ -96,7 +96,7 @@ class CheckpointStore:
         with self._writing:
             best, written = self._read_best(), None
             try:
-                self.remove_leftovers()
+                self._remove_leftovers()
                 self._require_own(step)
                 written = self._folders.begin(step)
                 with written.reached_by_path() as path:
@@ -175,8 +175,19 @@ class CheckpointStore:
             The paths that were removed.
 
         Raises:
-            OSError: If one cannot be removed.
+            StorageError: If one cannot be removed.
+            OutputExistsError: If this process may not write here any more.
         """
+        try:
+            return self._remove_leftovers()
+        except OSError as error:
+            raise StorageError(
+                f"What a killed process left cannot be removed: {first_line(error)}",
+                where=self._folder,
+                remedy="Check the storage and the permissions.",
+            ) from error
+
+    def _remove_leftovers(self) -> list[str]:
         with self._writing:
             removed = self._folders.remove_leftovers()
             return removed + self._writable.remove_temporaries()

@@ -6,7 +6,9 @@ import os
 
 import tensorflow as tf
 
+from txl_tf.errors import StorageError
 from txl_tf.evaluation.evaluation_result import EvaluationResult
+from txl_tf.file_storage import first_line
 from txl_tf.training.loop_report import LoopReport
 from txl_tf.writable_folder import WritableFolder
 
@@ -78,9 +80,16 @@ class TensorBoardWriter:
         writer.flush()
 
     def _writer(self, run: str) -> tf.summary.SummaryWriter:
-        self._folder.check()
-        if run not in self._writers:
-            # The writer opens its file when it likes, and another one if it finds that gone.
-            path = self._paths.enter_context(self._folder.subfolder(run).reached_by_path())
-            self._writers[run] = tf.summary.create_file_writer(path)
+        try:
+            self._folder.check()
+            if run not in self._writers:
+                # The writer opens its file when it likes, and another one if it finds that gone.
+                path = self._paths.enter_context(self._folder.subfolder(run).reached_by_path())
+                self._writers[run] = tf.summary.create_file_writer(path)
+        except OSError as error:
+            raise StorageError(
+                f"The figures for TensorBoard cannot be written: {first_line(error)}",
+                where=self._folder.path,
+                remedy="Make room or check the permissions.",
+            ) from error
         return self._writers[run]

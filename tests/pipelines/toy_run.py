@@ -1,0 +1,217 @@
+"""The real `TrainingRun` with steps that cost nothing.
+
+All that writes is real: folder, lock, checkpoints, ledger, events, the note of
+the best. What is computed is a few numbers per step, which depend on all steps
+before.
+"""
+
+import contextlib
+import dataclasses
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+
+from pipelines.training_run import TrainingRun
+from pipelines.workdir import Workdir
+from tests.toy_batches import toy_experiment
+from txl_tf.config.experiment_config import ExperimentConfig
+from txl_tf.data.segment_plan import SegmentPlan
+from txl_tf.evaluation.evaluation_result import EvaluationResult
+from txl_tf.training.loop_report import LoopReport
+from txl_tf.training.step_record import StepRecord
+from txl_tf.training.step_status import StepStatus
+
+NUM_STEPS = 24
+CHECKPOINT_EVERY_STEPS = 4
+VOCABULARY = {"vocabulary.txt": b"a\nb\nc\n"}
+
+
+def toy_run_experiment(**changes) -> ExperimentConfig:
+    """A run that saves and evaluates often."""
+    experiment = toy_experiment()
+    training = {
+        "num_steps": NUM_STEPS,
+        "steps_per_loop": 2,
+        "checkpoint_every_steps": CHECKPOINT_EVERY_STEPS,
+        "evaluate_every_steps": 6,
+        "num_kept_checkpoints": 2,
+    }
+    return experiment.replace(
+        training=dataclasses.replace(experiment.training, **{**training, **changes})
+    )
+
+
+class ToyTrainer:
+    """Stands for `Trainer`: the same methods, and numbers instead of a model."""
+
+    plateau_scale = None
+    num_workers = 1
+
+    def __init__(self, experiment, strategy, dataset_function, describe_row) -> None:
+        self._training = experiment.training
+        self._stops = False
+        self.step = 0
+        self._weights = np.linspace(0.5, 1.5, 16, dtype="float32")
+        self._memory = np.zeros((2, 8), "float32")
+
+    def run(self):
+        """Steps to the end or to the request to stop, a few at a time."""
+        while self.step < self._training.num_steps and not self._stops:
+            records = []
+            for _ in range(self._training.steps_per_loop):
+                self._take_step()
+                checksum = int(self._weights.view("uint32").sum()) % 2**32
+                loss = float(np.float32(5.0 / self.step + abs(self._weights[0])))
+                records.append(
+                    StepRecord(
+                        step=self.step,
+                        nats_per_token=loss,
+                        gradient_norm=float(self._weights[1]),
+                        checksum=checksum,
+                        status=StepStatus.APPLIED,
+                    )
+                )
+                if self.step % self._training.checkpoint_every_steps == 0:
+                    break
+            yield LoopReport(
+                records=tuple(records),
+                num_tokens=len(records),
+                learning_rate=0.1,
+                seconds=0.01,
+                has_compiled=False,
+            )
+
+    def _take_step(self) -> None:
+        self.step += 1
+        self._memory = np.tanh(np.roll(self._memory, 1, axis=1) + self._weights[:8])
+        pull = np.float32(0.01) * self._memory.mean() + np.float32(1e-3) * np.sin(self.step)
+        self._weights = (self._weights * np.float32(0.999) + pull).astype("float32")
+
+    def state(self) -> dict[str, np.ndarray]:
+        """All that decides the next step."""
+        return {
+            "model/weights": self._weights,
+            "memory/states": self._memory,
+            "step": np.asarray(self.step, np.int64),
+        }
+
+    def load_state(self, arrays: dict[str, np.ndarray]) -> None:
+        """Takes up what `state` returned."""
+        self._weights = arrays["model/weights"]
+        self._memory = arrays["memory/states"]
+        self.step = int(arrays["step"])
+
+    def inference_weights(self) -> dict[str, np.ndarray]:
+        return {"weights": self._weights}
+
+    def must_stop(self) -> bool:
+        return self._stops
+
+    def request_stop(self) -> None:
+        self._stops = True
+
+    def sum_over_workers(self, value: float) -> float:
+        return value
+
+
+class ToyData:
+    """Stands for `TrainingData`."""
+
+    has_valid = True
+    bytes_per_token = 1.0
+    vocabulary_files = VOCABULARY
+    reader = SimpleNamespace(dataset_fn=None, describe_row=None)
+    manifest = SimpleNamespace(
+        fingerprint="f" * 64,
+        corpus_name="toy",
+        tokenizer_kind="characters",
+        tokenizer_sha256="a" * 64,
+        vocabulary_size=13,
+    )
+    plan = SegmentPlan(
+        num_tokens=4000, num_rows=4, segment_length=5, seed=1, fingerprint="f" * 64, rotate=True
+    )
+
+    def evaluate(self, evaluator, step: int, track) -> EvaluationResult:
+        # The best one is the third of four.
+        nats = float(np.float32(4.0 - 0.1 * step if step <= 18 else 3.0))
+        fields = dict.fromkeys(
+            (
+                "clamp_length",
+                "same_length_keys",
+                "dynamic_learning_rate",
+                "dynamic_decay",
+                "dynamic_statistics_segments",
+            )
+        )
+        return EvaluationResult(
+            split="valid",
+            step=step,
+            total_nats=nats * 100,
+            num_tokens=100,
+            num_bytes=100.0,
+            num_characters=100.0,
+            num_words=20.0,
+            segment_length=5,
+            memory_length=5,
+            same_length=False,
+            batch_size=1,
+            warm_up_tokens=0,
+            masks_documents=False,
+            seconds=0.1,
+            **fields,
+        )
+
+    def errors_explained(self):
+        return contextlib.nullcontext()
+
+
+class ToyTrainingRun(TrainingRun):
+    """A `TrainingRun` whose evaluator is none, since nothing is evaluated."""
+
+    evaluator = SimpleNamespace(load_arrays=lambda arrays: None)
+
+
+def train(workdir: str | Path, experiment: ExperimentConfig | None = None, watcher=None) -> None:
+    """What `txl train` does, once `pipelines.training_run.Trainer` is `ToyTrainer`."""
+    strategy = tf.distribute.get_strategy()
+    folder = Workdir(str(workdir))
+    folder.check_usable()
+    run = ToyTrainingRun(experiment or toy_run_experiment(), ToyData(), folder, strategy, watcher)
+    with run:
+        run.train()
+
+
+class QuietProgress:
+    """Stands for `TrainingProgress`, and keeps what is said."""
+
+    def __init__(self, num_steps: int, bytes_per_token: float) -> None:
+        self.said: list[str] = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        pass
+
+    def begin_at(self, step: int) -> None:
+        pass
+
+    def update(self, report: LoopReport) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+
+@contextlib.contextmanager
+def toy_training():
+    """Lets `train` run, with neither model nor output."""
+    with (
+        mock.patch("pipelines.training_run.Trainer", ToyTrainer),
+        mock.patch("pipelines.training_run.TrainingProgress", QuietProgress),
+    ):
+        yield
