@@ -7,7 +7,6 @@ Without a prompt, on a terminal, it asks for one after the other.
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -18,10 +17,11 @@ from pipelines.workdir import Workdir, add_workdir_argument
 from txl_tf.config.limits import MAX_TOKENS
 from txl_tf.config.model_config import ModelConfig
 from txl_tf.errors import InputMissingError, StorageError, UsageError
+from txl_tf.file_storage import first_line, path_exists, read_file
 
 if TYPE_CHECKING:
     from txl_tf.data.tokenizer import Tokenizer
-    from txl_tf.generation import GenerationSession, Sampler
+    from txl_tf.generation import GenerationSession, Sampler, SessionFile
     from txl_tf.models.transformer_xl import TransformerXL
     from txl_tf.samplers import BeamSampler
 
@@ -39,6 +39,7 @@ _RANGES = {
     "memory_length": (0, MAX_TOKENS),
     "step": (0, MAX_STEP),
 }
+_MAX_PROMPT_BYTES = 16 << 20
 _REMEDY = "Give --prompt or --prompt-file, go on with a --session, or use a terminal."
 
 
@@ -96,8 +97,12 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks what can be checked before TensorFlow is imported."""
     arguments.experiment, arguments.data_identity = Workdir(arguments.workdir).read()
     require_range(arguments, _RANGES)
-    if not all(arguments.stop):
-        raise UsageError("A text to end before has a character.", where="--stop ''")
+    for text in arguments.stop:
+        if not text or not _is_utf8(text):
+            raise UsageError(
+                "A text to end before has at least one character, in UTF-8.",
+                where=f"--stop {text!a}",
+            )
     arguments.prompt = _prompt(arguments)
     _check_combinations(arguments)
     require_memory_of(_needs(arguments), "Writing")
@@ -124,24 +129,34 @@ def _needs(arguments: argparse.Namespace) -> list[MemoryNeed]:
     return [*needs, logits, MemoryNeed("the tokens", tokens, where)]
 
 
+def _is_utf8(text: str) -> bool:
+    """Bytes of the command line that are no UTF-8 are surrogates in its text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _prompt(arguments: argparse.Namespace) -> str | None:
     if arguments.prompt_file is None:
         prompt = arguments.prompt
     else:
         try:
-            with open(arguments.prompt_file, "rb") as file:
-                prompt = file.read().decode("utf-8", errors="surrogateescape")
-            prompt.encode()
+            content = read_file(arguments.prompt_file, max_bytes=_MAX_PROMPT_BYTES)
+            prompt = content.decode("utf-8")
         except FileNotFoundError as error:
             raise InputMissingError(
                 "There is no such file.", where=f"--prompt-file {arguments.prompt_file}"
             ) from error
         except OSError as error:
             raise StorageError(
-                f"The prompt cannot be read: {error.strerror}.", where=arguments.prompt_file
+                f"The prompt cannot be read: {first_line(error)}", where=arguments.prompt_file
             ) from error
-        except UnicodeEncodeError as error:
+        except UnicodeDecodeError as error:
             raise UsageError("The prompt is no UTF-8.", where=arguments.prompt_file) from error
+    if prompt is not None and not _is_utf8(prompt):
+        raise UsageError("The prompt is no UTF-8.", where=f"--prompt {prompt[:80]!a}")
     if prompt == "":
         raise UsageError("There must be something to go on from.", where="--prompt")
     return prompt
@@ -158,7 +173,7 @@ def _check_combinations(arguments: argparse.Namespace) -> None:
         raise UsageError("A recurrent model has no memory length.", where="--memory-length")
     if arguments.prompt is not None:
         return
-    goes_on = arguments.session is not None and os.path.exists(arguments.session)
+    goes_on = arguments.session is not None and path_exists(arguments.session)
     is_conversation = sys.stdin.isatty() and not has_several and arguments.beams is None
     if not (is_conversation or (goes_on and not has_several)):
         raise UsageError("There is nothing to go on from.", where="--prompt", remedy=_REMEDY)
@@ -166,6 +181,17 @@ def _check_combinations(arguments: argparse.Namespace) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Generates, and prints the text as it comes."""
+    from txl_tf.generation import SessionFile
+
+    if arguments.session is None:
+        _write(arguments, None)
+        return
+    # Kept from the beginning: a second writer is told before it has written anything.
+    with SessionFile(arguments.session) as file:
+        _write(arguments, file)
+
+
+def _write(arguments: argparse.Namespace, file: "SessionFile | None") -> None:
     from pipelines.conversation import converse
     from pipelines.text_writer import TextWriter, stop_tokens
     from pipelines.trained_model import build_model, read_weights, tokenizer_of
@@ -183,12 +209,12 @@ def run(arguments: argparse.Namespace) -> None:
         repetition_penalty=arguments.repetition_penalty,
         stop_token_ids=stop_tokens(tokenizer, arguments.stop),
     )
-    goes_on = arguments.session is not None and os.path.exists(arguments.session)
+    goes_on = file is not None and file.exists()
     if goes_on:
-        session.load(arguments.session)
+        session.load(file)
     if arguments.num_samples > 1 or arguments.beams is not None:
         _write_at_once(session, tokenizer, arguments)
-        _save(session, arguments.session)
+        _save(session, file)
         return
     writer = TextWriter(session, tokenizer, arguments.stop)
     if arguments.prompt is None and sys.stdin.isatty():
@@ -196,7 +222,7 @@ def run(arguments: argparse.Namespace) -> None:
             writer,
             arguments.num_tokens,
             can_go_on=goes_on,
-            after_turn=lambda: _save(session, arguments.session),
+            after_turn=lambda: _save(session, file),
         )
         return
     sys.stdout.write(arguments.prompt or "")
@@ -204,7 +230,7 @@ def run(arguments: argparse.Namespace) -> None:
         sys.stdout.write(piece)
         sys.stdout.flush()
     sys.stdout.write("\n")
-    _save(session, arguments.session)
+    _save(session, file)
 
 
 def _write_at_once(
@@ -227,15 +253,15 @@ def _write_at_once(
         sys.stdout.write(f"{arguments.prompt or ''}{text}\n")
 
 
-def _save(session: "GenerationSession", path: str | None) -> None:
-    if path is None:
+def _save(session: "GenerationSession", file: "SessionFile | None") -> None:
+    if file is None:
         return
     try:
-        session.save(path)
+        session.save(file)
     except OSError as error:
         raise StorageError(
-            f"The session cannot be written: {error.strerror}.",
-            where=path,
+            f"The session cannot be written: {first_line(error)}",
+            where=file.path,
             remedy="Check the folder and the space on the disk.",
         ) from error
 

@@ -149,12 +149,15 @@ def prompt_tokens(tokenizer: "Tokenizer", prompt: str) -> np.ndarray:
             of it.
     """
     try:
+        content = prompt.encode()
         if isinstance(tokenizer, WordTokenizer | WordPieceTokenizer):
-            ids = tokenizer.encode_piece(prompt.encode(), begins_line=True, ends_document=False)
+            ids = tokenizer.encode_piece(content, begins_line=True, ends_document=False)
         else:
-            ids = tokenizer.encode(prompt.encode())
+            ids = tokenizer.encode(content)
     except InvalidTextError as error:
         raise UsageError(error.reason, where=f"--prompt {prompt[:80]!r}") from error
+    except UnicodeEncodeError as error:
+        raise UsageError("The prompt is no UTF-8.", where=f"--prompt {prompt[:80]!a}") from error
     if not len(ids):
         raise UsageError("There is no token in the prompt.", where=f"--prompt {prompt[:80]!r}")
     return ids.astype(np.int32)

@@ -71,6 +71,7 @@ ALLOWED = {
     "serving": {"file_storage", "untrusted_files", *LOWEST},
     "generation": {
         "array_archive",
+        "directory_lock",
         "durability",
         "file_storage",
         "samplers",

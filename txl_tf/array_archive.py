@@ -5,6 +5,8 @@ memory before there is data. So sizes are added up before anything is unpacked.
 """
 
 import math
+import tokenize
+import warnings
 import zipfile
 import zlib
 from typing import BinaryIO
@@ -30,6 +32,7 @@ _DAMAGES = (
     RecursionError,
     RuntimeError,
     SyntaxError,
+    tokenize.TokenError,
     TypeError,
     zipfile.BadZipFile,
     zlib.error,
@@ -88,7 +91,10 @@ def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray
         version = np.lib.format.read_magic(file)
         if version not in readers:
             raise ValueError(f"the array {name} is of format {version}")
-        shape, is_fortran, dtype = readers[version](file)
+        with warnings.catch_warnings():
+            # NumPy warns of headers of Python 2, which it reads all the same.
+            warnings.simplefilter("ignore")
+            shape, is_fortran, dtype = readers[version](file)
         if dtype.hasobject or dtype.kind not in _KINDS or dtype.names or dtype.subdtype:
             raise ValueError(f"the array {name} is of type {ascii(str(dtype))[:100]}")
         if any(size < 0 for size in shape):

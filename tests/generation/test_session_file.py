@@ -106,7 +106,7 @@ def test_a_file_that_cannot_be_replaced_stays(model, saved, tmp_path, monkeypatc
     path = tmp_path / "session.npz"
     path.write_bytes(saved[0].read_bytes())
 
-    def full(*_):
+    def full(*_, **__):
         raise OSError("no space left")
 
     running = session(model)

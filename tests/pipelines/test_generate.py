@@ -1,6 +1,7 @@
 """The job that writes text, with a model that nobody trained."""
 
 import builtins
+import os
 import sys
 
 import pytest
@@ -10,6 +11,7 @@ from pipelines.workdir import Workdir, data_identity, identity
 from tests.toy_batches import toy_experiment
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
+from txl_tf.generation import SessionFile
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.training.checkpoint_store import CheckpointStore
 
@@ -95,6 +97,36 @@ def test_a_terminal_is_asked_line_by_line(generated, monkeypatch, tmp_path):
     generated("--num-tokens", "4", "--sampler", "greedy", "--session", str(file))
     assert next(lines, None) is None
     assert file.exists()
+
+
+def test_a_second_writer_of_a_session_is_told_before_it_begins(generated, tmp_path):
+    path = str(tmp_path / "story.npz")
+    with SessionFile(path):
+        exit_code, message = generated("--prompt", "a", "--session", path)
+    assert (exit_code, "is writing this session" in message) == (73, True), message
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_session_is_refused(generated, tmp_path):
+    path = tmp_path / "story.npz"
+    path.write_bytes(b"PK\x05\x06" + bytes(18))
+    exit_code, message = generated("--prompt", "a", "--session", str(path))
+    assert (exit_code, "no session, or damaged" in message) == (65, True), message
+    assert len(message.splitlines()) == 3
+
+
+def test_a_prompt_that_is_no_utf_8_or_no_file_is_refused(generated, tmp_path):
+    (tmp_path / "latin").write_bytes(b"\xe4")
+    os.mkfifo(tmp_path / "pipe")
+    for arguments, exit_code in (
+        (("--prompt-file", str(tmp_path / "latin")), 2),
+        (("--prompt-file", str(tmp_path / "pipe")), 65),
+        (("--prompt-file", "/dev/zero"), 65),
+        (("--prompt", "\udce4"), 2),
+        (("--prompt", "a", "--stop", "\udce4"), 2),
+    ):
+        found, message = generated(*arguments)
+        assert (found, len(message.splitlines()) <= 3) == (exit_code, True), message
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from txl_tf.generation.continuation import generate
 from txl_tf.generation.generation_session import GenerationSession
+from txl_tf.generation.session_file import SessionFile
 from txl_tf.generation.token_loop import Sampler
 
-__all__ = ["GenerationSession", "Sampler", "generate"]
+__all__ = ["GenerationSession", "Sampler", "SessionFile", "generate"]

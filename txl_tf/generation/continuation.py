@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from txl_tf.generation.generation_session import Callback, GenerationSession
+from txl_tf.generation.memory_length import memory_length_of
 from txl_tf.generation.token_loop import Sampler
 from txl_tf.samplers.beam_sampler import BeamSampler
 
@@ -66,7 +67,7 @@ def generate(
         sampler,
         num_rows=max(1, len(prompt_ids)),
         seed=seed,
-        memory_length=_length_of(memory) if memory_length is None else memory_length,
+        memory_length=memory_length_of(memory) if memory_length is None else memory_length,
         memory=memory,
         repetition_penalty=repetition_penalty,
         stop_token_ids=stop_token_ids,
@@ -74,10 +75,3 @@ def generate(
     )
     written = session.write(prompt_ids, num_tokens=num_tokens, callback=callback)
     return written, session.memory
-
-
-def _length_of(memory: Any) -> int | None:
-    """The length of a memory that has one."""
-    if hasattr(memory, "keys"):
-        return memory.keys[0].shape[3]
-    return memory.states[0].shape[1] if hasattr(memory, "valid_length") else None

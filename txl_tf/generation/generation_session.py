@@ -4,6 +4,7 @@ Shape letters used in this module: R rows, P prompt length, S tokens to write,
 W beams of a row, V vocabulary.
 """
 
+import hashlib
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,11 +13,25 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from txl_tf.generation import session_file
 from txl_tf.generation.beam_search import BeamSearch
 from txl_tf.generation.incremental_decoder import IncrementalDecoder
+from txl_tf.generation.memory_length import memory_length_of
 from txl_tf.generation.prompts import prompt_rows
 from txl_tf.generation.segment_decoder import SegmentDecoder
+from txl_tf.generation.session_archive import (
+    identity,
+    largest_file,
+    pack_session,
+    size_mismatch,
+    unpack_session,
+)
+from txl_tf.generation.session_checks import (
+    LAST_POSITION,
+    check_arrays,
+    check_values,
+    named_parts,
+)
+from txl_tf.generation.session_file import SessionFile
 from txl_tf.generation.token_loop import NOTHING, Sampler, TokenLoop
 from txl_tf.generation.writing_rules import WritingRules
 from txl_tf.generation.writing_state import WritingState
@@ -85,6 +100,7 @@ class GenerationSession:
         self._writer = writer(self._decoder, sampler, rules)
         width = sampler.num_beams if isinstance(sampler, BeamSampler) else 1
         self._constants = self._decoder.constants(num_rows * width)
+        self._known_files: dict[str, str] = {}
         self.restart(seed, memory)
 
     def restart(self, seed: int = 0, memory: Any = None) -> None:
@@ -151,6 +167,11 @@ class GenerationSession:
         """
         if num_tokens < 1:
             raise ValueError(f"`num_tokens` must be positive. Received: num_tokens={num_tokens}")
+        if num_tokens > LAST_POSITION - self._position:
+            raise ValueError(
+                f"A session has at most {LAST_POSITION} tokens, of which {self._position} are "
+                f"written. Received: num_tokens={num_tokens}"
+            )
         self._read(prompt_ids)
         if isinstance(self._writer, TokenLoop):
             written = self._write_tokens(num_tokens, callback)
@@ -233,48 +254,82 @@ class GenerationSession:
         for is_used, row in zip(self._is_used, written, strict=True):
             is_used[row[row != NOTHING]] = True
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str] | SessionFile) -> None:
         """Writes what is needed to go on, without the weights.
 
         Args:
-            path: path of the file. What is there is replaced when the new
-                file is complete.
+            path: path of the file, or a `SessionFile` that is entered. What is
+                there is replaced when the new file is complete.
 
         Raises:
+            OutputExistsError: If somebody else is writing the file, or has
+                written it since this session read or wrote it.
             OSError: If it cannot be written.
         """
+        file = path if isinstance(path, SessionFile) else SessionFile(path)
         values = {
             "seed": self._seed,
             "position": self._position,
             "filled": self._filled,
             "has_pending": self._pending is not None,
         }
-        pending = np.zeros((self._num_rows,), np.int32) if self._pending is None else self._pending
-        held = (self._memory, self._recent, self._lengths, pending, self._is_used)
-        arrays = [np.asarray(each) for each in tf.nest.flatten(held)]
-        session_file.write(path, session_file.identity(self._model), values, arrays)
+        arrays = [np.asarray(each) for each in self._parts().values()]
+        content = pack_session(identity(self._model), values, arrays)
+        self._known_files[file.path] = file.write(
+            content, replaces=self._known_files.get(file.path)
+        )
 
-    def load(self, path: str | os.PathLike[str]) -> None:
+    def load(self, path: str | os.PathLike[str] | SessionFile) -> None:
         """Goes on from a file that `save` wrote, seed included.
 
+        The file is not trusted. A session that cannot load it stays as it was.
+
         Args:
-            path: path of the file.
+            path: path of the file, or a `SessionFile`.
 
         Raises:
             MismatchError: If it is of another model, other weights, or another
                 number of rows or memory length.
-            DataDamagedError: If the file is damaged.
+            DataDamagedError: If the file is damaged, or holds what no session
+                can: ids beyond the vocabulary, or numbers that are not finite.
             InputMissingError: If there is none.
         """
-        held = (self._memory, self._recent, self._lengths, self._lengths, self._is_used)
-        expected = [(tuple(each.shape), _dtype_name(each)) for each in tf.nest.flatten(held)]
-        values, arrays = session_file.read(path, session_file.identity(self._model), expected)
-        tensors = tf.nest.map_structure(
-            lambda like, array: array if isinstance(like, np.ndarray) else tf.constant(array),
-            held,
-            tf.nest.pack_sequence_as(held, arrays),
+        file = path if isinstance(path, SessionFile) else SessionFile(path)
+        expected = {
+            field: (tuple(part.shape), tf.as_dtype(part.dtype).name)
+            for field, part in self._parts().items()
+        }
+        if file.size() > largest_file(expected):
+            raise size_mismatch(file.path)
+        content = file.read(largest_file(expected))
+        values, arrays = unpack_session(content, identity(self._model), expected, file.path)
+        check_values(values, self._decoder.capacity, file.path)
+        check_arrays(
+            arrays,
+            filled=values["filled"],
+            memory_length=memory_length_of(self._memory) or 0,
+            vocabulary_size=self._vocabulary_size,
+            where=file.path,
         )
-        self._memory, self._recent, self._lengths, pending, self._is_used = tensors
+        self._take_over(values, list(arrays.values()))
+        self._known_files[file.path] = hashlib.sha256(content).hexdigest()
+
+    def _parts(self) -> dict[str, Any]:
+        """Everything that is saved, by the name that errors call it."""
+        pending = np.zeros((self._num_rows,), np.int32) if self._pending is None else self._pending
+        return {
+            **dict(named_parts("memory", self._memory)),
+            **dict(named_parts("recent", self._recent)),
+            "lengths": self._lengths,
+            "pending": pending,
+            "is_used": self._is_used,
+        }
+
+    def _take_over(self, values: dict[str, Any], arrays: list[np.ndarray]) -> None:
+        *held, self._lengths, pending, self._is_used = arrays
+        like = (self._memory, self._recent)
+        tensors = [tf.constant(array) for array in held]
+        self._memory, self._recent = tf.nest.pack_sequence_as(like, tensors)
         self._pending = pending if values["has_pending"] else None
         self._seed, self._position = values["seed"], values["position"]
         self._filled = values["filled"]
@@ -284,10 +339,6 @@ def _decoder_of(model: keras.Model, memory_length: int | None, jit_compile: bool
     if getattr(model.config, "position_encoding", None) in ("transformer_xl", "shaw"):
         return IncrementalDecoder(model, memory_length, jit_compile=jit_compile)
     return SegmentDecoder(model, memory_length)
-
-
-def _dtype_name(array: Any) -> str:
-    return tf.as_dtype(array.dtype).name
 
 
 def _check(num_rows: int, seed: int, stop_token_ids: Sequence[int], vocabulary_size: int) -> None:

@@ -1,149 +1,162 @@
-"""The file that a generation session is kept in."""
+"""The file that a generation session is kept in, and its only writer."""
 
+import contextlib
 import hashlib
-import io
-import json
 import os
-import zipfile
-from typing import Any
+from types import TracebackType
+from typing import Self
 
-import keras
-import numpy as np
-import tensorflow as tf
-
-from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
-from txl_tf.file_storage import read_file, write_file
-
-_FORMAT_VERSION = 1
-_HEADER = "header"
-
-
-def identity(model: keras.Model) -> dict[str, Any]:
-    """What a session depends on besides its own contents.
-
-    Args:
-        model: the model that writes.
-
-    Returns:
-        Dict of the model's class, its configuration and the SHA-256 of its
-        weights.
-    """
-    digest = hashlib.sha256()
-    for variable in sorted(model.weights, key=lambda each: each.path):
-        digest.update(f"{variable.path} {tuple(variable.shape)} {variable.dtype}\n".encode())
-        digest.update(np.ascontiguousarray(variable).tobytes())
-    return {
-        "model": type(model).__name__,
-        "config": model.config.to_dict(),
-        "compute_dtype": model.compute_dtype,
-        "weights_sha256": digest.hexdigest(),
-    }
+from txl_tf.directory_lock import DirectoryLock
+from txl_tf.errors import InputMissingError, JobError, OutputExistsError, StorageError
+from txl_tf.file_storage import (
+    file_bytes,
+    file_sha256,
+    first_line,
+    is_remote,
+    path_exists,
+    read_file,
+    write_file,
+)
 
 
-def write(
-    path: str | os.PathLike[str],
-    model: dict[str, Any],
-    values: dict[str, Any],
-    arrays: list[np.ndarray],
-) -> None:
-    """Writes a session, whole or not at all.
+class SessionFile:
+    """A file that one process at a time keeps up to date, also in a store.
+
+    While it is entered, everyone else who wants to write it is refused. The
+    lock is the folder `.NAME.lock` beside the file, see `DirectoryLock`. It is
+    read without a lock: at every moment there is the old file or the new one.
 
     Args:
-        path: path of the file.
-        model: dict. `identity` of the model.
-        values: dict of JSON values.
-        arrays: list of arrays.
+        path: path of the file, also a remote one.
+
+    Attributes:
+        path: str.
 
     Raises:
-        OSError: If it cannot be written.
+        OutputExistsError: On entering, if somebody else writes it.
+        StorageError: On entering, if there is no such folder, or it cannot be
+            written.
+
+    Example:
+    ```python
+    with SessionFile("story.npz") as file:
+        if file.exists():
+            session.load(file)
+        session.write(prompt_ids, num_tokens=100)
+        session.save(file)
+    ```
     """
-    header = {
-        "format_version": _FORMAT_VERSION,
-        "model": model,
-        "values": values,
-        "arrays": [[list(each.shape), tf.as_dtype(each.dtype).name] for each in arrays],
-    }
-    named = {_HEADER: np.frombuffer(json.dumps(header).encode(), np.uint8)}
-    # NumPy's format knows no bfloat16, so all that is kept are bytes.
-    named |= {f"array_{i}": _bytes_of(each) for i, each in enumerate(arrays)}
-    contents = io.BytesIO()
-    np.savez(contents, **named)
-    write_file(os.fspath(path), contents.getvalue())
 
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        folder, name = os.path.split(self.path)
+        self._folder = folder or "."
+        self._lock_folder = os.path.join(self._folder, f".{name}.lock")
+        self._lock: DirectoryLock | None = None
 
-def _bytes_of(array: np.ndarray) -> np.ndarray:
-    return np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
+    def __enter__(self) -> Self:
+        if not is_remote(self.path) and not os.path.isdir(self._folder):
+            raise StorageError(
+                "There is no such folder.", where=self._folder, remedy="Make it, or name another."
+            )
+        lock = DirectoryLock(self._lock_folder)
+        try:
+            lock.__enter__()
+        except OutputExistsError as error:
+            raise OutputExistsError(
+                f"Another process is writing this session. {error.what}",
+                where=self.path,
+                remedy="Wait for it to end, end it, or name another session.",
+            ) from error
+        self._lock = lock
+        return self
 
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        lock, self._lock = self._lock, None
+        if lock is None:
+            return
+        lock.__exit__(exception_type, exception, traceback)
+        if not is_remote(self.path):
+            # One that was killed leaves the folder; the next one to end removes it.
+            with contextlib.suppress(OSError):
+                os.rmdir(self._lock_folder)
 
-def read(
-    path: str | os.PathLike[str], model: dict[str, Any], expected: list[tuple[tuple, str]]
-) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """Reads a session.
+    def exists(self) -> bool:
+        """Whether there is such a file."""
+        return path_exists(self.path)
 
-    Args:
-        path: path of the file.
-        model: dict. `identity` of the model that is to go on.
-        expected: shape and dtype of each array.
+    def size(self) -> int:
+        """The size of the file in bytes.
 
-    Returns:
-        Tuple of the values and the arrays that were written.
+        Raises:
+            InputMissingError: If there is no such file.
+            StorageError: If it cannot be asked for.
+        """
+        with self._reading():
+            return file_bytes(self.path)
 
-    Raises:
-        InputMissingError: If there is no such file.
-        MismatchError: If it is of another model, or its arrays are not what is
-            expected.
-        DataDamagedError: If it is no such file, or damaged.
-    """
-    where = os.fspath(path)
-    try:
-        contents = io.BytesIO(read_file(where))
-        with np.load(contents, allow_pickle=False) as archive:
-            header = json.loads(archive[_HEADER].tobytes())
-            _check_version(header, where)
-            _check_header(header, model, expected, where)
-            raw = [archive[f"array_{index}"].tobytes() for index in range(len(expected))]
-        arrays = [_array_of(*pair) for pair in zip(raw, expected, strict=True)]
-    except FileNotFoundError as error:
-        raise InputMissingError(
-            "There is no session.", where=where, remedy="Name a file that was saved before."
-        ) from error
-    except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, RuntimeError) as error:
-        raise DataDamagedError(
-            "The file is no session, or damaged.", where=where, remedy="Begin a new one."
-        ) from error
-    return header["values"], arrays
+    def read(self, max_bytes: int) -> bytes:
+        """Reads all of it.
 
+        Args:
+            max_bytes: int. A longer file is refused before it is read.
 
-def _array_of(raw: bytes, expected: tuple[tuple, str]) -> np.ndarray:
-    shape, dtype = expected
-    return np.frombuffer(raw, tf.as_dtype(dtype).as_numpy_dtype).reshape(shape).copy()
+        Raises:
+            InputMissingError: If there is no such file.
+            DataDamagedError: If it is longer, or no regular file.
+            StorageError: If it cannot be read.
+        """
+        with self._reading():
+            return read_file(self.path, max_bytes=max_bytes)
 
+    def write(self, content: bytes, *, replaces: str | None = None) -> str:
+        """Writes the file, whole or not at all.
 
-def _check_version(header: dict[str, Any], where: str) -> None:
-    if header["format_version"] != _FORMAT_VERSION:
-        raise MismatchError(
-            f"The session has format {header['format_version']}; this version reads "
-            f"{_FORMAT_VERSION}.",
-            where=where,
-            remedy="Use the version of txl-tf that wrote it, or begin a new session.",
-        )
+        Args:
+            content: bytes. All of it.
+            replaces: optional str. SHA-256 of what may be there; by default
+                anything.
 
+        Returns:
+            SHA-256 of the content.
 
-def _check_header(
-    header: dict[str, Any], model: dict[str, Any], expected: list[tuple[tuple, str]], where: str
-) -> None:
-    # What was read went through JSON.
-    current = json.loads(json.dumps(model))
-    differing = sorted(name for name in current if header["model"].get(name) != current[name])
-    if differing:
-        raise MismatchError(
-            f"The session is of another model: {', '.join(differing)} differ.",
-            where=where,
-            remedy="Use the checkpoint that it was begun with, or begin a new session.",
-        )
-    if header["arrays"] != [[list(shape), dtype] for shape, dtype in expected]:
-        raise MismatchError(
-            "The session has another number of rows or another memory length.",
-            where=where,
-            remedy="Use those that it was begun with, or begin a new session.",
-        )
+        Raises:
+            OutputExistsError: If somebody else writes it or has written it.
+            OSError: If it cannot be written; the old file is untouched.
+        """
+        if self._lock is None:
+            with self:
+                return self.write(content, replaces=replaces)
+        self._lock.check()
+        if replaces is not None:
+            with contextlib.suppress(FileNotFoundError):
+                if file_sha256(self.path) != replaces:
+                    raise OutputExistsError(
+                        "Another process has written this session since it was read.",
+                        where=self.path,
+                        remedy="Load it and go on from there, or save under another name.",
+                    )
+        write_file(self.path, content)
+        return hashlib.sha256(content).hexdigest()
+
+    @contextlib.contextmanager
+    def _reading(self):
+        try:
+            yield
+        except JobError:
+            raise
+        except FileNotFoundError as error:
+            raise InputMissingError(
+                "There is no session.", where=self.path, remedy="Name a file that was saved before."
+            ) from error
+        except OSError as error:
+            raise StorageError(
+                f"The session cannot be read: {first_line(error)}",
+                where=self.path,
+                remedy="Name a file that was saved before.",
+            ) from error

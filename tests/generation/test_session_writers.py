@@ -1,0 +1,117 @@
+"""A session file has one writer, and whoever reads it sees the old file or the new one."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from tests.generation.models import expressive, prompt
+from txl_tf.errors import InputMissingError, OutputExistsError, StorageError
+from txl_tf.generation import GenerationSession, SessionFile
+from txl_tf.generation import session_file as module
+from txl_tf.samplers import GreedySampler
+
+
+@pytest.fixture(scope="module")
+def model():
+    return expressive()
+
+
+def session(model):
+    return GenerationSession(model, GreedySampler(), jit_compile=False)
+
+
+@pytest.fixture(params=["local", "store"])
+def path(request, tmp_path, monkeypatch):
+    if request.param == "local":
+        return str(tmp_path / "story.npz")
+    lock = module.DirectoryLock
+    monkeypatch.setattr(module, "DirectoryLock", lambda folder: lock(folder, settle_seconds=0.0))
+    return f"ram://{tmp_path.name}/story.npz"
+
+
+def test_the_second_writer_is_told_and_changes_nothing(model, path):
+    first, second = session(model), session(model)
+    with SessionFile(path) as file:
+        assert not file.exists()
+        first.write(prompt(4, 1), num_tokens=2)
+        first.save(file)
+        before = file.read(1 << 30)
+        second.write(prompt(5, 1), num_tokens=2)
+        with pytest.raises(OutputExistsError, match="is writing this session"):
+            second.save(path)
+        with pytest.raises(OutputExistsError, match="is writing this session"), SessionFile(path):
+            pass
+        second.load(path)  # reading is free
+        assert file.read(1 << 30) == before
+    # What was read is up to date, so the second one may take over.
+    expected = first.write(num_tokens=3)
+    np.testing.assert_array_equal(second.write(num_tokens=3), expected)
+    second.save(path)
+    if "://" not in path:
+        assert os.listdir(os.path.dirname(path)) == ["story.npz"]
+
+
+def test_what_another_has_written_since_is_not_written_over(model, path):
+    first, second = session(model), session(model)
+    first.write(prompt(4, 1), num_tokens=2)
+    first.save(path)
+    second.load(path)
+    second.write(num_tokens=1)
+    second.save(path)
+    first.write(num_tokens=1)
+    with pytest.raises(OutputExistsError, match="has written this session since it was read"):
+        first.save(path)
+    first.load(path)
+    first.write(num_tokens=1)
+    first.save(path)
+    second.save(f"{path}.other")
+
+
+def test_a_reader_sees_the_old_file_or_the_new_one(model, tmp_path):
+    path = tmp_path / "story.npz"
+    running, reading = session(model), session(model)
+    running.write(prompt(4, 1), num_tokens=1)
+    running.save(path)
+    ends = threading.Event()
+
+    def write():
+        while not ends.is_set():
+            running.save(path)
+            running.restart()
+            running.write(prompt(4, 1), num_tokens=2)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(30):
+            reading.load(path)
+    finally:
+        ends.set()
+        writer.join()
+
+
+def test_what_cannot_be_read_or_locked_is_said(model, tmp_path):
+    with pytest.raises(StorageError, match="There is no such folder"):
+        session(model).save(tmp_path / "none" / "story.npz")
+    assert os.listdir(tmp_path) == []
+    with pytest.raises(InputMissingError, match="There is no session"):
+        session(model).load(tmp_path / "story.npz")
+    os.mkfifo(tmp_path / "pipe.npz")
+    with pytest.raises(Exception, match="must be a regular file, not a device or a pipe"):
+        session(model).load(tmp_path / "pipe.npz")
+    with pytest.raises(StorageError, match="The session cannot be read"):
+        session(model).load(tmp_path)
+
+
+def test_a_lock_that_was_lost_stops_the_next_save(model, tmp_path):
+    running = session(model)
+    running.write(prompt(4, 1), num_tokens=1)
+    with SessionFile(tmp_path / "story.npz") as file:
+        running.save(file)
+        os.rename(tmp_path / ".story.npz.lock", tmp_path / "elsewhere")
+        with SessionFile(tmp_path / "story.npz") as other:
+            with pytest.raises(OutputExistsError, match="writes nothing any more"):
+                running.save(file)
+            assert other.exists()

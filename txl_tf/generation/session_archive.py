@@ -1,0 +1,209 @@
+"""How a generation session is laid out in its file."""
+
+import hashlib
+import io
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from txl_tf.array_archive import read_array_archive
+from txl_tf.errors import DataDamagedError, MismatchError
+from txl_tf.file_storage import first_line
+from txl_tf.json_text import parse_json
+
+_FORMAT_VERSION = 1
+_HEADER = "header"
+_HEADER_FIELDS = {"format_version", "model", "values", "arrays"}
+_MAX_HEADER_BYTES = 1 << 20
+# What an archive needs for an array besides its bytes, at most; 400 bytes so far.
+_OVERHEAD_BYTES = 1 << 10
+
+Expected = Mapping[str, tuple[tuple[int, ...], str]]
+"""Shape and dtype of each array, by the name of what it is."""
+
+
+def identity(model: keras.Model) -> dict[str, Any]:
+    """What a session depends on besides its own contents.
+
+    Args:
+        model: the model that writes.
+
+    Returns:
+        Dict of the model's class, its configuration and the SHA-256 of its
+        weights.
+    """
+    digest = hashlib.sha256()
+    for variable in sorted(model.weights, key=lambda each: each.path):
+        digest.update(f"{variable.path} {tuple(variable.shape)} {variable.dtype}\n".encode())
+        digest.update(np.ascontiguousarray(variable).tobytes())
+    return {
+        "model": type(model).__name__,
+        "config": model.config.to_dict(),
+        "compute_dtype": model.compute_dtype,
+        "weights_sha256": digest.hexdigest(),
+    }
+
+
+def pack_session(model: dict[str, Any], values: dict[str, Any], arrays: list[np.ndarray]) -> bytes:
+    """The contents of a file.
+
+    Args:
+        model: dict. `identity` of the model.
+        values: dict of JSON values.
+        arrays: list of arrays.
+
+    Returns:
+        Bytes of a NumPy archive.
+    """
+    header = {
+        "format_version": _FORMAT_VERSION,
+        "model": model,
+        "values": values,
+        "arrays": [[list(each.shape), tf.as_dtype(each.dtype).name] for each in arrays],
+    }
+    named = {_HEADER: np.frombuffer(json.dumps(header).encode(), np.uint8)}
+    # NumPy's format knows no bfloat16, so all that is kept are bytes.
+    named |= {f"array_{i}": _bytes_of(each) for i, each in enumerate(arrays)}
+    contents = io.BytesIO()
+    np.savez(contents, **named)
+    return contents.getvalue()
+
+
+def _bytes_of(array: np.ndarray) -> np.ndarray:
+    return np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
+
+
+def largest_file(expected: Expected) -> int:
+    """Bytes that a file with these arrays has at most.
+
+    Args:
+        expected: see `Expected`.
+
+    Returns:
+        Int.
+    """
+    return _unpacked_bytes(expected) + (len(expected) + 2) * _OVERHEAD_BYTES
+
+
+def unpack_session(
+    content: bytes, model: dict[str, Any], expected: Expected, where: str
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Takes a file apart, if it is of this model and as large as it must be.
+
+    Args:
+        content: bytes of the file.
+        model: dict. `identity` of the model that is to go on.
+        expected: see `Expected`.
+        where: str. The file, for errors.
+
+    Returns:
+        Tuple of the values, which are not checked, and the arrays by name.
+
+    Raises:
+        MismatchError: If it is of another model, or its arrays are not what is
+            expected.
+        DataDamagedError: If it is no such file, or damaged.
+    """
+    try:
+        named = read_array_archive(io.BytesIO(content), max_bytes=_unpacked_bytes(expected))
+    except ValueError as error:
+        raise damaged(first_line(error), where) from error
+    header = _header_of(named.pop(_HEADER, None), where)
+    _check_header(header, model, expected, where)
+    if set(named) != {f"array_{index}" for index in range(len(expected))}:
+        raise damaged(f"{len(expected)} arrays are expected, and {len(named)} are there", where)
+    arrays = {
+        field: _array_of(named[f"array_{index}"], *expected[field], f"{where}, {field}")
+        for index, field in enumerate(expected)
+    }
+    return header["values"], arrays
+
+
+def size_mismatch(where: str) -> MismatchError:
+    """The error for a session of other sizes than the one that is to go on.
+
+    Args:
+        where: str. The file.
+    """
+    return MismatchError(
+        "The session has another number of rows or another memory length.",
+        where=where,
+        remedy="Use those that it was begun with, or begin a new session.",
+    )
+
+
+def damaged(what: str, where: str) -> DataDamagedError:
+    """The error for a file that no session wrote like that.
+
+    Args:
+        what: str. What is wrong, as a clause.
+        where: str. The file, and the field where one is known.
+    """
+    return DataDamagedError(
+        f"The file is no session, or damaged: {what}.", where=where, remedy="Begin a new one."
+    )
+
+
+def _unpacked_bytes(expected: Expected) -> int:
+    arrays = sum(math.prod(shape) * tf.as_dtype(dtype).size for shape, dtype in expected.values())
+    return arrays + _MAX_HEADER_BYTES + (len(expected) + 1) * _OVERHEAD_BYTES
+
+
+def _header_of(raw: np.ndarray | None, where: str) -> dict[str, Any]:
+    if raw is None or raw.dtype != np.uint8 or raw.ndim != 1 or raw.size > _MAX_HEADER_BYTES:
+        raise damaged("it has no header", where)
+    try:
+        header = parse_json(raw.tobytes())
+    except ValueError as error:
+        raise damaged(f"the header is not JSON: {first_line(error)}", where) from error
+    if not isinstance(header, dict) or type(header.get("format_version")) is not int:
+        raise damaged("a format version is missing", f"{where}, header")
+    if header["format_version"] != _FORMAT_VERSION:
+        raise MismatchError(
+            f"The session has format {header['format_version']}; this version reads "
+            f"{_FORMAT_VERSION}.",
+            where=where,
+            remedy="Use the version of txl-tf that wrote it, or begin a new session.",
+        )
+    if set(header) != _HEADER_FIELDS:
+        fields = ", ".join(sorted(_HEADER_FIELDS))
+        raise damaged(f"the fields must be {fields}", f"{where}, header")
+    for field, kind in (("model", dict), ("values", dict), ("arrays", list)):
+        if not isinstance(header[field], kind):
+            raise damaged(f"it must be a JSON {kind.__name__}", f"{where}, header, {field}")
+    return header
+
+
+def _check_header(
+    header: dict[str, Any], model: dict[str, Any], expected: Expected, where: str
+) -> None:
+    # What was read went through JSON.
+    current, found = json.loads(json.dumps(model)), header["model"]
+    differing = sorted(
+        ascii(name)[1:-1][:80]
+        for name in current.keys() | found.keys()
+        if name not in current or found.get(name) != current[name]
+    )
+    if differing:
+        raise MismatchError(
+            f"The session is of another model: {', '.join(differing[:8])} differ.",
+            where=where,
+            remedy="Use the checkpoint that it was begun with, or begin a new session.",
+        )
+    if header["arrays"] != [[list(shape), dtype] for shape, dtype in expected.values()]:
+        raise size_mismatch(where)
+
+
+def _array_of(raw: np.ndarray, shape: tuple[int, ...], dtype: str, where: str) -> np.ndarray:
+    kind = np.dtype(tf.as_dtype(dtype).as_numpy_dtype)
+    num_bytes = math.prod(shape) * kind.itemsize
+    if raw.dtype != np.uint8 or raw.shape != (num_bytes,):
+        raise damaged(f"{num_bytes:,} bytes are expected", where)
+    if kind.kind == "b" and (raw > 1).any():
+        raise damaged("it must be 0 and 1", where)
+    return raw.view(kind).reshape(shape) if num_bytes else np.zeros(shape, kind)
