@@ -163,10 +163,10 @@ class TrainingRun:
         self._note_first_checkpoint()
         return result
 
-    def _note_best(self) -> None:
+    def _note_best(self, step: int) -> None:
         """The process before may have ended between the best checkpoint and the note of it."""
         best = self._history.best_step
-        if best in self._store.steps() and best != self._store.best_step():
+        if best in self._store.steps() and best != self._store.best_step(until=step):
             self._store.keep_best(best)
 
     def _description(self, folder: WritableFolder) -> RunDescription:
@@ -179,14 +179,13 @@ class TrainingRun:
 
     def _resume(self) -> None:
         if self._is_chief:
-            steps = self._store.steps()
-            require_checkpoints(self._workdir, self._described, steps)
-            if steps:
-                # It outlives all others, and nothing would bring it back.
-                self._store.best_step()
+            require_checkpoints(self._workdir, self._described, self._store.steps())
         step = self._load_checkpoint()
         if not self._is_chief:
             return
+        if step > 0:
+            # It outlives all others, and nothing would bring it back.
+            self._store.best_step(until=step)
         latest = latest_explained_step(self._described, self._store.steps())
         digest = self._store.ledger_digest(step) if step > 0 else None
         has_ledger = path_exists(self._workdir.ledger)
@@ -200,7 +199,7 @@ class TrainingRun:
             if not has_ledger:
                 self._say(f"The ledger is gone; a new one begins at step {step + 1}.")
             self._workdir.note_checkpoint(step, self._folder)
-            self._note_best()
+            self._note_best(step)
             self._progress.begin_at(step)
             self._say(f"Going on from the checkpoint of step {step}.")
 

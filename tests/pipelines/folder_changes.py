@@ -67,7 +67,7 @@ class LocalChanges:
         for name in os.listdir(self._base):
             path = os.path.join(self._base, name)
             if os.path.isdir(path):
-                found[os.stat(path).st_ino] = _digest(path, self._has_links)
+                found[os.stat(path).st_ino] = digest_of(path, self._has_links)
         return found
 
     @property
@@ -190,7 +190,13 @@ class StoreChanges:
             _copy_remotely(f"{self._base}/{self._random.choice(older)}", self.run)
 
 
-def _digest(folder: str, skips_open_files: bool) -> str:
+def digest_of(folder: str | os.PathLike[str], skips_open_files: bool = False) -> str:
+    """A hash of all files of a local folder, with their names.
+
+    Args:
+        folder: path of the folder.
+        skips_open_files: bool. Whether to leave out what a writer may have open.
+    """
     digest = hashlib.sha256()
     for parent, folders, files in sorted(os.walk(folder)):
         for name in sorted(folders + files):

@@ -78,12 +78,13 @@ class InterruptedRun:
         self.check_finished()
         return process
 
-    def start(self) -> ForkedRun:
-        """Gives the command, which begins the run or goes on with it."""
+    def start(self, *arguments: str) -> ForkedRun:
+        """Gives the command, with more arguments, which begins the run or goes on with it."""
         self._num_starts += 1
         return self._server.start(
             *("train", "--config", self._folder / "tiny.json", "--data", self._folder / "data"),
             *("--workdir", self.workdir, "--set", f"training.num_steps={self.num_steps}"),
+            *arguments,
             output=self._folder / f"{self.workdir.name}-{self._num_starts:04d}.log",
         )
 

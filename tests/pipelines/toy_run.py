@@ -215,3 +215,18 @@ def toy_training():
         mock.patch("pipelines.training_run.TrainingProgress", QuietProgress),
     ):
         yield
+
+
+@contextlib.contextmanager
+def stopping_after(num_steps: int, error: type[Exception]):
+    """Lets steps end with an error, as soon as so many have been reported."""
+    run = ToyTrainer.run
+
+    def stopping(trainer):
+        for report in run(trainer):
+            yield report
+            if trainer.step >= num_steps:
+                raise error
+
+    with mock.patch.object(ToyTrainer, "run", stopping):
+        yield

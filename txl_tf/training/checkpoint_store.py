@@ -147,8 +147,12 @@ class CheckpointStore:
                     remedy="Make room or check the permissions.",
                 ) from error
 
-    def best_step(self) -> int | None:
+    def best_step(self, until: int | None = None) -> int | None:
         """The step that `keep_best` was called with last.
+
+        Args:
+            until: optional int. A checkpoint of a later step may be gone: a
+                run that goes on from this step makes it again.
 
         Returns:
             The step; `None` if there has been no such call.
@@ -158,7 +162,9 @@ class CheckpointStore:
             StorageError: If the storage does not answer.
         """
         step = self._read_best()
-        if step is not None and step not in self.steps():
+        if step is None or (until is not None and step > until):
+            return step
+        if step not in self.steps():
             raise DataDamagedError(
                 "the best checkpoint is missing",
                 where=self._folders.path(step),

@@ -1,0 +1,83 @@
+"""Real trainers that are frozen while their folder is taken away, and wake up.
+
+As many random orders with threads: `python -m tests.pipelines.measure_writers`.
+"""
+
+import random
+import shutil
+import signal
+
+import pytest
+
+from tests.pipelines.folder_changes import digest_of
+from tests.pipelines.fork_server import ForkServer
+from tests.pipelines.interrupted_run import InterruptedRun
+
+pytestmark = pytest.mark.slow
+NUM_STEPS = 60
+LOCKED = 73
+
+
+@pytest.fixture(scope="module")
+def server():
+    with ForkServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def folder(server, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("frozen")
+    InterruptedRun.set_up(server, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def unbroken(server, folder):
+    run = InterruptedRun(server, folder, "unbroken", NUM_STEPS)
+    run.finish()
+    return run
+
+
+def delete(run):
+    shutil.rmtree(run.workdir)
+
+
+def move(run):
+    run.workdir.rename(run.workdir.with_name(f"{run.workdir.name}-moved"))
+
+
+def put_copy(run):
+    moved = run.workdir.with_name(f"{run.workdir.name}-moved")
+    run.workdir.rename(moved)
+    shutil.copytree(moved, run.workdir, symlinks=True)
+
+
+@pytest.mark.parametrize("change", [delete, move, put_copy])
+def test_a_frozen_trainer_that_wakes_up_touches_nothing(server, folder, unbroken, change):
+    moment = random.Random(change.__name__).randrange(1, NUM_STEPS - 10)
+    run = InterruptedRun(server, folder, change.__name__, NUM_STEPS)
+    frozen = run.start()
+    assert frozen.wait_until(lambda: run.ledger_step() >= moment), frozen.output()
+    frozen.send(signal.SIGSTOP)
+    assert run.ledger_step() < NUM_STEPS
+    change(run)
+    run.finish()
+    before = digest_of(run.workdir)
+    frozen.send(signal.SIGCONT)
+    assert frozen.wait() == LOCKED, frozen.output()
+    assert digest_of(run.workdir) == before
+    run.check_same_as(unbroken)
+    assert "the folder was removed, moved or replaced" in frozen.output()
+    assert "Traceback" not in frozen.output()
+
+
+def test_without_its_lock_file_a_run_is_still_locked(server, folder, unbroken):
+    run = InterruptedRun(server, folder, "unlocked", NUM_STEPS)
+    first = run.start()
+    assert first.wait_until(lambda: run.ledger_step() >= 1), first.output()
+    first.send(signal.SIGSTOP)
+    (run.workdir / ".lock").unlink()
+    assert run.start().wait() == LOCKED
+    first.send(signal.SIGCONT)
+    assert first.wait() == 0, first.output()
+    run.check_same_as(unbroken)
