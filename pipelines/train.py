@@ -99,11 +99,15 @@ def train(
 
     from pipelines.training_data import TrainingData
     from pipelines.training_run import TrainingRun
+    from pipelines.watched_hosts import watched_hosts
 
     # Without it, sums in parallel kernels may come out in another order.
     tf.config.experimental.enable_op_determinism()
     data = TrainingData(data_folder, experiment)
-    with TrainingRun(experiment, data, workdir, strategy, watcher) as training_run:
+    with (
+        watched_hosts(strategy, watcher),
+        TrainingRun(experiment, data, workdir, strategy, watcher) as training_run,
+    ):
         result = training_run.train()
     return training_run, result
 

@@ -4,15 +4,19 @@
 #     run_until_done.sh COMMAND [ARGUMENT ...]
 #
 # Exit code 75 (preempted): again, any number of times.
+# Exit code 66 (no TPU answers) after a 75: again, at most TXL_MAX_CRASHES times in a row; the
+#     server of a host that was taken away may not be back yet.
 # Killed by a signal, a code above 128: again, at most TXL_MAX_CRASHES times (default: 5).
 # Any other code is the script's own. SIGTERM and SIGINT are passed on; the script then waits
 # for the command, which may be saving, ends with its code and starts nothing any more.
 # TXL_PAUSE_SECONDS (default: 10) go by before the command runs again.
 
 preempted=75
+missing=66
 max_crashes=${TXL_MAX_CRASHES:-5}
 pause_seconds=${TXL_PAUSE_SECONDS:-10}
 crashes=0
+silences=
 is_stopped=
 is_interrupted=
 child=
@@ -62,7 +66,12 @@ while :; do
         exit "$code"
     fi
     if [ "$code" -eq "$preempted" ]; then
+        silences=0
         echo "run_until_done: preempted; starting again" >&2
+    elif [ "$code" -eq "$missing" ] && [ -n "$silences" ] && [ "$silences" -lt "$max_crashes" ]
+    then
+        silences=$((silences + 1))
+        echo "run_until_done: no TPU answers yet; starting again, $silences of $max_crashes" >&2
     elif [ "$code" -gt 128 ] && [ "$crashes" -lt "$max_crashes" ]; then
         crashes=$((crashes + 1))
         echo "run_until_done: ended by signal $((code - 128));" \

@@ -1,14 +1,28 @@
 """TensorFlow's server on a host of a slice: `python -m pipelines.launch.worker_server`.
 
 Whoever drives the slice connects to the servers of all hosts and gives them
-their work (`txl train --tpu grpc://HOST:8470,...`). The images of TPU VMs for
-slices bring such a server; a container has none.
+their work (`txl train --tpu grpc://HOST:8470,...`). With `--tpu-vm` it is the
+server of the `tensorflow-tpu` package (`start_grpc_tpu_worker`), which asks the
+TPU VM for its place in the slice. In a container, Kubernetes has said that.
+
+A host that is to go gets SIGTERM. TensorFlow's own server would end at once, and
+take the state in the memory of its chips with it. This one notes the signal for
+the process that trains, and serves on for `--grace-seconds` at most, in which that
+saves. A second signal ends it.
 """
 
 import argparse
 import os
 import signal
+import threading
+import time
 
+from txl_tf.distribution.leaving_notice import is_released, remove_notice, write_notice
+from txl_tf.store_client import set_read_ahead
+
+GRACE_SECONDS = 25.0
+"""What a spot machine has, less some seconds."""
+_POLL_SECONDS = 0.2
 _ENDS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -19,23 +33,58 @@ def main() -> None:
         description="TensorFlow's server on a host of a TPU slice.",
     )
     parser.add_argument("--port", type=int, default=8470, help="port (default: 8470)")
+    parser.add_argument(
+        "--grace-seconds",
+        type=float,
+        default=GRACE_SECONDS,
+        metavar="S",
+        help=f"how long to serve on after SIGTERM (default: {GRACE_SECONDS:g})",
+    )
+    parser.add_argument(
+        "--tpu-vm", action="store_true", help="serve the chips of a TPU VM of a slice"
+    )
     arguments = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-
+    set_read_ahead()
     # Before TensorFlow starts threads, which inherit it: once a client has connected,
-    # TensorFlow takes SIGTERM for itself, and the server would outlive it.
+    # TensorFlow takes SIGTERM for itself, and the server would end by it.
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
+    remove_notice(arguments.port)
+    serve = _serve_tpu_vm if arguments.tpu_vm else _serve
+    serve(arguments.port)
+    print(f"Serving on port {arguments.port}.", flush=True)
+    ended_by = signal.sigwait(_ENDS)
+    write_notice(arguments.port)
+    deadline = time.monotonic() + arguments.grace_seconds
+    while time.monotonic() < deadline and not is_released(arguments.port):
+        if signal.sigtimedwait(_ENDS, _POLL_SECONDS) is not None:
+            break
+    remove_notice(arguments.port)
+    # Nothing here is worth a slow end, and a pod that ends with 0 would count as done.
+    os._exit(128 + ended_by)
 
+
+def _serve(port: int) -> None:
     import tensorflow as tf
 
     # Alone, until someone connects and tells it which cluster it is part of.
-    cluster = tf.train.ClusterSpec({"worker": [f"localhost:{arguments.port}"]})
-    server = tf.distribute.Server(cluster, job_name="worker", task_index=0, protocol="grpc")
-    print(f"Serving on port {arguments.port}.", flush=True)
-    ended_by = signal.sigwait(_ENDS)
-    # Nothing here is worth a slow end, and a pod that ends with 0 would count as done.
-    del server
-    os._exit(128 + ended_by)
+    cluster = tf.train.ClusterSpec({"worker": [f"localhost:{port}"]})
+    _servers.append(tf.distribute.Server(cluster, job_name="worker", task_index=0, protocol="grpc"))
+
+
+def _serve_tpu_vm(port: int) -> None:
+    # Only the build for TPUs has this module.
+    from tensorflow.python.tools import grpc_tpu_worker
+
+    os.environ["TPU_TASK_PORT"] = str(port)
+    grpc_tpu_worker.setup_env_vars()
+    # It serves until the process ends, and says nothing when it has begun.
+    threading.Thread(
+        target=grpc_tpu_worker.main, args=([],), name="tpu-server", daemon=True
+    ).start()
+
+
+_servers: list[object] = []
 
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ class PreemptionWatcher:
         self._thread.start()
         if self._watch_metadata:
             self._polls = [
-                _MetadataPoll(key, value, lambda reason=reason: self._notice(reason))
+                _MetadataPoll(key, value, lambda reason=reason: self.notice(reason))
                 for key, (value, reason) in _NOTICES.items()
             ]
         return self
@@ -133,11 +133,16 @@ class PreemptionWatcher:
             received = os.read(self._read_end, 64)
             for number in self._old_handlers:
                 if number in received:
-                    self._notice(f"the process received {number.name}")
+                    self.notice(f"the process received {number.name}")
             if _END in received:
                 return
 
-    def _notice(self, reason: str) -> None:
+    def notice(self, reason: str) -> None:
+        """Passes on a notice that came another way; the first one counts.
+
+        Args:
+            reason: str. Why the process is to stop, as a clause.
+        """
         with self._lock:
             if self._reason is not None:
                 return

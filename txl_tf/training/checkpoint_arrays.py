@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from txl_tf.distribution.this_host import this_host
 from txl_tf.errors import DataDamagedError, NonFiniteError, StorageError
 from txl_tf.file_storage import first_line
 from txl_tf.tensor_bundle import StoredTensor, checked_tensor_bundle
@@ -81,8 +82,8 @@ def write_arrays(prefix: str, arrays: dict[str, np.ndarray]) -> None:
         tf.errors.OpError: If they cannot be written.
     """
     names = sorted(arrays)
-    # Not on an accelerator, where TensorFlow would put them by itself.
-    with tf.device("CPU:0"):
+    # Not on an accelerator, nor on another host, where TensorFlow would put them by itself.
+    with this_host():
         tf.raw_ops.SaveV2(
             prefix=prefix,
             tensor_names=names,

@@ -6,6 +6,7 @@ import os
 
 import tensorflow as tf
 
+from txl_tf.distribution.this_host import this_host
 from txl_tf.errors import StorageError
 from txl_tf.evaluation.evaluation_result import EvaluationResult
 from txl_tf.file_storage import first_line
@@ -67,17 +68,19 @@ class TensorBoardWriter:
         """Writes a generated text, as it is."""
         # Four spaces make a block of code, which Markdown leaves alone.
         block = "\n".join("    " + line for line in text.splitlines())
-        writer = self._writer("train")
-        with writer.as_default():
-            tf.summary.text("sample", block, step=step)
-        writer.flush()
+        with this_host():
+            writer = self._writer("train")
+            with writer.as_default():
+                tf.summary.text("sample", block, step=step)
+            writer.flush()
 
     def _write_scalars(self, run: str, step: int, scalars: dict[str, float]) -> None:
-        writer = self._writer(run)
-        with writer.as_default():
-            for tag, value in scalars.items():
-                tf.summary.scalar(tag, value, step=step)
-        writer.flush()
+        with this_host():
+            writer = self._writer(run)
+            with writer.as_default():
+                for tag, value in scalars.items():
+                    tf.summary.scalar(tag, value, step=step)
+            writer.flush()
 
     def _writer(self, run: str) -> tf.summary.SummaryWriter:
         try:

@@ -8,6 +8,7 @@ import tensorflow as tf
 from txl_tf import functional
 from txl_tf.config.training_config import TrainingConfig
 from txl_tf.distribution.replica_state import ReplicaState
+from txl_tf.distribution.this_host import this_host
 from txl_tf.models.memory import Memory
 from txl_tf.models.recurrent_memory import RecurrentMemory
 from txl_tf.training.batch_checksum import batch_checksum
@@ -219,7 +220,7 @@ def _drawn_once(seed: int) -> int:
     It is drawn before the run and not in the step, because in the step a TPU
     would draw it with its own generator.
     """
-    with tf.init_scope(), tf.device("CPU:0"):
+    with tf.init_scope(), this_host():
         drawn = tf.random.stateless_uniform(
             [], seed=[seed, 0], minval=None, maxval=None, dtype=tf.int64, alg="philox"
         )

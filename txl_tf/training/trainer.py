@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from txl_tf.config.experiment_config import ExperimentConfig
+from txl_tf.distribution.remote_hosts import at_once
 from txl_tf.distribution.replica_state import ReplicaState
 from txl_tf.distribution.strategy import num_workers
 from txl_tf.errors import NonFiniteError
@@ -134,7 +135,8 @@ class Trainer:
 
     def request_stop(self) -> None:
         """Ends the loop after the current step; may be called from any thread."""
-        self._stop_requested.assign(True)
+        with at_once():
+            self._stop_requested.assign(True)
 
     def must_stop(self) -> bool:
         """Whether a stop was requested, of this worker or of any other."""

@@ -1,0 +1,64 @@
+"""A slice of CPU hosts: servers on loopback, as `worker_server` runs them on a real one."""
+
+import contextlib
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.pipelines.txl_process import environment
+
+
+class Pod:
+    """Servers that run, and the value of `--tpu` for them."""
+
+    def __init__(self, processes: list[subprocess.Popen], ports: list[int]) -> None:
+        self.processes = processes
+        self.ports = ports
+
+    @property
+    def tpu(self) -> str:
+        return ",".join(f"grpc://localhost:{port}" for port in self.ports)
+
+
+@contextlib.contextmanager
+def running_pod(num_hosts: int, grace_seconds: float = 60.0) -> Iterator[Pod]:
+    """Starts the servers of a slice, and ends them."""
+    ports = [_free_port() for _ in range(num_hosts)]
+    words = [sys.executable, "-m", "pipelines.launch.worker_server"]
+    words += ["--grace-seconds", str(grace_seconds), "--port"]
+    processes = [
+        subprocess.Popen(
+            [*words, str(port)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=environment(),
+        )
+        for port in ports
+    ]
+    try:
+        for process in processes:
+            assert "Serving" in process.stdout.readline()
+        yield Pod(processes, ports)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+
+def start_training(pod: Pod, log: Path, *arguments: object) -> subprocess.Popen:
+    """Starts `txl train` on a slice, what it prints in a file."""
+    words = [sys.executable, "-m", "tests.distribution.train_on_pod", "train", "--tpu", pod.tpu]
+    with open(log, "w") as file:
+        return subprocess.Popen(
+            [*words, *map(str, arguments)], stdout=file, stderr=file, env=environment()
+        )
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]

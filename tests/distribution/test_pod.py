@@ -1,0 +1,202 @@
+"""Training on a slice of several hosts that one process drives, until one of them goes.
+
+Figures of the slow tests, as often as one likes:
+
+    python -m tests.distribution.test_pod --repeats 3
+"""
+
+import argparse
+import json
+import re
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.distribution.pod import Pod, running_pod, start_training
+from tests.pipelines.interrupted_run import EXPERIMENT
+from tests.pipelines.txl_process import run_txl
+
+NUM_STEPS = 160
+CHECKPOINT_EVERY_STEPS = 40
+PREEMPTED = 75
+_LINE = re.compile(r"loop ended ([0-9.]+) s after the request")
+
+
+def set_up(folder: Path) -> None:
+    """Prepares a text, and an experiment whose loops only checkpoints end."""
+    lines = [f"{n} and {n * 7 % 101} make {n + n * 7 % 101}\n" for n in range(3000)]
+    (folder / "text.txt").write_text("".join(lines))
+    training = {
+        "global_batch_size": 6,
+        "num_steps": NUM_STEPS,
+        "steps_per_loop": NUM_STEPS,
+        "checkpoint_every_steps": CHECKPOINT_EVERY_STEPS,
+        "jit_compile": False,
+    }
+    experiment = {**EXPERIMENT, "training": training}
+    (folder / "tiny.json").write_text(json.dumps(experiment))
+    words = ("prepare", "--text", folder / "text.txt", "--tokenizer", "bytes")
+    prepared = run_txl(*words, "--out", folder / "data")
+    assert prepared.returncode == 0, prepared.stderr
+
+
+class PodRun:
+    """A run whose steps, checkpoints and output can be looked at."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder = folder
+        self.workdir = folder / name
+        self.log = folder / f"{name}.log"
+
+    def start(self, pod: Pod, **settings: int) -> subprocess.Popen:
+        words = ("--config", self._folder / "tiny.json", "--data", self._folder / "data")
+        changes = [f"--set=training.{name}={value}" for name, value in settings.items()]
+        return start_training(pod, self.log, *words, "--workdir", self.workdir, *changes)
+
+    def finish(self, pod: Pod) -> None:
+        assert self.start(pod).wait(timeout=300) == 0, self.log.read_text()
+
+    def wait_for_checkpoint(self, process: subprocess.Popen, step: int) -> None:
+        while self.step() < step:
+            assert process.poll() is None, self.log.read_text()
+            time.sleep(0.01)
+
+    def step(self) -> int:
+        """The step of the newest checkpoint, 0 if there is none."""
+        folders = (self.workdir / "checkpoints").glob("step-*/manifest.json")
+        return max((int(path.parent.name[5:]) for path in folders), default=0)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        prefix = self.workdir / "checkpoints" / f"step-{NUM_STEPS:08d}" / "state"
+        reader = tf.train.load_checkpoint(str(prefix))
+        return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+    def assert_same_as(self, other: "PodRun") -> None:
+        """Fails unless ledger and state are the same, bit for bit."""
+        assert (self.workdir / "ledger.txt").read_bytes() == (
+            other.workdir / "ledger.txt"
+        ).read_bytes()
+        expected = other.arrays()
+        for name, array in self.arrays().items():
+            np.testing.assert_array_equal(array, expected[name], err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pod")
+    set_up(folder)
+    return folder
+
+
+def end_of_stop(run: PodRun, process: subprocess.Popen) -> float:
+    """Waits for a run that was stopped; the seconds its loop took to end."""
+    assert process.wait(timeout=60) == PREEMPTED, run.log.read_text()
+    assert "Stopped after step" in run.log.read_text()
+    assert "Traceback" not in run.log.read_text()
+    found = _LINE.search(run.log.read_text())
+    # No line: the request came between two loops.
+    return float(found[1]) if found else 0.0
+
+
+def test_a_host_that_is_told_to_go_serves_until_the_run_is_saved(folder):
+    run = PodRun(folder, "told")
+    with running_pod(2) as pod:
+        process = run.start(pod, checkpoint_every_steps=20)
+        run.wait_for_checkpoint(process, 20)
+        pod.processes[1].send_signal(signal.SIGTERM)
+        assert end_of_stop(run, process) < 1.0
+        told = f"the host localhost:{pod.ports[1]} is being taken away"
+        assert told in run.log.read_text()
+        # It was released before its time was over.
+        assert pod.processes[1].wait(timeout=20) == 128 + signal.SIGTERM
+        assert pod.processes[0].poll() is None
+    assert run.step() >= 20
+
+
+@pytest.fixture(scope="module")
+def unbroken(folder):
+    run = PodRun(folder, "unbroken")
+    with running_pod(2) as pod:
+        run.finish(pod)
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_run_that_lost_a_host_ends_as_preempted_and_goes_on_to_the_same_bits(
+    folder, unbroken, lost
+):
+    run = PodRun(folder, f"lost-{lost}")
+    with running_pod(2) as pod:
+        process = run.start(pod)
+        run.wait_for_checkpoint(process, CHECKPOINT_EVERY_STEPS)
+        pod.processes[lost].kill()
+        assert process.wait(timeout=60) == PREEMPTED, run.log.read_text()
+        output = run.log.read_text()
+        assert f"does not answer any more.\n  localhost:{pod.ports[lost]}" in output
+        assert "Traceback" not in output
+    with running_pod(2) as pod:
+        run.finish(pod)
+    run.assert_same_as(unbroken)
+
+
+@pytest.mark.slow
+def test_another_number_of_hosts_takes_the_same_steps(folder, unbroken):
+    run = PodRun(folder, "hosts")
+    with running_pod(2) as pod:
+        process = run.start(pod)
+        run.wait_for_checkpoint(process, CHECKPOINT_EVERY_STEPS)
+        process.send_signal(signal.SIGTERM)
+        assert end_of_stop(run, process) < 1.0
+    saved = run.step()
+    with running_pod(1) as pod:
+        run.finish(pod)
+    assert f"Going on from the checkpoint of step {saved}." in run.log.read_text()
+    ledgers = [
+        [line.split()[:3] for line in (each.workdir / "ledger.txt").read_text().splitlines()]
+        for each in (run, unbroken)
+    ]
+    # Step, positions and checksum: the rows are the same on whatever host.
+    assert ledgers[0] == ledgers[1]
+    expected = unbroken.arrays()
+    for name, array in run.arrays().items():
+        if array.dtype.kind == "f":
+            np.testing.assert_allclose(array, expected[name], atol=2e-3, err_msg=name)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=3)
+    arguments = parser.parse_args()
+    seconds: dict[str, list[float]] = {"trainer": [], "host": []}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        set_up(folder)
+        for number in range(arguments.repeats):
+            for told in seconds:
+                run = PodRun(folder, f"{told}-{number}")
+                with running_pod(2) as pod:
+                    process = run.start(pod)
+                    run.wait_for_checkpoint(process, CHECKPOINT_EVERY_STEPS)
+                    target = process if told == "trainer" else pod.processes[1]
+                    begin = time.monotonic()
+                    target.send_signal(signal.SIGTERM)
+                    loop_seconds = end_of_stop(run, process)
+                    seconds[told].append(loop_seconds)
+                    exit_seconds = time.monotonic() - begin
+                    print(
+                        f"{told} told: loop ended {loop_seconds:.3f} s after the request, "
+                        f"exit {process.returncode} {exit_seconds:.2f} s after the signal"
+                    )
+    for told, values in seconds.items():
+        print(f"{told}: median {np.median(values):.3f} s, most {max(values):.3f} s")
+
+
+if __name__ == "__main__":
+    main()
