@@ -32,6 +32,9 @@ JOBS = {
     "launch": "the commands that run a training job on Cloud TPU",
 }
 
+# These look at what there is, or compile without a TPU.
+_LOOKS_FOR_TPU = ("doctor", "compile")
+
 
 class _Parser(argparse.ArgumentParser):
     """A parser whose errors are exit codes and short messages of ours."""
@@ -96,6 +99,9 @@ def _dispatch(arguments: list[str]) -> None:
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     set_read_ahead()
+    if parsed.job not in _LOOKS_FOR_TPU and getattr(parsed, "tpu", None) != "local":
+        # One process at a time has the chips of a TPU VM, and that is the one that trains.
+        os.environ.setdefault("TPU_LOAD_LIBRARY", "0")
     job.check_arguments(parsed)
     job.run(parsed)
 

@@ -37,6 +37,15 @@ def seeded():
     keras.utils.set_random_seed(1234)
 
 
+@pytest.fixture(autouse=True)
+def chips_as_before(monkeypatch):
+    """A job that runs in this process leaves the chips alone; the next test may look for them."""
+    before = os.environ.get("TPU_LOAD_LIBRARY")
+    monkeypatch.setenv("TPU_LOAD_LIBRARY", before or "")
+    if before is None:
+        monkeypatch.delenv("TPU_LOAD_LIBRARY")
+
+
 @pytest.fixture
 def small_disk(tmp_path):
     """A folder that is a file system of its own, and a function that sets its size."""

@@ -12,6 +12,7 @@ import re
 
 from pipelines.experiments import NAMED_EXPERIMENTS, add_override_argument, load_experiment
 from pipelines.launch.accelerator import EXAMPLES, Accelerator
+from pipelines.launch.chip_support import support_of
 from pipelines.launch.gke_job_set import gke_job_set_manifest
 from pipelines.launch.launch_plan import LaunchPlan
 from pipelines.launch.pod_slice import pod_slice_script
@@ -119,6 +120,8 @@ def check_arguments(arguments: argparse.Namespace) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Prints the commands or the manifest."""
+    support = support_of(arguments.plan.accelerator)
+    print(f"# Expected: {support.expected}.\n# Unproven: {support.unproven}.")
     print(_KINDS[arguments.kind](arguments.plan), end="")
 
 
@@ -130,6 +133,13 @@ def _check_kind(arguments: argparse.Namespace, accelerator: Accelerator) -> None
     if arguments.kind == "pod-slice" and accelerator.num_hosts == 1:
         raise UsageError(
             "This slice has one host.", where=f"{kind} {chips}", remedy="Use --kind tpu-vm."
+        )
+    is_vm_slice = arguments.kind != _GKE and accelerator.num_hosts > 1
+    if is_vm_slice and accelerator.generation == "v6e":
+        raise UsageError(
+            "The server that tensorflow-tpu 2.20.0 brings knows no v6e slice of several hosts.",
+            where=f"{kind} {chips}",
+            remedy="Use --kind gke-jobset, v6e-8, or other chips.",
         )
     if arguments.kind == _GKE and accelerator.gke_accelerator is None:
         raise UsageError("GKE does not have these chips.", where=chips, remedy="Use --kind tpu-vm.")

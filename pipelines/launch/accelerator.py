@@ -45,7 +45,7 @@ class _Generation:
     """What the number in the name counts, per chip."""
     shapes: dict[int, str]
     runtime_version: str
-    """Plain image for a single host, which brings no TensorFlow of its own."""
+    """Image that the provider names for what brings its own framework, as TensorFlow is here."""
     gke_accelerator: str | None
 
 
@@ -60,7 +60,6 @@ _GENERATIONS = {
     "v6e": _Generation(1, _SHAPES_OF_SMALL_CHIPS, "v2-alpha-tpuv6e", "tpu-v6e-slice"),
 }
 _SINGLE_V3_HOST = "tpu-v3-device"
-_POD_RUNTIME_VERSION = "tpu-vm-tf-2.20.0-pod-pjrt"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,9 +113,14 @@ class Accelerator:
             name=name,
             topology=generation.shapes[num_chips],
             chips_per_host=num_chips if is_one_host else _CHIPS_PER_HOST,
-            runtime_version=generation.runtime_version if is_one_host else _POD_RUNTIME_VERSION,
+            runtime_version=generation.runtime_version,
             gke_accelerator=gke_accelerator,
         )
+
+    @property
+    def generation(self) -> str:
+        """The chips, such as `v5litepod`."""
+        return self.name.partition("-")[0]
 
     @property
     def num_chips(self) -> int:

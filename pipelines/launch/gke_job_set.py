@@ -12,6 +12,7 @@ _MAX_RESTARTS = 5
 # What remains of a spot machine once it is to be taken away is 30 s, of which GKE keeps some.
 _SPOT_GRACE_SECONDS = 25
 _GRACE_SECONDS = 300
+_SPARE_SECONDS = 3
 _ONE_SLICE = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"}
 _TRAINER = "trainer"
 _SERVERS = "servers"
@@ -85,11 +86,17 @@ def _replicated_jobs(plan: LaunchPlan) -> list[dict[str, Any]]:
     hosts = [f"{plan.name}-{_SERVERS}-0-{pod}.{plan.name}" for pod in range(accelerator.num_hosts)]
     tpu = ",".join(f"grpc://{host}:{PORT}" for host in hosts)
     train = _wait_for(hosts) + _training_script(plan, tpu)
-    serve = join(["exec", "python", "-m", "pipelines.launch.worker_server", "--port", str(PORT)])
+    serve = ["exec", "python", "-m", "pipelines.launch.worker_server", "--port", str(PORT)]
+    # Less than the pod has, so that it ends by itself.
+    serve += ["--grace-seconds", str(_grace_seconds(plan) - _SPARE_SECONDS)]
     return [
-        _job(plan, _SERVERS, serve, accelerator.num_hosts, has_chips=True),
+        _job(plan, _SERVERS, join(serve), accelerator.num_hosts, has_chips=True),
         _job(plan, _TRAINER, train, 1, has_chips=False),
     ]
+
+
+def _grace_seconds(plan: LaunchPlan) -> int:
+    return _SPOT_GRACE_SECONDS if plan.is_spot else _GRACE_SECONDS
 
 
 def _wait_for(hosts: list[str]) -> str:
@@ -124,7 +131,7 @@ def _job(
     }
     pod: dict[str, Any] = {
         "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": _SPOT_GRACE_SECONDS if plan.is_spot else _GRACE_SECONDS,
+        "terminationGracePeriodSeconds": _grace_seconds(plan),
         "nodeSelector": {"topology.kubernetes.io/zone": plan.zone},
         "containers": [container],
     }

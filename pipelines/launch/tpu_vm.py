@@ -47,10 +47,36 @@ def delete_tpu_vm(plan: LaunchPlan) -> str:
     return gcloud(plan, "tpu-vm", "delete", plan.name, "--quiet")
 
 
-def host_sections(
-    plan: LaunchPlan, tpu: str = "local", environment: tuple[str, ...] = ()
-) -> list[str]:
-    """What is done on the machine that runs Python, from copying the code to the logs.
+def host_sections(plan: LaunchPlan) -> list[str]:
+    """What is done on a TPU VM, from copying the code to the logs.
+
+    Args:
+        plan: `LaunchPlan`.
+
+    Returns:
+        List of shell texts.
+    """
+    return [*install_sections(plan), *job_sections(plan, "local", ())]
+
+
+def install_sections(plan: LaunchPlan, worker: str = "0") -> list[str]:
+    """Copies the code and installs it.
+
+    Args:
+        plan: `LaunchPlan`.
+        worker: str. Number of a host, or `all`.
+
+    Returns:
+        List of shell texts.
+    """
+    return [
+        _copy_section(plan, worker),
+        section("Install what is locked, then the code.", on_host(plan, _install(), worker)),
+    ]
+
+
+def job_sections(plan: LaunchPlan, tpu: str, environment: tuple[str, ...]) -> list[str]:
+    """Checks, trains, follows and stops, on the first host.
 
     Args:
         plan: `LaunchPlan`.
@@ -72,17 +98,15 @@ def host_sections(
     start = f"{join(train)} > {_LOG} 2>&1 < /dev/null & echo $! > {_PROCESS_ID}"
     stop = f'kill -s TERM "$(cat {_PROCESS_ID})"'
     return [
-        _copy_section(plan),
-        section("Install what is locked, then the code.", on_host(plan, _install())),
         section(
             "Check the machine and the folder of the run before money is spent.",
-            on_host(plan, _with_path(join(["env", *environment, *doctor]))),
+            on_host(plan, with_path(join(["env", *environment, *doctor]))),
         ),
         section(
             "Train. The job outlives the connection, and starts again after a preemption\n"
             "that leaves the machine. Where the machine is gone, run all of this again: the\n"
             "run goes on from its last checkpoint.",
-            on_host(plan, _with_path(f"{{ {start}; }}")),
+            on_host(plan, with_path(f"{{ {start}; }}")),
         ),
         section("Follow it.", on_host(plan, f"tail -n 100 -F {_LOG}")),
         section(
@@ -93,20 +117,21 @@ def host_sections(
     ]
 
 
-def on_host(plan: LaunchPlan, remote_command: str) -> str:
-    """Runs a command on the first machine, the only one that runs Python."""
-    return gcloud(plan, "tpu-vm", "ssh", plan.name, "--worker", "0", "--command", remote_command)
+def on_host(plan: LaunchPlan, remote_command: str, worker: str = "0") -> str:
+    """Runs a command on the first host, another one, or `all`."""
+    words = ["tpu-vm", "ssh", plan.name, "--worker", worker, "--command", remote_command]
+    return gcloud(plan, *words)
 
 
-def _copy_section(plan: LaunchPlan) -> str:
+def _copy_section(plan: LaunchPlan, worker: str) -> str:
     if plan.repository is not None:
         clone = join(["git", "clone", "--", plan.repository, _CODE])
         update = f"git -C {_CODE} pull --ff-only"
         fetch = f"if test -d {_CODE}; then {update}; else {clone}; fi"
-        return section("Fetch the code.", on_host(plan, fetch))
+        return section("Fetch the code.", on_host(plan, fetch, worker))
     parts = ["pyproject.toml", "README.md", "txl_tf", "pipelines"]
     pack = command(["tar", "--create", "--gzip", "--file", _ARCHIVE, *parts])
-    words = ["tpu-vm", "scp", _ARCHIVE, f"{plan.name}:{_ARCHIVE}", "--worker", "0"]
+    words = ["tpu-vm", "scp", _ARCHIVE, f"{plan.name}:{_ARCHIVE}", "--worker", worker]
     unpack = both(
         f"mkdir -p {_CODE}", f"tar --extract --gzip --file {_ARCHIVE} --directory {_CODE}"
     )
@@ -114,7 +139,7 @@ def _copy_section(plan: LaunchPlan) -> str:
         "Copy the code; run this in the checkout.",
         pack,
         gcloud(plan, *words),
-        on_host(plan, unpack),
+        on_host(plan, unpack, worker),
     )
 
 
@@ -129,5 +154,6 @@ def _install() -> str:
     )
 
 
-def _with_path(remote_command: str) -> str:
+def with_path(remote_command: str) -> str:
+    """A command that finds the programs that were installed."""
     return f'export PATH="$HOME/{_PROGRAMS}:$PATH" && {remote_command}'

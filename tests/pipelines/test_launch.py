@@ -1,6 +1,7 @@
 """`txl launch`: what it refuses, and that shells, gcloud and Kubernetes understand the rest."""
 
 import functools
+import importlib
 import json
 import os
 import re
@@ -10,13 +11,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 import pytest
 
 from pipelines.command_line import main
 from pipelines.launch.accelerator import EXAMPLES, Accelerator
-from pipelines.launch.shell import RUN_UNTIL_DONE, ShellText, command, join
+from pipelines.launch.chip_support import support_of, support_table
+from pipelines.launch.shell import ShellText, command, join
 
 ODD = "a b'c\"$(touch x);`y`"
 BASE = {
@@ -120,9 +121,19 @@ def test_a_slice_is_driven_by_its_first_host_through_the_servers_of_all(launched
         ["sh", "-c", pipe], input="10.0.0.1;10.0.0.2\n", capture_output=True, text=True, check=True
     )
     assert joined.stdout.strip() == "grpc://10.0.0.1:8470,grpc://10.0.0.2:8470"
-    assert "-pod-" in text
-    ssh = [words for words in commands_of(text) if "ssh" in words]
-    assert all(words[words.index("--worker") + 1] == "0" for words in ssh)
+    assert "--version v2-alpha-tpuv5-lite" in text
+    # The code and the server are on all hosts; the job and its stop are the first one's.
+    remote = [words for words in commands_of(text) if {"ssh", "scp"} & set(words)]
+    hosts = {
+        words[-1]: words[words.index("--worker") + 1] for words in remote if "--command" in words
+    }
+    for command_line, host in hosts.items():
+        is_everywhere = any(
+            part in command_line for part in ("pip install", "worker_server", "tar --extract")
+        )
+        assert host == ("all" if is_everywhere else "0"), command_line
+    (serve,) = [each for each in remote_commands(text) if "worker_server" in each]
+    assert "--tpu-vm --port 8470" in serve
     (train,) = [each for each in remote_commands(text) if "txl train" in each]
     assert "TPU_LOAD_LIBRARY=0 sh" in train
     assert '--tpu "$(cat txl-tpu-addresses)"' in train
@@ -151,6 +162,8 @@ def test_the_code_is_cloned_where_a_repository_is_given(launched):
         ("tpu-vm", {"accelerator_type": "v5litepod-12"}, "--accelerator-type"),
         ("tpu-vm", {"accelerator_type": "v5litepod-16"}, "pod-slice"),
         ("pod-slice", {"accelerator_type": "v5litepod-8"}, "tpu-vm"),
+        ("pod-slice", {"accelerator_type": "v6e-16"}, "no v6e slice"),
+        ("queued-resource", {"accelerator_type": "v6e-16"}, "no v6e slice"),
         ("tpu-vm", {"runtime_version": "--x"}, "--runtime-version"),
         ("tpu-vm", {"repository": "ext::sh"}, "--repository"),
         ("tpu-vm", {"image": "gcr.io/p/i"}, "--image"),
@@ -173,10 +186,50 @@ def test_hosts_and_shapes_fit_together():
     for name in [*EXAMPLES, "v5litepod-1", "v5litepod-4", "v6e-256", "v4-8", "v5p-8", "v4-4096"]:
         slice_ = Accelerator.parse(name)
         assert slice_.num_hosts * slice_.chips_per_host == slice_.num_chips
-        assert ("-pod-" in slice_.runtime_version) == (slice_.num_hosts > 1)
+        # Images that the provider's page of TPU software versions names.
+        assert slice_.runtime_version in {
+            "tpu-ubuntu2204-base",
+            "v2-alpha-tpuv5-lite",
+            "v2-alpha-tpuv5",
+            "v2-alpha-tpuv6e",
+        }
     hosts = {"v2-8": 1, "v3-32": 4, "v4-32": 4, "v5litepod-8": 1, "v5litepod-16": 4, "v6e-8": 1}
     assert {name: Accelerator.parse(name).num_hosts for name in hosts} == hosts
     assert Accelerator.parse("v5p-32").topology == "2x2x4"
+
+
+def test_every_slice_says_what_is_expected_and_what_is_unproven(launched):
+    assert "# Expected: works" in launched("pod-slice").splitlines()[0]
+    assert "# Unproven: nothing here has run on a TPU" in launched("tpu-vm")
+    rows = support_table().splitlines()[2:]
+    assert len(rows) == 12  # six generations, on one host and on several
+    for name in EXAMPLES:
+        support = support_of(Accelerator.parse(name))
+        assert any(support.expected in row and support.unproven in row for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        (["prepare"], "0"),
+        (["train", "--tpu", "grpc://a:1"], "0"),
+        (["train", "--tpu", "local"], None),
+    ],
+)
+def test_side_jobs_leave_the_chips_to_the_job_that_trains(words, value, monkeypatch):
+    seen = []
+    module = importlib.import_module(f"pipelines.{words[0]}")
+    monkeypatch.delenv("TPU_LOAD_LIBRARY", raising=False)
+    monkeypatch.setattr(
+        module, "check_arguments", lambda _: seen.append(os.environ.get("TPU_LOAD_LIBRARY"))
+    )
+    monkeypatch.setattr(module, "run", lambda _: None)
+    required = {
+        "prepare": ["--text", "t", "--out", "o"],
+        "train": ["--data", "d", "--workdir", "w"],
+    }
+    assert main([*words, *required[words[0]]]) == 0
+    assert seen == [value]
 
 
 def from_yaml(text):
@@ -265,66 +318,6 @@ def test_gcloud_knows_every_option(kind, launched):
         text = help_of(*words[1 : place + 1])
         for option in (word for word in words if word.startswith("--")):
             assert re.search(rf"{option}\b", text), (words, option)
-
-
-def run_until_done(program, tmp_path, **environment):
-    """Starts the script with a child of a few lines of shell."""
-    return subprocess.Popen(
-        ["sh", str(RUN_UNTIL_DONE), "sh", "-c", program],
-        cwd=tmp_path,
-        env={**os.environ, "TXL_PAUSE_SECONDS": "0", **environment},
-        stderr=subprocess.DEVNULL,
-        # A shell starts background jobs with the signal ignored, and no child can undo that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-
-
-@pytest.mark.parametrize(
-    ("program", "code", "runs"),
-    [
-        ("exit 0", 0, 1),
-        ("exit 70", 70, 1),
-        ("test $(wc -l < log) -gt 7 || exit 75", 0, 8),  # more often than crashes are allowed
-        ("kill -KILL $$", 137, 3),
-        # Hosts that were taken away may not be back yet; at the first start none is awaited.
-        ("exit 66", 66, 1),
-        ("test $(wc -l < log) -gt 1 && exit 66; exit 75", 66, 4),
-        ("case $(wc -l < log) in 1|4) exit 75;; 2|3|5|6) exit 66;; esac", 0, 7),
-        ("test $(wc -l < log) -gt 1 || kill -SEGV $$; exit 65", 65, 2),
-    ],
-)
-def test_what_is_run_again_and_how_often(program, code, runs, tmp_path):
-    process = run_until_done(f"echo run >> log; {program}", tmp_path, TXL_MAX_CRASHES="2")
-    assert process.wait(timeout=30) == code
-    assert len((tmp_path / "log").read_text().splitlines()) == runs
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("code", [75, 0])
-def test_a_stopped_job_may_save_and_is_not_run_again(number, code, tmp_path):
-    saving = f"trap 'sleep 0.1; echo saved >> log; exit {code}' TERM"
-    program = f"{saving}; echo run >> log; while :; do sleep 0.02; done"
-    process = run_until_done(program, tmp_path)
-    wait_for(lambda: (tmp_path / "log").exists() and (tmp_path / "log").read_text())
-    process.send_signal(number)
-    assert process.wait(timeout=30) == code
-    assert (tmp_path / "log").read_text().split() == ["run", "saved"]
-
-
-def test_a_stop_between_two_runs_ends_the_pause(tmp_path):
-    process = run_until_done("echo run >> log; exit 75", tmp_path, TXL_PAUSE_SECONDS="60")
-    wait_for(lambda: (tmp_path / "log").exists())
-    time.sleep(0.1)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=10) == 75
-    assert (tmp_path / "log").read_text().split() == ["run"]
-
-
-def wait_for(is_there):
-    end = time.monotonic() + 20
-    while not is_there():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 CLIENT = """
