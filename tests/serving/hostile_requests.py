@@ -102,7 +102,9 @@ def _change_value(random, value):
         if kind == 0:
             del value[key]
         elif kind == 1:
-            value[key] = [value[key]] * random.choice([0, 1, 2, 1000])
+            # Bodies of megabytes, not of gigabytes.
+            most = 1000 if len(str(value[key])) < 2000 else 30
+            value[key] = [value[key]] * random.choice([0, 1, 2, most])
         elif kind == 2 and isinstance(value, dict):
             value[random.choice(["", "inputs", "instances", "x" * 300, "é"])] = value.pop(key)
         elif kind == 3 and isinstance(value, list):

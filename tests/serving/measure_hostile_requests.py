@@ -27,31 +27,31 @@ from tests.serving.servers import MODEL_NAME
 
 NUM_CLIENTS = 4
 NUM_GOOD = 20
+NUM_AT_A_TIME = 500
 MAX_SECONDS = 10.0
 MAX_GROWTH_MEBIBYTES = 50.0
 
 
 class Client:
-    """One thread that sends every fourth request."""
+    """One thread that sends a part of the requests, which were drawn before."""
 
-    def __init__(self, server, expected, numbers):
+    def __init__(self, server, expected, requests):
         self.server = server
         self.expected = expected
-        self.numbers = numbers
+        self.requests = requests
         self.counts = collections.Counter()
         self.wrong = []
-        self.slowest = 0.0
+        self.slowest = (0.0, None)
 
     def run(self):
-        channel = grpc.insecure_channel(f"127.0.0.1:{self.server.grpc_port}")
-        for number in self.numbers:
-            start = time.monotonic()
-            if number % 10 == 0:
-                self._ask_good(channel, number)
-            else:
-                self._ask_hostile(channel, number)
-            self.slowest = max(self.slowest, time.monotonic() - start)
-        channel.close()
+        with grpc.insecure_channel(f"127.0.0.1:{self.server.grpc_port}") as channel:
+            for number, content in self.requests:
+                start = time.monotonic()
+                if number % 10 == 0:
+                    self._ask_good(channel, number)
+                else:
+                    self._ask_hostile(channel, number, content)
+                self.slowest = max(self.slowest, (time.monotonic() - start, number))
 
     def _ask_good(self, channel, number):
         kind, seed = ("rest", "grpc")[number // 10 % 2], number % NUM_GOOD
@@ -60,21 +60,28 @@ class Client:
         else:
             self.wrong.append(f"request {number}: another answer to a good request")
 
-    def _ask_hostile(self, channel, number):
-        draw = random.Random(number)
+    def _ask_hostile(self, channel, number, content):
         if number % 2:
-            content = hostile_requests.hostile_rest(draw)
             status, _ = ask_rest(self.server.rest_port, content)
             # A head that never ended is no request.
             is_cut = status is None and b"\r\n\r\n" not in content
             is_fine = status in {200, *HTTP_REFUSALS} or is_cut
         else:
-            status, _ = ask_grpc(channel, hostile_requests.hostile_grpc(draw))
+            status, _ = ask_grpc(channel, content)
             is_fine = status == grpc.StatusCode.OK or status in GRPC_REFUSALS
             status = status.name
         self.counts[status] += 1
         if not is_fine:
             self.wrong.append(f"request {number}: {status}")
+
+
+def drawn_request(number):
+    """The number of a request, and its bytes where it is a hostile one."""
+    if number % 10 == 0:
+        return number, None
+    draw = random.Random(number)
+    kind = hostile_requests.hostile_rest if number % 2 else hostile_requests.hostile_grpc
+    return number, kind(draw)
 
 
 def answer_to_good(server, channel, kind, seed):
@@ -90,15 +97,24 @@ def answer_to_good(server, channel, kind, seed):
 
 
 def send(server, expected, numbers):
-    """Sends the requests of some numbers, and returns the clients."""
-    clients = [
-        Client(server, expected, numbers[first::NUM_CLIENTS]) for first in range(NUM_CLIENTS)
-    ]
-    threads = [threading.Thread(target=client.run) for client in clients]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    """Sends the requests of some numbers, and returns the clients.
+
+    Drawing large ones would hold up the threads that wait for answers.
+    """
+    clients = []
+    for first in range(0, len(numbers), NUM_AT_A_TIME):
+        requests = [drawn_request(number) for number in numbers[first : first + NUM_AT_A_TIME]]
+        some = [
+            Client(server, expected, requests[part::NUM_CLIENTS]) for part in range(NUM_CLIENTS)
+        ]
+        threads = [threading.Thread(target=client.run) for client in some]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for client in some:
+            client.requests = None
+        clients += some
     return clients
 
 
@@ -152,10 +168,11 @@ def measure(process, server, first, count):
     is_alive = process.poll() is None
     growth = resident_mebibytes(process.pid) - before if is_alive else 0.0
     counts = sum((client.counts for client in clients), collections.Counter())
-    slowest = max(client.slowest for client in clients)
+    slowest, number = max(client.slowest for client in clients)
     print(f"{count} requests in {seconds:.0f} s, {counts['good']} of them good and answered well")
     print(", ".join(f"{status}: {number}" for status, number in counts.most_common()))
-    print(f"crashes {int(not is_alive)}, wrong {len(failures)}, slowest {slowest:.2f} s")
+    print(f"crashes {int(not is_alive)}, wrong {len(failures)}")
+    print(f"slowest {slowest:.2f} s, request {number}")
     print(f"memory after warming up {before:.1f} MiB, growth {growth:.1f} MiB", flush=True)
     failures += [] if is_alive else ["the server ended"]
     failures += ["memory grew"] if growth > MAX_GROWTH_MEBIBYTES else []

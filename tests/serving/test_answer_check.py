@@ -76,7 +76,7 @@ def test_an_answer_that_cannot_be_changes_nothing(name, value):
     assert session.state is before
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@settings(max_examples=80, deadline=None, derandomize=True, database=None)
 @given(
     name=st.sampled_from(sorted(_GOOD)),
     value=arrays.arrays(
@@ -138,7 +138,7 @@ def strange_server():
         json.dumps({"metadata": {"signature_def": {"signature_def": {}}}}).encode(),
     ],
 )
-@pytest.mark.parametrize("status", [200, 204, 302, 500, 999])
+@pytest.mark.parametrize("status", [200, 302, 500])
 def test_a_server_that_speaks_nonsense_is_an_error_of_ours(strange_server, body, status):
     port, set_content = strange_server
     set_content(body=body, status=status)

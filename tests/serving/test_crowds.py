@@ -55,11 +55,11 @@ def _rest_of(connection):
 
 def test_every_client_of_a_crowd_is_answered(versions):
     with _server(versions) as server:
-        statuses = crowd(server, 60)
-        with slow_clients(server, 60):
+        statuses = crowd(server, 40)
+        with slow_clients(server, 40):
             assert max(latencies(server, 4, 5)) < 5.0
     assert set(statuses) <= ANSWERED
-    assert statuses.total() == 60
+    assert statuses.total() == 40
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from tests.serving.raw_client import (
 from tests.serving.servers import running_server
 
 _PROPERTY = settings(
-    max_examples=150,
+    max_examples=60,
     deadline=None,
     derandomize=True,
     database=None,
@@ -78,10 +78,11 @@ def test_whatever_is_done_to_a_message_is_its_own_fault(loopback, channel, draw)
 
 def test_good_requests_are_answered_among_hostile_ones(loopback):
     expected = measure_hostile_requests.expected_answers(loopback)
-    clients = measure_hostile_requests.send(loopback, expected, range(400))
+    clients = measure_hostile_requests.send(loopback, expected, range(200))
     assert [wrong for client in clients for wrong in client.wrong] == []
-    assert sum(client.counts["good"] for client in clients) == 40
-    assert max(client.slowest for client in clients) < measure_hostile_requests.MAX_SECONDS
+    assert sum(client.counts["good"] for client in clients) == 20
+    slowest, _ = max(client.slowest for client in clients)
+    assert slowest < measure_hostile_requests.MAX_SECONDS
 
 
 @pytest.mark.slow

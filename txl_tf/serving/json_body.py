@@ -11,24 +11,29 @@ from txl_tf.serving.status_code import StatusCode
 _VALUE_BYTES, _LIST_BYTES, _OBJECT_BYTES = 48, 104, 296
 
 
-def body_memory(content: bytes, max_values: int) -> int:
+def body_memory(content: bytes, max_values: int, max_containers: int) -> int:
     """Roughly how much memory the values of a body take.
 
     Args:
         content: bytes of JSON.
         max_values: int. How many values there may be.
+        max_containers: int. How many lists and objects, which take longest.
 
     Returns:
         The number of bytes.
 
     Raises:
-        RequestError: If there are more values, with the status 413.
+        RequestError: If there are more, with the status 413.
     """
     num_lists, num_objects = content.count(b"["), content.count(b"{")
     num_values = content.count(b",") + num_lists + num_objects
-    if num_values > max_values:
-        message = f"The body has about {num_values} values; {max_values} is the limit."
-        raise RequestError(StatusCode.INVALID_ARGUMENT, message, 413)
+    for count, limit, name in (
+        (num_values, max_values, "values"),
+        (num_lists + num_objects, max_containers, "lists and objects"),
+    ):
+        if count > limit:
+            message = f"The body has about {count} {name}; {limit} is the limit."
+            raise RequestError(StatusCode.INVALID_ARGUMENT, message, 413)
     others = _LIST_BYTES * num_lists + _OBJECT_BYTES * num_objects
     return 2 * len(content) + _VALUE_BYTES * num_values + others
 

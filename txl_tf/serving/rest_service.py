@@ -202,7 +202,9 @@ class RestService:
         return {"model_version_status": list(found.values())}
 
     def _predict(self, content: bytes, version: int | None) -> bytes:
-        with self._engine.lent(body_memory(content, self._limits.max_json_values)):
+        limits = self._limits
+        memory = body_memory(content, limits.max_json_values, limits.max_json_containers)
+        with self._engine.lent(memory):
             body = parse_body(content)
             name = body.get("signature_name", "")
             if not isinstance(name, str):

@@ -23,8 +23,10 @@ class ServerLimits:
     """All bodies of REST that are being read or answered. Small ones do not count."""
     small_body_bytes: int = 64 << 10
     """Up to here a body is small."""
-    max_json_values: int = 10_000_000
+    max_json_values: int = 8_000_000
     """The most numbers, strings, lists and objects in one body."""
+    max_json_containers: int = 500_000
+    """The most lists and objects of them."""
     body_seconds: float = 30.0
     """The time in which a request must have arrived."""
     idle_seconds: float = 60.0
