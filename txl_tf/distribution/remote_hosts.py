@@ -77,6 +77,8 @@ def remote_hosts(strategy: tf.distribute.Strategy) -> list[RemoteHost]:
     Returns:
         One for each host; none where the process uses its own devices.
     """
+    if context.get_server_def() is None:
+        return []  # this process is connected to nobody
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return []  # each worker has a process of its own
     places = sorted(
@@ -86,8 +88,6 @@ def remote_hosts(strategy: tf.distribute.Strategy) -> list[RemoteHost]:
             if spec.job not in (None, "localhost")
         }
     )
-    if not places:
-        return []
     addresses = {
         (job.name, number): address
         for job in context.get_server_def().cluster.job
