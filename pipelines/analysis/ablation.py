@@ -26,11 +26,11 @@ from pipelines.argument_range import require_range
 from pipelines.experiments import add_override_argument
 from pipelines.memory_needs import require_training_memory
 from pipelines.workdir import data_identity
-from txl_tf.data.manifest import MANIFEST_FILE, Manifest
+from txl_tf.data.manifest import Manifest
 from txl_tf.directory_lock import DirectoryLock
 from txl_tf.distribution.preemption_watcher import PreemptionWatcher
 from txl_tf.errors import InputMissingError, JobError, UsageError
-from txl_tf.file_storage import is_remote, read_file, write_file
+from txl_tf.file_storage import is_remote, write_file
 
 _MAX_JOBS = 64
 
@@ -70,7 +70,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         )
     if arguments.cell is not None:
         arguments.chosen_cell = _chosen(study, arguments.cell)
-    manifest = _manifest(arguments.data)
+    manifest = Manifest.read(arguments.data)
     arguments.data_identity = data_identity(manifest)
     if study.evaluation.split not in manifest.split_names:
         raise UsageError(
@@ -103,19 +103,6 @@ def run(arguments: argparse.Namespace) -> None:
         _report(AblationTable(rows), folder, arguments.json)
     if failed is not None:
         raise failed
-
-
-def _manifest(folder: str) -> Manifest:
-    """Reads what is in a data set; `Manifest.read` would import TensorFlow for it."""
-    path = os.path.join(folder, MANIFEST_FILE)
-    try:
-        return Manifest.from_json(read_file(path), where=path)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise InputMissingError(
-            "There is no prepared data set: its manifest is missing.",
-            where=path,
-            remedy="Name the folder that `txl prepare` wrote, or prepare the data set.",
-        ) from error
 
 
 def _run_here(arguments: argparse.Namespace, folder: Path) -> None:

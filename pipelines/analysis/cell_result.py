@@ -8,12 +8,14 @@ from typing import Any, Self
 from pipelines.analysis.ablation_cell import AblationCell
 from pipelines.analysis.attention_length import AttentionLength
 from pipelines.analysis.measured_loss import MeasuredLoss
-from txl_tf.errors import DataDamagedError, MismatchError
-from txl_tf.file_storage import make_folder, write_file
+from txl_tf.errors import DataDamagedError, MismatchError, StorageError
+from txl_tf.file_storage import first_line, make_folder, write_file
 from txl_tf.training.run_identity import differing_settings
+from txl_tf.untrusted_files import read_json_object
 
 _FORMAT_VERSION = 1
 _FILE = "result.json"
+_REMEDY = "Remove the file; they are measured again from the trained weights."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,17 +50,25 @@ class CellResult:
         # As JSON has them, which knows no tuples.
         settings = json.loads(json.dumps(cell.settings(data)))
         try:
-            values = json.loads(path.read_bytes())
-            if values["format_version"] != _FORMAT_VERSION:
-                raise ValueError(f"format version {values['format_version']}")
-            result = cls(settings=values["settings"], figures=_figures(values["figures"]))
+            values = read_json_object(str(path), remedy=_REMEDY)
+            if values.get("format_version") != _FORMAT_VERSION:
+                raise ValueError(f"format version {ascii(values.get('format_version'))[:40]}")
+            if not isinstance(values.get("settings"), dict):
+                raise ValueError("`settings` is no object")
+            result = cls(settings=values["settings"], figures=_figures(values.get("figures")))
         except FileNotFoundError:
             return cls(settings=settings)
-        except (ValueError, KeyError, TypeError) as error:
-            raise DataDamagedError(
-                f"The figures of a run cannot be read: {error}",
+        except OSError as error:
+            raise StorageError(
+                f"The figures of a run cannot be read: {first_line(error)}",
                 where=str(path),
-                remedy="Remove the file; they are measured again from the trained weights.",
+                remedy="Check the storage and the permissions.",
+            ) from error
+        except ValueError as error:
+            raise DataDamagedError(
+                f"The figures of a run cannot be read: {first_line(error)}",
+                where=str(path),
+                remedy=_REMEDY,
             ) from error
         differences = differing_settings(result.settings, settings)
         if differences:
@@ -105,8 +115,34 @@ class CellResult:
         write_file(str(folder / cell.name / _FILE), (json.dumps(values, indent=1) + "\n").encode())
 
 
-def _figures(rows: list[dict[str, Any]]) -> dict[AttentionLength, MeasuredLoss]:
-    return {
-        AttentionLength.from_dict(row["attention_length"]): MeasuredLoss(**row["loss"])
-        for row in rows
-    }
+def _figures(rows: Any) -> dict[AttentionLength, MeasuredLoss]:
+    if not isinstance(rows, list):
+        raise ValueError("`figures` is no list")
+    figures = {}
+    for row in rows:
+        try:
+            length = AttentionLength.from_dict(row["attention_length"])
+            loss = MeasuredLoss(**row["loss"])
+        except (LookupError, TypeError) as error:
+            raise ValueError(f"a row of `figures` is none: {first_line(error)}") from error
+        _check_row(length, loss)
+        if (row.get("nats_per_token"), row.get("perplexity")) != (
+            loss.nats_per_token,
+            loss.perplexity,
+        ):
+            raise ValueError("a figure does not follow from its totals")
+        figures[length] = loss
+    return figures
+
+
+def _check_row(length: AttentionLength, loss: MeasuredLoss) -> None:
+    for name, value in length.to_dict().items():
+        is_flag = name in ("same_length", "is_training_length")
+        is_valid = type(value) is bool if is_flag else type(value) is int and value >= 0
+        if not is_valid and not (name == "stride" and value is None):
+            raise ValueError(f"`attention_length.{name}` is {ascii(value)[:40]}")
+    for name, value in dataclasses.asdict(loss).items():
+        kinds = (int,) if name == "num_tokens" else (int, float)
+        least = 0 if name in ("total_nats", "seconds") else 1
+        if type(value) not in kinds or value < least:
+            raise ValueError(f"`loss.{name}` is {ascii(value)[:40]}")

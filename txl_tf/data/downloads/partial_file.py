@@ -6,6 +6,9 @@ import os
 from typing import BinaryIO
 
 from txl_tf.durability import flush_to_disk
+from txl_tf.errors import DataDamagedError
+from txl_tf.file_storage import open_regular_file
+from txl_tf.json_text import parse_json
 
 
 class PartialFile:
@@ -42,9 +45,9 @@ class PartialFile:
             Entity tag or date, or `None` if there is none to rely on.
         """
         try:
-            with open(self._version_path, "rb") as file:
-                values = json.loads(file.read(4096))
-        except (OSError, ValueError):
+            with open_regular_file(self._version_path) as file:
+                values = parse_json(file.read(4096))
+        except (OSError, ValueError, DataDamagedError):
             return None
         if not isinstance(values, dict) or values.get("url") != url:
             return None
