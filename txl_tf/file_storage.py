@@ -153,11 +153,11 @@ def path_exists(path: str) -> bool:
 
 def file_bytes(path: str) -> int:
     """The size of a file, in bytes; FileNotFoundError if it is not there."""
-    if not is_remote(path):
-        return os.stat(path).st_size
-    import tensorflow as tf
-
     with _as_os_errors(path):
+        if not is_remote(path):
+            return os.stat(path).st_size
+        import tensorflow as tf
+
         return tf.io.gfile.stat(path).length
 
 
@@ -356,7 +356,13 @@ def _do_nothing() -> None:
 @contextlib.contextmanager
 def _as_os_errors(path: str) -> Iterator[None]:
     if not is_remote(path):
-        yield
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in (errno.EISDIR, errno.ELOOP):
+                raise
+            what = "A folder, or a link to itself, is where a file must be."
+            raise DataDamagedError(what, where=path, remedy="Restore it from a copy.") from error
         return
     import tensorflow as tf
 

@@ -220,5 +220,5 @@ def test_a_damaged_file_of_figures_is_refused(study, tmp_path, content):
     cell = study.cells()[0]
     (tmp_path / cell.name).mkdir(parents=True)
     (tmp_path / cell.name / "result.json").write_text(content)
-    with pytest.raises(DataDamagedError, match="cannot be read|JSON"):
+    with pytest.raises(DataDamagedError, match=r"cannot be read|JSON"):
         CellResult.read(tmp_path, cell, {})

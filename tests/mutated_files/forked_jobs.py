@@ -1,0 +1,120 @@
+"""Runs jobs in forked children with limits on time and memory, and says how they ended.
+
+The process imports everything and starts no device, so that a fork of it is as good
+as a new process and costs no imports.
+"""
+
+import contextlib
+import dataclasses
+import gc
+import importlib
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+MODULES = (
+    "pipelines.convert",
+    "pipelines.evaluate",
+    "pipelines.export",
+    "pipelines.generate",
+    "pipelines.prepare",
+    "pipelines.run_verification",
+    "pipelines.train",
+    "pipelines.training_data",
+    "pipelines.training_run",
+    "pipelines.verify",
+    "tensorflow_text",
+    "txl_tf.data.count_verification",
+    "txl_tf.export",
+    "txl_tf.generation",
+)
+_TIMEOUT_SECONDS = 60.0
+_SPARE_BYTES = 6 << 30
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a job ended: exit code, negative for a signal; what it said, and took."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    cpu_seconds: float
+    most_bytes: int
+    timed_out: bool
+
+
+def prepare() -> None:
+    """Imports all that the jobs need; to be called once, before the first job."""
+    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    for module in MODULES:
+        importlib.import_module(module)
+    gc.freeze()
+
+
+def run_job(arguments: Sequence[str], folder: Path, number: int = 0) -> Outcome:
+    """Runs one job to its end, or until its time is over.
+
+    Args:
+        arguments: those of `txl`.
+        folder: path of a folder for what it prints.
+        number: int. Tells jobs apart that run side by side.
+    """
+    outputs = [folder / f"stdout-{number}", folder / f"stderr-{number}"]
+    pid = os.fork()
+    if pid == 0:
+        _run(list(arguments), outputs)
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
+    timed_out = False
+    while True:
+        ended, status, usage = os.wait4(pid, 0 if timed_out else os.WNOHANG)
+        if ended:
+            break
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)
+            timed_out = True
+        time.sleep(0.005)
+    stdout, stderr = (each.read_text(errors="replace") for each in outputs)
+    return Outcome(
+        os.waitstatus_to_exitcode(status),
+        stdout,
+        stderr,
+        usage.ru_utime + usage.ru_stime,
+        usage.ru_maxrss << 10,
+        timed_out,
+    )
+
+
+def _run(arguments: list[str], outputs: list[Path]) -> None:
+    """The child: runs the job and ends the process, whatever happens."""
+    exit_code = 99
+    try:
+        os.setpgid(0, 0)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        for stream, path in zip((1, 2), outputs, strict=True):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            os.dup2(os.open(path, flags, 0o644), stream)
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + _SPARE_BYTES, used + _SPARE_BYTES))
+        from pipelines.command_line import main
+
+        try:
+            exit_code = main(arguments)
+        except SystemExit as error:
+            exit_code = error.code if isinstance(error.code, int) else 1
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+            raise
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+    except BaseException:
+        with contextlib.suppress(BaseException):
+            sys.stderr.flush()
+    os._exit(exit_code)
