@@ -11,6 +11,7 @@ import tensorflow as tf
 from txl_tf import functional
 from txl_tf.config.model_config import ModelConfig
 from txl_tf.evaluation.attention_profile import TERMS, AttentionProfile
+from txl_tf.layers.token_id_check import check_token_ids
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
 
@@ -63,8 +64,12 @@ class AttentionProfiler:
 
         Args:
             token_ids: int32 array `(B, T)`.
+
+        Raises:
+            ValueError: If an id is not in `[0, V)`.
         """
         config, memory = self.model.config, self._memory
+        check_token_ids(token_ids, config.vocabulary_size)
         is_full = self._num_tokens_read >= config.memory_length
         self._last = (token_ids, memory)
         sums, self._memory = self._step(tf.constant(token_ids), memory)

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from txl_tf.config.model_config import ModelConfig
 from txl_tf.errors import NonFiniteError
+from txl_tf.layers.token_id_check import check_token_ids
 from txl_tf.models.lstm_language_model import LSTMLanguageModel
 from txl_tf.models.qrnn_language_model import QRNNLanguageModel
 from txl_tf.models.transformer_xl import TransformerXL
@@ -64,7 +65,9 @@ class ContextLosses:
 
         Raises:
             NonFiniteError: If a loss is not finite.
+            ValueError: If a token is not in `[0, V)`.
         """
+        check_token_ids(windows, self._model.config.vocabulary_size, "windows")
         batches = (
             windows[first : first + self._batch_size]
             for first in range(0, len(windows), self._batch_size)

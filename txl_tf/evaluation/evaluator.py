@@ -27,6 +27,7 @@ from txl_tf.evaluation.evaluation_text import EvaluationText
 from txl_tf.evaluation.memory_reader import MemoryReader
 from txl_tf.evaluation.projected_reader import ProjectedReader
 from txl_tf.evaluation.replica_rows import ReplicaRows
+from txl_tf.layers.token_id_check import check_token_ids
 from txl_tf.models.create_model import create_model
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.models.weight_assignment import assign_weights
@@ -175,8 +176,8 @@ class Evaluator:
 
         Raises:
             NonFiniteError: If the total is not finite.
-            ValueError: If the text has less than two tokens, or statistics
-                have no text.
+            ValueError: If the text has less than two tokens or one that is not
+                in `[0, V)`, or statistics have no text.
         """
         begin = time.perf_counter()
         rows = self._rows(text)
@@ -316,6 +317,8 @@ class Evaluator:
         before = None
         for batch in batches:
             arrays = batch.token_ids, batch.target_ids, batch.is_scored, batch.document_starts
+            for token_ids in arrays[:2]:
+                check_token_ids(token_ids, self.config.vocabulary_size)
             nll, memory = step(*rows.split(arrays), memory, constants)
             if before is not None:
                 yield before[0], rows.join(before[1])

@@ -13,6 +13,8 @@ import tensorflow as tf
 class SegmentScorer:
     """Scores segments, each of which goes on where the one before stopped.
 
+    The step is compiled, and ids are not held against a vocabulary.
+
     Args:
         score: function such as `TransformerXL.score`: of token ids, target
             ids, memory and `constants` it returns the nats and the next memory.

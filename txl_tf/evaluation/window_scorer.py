@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from txl_tf.config.model_config import ModelConfig
+from txl_tf.layers.token_id_check import check_token_ids
 from txl_tf.models.transformer_xl import TransformerXL
 
 
@@ -35,7 +36,12 @@ class WindowScorer:
 
         Returns:
             Nats: float32 array `(B,)`.
+
+        Raises:
+            ValueError: If an id is not in `[0, V)`.
         """
+        check_token_ids(token_ids, self._model.config.vocabulary_size)
+        check_token_ids(target_ids, self._model.config.vocabulary_size, "target_ids")
         return self._step(tf.constant(token_ids), tf.constant(target_ids)).numpy()
 
     def _score(self, token_ids: tf.Tensor, target_ids: tf.Tensor) -> tf.Tensor:

@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from txl_tf.layers.token_id_check import check_token_ids
+
 
 def prompt_rows(prompt_ids: Any, num_rows: int, vocabulary_size: int) -> list[np.ndarray]:
     """Prompts as vectors.
@@ -26,9 +28,5 @@ def prompt_rows(prompt_ids: Any, num_rows: int, vocabulary_size: int) -> list[np
             f"Received: shapes={[row.shape for row in rows]}"
         )
     for row in rows:
-        if row.min() < 0 or row.max() >= vocabulary_size:
-            raise ValueError(
-                f"`prompt_ids` must be in [0, {vocabulary_size}). "
-                f"Received: from {row.min()} to {row.max()}"
-            )
+        check_token_ids(row, vocabulary_size, "prompt_ids")
     return [row.astype(np.int32) for row in rows]

@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from txl_tf import cluster_loop
+from txl_tf.layers.token_id_check import check_token_ids
 from txl_tf.vocabulary_clusters import VocabularyClusters
 
 
@@ -53,7 +54,9 @@ class AdaptiveEmbedding(keras.layers.Layer):
 
     Raises:
         ValueError: If a size is not positive, a cluster would have no width,
-            or `cutoffs` do not ascend within the vocabulary.
+            or `cutoffs` do not ascend within the vocabulary; if ids are not in
+            `[0, V)` and are at hand, see `check_token_ids`. In a compiled
+            function the row of such an id is not defined.
 
     References:
      - [Baevski and Auli, 2019](https://arxiv.org/abs/1809.10853)
@@ -116,6 +119,10 @@ class AdaptiveEmbedding(keras.layers.Layer):
                 )
             self.tables.append(table)
             self.projections.append(projection)
+
+    def __call__(self, token_ids, *args, **kwargs):
+        check_token_ids(token_ids, self.vocabulary_size)
+        return super().__call__(token_ids, *args, **kwargs)
 
     def call(self, token_ids):
         token_ids = ops.cast(token_ids, "int32")

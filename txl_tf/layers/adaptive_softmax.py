@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from txl_tf import cluster_loop, functional
+from txl_tf.layers.token_id_check import check_token_ids
 from txl_tf.vocabulary_clusters import VocabularyClusters
 
 _MAX_CHUNK_LOGITS = 2**26  # 256 MiB in float32
@@ -68,7 +69,10 @@ class AdaptiveSoftmax(keras.layers.Layer):
     Raises:
         ValueError: If a size is not positive, `cutoffs` do not ascend within
             the vocabulary, `capacities` are not one positive number per tail,
-            or `tables` or `projections` are missing or not as many as needed.
+            or `tables` or `projections` are missing or not as many as needed;
+            if targets are not in `[0, V)` and are at hand, see
+            `check_token_ids`. In a compiled function the score of such a target
+            is not defined.
 
     References:
      - [Grave et al., 2017](https://arxiv.org/abs/1609.04309)
@@ -162,6 +166,10 @@ class AdaptiveSoftmax(keras.layers.Layer):
 
     def _shares_projection(self, index):
         return not self.cutoffs or (self.share_tail_projections and index > 0)
+
+    def __call__(self, hidden, target_ids, *args, **kwargs):
+        check_token_ids(target_ids, self.vocabulary_size, "target_ids")
+        return super().__call__(hidden, target_ids, *args, **kwargs)
 
     def call(self, hidden, target_ids, tables=None, projections=None):
         target_ids = ops.cast(target_ids, "int32")

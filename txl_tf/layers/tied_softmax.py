@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from txl_tf import functional
+from txl_tf.layers.token_id_check import check_token_ids
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
@@ -51,7 +52,8 @@ class TiedSoftmax(keras.layers.Layer):
         return logits + ops.cast(self.bias, logits.dtype)  # [B, T, V]
 
     def negative_log_likelihood(self, hidden, target_ids, table):
-        """Nats per token: float32 tensor `(B, T)`."""
+        """Nats per token: float32 tensor `(B, T)`; targets are checked if they are at hand."""
+        check_token_ids(target_ids, self.vocabulary_size, "target_ids")
         return functional.negative_log_likelihood(self(hidden, table), target_ids)
 
     def log_probs(self, hidden, table):

@@ -7,6 +7,8 @@ D hidden width.
 import keras
 from keras import ops
 
+from txl_tf.layers.token_id_check import check_token_ids
+
 
 @keras.saving.register_keras_serializable(package="txl_tf")
 class TokenEmbedding(keras.layers.Layer):
@@ -26,7 +28,9 @@ class TokenEmbedding(keras.layers.Layer):
         Float tensor `(B, T, D)`.
 
     Raises:
-        ValueError: If a size is not positive.
+        ValueError: If a size is not positive; if ids are not in `[0, V)` and
+            are at hand, see `check_token_ids`. In a compiled function the row
+            of such an id is not defined.
     """
 
     def __init__(self, vocabulary_size, hidden_dim, embeddings_initializer=None, **kwargs):
@@ -48,6 +52,10 @@ class TokenEmbedding(keras.layers.Layer):
             initializer=self.embeddings_initializer,
             name="table",
         )
+
+    def __call__(self, token_ids, *args, **kwargs):
+        check_token_ids(token_ids, self.vocabulary_size)
+        return super().__call__(token_ids, *args, **kwargs)
 
     def call(self, token_ids):
         token_ids = ops.cast(token_ids, "int32")  # bytes are no index in TensorFlow

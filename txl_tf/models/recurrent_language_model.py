@@ -12,6 +12,7 @@ from txl_tf.config.recurrent_config import RecurrentConfig
 from txl_tf.layers.seeded_dropout import SeededDropout
 from txl_tf.layers.tied_softmax import TiedSoftmax
 from txl_tf.layers.token_embedding import TokenEmbedding
+from txl_tf.layers.token_id_check import check_token_ids
 from txl_tf.models.recurrent_memory import RecurrentMemory
 
 
@@ -25,6 +26,11 @@ class RecurrentLanguageModel(keras.Model):
         config: `RecurrentConfig`, or the dict that its `to_dict` returns.
         **kwargs: other keyword arguments passed to `keras.Model`, including
             `name` and `dtype`.
+
+    Raises:
+        ValueError: If ids are not in `[0, V)` and are at hand, see
+            `check_token_ids`; this holds for all methods. In a compiled function
+            the result of such an id is not defined.
     """
 
     config_class = RecurrentConfig
@@ -85,6 +91,10 @@ class RecurrentLanguageModel(keras.Model):
             width = next_width
         self.softmax.build((None, None, width))
         self.built = True
+
+    def __call__(self, token_ids, *args, **kwargs):
+        check_token_ids(token_ids, self.config.vocabulary_size)
+        return super().__call__(token_ids, *args, **kwargs)
 
     def call(self, token_ids, memory, dropout_seed=None, training=False):
         def drop(layer, tensor, site):

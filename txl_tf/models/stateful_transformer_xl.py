@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from txl_tf.config.model_config import ModelConfig
+from txl_tf.layers.token_id_check import check_token_ids
 from txl_tf.models.checked_batches import check_num_rows, with_checked_batches
 from txl_tf.models.memory_variables import MemoryVariables
 from txl_tf.models.transformer_xl import TransformerXL
@@ -98,8 +99,12 @@ class StatefulTransformerXL(keras.Model):
                 variables = variables + ([] if aside is None else aside.variables)
         return variables
 
-    def call(self, token_ids, training=False):
+    def __call__(self, token_ids, *args, **kwargs):
         check_num_rows(token_ids, self.batch_size)
+        check_token_ids(token_ids, self.config.vocabulary_size)
+        return super().__call__(token_ids, *args, **kwargs)
+
+    def call(self, token_ids, training=False):
         is_whole = token_ids.shape[0] == self.batch_size
         num_rows = None if is_whole else ops.shape(token_ids)[0]
         memory = self._current_memory.read(num_rows)

@@ -14,6 +14,7 @@ from txl_tf.layers.adaptive_embedding import AdaptiveEmbedding
 from txl_tf.layers.adaptive_softmax import AdaptiveSoftmax
 from txl_tf.layers.decoder_block import DecoderBlock
 from txl_tf.layers.seeded_dropout import SeededDropout
+from txl_tf.layers.token_id_check import check_token_ids
 from txl_tf.models.memory import Memory
 from txl_tf.rematerialization import rematerialized_call
 
@@ -54,6 +55,11 @@ class TransformerXL(keras.Model):
 
     Returns:
         Tuple of the hidden states `(B, T, D)` and the next `Memory`.
+
+    Raises:
+        ValueError: If ids are not in `[0, V)` and are at hand, see
+            `check_token_ids`; this holds for all methods. In a compiled function
+            the result of such an id is not defined.
 
     Example:
     ```python
@@ -167,6 +173,10 @@ class TransformerXL(keras.Model):
             initializer=self._initializer(),
             name=name,
         )
+
+    def __call__(self, token_ids, *args, **kwargs):
+        check_token_ids(token_ids, self.config.vocabulary_size)
+        return super().__call__(token_ids, *args, **kwargs)
 
     def call(self, token_ids, memory, dropout_seed=None, document_starts=None, training=False):
         hidden_states, memory = self.hidden_states(
