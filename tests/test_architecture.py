@@ -54,7 +54,7 @@ ALLOWED = {
     "layers": {"cluster_loop", "functional", "vocabulary_clusters", *LOWEST},
     "samplers": {"functional", *LOWEST},
     "models": MODELS,
-    "data": {"config", "durability", "file_storage", "untrusted_files", *LOWEST},
+    "data": {"config", "durability", "file_storage", "local_files", "untrusted_files", *LOWEST},
     "distribution": {"config", *LOWEST},
     # The TensorBoard writer takes the result of an evaluation.
     "training": {

@@ -1,6 +1,7 @@
 """The files of a corpus, wherever they are: a folder, a single file, a zip or a tar archive."""
 
 import os
+import struct
 import tarfile
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -11,8 +12,9 @@ from txl_tf.data.corpora.folder_files import FolderFiles
 from txl_tf.data.corpora.tar_unpacking import unpack_tar
 from txl_tf.data.corpora.zip_files import ZipFiles
 from txl_tf.data.downloads.published_file import PublishedFile
-from txl_tf.data.text_sources.text_blocks import unreadable
+from txl_tf.data.text_sources.text_blocks import text_blocks, unreadable
 from txl_tf.errors import DataDamagedError, InputMissingError
+from txl_tf.file_storage import open_regular_file
 
 
 class CorpusFiles(Protocol):
@@ -54,7 +56,7 @@ def open_corpus_files(
         raise InputMissingError(what, where=path, remedy=remedy)
     if _is_packed(path):
         archive.check(path)
-    if zipfile.is_zipfile(path):
+    if _is_zip(path):
         return ZipFiles(path, members)
     if _is_tar(path):
         folder = unpack_folder or f"{path}.unpacked"
@@ -71,15 +73,29 @@ def open_corpus_files(
 
 def _is_packed(path: str) -> bool:
     try:
-        with open(path, "rb") as file:
+        with open_regular_file(path) as file:
             start = file.read(512)
     except OSError as error:
         raise unreadable(path, error) from error
     return start.startswith((b"PK", b"\x1f\x8b")) or start[257:262] == b"ustar"
 
 
-def _is_tar(path: str) -> bool:
+def _is_zip(path: str) -> bool:
     try:
-        return tarfile.is_tarfile(path)
-    except (OSError, EOFError):
+        return zipfile.is_zipfile(path)
+    except (struct.error, ValueError, OverflowError):
         return False
+
+
+def _is_tar(path: str) -> bool:
+    """Whether a file, unpacked as far as is needed, begins like a tar archive."""
+    start = b""
+    try:
+        for block in text_blocks(path):
+            start += block
+            if len(start) >= tarfile.BLOCKSIZE:
+                break
+        tarfile.TarInfo.frombuf(start[: tarfile.BLOCKSIZE], tarfile.ENCODING, "surrogateescape")
+    except (tarfile.TarError, DataDamagedError, ValueError):
+        return False
+    return True

@@ -7,6 +7,7 @@ from typing import Self
 from txl_tf.data.corpora.corpus_member import CorpusMember
 from txl_tf.data.text_sources.text_blocks import unreadable
 from txl_tf.errors import InputMissingError
+from txl_tf.file_storage import open_regular_file
 
 _BLOCK_BYTES = 1 << 20
 
@@ -69,7 +70,7 @@ class FolderFiles:
         """
         path = self._paths[member.path]
         try:
-            with open(path, "rb") as file:
+            with open_regular_file(path) as file:
                 while block := file.read(_BLOCK_BYTES):
                     yield block
         except OSError as error:

@@ -11,9 +11,16 @@ from txl_tf.data.corpora.corpus_member import CorpusMember
 from txl_tf.data.text_sources.text_blocks import text_blocks
 from txl_tf.durability import flush_to_disk
 from txl_tf.errors import DataDamagedError, StorageError
+from txl_tf.file_storage import remove_file
+from txl_tf.local_files import open_for_writing
 
 _BLOCK_BYTES = 1 << 20
-_DAMAGE = (tarfile.TarError, EOFError, ValueError)
+# What may stand between two files: their names, and what the reader reads ahead.
+_MAX_HEADER_BYTES = 4 << 20
+# Text is packed to a tenth, and never to less than this part.
+_MAX_RATIO = 100
+_ALWAYS_ALLOWED_BYTES = 64 << 20
+_DAMAGE = (tarfile.TarError, EOFError, LookupError, OverflowError, ValueError)
 
 
 def unpack_tar(path: str, members: Sequence[CorpusMember], folder: str) -> None:
@@ -21,7 +28,9 @@ def unpack_tar(path: str, members: Sequence[CorpusMember], folder: str) -> None:
 
     Only the files asked for are written, under the names asked for: no other
     name of the archive is ever used as a path, and links and devices are not
-    followed or made. A file has its name only when it is complete.
+    followed or made. A file has its name only when it is complete. An archive
+    that unpacks to more than 64 MiB and a hundred times its size is refused, and
+    so are more than 4 MiB of names and attributes of one file.
 
     Args:
         path: str. The tar archive, compressed or not.
@@ -40,9 +49,11 @@ def unpack_tar(path: str, members: Sequence[CorpusMember], folder: str) -> None:
         return
     try:
         # As a stream: going back in a compressed archive would mean to start again.
-        stream = io.BufferedReader(_Stream(text_blocks(path)), _BLOCK_BYTES)
+        raw = _Stream(text_blocks(path), os.path.getsize(path))
+        stream = io.BufferedReader(raw, _BLOCK_BYTES)
         with stream, tarfile.open(fileobj=stream, mode="r|") as archive:
             for info in archive:
+                raw.allow(info)
                 name = info.name.removeprefix("./")
                 if name in missing:
                     _unpack(archive, info, wanted[name], targets[name], path)
@@ -62,11 +73,24 @@ def unpack_tar(path: str, members: Sequence[CorpusMember], folder: str) -> None:
 
 
 class _Stream(io.RawIOBase):
-    """Blocks of bytes as a file that can only be read on."""
+    """Blocks of bytes as a file that can only be read on.
 
-    def __init__(self, blocks: Iterator[bytes]) -> None:
+    It ends with an error where there are more bytes than an archive of this
+    size stands for, or before the next file than a name can take: the reader of
+    the archive takes names and attributes into memory, however long they are.
+    """
+
+    def __init__(self, blocks: Iterator[bytes], num_packed_bytes: int) -> None:
         self._blocks = blocks
         self._rest = b""
+        self._left = _MAX_RATIO * num_packed_bytes + _ALWAYS_ALLOWED_BYTES
+        self._left_before_next = _MAX_HEADER_BYTES
+
+    def allow(self, info: tarfile.TarInfo) -> None:
+        """Lets the contents of a file pass, and what stands before the next one."""
+        if info.issparse():
+            raise ValueError("it has a file with holes")
+        self._left_before_next = info.size + _MAX_HEADER_BYTES
 
     def readable(self) -> bool:
         return True
@@ -76,6 +100,10 @@ class _Stream(io.RawIOBase):
         count = min(len(buffer), len(self._rest))
         buffer[:count] = self._rest[:count]
         self._rest = self._rest[count:]
+        self._left -= count
+        self._left_before_next -= count
+        if min(self._left, self._left_before_next) < 0:
+            raise ValueError("it unpacks to far more than its files need")
         return count
 
 
@@ -94,7 +122,8 @@ def _unpack(
     # Another process may be unpacking the same archive.
     partial = f"{target}.{os.getpid()}.partial"
     try:
-        with source, open(partial, "wb") as file:
+        remove_file(partial)
+        with source, os.fdopen(open_for_writing(partial, must_be_new=True), "wb") as file:
             _copy(source, file, info.size)
         member.check(partial)
         flush_to_disk(partial)

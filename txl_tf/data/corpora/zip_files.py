@@ -1,5 +1,7 @@
 """The files of a corpus in a zip archive, read without unpacking it."""
 
+import errno
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -10,6 +12,19 @@ from txl_tf.errors import DataDamagedError
 
 _BLOCK_BYTES = 1 << 20
 _REMEDY = "Get the archive again."
+# Other methods may ask for gigabytes of memory before there is a byte.
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_DAMAGE = (
+    EOFError,
+    LookupError,
+    NotImplementedError,
+    OverflowError,
+    RuntimeError,
+    ValueError,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 class ZipFiles:
@@ -28,13 +43,15 @@ class ZipFiles:
         self._path = path
         try:
             with zipfile.ZipFile(path) as archive:
-                sizes = {info.filename: info.file_size for info in archive.infolist()}
-        except (zipfile.BadZipFile, OSError, ValueError) as error:
+                found = {info.filename: info for info in archive.infolist()}
+        except (*_DAMAGE, OSError) as error:
             raise self._damaged(f"The archive cannot be read: {error}") from error
         for member in members:
-            if member.path not in sizes:
+            if member.path not in found:
                 raise self._damaged(f"The archive has no {member.path}.")
-            size = sizes[member.path]
+            if found[member.path].compress_type not in _METHODS:
+                raise self._damaged(f"{member.path} is neither stored nor deflated.")
+            size = found[member.path].file_size
             if size > member.max_bytes or member.size_bytes not in (None, size):
                 expected = member.size_bytes or f"at most {member.max_bytes}"
                 raise self._damaged(f"{member.path} must have {expected} bytes, but has {size}.")
@@ -57,9 +74,11 @@ class ZipFiles:
             with zipfile.ZipFile(self._path) as archive, archive.open(member.path) as file:
                 while block := file.read(_BLOCK_BYTES):
                     yield block
-        except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as e:
-            raise self._damaged(f"{member.path} cannot be read: {e}") from e
+        except _DAMAGE as error:
+            raise self._damaged(f"{member.path} cannot be read: {error}") from error
         except OSError as error:
+            if error.errno == errno.EINVAL:  # a place before the beginning of the file
+                raise self._damaged(f"{member.path} is nowhere in the archive.") from error
             raise unreadable(self._path, error) from error
 
     def _damaged(self, what: str) -> DataDamagedError:

@@ -9,6 +9,7 @@ from txl_tf.data.downloads.file_transfer import FileTransfer, Progress
 from txl_tf.data.downloads.partial_file import PartialFile
 from txl_tf.data.downloads.published_file import PublishedFile
 from txl_tf.errors import DataDamagedError, InputMissingError, OutputExistsError, StorageError
+from txl_tf.local_files import open_for_writing
 
 
 def download(
@@ -114,7 +115,7 @@ def _is_there(file: PublishedFile, target: str) -> bool:
 @contextlib.contextmanager
 def _locked(target: str) -> Iterator[None]:
     """Holds a lock beside the target; it ends with the process."""
-    descriptor = os.open(f"{target}.lock", os.O_CREAT | os.O_RDWR, 0o644)
+    descriptor = open_for_writing(f"{target}.lock", reads=True)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

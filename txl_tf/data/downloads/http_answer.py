@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
-_RANGE = re.compile(r"bytes (?:(\d+)-\d+|\*)/(\d+|\*)")
+# No file has more bytes than 18 digits can say.
+_RANGE = re.compile(r"bytes (?:([0-9]{1,18})-[0-9]{1,18}|\*)/([0-9]{1,18}|\*)")
+_LENGTH = re.compile(r"[0-9]{1,18}")
 _BLOCK_BYTES = 1 << 18
 
 
@@ -85,7 +87,7 @@ class HttpAnswer:
             match = self._range()
             return int(match[2]) if match and match[2] != "*" else None
         length = self._response.headers.get("Content-Length", "")
-        return int(length) if length.isdecimal() else None
+        return int(length) if _LENGTH.fullmatch(length) else None
 
     @property
     def version(self) -> str | None:

@@ -7,8 +7,9 @@ from typing import BinaryIO
 
 from txl_tf.durability import flush_to_disk
 from txl_tf.errors import DataDamagedError
-from txl_tf.file_storage import open_regular_file
+from txl_tf.file_storage import read_file
 from txl_tf.json_text import parse_json
+from txl_tf.local_files import open_for_writing
 
 
 class PartialFile:
@@ -45,8 +46,7 @@ class PartialFile:
             Entity tag or date, or `None` if there is none to rely on.
         """
         try:
-            with open_regular_file(self._version_path) as file:
-                values = parse_json(file.read(4096))
+            values = parse_json(read_file(self._version_path, max_bytes=4096))
         except (OSError, ValueError, DataDamagedError):
             return None
         if not isinstance(values, dict) or values.get("url") != url:
@@ -64,8 +64,9 @@ class PartialFile:
         # In this order a kill in between never leaves a part with a wrong version.
         self.discard()
         if version is not None:
-            with open(self._version_path, "w", encoding="utf-8") as file:
-                json.dump({"url": url, "version": version}, file)
+            content = json.dumps({"url": url, "version": version}).encode()
+            with os.fdopen(open_for_writing(self._version_path, must_be_new=True), "wb") as file:
+                file.write(content)
 
     def open_to_append(self) -> BinaryIO:
         """Opens the part at its end.
@@ -73,7 +74,7 @@ class PartialFile:
         Returns:
             The open file.
         """
-        return open(self.path, "ab")
+        return os.fdopen(open_for_writing(self.path, appends=True), "ab")
 
     def discard(self) -> None:
         """Removes the part and its version."""

@@ -1,13 +1,12 @@
 """A file that somebody publishes, and how to tell that one has it."""
 
 import dataclasses
-import hashlib
 import os
 import re
 
 from txl_tf.errors import DataDamagedError, InputMissingError, StorageError
+from txl_tf.file_storage import file_sha256
 
-_BLOCK_BYTES = 1 << 20
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -80,8 +79,4 @@ def sha256_of_file(path: str) -> str:
     Raises:
         OSError: If the file cannot be read.
     """
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
+    return file_sha256(path)

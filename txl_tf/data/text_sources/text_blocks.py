@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO, Protocol
 
 from txl_tf.errors import DataDamagedError, InputMissingError, JobError, StorageError
+from txl_tf.file_storage import open_regular_file
 
 _BLOCK_BYTES = 1 << 20
 # One zstd block of four bytes can stand for 128 KiB, and its decoder has no
@@ -35,7 +36,7 @@ def text_blocks(path: str) -> Iterator[bytes]:
             that reads it is not installed.
     """
     try:
-        with open(path, "rb") as file:
+        with open_regular_file(path) as file:
             start = file.read(6)
             file.seek(0)
             make_decoder = _decoder_of(start, path)
