@@ -31,6 +31,7 @@ def print_report(report: dict[str, Any], console: Console | None = None) -> None
     for name, values in columns:
         if values["fits"] and name != "evaluation":
             console.print(_work(name, values))
+    console.print(_checkpoint(report["checkpoint"]), highlight=False)
     if report["dtype_policy"] == "float32":
         console.print(_HINT, highlight=False)
 
@@ -52,6 +53,14 @@ def _verdict(report: dict[str, Any]) -> str:
     if not report["evaluation"]["fits"]:
         lines.append(f"the evaluation's {report['evaluation']['rows']} rows do not fit")
     return "\n".join(lines)
+
+
+def _checkpoint(cost: dict[str, Any]) -> str:
+    fits = "fits" if cost["fits_notice"] else "does not fit"
+    return (
+        f"checkpoint: {_gibibytes(cost['bytes'])} GiB, as much room in /tmp for gs://, about "
+        f"{cost['upload_seconds']:.0f} s; {fits} the 30 s that a spot VM is given"
+    )
 
 
 def _figures(columns: list[tuple[str, dict[str, Any]]]) -> Table:

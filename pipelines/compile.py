@@ -22,6 +22,7 @@ from txl_tf.tpu_compiler.roofline import Roofline
 from txl_tf.tpu_compiler.row_search import Trial, largest_rows
 from txl_tf.tpu_compiler.topology import EXAMPLES, Topology
 from txl_tf.tpu_compiler.tpu_compiler import TpuCompiler, require_tpu_compiler
+from txl_tf.training.checkpoint_cost import CheckpointCost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -129,6 +130,7 @@ def compile_experiment(
     say(f"compiling the evaluation step: {experiment.evaluation.batch_size} rows on one device")
     evaluation = _compile_evaluation(experiment, compiler)
     fitting = [trial.num_rows for trial in trials if trial.fits]
+    checkpoint_cost = CheckpointCost.of(experiment)
     report = {
         "topology": topology.name,
         "num_chips": topology.num_chips,
@@ -141,6 +143,7 @@ def compile_experiment(
         "largest": None,
         "trials": [vars(trial) for trial in trials],
         "evaluation": evaluation,
+        "checkpoint": checkpoint_cost.to_dict(),
     }
     if fitting and max(fitting) != training.rows:
         report["largest"] = training.figures(max(fitting))

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterator
 
 from pipelines.argument_range import require_range
+from pipelines.diagnosis.checkpoint_checks import check_checkpoints
 from pipelines.diagnosis.environment_checks import (
     check_environment,
     check_keras_settings,
@@ -37,8 +38,10 @@ from pipelines.diagnosis.version_checks import (
     check_other_packages,
     check_python,
 )
+from pipelines.experiments import load_experiment
 from txl_tf.errors import UsageError
 from txl_tf.file_storage import is_remote
+from txl_tf.training.checkpoint_cost import CheckpointCost
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,6 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         dest="folders",
         help="check that a job can write here; may be repeated",
+    )
+    parser.add_argument(
+        "--config",
+        metavar="NAME|FILE",
+        help="check that there is time and room for the checkpoints of this experiment",
     )
     parser.add_argument(
         "--timeout-seconds",
@@ -96,6 +104,8 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
     yield from filter(None, _findings_before_tensorflow(facts, tested, arguments.tpu))
     local = [folder for folder in arguments.folders if not is_remote(folder)]
     yield from map(check_folder, local)
+    if arguments.config is not None:
+        yield from check_checkpoints(CheckpointCost.of(load_experiment(arguments.config, [])))
     remote = [folder for folder in arguments.folders if is_remote(folder)]
     report = run_probe(
         {"tpu": arguments.tpu, "folders": remote}, arguments.timeout_seconds, os.environ

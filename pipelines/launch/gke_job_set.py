@@ -107,7 +107,8 @@ def _wait_for(hosts: list[str]) -> str:
 
 
 def _training_script(plan: LaunchPlan, tpu: str) -> str:
-    doctor = command(["txl", "doctor", "--tpu", tpu, "--folder", plan.workdir])
+    words = ["txl", "doctor", "--tpu", tpu, "--folder", plan.workdir]
+    doctor = command([*words, "--config", plan.config])
     train = train_words(
         tpu=tpu,
         config=plan.config,

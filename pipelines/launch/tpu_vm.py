@@ -87,6 +87,7 @@ def job_sections(plan: LaunchPlan, tpu: str, environment: tuple[str, ...]) -> li
         List of shell texts.
     """
     doctor = ["txl", "doctor", "--tpu", tpu, "--folder", plan.workdir]
+    doctor += ["--config", plan.config]
     train = train_words(
         tpu=tpu,
         config=plan.config,

@@ -105,6 +105,7 @@ def test_the_report_is_json_and_a_table(lowers_nothing, global_batch_size):
         "largest",
         "trials",
         "evaluation",
+        "checkpoint",
     }
     printed = io.StringIO()
     print_report(report, Console(file=printed, width=120))
