@@ -39,6 +39,7 @@ from pipelines.diagnosis.version_checks import (
     check_python,
 )
 from pipelines.experiments import load_experiment
+from txl_tf.distribution.server_address import tpu_addresses
 from txl_tf.errors import UsageError
 from txl_tf.file_storage import is_remote
 from txl_tf.training.checkpoint_cost import CheckpointCost
@@ -75,8 +76,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks the arguments."""
     require_range(arguments, {"timeout_seconds": (0.001, 86_400.0)})
-    if "" in (arguments.tpu, *arguments.folders):
-        raise UsageError("An empty name stands for nothing.", where="--tpu or --folder")
+    if arguments.tpu is not None:
+        tpu_addresses(arguments.tpu)
+    if "" in arguments.folders:
+        raise UsageError("An empty name stands for nothing.", where="--folder")
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -25,6 +25,7 @@ from pipelines.evaluation.own_text import OwnText, check_text_file
 from pipelines.experiments import add_override_argument, override
 from pipelines.memory_needs import check_cpu_replicas, require_evaluation_memory
 from pipelines.workdir import Workdir, add_workdir_argument, check_tokenizer, check_vocabulary
+from txl_tf.distribution.server_address import ANSWER_SECONDS, tpu_addresses
 from txl_tf.errors import UsageError
 
 if TYPE_CHECKING:
@@ -78,7 +79,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="words of the text, for the perplexity of words (default: as white space divides it)",
     )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    parser.add_argument("--tpu", metavar="local|NAME|ADDRESS", help="share the rows on this TPU")
+    parser.add_argument(
+        "--tpu",
+        metavar="local|NAME|ADDRESS",
+        help="share the rows on this TPU; one that does not answer is given up after "
+        f"{ANSWER_SECONDS:g} s",
+    )
     parser.add_argument(
         "--cpu-replicas",
         type=int,
@@ -150,6 +156,8 @@ def _check_combination(arguments: argparse.Namespace) -> None:
 def _check_replicas(arguments: argparse.Namespace) -> None:
     replicas = arguments.cpu_replicas
     check_cpu_replicas(replicas)
+    if arguments.tpu is not None:
+        tpu_addresses(arguments.tpu)
     if arguments.tpu is not None and replicas > 1:
         raise UsageError(
             "A job has either a TPU or CPU replicas.",

@@ -11,6 +11,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from pipelines.analysis.training_memory import row_numbers
 from txl_tf.config.evaluation_config import EvaluationConfig
 from txl_tf.config.experiment_config import ExperimentConfig
 from txl_tf.config.lstm_config import LSTMConfig
@@ -69,7 +70,7 @@ def check_cpu_replicas(num_replicas: int) -> None:
 def require_training_memory(
     experiment: ExperimentConfig, *, num_replicas: int = 1, tpu: str | None = None
 ) -> None:
-    """Refuses a run that the memory of this machine cannot hold.
+    """Refuses a run that the memory of this machine cannot hold, with its evaluations.
 
     Args:
         experiment: `ExperimentConfig`.
@@ -81,6 +82,7 @@ def require_training_memory(
     """
     if tpu is None:
         require_memory_of(training_needs(experiment, num_replicas), "Training")
+        require_evaluation_memory(experiment.model, experiment.evaluation)
 
 
 def require_evaluation_memory(
@@ -125,10 +127,11 @@ def training_needs(experiment: ExperimentConfig, num_replicas: int = 1) -> list[
     item_bytes = 2 if training.dtype_policy == "mixed_bfloat16" else _FLOAT_BYTES
     # The parts of a replica's rows are read one after the other.
     rows_at_once = rows // training.gradient_accumulation_steps
-    layers = 1 if training.rematerialize else model.num_layers
     activations = model.segment_length * model.hidden_dim * model.num_layers  # [L, T, D]
-    if isinstance(model, ModelConfig):
-        activations += layers * _scores(model, model.segment_length, _memory_length(model))
+    if isinstance(model, ModelConfig) and training.rematerialize:
+        activations += _scores(model, model.segment_length, _memory_length(model))
+    elif isinstance(model, ModelConfig):
+        activations = model.num_layers * row_numbers(model)
     where = f"training.global_batch_size={training.global_batch_size}"
     if training.gradient_accumulation_steps > 1:
         where += f", training.gradient_accumulation_steps={training.gradient_accumulation_steps}"

@@ -15,6 +15,7 @@ from pipelines.memory_needs import check_cpu_replicas, require_training_memory
 from pipelines.workdir import Workdir, add_workdir_argument
 from txl_tf.config.experiment_config import ExperimentConfig
 from txl_tf.distribution.preemption_watcher import PreemptionWatcher
+from txl_tf.distribution.server_address import ANSWER_SECONDS, tpu_addresses
 from txl_tf.errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,7 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DIR", required=True, help="prepared data set")
     add_workdir_argument(parser)
     add_override_argument(parser)
-    parser.add_argument("--tpu", metavar="local|NAME|ADDRESS", help="train on this TPU")
+    parser.add_argument(
+        "--tpu",
+        metavar="local|NAME|ADDRESS",
+        help=f"train on this TPU; one that does not answer is given up after {ANSWER_SECONDS:g} s",
+    )
     parser.add_argument(
         "--cpu-replicas",
         type=int,
@@ -51,6 +56,8 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     arguments.experiment = _experiment(arguments, workdir)
     replicas = arguments.cpu_replicas
     check_cpu_replicas(replicas)
+    if arguments.tpu is not None:
+        tpu_addresses(arguments.tpu)
     if arguments.tpu is not None and replicas > 1:
         raise UsageError(
             "A run has either a TPU or CPU replicas.",

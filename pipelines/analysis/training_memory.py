@@ -7,6 +7,7 @@ width, N heads, V vocabulary, L layers, S positions with a loss.
 
 from txl_tf.config.experiment_config import ExperimentConfig
 from txl_tf.config.limits import MAX_TOKENS
+from txl_tf.config.model_config import ModelConfig
 from txl_tf.models.parameter_count import num_parameters
 
 _FLOAT_BYTES = 4
@@ -37,8 +38,31 @@ def training_memory_bytes(experiment: ExperimentConfig) -> int:
     memory = model.memory_length if model.recurrence else 0  # M
     keys, width = memory + segment, model.num_heads * model.head_dim  # K, E
     is_relative = model.position_encoding in ("transformer_xl", "shaw")
-    num_queries = 2 if is_relative else 1
-    row = (
+    positions = keys * width if is_relative else 0
+    scored = segment - (segment // 2 if training.loss_positions == "last_half" else 0)  # S
+    logits = 2 * scored * model.vocabulary_size
+    numbers = (
+        training.global_batch_size * (model.num_layers * row_numbers(model) + logits)
+        + model.num_layers * positions
+        + _NUMBERS_PER_PARAMETER * num_parameters(model)
+    )
+    return _FLOAT_BYTES * numbers
+
+
+def row_numbers(model: ModelConfig) -> int:
+    """What the backward pass reads again of a row in a layer.
+
+    Args:
+        model: `ModelConfig`.
+
+    Returns:
+        How many numbers.
+    """
+    segment = model.segment_length  # T
+    memory = model.memory_length if model.recurrence else 0  # M
+    keys, width = memory + segment, model.num_heads * model.head_dim  # K, E
+    num_queries = 2 if model.position_encoding in ("transformer_xl", "shaw") else 1
+    return (
         4 * segment * model.hidden_dim
         + (keys * model.hidden_dim if memory > 0 else 0)
         + (num_queries + 1) * segment * width
@@ -46,15 +70,6 @@ def training_memory_bytes(experiment: ExperimentConfig) -> int:
         + model.num_heads * segment * keys
         + 2 * segment * model.intermediate_dim
     )
-    positions = keys * width if is_relative else 0
-    scored = segment - (segment // 2 if training.loss_positions == "last_half" else 0)  # S
-    logits = 2 * scored * model.vocabulary_size
-    numbers = (
-        training.global_batch_size * (model.num_layers * row + logits)
-        + model.num_layers * positions
-        + _NUMBERS_PER_PARAMETER * num_parameters(model)
-    )
-    return _FLOAT_BYTES * numbers
 
 
 def equal_memory_segment_length(reference: ExperimentConfig, candidate: ExperimentConfig) -> int:

@@ -8,12 +8,25 @@ import threading
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
+from tensorflow.python.eager import context
 
+from txl_tf.distribution.deadline import within
+from txl_tf.distribution.server_address import (
+    ANSWER_SECONDS,
+    described,
+    is_address,
+    tpu_addresses,
+    unreachable,
+)
 from txl_tf.errors import InputMissingError, UsageError
+from txl_tf.json_text import parse_json
 
 _CLUSTER_VARIABLE = "TF_CONFIG"
 # What of a cluster trains; there is no parameter server and no evaluator here.
 _JOBS = ("chief", "worker")
+START_SECONDS = 600.0
+"""How long a TPU that answers may take to start, and workers to find each other."""
 
 
 def create_strategy(tpu: str | None = None, num_cpu_replicas: int = 1) -> tf.distribute.Strategy:
@@ -38,8 +51,9 @@ def create_strategy(tpu: str | None = None, num_cpu_replicas: int = 1) -> tf.dis
         default strategy.
 
     Raises:
-        InputMissingError: If there is no TPU of that name, or the workers
-            cannot be joined.
+        InputMissingError: If there is no TPU of that name or none answers in
+            `ANSWER_SECONDS`, or it does not start, or the workers cannot be
+            joined, in `START_SECONDS`.
         UsageError: If two of `tpu`, `num_cpu_replicas` and `TF_CONFIG` are
             given, or `TF_CONFIG` does not say which workers there are.
     """
@@ -116,8 +130,8 @@ def _several_workers(cluster: str) -> tf.distribute.Strategy:
     """One strategy per process, which starts a server at its address."""
     handler = signal.getsignal(signal.SIGTERM)
     try:
-        strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    except (ValueError, RuntimeError, tf.errors.OpError) as error:
+        strategy = _joined(parse_json(cluster))
+    except (ValueError, RuntimeError, OSError, tf.errors.OpError) as error:
         raise InputMissingError(
             f"The workers cannot be joined: {_first_line(error)}",
             where=f"{_CLUSTER_VARIABLE}={cluster[:200]}",
@@ -127,6 +141,36 @@ def _several_workers(cluster: str) -> tf.distribute.Strategy:
     if handler is not None and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)
     return strategy
+
+
+def _joined(values: dict[str, Any]) -> tf.distribute.Strategy:
+    """Waits for the other workers, but not for ever.
+
+    TensorFlow waits in C++ and lets nothing else of Python run meanwhile. The
+    leader has to be asked for beforehand whether the others are there; they
+    start their servers first and then wait for the leader.
+    """
+    cluster, task = values["cluster"], values["task"]
+    leader = "chief" if cluster.get("chief") else "worker"
+    if task["type"] == leader and int(task["index"]) == 0:
+        own = cluster[leader][0]
+        others = [each for job in cluster.values() for each in job if each != own]
+        silent = unreachable(others, START_SECONDS)
+        if silent:
+            raise TimeoutError(f"no answer in {START_SECONDS:g} seconds of {described(silent)}")
+    jobs = [
+        coordination_config_pb2.CoordinatedJob(name=job, num_tasks=len(addresses))
+        for job, addresses in cluster.items()
+    ]
+    if context.context().coordination_service is None:
+        # As the strategy would do it, which sets no time.
+        context.context().configure_coordination_service(
+            service_type="standalone",
+            service_leader=f"/job:{leader}/replica:0/task:0",
+            cluster_register_timeout_in_ms=int(START_SECONDS * 1000),
+            coordinated_jobs=jobs,
+        )
+    return tf.distribute.MultiWorkerMirroredStrategy()
 
 
 def _cluster_of_several() -> str | None:
@@ -142,7 +186,7 @@ def _cluster_of_several() -> str | None:
 
 def _parsed(cluster: str) -> dict[str, Any]:
     try:
-        values = json.loads(cluster)
+        values = parse_json(cluster)
     except ValueError as error:
         raise _cluster_error(f"it is not JSON: {error}", cluster) from error
     if not isinstance(values, dict):
@@ -159,7 +203,9 @@ def _check_cluster(values: dict[str, Any]) -> None:
         if job not in _JOBS:
             raise _cluster_error(f"`cluster` has the job `{job}`, which does not train", shown)
         is_list = isinstance(addresses, list) and addresses
-        if not is_list or not all(_is_address(address) for address in addresses):
+        if not is_list or not all(
+            isinstance(address, str) and is_address(address) for address in addresses
+        ):
             raise _cluster_error(f"`cluster.{job}` is not a list of `host:port`", shown)
     if len(cluster.get("chief", ())) > 1:
         raise _cluster_error("`cluster` has more than one `chief`", shown)
@@ -173,13 +219,6 @@ def _check_cluster(values: dict[str, Any]) -> None:
         raise _cluster_error(f"`task.index` is not between 0 and {count - 1}", shown)
 
 
-def _is_address(address: Any) -> bool:
-    if not isinstance(address, str):
-        return False
-    host, colon, port = address.rpartition(":")
-    return bool(host and colon) and port.isdecimal() and 0 < int(port) < 65536
-
-
 def _cluster_error(what: str, cluster: str) -> UsageError:
     return UsageError(
         f"The environment does not say which workers train: {what}.",
@@ -190,18 +229,31 @@ def _cluster_error(what: str, cluster: str) -> UsageError:
 
 
 def _tpu_strategy(tpu: str) -> tf.distribute.Strategy:
+    # Before TensorFlow is asked, which waits for ever and does not say for whom.
+    silent = unreachable(tpu_addresses(tpu), ANSWER_SECONDS)
+    if silent:
+        raise InputMissingError(
+            f"No TPU answers; it was tried for {ANSWER_SECONDS:g} seconds.",
+            where=f"--tpu: {described(silent)}",
+            remedy="Check the address, that the TPU is on, and that its network is reached.",
+        )
     try:
-        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=tpu)
-        if tpu != "local":
-            tf.config.experimental_connect_to_cluster(resolver)
-        tf.tpu.experimental.initialize_tpu_system(resolver)
-    except (ValueError, RuntimeError, tf.errors.OpError) as error:
+        resolver = within(ANSWER_SECONDS, lambda: _connected_resolver(tpu))
+        within(START_SECONDS, lambda: tf.tpu.experimental.initialize_tpu_system(resolver))
+    except (ValueError, RuntimeError, OSError, ImportError, tf.errors.OpError) as error:
         raise InputMissingError(
             f"No TPU answers: {_first_line(error)}",
             where=f"--tpu {tpu}",
             remedy="On a TPU VM use `--tpu local` with tensorflow-tpu installed.",
         ) from error
     return tf.distribute.TPUStrategy(resolver)
+
+
+def _connected_resolver(tpu: str) -> tf.distribute.cluster_resolver.TPUClusterResolver:
+    resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=tpu)
+    if tpu != "local":
+        tf.config.experimental_connect_to_cluster(resolver)
+    return resolver
 
 
 def _first_line(error: Exception) -> str:

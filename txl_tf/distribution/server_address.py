@@ -1,0 +1,95 @@
+"""Addresses of servers that TensorFlow connects to, and whether anybody is there."""
+
+import socket
+import time
+from collections.abc import Sequence
+
+from txl_tf.errors import UsageError
+
+ANSWER_SECONDS = 60.0
+"""How long a TPU may take to answer at its address."""
+
+_SCHEME = "grpc://"
+_ATTEMPT_SECONDS = 5.0
+_PAUSE_SECONDS = 0.5
+
+
+def tpu_addresses(tpu: str) -> list[str]:
+    """The servers of a TPU that is named by addresses.
+
+    Args:
+        tpu: str. `local`, a name, or addresses `grpc://host:port` with commas
+            between them.
+
+    Returns:
+        List of `host:port`; none for `local` and names.
+
+    Raises:
+        UsageError: If it is empty, or one of several is no such address.
+    """
+    where = f"--tpu {tpu}"
+    if not tpu.strip():
+        raise UsageError("An empty name stands for no TPU.", where=where, remedy="Leave it out.")
+    if "://" not in tpu:
+        return []
+    found = []
+    for address in tpu.split(","):
+        host_and_port = address.removeprefix(_SCHEME)
+        if not address.startswith(_SCHEME) or not is_address(host_and_port):
+            raise UsageError(
+                "This is not an address of a TPU.",
+                where=where,
+                remedy="An address is grpc://HOST:PORT; of several hosts, with commas between.",
+            )
+        found.append(host_and_port)
+    return found
+
+
+def is_address(text: str) -> bool:
+    """Whether a text is `host:port`."""
+    host, colon, port = text.rpartition(":")
+    has_port = port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65536
+    return bool(host and colon) and has_port and "/" not in host
+
+
+def unreachable(addresses: Sequence[str], seconds: float) -> dict[str, str]:
+    """Tries whether something accepts connections, again and again for some time.
+
+    Args:
+        addresses: sequence of `host:port`.
+        seconds: float. For all of them together.
+
+    Returns:
+        Dict of an address to why it could not be reached.
+    """
+    end = time.monotonic() + seconds
+    waiting = dict.fromkeys(addresses, "not tried")
+    while True:
+        for address in list(waiting):
+            left = max(0.1, end - time.monotonic())
+            reason = _failure(address, min(left, _ATTEMPT_SECONDS))
+            if reason is None:
+                del waiting[address]
+            else:
+                waiting[address] = reason
+        if not waiting or time.monotonic() + _PAUSE_SECONDS >= end:
+            return waiting
+        time.sleep(_PAUSE_SECONDS)
+
+
+def described(failures: dict[str, str]) -> str:
+    """What was tried, in one line; of many addresses the first."""
+    shown = [f"{address} ({reason})" for address, reason in list(failures.items())[:3]]
+    more = len(failures) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
+
+
+def _failure(address: str, seconds: float) -> str | None:
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=seconds):
+            return None
+    except TimeoutError:
+        return "no answer"
+    except (OSError, UnicodeError) as error:
+        return str(getattr(error, "strerror", None) or error)
