@@ -197,9 +197,13 @@ def run(arguments: argparse.Namespace) -> None:
 def _evaluate_split(arguments: argparse.Namespace, strategy: "tf.distribute.Strategy") -> None:
     from pipelines.evaluation.document_scores import DocumentScores
     from pipelines.split_evaluation import create_evaluator, evaluate_split
+    from pipelines.tensorboard_folder import tensorboard_folder
     from txl_tf.training.tensorboard_writer import TensorBoardWriter
 
     dataset = _open_dataset(arguments)
+    # Before the weights are read, which must be those of the run that the figures go to.
+    writes = arguments.is_chief and not arguments.is_converted
+    board_folder = tensorboard_folder(Workdir(arguments.workdir)) if writes else None
     step, weights = _read_weights(arguments)
     evaluator = create_evaluator(arguments.experiment, strategy)
     evaluator.load_arrays(weights)
@@ -217,9 +221,8 @@ def _evaluate_split(arguments: argparse.Namespace, strategy: "tf.distribute.Stra
     )
     if documents is not None and arguments.is_chief:
         documents.write(arguments.per_document)
-    if arguments.is_chief and not arguments.is_converted:
-        board = TensorBoardWriter(Workdir(arguments.workdir).tensorboard, 1.0)
-        board.write_evaluation(result)
+    if board_folder is not None:
+        TensorBoardWriter(board_folder, 1.0).write_evaluation(result)
     _print(result, arguments)
 
 

@@ -61,6 +61,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Runs all jobs one after the other."""
     import tensorflow as tf
 
+    from pipelines.tensorboard_folder import tensorboard_folder
     from pipelines.train import train
     from pipelines.trained_model import build_model
     from txl_tf.data.prepared_dataset import PreparedDataset
@@ -86,7 +87,7 @@ def run(arguments: argparse.Namespace) -> None:
     # The run's own evaluator: it is compiled already.
     training_run.evaluator.load_weights_of(model)
     results = _evaluate(training_run.evaluator, dataset, trainer.step, valid)
-    board = TensorBoardWriter(workdir.tensorboard, bytes_per_token=1.0)
+    board = TensorBoardWriter(tensorboard_folder(workdir), bytes_per_token=1.0)
     for result in results:
         board.write_evaluation(result)
 

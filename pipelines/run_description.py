@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import re
-import uuid
 from typing import Any, Self
 
 from txl_tf.config.experiment_config import ExperimentConfig
@@ -26,7 +25,8 @@ class RunDescription:
     Attributes:
         experiment: `ExperimentConfig`.
         data: dict of JSON values, see `data_identity`.
-        run_id: str. Tells the run from all others, also of the same settings.
+        run_id: optional str. Tells the run from all others, also of the same
+            settings; `None` where a version of before wrote the description.
         first_checkpoint_step: optional int. Steps done at the first checkpoint
             that came onto the disk; `None` before there was one.
         longest_checkpoint_period: int. The largest `checkpoint_every_steps`
@@ -35,7 +35,7 @@ class RunDescription:
 
     experiment: ExperimentConfig
     data: dict[str, Any]
-    run_id: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
+    run_id: str | None = None
     first_checkpoint_step: int | None = None
     longest_checkpoint_period: int = 0
 
@@ -81,7 +81,9 @@ class RunDescription:
                 raise ValueError(f"`{name}` must be an object. Received: {received}")
         known: dict[str, Any] = {}
         checks = {
-            "run_id": lambda value: isinstance(value, str) and _RUN_ID.fullmatch(value),
+            "run_id": lambda value: (
+                value is None or (isinstance(value, str) and _RUN_ID.fullmatch(value))
+            ),
             "first_checkpoint_step": lambda value: value is None or _is_count(value),
             "longest_checkpoint_period": lambda value: _is_count(value) and value > 0,
         }

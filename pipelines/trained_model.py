@@ -4,11 +4,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipelines.workdir import Workdir, identity, require_step
+from pipelines.workdir import Workdir, identity
 from txl_tf.config.lstm_config import LSTMConfig
 from txl_tf.config.model_config import ModelConfig
 from txl_tf.config.qrnn_config import QRNNConfig
-from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, StorageError
+from txl_tf.errors import (
+    DataDamagedError,
+    InputMissingError,
+    MismatchError,
+    StorageError,
+    UsageError,
+)
 from txl_tf.file_storage import first_line
 
 if TYPE_CHECKING:
@@ -144,3 +150,33 @@ def _vocabulary_files(workdir: Workdir) -> dict[str, bytes]:
     except OSError as error:
         what = f"The vocabulary cannot be read: {first_line(error)}"
         raise StorageError(what, where=folder, remedy="Check the storage.") from error
+
+
+def require_step(steps: list[int], step: int | None, where: str) -> int:
+    """The checkpoint that was asked for, or the newest.
+
+    Args:
+        steps: list of int. Steps that have a checkpoint.
+        step: optional int. The one asked for.
+        where: path of the checkpoints.
+
+    Returns:
+        The step.
+
+    Raises:
+        InputMissingError: If there is no checkpoint yet.
+        UsageError: If there is none of this step.
+    """
+    if not steps:
+        raise InputMissingError(
+            "There is no checkpoint yet.", where=where, remedy="`txl train` makes them."
+        )
+    if step is None:
+        return steps[-1]
+    if step not in steps:
+        raise UsageError(
+            f"There is no checkpoint of step {step}.",
+            where=f"--step {step}",
+            remedy=f"There are: {', '.join(map(str, steps))}.",
+        )
+    return step

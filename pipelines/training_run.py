@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import uuid
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Self
@@ -175,7 +176,9 @@ class TrainingRun:
         if not self._workdir.has_run():
             return self._workdir.begin(self._experiment, data, folder)
         self._workdir.check_same(self._experiment, data)
-        return self._workdir.describe()
+        described = self._workdir.describe()
+        # One of an earlier version has no name yet.
+        return described.replace(run_id=described.run_id or uuid.uuid4().hex)
 
     def _resume(self) -> None:
         if self._is_chief:
@@ -192,7 +195,9 @@ class TrainingRun:
         self._redone = {line.step: line for line in self._ledger.resume(step, digest, latest)}
         # Only now: what was found above is held against what it said before.
         data = data_identity(self._data.manifest)
-        self._described = self._workdir.begin(self._experiment, data, self._folder)
+        self._described = self._workdir.begin(
+            self._experiment, data, self._folder, self._described.run_id
+        )
         for complaint in self._store.remove_leftovers():
             self._say(complaint)
         if step > 0:

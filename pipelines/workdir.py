@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import os
 import re
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +18,6 @@ from txl_tf.errors import (
     MismatchError,
     OutputExistsError,
     StorageError,
-    UsageError,
 )
 from txl_tf.file_storage import (
     first_line,
@@ -159,6 +159,7 @@ class Workdir:
         experiment: ExperimentConfig,
         data: dict[str, Any],
         folder: WritableFolder | None = None,
+        run_id: str | None = None,
     ) -> RunDescription:
         """Describes the run, or checks that it is the one that was begun.
 
@@ -166,6 +167,7 @@ class Workdir:
             experiment: `ExperimentConfig`.
             data: dict that `data_identity` returned.
             folder: optional `WritableFolder` of the lock.
+            run_id: optional str. Name of the run, where it has none yet.
 
         Returns:
             `RunDescription` as it is written down.
@@ -180,6 +182,8 @@ class Workdir:
             description = self.describe().replace(experiment=experiment, data=data)
         else:
             description = RunDescription(experiment=experiment, data=data)
+        if description.run_id is None:
+            description = description.replace(run_id=run_id or uuid.uuid4().hex)
         self._write(description, folder)
         return description
 
@@ -365,33 +369,3 @@ def check_tokenizer(data: dict[str, Any], manifest: Manifest, where: str) -> Non
             where=where,
             remedy="Prepare the text with the tokenizer of the run.",
         )
-
-
-def require_step(steps: list[int], step: int | None, where: str) -> int:
-    """The checkpoint that was asked for, or the newest.
-
-    Args:
-        steps: list of int. Steps that have a checkpoint.
-        step: optional int. The one asked for.
-        where: path of the checkpoints.
-
-    Returns:
-        The step.
-
-    Raises:
-        InputMissingError: If there is no checkpoint yet.
-        UsageError: If there is none of this step.
-    """
-    if not steps:
-        raise InputMissingError(
-            "There is no checkpoint yet.", where=where, remedy="`txl train` makes them."
-        )
-    if step is None:
-        return steps[-1]
-    if step not in steps:
-        raise UsageError(
-            f"There is no checkpoint of step {step}.",
-            where=f"--step {step}",
-            remedy=f"There are: {', '.join(map(str, steps))}.",
-        )
-    return step

@@ -30,7 +30,8 @@ from txl_tf.data.manifest import Manifest
 from txl_tf.directory_lock import DirectoryLock
 from txl_tf.distribution.preemption_watcher import PreemptionWatcher
 from txl_tf.errors import InputMissingError, JobError, UsageError
-from txl_tf.file_storage import is_remote, write_file
+from txl_tf.file_storage import is_remote
+from txl_tf.writable_folder import WritableFolder
 
 _MAX_JOBS = 64
 
@@ -84,14 +85,22 @@ def check_arguments(arguments: argparse.Namespace) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Trains and evaluates what is missing, and prints the table."""
-    study, folder = arguments.ablation, Path(arguments.out)
+    folder = Path(arguments.out)
     if arguments.cell is not None:
         _run_here(arguments, folder)
         return
-    failed: JobError | None = None
-    if not arguments.only_table:
-        with DirectoryLock(folder), PreemptionWatcher() as watcher:
+    if arguments.only_table:
+        _show(arguments, WritableFolder.at(folder), None)
+        return
+    with DirectoryLock(folder) as lock:
+        with PreemptionWatcher() as watcher:
             failed = _run_missing(arguments, folder, watcher)
+        _show(arguments, lock.folder, failed)
+
+
+def _show(arguments: argparse.Namespace, writable: WritableFolder, failed: JobError | None) -> None:
+    """Prints and writes the table of what is finished, and raises the error of what is not."""
+    study, folder = arguments.ablation, Path(arguments.out)
     rows = _rows(study, _results(study, folder, arguments.data_identity))
     if not rows and failed is None:
         raise InputMissingError(
@@ -100,7 +109,7 @@ def run(arguments: argparse.Namespace) -> None:
             remedy="Leave --only-table out.",
         )
     if rows:
-        _report(AblationTable(rows), folder, arguments.json)
+        _report(AblationTable(rows), writable, arguments.json)
     if failed is not None:
         raise failed
 
@@ -175,12 +184,12 @@ def _rows(study: AblationStudy, results: list[tuple[AblationCell, CellResult]]) 
     return [RowSummary.of(seeds) for seeds in of_row.values() if seeds]
 
 
-def _report(table: AblationTable, folder: Path, as_json: bool) -> None:
+def _report(table: AblationTable, folder: WritableFolder, as_json: bool) -> None:
     figures = json.dumps(table.to_dict(), indent=1) + "\n"
-    write_file(str(folder / "table.json"), figures.encode())
-    write_file(str(folder / "table.md"), table.markdown().encode())
+    folder.write("table.json", figures.encode())
+    folder.write("table.md", table.markdown().encode())
     print(figures if as_json else table.text(), end="" if as_json else "\n")
-    _say(f"Written: {folder / 'table.md'}, {folder / 'table.json'}")
+    _say(f"Written: {folder.path}/table.md, {folder.path}/table.json")
 
 
 def _say(text: str) -> None:

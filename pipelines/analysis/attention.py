@@ -110,10 +110,13 @@ def run(arguments: argparse.Namespace) -> None:
     from pipelines.analysis.attention_figures import draw_figures
     from pipelines.analysis.attention_report import attention_report, describe
     from pipelines.analysis.tensorboard_images import write_images
+    from pipelines.tensorboard_folder import tensorboard_folder
     from txl_tf.data.prepared_dataset import PreparedDataset
 
     dataset = PreparedDataset.open(arguments.data)
     check_tokenizer(arguments.data_identity, dataset.manifest, arguments.data)
+    # Before the weights are read, which must be those of the run that the figures go to.
+    board_folder = tensorboard_folder(Workdir(arguments.workdir))
     step, profiler = _create_profiler(arguments)
     rows = _read_rows(arguments, dataset, profiler.model.config)
     profile = _profile(profiler, rows)
@@ -129,7 +132,7 @@ def run(arguments: argparse.Namespace) -> None:
     }
     _write(arguments.out, report, arrays, images)
     write_images(
-        Workdir(arguments.workdir).tensorboard,
+        board_folder,
         arguments.split,
         step,
         {f"attention/{name}": content for name, content in images.items()},

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from txl_tf.distribution.preemption_watcher import PreemptionWatcher
 from txl_tf.errors import JobError, PreemptedError
+from txl_tf.local_files import open_for_writing
 
 _PREEMPTED = PreemptedError.exit_code
 _POLL_SECONDS = 0.2
@@ -82,7 +83,8 @@ class CellProcesses:
     def _start(self, name: str) -> None:
         folder = self._folder / name
         folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / _LOG_FILE, "ab") as log:
+        log_file = open_for_writing(str(folder / _LOG_FILE), appends=True)
+        with os.fdopen(log_file, "ab") as log:
             process = subprocess.Popen(
                 self._command(name),
                 stdin=subprocess.DEVNULL,

@@ -9,9 +9,10 @@ from pipelines.analysis.ablation_cell import AblationCell
 from pipelines.analysis.attention_length import AttentionLength
 from pipelines.analysis.measured_loss import MeasuredLoss
 from txl_tf.errors import DataDamagedError, MismatchError, StorageError
-from txl_tf.file_storage import first_line, make_folder, write_file
+from txl_tf.file_storage import first_line
 from txl_tf.training.run_identity import differing_settings
 from txl_tf.untrusted_files import read_json_object
+from txl_tf.writable_folder import WritableFolder
 
 _FORMAT_VERSION = 1
 _FILE = "result.json"
@@ -90,12 +91,18 @@ class CellResult:
         """
         return [length for length in cell.attention_lengths() if length not in self.figures]
 
-    def write(self, folder: Path, cell: AblationCell) -> None:
+    def write(
+        self, folder: Path, cell: AblationCell, writable: WritableFolder | None = None
+    ) -> None:
         """Writes the file, which is the old or the new one at every moment.
 
         Args:
             folder: path of the study.
             cell: `AblationCell`.
+            writable: optional `WritableFolder` of the lock of the cell's folder.
+
+        Raises:
+            OutputExistsError: If the lock was lost; nothing is written.
         """
         values = {
             "format_version": _FORMAT_VERSION,
@@ -111,8 +118,8 @@ class CellResult:
                 for length, loss in self.figures.items()
             ],
         }
-        make_folder(str(folder / cell.name))
-        write_file(str(folder / cell.name / _FILE), (json.dumps(values, indent=1) + "\n").encode())
+        writable = writable or WritableFolder.at(folder / cell.name)
+        writable.write(_FILE, (json.dumps(values, indent=1) + "\n").encode())
 
 
 def _figures(rows: Any) -> dict[AttentionLength, MeasuredLoss]:

@@ -19,10 +19,12 @@ from pipelines.training_run import TrainingRun
 from pipelines.workdir import Workdir, data_identity
 from txl_tf.config.experiment_config import ExperimentConfig
 from txl_tf.data.prepared_dataset import PreparedDataset
+from txl_tf.directory_lock import DirectoryLock
 from txl_tf.distribution.preemption_watcher import PreemptionWatcher
 from txl_tf.distribution.strategy import create_strategy
 from txl_tf.errors import PreemptedError
 from txl_tf.evaluation.evaluation_text import EvaluationText
+from txl_tf.writable_folder import WritableFolder
 
 RUN_FOLDER = "run"
 """Name of the workdir of the training run in the folder of its cell."""
@@ -59,7 +61,13 @@ class CellRun:
         Raises:
             PreemptedError: If the machine is being taken away.
             MismatchError: If something else was begun here.
+            OutputExistsError: If another process has the cell, or has begun it
+                anew meanwhile.
         """
+        with DirectoryLock(self._folder / self._cell.name) as lock:
+            return self._run(lock.folder)
+
+    def _run(self, writable: WritableFolder) -> CellResult:
         dataset = PreparedDataset.open(self._data_folder)
         result = CellResult.read(self._folder, self._cell, data_identity(dataset.manifest))
         missing = result.missing(self._cell)
@@ -70,7 +78,7 @@ class CellRun:
         text = self._text(dataset)
         for length in missing:
             result.figures[length] = self._evaluate(length, step, weights, text)
-            result.write(self._folder, self._cell)
+            result.write(self._folder, self._cell, writable)
             print(f"attention length {length.length}: {result.figures[length].describe()}")
         return result
 

@@ -1,14 +1,17 @@
 """What was evaluated of a run already."""
 
+import contextlib
 import json
 import os
+from collections.abc import Iterator
 from typing import Any
 
 from pipelines.evaluation.evaluation_lines import read_evaluation_lines
 from txl_tf.directory_lock import DirectoryLock
 from txl_tf.errors import StorageError
 from txl_tf.evaluation.evaluation_result import EvaluationResult
-from txl_tf.file_storage import first_line, make_folder, write_file
+from txl_tf.file_storage import first_line
+from txl_tf.writable_folder import WritableFolder
 
 _FILE = "results.jsonl"
 
@@ -34,38 +37,61 @@ class EvaluationLog:
         self._folder = os.path.join(folder, split)
         self._path = os.path.join(self._folder, _FILE)
         self._conditions = json.loads(json.dumps(conditions))
-        self._lines = self._read()
-        self.steps = {
-            line["result"]["step"] for line in self._lines if line["conditions"] == self._conditions
-        }
+        self._writable: WritableFolder | None = None
+        self._lines: list[dict[str, Any]] = []
+        self.steps: set[int] = set()
         """Steps that were evaluated under these conditions."""
+        self._load()
 
-    def lock(self) -> DirectoryLock:
-        """The lock that whoever appends holds."""
-        return DirectoryLock(self._folder)
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[DirectoryLock]:
+        """Holds the lock that whoever appends must hold.
+
+        Yields:
+            The lock.
+
+        Raises:
+            OutputExistsError: If another process holds it.
+            DataDamagedError: If the file cannot be understood.
+            StorageError: If it cannot be read, or the folder not be locked.
+        """
+        with DirectoryLock(self._folder) as lock:
+            # Another process may have appended to it until now.
+            self._load()
+            self._writable = lock.folder
+            yield lock
 
     def append(self, result: EvaluationResult) -> None:
-        """Writes down a result; it is on the disk afterwards.
+        """Writes down a result, within `locked`; it is on the disk afterwards.
 
         Args:
             result: `EvaluationResult` under these conditions.
 
         Raises:
             StorageError: If it cannot be written.
+            OutputExistsError: If the lock was lost; nothing is written.
         """
+        if self._writable is None:
+            raise ValueError(f"It must be locked. Received: step={result.step}")
         self._lines.append({"conditions": self._conditions, "result": result.to_dict()})
         self.steps.add(result.step)
         content = "".join(json.dumps(line) + "\n" for line in self._lines)
         try:
-            make_folder(self._folder)
             # All of it, because object stores cannot append.
-            write_file(self._path, content.encode())
+            self._writable.write(_FILE, content.encode())
         except OSError as error:
             raise StorageError(
                 f"The result cannot be written: {first_line(error)}",
                 where=self._path,
                 remedy="Make room or check the permissions.",
             ) from error
+
+    def _load(self) -> None:
+        self._lines = self._read()
+        self.steps.clear()
+        self.steps.update(
+            line["result"]["step"] for line in self._lines if line["conditions"] == self._conditions
+        )
 
     def _read(self) -> list[dict[str, Any]]:
         try:

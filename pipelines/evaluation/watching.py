@@ -6,6 +6,7 @@ from typing import Any
 
 from pipelines.evaluation.checkpoint_watch import CheckpointWatch
 from pipelines.evaluation.evaluation_log import EvaluationLog
+from pipelines.tensorboard_folder import tensorboard_folder
 from pipelines.trained_model import checkpoint_store, read_weights
 from pipelines.workdir import Workdir
 from txl_tf.distribution.preemption_watcher import PreemptionWatcher
@@ -41,21 +42,22 @@ def watch_checkpoints(
 
     Raises:
         PreemptedError: If the process is asked to stop.
-        OutputExistsError: If another process does the same.
+        OutputExistsError: If another process does the same, or the run was
+            removed or replaced meanwhile.
         JobError: If a checkpoint cannot be read or evaluated.
     """
     experiment, _ = workdir.read()
     store = checkpoint_store(workdir)
     watch = CheckpointWatch(store.steps, experiment.training.num_steps, patience_seconds)
     log = EvaluationLog(workdir.evaluations, split, conditions)
-    board = TensorBoardWriter(workdir.tensorboard, 1.0)
 
     def until_stopped(batches: Iterable[EvaluationBatch], _: int) -> Iterator[EvaluationBatch]:
         for batch in batches:
             _check(watch, watcher)
             yield batch
 
-    with log.lock(), PreemptionWatcher(watch.stop) as watcher:
+    with log.locked() as lock, PreemptionWatcher(watch.stop) as watcher:
+        board = TensorBoardWriter(tensorboard_folder(workdir, lock.check), 1.0)
         for step in watch.steps(log.steps):
             try:
                 _, weights = read_weights(workdir, step)

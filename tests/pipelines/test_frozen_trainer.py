@@ -14,7 +14,7 @@ from tests.pipelines.fork_server import ForkServer
 from tests.pipelines.interrupted_run import InterruptedRun
 
 pytestmark = pytest.mark.slow
-NUM_STEPS = 60
+NUM_STEPS = 40
 LOCKED = 73
 
 

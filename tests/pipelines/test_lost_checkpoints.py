@@ -191,3 +191,19 @@ def test_a_best_checkpoint_that_was_not_noted_any_more_is_noted(run, unbroken):
     note.unlink()
     train(run)
     assert note.read_bytes() == (unbroken / "checkpoints" / "best.json").read_bytes()
+
+
+def test_a_run_of_an_earlier_version_gets_a_name_that_it_keeps(run, unbroken):
+    remove(run, 24)
+    forget(run)
+    train(run)
+    run_id = Workdir(run).describe().run_id
+    for step in steps_of(run):
+        values = json.loads(
+            (run / "checkpoints" / f"step-{step:08d}" / "manifest.json").read_text()
+        )
+        assert (values["run_id"] == run_id) == (step == 24)
+    remove(run, 24)
+    train(run)
+    assert Workdir(run).describe().run_id == run_id
+    assert result_of(run) == result_of(unbroken)

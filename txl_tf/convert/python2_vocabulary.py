@@ -11,8 +11,8 @@ from typing import Any
 
 from txl_tf.convert.inert_object import InertObject
 from txl_tf.convert.inert_pickle_reader import InertPickleReader
-from txl_tf.durability import flush_to_disk
 from txl_tf.errors import DataDamagedError, InputMissingError, OutputExistsError
+from txl_tf.file_storage import make_folder, write_file
 
 _MAX_BYTES = 16 * 2**30
 _CORPUS = ("data_utils.Corpus", "__main__.Corpus")
@@ -110,16 +110,9 @@ def write_symbols(vocabulary: Python2Vocabulary, path: str | Path) -> Path:
         raise OutputExistsError(
             "The output exists already.", where=str(path), remedy="Name another file."
         )
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        text = "".join(f"{symbol}\n" for symbol in vocabulary.symbols)
-        temporary.write_bytes(text.encode("utf-8"))
-        flush_to_disk(temporary)
-        temporary.rename(path)
-        flush_to_disk(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
+    text = "".join(f"{symbol}\n" for symbol in vocabulary.symbols)
+    make_folder(str(path.parent))
+    write_file(str(path), text.encode("utf-8"))
     return path
 
 

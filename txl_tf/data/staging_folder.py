@@ -3,16 +3,21 @@
 import contextlib
 import fcntl
 import os
+import random
 import shutil
+import time
 import uuid
 from types import TracebackType
 from typing import Self
 
 from txl_tf.durability import flush_to_disk
 from txl_tf.errors import OutputExistsError
-from txl_tf.file_storage import list_folder
+from txl_tf.file_storage import list_folder, remove_folder
 
 _MARK = ".preparing-"
+_LOCKING = ".locking"
+_NUM_TRIES = 20
+_LONGEST_PAUSE_SECONDS = 0.05
 
 
 class StagingFolder:
@@ -55,18 +60,18 @@ class StagingFolder:
             tf.io.gfile.makedirs(self.path)
             return self
         os.makedirs(self._parent, exist_ok=True)
-        parent = os.open(self._parent, os.O_RDONLY)
-        try:
-            # Held only for this moment, so that nobody sees a folder not yet locked.
-            fcntl.flock(parent, fcntl.LOCK_EX)
-            for path in self._stale_paths():
-                self._remove_stale(path)
-            os.mkdir(self.path)
-            self._lock = os.open(self.path, os.O_RDONLY)
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
-        finally:
-            os.close(parent)
-        return self
+        for _ in range(_NUM_TRIES):
+            self._lock = self._make_locked()
+            # Two that come at the same moment see one another, and try again one by one.
+            if self._lock is not None and not any([*map(self._is_alive, self._stale_paths())]):
+                return self
+            self._give_up()
+            time.sleep(random.uniform(0.0, _LONGEST_PAUSE_SECONDS))
+        raise OutputExistsError(
+            "Another process is writing this output.",
+            where=self._target,
+            remedy="Wait for it to end, or name another folder.",
+        )
 
     def __exit__(
         self,
@@ -75,15 +80,12 @@ class StagingFolder:
         traceback: TracebackType | None,
     ) -> None:
         if self._is_local:
-            shutil.rmtree(self.path, ignore_errors=True)
-        else:
-            import tensorflow as tf
+            self._give_up()
+            return
+        import tensorflow as tf
 
-            with contextlib.suppress(tf.errors.OpError):
-                tf.io.gfile.rmtree(self.path)
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        with contextlib.suppress(tf.errors.OpError):
+            tf.io.gfile.rmtree(self.path)
 
     def publish(self) -> None:
         """Makes the folder durable and gives it its name.
@@ -107,24 +109,63 @@ class StagingFolder:
         os.rename(self.path, self._target)
         flush_to_disk(self._parent)
 
-    def _stale_paths(self) -> list[str]:
-        prefix = f".{self._name}{_MARK}"
-        names = list_folder(self._parent)
-        return [os.path.join(self._parent, name) for name in names if name.startswith(prefix)]
+    def _make_locked(self) -> int | None:
+        """Makes the folder; under its own name nobody sees it before it is locked.
 
-    def _remove_stale(self, path: str) -> None:
-        folder = os.open(path, os.O_RDONLY)
+        A lock on the folder above would do as well, but a trainer may hold that.
+        """
+        unlocked = os.path.join(self._parent, _LOCKING + os.path.basename(self.path))
+        os.mkdir(unlocked)
+        try:
+            descriptor = os.open(unlocked, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return None  # another process took it for one that was left
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            os.rename(unlocked, self.path)
+        except FileNotFoundError:
+            os.close(descriptor)
+            return None
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def _give_up(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _stale_paths(self) -> list[str]:
+        """The hidden folders of others for the same target."""
+        beginning = f".{self._name}{_MARK}"
+        beginnings = (beginning, _LOCKING + beginning)
+        paths = [
+            os.path.join(self._parent, name)
+            for name in list_folder(self._parent)
+            if name.startswith(beginnings)
+        ]
+        return [path for path in paths if path != self.path]
+
+    def _is_alive(self, path: str) -> bool:
+        """Whether a process is writing into a folder; one that was left is removed."""
+        try:
+            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return False
         try:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(path)
-        except BlockingIOError as error:
-            raise OutputExistsError(
-                "Another process is writing this output.",
-                where=self._target,
-                remedy="Wait for it to end, or name another folder.",
-            ) from error
+            if os.path.basename(path).startswith(_LOCKING):
+                with contextlib.suppress(OSError):
+                    os.rmdir(path)
+            else:
+                remove_folder(path)
+        except BlockingIOError:
+            return True
         finally:
             os.close(folder)
+        return False
 
 
 def require_absent(path: str) -> None:

@@ -130,8 +130,7 @@ def _unpack(
         os.replace(partial, target)
         flush_to_disk(os.path.dirname(target))
     except BaseException:
-        if os.path.exists(partial):
-            os.remove(partial)
+        remove_file(partial)
         raise
 
 
