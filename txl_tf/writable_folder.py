@@ -153,6 +153,7 @@ class WritableFolder(abc.ABC):
         Returns:
             The paths that were removed.
         """
+        self.check()
         names = [name for name in self.names() if name.startswith(".") and name.endswith(".tmp")]
         for name in names:
             self.remove_file(name)
