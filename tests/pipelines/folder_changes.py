@@ -204,11 +204,14 @@ def digest_of(folder: str | os.PathLike[str], skips_open_files: bool = False) ->
             digest.update(os.path.relpath(path, folder).encode() + b"\0")
             if os.path.islink(path):
                 digest.update(os.readlink(path).encode())
-            elif os.path.isfile(path) and not (
-                skips_open_files and name.startswith((".", "events.", "ledger."))
-            ):
+            elif os.path.isfile(path) and not (skips_open_files and _may_be_open(path, folder)):
                 digest.update(read_file(path))
     return digest.hexdigest()
+
+
+def _may_be_open(path: str, folder: str | os.PathLike[str]) -> bool:
+    parts = os.path.relpath(path, folder).split("/")
+    return any(part.startswith((".", "events.", "ledger.")) for part in parts)
 
 
 def _remote_digest(folder: str) -> str:
