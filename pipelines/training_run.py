@@ -19,7 +19,13 @@ from pipelines.workdir import Workdir, data_identity, identity
 from txl_tf.config.experiment_config import ExperimentConfig
 from txl_tf.distribution.preemption_watcher import PreemptionWatcher
 from txl_tf.distribution.strategy import is_chief
-from txl_tf.errors import DataDamagedError, MismatchError, PreemptedError, UsageError
+from txl_tf.errors import (
+    DataDamagedError,
+    MismatchError,
+    PreemptedError,
+    StorageError,
+    UsageError,
+)
 from txl_tf.evaluation.evaluation_result import EvaluationResult
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.file_storage import path_exists
@@ -331,7 +337,14 @@ class TrainingRun:
             self._save()
             self._saver.wait()
         if self._is_chief:
-            self._store.keep_best(step)
+            try:
+                self._store.keep_best(step)
+            except ValueError as error:
+                raise StorageError(
+                    f"The checkpoint of step {step} was removed by somebody else.",
+                    where=self._workdir.checkpoints,
+                    remedy="Start the same command again to go on from what is there.",
+                ) from error
 
     def _has_checkpoint(self, step: int) -> bool:
         found = self._is_chief and step in self._store.steps()

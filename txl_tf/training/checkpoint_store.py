@@ -134,6 +134,7 @@ class CheckpointStore:
         """
         with self._writing:
             if step not in self.steps():
+                self._writable.check()  # where the folder was taken away, that is what went wrong
                 raise ValueError(f"`step` must be one of {self.steps()}. Received: step={step}")
             record: dict[str, Any] = {"step": step}
             record["sha256"] = checksum(record)
