@@ -61,12 +61,13 @@ def read_array_archive(file: BinaryIO, *, max_bytes: int | None = None) -> dict[
         with zipfile.ZipFile(file) as archive:
             members = archive.infolist()
             _check_members(members, max_bytes)
-            return {
-                member.filename.removesuffix(_SUFFIX): _read_array(archive, member)
-                for member in members
-            }
+            arrays = {}
+            for member in members:
+                name = member.filename.removesuffix(_SUFFIX)
+                arrays[name] = _named(name, archive, member)
+            return arrays
     except _DAMAGES as error:
-        raise ValueError(f"the archive cannot be read: {error or type(error).__name__}") from error
+        raise ValueError(f"the archive cannot be read: {_reason(error)}") from error
 
 
 def _check_members(members: list[zipfile.ZipInfo], max_bytes: int) -> None:
@@ -81,31 +82,42 @@ def _check_members(members: list[zipfile.ZipInfo], max_bytes: int) -> None:
         raise ValueError(f"the archive unpacks to {total:,} bytes; at most {max_bytes:,} are read")
 
 
+def _named(name: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+    try:
+        return _read_array(archive, member)
+    except (ValueError, *_DAMAGES) as error:
+        what = f"the array {ascii(name)[:200]} cannot be read: {_reason(error)}"
+        raise ValueError(what) from error
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
 def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
     with archive.open(member) as file:
-        name = ascii(member.filename.removesuffix(_SUFFIX))[:200]
         readers = {
             (1, 0): np.lib.format.read_array_header_1_0,
             (2, 0): np.lib.format.read_array_header_2_0,
         }
         version = np.lib.format.read_magic(file)
         if version not in readers:
-            raise ValueError(f"the array {name} is of format {version}")
+            raise ValueError(f"it is of format {version}")
         with warnings.catch_warnings():
             # NumPy warns of headers of Python 2, which it reads all the same.
             warnings.simplefilter("ignore")
             shape, is_fortran, dtype = readers[version](file)
         if dtype.hasobject or dtype.kind not in _KINDS or dtype.names or dtype.subdtype:
-            raise ValueError(f"the array {name} is of type {ascii(str(dtype))[:100]}")
+            raise ValueError(f"it is of type {ascii(str(dtype))[:100]}")
         if any(size < 0 for size in shape):
-            raise ValueError(f"the array {name} has the shape {shape}")
+            raise ValueError(f"it has the shape {shape}")
         num_bytes = math.prod(shape) * dtype.itemsize
         left = member.file_size - file.tell()
         if num_bytes != left:
-            raise ValueError(f"the array {name} takes {num_bytes:,} bytes; {left:,} are there")
+            raise ValueError(f"it takes {num_bytes:,} bytes; {left:,} are there")
         content = file.read(num_bytes)
         if len(content) != num_bytes or file.read(1):
-            raise ValueError(f"the array {name} is cut off")
+            raise ValueError("it is cut off")
     # A copy, so that it can be written to.
     array = np.frombuffer(bytearray(content), dtype) if content else np.zeros(0, dtype)
     array = array[: math.prod(shape)]

@@ -181,6 +181,8 @@ def _tensor(key: bytes, content: bytes, files: list[tuple[str, int]]) -> StoredT
     except (TypeError, KeyError) as error:
         raise ValueError(f"{name} is of no known type") from error
     is_numeric = dtype.is_floating or dtype.is_integer or dtype.is_bool or dtype.is_complex
+    # A reference to a number counts as one too, and is none.
+    is_numeric &= dtype == dtype.base_dtype
     if not is_numeric and dtype != tf.string:
         raise ValueError(f"{name} is no array of numbers or strings, but {dtype.name}")
     needed = math.prod(shape) * width
