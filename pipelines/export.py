@@ -27,7 +27,7 @@ from txl_tf.config.experiment_config import ExperimentConfig
 from txl_tf.config.limits import MAX_TOKENS
 from txl_tf.config.model_config import ModelConfig
 from txl_tf.errors import MismatchError, StorageError, UsageError
-from txl_tf.file_storage import first_line, is_remote, list_folder
+from txl_tf.file_storage import first_line, is_remote, list_folder, path_exists
 from txl_tf.untrusted_files import read_json_object
 
 if TYPE_CHECKING:
@@ -249,6 +249,8 @@ def measured_quality(workdir: Workdir, step: int) -> dict[str, Any]:
     try:
         for split in list_folder(workdir.evaluations):
             path = os.path.join(workdir.evaluations, split, "results.jsonl")
+            if not path_exists(path):
+                continue  # an evaluation was begun, and not finished
             for line in read_evaluation_lines(path):
                 if line["result"]["step"] == step:
                     found[split] = line["result"]

@@ -3,7 +3,8 @@
     txl verify PATH
 
 The path is a prepared data set, a checkpoint, the folder of a run or its
-checkpoints, a converted model, or an exported SavedModel. All that another job
+checkpoints, a converted model, an exported SavedModel, or a session of
+`txl generate`. All that another job
 relies on is read, and a line printed for each thing: what was verified, and what
 is not covered. The exit code is 65 where something differs, or 78 where parts are
 not of one run, and the message names the file and the record or field.
@@ -21,7 +22,9 @@ from txl_tf.file_storage import (
     first_line,
     is_remote,
     list_folder,
+    open_regular_file,
     path_exists,
+    read_file,
 )
 from txl_tf.untrusted_files import files_below
 
@@ -30,6 +33,7 @@ _SAVED_MODEL_FILE = "saved_model.pb"
 _CHECKPOINTS = "checkpoints"
 _RUN_FILE = "run.json"
 _CONFIG_FILE = "config.json"
+_ARCHIVE = b"PK\x03\x04"
 _STEP = re.compile(r"step-\d+")
 
 
@@ -40,7 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser: `argparse.ArgumentParser`. The parser of the job.
     """
     parser.add_argument(
-        "path", metavar="PATH", help="data set, checkpoint, folder of a run, or export"
+        "path",
+        metavar="PATH",
+        help="data set, checkpoint, folder of a run, converted model, export, or session",
     )
 
 
@@ -75,6 +81,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _verification_of(path: str) -> Callable[[str, ReportBytes], list[str]]:
+    if _is_archive(path):
+        return _verify_session
     if _exports(path):
         return _verify_exports
     if _exists(path, _RUN_FILE):
@@ -92,6 +100,25 @@ def _verification_of(path: str) -> Callable[[str, ReportBytes], list[str]]:
         remedy="Name a prepared data set, a checkpoint, the folder of a run, a converted model "
         "or an export.",
     )
+
+
+def _is_archive(path: str) -> bool:
+    if is_remote(path) or not os.path.isfile(path):
+        return False
+    with open_regular_file(path) as file:
+        return file.read(len(_ARCHIVE)) == _ARCHIVE
+
+
+def _verify_session(path: str, report: ReportBytes) -> list[str]:
+    from txl_tf.generation.session_archive import check_session
+
+    content = read_file(path)
+    report("session", len(content))
+    num_arrays = check_session(content, path)
+    return [
+        f"verified: session {path}, {num_arrays} arrays",
+        "not covered: whether it is of a run; `txl generate` refuses one that is not",
+    ]
 
 
 def _verify_dataset(path: str, report: ReportBytes) -> list[str]:

@@ -284,19 +284,19 @@ def open_regular_file(path: str | os.PathLike[str]) -> IO[bytes]:
         The binary file.
 
     Raises:
-        DataDamagedError: If it is a device, a pipe or a socket.
-        OSError: If it cannot be opened; IsADirectoryError if it is a folder.
+        DataDamagedError: If it is a folder, a device, a pipe, a socket, or a
+            link to itself.
+        OSError: If it cannot be opened.
     """
-    # Without O_NONBLOCK the opening of a pipe waits.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with _as_os_errors(os.fspath(path)):
+        # Without O_NONBLOCK the opening of a pipe waits.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
         return os.fdopen(descriptor, "rb")
     os.close(descriptor)
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     raise DataDamagedError(
-        "The file must be a regular file, not a device or a pipe.",
+        "The file must be a regular file, not a folder, a device or a pipe.",
         where=os.fspath(path),
         remedy="Remove it, or restore the file from a copy.",
     )
@@ -359,9 +359,9 @@ def _as_os_errors(path: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            if error.errno not in (errno.EISDIR, errno.ELOOP):
+            if error.errno != errno.ELOOP:
                 raise
-            what = "A folder, or a link to itself, is where a file must be."
+            what = "A link to itself is where a file must be."
             raise DataDamagedError(what, where=path, remedy="Restore it from a copy.") from error
         return
     import tensorflow as tf

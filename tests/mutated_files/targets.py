@@ -92,7 +92,10 @@ def _run_targets() -> list[Target]:
     watch = f"evaluate {_RUN} {_DATA} --split valid --watch --watch-seconds 1"
     reading = (_VERIFY_RUN, _RESUME)
     return [
-        Target(path="run-characters/run.json", jobs=_RUN_JOBS, is_json=True),
+        # Without it, the folder is not one of a run.
+        Target(
+            path="run-characters/run.json", jobs=_RUN_JOBS, is_json=True, codes=(65, 66, 73, 78)
+        ),
         *(
             Target(
                 path=f"run-characters/vocabulary/{name}",
@@ -125,7 +128,12 @@ def _run_targets() -> list[Target]:
         ),
         Target(
             path="session.npz",
-            jobs=(f"generate {_RUN} --num-tokens 2 --session {{}}/session.npz",),
+            jobs=(
+                "verify {}/session.npz",
+                f"generate {_RUN} --num-tokens 2 --session {{}}/session.npz",
+            ),
+            # Without it, there is nothing to go on from.
+            codes=(2, 65, 66, 78),
         ),
     ]
 
@@ -163,7 +171,13 @@ def _other_targets() -> list[Target]:
             is_json=True,
         ),
         Target(path=f"{step}/state.index", jobs=_CONVERTED_JOBS, seal=seals.seal_checkpoint),
-        Target(path="hf/config.json", jobs=(_FROM_HUGGING_FACE + "hf",), is_json=True),
+        # What it does not tell is asked for.
+        Target(
+            path="hf/config.json",
+            jobs=(_FROM_HUGGING_FACE + "hf",),
+            is_json=True,
+            codes=user_codes,
+        ),
         Target(path="hf/model.safetensors", jobs=(_FROM_HUGGING_FACE + "hf",)),
         Target(path="hf.npz", jobs=(_FROM_HUGGING_FACE + "hf.npz",)),
         *(

@@ -124,6 +124,42 @@ def unpack_session(
     return header["values"], arrays
 
 
+def check_session(content: bytes, where: str) -> int:
+    """Checks of a file what can be told without the model that it is of.
+
+    Args:
+        content: bytes of the file.
+        where: str. The file, for errors.
+
+    Returns:
+        The number of arrays.
+
+    Raises:
+        DataDamagedError: If it is no such file, or damaged.
+        MismatchError: If it is of a version that is not known.
+    """
+    try:
+        named = read_array_archive(io.BytesIO(content))
+        header = _header_of(named.pop(_HEADER, None), where)
+        expected = {
+            f"array_{index}": (tuple(shape), dtype)
+            for index, (shape, dtype) in enumerate(header["arrays"])
+        }
+        found = {name: array.nbytes for name, array in named.items()}
+        needed = {
+            name: math.prod(shape) * tf.as_dtype(dtype).size
+            for name, (shape, dtype) in expected.items()
+        }
+    except (ValueError, TypeError) as error:
+        raise damaged(first_line(error), where) from error
+    if found != needed:
+        name = min(
+            name for name in found.keys() | needed.keys() if found.get(name) != needed.get(name)
+        )
+        raise damaged("an array is not of the size that the header says", f"{where}, {name}")
+    return len(found)
+
+
 def size_mismatch(where: str) -> MismatchError:
     """The error for a session of other sizes than the one that is to go on.
 

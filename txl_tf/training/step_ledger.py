@@ -9,7 +9,6 @@ from typing import Any
 
 from txl_tf.errors import DataDamagedError, StorageError
 from txl_tf.file_storage import (
-    file_bytes,
     first_line,
     open_regular_file,
     path_exists,
@@ -212,7 +211,6 @@ class _OneFile:
         return self._read_lines() if path_exists(self._path) else None
 
     def _read_lines(self) -> Iterator[bytes]:
-        file_bytes(self._path)  # it says what is no file
         with open_regular_file(self._path) as file:
             while line := file.readline(MAX_LINE_BYTES):
                 yield line
