@@ -1,0 +1,192 @@
+"""Whatever ends a job: three lines at most, the right exit code, no traceback on the terminal."""
+
+import errno
+import os
+import re
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from pipelines import command_line, last_defence
+from pipelines.printed_error import MAX_LINE_CHARACTERS
+from txl_tf.errors import JobError, MismatchError, UsageError
+
+
+@pytest.fixture
+def failing(monkeypatch, capsys, tmp_path):
+    """Runs a job that fails with what it is given; returns exit code and lines."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def run(error):
+        def fail(arguments):
+            raise error
+
+        monkeypatch.setattr("pipelines.doctor.run", fail)
+        exit_code = command_line.main(["doctor"])
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert "Traceback (most recent" not in printed.err
+        lines = printed.err.removesuffix("\n").split("\n")
+        assert 1 <= len(lines) <= 3
+        for line in lines:
+            assert line.isprintable()
+            assert len(line) <= MAX_LINE_CHARACTERS + 5
+        return exit_code, lines
+
+    return run
+
+
+def test_what_nobody_thought_of_is_70_with_the_traceback_in_a_file(failing, tmp_path):
+    exit_code, lines = failing(ZeroDivisionError("by nothing\nsecond line"))
+    assert exit_code == 70
+    assert lines[0] == "txl: This was not foreseen: ZeroDivisionError: by nothing"
+    path = lines[1].removeprefix("  The traceback is in ")
+    assert os.path.dirname(path) == str(tmp_path)
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    text = Path(path).read_text()
+    assert "Traceback (most recent call last)" in text
+    assert "ZeroDivisionError: by nothing\nsecond line" in text
+    assert "txl doctor" in lines[2]
+
+
+def test_a_traceback_that_cannot_be_written_is_said(failing, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    exit_code, lines = failing(AttributeError("x"))
+    assert exit_code == 70
+    assert lines[1].startswith("  The traceback could not be written: FileNotFoundError")
+
+
+class _UnprintableError(Exception):
+    def __str__(self):
+        raise RuntimeError("no text either")
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code", "words"),
+    [
+        (MemoryError(), 70, "memory is used up"),
+        (MemoryError("Unable to allocate 7.45 TiB"), 70, "7.45 TiB"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), 70, "memory is used up"),
+        (OSError(errno.ENOSPC, "No space left on device", "/a/file"), 74, "disk is full"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), 74, "disk is full"),
+        (PermissionError(errno.EACCES, "Permission denied", "/a/file"), 74, "Permission denied"),
+        (UnicodeEncodeError("utf-8", "a\udcff", 1, 2, "surrogates"), 2, "'a\\udcff'"),
+        (RecursionError("maximum recursion depth exceeded"), 70, "RecursionError"),
+        (ImportError("libx.so: cannot open shared object file"), 70, "libx.so"),
+        (ValueError("x" * 10_000_000), 70, " characters ...]"),
+        (_UnprintableError(), 70, "_UnprintableError"),
+        (
+            tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor [1]"),
+            70,
+            "memory is used up",
+        ),
+        (
+            tf.errors.InternalError(None, None, "RESOURCE_EXHAUSTED: Out of memory"),
+            70,
+            "memory is used up",
+        ),
+        (
+            tf.errors.ResourceExhaustedError(None, None, "a.data; No space left on device"),
+            74,
+            "disk is full",
+        ),
+        (tf.errors.UnavailableError(None, None, "Socket closed"), 70, "Socket closed"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_every_kind_of_error_has_its_exit_code(failing, error, exit_code, words):
+    found, lines = failing(error)
+    assert found == exit_code
+    assert words in "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (MismatchError("x" * 1_000_000, where="y" * 1_000_000, remedy="z" * 1_000_000), "1000000"),
+        (UsageError("red \x1b[31m", where="a\x00b\x7fc\x85d"), "\\x1b[31m"),
+        (UsageError("first\nsecond\r\nthird\u2028fourth", where="w\n" * 50), "first second third"),
+        (UsageError("right \u202e to left", where="\udcff"), "\\u202e"),
+        (JobError("", where="", remedy=""), "JobError"),
+    ],
+    ids=["huge", "control", "lines", "direction", "empty"],
+)
+def test_an_error_is_cut_and_escaped(failing, error, shown):
+    exit_code, lines = failing(error)
+    assert exit_code == error.exit_code
+    assert shown in "\n".join(lines)
+
+
+def test_ctrl_c_is_130(failing):
+    assert failing(KeyboardInterrupt()) == (130, ["Interrupted."])
+
+
+def test_a_broken_pipe_that_is_not_the_output_is_an_error(failing):
+    exit_code, lines = failing(BrokenPipeError(errno.EPIPE, "Broken pipe"))
+    assert exit_code == 74
+    assert "Broken pipe" in lines[0]
+
+
+def test_a_thread_that_fails_says_so_without_a_traceback(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(threading, "excepthook", last_defence._end_of_thread)
+    thread = threading.Thread(target=lambda: [][1])
+    thread.start()
+    thread.join()
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert "IndexError" in lines[0]
+
+
+def test_a_worker_process_tells_what_failed_in_it(failing):
+    from txl_tf.data.parallel.worker_process import WorkerProcess
+
+    worker = WorkerProcess()
+    try:
+        worker.send_function(int)
+        worker.send("no number")
+        with pytest.raises(RuntimeError) as raised:
+            worker.receive()
+    finally:
+        worker.close()
+    exit_code, lines = failing(raised.value)
+    assert exit_code == 70
+    assert "A worker failed: ValueError: invalid literal for int()" in lines[0]
+    text = Path(re.search(r"\S+\.txt", lines[1])[0]).read_text()
+    assert "worker_process.py" in text
+    assert text.count("Traceback (most recent call last)") == 2
+
+
+@pytest.mark.parametrize(
+    ("statement", "exit_code"),
+    [
+        ("raise KeyboardInterrupt", 130),
+        ("import no_such_module", 70),
+        ("raise MemoryError", 70),
+        ("raise SystemExit(3)", 3),
+    ],
+)
+def test_a_process_that_fails_before_any_job_runs(statement, exit_code, tmp_path):
+    # As `python -m` has it, while it looks for the module.
+    code = f"import sys; sys.argv[0] = '-m'; import pipelines; {statement}"
+    finished = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    assert finished.returncode == exit_code
+    assert "Traceback" not in finished.stderr
+    assert len(finished.stderr.splitlines()) <= 3
+
+
+def test_a_package_that_is_only_imported_leaves_the_process_as_it_is():
+    code = "import sys; hook = sys.excepthook; import pipelines; assert sys.excepthook is hook"
+    subprocess.run([sys.executable, "-c", code], check=True)

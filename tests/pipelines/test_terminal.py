@@ -1,0 +1,170 @@
+"""The terminal, streams and surroundings that a user may have, each in a process of its own."""
+
+import contextlib
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from tests.pipelines.txl_process import command, environment
+
+# A locale that is ASCII and stays so.
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+MISSING = ("train", "--config", "none-of-this-name", "--data", "d", "--workdir", "w")
+
+
+def run(arguments, *, cwd, variables=None, redirection="", removed=()):
+    """Runs `txl` through a shell, which closes and redirects what is wanted."""
+    unwanted = {"PYTHONUNBUFFERED", "PYTHONIOENCODING", *removed}
+    kept = {name: value for name, value in environment().items() if name not in unwanted}
+    return subprocess.run(
+        ["bash", "-c", f'"$@" {redirection}', "bash", *command(*arguments)],
+        capture_output=True,
+        cwd=cwd,
+        env={**kept, **(variables or {})},
+        timeout=120,
+        check=False,
+    )
+
+
+def assert_quiet(finished):
+    assert b"Traceback" not in finished.stderr, finished.stderr
+    assert b"Exception ignored" not in finished.stderr, finished.stderr
+    assert len(finished.stderr.splitlines()) <= 3, finished.stderr
+
+
+@pytest.mark.parametrize(
+    ("redirection", "arguments", "exit_code"),
+    [
+        (">&-", ("launch", "--help"), 0),
+        ("2>&-", MISSING, 66),
+        ("0<&- >&- 2>&-", MISSING, 66),
+        (">/dev/full", ("launch", "--help"), 74),
+        ("2>/dev/full", MISSING, 66),
+        (">/dev/full 2>&1", MISSING, 66),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_streams_that_are_closed_or_full(tmp_path, redirection, arguments, exit_code):
+    finished = run(arguments, cwd=tmp_path, redirection=redirection)
+    assert_quiet(finished)
+    assert finished.returncode == exit_code
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_that_leaves_ends_the_job_without_a_word(tmp_path):
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    finished = subprocess.run(
+        command("launch", "--help"),
+        stdout=write_end,
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+        env={key: value for key, value in environment().items() if key != "PYTHONUNBUFFERED"},
+        check=False,
+    )
+    os.close(write_end)
+    assert finished.returncode == 141
+    assert finished.stderr == b""
+
+
+@pytest.mark.parametrize("variables", [ASCII, {"PYTHONIOENCODING": "ascii"}], ids=["C", "io"])
+def test_an_ascii_terminal_shows_escapes(tmp_path, variables):
+    config = tmp_path / "größe.toml"
+    config.write_text("[model]\nvocabulary_size = 'ä'\n")
+    finished = run(
+        ("train", "--config", config.name, "--data", "d", "--workdir", "w"),
+        cwd=tmp_path,
+        variables=variables,
+    )
+    assert_quiet(finished)
+    assert finished.returncode == 2
+    assert finished.stderr.isascii()
+    remedy = b"PYTHONUTF8=1" if variables is ASCII else b"gr\\xf6\\xdfe.toml"
+    assert remedy in finished.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (b"train", b"--config", b"a\xff", b"--data", b"d", b"--workdir", b"w"),
+        (b"generate", b"--workdir", b"w", b"--prompt", b"\xed\xa0\x80"),
+        (b"prepare", b"--text", b"\xc3", b"--out", b"o"),
+        (b"verify", b"\xfe\xff"),
+        (b"\xff",),
+        (b"launch", b"--set", b"model.x=\xf0\x28"),
+    ],
+    ids=repr,
+)
+def test_arguments_that_are_not_utf8(tmp_path, arguments):
+    finished = subprocess.run(
+        [*map(os.fsencode, command()), *arguments],
+        capture_output=True,
+        cwd=tmp_path,
+        env=environment(),
+        check=False,
+    )
+    assert_quiet(finished)
+    assert finished.returncode == 2
+    assert finished.stderr.startswith(b"txl: An argument is not UTF-8.\n")
+
+
+def test_no_home_and_no_folder_for_temporary_files(tmp_path):
+    variables = {"TMPDIR": str(tmp_path / "none")}
+    finished = run(("launch", "--help"), cwd=tmp_path, variables=variables, removed=("HOME",))
+    assert_quiet(finished)
+    assert finished.returncode == 0
+
+
+def test_a_current_folder_that_is_gone(tmp_path):
+    gone = tmp_path / "gone"
+    code = f"import os; os.mkdir({str(gone)!r}); os.chdir({str(gone)!r}); os.rmdir({str(gone)!r})"
+    for arguments, exit_code in ((MISSING, 66), (("verify", "."), 66), (("doctor", "--x"), 2)):
+        run_main = f"from pipelines.command_line import main; raise SystemExit(main({arguments}))"
+        finished = subprocess.run(
+            [sys.executable, "-c", f"{code}\n{run_main}"], capture_output=True, check=False
+        )
+        assert_quiet(finished)
+        assert finished.returncode == exit_code, finished.stderr
+
+
+@pytest.mark.parametrize("command_words", [("train",), ("command_line", "train")])
+def test_ctrl_c_while_modules_are_imported(tmp_path, command_words):
+    # A module that every configuration needs is interrupted as it is imported.
+    interrupt = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
+    (tmp_path / "tomllib.py").write_text(interrupt)
+    module, *arguments = command_words
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    finished = subprocess.run(
+        [sys.executable, "-m", f"pipelines.{module}", *arguments, "--help"],
+        capture_output=True,
+        env={**environment(), "PYTHONPATH": path},
+        check=False,
+    )
+    assert finished.returncode == 130
+    assert finished.stderr == b"Interrupted.\n"
+
+
+@pytest.mark.slow
+def test_a_bar_on_an_ascii_terminal(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("äöü\n" * 5000)
+    parent, child = pty.openpty()
+    process = subprocess.Popen(
+        command("prepare", "--text", str(text), "--out", str(tmp_path / "out")),
+        stdout=subprocess.DEVNULL,
+        stderr=child,
+        env={**environment(), **ASCII, "TERM": "xterm"},
+    )
+    os.close(child)
+    shown = b""
+    with contextlib.suppress(OSError):  # the end of a terminal
+        while block := os.read(parent, 65536):
+            shown += block
+    os.close(parent)
+    assert process.wait() == 0, shown
+    assert shown.isascii()
+    assert b"preparing" in shown or b"train" in shown
+    assert b"Traceback" not in shown
