@@ -8,6 +8,15 @@ from tests.pipelines.conftest import EXPERIMENT
 from txl_tf.config.experiment_config import ExperimentConfig
 
 
+DATA = {
+    "fingerprint": "f",
+    "corpus": "toy",
+    "tokenizer": "bytes",
+    "tokenizer_sha256": "a",
+    "vocabulary_size": 256,
+}
+
+
 @pytest.mark.parametrize(
     ("folders", "names"),
     [
@@ -22,5 +31,5 @@ from txl_tf.config.experiment_config import ExperimentConfig
 def test_names(folders, names, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for folder in folders:
-        Workdir(folder).begin(ExperimentConfig.from_dict(EXPERIMENT), {})
+        Workdir(folder).begin(ExperimentConfig.from_dict(EXPERIMENT), DATA)
     assert [run.name for run in read_runs(folders)] == names
