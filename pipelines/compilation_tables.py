@@ -26,7 +26,8 @@ def print_report(report: dict[str, Any], console: Console | None = None) -> None
     columns = [("training", report["training"])]
     if report["largest"] is not None:
         columns.append(("training, most rows", report["largest"]))
-    columns.append(("evaluation", report["evaluation"]))
+    if report["evaluation"] is not None:
+        columns.append(("evaluation", report["evaluation"]))
     console.print(_figures([column for column in columns if column[1]["fits"]]))
     for name, values in columns:
         if values["fits"] and name != "evaluation":
@@ -50,8 +51,7 @@ def _verdict(report: dict[str, Any]) -> str:
         )
     if report["largest_rows_per_replica"] is not None:
         lines.append(f"at most {report['largest_rows_per_replica']} rows per replica fit")
-    if not report["evaluation"]["fits"]:
-        lines.append(f"the evaluation's {report['evaluation']['rows']} rows do not fit")
+    lines += _verdict_on_memory(report)
     return "\n".join(lines)
 
 
@@ -63,10 +63,33 @@ def _checkpoint(cost: dict[str, Any]) -> str:
     )
 
 
+def _verdict_on_memory(report: dict[str, Any]) -> list[str]:
+    """What training and evaluation take together, and how they fit."""
+    evaluation, together = report["evaluation"], report["together"]
+    lines = []
+    if evaluation is not None and not evaluation["fits"]:
+        lines.append(f"the evaluation's {evaluation['rows']} rows do not fit")
+    elif report["training"]["fits"]:
+        limit = _gibibytes(together["limit_bytes"])
+        lines.append(
+            f"in HBM at once: {_gibibytes(together['while_training_bytes'])} GiB while training, "
+            f"{_gibibytes(together['while_evaluating_bytes'])} while evaluating, of {limit}"
+        )
+    if not together["fits"]:
+        settings = report["fitting_settings"]
+        names = (
+            None
+            if settings is None
+            else " ".join(f"--set {name}={str(value).lower()}" for name, value in settings.items())
+        )
+        lines.append(f"all rows fit with {names}" if names else "no setting makes all rows fit")
+    return lines
+
+
 def _figures(columns: list[tuple[str, dict[str, Any]]]) -> Table:
     table = Table("per step", *(name for name, _ in columns))
     rows = {
-        "rows per replica": lambda v: str(v.get("rows_per_replica", v.get("rows"))),
+        "rows per replica": lambda v: str(v["rows_per_replica"]),
         "HBM, GiB: arguments": lambda v: _gibibytes(v["argument_bytes"]),
         "  further output": lambda v: _gibibytes(v["output_bytes"]),
         "  temporary": lambda v: _gibibytes(v["temporary_bytes"]),

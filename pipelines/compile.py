@@ -3,9 +3,10 @@
     txl compile --config enwik8_large --topology v5e:4x4
     txl compile --config FILE --topology v4:2x2x4 --set training.rematerialize=true --find-rows
 
-The training step with its all-reduce and the step of the evaluation go through
-the TPU compiler. What does not fit the chips is a result like any other, with
-exit code 0 and the number of rows that does fit.
+What a run's replicas execute under `tf.distribute.TPUStrategy`, the training step
+and the step of the evaluation, goes through the TPU compiler. What does not fit
+the chips is a result like any other, with exit code 0, the number of rows that
+does fit, and the settings with which all of them do.
 """
 
 import argparse
@@ -16,13 +17,25 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.experiments import add_override_argument, load_experiment
 from txl_tf.config.experiment_config import ExperimentConfig
+from txl_tf.config.model_config import ModelConfig
 from txl_tf.errors import InputMissingError, UsageError
 from txl_tf.tpu_compiler.compiled_program import CompiledProgram
+from txl_tf.tpu_compiler.hbm_at_once import hbm_at_once
 from txl_tf.tpu_compiler.roofline import Roofline
 from txl_tf.tpu_compiler.row_search import Trial, largest_rows
 from txl_tf.tpu_compiler.topology import EXAMPLES, Topology
 from txl_tf.tpu_compiler.tpu_compiler import TpuCompiler, require_tpu_compiler
 from txl_tf.training.checkpoint_cost import CheckpointCost
+
+# What saves memory, the cheapest first.
+_SAVING = (
+    {"gradient_accumulation_steps": 2},
+    {"rematerialize": True},
+    {"gradient_accumulation_steps": 4},
+    {"rematerialize": True, "gradient_accumulation_steps": 2},
+    {"rematerialize": True, "gradient_accumulation_steps": 4},
+    {"rematerialize": True, "gradient_accumulation_steps": 8},
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -127,8 +140,11 @@ def compile_experiment(
     trials: list[Trial] = []
     if find_rows or not program.fits:
         trials = training.search()
-    say(f"compiling the evaluation step: {experiment.evaluation.batch_size} rows on one device")
-    evaluation = _compile_evaluation(experiment, compiler)
+    evaluation, figures, shared_bytes = _compile_evaluation(experiment, compiler, say)
+    together = hbm_at_once(program, evaluation, shared_bytes)
+    settings = None
+    if not together["fits"]:
+        settings = training.fitting_settings(evaluation, shared_bytes)
     fitting = [trial.num_rows for trial in trials if trial.fits]
     checkpoint_cost = CheckpointCost.of(experiment)
     report = {
@@ -142,8 +158,10 @@ def compile_experiment(
         "largest_rows_per_replica": max(fitting, default=0) if trials else None,
         "largest": None,
         "trials": [vars(trial) for trial in trials],
-        "evaluation": evaluation,
         "checkpoint": checkpoint_cost.to_dict(),
+        "evaluation": figures,
+        "together": together,
+        "fitting_settings": settings,
     }
     if fitting and max(fitting) != training.rows:
         report["largest"] = training.figures(max(fitting))
@@ -181,6 +199,25 @@ class _TrainingCompilation:
         step = self._experiment.training.gradient_accumulation_steps
         return largest_rows(self._attempt, self._attempt(self.rows), step)
 
+    def fitting_settings(
+        self, evaluation: CompiledProgram | None, shared_bytes: int
+    ) -> dict[str, Any] | None:
+        """The first settings with which all rows fit, the evaluation beside them."""
+        is_transformer = isinstance(self._experiment.model, ModelConfig)
+        for changes in _SAVING:
+            num_parts = changes.get("gradient_accumulation_steps", 1)
+            if num_parts > self.rows or ("rematerialize" in changes and not is_transformer):
+                continue
+            names = ", ".join(f"{name}={value}" for name, value in changes.items())
+            self._say(f"trying {names}")
+            training = self._experiment.training.replace(**changes)
+            changed = self._experiment.replace(training=training)
+            other = _TrainingCompilation(changed, self._compiler, self._say)
+            program = other.compile(other.rows)
+            if hbm_at_once(program, evaluation, shared_bytes)["fits"]:
+                return {f"training.{name}": value for name, value in changes.items()}
+        return None
+
     def _attempt(self, rows: int) -> Trial:
         program = self.compile(rows)
         self._say(f"  {'fits' if program.fits else 'does not fit'}: {program.needed_bytes} bytes")
@@ -210,18 +247,32 @@ class _TrainingCompilation:
         return self._experiment.replace(training=changed)
 
 
-def _compile_evaluation(experiment: ExperimentConfig, compiler: TpuCompiler) -> dict[str, Any]:
+def _compile_evaluation(
+    experiment: ExperimentConfig, compiler: TpuCompiler, say: "Callable[[str], None]"
+) -> tuple[CompiledProgram | None, dict[str, Any] | None, int]:
+    """The evaluation's program, what is known of it, and bytes that it shares with training."""
     from txl_tf.tpu_compiler.evaluation_program import evaluation_program
 
-    program = compiler.compile(evaluation_program(experiment), "evaluation")
     evaluation = experiment.evaluation
+    if evaluation.dynamic_learning_rate is not None:
+        say("the evaluation runs on the host: its weights follow the text")
+        return None, None, 0
+    rows = -(-evaluation.batch_size // compiler.topology.num_replicas)
+    say(f"compiling the evaluation step: {rows} rows per replica")
+    lowered = evaluation_program(experiment, compiler.topology.num_replicas)
+    program = compiler.compile(lowered, "evaluation")
     segment_length = evaluation.segment_length or experiment.model.segment_length
-    values = {"rows": evaluation.batch_size, "segment_length": segment_length}
-    values |= program.to_dict()
+    values = {
+        "rows": evaluation.batch_size,
+        "rows_per_replica": rows,
+        "segment_length": segment_length,
+        "shared_bytes": lowered.variable_bytes,
+        **program.to_dict(),
+    }
     if program.fits:
-        single = Topology(compiler.topology.chip, (1,) * len(compiler.topology.shape))
-        values |= _speed(program, single, evaluation.batch_size * segment_length)
-    return values
+        num_tokens = evaluation.batch_size * segment_length
+        values |= _speed(program, compiler.topology, num_tokens)
+    return program, values, lowered.variable_bytes
 
 
 def _speed(program: CompiledProgram, topology: Topology, num_tokens: int) -> dict[str, Any]:

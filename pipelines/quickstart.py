@@ -85,8 +85,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     _say("3/6 evaluate")
     # The run's own evaluator: it is compiled already.
-    training_run.evaluator.load_weights_of(model)
-    results = _evaluate(training_run.evaluator, dataset, trainer.step, valid)
+    results = _evaluate(training_run.ready_evaluator(), dataset, trainer.step, valid)
     board = TensorBoardWriter(tensorboard_folder(workdir), bytes_per_token=1.0)
     for result in results:
         board.write_evaluation(result)

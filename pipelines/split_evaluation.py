@@ -1,7 +1,9 @@
 """Evaluates a split of a prepared data set with the settings of an experiment."""
 
 import dataclasses
+from collections.abc import Mapping
 
+import keras
 import tensorflow as tf
 
 from txl_tf.config.experiment_config import ExperimentConfig
@@ -14,9 +16,11 @@ from txl_tf.evaluation.evaluator import Evaluator, Observe, Track
 
 
 def create_evaluator(
-    experiment: ExperimentConfig, strategy: tf.distribute.Strategy | None = None
+    experiment: ExperimentConfig,
+    strategy: tf.distribute.Strategy | None = None,
+    variables: Mapping[str, keras.Variable] | None = None,
 ) -> Evaluator:
-    """Builds the evaluator of an experiment, without weights.
+    """Builds the evaluator of an experiment, without weights or with those of a run.
 
     A run that was trained with its documents apart is evaluated so.
 
@@ -25,12 +29,15 @@ def create_evaluator(
         strategy: optional `tf.distribute.Strategy`, whose replicas share the
             rows. It is not used where there is only one row, because the
             weights follow the text.
+        variables: optional mapping of path to variable, see `Evaluator`. They
+            are not used where the weights follow the text.
 
     Returns:
         An `Evaluator`.
     """
     if experiment.evaluation.dynamic_learning_rate is not None:
-        strategy = None
+        strategy, variables = None, None
+    tf.config.experimental.enable_tensor_float_32_execution(experiment.training.tensor_float_32)
     return Evaluator(
         experiment.model,
         experiment.evaluation,
@@ -38,6 +45,7 @@ def create_evaluator(
         jit_compile=experiment.training.jit_compile,
         masks_documents=experiment.training.document_boundaries == "mask",
         strategy=strategy,
+        variables=variables,
     )
 
 

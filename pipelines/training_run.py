@@ -135,8 +135,16 @@ class TrainingRun:
     def evaluator(self) -> Evaluator:
         """What the run is evaluated with; built when it is first asked for."""
         # Several workers evaluate all of it each, and need not wait for one another.
-        shares_rows = self.trainer.num_workers == 1
-        return create_evaluator(self._experiment, self._strategy if shares_rows else None)
+        if self.trainer.num_workers > 1:
+            return create_evaluator(self._experiment)
+        variables = self.trainer.inference_variables()
+        return create_evaluator(self._experiment, self._strategy, variables)
+
+    def ready_evaluator(self) -> Evaluator:
+        """The evaluator with the weights of now."""
+        if not self.evaluator.reads_given_variables:
+            self.evaluator.load_arrays(self.trainer.inference_weights())
+        return self.evaluator
 
     def train(self) -> EvaluationResult | None:
         """Trains to the end.
@@ -319,8 +327,7 @@ class TrainingRun:
             return None
         if self.trainer.must_stop():
             return None
-        self.evaluator.load_arrays(self.trainer.inference_weights())
-        result = self._data.evaluate(self.evaluator, step, self._until_stopped)
+        result = self._data.evaluate(self.ready_evaluator(), step, self._until_stopped)
         # The first worker's figure decides for all.
         own = result.nats_per_token if self._is_chief else 0.0
         is_best = self._history.observe(step, self.trainer.sum_over_workers(own))

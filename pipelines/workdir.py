@@ -40,6 +40,7 @@ _FREE_FIELDS = (
     "checkpoint_every_steps",
     "evaluate_every_steps",
     "num_kept_checkpoints",
+    "tensor_float_32",
     "gradient_accumulation_steps",
     "rematerialize",
     "jit_compile",

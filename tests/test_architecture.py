@@ -67,7 +67,8 @@ ALLOWED = {
         "writable_folder",
         *MODELS,
     },
-    "evaluation": MODELS,
+    "unallocated_variables": set(),
+    "evaluation": {"unallocated_variables", *MODELS},
     "serving": {"file_storage", "untrusted_files", *LOWEST},
     "generation": {
         "array_archive",
@@ -87,7 +88,7 @@ ALLOWED = {
         "untrusted_files",
         *MODELS,
     },
-    "tpu_compiler": {"distribution", "evaluation", "training", *MODELS},
+    "tpu_compiler": {"distribution", "evaluation", "training", "unallocated_variables", *MODELS},
 }
 WITHOUT_TENSORFLOW = {
     "cluster_loop",

@@ -106,6 +106,8 @@ def test_the_report_is_json_and_a_table(lowers_nothing, global_batch_size):
         "trials",
         "evaluation",
         "checkpoint",
+        "together",
+        "fitting_settings",
     }
     printed = io.StringIO()
     print_report(report, Console(file=printed, width=120))

@@ -47,4 +47,6 @@ def test_peaks_of_a_chip_are_those_that_are_published():
     assert peaks == {"v2": 45, "v3": 123, "v4": 275, "v5e": 197, "v5p": 459, "v6e": 918}
     memory = {name: chip.hbm_bytes / 2**30 for name, chip in CHIPS.items()}
     assert memory == {"v2": 16, "v3": 32, "v4": 32, "v5e": 16, "v5p": 95, "v6e": 32}
-    assert Topology.parse("v3:2x2").hbm_bytes_per_replica == 16 * 2**30
+    for chip in CHIPS.values():
+        assert 0.9 * chip.hbm_bytes < chip.usable_hbm_bytes <= chip.hbm_bytes
+    assert Topology.parse("v3:2x2").hbm_bytes_per_replica == int(15.48 * 2**30)

@@ -7,9 +7,10 @@ import contextlib
 import functools
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -21,6 +22,8 @@ from txl_tf.errors import NonFiniteError
 from txl_tf.evaluation.context_reach import context_reach
 from txl_tf.evaluation.dynamic_reader import DynamicReader
 from txl_tf.evaluation.evaluation_batch import EvaluationBatch
+from txl_tf.evaluation.evaluation_conditions import evaluation_conditions
+from txl_tf.evaluation.evaluation_model import create_evaluation_model
 from txl_tf.evaluation.evaluation_result import EvaluationResult
 from txl_tf.evaluation.evaluation_rows import EvaluationRows
 from txl_tf.evaluation.evaluation_text import EvaluationText
@@ -28,7 +31,6 @@ from txl_tf.evaluation.memory_reader import MemoryReader
 from txl_tf.evaluation.projected_reader import ProjectedReader
 from txl_tf.evaluation.replica_rows import ReplicaRows
 from txl_tf.layers.token_id_check import check_token_ids
-from txl_tf.models.create_model import create_model
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.models.weight_assignment import assign_weights
 
@@ -43,8 +45,9 @@ _PROJECTED_ENCODINGS = ("transformer_xl", "shaw")
 class Evaluator:
     """A model for evaluation, and the loop that reads a text with it.
 
-    The model has its own copy of the weights and its own memory, so that an
-    evaluation never disturbs a training run.
+    The model has its own memory, and its own copy of the weights unless it is
+    given variables to read. It never changes what it was given, so that an
+    evaluation does not disturb a training run.
 
     Args:
         model_config: `ModelConfig`, `LSTMConfig` or `QRNNConfig` of the
@@ -58,9 +61,14 @@ class Evaluator:
             document, as for models that were trained so. Defaults to `False`.
         strategy: optional `tf.distribute.Strategy`, whose replicas share the
             rows. Defaults to `None`: one device.
+        variables: optional mapping of the path of every weight to the Keras
+            variable that is read for it, made under the same strategy. A run
+            that trains so needs no second copy of its weights on the device.
+            Defaults to `None`: weights come by `load_arrays`.
 
     Raises:
-        ValueError: If the weights are to follow the text on several replicas.
+        ValueError: If the weights are to follow the text on several replicas,
+            or would change `variables`.
     """
 
     def __init__(
@@ -72,6 +80,7 @@ class Evaluator:
         *,
         masks_documents: bool = False,
         strategy: tf.distribute.Strategy | None = None,
+        variables: Mapping[str, keras.Variable] | None = None,
     ) -> None:
         changes = {
             name: value
@@ -82,11 +91,9 @@ class Evaluator:
         self._evaluation_config = evaluation_config
         self._masks_documents = masks_documents
         self._strategy = None if strategy is tf.distribute.get_strategy() else strategy
-        if self._strategy is None:
-            self.model = create_model(self.config, dtype=dtype_policy)
-        else:
-            with self._strategy.scope():
-                self.model = create_model(self.config, dtype=dtype_policy)
+        self.reads_given_variables = variables is not None
+        own = self.config, dtype_policy, self._strategy
+        self.model = create_evaluation_model(*own, variables)
         self._jit_compile = jit_compile
         self._reader = self._create_reader()
         self._step = self._compiled(self.score_batch)
@@ -96,10 +103,11 @@ class Evaluator:
     def _create_reader(self) -> MemoryReader | ProjectedReader | DynamicReader:
         reader = MemoryReader(self.model, self._masks_documents)
         if self._evaluation_config.dynamic_learning_rate is not None:
-            if self._strategy is not None:
+            if self._strategy is not None or self.reads_given_variables:
                 raise ValueError(
-                    "`dynamic_learning_rate` needs a single device, because there is one row. "
-                    f"Received: strategy={self._strategy}"
+                    "`dynamic_learning_rate` needs a single device, because there is one row, and "
+                    f"weights of its own to change. Received: strategy={self._strategy}, "
+                    f"reads given variables: {self.reads_given_variables}"
                 )
             return DynamicReader(reader, self.model.trainable_variables, self._evaluation_config)
         can_project = (
@@ -146,7 +154,13 @@ class Evaluator:
 
         Raises:
             MismatchError: If they are not those of the model.
+            ValueError: If the evaluator reads variables that it was given.
         """
+        if self.reads_given_variables:
+            raise ValueError(
+                "The evaluator reads the variables that it was given. "
+                f"Received: arrays of {len(arrays)} weights"
+            )
         assign_weights({variable.path: variable for variable in self.model.weights}, arrays)
 
     def evaluate(
@@ -210,7 +224,10 @@ class Evaluator:
             num_characters=text.num_characters * share,
             num_words=text.num_words * share,
             seconds=time.perf_counter() - begin,
-            **self._conditions(rows, text),
+            batch_size=rows.batch_size,
+            warm_up_tokens=self._warm_up_tokens(text),
+            masks_documents=self._masks_documents,
+            **evaluation_conditions(self.config, self._evaluation_config),
         )
 
     def initial_memory(self, batch_size: int) -> Any:
@@ -220,8 +237,7 @@ class Evaluator:
             batch_size: int. Rows.
 
         Returns:
-            `ProjectedMemory` where positions allow it, else `Memory` or
-            `RecurrentMemory`.
+            `ProjectedMemory` where positions allow it, else that of the model.
         """
         return self._reader.initial_memory(batch_size)
 
@@ -381,20 +397,3 @@ class Evaluator:
         if number == "all":
             number = context_reach(self.config)
         return min(number, text.num_tokens)
-
-    def _conditions(self, rows: EvaluationRows, text: EvaluationText) -> dict[str, Any]:
-        config, evaluation = self.config, self._evaluation_config
-        remembers = not isinstance(config, ModelConfig) or config.recurrence
-        return {
-            "segment_length": config.segment_length,
-            "memory_length": config.memory_length if remembers else 0,
-            "clamp_length": config.clamp_length,
-            "same_length": config.same_length,
-            "same_length_keys": config.same_length_keys if config.same_length else None,
-            "batch_size": rows.batch_size,
-            "warm_up_tokens": self._warm_up_tokens(text),
-            "masks_documents": self._masks_documents,
-            "dynamic_learning_rate": evaluation.dynamic_learning_rate,
-            "dynamic_decay": evaluation.dynamic_decay,
-            "dynamic_statistics_segments": evaluation.dynamic_statistics_segments,
-        }

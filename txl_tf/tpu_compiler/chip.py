@@ -21,6 +21,8 @@ class Chip:
     """Peak of the matrix units in bfloat16."""
     hbm_bytes: int
     """High-bandwidth memory."""
+    usable_hbm_bytes: int
+    """What of it programs get; the rest is the system's."""
     hbm_bytes_per_second: float
     """Its bandwidth."""
     interconnect_bytes_per_second: float
@@ -35,6 +37,7 @@ def _chip(
     num_dimensions: int,
     teraflops: float,
     hbm_gibibytes: int,
+    usable_hbm_gibibytes: float,
     hbm_gigabytes_per_second: float,
     interconnect_gigabits_per_second: float,
     chip_config_name: str | None = None,
@@ -45,6 +48,7 @@ def _chip(
         num_dimensions=num_dimensions,
         flops_per_second=teraflops * _TERA,
         hbm_bytes=hbm_gibibytes * _GIBIBYTE,
+        usable_hbm_bytes=int(usable_hbm_gibibytes * _GIBIBYTE),
         hbm_bytes_per_second=hbm_gigabytes_per_second * _GIGA,
         interconnect_bytes_per_second=interconnect_gigabits_per_second * _GIGA / 8,
         chip_config_name=chip_config_name,
@@ -56,15 +60,17 @@ def _chip(
 # second and chip); v2 and v3: Jouppi et al., 2020, "A domain-specific supercomputer for
 # training deep neural networks", table 3, four links of 496 and 656 gigabits per second.
 # The pages count the memory of v2 and v3 for the chip; each of its two cores has half. The
-# two cores of a v4 and v5p chip work as one device ("megacore").
+# two cores of a v4 and v5p chip work as one device ("megacore"). Usable is what the compiler of
+# libtpu 0.0.31 names as the limit when it refuses a program ("Used 24.00G of 15.75G hbm"); of v5p
+# it would use 95.74 GiB, more than is published.
 _ALL = (
-    #     replicas, dimensions, TFLOP/s, HBM GiB, HBM GB/s, network Gbit/s
-    _chip("v2", 2, 2, 45, 16, 700, 4 * 496),
-    _chip("v3", 2, 2, 123, 32, 900, 4 * 656),
-    _chip("v4", 1, 3, 275, 32, 1228, 2400, chip_config_name="megacore"),
-    _chip("v5e", 1, 2, 197, 16, 819, 1600),
-    _chip("v5p", 1, 3, 459, 95, 2765, 4800),
-    _chip("v6e", 1, 2, 918, 32, 1640, 3584),
+    #     replicas, dimensions, TFLOP/s, HBM GiB and usable, HBM GB/s, network Gbit/s
+    _chip("v2", 2, 2, 45, 16, 2 * 7.48, 700, 4 * 496),
+    _chip("v3", 2, 2, 123, 32, 2 * 15.48, 900, 4 * 656),
+    _chip("v4", 1, 3, 275, 32, 30.75, 1228, 2400, chip_config_name="megacore"),
+    _chip("v5e", 1, 2, 197, 16, 15.75, 819, 1600),
+    _chip("v5p", 1, 3, 459, 95, 95, 2765, 4800),
+    _chip("v6e", 1, 2, 918, 32, 31.25, 1640, 3584),
 )
 CHIPS: dict[str, Chip] = {chip.name: chip for chip in _ALL}
 """All generations that can be compiled for, by name."""

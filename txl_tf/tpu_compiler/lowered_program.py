@@ -1,12 +1,16 @@
 """A program for the TPU compiler, as TensorFlow makes it."""
 
 import dataclasses
+import math
+import re
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf
+from tensorflow.compiler.xla import xla_data_pb2
 from tensorflow.compiler.xla.service import hlo_pb2
 
-from txl_tf.tpu_compiler.tpu_random_numbers import seeds_as_on_tpu, use_generator_of_tpu
+# The names of all other types say how many bits they have.
+_BITS = {"pred": 8}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,10 +20,13 @@ class LoweredProgram:
     Attributes:
         hlo: bytes. A serialized `HloModuleProto`.
         num_replicas: int. Replicas that run it together.
+        variable_bytes: int. Bytes of the variables of one replica, without
+            padding.
     """
 
     hlo: bytes
     num_replicas: int
+    variable_bytes: int = 0
 
 
 def lower(
@@ -41,13 +48,18 @@ def lower(
     """
     function = tf.function(function, jit_compile=True, autograph=False)
     # For a platform that is not there, even TensorFlow's TPU wheel lowers no variables.
-    with seeds_as_on_tpu():
-        hlo = function.experimental_get_compiler_ir(*specs)(
-            stage="hlo_serialized", platform_name="CPU"
-        )
+    hlo = function.experimental_get_compiler_ir(*specs)(stage="hlo_serialized", platform_name="CPU")
     module = _without_copies(hlo)
-    use_generator_of_tpu(module)
-    return LoweredProgram(module.SerializeToString(), num_replicas)
+    parameters = module.host_program_shape.parameters[len(specs) :]
+    return LoweredProgram(
+        module.SerializeToString(), num_replicas, sum(map(_num_bytes, parameters))
+    )
+
+
+def _num_bytes(shape: xla_data_pb2.ShapeProto) -> int:
+    name = xla_data_pb2.PrimitiveType.Name(shape.element_type).lower()
+    bits = _BITS.get(name) or int(re.search(r"\d+", name)[0])
+    return math.prod(shape.dimensions) * bits // 8
 
 
 def _without_copies(hlo: bytes) -> hlo_pb2.HloModuleProto:

@@ -115,9 +115,10 @@ def _taken_out(cls: type, graph: Any, callers: tuple, num_replicas: int) -> Repl
         if tensor.op.name not in inside
     }
     data, variables = {}, {}
+    captures = _Captures(graph, callers)
     for name, tensor in entering.items():
         if tensor.dtype == tf.resource:
-            variables[name] = _handles(tensor, callers, num_replicas)
+            variables[name] = captures.handles(tensor, num_replicas)
         else:
             data[name] = tf.TensorSpec(tensor.shape, tensor.dtype)
     data = dict(sorted(data.items(), key=lambda item: _place(item[0])))
@@ -168,26 +169,36 @@ def _node(operation: tf.Operation, inside: set[str]) -> NodeDef:
     return node
 
 
-def _handles(tensor: tf.Tensor, callers: tuple, num_replicas: int) -> tuple[tf.Tensor, ...]:
-    replicated = list(tensor.op.inputs) if tensor.op.type == _INPUT else [tensor] * num_replicas
-    if len(replicated) != num_replicas:
-        raise ValueError(
-            "The strategy must not pack variables. "
-            f"Received: {len(replicated)} handles of {tensor.name} for {num_replicas} replicas"
-        )
-    return tuple(_captured(each, callers) for each in replicated)
+class _Captures:
+    """Finds the variables that a graph in a loop stands for."""
 
+    def __init__(self, graph: Any, callers: Sequence[tuple]) -> None:
+        outermost = callers[0][0] if callers else graph
+        self._outside = {inner.name: outer for outer, inner in outermost.captures}
+        self._ways = []
+        for outer, operation in reversed(callers):
+            inner = outer._get_function(operation.get_attr("body").name).graph
+            given = zip(inner.inputs, operation.inputs, strict=True)
+            self._ways.append({placeholder.name: tensor for placeholder, tensor in given})
 
-def _captured(tensor: tf.Tensor, callers: Sequence[tuple]) -> tf.Tensor:
-    """The variable's handle outside of all functions."""
-    for graph, operation in reversed(callers):
-        inner = graph._get_function(operation.get_attr("body").name).graph
-        names = [each.name for each in inner.inputs]
-        tensor = operation.inputs[names.index(_source(tensor).name)]
-    for outer, placeholder in tensor.graph.captures:
-        if placeholder is _source(tensor):
-            return outer
-    raise ValueError(f"`function` must capture its variables. Received: {tensor.name}")
+    def handles(self, tensor: tf.Tensor, num_replicas: int) -> tuple[tf.Tensor, ...]:
+        """The handles that every replica's variable has outside of all functions."""
+        is_replicated = tensor.op.type == _INPUT
+        replicated = list(tensor.op.inputs) if is_replicated else [tensor] * num_replicas
+        if len(replicated) != num_replicas:
+            raise ValueError(
+                "The strategy must not pack variables. Received: "
+                f"{len(replicated)} handles of {tensor.name} for {num_replicas} replicas"
+            )
+        return tuple(map(self._captured, replicated))
+
+    def _captured(self, tensor: tf.Tensor) -> tf.Tensor:
+        for way in self._ways:
+            tensor = way[_source(tensor).name]
+        name = _source(tensor).name
+        if name not in self._outside:
+            raise ValueError(f"`function` must capture its variables. Received: {name}")
+        return self._outside[name]
 
 
 def _source(tensor: tf.Tensor) -> tf.Tensor:

@@ -71,8 +71,8 @@ class Topology:
 
     @property
     def hbm_bytes_per_replica(self) -> int:
-        """Memory of one device."""
-        return self.chip.hbm_bytes // self.chip.num_replicas
+        """Memory of one device that programs get."""
+        return self.chip.usable_hbm_bytes // self.chip.num_replicas
 
 
 EXAMPLES = ("v2:2x2", "v3:4x4", "v4:2x2x4", "v5e:4x4", "v5p:2x2x4", "v6e:4x4")

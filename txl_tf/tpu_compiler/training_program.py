@@ -1,81 +1,53 @@
-"""The training step of an experiment as a program for the TPU compiler."""
+"""The training loop of an experiment as a program for the TPU compiler."""
 
 import tensorflow as tf
-from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 from txl_tf.config.experiment_config import ExperimentConfig
-from txl_tf.distribution.replica_state import ReplicaState
-from txl_tf.tpu_compiler.lowered_program import LoweredProgram, lower
-from txl_tf.tpu_compiler.unallocated_variables import unallocated_variables
-from txl_tf.training.step_records import StepRecords
-from txl_tf.training.train_step import AllReduce, TrainStep, memory_specs
-from txl_tf.training.training_variables import TrainingVariables
+from txl_tf.tpu_compiler.lowered_program import LoweredProgram
+from txl_tf.tpu_compiler.replica_program import ReplicaProgram
+from txl_tf.tpu_compiler.traced_strategy import traced_tpu_strategy
+from txl_tf.training.trainer import Trainer
+from txl_tf.unallocated_variables import unallocated_variables
 
 
 def training_program(experiment: ExperimentConfig, num_replicas: int) -> LoweredProgram:
-    """Lowers the step that `Trainer` runs, for one replica of many.
+    """Lowers what `Trainer` runs under `tf.distribute.TPUStrategy`.
 
     Args:
         experiment: `ExperimentConfig`.
         num_replicas: int. Replicas that share the global batch.
 
     Returns:
-        A `LoweredProgram`. Every replica draws the dropout masks of the first,
-        which costs the same.
+        A `LoweredProgram`, the program of one replica.
     """
-    num_rows = experiment.training.rows_per_replica(num_replicas)
-    with unallocated_variables():
-        step = _train_step(experiment, num_rows, num_replicas)
-    rows = [num_rows, experiment.model.segment_length]
+    return ReplicaProgram.of(traced_trainer(experiment, num_replicas).trace()).lower()
 
-    def run_step(
-        token_ids: tf.Tensor,
-        target_ids: tf.Tensor,
-        start_of_stream: tf.Tensor,
-        first_step: tf.Tensor,
-    ) -> None:
+
+def traced_trainer(experiment: ExperimentConfig, num_replicas: int) -> Trainer:
+    """A trainer whose variables take no memory and whose loop can only be traced.
+
+    Args:
+        experiment: `ExperimentConfig`.
+        num_replicas: int. Replicas that share the global batch.
+
+    Returns:
+        A `Trainer` under a strategy from `traced_tpu_strategy`.
+    """
+
+    def batches_of_zeros(
+        first_step: int, rows: range, per_replica_rows: int, num_steps: int
+    ) -> tf.data.Dataset:
+        shape = per_replica_rows, experiment.model.segment_length
         batch = {
-            "token_ids": token_ids,
-            "target_ids": target_ids,
-            "start_of_stream": start_of_stream,
+            "token_ids": tf.zeros(shape, tf.int32),
+            "target_ids": tf.zeros(shape, tf.int32),
+            "start_of_stream": tf.zeros(shape[:1], tf.bool),
         }
-        step(batch, first_step)
+        if experiment.training.document_boundaries == "mask":
+            batch["document_starts"] = tf.zeros(shape, tf.bool)
+        return tf.data.Dataset.from_tensors(batch).repeat()
 
-    specs = [
-        tf.TensorSpec(rows, tf.int32),
-        tf.TensorSpec(rows, tf.int32),
-        tf.TensorSpec(rows[:1], tf.bool),
-        tf.TensorSpec([], tf.int32),
-    ]
-    return lower(run_step, specs, num_replicas)
-
-
-def _train_step(experiment: ExperimentConfig, num_rows: int, num_replicas: int) -> TrainStep:
-    variables = TrainingVariables(experiment)
-    strategy = tf.distribute.get_strategy()
-    memory = memory_specs(variables.model.initial_memory(1))
-    return variables.train_step(
-        ReplicaState(strategy, num_rows, memory),
-        StepRecords(strategy, num_rows, experiment.training.steps_per_loop),
-        _sum_over(num_replicas),
-    )
-
-
-def _sum_over(num_replicas: int) -> AllReduce:
-    """What `tf.distribute.TPUStrategy` puts into the step, without such a strategy."""
-    groups: list[list[int]] = [list(range(num_replicas))]
-
-    def all_reduce(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-        if num_replicas == 1:
-            return tensors
-        return [
-            gen_xla_ops.xla_all_reduce(
-                input=tensor,
-                group_assignment=groups,
-                reduce_op="Add",
-                mode="CrossReplica",
-            )
-            for tensor in tensors
-        ]
-
-    return all_reduce
+    strategy = traced_tpu_strategy(num_replicas)
+    # In this order: the strategy copies a value to the replicas that must take no memory before.
+    with strategy.scope(), unallocated_variables():
+        return Trainer(experiment, strategy, batches_of_zeros)

@@ -61,6 +61,7 @@ class Trainer:
         self._rows_per_replica = training.rows_per_replica(strategy.num_replicas_in_sync)
         # A plain variable of the host, because a thread sets it while the loop runs.
         self._stop_requested = tf.Variable(False, trainable=False)
+        tf.config.experimental.enable_tensor_float_32_execution(training.tensor_float_32)
         keras.utils.set_random_seed(training.seed)
         with strategy.scope():
             self._variables = TrainingVariables(config)
@@ -180,8 +181,11 @@ class Trainer:
             Dict of variable path to array: averages where the run keeps them,
             see `TrainingConfig.average_weights_from_step`, else the weights.
         """
-        weights = self._variables.for_inference()
-        return {path: variable.numpy() for path, variable in weights.items()}
+        return {path: variable.numpy() for path, variable in self.inference_variables().items()}
+
+    def inference_variables(self) -> dict[str, keras.Variable]:
+        """The variables that `inference_weights` are the values of, by path."""
+        return self._variables.for_inference()
 
     def load_state(self, arrays: dict[str, np.ndarray]) -> None:
         """Takes up what `state` returned, under any number of replicas.

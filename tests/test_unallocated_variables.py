@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from txl_tf.tpu_compiler.unallocated_variables import unallocated_variables
+from txl_tf.unallocated_variables import unallocated_variables
 
 
 def resident_bytes():

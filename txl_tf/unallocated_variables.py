@@ -1,4 +1,4 @@
-"""Variables that have a shape and take no memory, because only shapes are compiled."""
+"""Variables that have a shape and take no memory, for models whose values are not needed."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -16,11 +16,11 @@ _ALIGNMENT_BYTES = 64
 def unallocated_variables() -> Iterator[None]:
     """Within it, large variables are made of pages that were never written.
 
-    The compiler asks variables for their shape and type only. Weights and the
-    two means of Adam for 838 million parameters would be 10 GB, so they are
-    arrays of zeros whose pages the operating system supplies when they are
-    first touched, which nothing does. Initial values are traced for their
-    shape and never computed.
+    A compiler asks variables for their shape and type only. Weights and the two
+    means of Adam for 838 million parameters would be 10 GB, so they are arrays
+    of zeros whose pages the operating system supplies when they are first
+    touched, which nothing does. Initial values are traced for their shape and
+    never computed.
     """
 
     def create(next_creator: Callable[..., tf.Variable], **arguments: Any) -> tf.Variable:
