@@ -3,15 +3,13 @@
 import numpy as np
 import tensorflow as tf
 
-from tests.toy_batches import toy_tokens
+from tests.toy_text import NUM_TOKENS, toy_text
 from tests.tpu_compiler.host_replicas import HostReplicas
 from txl_tf.config.evaluation_config import EvaluationConfig
-from txl_tf.evaluation.evaluation_text import EvaluationText
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.replica_rows import ReplicaRows
 from txl_tf.tpu_compiler.replica_program import ReplicaProgram
 
-NUM_TOKENS = 3398
 # Rows that no number of replicas shares out equally.
 NUM_ROWS = 9
 
@@ -24,19 +22,6 @@ def evaluation_differences(runs, experiment):
         kind: relative_difference(runs, experiment, weights, text, masks_documents)
         for kind, masks_documents in (("projected", False), ("hidden", True))
     }
-
-
-def toy_text(vocabulary_size):
-    tokens = toy_tokens(NUM_TOKENS + 1, vocabulary_size)
-    return EvaluationText(
-        name="toy",
-        num_tokens=len(tokens),
-        read_tokens=lambda start, stop: tokens[start:stop],
-        read_document_starts=lambda start, stop: tokens[start:stop] == 0,
-        num_bytes=len(tokens),
-        num_characters=len(tokens),
-        num_words=len(tokens),
-    )
 
 
 def relative_difference(runs, experiment, weights, text, masks_documents):

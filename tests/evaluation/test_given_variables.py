@@ -1,0 +1,75 @@
+"""Evaluations that read the variables of a run instead of copies."""
+
+import gc
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.toy_batches import ToyBatches, strategy_of, toy_experiment, toy_tokens
+from tests.toy_text import toy_text
+from txl_tf.config.evaluation_config import EvaluationConfig
+from txl_tf.evaluation.evaluator import Evaluator
+from txl_tf.training.trainer import Trainer
+
+NUM_ROWS = 4
+
+
+def trainer_of(num_replicas, **training):
+    experiment = toy_experiment(training={"global_batch_size": NUM_ROWS, **training})
+    batches = ToyBatches(toy_tokens(), NUM_ROWS)
+    return Trainer(experiment, strategy_of(num_replicas), batches.dataset_function)
+
+
+def evaluator_of(trainer, variables=None):
+    return Evaluator(
+        trainer.config.model,
+        EvaluationConfig(batch_size=3, memory_length=9),
+        jit_compile=False,
+        strategy=trainer.strategy,
+        variables=variables,
+    )
+
+
+@pytest.mark.parametrize(
+    ("num_replicas", "training"), [(1, {}), (2, {"average_weights_from_step": 2})]
+)
+def test_an_evaluation_follows_the_run_without_copies(num_replicas, training):
+    trainer = trainer_of(num_replicas, **training)
+    text = toy_text(trainer.config.model.vocabulary_size)
+    evaluator = evaluator_of(trainer, trainer.inference_variables())
+    assert evaluator.reads_given_variables
+    copy = evaluator_of(trainer)
+    totals = []
+    for _, _ in zip(trainer.run(), range(3), strict=False):
+        copy.load_arrays(trainer.inference_weights())
+        totals.append(evaluator.evaluate(text, step=trainer.step).total_nats)
+        assert totals[-1] == copy.evaluate(text, step=trainer.step).total_nats
+    assert len(set(totals)) == 3
+
+
+def test_weights_are_on_the_devices_once():
+    trainer = trainer_of(1)
+    variables = trainer.inference_variables()
+    gc.collect()
+    before = sum(isinstance(each, tf.Variable) for each in gc.get_objects())
+    evaluator = evaluator_of(trainer, variables)
+    for variable in evaluator.model.weights:
+        assert variable.value is variables[variable.path].value
+    gc.collect()
+    after = sum(isinstance(each, tf.Variable) for each in gc.get_objects())
+    # The state of the layers' generators, which nothing reads.
+    assert after - before < len(evaluator.model.weights) / 2
+
+
+def test_what_would_change_the_run_is_refused():
+    trainer = trainer_of(1)
+    evaluator = evaluator_of(trainer, trainer.inference_variables())
+    before = trainer.inference_weights()
+    with pytest.raises(ValueError, match="reads the variables that it was given"):
+        evaluator.load_arrays(before)
+    dynamic = EvaluationConfig(batch_size=1, dynamic_learning_rate=1e-3)
+    with pytest.raises(ValueError, match="needs weights of its own"):
+        Evaluator(trainer.config.model, dynamic, variables=trainer.inference_variables())
+    for path, array in trainer.inference_weights().items():
+        np.testing.assert_array_equal(array, before[path])
