@@ -214,6 +214,7 @@ class TrainingRun:
         )
         for complaint in self._store.remove_leftovers():
             self._say(complaint)
+        self._workdir.remove_leftovers(self._folder)
         if step > 0:
             if not has_ledger:
                 self._say(f"The ledger is gone; a new one begins at step {step + 1}.")

@@ -225,6 +225,22 @@ class Workdir:
         except OSError as error:
             raise self._storage_error("written", error) from error
 
+    def remove_leftovers(self, folder: WritableFolder) -> None:
+        """Removes what killed processes left of the description and the vocabulary.
+
+        Args:
+            folder: `WritableFolder` of the lock.
+
+        Raises:
+            StorageError: If it cannot be removed.
+            OutputExistsError: If this process may not write here any more.
+        """
+        try:
+            folder.remove_temporaries()
+            folder.subfolder(_VOCABULARY).remove_temporaries()
+        except OSError as error:
+            raise self._storage_error("cleaned up", error) from error
+
     def read(self) -> tuple[ExperimentConfig, dict[str, Any]]:
         """Reads what was begun here.
 

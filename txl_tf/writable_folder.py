@@ -3,6 +3,7 @@
 import abc
 import contextlib
 import os
+import re
 import uuid
 from collections.abc import Callable, Iterator
 
@@ -27,6 +28,7 @@ from txl_tf.local_files import (
 )
 
 _DESCRIPTORS = "/proc/self/fd"
+_TEMPORARY = re.compile(r"\.[^.].*\.tmp")
 
 
 def _do_nothing() -> None:
@@ -150,11 +152,13 @@ class WritableFolder(abc.ABC):
     def remove_temporaries(self) -> list[str]:
         """Removes what killed processes left of files that they were writing.
 
+        What is left of hidden files stays: a lock may be written right now.
+
         Returns:
             The paths that were removed.
         """
         self.check()
-        names = [name for name in self.names() if name.startswith(".") and name.endswith(".tmp")]
+        names = [name for name in self.names() if _TEMPORARY.fullmatch(name)]
         for name in names:
             self.remove_file(name)
         return [os.path.join(self.path, name) for name in names]

@@ -18,7 +18,7 @@ from tests.pipelines.toy_run import (
 )
 from tests.pipelines.writer_interleavings import result_of
 from txl_tf.errors import DataDamagedError
-from txl_tf.file_storage import write_file
+from txl_tf.file_storage import path_exists, write_file
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -207,3 +207,16 @@ def test_a_run_of_an_earlier_version_gets_a_name_that_it_keeps(run, unbroken):
     train(run)
     assert Workdir(run).describe().run_id == run_id
     assert result_of(run) == result_of(unbroken)
+
+
+@pytest.mark.parametrize("place", ["local", "store"])
+def test_what_killed_processes_left_of_small_files_is_removed(place, tmp_path):
+    run = str(tmp_path / "run") if place == "local" else f"ram://{tmp_path.name}/run"
+    with pytest.raises(ZeroDivisionError), stopping_after(10, ZeroDivisionError):
+        train(run)
+    left = [f"{run}/.run.json.0123.tmp", f"{run}/vocabulary/.vocabulary.txt.0123.tmp"]
+    left += [f"{run}/checkpoints/.best.json.0123.tmp"]
+    for path in left:
+        write_file(path, b"{")
+    train(run)
+    assert [path for path in left if path_exists(path)] == []

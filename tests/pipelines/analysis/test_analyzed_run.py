@@ -7,7 +7,6 @@ from pipelines.workdir import Workdir
 from tests.pipelines.conftest import EXPERIMENT
 from txl_tf.config.experiment_config import ExperimentConfig
 
-
 DATA = {
     "fingerprint": "f",
     "corpus": "toy",
