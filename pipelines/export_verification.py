@@ -85,6 +85,8 @@ def _check_graph(path: str) -> None:
 def _check_variables(prefix: str) -> None:
     import tensorflow as tf
 
+    from txl_tf.training.checkpoint_arrays import reading_failed
+
     try:
         stored = checked_tensor_bundle(prefix, remedy=_REMEDY)
         reader: Any = tf.compat.v1.train.NewCheckpointReader(prefix)
@@ -92,8 +94,7 @@ def _check_variables(prefix: str) -> None:
             # Reading compares with the checksum in the index.
             reader.get_tensor(name)
     except (tf.errors.OpError, RuntimeError, ValueError) as error:
-        what = f"The variables cannot be read: {first_line(error)}"
-        raise _damaged(what, prefix) from error
+        raise reading_failed(error, prefix, _REMEDY) from error
 
 
 def _check_cards(folder: str, names: list[str]) -> None:

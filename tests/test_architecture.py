@@ -62,6 +62,7 @@ ALLOWED = {
         "durability",
         "evaluation",
         "file_storage",
+        "store_client",
         "tensor_bundle",
         "untrusted_files",
         "writable_folder",

@@ -21,6 +21,7 @@ READ_SETTINGS = {
 }
 """Environment variables of the client and their values."""
 _REQUEST_BYTES = 8 << 20
+_FAILURES = ("retry attempts failed", "Error executing an HTTP request")
 
 
 def set_read_ahead() -> None:
@@ -30,6 +31,14 @@ def set_read_ahead() -> None:
     """
     for name, value in READ_SETTINGS.items():
         os.environ.setdefault(name, value)
+
+
+def is_store_failure(error: BaseException) -> bool:
+    """Whether an error is the client's, of a request that failed, whatever its class is.
+
+    Some readers of TensorFlow make a plain `RuntimeError` or `ValueError` of it.
+    """
+    return any(text in str(error) for text in _FAILURES)
 
 
 def read_blocks(path: str, num_bytes: int, block_bytes: int) -> Iterator[bytes]:

@@ -67,6 +67,8 @@ def main() -> None:
 def _serve(port: int) -> None:
     import tensorflow as tf
 
+    # As the process that trains does for itself: sums in parallel kernels keep their order.
+    tf.config.experimental.enable_op_determinism()
     # Alone, until someone connects and tells it which cluster it is part of.
     cluster = tf.train.ClusterSpec({"worker": [f"localhost:{port}"]})
     _servers.append(tf.distribute.Server(cluster, job_name="worker", task_index=0, protocol="grpc"))

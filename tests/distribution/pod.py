@@ -34,7 +34,8 @@ def running_pod(num_hosts: int, grace_seconds: float = 60.0) -> Iterator[Pod]:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env=environment(),
+            # One thread for each operation: servers keep no order of sums by themselves.
+            env={**environment(), "TF_NUM_INTRAOP_THREADS": "1", "TF_ENABLE_ONEDNN_OPTS": "0"},
         )
         for port in ports
     ]

@@ -22,8 +22,8 @@ from tests.distribution.pod import Pod, running_pod, start_training
 from tests.pipelines.interrupted_run import EXPERIMENT
 from tests.pipelines.txl_process import run_txl
 
-NUM_STEPS = 160
-CHECKPOINT_EVERY_STEPS = 40
+NUM_STEPS = 90
+CHECKPOINT_EVERY_STEPS = 30
 PREEMPTED = 75
 _LINE = re.compile(r"loop ended ([0-9.]+) s after the request")
 

@@ -15,7 +15,8 @@ import tensorflow as tf
 
 from txl_tf.distribution.this_host import this_host
 from txl_tf.errors import DataDamagedError, NonFiniteError, StorageError
-from txl_tf.file_storage import first_line
+from txl_tf.file_storage import file_bytes, first_line
+from txl_tf.store_client import is_store_failure
 from txl_tf.tensor_bundle import StoredTensor, checked_tensor_bundle
 from txl_tf.training.checkpoint_manifest import unreadable
 
@@ -32,6 +33,7 @@ _EXPONENT_BITS = {
     "float64": (np.uint64, 0x7FF0000000000000),
 }
 # A store that is far away may not answer; the checkpoint is not damaged by that.
+_NOT_FOUND = "Failed to find any matching files"
 _OUT_OF_REACH = (
     tf.errors.UnavailableError,
     tf.errors.DeadlineExceededError,
@@ -120,19 +122,43 @@ def read_arrays(prefix: str, descriptions: dict[str, Any]) -> dict[str, np.ndarr
             for name in sorted(stored):
                 arrays[name] = np.asarray(reader.get_tensor(name))
                 checks[name] = executor.submit(_matches, arrays[name], descriptions[name])
-    except _OUT_OF_REACH as error:
-        raise StorageError(
-            f"the arrays cannot be read: {first_line(error)}",
-            where=_data_file(prefix),
-            remedy="Start again when the storage answers.",
-        ) from error
     except (OSError, tf.errors.OpError, RuntimeError, ValueError) as error:
-        what = f"the arrays cannot be read: {first_line(error)}"
-        raise _damaged(what, _data_file(prefix)) from error
+        raise reading_failed(error, prefix) from error
     for name, check in checks.items():
         if not check.result():
             raise _damaged(f"the array `{name}` is not what was written", _data_file(prefix))
     return arrays
+
+
+def reading_failed(
+    error: Exception, prefix: str, remedy: str = _REMEDY
+) -> DataDamagedError | StorageError:
+    """Tells a store that does not answer from files that are damaged.
+
+    Args:
+        error: exception. What TensorFlow's reader of checkpoints raised.
+        prefix: str. Path that the names of the files begin with.
+        remedy: str. What to do about damage.
+
+    Returns:
+        The error to raise.
+    """
+    what = f"the arrays cannot be read: {first_line(error)}"
+    out_of_reach = StorageError(
+        what, where=_data_file(prefix), remedy="Start again when the storage answers."
+    )
+    if isinstance(error, _OUT_OF_REACH) or is_store_failure(error):
+        return out_of_reach
+    damage = DataDamagedError(what, where=_data_file(prefix), remedy=remedy)
+    try:
+        # The reader looks for the files by a pattern, and finds none where that fails.
+        for path in (f"{prefix}.index", _data_file(prefix)):
+            file_bytes(path)
+    except FileNotFoundError:
+        return damage
+    except OSError:
+        return out_of_reach
+    return out_of_reach if _NOT_FOUND in str(error) else damage
 
 
 def _check_descriptions(
