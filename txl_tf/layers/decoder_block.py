@@ -35,7 +35,8 @@ class DecoderBlock(keras.layers.Layer):
     block's inputs). With `stateful=True` the block keeps it in variables of
     its own, in the manner of `keras.layers.RNN`: the batch size is fixed, each
     call continues where the last one stopped, `reset_state` forgets. Row `r`
-    of a batch must then continue row `r` of the batch before.
+    of a batch must then continue row `r` of the batch before. Validation reads
+    into the same memory; `StatefulTransformerXL` keeps the two apart.
 
     Args:
         num_heads: int. Number of attention heads `N`.
