@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.generation.models import expressive, prompt
-from txl_tf.errors import InputMissingError, OutputExistsError, StorageError
+from txl_tf.errors import DataDamagedError, InputMissingError, OutputExistsError, StorageError
 from txl_tf.generation import GenerationSession, SessionFile
 from txl_tf.generation import session_file as module
 from txl_tf.samplers import GreedySampler
@@ -99,10 +99,9 @@ def test_what_cannot_be_read_or_locked_is_said(model, tmp_path):
     with pytest.raises(InputMissingError, match="There is no session"):
         session(model).load(tmp_path / "story.npz")
     os.mkfifo(tmp_path / "pipe.npz")
-    with pytest.raises(Exception, match="must be a regular file, not a device or a pipe"):
-        session(model).load(tmp_path / "pipe.npz")
-    with pytest.raises(StorageError, match="The session cannot be read"):
-        session(model).load(tmp_path)
+    for path in (tmp_path / "pipe.npz", tmp_path):
+        with pytest.raises(DataDamagedError, match="must be"):
+            session(model).load(path)
 
 
 def test_a_lock_that_was_lost_stops_the_next_save(model, tmp_path):
