@@ -9,7 +9,7 @@ from txl_tf.errors import DataDamagedError, StorageError
 from txl_tf.file_storage import file_sha256, first_line, read_file
 from txl_tf.json_text import parse_json
 from txl_tf.tensor_bundle import checked_tensor_bundle
-from txl_tf.untrusted_files import MAX_DESCRIPTION_BYTES, files_below, listed_file
+from txl_tf.untrusted_files import MAX_DESCRIPTION_BYTES, MAX_VALUES, files_below, listed_file
 
 CHECKSUMS_FILE = "SHA256SUMS"
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
@@ -102,7 +102,7 @@ def _check_cards(folder: str, names: list[str]) -> None:
         if name.endswith(".json"):
             path = os.path.join(folder, name)
             try:
-                parse_json(read_file(path, max_bytes=MAX_DESCRIPTION_BYTES))
+                parse_json(read_file(path, max_bytes=MAX_DESCRIPTION_BYTES), max_values=MAX_VALUES)
             except ValueError as error:
                 raise _damaged(f"The file is not JSON: {first_line(error)}", path) from error
 

@@ -1,11 +1,12 @@
 import os
 import socket
+import tracemalloc
 
 import pytest
 
 from txl_tf.errors import DataDamagedError
 from txl_tf.file_storage import file_sha256, read_file
-from txl_tf.untrusted_files import listed_file, read_json_object
+from txl_tf.untrusted_files import files_below, listed_file, read_json_object
 
 
 def special_files(folder):
@@ -106,3 +107,31 @@ def test_an_object_is_read_and_a_missing_file_is_no_damage(tmp_path):
     path.write_text('{"a": [1, 2.5, null]}')
 
     assert read_json_object(str(path)) == {"a": [1, 2.5, None]}
+
+
+def test_a_description_of_very_many_values_is_refused_before_it_is_parsed(tmp_path):
+    path = tmp_path / "description.json"
+    path.write_text('{"a": [' + "[]," * (5 << 20) + "0]}")
+    tracemalloc.start()
+    with pytest.raises(DataDamagedError, match="at most"):
+        read_json_object(str(path))
+    assert tracemalloc.get_traced_memory()[1] < 100 << 20
+    tracemalloc.stop()
+
+
+def test_only_files_and_folders_are_below_a_folder(tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "file").write_text("")
+    (tmp_path / "other").write_text("")
+    assert files_below(str(tmp_path)) == ["a/b/file", "other"]
+    for make in (
+        lambda path: path.symlink_to(tmp_path),
+        lambda path: path.symlink_to("/dev/zero"),
+        lambda path: os.mkfifo(path),
+    ):
+        path = tmp_path / "a" / "wrong"
+        make(path)
+        with pytest.raises(DataDamagedError, match="Only files and folders") as raised:
+            files_below(str(tmp_path))
+        assert raised.value.where == str(path)
+        path.unlink()

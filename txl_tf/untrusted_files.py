@@ -19,6 +19,7 @@ from txl_tf.json_text import parse_json
 
 # The largest description so far, of a data set of 100,000 shards, has 20 MB.
 MAX_DESCRIPTION_BYTES = 64 << 20
+MAX_VALUES = 4 << 20
 _RESTORE = "Restore it from a copy."
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -42,7 +43,7 @@ def read_json_object(
     """
     content = read_file(path, max_bytes=max_bytes)
     try:
-        values = parse_json(content)
+        values = parse_json(content, max_values=MAX_VALUES)
     except ValueError as error:
         what = f"The file is not JSON: {first_line(error)}"
         raise DataDamagedError(what, where=path, remedy=remedy) from error

@@ -7,7 +7,7 @@ from txl_tf.errors import DataDamagedError
 from txl_tf.evaluation.evaluation_result import EvaluationResult
 from txl_tf.file_storage import first_line, read_file
 from txl_tf.json_text import parse_json
-from txl_tf.untrusted_files import MAX_DESCRIPTION_BYTES
+from txl_tf.untrusted_files import MAX_DESCRIPTION_BYTES, MAX_VALUES
 
 _REMEDY = "Restore the file from a copy, or remove it to evaluate anew."
 _FIELDS = {field.name for field in dataclasses.fields(EvaluationResult)}
@@ -30,7 +30,7 @@ def read_evaluation_lines(path: str) -> list[dict[str, Any]]:
     lines = []
     for number, content in enumerate(read_file(path, max_bytes=MAX_DESCRIPTION_BYTES).splitlines()):
         try:
-            lines.append(_checked(parse_json(content)))
+            lines.append(_checked(parse_json(content, max_values=MAX_VALUES)))
         except (ValueError, ArithmeticError, TypeError) as error:
             raise DataDamagedError(
                 "The earlier results cannot be read: a line is not one of this program: "

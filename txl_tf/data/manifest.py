@@ -11,7 +11,7 @@ from txl_tf.data.split_manifest import SplitManifest
 from txl_tf.errors import DataDamagedError, InputMissingError, StorageError
 from txl_tf.file_storage import first_line, read_file
 from txl_tf.json_text import parse_json
-from txl_tf.untrusted_files import MAX_DESCRIPTION_BYTES
+from txl_tf.untrusted_files import MAX_DESCRIPTION_BYTES, MAX_VALUES
 
 FORMAT_VERSION = 2
 MANIFEST_FILE = "manifest.json"
@@ -199,7 +199,7 @@ class Manifest(FrozenConfig):
             DataDamagedError: If the content is not a manifest of this version.
         """
         try:
-            values = parse_json(content)
+            values = parse_json(content, max_values=MAX_VALUES)
         except ValueError as error:
             what = f"The manifest is not JSON: {first_line(error)}"
             raise DataDamagedError(what, where=where, remedy=_REMEDY) from error
