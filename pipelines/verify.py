@@ -11,6 +11,7 @@ not of one run, and the message names the file and the record or field.
 """
 
 import argparse
+import errno
 import os
 import re
 from collections.abc import Callable
@@ -202,6 +203,9 @@ def _names(folder: str) -> list[str]:
     except NotADirectoryError:
         return []
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            what = "A link to itself is where a file or folder must be."
+            raise DataDamagedError(what, where=folder, remedy="Remove it.") from error
         what = f"The folder cannot be read: {first_line(error)}"
         raise StorageError(what, where=folder, remedy="Check the storage.") from error
 

@@ -98,15 +98,16 @@ def read_file(path: str, *, max_bytes: int | None = None) -> bytes:
     """
     if max_bytes is not None and file_bytes(path) > max_bytes:
         raise _too_long(path, max_bytes)
+    blocks, num_bytes = [], 0
     with _as_os_errors(path), _open_for_reading(path) as file:
-        if max_bytes is None:
-            # In blocks up to the end: without a number, a store's client reads as much as it
-            # remembers the file to have, and it may have grown since.
-            return b"".join(iter(lambda: file.read(_BLOCK_BYTES), b""))
-        content = file.read(max_bytes + 1)  # it may have grown since
-    if len(content) > max_bytes:
-        raise _too_long(path, max_bytes)
-    return content
+        # In blocks up to the end: it may have grown since. Without a number, a store's client
+        # reads as much as it remembers the file to have; a large one takes that much memory.
+        while block := file.read(_BLOCK_BYTES):
+            blocks.append(block)
+            num_bytes += len(block)
+            if max_bytes is not None and num_bytes > max_bytes:
+                raise _too_long(path, max_bytes)
+    return b"".join(blocks)
 
 
 def write_file(path: str, content: bytes) -> None:

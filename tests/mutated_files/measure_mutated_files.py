@@ -145,7 +145,10 @@ def _cases(good: Path, arguments: argparse.Namespace) -> Iterator[tuple[Target, 
     while len(found) < arguments.files and any(index < len(pool) for _, pool in pools):
         found += [(target, *pool[index]) for target, pool in pools if index < len(pool)]
         index += 1
-    yield from found[: arguments.files]
+    found = found[: arguments.files]
+    # So that a run that is ended early has measured some of everything.
+    source.shuffle(found)
+    yield from found
 
 
 def _restore(good: Path, work: Path) -> None:
