@@ -1,0 +1,43 @@
+"""Jobs that were started with `--tpu`: all that stops them here is that there is no TPU."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.pipelines.txl_process import environment, run_txl
+
+pytestmark = pytest.mark.slow
+# The first operation that only a TPU has.
+MISSING = "No OpKernel was registered to support Op 'TPUReplicatedInput'"
+
+
+def stopped(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "tests.pipelines.jobs_up_to_the_device", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        check=False,
+    )
+
+
+def test_doctor_comes_to_the_device():
+    assert MISSING in stopped("probe").stderr
+
+
+def test_training_comes_to_the_device(data_folder, config_file, tmp_path):
+    data = "--data", data_folder, "--workdir", tmp_path / "run"
+    assert MISSING in stopped("train", "--config", config_file, *data).stderr
+
+
+def test_an_evaluation_comes_to_the_device(data_folder, trained):
+    workdir, _ = trained
+    assert MISSING in stopped("evaluate", "--workdir", workdir, "--data", data_folder).stderr
+
+
+def test_without_any_help_the_answer_is_that_there_is_no_tpu(data_folder, config_file, tmp_path):
+    run = "--data", data_folder, "--workdir", tmp_path / "run"
+    finished = run_txl("train", "--config", config_file, *run, "--tpu", "local")
+    assert finished.returncode == 66, finished.stderr
+    assert "No TPU answers" in finished.stderr
