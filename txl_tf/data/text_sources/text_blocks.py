@@ -1,6 +1,7 @@
 """The bytes of a text file, decompressed where it is compressed."""
 
 import lzma
+import os
 import zlib
 from collections.abc import Callable, Iterator
 from typing import BinaryIO, Protocol
@@ -36,6 +37,8 @@ def text_blocks(path: str) -> Iterator[bytes]:
             that reads it is not installed.
     """
     try:
+        if os.path.isdir(path):
+            raise FileNotFoundError  # a folder is no text file, whatever is in it
         with open_regular_file(path) as file:
             start = file.read(6)
             file.seek(0)
@@ -45,7 +48,7 @@ def text_blocks(path: str) -> Iterator[bytes]:
                     yield block
             else:
                 yield from _decompressed(file, path, make_decoder)
-    except (FileNotFoundError, IsADirectoryError) as error:
+    except FileNotFoundError as error:
         raise InputMissingError(
             "There is no such text file.", where=path, remedy="Name an existing file."
         ) from error
