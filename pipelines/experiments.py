@@ -1,6 +1,7 @@
 """Finds an experiment by name or file, and applies the overrides."""
 
 import argparse
+import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,9 @@ from txl_tf.file_storage import first_line, read_file
 from txl_tf.json_text import check_values, parse_json
 
 _MAX_FILE_BYTES = 1 << 20
+_MAX_KEY_PARTS = 64
+_WORD = rb"[\w\"'-]"
+_DEEP_KEY = re.compile(rb"(?<!%b)(?:%b++[ \t]*+\.[ \t]*+){%d}" % (_WORD, _WORD, _MAX_KEY_PARTS))
 _REMEDY = "Correct the file."
 
 NAMED_EXPERIMENTS: dict[str, Callable[[], ExperimentConfig]] = {
@@ -111,6 +115,9 @@ def read_settings(path: Path) -> dict[str, Any]:
         if not isinstance(values, dict):
             raise ValueError(f"A configuration is an object. Received: {type(values).__name__}")
         return values
+    if _DEEP_KEY.search(content):
+        # Parsing one takes a time that grows with the square of its length.
+        raise ValueError(f"A key must have fewer than {_MAX_KEY_PARTS} parts.")
     try:
         values = tomllib.loads(content.decode("utf-8"))
     except RecursionError as error:

@@ -18,6 +18,7 @@ from txl_tf.errors import (
     MismatchError,
     OutputExistsError,
     StorageError,
+    UsageError,
 )
 from txl_tf.file_storage import (
     first_line,
@@ -64,7 +65,7 @@ class Workdir:
         folder: path of the folder.
 
     Raises:
-        ValueError: If a remote path has lost a slash, as in a `pathlib.Path`.
+        UsageError: If a remote path has lost a slash, as in a `pathlib.Path`.
     """
 
     folder: str
@@ -73,7 +74,11 @@ class Workdir:
     def __post_init__(self) -> None:
         object.__setattr__(self, "folder", os.fspath(self.folder))
         if re.match(r"[a-z][a-z0-9+.-]+:/(?!/)", self.folder):
-            raise ValueError(f"`folder` must be a str where remote. Received: {self.folder!r}")
+            raise UsageError(
+                "A remote folder has two slashes before its first name; a `pathlib.Path` has one.",
+                where=self.folder,
+                remedy="Give it as text, such as gs://BUCKET/FOLDER.",
+            )
 
     @property
     def checkpoints(self) -> str:

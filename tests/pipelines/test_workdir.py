@@ -18,6 +18,7 @@ from txl_tf.errors import (
     MismatchError,
     OutputExistsError,
     StorageError,
+    UsageError,
 )
 from txl_tf.training.checkpoint_store import CheckpointStore
 
@@ -221,7 +222,7 @@ def test_a_full_disk_keeps_the_description(begun, monkeypatch):
 
 
 def test_a_remote_path_that_lost_a_slash_is_not_a_local_folder():
-    with pytest.raises(ValueError, match="must be a str"):
+    with pytest.raises(UsageError, match="two slashes"):
         Workdir(Path("gs://bucket/run"))
     assert Workdir("gs://bucket/run").checkpoints == "gs://bucket/run/checkpoints"
 

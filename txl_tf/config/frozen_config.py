@@ -1,6 +1,7 @@
 """The base of all configurations: frozen, validated, JSON in and out."""
 
 import dataclasses
+import functools
 import math
 import types
 import typing
@@ -23,7 +24,7 @@ class FrozenConfig:
     """
 
     def __post_init__(self) -> None:
-        hints = typing.get_type_hints(type(self))
+        hints = _hints(type(self))
         for field in dataclasses.fields(self):
             value = _coerced(getattr(self, field.name), hints[field.name])
             if not _has_type(value, hints[field.name]):
@@ -60,7 +61,7 @@ class FrozenConfig:
         Raises:
             ValueError: If a key is unknown or a value is not valid.
         """
-        hints = typing.get_type_hints(cls)
+        hints = _hints(cls)
         if not isinstance(values, dict):
             raise ValueError(
                 f"`{cls.__name__}` is made of a dict. Received: {shown_value(values)} "
@@ -100,6 +101,11 @@ class FrozenConfig:
     def replace(self, **changes: Any) -> Self:
         """Returns a copy with the named fields changed, checked again."""
         return dataclasses.replace(self, **changes)
+
+
+@functools.cache
+def _hints(config_class: type) -> dict[str, Any]:
+    return typing.get_type_hints(config_class)
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:
