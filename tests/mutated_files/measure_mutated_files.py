@@ -47,6 +47,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--only", default="", help="part of the path of the files to mutate")
+    parser.add_argument("--jobs", nargs="+", help="names of jobs; the others are left out")
     parser.add_argument("--good", type=Path, help="good files that were made before")
     parser.add_argument("--results", type=Path, required=True, help="folder for what is found")
     parser.add_argument("--part", type=int)
@@ -108,7 +109,7 @@ def _measure_part(arguments: argparse.Namespace) -> None:
         for number, (target, name, mutation) in enumerate(cases):
             if number % arguments.processes != arguments.part:
                 continue
-            for job in target.jobs:
+            for job in _jobs(target, arguments.jobs):
                 if job not in baselines:
                     _restore(good, work)
                     baselines[job] = _run(job, work)
@@ -149,6 +150,10 @@ def _cases(good: Path, arguments: argparse.Namespace) -> Iterator[tuple[Target, 
     # So that a run that is ended early has measured some of everything.
     source.shuffle(found)
     yield from found
+
+
+def _jobs(target: Target, names: list[str] | None) -> list[str]:
+    return [job for job in target.jobs if names is None or job.partition(" ")[0] in names]
 
 
 def _restore(good: Path, work: Path) -> None:
