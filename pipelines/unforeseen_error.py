@@ -66,8 +66,11 @@ def _said(error: BaseException) -> str:
         lines = str(error).strip().splitlines()
     except Exception:
         lines = []
+    # TensorFlow begins with where it was in a graph.
+    telling = (line for line in lines if any(text in line for text in _OUT_OF_MEMORY))
+    line = next(telling, lines[0] if lines else "").strip()
     kind = type(error).__name__
-    return f"{kind}: {lines[0].strip()}" if lines else kind
+    return f"{kind}: {line}" if line else kind
 
 
 def _is_disk_full(error: BaseException) -> bool:

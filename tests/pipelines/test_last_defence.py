@@ -82,9 +82,11 @@ class _UnprintableError(Exception):
         (ValueError("x" * 10_000_000), 70, " characters ...]"),
         (_UnprintableError(), 70, "_UnprintableError"),
         (
-            tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor [1]"),
+            tf.errors.ResourceExhaustedError(
+                None, None, "Graph execution error:\n\nOOM when allocating tensor"
+            ),
             70,
-            "memory is used up",
+            "memory is used up: ResourceExhaustedError: OOM when allocating",
         ),
         (
             tf.errors.InternalError(None, None, "RESOURCE_EXHAUSTED: Out of memory"),
