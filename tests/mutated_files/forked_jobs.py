@@ -13,7 +13,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 MODULES = (
@@ -58,18 +58,23 @@ def prepare() -> None:
     gc.freeze()
 
 
-def run_job(arguments: Sequence[str], folder: Path, number: int = 0) -> Outcome:
+def run_job(
+    arguments: Sequence[str], folder: Path, before: Callable[[], None] = lambda: None
+) -> Outcome:
     """Runs one job to its end, or until its time is over.
 
     Args:
         arguments: those of `txl`.
         folder: path of a folder for what it prints.
-        number: int. Tells jobs apart that run side by side.
+        before: function to call in the child first. Whatever starts threads, as
+            TensorFlow does, belongs there: a fork of several threads may wait for
+            ever.
     """
-    outputs = [folder / f"stdout-{number}", folder / f"stderr-{number}"]
+    outputs = [folder / "stdout", folder / "stderr"]
+    assert len(os.listdir("/proc/self/task")) == 1
     pid = os.fork()
     if pid == 0:
-        _run(list(arguments), outputs)
+        _run(list(arguments), outputs, before)
     deadline = time.monotonic() + _TIMEOUT_SECONDS
     timed_out = False
     while True:
@@ -91,10 +96,11 @@ def run_job(arguments: Sequence[str], folder: Path, number: int = 0) -> Outcome:
     )
 
 
-def _run(arguments: list[str], outputs: list[Path]) -> None:
+def _run(arguments: list[str], outputs: list[Path], before: Callable[[], None]) -> None:
     """The child: runs the job and ends the process, whatever happens."""
     exit_code = 99
     try:
+        before()
         os.setpgid(0, 0)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)

@@ -15,6 +15,7 @@ and not a damaged one.
 import argparse
 import collections
 import contextlib
+import functools
 import json
 import os
 import random
@@ -22,7 +23,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.mutated_files import forked_jobs
@@ -115,11 +116,8 @@ def _measure_part(arguments: argparse.Namespace) -> None:
                     baselines[job] = _run(job, work)
                     assert baselines[job].exit_code in (0, 66), (job, baselines[job])
                 _restore(good, work)
-                path = work / target.path
-                mutation(path)
-                if path.is_file() and not path.is_symlink() and path.stat().st_size < 1 << 30:
-                    target.seal(path)
-                outcome = _run(job, work)
+                change = functools.partial(_change, work / target.path, target, mutation)
+                outcome = _run(job, work, change)
                 result = _result(number, target, name, job, outcome, baselines[job])
                 print(json.dumps(result), file=results, flush=True)
             if number % 50 == arguments.part:
@@ -161,8 +159,14 @@ def _restore(good: Path, work: Path) -> None:
     shutil.copytree(good, work, symlinks=True)
 
 
-def _run(job: str, folder: Path) -> forked_jobs.Outcome:
-    return forked_jobs.run_job(job.replace("{}", str(folder)).split(), folder.parent)
+def _change(path: Path, target: Target, mutation: Mutation) -> None:
+    mutation(path)
+    if path.is_file() and not path.is_symlink() and path.stat().st_size < 1 << 30:
+        target.seal(path)
+
+
+def _run(job: str, folder: Path, before: Callable[[], None] = lambda: None) -> forked_jobs.Outcome:
+    return forked_jobs.run_job(job.replace("{}", str(folder)).split(), folder.parent, before)
 
 
 def _result(
