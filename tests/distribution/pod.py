@@ -34,8 +34,7 @@ def running_pod(num_hosts: int, grace_seconds: float = 60.0) -> Iterator[Pod]:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            # One thread for each operation: servers keep no order of sums by themselves.
-            env={**environment(), "TF_NUM_INTRAOP_THREADS": "1", "TF_ENABLE_ONEDNN_OPTS": "0"},
+            env=environment(),
         )
         for port in ports
     ]
