@@ -60,7 +60,7 @@ class PodRun:
         return start_training(pod, self.log, *words, "--workdir", self.workdir, *changes)
 
     def finish(self, pod: Pod) -> None:
-        assert self.start(pod).wait(timeout=300) == 0, self.log.read_text()
+        assert self.start(pod).wait(timeout=900) == 0, self.log.read_text()
 
     def wait_for_checkpoint(self, process: subprocess.Popen, step: int) -> None:
         while self.step() < step:
@@ -111,7 +111,7 @@ def folder(tmp_path_factory):
 
 def end_of_stop(run: PodRun, process: subprocess.Popen) -> float:
     """Waits for a run that was stopped; the seconds its loop took to end."""
-    assert process.wait(timeout=60) == PREEMPTED, run.log.read_text()
+    assert process.wait(timeout=180) == PREEMPTED, run.log.read_text()
     assert "Stopped after step" in run.log.read_text()
     assert "Traceback" not in run.log.read_text()
     found = _LINE.search(run.log.read_text())
@@ -152,7 +152,7 @@ def test_a_run_that_lost_a_host_ends_as_preempted_and_goes_on_with_the_same_step
         process = run.start(pod)
         run.wait_for_checkpoint(process, CHECKPOINT_EVERY_STEPS)
         pod.processes[lost].kill()
-        assert process.wait(timeout=60) == PREEMPTED, run.log.read_text()
+        assert process.wait(timeout=180) == PREEMPTED, run.log.read_text()
         output = run.log.read_text()
         assert f"does not answer any more.\n  localhost:{pod.ports[lost]}" in output
         assert "Traceback" not in output
