@@ -158,7 +158,7 @@ JSON = st.recursive(
     max_leaves=6,
 )
 FAST = settings(
-    max_examples=60,
+    max_examples=40,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],

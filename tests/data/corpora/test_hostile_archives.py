@@ -161,7 +161,7 @@ def archives():
 
 @pytest.mark.parametrize("kind", archives())
 @settings(
-    max_examples=100,
+    max_examples=40,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
