@@ -11,8 +11,19 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("GCS_RETRY_CONFIG_INIT_DELAY_TIME_US", "0")
 set_read_ahead()
 
+import hypothesis
 import keras
 import pytest
+
+# The same examples everywhere: what a loaded machine takes must not decide a test.
+hypothesis.settings.register_profile(
+    "reproducible",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("reproducible")
 
 from tests.object_store.fixtures import object_store, store_process  # noqa: F401
 
