@@ -1,6 +1,7 @@
 """Finds an experiment by name or file, and applies the overrides."""
 
 import argparse
+import os
 import re
 import tomllib
 from collections.abc import Callable
@@ -75,7 +76,7 @@ def load_experiment(source: str, overrides: list[str]) -> ExperimentConfig:
     if source in NAMED_EXPERIMENTS:
         return override(NAMED_EXPERIMENTS[source](), overrides)
     path = Path(source)
-    if not path.is_file():
+    if not os.path.isfile(path):  # `Path.is_file` raises for a name that is too long
         raise InputMissingError(
             "There is no configuration of this name and no such file.",
             where=f"--config {source}",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from txl_tf.errors import DataDamagedError, StorageError
-from txl_tf.file_storage import file_sha256, first_line, read_file
+from txl_tf.file_storage import file_bytes, file_sha256, first_line, read_file
 from txl_tf.json_text import parse_json
 from txl_tf.tensor_bundle import checked_tensor_bundle
 from txl_tf.untrusted_files import MAX_DESCRIPTION_BYTES, MAX_VALUES, files_below, listed_file
@@ -64,6 +64,8 @@ def _check_sums(folder: str, names: list[str], progress: Callable[[int], None] |
             raise _damaged("A file is not in the list of checksums.", os.path.join(folder, name))
     for name, expected in sums.items():
         path = listed_file(folder, name, listed_in=where, remedy=_REMEDY)
+        if name.endswith((".index", ".json")) and file_bytes(path) > MAX_DESCRIPTION_BYTES:
+            raise _damaged("The file is longer than any of its kind.", path)
         found = file_sha256(path, progress)
         if found != expected:
             what = f"The file has SHA-256 {found}; the list says {expected}."

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +85,8 @@ def load_study(source: str, overrides: list[str]) -> AblationStudy:
         UsageError: If a value is not valid.
     """
     path = STUDIES_FOLDER / f"{source}.toml" if "/" not in source else Path(source)
-    path = path if path.is_file() else Path(source)
-    if not path.is_file():
+    path = path if os.path.isfile(path) else Path(source)
+    if not os.path.isfile(path):
         names = sorted(file.stem for file in STUDIES_FOLDER.glob("*.toml"))
         raise InputMissingError(
             "There is no study of this name and no such file.",
@@ -144,7 +145,7 @@ def _base(experiment: Any, folder: Path) -> ExperimentConfig:
         )
     # A file that a study names is beside it.
     beside = folder / experiment
-    return load_experiment(str(beside) if beside.is_file() else experiment, [])
+    return load_experiment(str(beside) if os.path.isfile(beside) else experiment, [])
 
 
 def _check_types(values: dict[str, Any]) -> None:

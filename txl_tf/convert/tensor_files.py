@@ -1,5 +1,6 @@
 """Reads and writes files of named tensors, none of which can carry code."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ import numpy as np
 from txl_tf.array_archive import read_array_archive
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
 from txl_tf.file_storage import file_bytes, open_regular_file
+from txl_tf.json_text import parse_json
+from txl_tf.untrusted_files import MAX_DESCRIPTION_BYTES
 
 _STATE_DICT = "state_dict/"
 _CONFIG = "config"
@@ -115,12 +118,28 @@ def _safetensors(where: str) -> Any:
 def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
     safetensors = _safetensors(str(path))
     try:
-        # The package checks that tensors lie in the file, one beside the other.
-        open_regular_file(path).close()
+        # The package checks the same, but maps all of the file into memory before.
+        _require_safetensors_size(path)
         with safetensors.safe_open(str(path), framework="numpy") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (safetensors.SafetensorError, OSError, TypeError, ValueError) as error:
         raise _damaged(path, error) from error
+
+
+def _require_safetensors_size(path: Path) -> None:
+    """Compares the length of a file with the end of its last tensor."""
+    with open_regular_file(path) as file:
+        num_bytes = os.fstat(file.fileno()).st_size
+        header_bytes = int.from_bytes(file.read(8), "little")
+        if header_bytes > min(num_bytes, MAX_DESCRIPTION_BYTES):
+            raise ValueError(f"A header must lie in the file. Received: {header_bytes} bytes")
+        header = parse_json(file.read(header_bytes))
+    try:
+        ends = [each["data_offsets"][1] for name, each in header.items() if name != "__metadata__"]
+    except (AttributeError, LookupError, TypeError) as error:
+        raise ValueError("A header must give the place of every tensor.") from error
+    if num_bytes != 8 + header_bytes + max(ends, default=0):
+        raise ValueError(f"The file must end with its last tensor. Received: {num_bytes} bytes")
 
 
 def _read_npz(path: Path) -> tuple[dict[str, np.ndarray], str | None]:
