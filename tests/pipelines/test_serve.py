@@ -94,8 +94,16 @@ def _require_end(process, number):
     assert "Traceback" not in errors
 
 
+def write_endless_version(folder):
+    """A version that takes minutes to verify."""
+    (folder / "1").mkdir()
+    with (folder / "1" / "saved_model.pb").open("wb") as file:
+        file.truncate(200 << 30)  # no disk is taken
+    (folder / "1" / "SHA256SUMS").write_text("0" * 64 + "  saved_model.pb\n")
+
+
 def test_every_signal_ends_a_server_that_is_not_there_yet(tmp_path):
-    (tmp_path / "1").mkdir()
+    write_endless_version(tmp_path)
     processes = [_serving(tmp_path) for _ in SIGNALS]
     time.sleep(1.5)  # handlers are set, TensorFlow is being imported
     for process, number in zip(processes, SIGNALS, strict=True):
@@ -104,10 +112,7 @@ def test_every_signal_ends_a_server_that_is_not_there_yet(tmp_path):
 
 @pytest.mark.slow
 def test_a_signal_ends_a_server_that_verifies_for_minutes(tmp_path):
-    (tmp_path / "1").mkdir()
-    with (tmp_path / "1" / "saved_model.pb").open("wb") as file:
-        file.truncate(200 << 30)  # no disk is taken
-    (tmp_path / "1" / "SHA256SUMS").write_text("0" * 64 + "  saved_model.pb\n")
+    write_endless_version(tmp_path)
     with _serving(tmp_path) as process:
         time.sleep(12.0)
         assert process.poll() is None
