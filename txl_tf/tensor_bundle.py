@@ -68,7 +68,7 @@ def checked_tensor_bundle(prefix: str, *, remedy: str) -> dict[str, StoredTensor
     try:
         entries = dict(_table(content))
         files = _data_files(folder, name, entries.pop(b"", b""))
-        tensors = {key.decode(): _tensor(key, entries[key], files) for key in entries}
+        tensors = {key.decode(): _tensor(key, entries[key], files, remedy) for key in entries}
         _check_places(tensors)
         for key, tensor in tensors.items():
             if tensor.dtype == _STRING:
@@ -166,7 +166,7 @@ def _data_files(folder: str, name: str, header: bytes) -> list[tuple[str, int]]:
     return files
 
 
-def _tensor(key: bytes, content: bytes, files: list[tuple[str, int]]) -> StoredTensor:
+def _tensor(key: bytes, content: bytes, files: list[tuple[str, int]], remedy: str) -> StoredTensor:
     import tensorflow as tf
     from tensorflow.core.protobuf import tensor_bundle_pb2
 
@@ -192,8 +192,12 @@ def _tensor(key: bytes, content: bytes, files: list[tuple[str, int]]) -> StoredT
     if not 0 <= entry.shard_id < len(files):
         raise ValueError(f"{name} is in data file {entry.shard_id} of {len(files)}")
     path, num_bytes = files[entry.shard_id]
-    if entry.offset < 0 or entry.offset + entry.size > num_bytes:
-        raise ValueError(f"{name} ends beyond the {num_bytes} bytes of its data file")
+    if entry.offset < 0:
+        raise ValueError(f"{name} begins at byte {entry.offset}")
+    if entry.offset + entry.size > num_bytes:
+        # More often the data were cut than the index was altered.
+        what = f"The tensor {name} ends at byte {entry.offset + entry.size}; there are {num_bytes}."
+        raise DataDamagedError(what, where=path, remedy=remedy)
     return StoredTensor(dtype.name, shape, path, entry.offset, entry.size)
 
 

@@ -82,7 +82,7 @@ def special_mutations(others: list[Path]) -> Iterator[tuple[str, Mutation]]:
     yield "folder", lambda path: _instead(path, os.mkdir)
     yield "missing", lambda path: _instead(path, lambda to: None)
     yield "empty", lambda path: _instead(path, lambda to: Path(to).touch())
-    yield "hole of 64 GiB", _hole
+    yield "hole of 4 GiB", _hole
     for other in others:
         content = other.read_bytes()
         yield f"swapped with {other.name}", _copying(content)
@@ -171,4 +171,4 @@ def _instead(path: Path, make: Callable[[str], object]) -> None:
 
 def _hole(path: Path) -> None:
     with path.open("r+b") as file:
-        file.truncate(64 << 30)
+        file.truncate(4 << 30)
