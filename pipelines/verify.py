@@ -25,7 +25,6 @@ from txl_tf.file_storage import (
     list_folder,
     open_regular_file,
     path_exists,
-    read_file,
 )
 from txl_tf.untrusted_files import files_below
 
@@ -113,9 +112,9 @@ def _is_archive(path: str) -> bool:
 def _verify_session(path: str, report: ReportBytes) -> list[str]:
     from txl_tf.generation.session_archive import check_session
 
-    content = read_file(path)
-    report("session", len(content))
-    num_arrays = check_session(content, path)
+    with open_regular_file(path) as file:
+        num_arrays = check_session(file, path)
+    report("session", file_bytes(path))
     return [
         f"verified: session {path}, {num_arrays} arrays",
         "not covered: whether it is of a run; `txl generate` refuses one that is not",

@@ -2,6 +2,7 @@ import argparse
 import json
 import shutil
 
+import numpy as np
 import pytest
 
 from pipelines import verify
@@ -10,6 +11,7 @@ from txl_tf.data.manifest import Manifest
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
+from txl_tf.generation.session_archive import pack_session
 
 
 def verified(path, capsys):
@@ -153,3 +155,19 @@ def test_a_wrong_count_is_found(dataset, capsys, name):
     manifest.replace(splits=(changed, *others)).write(str(dataset))
     with pytest.raises(DataDamagedError, match=f"`{name}` of `train`"):
         verified(dataset, capsys)
+
+
+def test_a_session_is_verified(tmp_path, capsys):
+    path = tmp_path / "story.npz"
+    arrays = [np.ones((2, 3), np.float32), np.arange(4)]
+    path.write_bytes(pack_session({"model": "one"}, {"seed": 1}, arrays))
+    assert "verified: session" in verified(path, capsys)
+    content = path.read_bytes()
+    flip(path)
+    with pytest.raises(DataDamagedError, match="no session, or damaged"):
+        verified(path, capsys)
+    path.write_bytes(content)
+    with path.open("r+b") as file:
+        file.truncate(64 << 30)  # a hole, which takes no disk
+    with pytest.raises(DataDamagedError, match="no session, or damaged"):
+        verified(path, capsys)

@@ -5,7 +5,7 @@ import io
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, BinaryIO
 
 import keras
 import numpy as np
@@ -124,12 +124,12 @@ def unpack_session(
     return header["values"], arrays
 
 
-def check_session(content: bytes, where: str) -> int:
+def check_session(file: BinaryIO, where: str) -> int:
     """Checks of a file what can be told without the model that it is of.
 
     Args:
-        content: bytes of the file.
-        where: str. The file, for errors.
+        file: binary file. All of it is read only if it is an archive.
+        where: str. Its path, for errors.
 
     Returns:
         The number of arrays.
@@ -139,7 +139,7 @@ def check_session(content: bytes, where: str) -> int:
         MismatchError: If it is of a version that is not known.
     """
     try:
-        named = read_array_archive(io.BytesIO(content))
+        named = read_array_archive(file)
         header = _header_of(named.pop(_HEADER, None), where)
         expected = {
             f"array_{index}": (tuple(shape), dtype)
