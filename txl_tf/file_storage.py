@@ -261,7 +261,17 @@ def remove_folder(folder: str) -> None:
         import tensorflow as tf
 
         with _as_os_errors(folder):
-            tf.io.gfile.rmtree(folder)
+            try:
+                tf.io.gfile.rmtree(folder)
+            except tf.errors.PermissionDeniedError:
+                # Also of files that an old listing names and that are gone.
+                if _has_files(folder):
+                    raise
+
+
+def _has_files(folder: str) -> bool:
+    paths = [os.path.join(folder, name) for name in list_folder(folder)]
+    return any(_has_files(path) if is_folder(path) else path_exists(path) for path in paths)
 
 
 def _open_for_reading(path: str) -> IO[bytes]:

@@ -119,8 +119,9 @@ def counts(requests: list[dict], num_rows: int = NUM_ROWS // NUM_HOSTS) -> dict[
     return {
         "bytes": num_bytes,
         "requests": len(shards),
-        # From the first answer to the last: no row waits for another.
-        "spread": round(max(times) - min(times), 2),
+        # Of no row that waits for another there are many at once.
+        "at_once": max(entry["in_flight"] for entry in shards),
+        "spread_seconds": round(max(times) - min(times), 2),
         "times_what_100_steps_need": round(num_bytes / (num_rows * NEEDED_BYTES_OF_A_ROW), 2),
     }
 

@@ -44,6 +44,7 @@ class StoreServer(http.server.ThreadingHTTPServer):
         self.latency_seconds = 0.0
         self.lock = threading.Lock()
         self.log: list[dict[str, object]] = []
+        self.num_in_flight = 0
 
     def note(self, request: StoreRequest, reply: StoreAnswer, kind: str | None) -> None:
         entry = {
@@ -54,6 +55,7 @@ class StoreServer(http.server.ThreadingHTTPServer):
             "received": len(request.body),
             "fault": kind,
             "time": time.time(),
+            "in_flight": self.num_in_flight,
         }
         with self.lock:
             self.log.append(entry)
@@ -112,6 +114,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         request = StoreRequest(self.command, headers["host"], self.path, headers)
         kind = self.server.faults.draw(self.command, request.readable)
+        with self.server.lock:
+            self.server.num_in_flight += 1
+        try:
+            self._carry_out(request, kind, num_bytes)
+        finally:
+            with self.server.lock:
+                self.server.num_in_flight -= 1
+
+    def _carry_out(self, request: StoreRequest, kind: str | None, num_bytes: int) -> None:
         time.sleep(self.server.latency_seconds + (_SLOW_SECONDS if kind == "slow" else 0.0))
         if kind == "refused":
             self._drop(request)

@@ -9,6 +9,7 @@ from txl_tf.training.checkpoint_store import CheckpointStore
 FOLDER = "gs://checkpoints/run/checkpoints"
 
 
+@pytest.mark.slow
 def test_a_store_that_stays_away_is_no_damage_at_whatever_request(object_store):
     CheckpointStore(FOLDER, IDENTITY).save(5, arrays_of(5))
     object_store.requests(clear=True)
@@ -29,6 +30,7 @@ def test_a_store_that_stays_away_is_no_damage_at_whatever_request(object_store):
         CheckpointStore(FOLDER, IDENTITY).load(5)
 
 
+@pytest.mark.slow
 def test_what_was_not_saved_whole_is_not_there(object_store):
     store = CheckpointStore(FOLDER, IDENTITY)
     store.save(10, arrays_of(10))
@@ -39,3 +41,17 @@ def test_what_was_not_saved_whole_is_not_there(object_store):
     assert CheckpointStore(FOLDER, IDENTITY).load_latest()[0] == 10
     store.save(15, arrays_of(15))
     assert CheckpointStore(FOLDER, IDENTITY).load_latest()[0] == 15
+
+
+def test_a_listing_that_lags_behind_costs_no_checkpoint(object_store):
+    folder = "gs://lagging/run/checkpoints"
+    CheckpointStore(folder, IDENTITY).save(5, arrays_of(5))
+    for lag_seconds in (1.0, 600.0):
+        object_store.control(lag_seconds=lag_seconds)
+        store = CheckpointStore(folder, IDENTITY)
+        store.save(10, arrays_of(10))
+        CheckpointStore(folder, IDENTITY).remove_leftovers()
+        object_store.control(lag_seconds=0.0)
+        step, arrays, complaints = CheckpointStore(folder, IDENTITY).load_latest()
+        assert (step, complaints) == (10, [])
+        assert_is_state_of(10, arrays)

@@ -34,10 +34,9 @@ def test_a_host_reads_what_its_first_steps_need_and_rows_do_not_wait(wide_data, 
         assert next(batches)["token_ids"].shape == (num_rows, SEGMENT_LENGTH)
     found = counts(object_store.requests(), num_rows)
     assert found["times_what_100_steps_need"] <= 4.0
-    # A request for each row, and one where a row crosses into another file. One after the
-    # other they would take 3.2 s and more.
+    # A request for each row, and one where a row crosses into another file.
     assert found["requests"] <= num_rows + 2
-    assert found["spread"] < 2.5
+    assert found["at_once"] >= num_rows // 4
 
 
 @pytest.mark.parametrize("rotate", [slow_case(False), True])

@@ -7,6 +7,9 @@ import tensorflow as tf
 
 from tests.object_store.store_faults import KINDS
 from tests.slow_case import slow_case
+from txl_tf.data.preparation import prepare_dataset
+from txl_tf.data.prepared_dataset import PreparedDataset
+from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.file_storage import (
     file_bytes,
     file_sha256,
@@ -121,3 +124,12 @@ def test_requests_bytes_and_latency_are_what_they_are_said_to_be(object_store):
         entry for entry in requests if entry["path"] == "storage.googleapis.com/counts/file"
     ]
     assert sum(entry["sent"] for entry in downloads) == len(CONTENT)
+
+
+def test_a_data_set_is_published_whole_whatever_a_listing_says(object_store):
+    object_store.control(lag_seconds=600.0)
+    prepare_dataset(
+        {"train": [CONTENT]}, ByteTokenizer(), "gs://published/data", "bytes", shard_bytes=300_000
+    )
+    object_store.control(lag_seconds=0.0)
+    PreparedDataset.open("gs://published/data").verify(with_checksums=True)

@@ -104,8 +104,7 @@ def prepare_dataset(
         if check is not None:
             check(written, len(used_ids), int(np.count_nonzero(used_ids)))
         manifest = describe(texts.tokenizer, corpus_name, tokens_per_record, written)
-        write_descriptions(staging.path, texts.tokenizer, manifest)
-        staging.publish()
+        staging.publish(write_descriptions(staging.path, texts.tokenizer, manifest))
         return manifest
 
 
@@ -171,13 +170,16 @@ def describe(
     )
 
 
-def write_descriptions(folder: str, tokenizer: Tokenizer, manifest: Manifest) -> None:
+def write_descriptions(folder: str, tokenizer: Tokenizer, manifest: Manifest) -> list[str]:
     """Writes vocabulary and manifest beside the records.
 
     Args:
         folder: str. The folder of the records.
         tokenizer: `Tokenizer`. What the vocabulary is of.
         manifest: `Manifest`. Written last.
+
+    Returns:
+        The names of all files of the data set.
     """
     import tensorflow as tf
 
@@ -185,6 +187,8 @@ def write_descriptions(folder: str, tokenizer: Tokenizer, manifest: Manifest) ->
         with tf.io.gfile.GFile(os.path.join(folder, name), "wb") as file:
             file.write(content)
     manifest.write(folder)
+    shards = [shard.file for split in manifest.splits for shard in split.shards]
+    return [*shards, *tokenizer.vocabulary_files, MANIFEST_FILE]
 
 
 def _note_used(token_ids: np.ndarray, used_ids: np.ndarray) -> None:

@@ -7,6 +7,7 @@ import random
 import shutil
 import time
 import uuid
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
@@ -87,14 +88,20 @@ class StagingFolder:
         with contextlib.suppress(tf.errors.OpError):
             tf.io.gfile.rmtree(self.path)
 
-    def publish(self) -> None:
+    def publish(self, files: Iterable[str] | None = None) -> None:
         """Makes the folder durable and gives it its name.
+
+        Args:
+            files: optional names of the files that were written. By default
+                they are listed; but the listing of a store may be older than
+                what is in it.
 
         Raises:
             OutputExistsError: If the target has come to exist.
         """
         require_absent(self._target)
-        names = sorted(list_folder(self.path), key=lambda name: name == self._last_file)
+        written = list_folder(self.path) if files is None or self._is_local else files
+        names = sorted(written, key=lambda name: name == self._last_file)
         if not self._is_local:
             import tensorflow as tf
 

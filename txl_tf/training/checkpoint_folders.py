@@ -6,7 +6,8 @@ import os
 import re
 import uuid
 
-from txl_tf.training.checkpoint_manifest import ARRAYS_PREFIX, MANIFEST_FILE
+from txl_tf.file_storage import path_exists
+from txl_tf.training.checkpoint_manifest import ARRAY_FILES, ARRAYS_PREFIX, MANIFEST_FILE
 from txl_tf.writable_folder import WritableFolder
 
 _FOLDER = re.compile(r"step-(\d{8}|[1-9]\d{8,})")
@@ -123,7 +124,8 @@ class _RemoteFolders(CheckpointFolders):
             self.remove(step)
         target.write(_UNFINISHED_FILE, b"")
         hidden, name = os.path.basename(written.path), _name(step)
-        for file in written.names():
+        # Not what is listed, which may be older than what is there.
+        for file in ARRAY_FILES:
             self.folder.rename(os.path.join(hidden, file), os.path.join(name, file))
         target.write(MANIFEST_FILE, manifest)
         target.remove_file(_UNFINISHED_FILE)
@@ -146,9 +148,13 @@ class _RemoteFolders(CheckpointFolders):
         return self.folder.subfolder(_name(step))
 
     def _is_unfinished(self, step: int) -> bool:
-        names = self._folder_of(step).names()
+        folder = self._folder_of(step)
+        names = folder.names()
         has_arrays = any(name.startswith(ARRAYS_PREFIX) for name in names)
-        return MANIFEST_FILE not in names and (_UNFINISHED_FILE in names or not has_arrays)
+        if MANIFEST_FILE in names or (has_arrays and _UNFINISHED_FILE not in names):
+            return False
+        # A listing may be older than what is there; the file itself is not.
+        return not path_exists(os.path.join(folder.path, MANIFEST_FILE))
 
     def _remove_unfinished(self, step: int) -> None:
         folder = self._folder_of(step)

@@ -12,7 +12,6 @@ from txl_tf.file_storage import (
     file_sha256,
     first_line,
     is_remote,
-    list_folder,
 )
 from txl_tf.untrusted_files import listed_file, read_json_object
 
@@ -25,6 +24,8 @@ _CHECKSUM = "manifest_sha256"
 _RUN_ID = "run_id"
 _INDEX_SUFFIX = ".index"
 _INDEX_FILE = ARRAYS_PREFIX + _INDEX_SUFFIX
+ARRAY_FILES = (f"{ARRAYS_PREFIX}.data-00000-of-00001", _INDEX_FILE)
+"""What writing the arrays makes. It is not listed: a listing may be older than what is there."""
 _DATA_FILE = re.compile(rf"{ARRAYS_PREFIX}\.data-\d{{5}}-of-\d{{5}}")
 _FIELDS = {"step": int, "files": dict, "arrays": dict, "identity": dict}
 _KINDS = {int: "an integer", dict: "an object"}
@@ -55,9 +56,7 @@ def manifest_text(
         OSError: If the files cannot be read.
     """
     files = {}
-    for name in list_folder(folder):
-        if not name.startswith(ARRAYS_PREFIX):
-            continue
+    for name in ARRAY_FILES:
         path = os.path.join(folder, name)
         files[name] = {"bytes": file_bytes(path)}
         if name.endswith(_INDEX_SUFFIX):

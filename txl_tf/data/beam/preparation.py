@@ -97,8 +97,7 @@ def prepare_with_beam(
         if check is not None:
             check(written, tokenizer.vocabulary_size, _num_used(shards))
         manifest = describe(tokenizer, corpus_name, tokens_per_record, written)
-        write_descriptions(staging.path, tokenizer, manifest)
-        staging.publish()
+        staging.publish(write_descriptions(staging.path, tokenizer, manifest))
         return manifest
 
 
