@@ -14,6 +14,12 @@ from txl_tf.untrusted_files import MAX_DESCRIPTION_BYTES, MAX_VALUES, files_belo
 CHECKSUMS_FILE = "SHA256SUMS"
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 _REMEDY = "Export the model again."
+# No protocol buffer is of 2 GiB or more.
+_MAX_BYTES = {
+    ".index": MAX_DESCRIPTION_BYTES,
+    ".json": MAX_DESCRIPTION_BYTES,
+    ".pb": (1 << 31) - 1,
+}
 _VARIABLES = os.path.join("variables", "variables")
 
 
@@ -64,7 +70,8 @@ def _check_sums(folder: str, names: list[str], progress: Callable[[int], None] |
             raise _damaged("A file is not in the list of checksums.", os.path.join(folder, name))
     for name, expected in sums.items():
         path = listed_file(folder, name, listed_in=where, remedy=_REMEDY)
-        if name.endswith((".index", ".json")) and file_bytes(path) > MAX_DESCRIPTION_BYTES:
+        most = _MAX_BYTES.get(os.path.splitext(name)[1])
+        if most is not None and file_bytes(path) > most:
             raise _damaged("The file is longer than any of its kind.", path)
         found = file_sha256(path, progress)
         if found != expected:
