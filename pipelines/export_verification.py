@@ -14,13 +14,14 @@ from txl_tf.untrusted_files import MAX_DESCRIPTION_BYTES, MAX_VALUES, files_belo
 CHECKSUMS_FILE = "SHA256SUMS"
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 _REMEDY = "Export the model again."
+_VARIABLES = os.path.join("variables", "variables")
+_DATA_FILES = _VARIABLES + ".data-"
 # No protocol buffer is of 2 GiB or more.
 _MAX_BYTES = {
     ".index": MAX_DESCRIPTION_BYTES,
     ".json": MAX_DESCRIPTION_BYTES,
     ".pb": (1 << 31) - 1,
 }
-_VARIABLES = os.path.join("variables", "variables")
 
 
 def verify_export(folder: str, progress: Callable[[int], None] | None = None) -> int:
@@ -68,14 +69,19 @@ def _check_sums(folder: str, names: list[str], progress: Callable[[int], None] |
     for name in names:
         if name != CHECKSUMS_FILE and name not in sums:
             raise _damaged("A file is not in the list of checksums.", os.path.join(folder, name))
-    for name, expected in sums.items():
+    is_bounded = False
+    # The data last: how long they can be, an index says that is as it was written.
+    for name in sorted(sums, key=lambda name: name.startswith(_DATA_FILES)):
+        if name.startswith(_DATA_FILES) and not is_bounded:
+            checked_tensor_bundle(os.path.join(folder, _VARIABLES), remedy=_REMEDY)
+            is_bounded = True
         path = listed_file(folder, name, listed_in=where, remedy=_REMEDY)
         most = _MAX_BYTES.get(os.path.splitext(name)[1])
         if most is not None and file_bytes(path) > most:
             raise _damaged("The file is longer than any of its kind.", path)
         found = file_sha256(path, progress)
-        if found != expected:
-            what = f"The file has SHA-256 {found}; the list says {expected}."
+        if found != sums[name]:
+            what = f"The file has SHA-256 {found}; the list says {sums[name]}."
             raise _damaged(what, path)
 
 

@@ -68,10 +68,10 @@ def test_what_tensorflow_writes_is_accepted(tmp_path):
 )
 def test_an_entry_that_cannot_be_is_refused(message, tmp_path):
     prefix = write_bundle(tmp_path, {"a": message})
-    with pytest.raises(DataDamagedError, match=r"index of the tensors|ends at byte") as raised:
+    with pytest.raises(DataDamagedError, match=r"index of the tensors|tensors? .*end") as raised:
         checked(prefix)
     data = f"{prefix}.data-00000-of-00001"
-    is_of_data = "ends at byte" in raised.value.what
+    is_of_data = "index of the" not in raised.value.what
     assert raised.value.where == (data if is_of_data else f"{prefix}.index")
 
 
@@ -115,3 +115,10 @@ def test_an_index_with_any_byte_changed_is_refused_or_harmless(tmp_path):
         path.write_bytes(content[:length])
         with pytest.raises(DataDamagedError):
             checked(prefix)
+
+
+def test_what_follows_the_last_tensor_is_refused(tmp_path):
+    prefix = write_bundle(tmp_path, {"a": entry()}, bytes(25))
+    with pytest.raises(DataDamagedError, match="has 25 bytes; its tensors end at 24") as raised:
+        checked(prefix)
+    assert raised.value.where == f"{prefix}.data-00000-of-00001"

@@ -70,6 +70,7 @@ def checked_tensor_bundle(prefix: str, *, remedy: str) -> dict[str, StoredTensor
         files = _data_files(folder, name, entries.pop(b"", b""))
         tensors = {key.decode(): _tensor(key, entries[key], files, remedy) for key in entries}
         _check_places(tensors)
+        _check_ends(tensors, files, remedy)
         for key, tensor in tensors.items():
             if tensor.dtype == _STRING:
                 _check_strings(key, tensor)
@@ -207,6 +208,17 @@ def _check_places(tensors: dict[str, StoredTensor]) -> None:
     for one, other in itertools.pairwise(ordered):
         if one.data_file == other.data_file and one.offset + one.num_bytes > other.offset:
             raise ValueError(f"two tensors share byte {other.offset} of their data file")
+
+
+def _check_ends(
+    tensors: dict[str, StoredTensor], files: list[tuple[str, int]], remedy: str
+) -> None:
+    """What follows the last tensor, nobody reads; and hashing it could take for ever."""
+    for path, num_bytes in files:
+        ends = [each.offset + each.num_bytes for each in tensors.values() if each.data_file == path]
+        if num_bytes != max(ends, default=0):
+            what = f"The file has {num_bytes:,} bytes; its tensors end at {max(ends, default=0):,}."
+            raise DataDamagedError(what, where=path, remedy=remedy)
 
 
 def _check_strings(name: str, tensor: StoredTensor) -> None:
