@@ -55,7 +55,7 @@ ALLOWED = {
     "samplers": {"functional", *LOWEST},
     "models": MODELS,
     "data": {"config", "durability", "file_storage", "local_files", "untrusted_files", *LOWEST},
-    "distribution": {"config", *LOWEST},
+    "distribution": {"config", "local_files", *LOWEST},
     # The TensorBoard writer takes the result of an evaluation.
     "training": {
         "distribution",

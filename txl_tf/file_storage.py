@@ -21,6 +21,10 @@ _BLOCK_BYTES = 4 << 20
 _LISTING_TRIES = 3
 
 
+def no_check() -> None:
+    """Allows every change, for a writer that holds no lock."""
+
+
 def is_remote(path: str | os.PathLike[str]) -> bool:
     """Whether a path is one for TensorFlow's file systems."""
     return "://" in os.fspath(path)
@@ -322,7 +326,7 @@ def _too_long(path: str, max_bytes: int) -> DataDamagedError:
 
 
 def write_remote_file(
-    path: str, temporary: str, content: bytes, check: Callable[[], None] | None = None
+    path: str, temporary: str, content: bytes, check: Callable[[], None] = no_check
 ) -> None:
     """Writes a small object of a store under one name and renames it.
 
@@ -330,15 +334,14 @@ def write_remote_file(
         path: str. The object.
         temporary: str. The name to write under.
         content: bytes. All of it.
-        check: optional function that is called before each of the two, and
-            raises an error where it must not be done any more.
+        check: function that is called before each of the two, and raises an
+            error where it must not be done any more. Nothing by default.
 
     Raises:
         OSError: If it cannot be written; the old object is untouched.
     """
     import tensorflow as tf
 
-    check = check or _do_nothing
     check()
     try:
         with _as_os_errors(path):
@@ -358,10 +361,6 @@ def rename_remote_file(source: str, target: str) -> None:
 
     with _as_os_errors(source):
         tf.io.gfile.rename(source, target, overwrite=True)
-
-
-def _do_nothing() -> None:
-    """There is nothing to check."""
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from txl_tf.file_storage import (
     is_remote,
     list_folder,
     make_folder,
+    no_check,
     remove_file,
     remove_folder,
     rename_remote_file,
@@ -29,10 +30,6 @@ from txl_tf.local_files import (
 
 _DESCRIPTORS = "/proc/self/fd"
 _TEMPORARY = re.compile(r"\.[^.].*\.tmp")
-
-
-def _do_nothing() -> None:
-    """Whoever has no lock need not check it."""
 
 
 class WritableFolder(abc.ABC):
@@ -58,7 +55,7 @@ class WritableFolder(abc.ABC):
     @staticmethod
     def at(
         path: "str | os.PathLike[str] | WritableFolder",
-        check: Callable[[], None] = _do_nothing,
+        check: Callable[[], None] = no_check,
         *,
         descriptor: Callable[[], int] | None = None,
         token: str | None = None,

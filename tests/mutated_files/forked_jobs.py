@@ -6,8 +6,6 @@ as a new process and costs no imports.
 
 import contextlib
 import dataclasses
-import gc
-import importlib
 import os
 import resource
 import signal
@@ -15,6 +13,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from tests.pipelines.fork_server import import_before_forks
 
 MODULES = (
     "pipelines.convert",
@@ -51,11 +51,7 @@ class Outcome:
 
 def prepare() -> None:
     """Imports all that the jobs need; to be called once, before the first job."""
-    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    for module in MODULES:
-        importlib.import_module(module)
-    gc.freeze()
+    import_before_forks(MODULES)
 
 
 def run_job(

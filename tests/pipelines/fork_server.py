@@ -19,7 +19,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Self
 
@@ -125,14 +125,23 @@ class ForkServer:
         return json.loads(line)
 
 
-def serve() -> None:
-    """Answers requests until there are no more."""
+def import_before_forks(modules: Iterable[str]) -> None:
+    """Imports what jobs need, once, in the process that forks them.
+
+    Args:
+        modules: full names.
+    """
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    for module in _JOB_MODULES:
+    for module in modules:
         importlib.import_module(module)
     # What was imported stays: collecting garbage in a child need not look through it.
     gc.freeze()
+
+
+def serve() -> None:
+    """Answers requests until there are no more."""
+    import_before_forks(_JOB_MODULES)
     print(json.dumps({"threads": _num_threads()}), flush=True)
     for line in sys.stdin:
         request = json.loads(line)

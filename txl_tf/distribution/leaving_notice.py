@@ -6,7 +6,8 @@ through the server, saves, writes into it and ends. This module does not import 
 
 import contextlib
 import os
-from pathlib import Path
+
+from txl_tf.local_files import open_for_writing
 
 
 def notice_path(port: int | str) -> str:
@@ -16,7 +17,8 @@ def notice_path(port: int | str) -> str:
 
 def write_notice(port: int) -> None:
     """Notes that the host was told to go."""
-    Path(notice_path(port)).touch()
+    # Others can write into this folder, so that a link may be in its place.
+    os.close(open_for_writing(notice_path(port)))
 
 
 def is_released(port: int) -> bool:

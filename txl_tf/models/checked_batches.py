@@ -21,7 +21,7 @@ def check_num_rows(batch: Any, batch_size: int) -> None:
     Raises:
         ValueError: If there are more rows.
     """
-    num_rows = _rows_of(keras.utils.unpack_x_y_sample_weight(batch)[0])
+    num_rows = _rows_of(_inputs_of(batch))
     if num_rows is not None and num_rows > batch_size:
         raise ValueError(
             f"A batch must have at most {batch_size} rows, the model's `batch_size`. "
