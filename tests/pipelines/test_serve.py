@@ -94,16 +94,20 @@ def _require_end(process, number):
     assert "Traceback" not in errors
 
 
-def write_endless_version(folder):
-    """A version that takes minutes to verify."""
-    (folder / "1").mkdir()
-    with (folder / "1" / "saved_model.pb").open("wb") as file:
+def write_endless_version(version):
+    """A version that takes minutes to verify: nothing bounds how long a vocabulary is."""
+    assets = version / "assets"
+    assets.mkdir(parents=True)
+    with (assets / "words.txt").open("wb") as file:
         file.truncate(200 << 30)  # no disk is taken
-    (folder / "1" / "SHA256SUMS").write_text("0" * 64 + "  saved_model.pb\n")
+    (version / "saved_model.pb").write_bytes(b"")
+    digest = hashlib.sha256(b"").hexdigest()
+    sums = f"{digest}  saved_model.pb\n{digest}  assets/words.txt\n"
+    (version / "SHA256SUMS").write_text(sums)
 
 
 def test_every_signal_ends_a_server_that_is_not_there_yet(tmp_path):
-    write_endless_version(tmp_path)
+    write_endless_version(tmp_path / "1")
     processes = [_serving(tmp_path) for _ in SIGNALS]
     time.sleep(1.5)  # handlers are set, TensorFlow is being imported
     for process, number in zip(processes, SIGNALS, strict=True):
@@ -112,7 +116,7 @@ def test_every_signal_ends_a_server_that_is_not_there_yet(tmp_path):
 
 @pytest.mark.slow
 def test_a_signal_ends_a_server_that_verifies_for_minutes(tmp_path):
-    write_endless_version(tmp_path)
+    write_endless_version(tmp_path / "1")
     with _serving(tmp_path) as process:
         time.sleep(12.0)
         assert process.poll() is None
@@ -134,11 +138,7 @@ def test_a_signal_ends_a_server_with_endless_requests_and_slow_clients(tmp_path,
             threading.Event().wait(2.0)
             assert asked.running()
             # A version that is being verified, too.
-            (tmp_path / "2").mkdir()
-            with (tmp_path / "2" / "saved_model.pb").open("wb") as file:
-                file.truncate(200 << 30)
-            sums = hashlib.sha256(b"").hexdigest() + "  saved_model.pb\n"
-            (tmp_path / "2" / "SHA256SUMS").write_text(sums)
+            write_endless_version(tmp_path / "2")
             threading.Event().wait(3.0)
             _require_end(process, number)
             assert asked.code() != grpc.StatusCode.OK

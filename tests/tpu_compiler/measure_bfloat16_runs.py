@@ -45,7 +45,7 @@ def both_strategies(experiment, options=None):
     for name in runs.trainers:
         copies = runs.copies(name)
         weights = {key: each[0] for key, each in copies.items() if key.startswith("model/")}
-        found[name] = runs.losses(name), weights
+        found[name] = runs.losses(name)[0], weights
     return found
 
 

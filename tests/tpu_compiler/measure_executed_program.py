@@ -35,9 +35,10 @@ class TwoStrategies:
         experiment: `ExperimentConfig`.
         batches: `ToyBatches`.
         options: optional dict of options for the compiler of the program.
+        sums_alone: whether each replica of the program sums its own gradients only.
     """
 
-    def __init__(self, num_replicas, experiment, batches, options=None):
+    def __init__(self, num_replicas, experiment, batches, options=None, sums_alone=False):
         import tensorflow as tf
 
         from tests.tpu_compiler.host_replicas import HostReplicas
@@ -58,6 +59,8 @@ class TwoStrategies:
             for name, strategy in self.strategies.items()
         }
         program = ReplicaProgram.of(self.trainers["tpu"].trace())
+        if sums_alone:
+            without_sums(program.graph_def)
         self.replicas = HostReplicas(program, options)
 
     def train(self):
@@ -73,10 +76,8 @@ class TwoStrategies:
         self.replicas.write_back()
 
     def losses(self, name):
-        """The loss of every step, which every replica must know alike."""
-        copies = [each.numpy()[0] for each in self._records(name)["loss"].values]
-        assert all(np.array_equal(copies[0], each) for each in copies)
-        return copies[0]
+        """The loss of every step, as every replica knows it: `(replicas, steps)`."""
+        return np.stack([each.numpy()[0] for each in self._records(name)["loss"].values])
 
     def _records(self, name):
         return self.trainers[name]._records._steps._variables
@@ -96,6 +97,16 @@ class TwoStrategies:
             key: np.concatenate([each.numpy() for each in variable.values]).astype("float64")
             for key, variable in variables.items()
         }
+
+
+def without_sums(graph_def):
+    """A control: what is left if no replica hears of the others."""
+    for node in graph_def.node:
+        if node.op == "XlaAllReduce":
+            node.op = "Identity"
+            del node.input[1:2]
+            for name in ("reduce_op", "mode"):
+                node.attr.pop(name)
 
 
 def small_experiment(num_rows, policy, setting):
@@ -129,12 +140,13 @@ def batches_of(experiment):
 
 def differences(runs):
     """How far the two runs are apart, as ratios."""
-    mirrored, tpu = runs.losses("mirrored"), runs.losses("tpu")
+    mirrored, tpu = runs.losses("mirrored")[0], runs.losses("tpu")[0]
     theirs, ours = runs.copies("mirrored"), runs.copies("tpu")
     apart = {name: relative(theirs[name][0], ours[name][0]) for name in theirs}
     memories = runs.memory("mirrored"), runs.memory("tpu")
     return {
         "losses": float(np.max(np.abs(mirrored - tpu) / np.abs(mirrored))),
+        "losses_alike": bool(np.all(runs.losses("tpu") == tpu)),
         "first_loss": float(abs(mirrored[0] - tpu[0]) / abs(mirrored[0])),
         "last_losses": [float(mirrored[-1]), float(tpu[-1])],
         "variables": max(apart.values()),
@@ -162,6 +174,7 @@ def main(arguments=None):
     parser.add_argument("--policy", default="float32")
     parser.add_argument("--setting", choices=SETTINGS, default="plain")
     parser.add_argument("--rounds-everywhere", action="store_true")
+    parser.add_argument("--sums-alone", action="store_true", help="a control that must fail")
     chosen = parser.parse_args(arguments)
     from tests.tpu_compiler.host_replicas import prepare
 
@@ -178,7 +191,8 @@ def main(arguments=None):
     num_rows = 2 * chosen.replicas - 1
     experiment = small_experiment(num_rows, chosen.policy, chosen.setting)
     options = {"xla_allow_excess_precision": False} if chosen.rounds_everywhere else None
-    runs = TwoStrategies(chosen.replicas, experiment, batches_of(experiment), options)
+    batches = batches_of(experiment)
+    runs = TwoStrategies(chosen.replicas, experiment, batches, options, chosen.sums_alone)
     runs.train()
     found = {**vars(chosen), "rows": num_rows, **differences(runs)}
     found["masks_identical"] = masks_are_identical(runs)
