@@ -11,7 +11,6 @@ or hung up, and ends within ten seconds then, whatever it is doing.
 
 import argparse
 import contextlib
-import importlib.util
 import os
 import signal
 import sys
@@ -23,6 +22,7 @@ from pipelines.argument_range import require_range
 from pipelines.export_verification import CHECKSUMS_FILE, verify_export
 from txl_tf.errors import InputMissingError, StorageError, UsageError
 from txl_tf.file_storage import is_remote, list_folder
+from txl_tf.imports import require_extra
 
 _HIGHEST_PORT = 65535
 _LEAST_POLL_SECONDS, _MOST_POLL_SECONDS = 0.001, 86_400.0
@@ -79,12 +79,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     if not arguments.name or set(arguments.name) & set("/:"):
         what = "A name goes into paths: it has a letter, and neither `/` nor `:`."
         raise UsageError(what, where=f"--name {arguments.name}")
-    missing = [name for name in _MODULES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise UsageError(
-            f"What serving needs is not installed: {', '.join(missing)}.",
-            remedy="python -m pip install 'txl-tf[serving]'",
-        )
+    require_extra("serving", *_MODULES, purpose="Serving")
     if not is_remote(arguments.export):
         _require_version(arguments.export)
 

@@ -4,8 +4,9 @@ The public names are imported when they are first used, so that reading a
 configuration does not start TensorFlow.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from txl_tf.imports import lazy_names
 
 __version__ = "0.1.0"
 
@@ -36,11 +37,14 @@ _MODULES = {
     "StatefulTransformerXL": "txl_tf.models.stateful_transformer_xl",
     "TrainingConfig": "txl_tf.config.training_config",
     "TransformerXL": "txl_tf.models.transformer_xl",
+    "convert": "txl_tf.convert",
     "export_saved_model": "txl_tf.export",
+    "functional": "txl_tf.functional",
     "generate": "txl_tf.generation",
+    "layers": "txl_tf.layers",
     "preset": "txl_tf.models.presets",
+    "samplers": "txl_tf.samplers",
 }
-_SUBPACKAGES = ("convert", "functional", "layers", "samplers")
 
 __all__ = [
     "EvaluationConfig",
@@ -62,14 +66,4 @@ __all__ = [
     "samplers",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(importlib.import_module(_MODULES[name]), name)
-    if name in _SUBPACKAGES:
-        return importlib.import_module(f"txl_tf.{name}")
-    raise AttributeError(f"module `txl_tf` has no attribute `{name}`")
-
-
-def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipelines.analysis.drawing import require_matplotlib
 from pipelines.argument_range import MAX_COUNT, MAX_STEP, require_range
 from pipelines.memory_needs import reading_needs, require_memory_of
 from pipelines.workdir import Workdir, add_workdir_argument, check_tokenizer
@@ -29,6 +28,7 @@ from txl_tf.config.model_config import ModelConfig
 from txl_tf.data.staging_folder import StagingFolder, require_absent
 from txl_tf.errors import UsageError
 from txl_tf.evaluation.attention_profile import AttentionProfile
+from txl_tf.imports import require_extra
 
 if TYPE_CHECKING:
     from txl_tf.data.prepared_dataset import PreparedDataset
@@ -79,7 +79,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     require_range(arguments, _RANGES)
     if arguments.head is not None and arguments.layer is None:
         raise UsageError("A head belongs to a layer.", where="--head", remedy="Give --layer too.")
-    require_matplotlib()
+    require_extra("plots", "matplotlib", purpose="Drawing the figures")
     arguments.experiment, arguments.data_identity = Workdir(arguments.workdir).read()
     model = arguments.experiment.model
     if not isinstance(model, ModelConfig):

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipelines.analysis.analyzed_run import AnalyzedRun, read_runs
-from pipelines.analysis.drawing import require_matplotlib
 from pipelines.argument_range import MAX_COUNT, MAX_STEP, lengths, require_range
 from pipelines.memory_needs import reading_needs, require_memory_of
 from pipelines.workdir import check_tokenizer, check_vocabulary
@@ -26,6 +25,7 @@ from txl_tf.config.evaluation_config import EvaluationConfig
 from txl_tf.config.limits import MAX_ROWS, MAX_TOKENS
 from txl_tf.data.staging_folder import StagingFolder, require_absent
 from txl_tf.errors import UsageError
+from txl_tf.imports import require_extra
 
 if TYPE_CHECKING:
     from pipelines.analysis.context_windows import ContextWindows
@@ -105,7 +105,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         arguments,
         {"tokens": (1, MAX_COUNT), "batch_size": (1, MAX_ROWS), "seed": (0, MAX_STEP)},
     )
-    require_matplotlib()
+    require_extra("plots", "matplotlib", purpose="Drawing the figures")
     arguments.runs = read_runs(arguments.workdirs)
     for each in arguments.runs:
         _require_memory(each, arguments)

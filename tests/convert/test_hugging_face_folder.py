@@ -9,7 +9,7 @@ import pytest
 from tests.convert.goldens import HUGGING_FACE, NUM_SEGMENTS, Golden
 from tests.convert.models import assert_same_weights, family_config, random_model
 from txl_tf.convert import load_hugging_face, save_hugging_face
-from txl_tf.errors import DataDamagedError, InputMissingError, OutputExistsError
+from txl_tf.errors import DataDamagedError, OutputExistsError, UsageError
 
 FAMILIES = ["enwik8", "wt103_base", "wt103_large", "narrow", "narrow_clusters"]
 
@@ -42,7 +42,7 @@ def test_the_output_is_new_or_left_alone(tmp_path):
 
 def test_nothing_is_left_of_what_could_not_be_written(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors", None)
-    with pytest.raises(InputMissingError, match="safetensors is not installed"):
+    with pytest.raises(UsageError, match="needs safetensors, which is not installed"):
         save_hugging_face(Golden("hf_char").load(), tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
 

@@ -136,7 +136,7 @@ def test_a_missing_compiler_is_named_with_the_command_that_installs_it(monkeypat
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(JobError) as raised:
         require_tpu_compiler()
-    assert raised.value.exit_code == 66
+    assert raised.value.exit_code == 2
     assert "pip install -e '.[tpu-compile]'" in raised.value.remedy
 
 

@@ -4,8 +4,9 @@ The public names are imported when they are first used, so that reading a
 vocabulary does not start TensorFlow.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from txl_tf.imports import lazy_names
 
 if TYPE_CHECKING:
     from txl_tf.convert.hugging_face import load_hugging_face, save_hugging_face
@@ -39,12 +40,4 @@ __all__ = [
     "write_symbols",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(importlib.import_module(_MODULES[name]), name)
-    raise AttributeError(f"module `txl_tf.convert` has no attribute `{name}`")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)

@@ -48,7 +48,8 @@ def load_hugging_face(
         The model.
 
     Raises:
-        InputMissingError: If there is no such file, or a package is missing.
+        InputMissingError: If there is no such file.
+        UsageError: If a package is missing.
         DataDamagedError: If it cannot be read, or a value is not finite.
         MismatchError: If a tensor is missing, surplus or misshapen, if sizes
             contradict each other, or if the configuration asks for something
@@ -83,7 +84,7 @@ def save_hugging_face(model: TransformerXL, folder: str | Path) -> Path:
     Raises:
         ValueError: If the model has an option that Hugging Face has not.
         OutputExistsError: If the folder exists; it is left alone.
-        InputMissingError: If the package safetensors is not installed.
+        UsageError: If the package safetensors is not installed.
         StorageError: If the folder cannot be written.
     """
     config = to_hugging_face_config(model.config)

@@ -9,6 +9,7 @@ import numpy as np
 from txl_tf.array_archive import read_array_archive
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
 from txl_tf.file_storage import file_bytes, open_regular_file
+from txl_tf.imports import require_extra
 from txl_tf.json_text import parse_json
 from txl_tf.untrusted_files import MAX_DESCRIPTION_BYTES
 
@@ -74,7 +75,8 @@ def read_tensors(path: Path) -> tuple[dict[str, np.ndarray], str | None]:
     Raises:
         DataDamagedError: If the file cannot be read, or not without running
             code that is in it.
-        InputMissingError: If a package is needed that is not installed.
+        InputMissingError: If PyTorch is needed and not installed.
+        UsageError: If safetensors is needed and not installed.
     """
     if path.suffix == ".safetensors":
         return _read_safetensors(path), None
@@ -97,21 +99,15 @@ def write_safetensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
         tensors: dict of name to array.
 
     Raises:
-        InputMissingError: If the package safetensors is not installed.
+        UsageError: If the package safetensors is not installed.
     """
     _safetensors(str(path)).numpy.save_file(tensors, str(path), metadata={"format": "pt"})
 
 
 def _safetensors(where: str) -> Any:
-    try:
-        import safetensors
-        import safetensors.numpy
-    except ImportError as error:
-        raise InputMissingError(
-            "The package safetensors is not installed.",
-            where=where,
-            remedy='Install it: pip install "txl-tf[convert]".',
-        ) from error
+    require_extra("convert", "safetensors", purpose="This file", where=where)
+    import safetensors.numpy
+
     return safetensors
 
 

@@ -4,8 +4,9 @@ The public names are imported when they are first used: talking over REST needs
 no gRPC, and naming an error no TensorFlow.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from txl_tf.imports import lazy_names
 
 if TYPE_CHECKING:
     from txl_tf.serving.grpc_transport import GrpcTransport
@@ -36,12 +37,4 @@ __all__ = [
     "TextState",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(importlib.import_module(_MODULES[name]), name)
-    raise AttributeError(f"module `txl_tf.serving` has no attribute `{name}`")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)

@@ -1,6 +1,5 @@
 """Runs the TPU compiler in a process of its own."""
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -9,7 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from txl_tf.errors import InputMissingError, JobError
+from txl_tf.errors import JobError
+from txl_tf.imports import require_extra
 from txl_tf.tpu_compiler.compiled_program import CompiledProgram
 from txl_tf.tpu_compiler.topology import Topology
 
@@ -37,15 +37,9 @@ def require_tpu_compiler() -> None:
     """Checks that the compiler is installed, without importing it.
 
     Raises:
-        InputMissingError: If it is not.
+        UsageError: If it is not.
     """
-    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise InputMissingError(
-            f"The TPU compiler is not installed: {' and '.join(missing)} missing.",
-            where=sys.prefix,
-            remedy="Install it: python -m pip install -e '.[tpu-compile]'",
-        )
+    require_extra("tpu-compile", *_PACKAGES, purpose="Compiling for a TPU", where=sys.prefix)
 
 
 class TpuCompiler:

@@ -42,5 +42,5 @@ def test_what_cannot_be_trained_says_so():
 
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    with pytest.raises(UsageError, match="needs the package sentencepiece"):
+    with pytest.raises(UsageError, match="needs sentencepiece, which is not installed"):
         train_sentence_piece([TEXT], 300)

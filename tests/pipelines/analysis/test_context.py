@@ -171,7 +171,7 @@ def test_a_run_that_is_there_twice_is_refused(runs, data_folder, tmp_path, capsy
 def test_figures_need_matplotlib(runs, data_folder, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main(command(runs, data_folder, tmp_path / "out")) == 2
-    assert "txl-tf[plots]" in capsys.readouterr().err
+    assert "pip install -e '.[plots]'" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -23,8 +23,9 @@ from txl_tf.data.staging_folder import StagingFolder
 from txl_tf.data.text_counts import TextCounts
 from txl_tf.data.tokenizer import Tokenizer
 from txl_tf.data.vocabularies.vocabulary_training import VocabularyTraining
-from txl_tf.errors import DataDamagedError, UsageError
+from txl_tf.errors import DataDamagedError
 from txl_tf.file_storage import make_folder, read_file, remove_folder, write_file
+from txl_tf.imports import require_extra
 
 _RESULTS = "results"
 
@@ -76,7 +77,7 @@ def prepare_with_beam(
     if not splits:
         what = "The input is empty: it has no splits."
         raise DataDamagedError(what, where=corpus_name, remedy="Give at least one split.")
-    _require_beam()
+    require_extra("beam", "apache_beam", purpose="A Beam pipeline", where="--runner beam")
     with StagingFolder(output_folder, last_file=MANIFEST_FILE) as staging:
         if isinstance(tokenizer, VocabularyTraining):
             with OrderedWorkers(num_workers) as workers:
@@ -196,15 +197,3 @@ def _describe_split(
 def _num_used(written: list[dict[str, Any]]) -> int:
     bits = [np.frombuffer(bytes.fromhex(each["used"]), np.uint8) for each in written]
     return int(np.unpackbits(np.bitwise_or.reduce(bits)).sum())
-
-
-def _require_beam() -> None:
-    try:
-        import apache_beam  # noqa: F401
-    except ImportError as error:
-        raise UsageError(
-            "The package apache-beam is not installed.",
-            where="--runner beam",
-            # Its protobuf is older than the one pinned here, so it is no extra.
-            remedy="Install it after txl-tf: pip install apache-beam==2.77.0",
-        ) from error

@@ -13,7 +13,7 @@ from txl_tf.data.tokenizers.sentence_piece_tokenizer import (
     SentencePieceTokenizer,
 )
 from txl_tf.data.tokenizers.utf8_text import decode_utf8
-from txl_tf.errors import UsageError
+from txl_tf.imports import require_extra
 
 # The trainer adds up in as many parts as it has threads, and the result shows it.
 _NUM_THREADS = 2
@@ -60,13 +60,9 @@ def train_sentence_piece(
         raise ValueError(f"`model_type` must be 'bpe' or 'unigram'. Received: {model_type!r}")
     if max_lines <= _MIN_LINES:
         raise ValueError(f"`max_lines` must be more than {_MIN_LINES}. Received: {max_lines}")
-    try:
-        import sentencepiece
-    except ImportError as error:
-        raise UsageError(
-            "Training needs the package sentencepiece, which is not installed.",
-            remedy="Install it: pip install 'txl-tf[sentencepiece]'.",
-        ) from error
+    require_extra("sentencepiece", "sentencepiece", purpose="Training this tokenizer")
+    import sentencepiece
+
     sentencepiece.set_random_generator_seed(0)
     model = io.BytesIO()
     with tempfile.TemporaryDirectory() as folder:

@@ -1,0 +1,67 @@
+"""Names on first use, and packages that are not installed."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import txl_tf
+import txl_tf.convert
+import txl_tf.data
+import txl_tf.serving
+from txl_tf.errors import UsageError
+from txl_tf.imports import lazy_names, require_extra
+
+ROOT = Path(__file__).parent.parent
+FACES = [txl_tf, txl_tf.convert, txl_tf.data, txl_tf.serving]
+
+
+@pytest.mark.parametrize("package", FACES, ids=lambda package: package.__name__)
+def test_every_public_name_of_a_package_is_there(package):
+    assert set(package.__all__) <= set(dir(package))
+    for name in package.__all__:
+        assert getattr(package, name).__name__.rpartition(".")[2] == name
+    with pytest.raises(AttributeError, match=f"'{package.__name__}' has no attribute 'absent'"):
+        _ = package.absent
+
+
+def test_a_name_is_imported_on_first_use():
+    program = "import sys, txl_tf; a = 'wave' in sys.modules; txl_tf.convert; print(a)"
+    program = program.replace("wave", "txl_tf.convert")
+    finished = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert finished.stdout == "False\n"
+
+
+def test_a_name_and_a_subpackage_are_told_apart():
+    get, names = lazy_names("json", {"decoder": "json.decoder", "JSONDecoder": "json.decoder"})
+    import json.decoder
+
+    assert get("decoder") is json.decoder
+    assert get("JSONDecoder") is json.decoder.JSONDecoder
+    assert {"decoder", "JSONDecoder", "loads"} <= set(names())
+
+
+def test_a_missing_package_is_named_with_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    require_extra("convert", "numpy", purpose="A file")
+    with pytest.raises(UsageError) as raised:
+        require_extra("convert", "numpy", "safetensors", "not_there", purpose="A file", where="f")
+    assert str(raised.value).splitlines() == [
+        "A file needs safetensors and not_there, which are not installed.",
+        "f",
+        "Install the extra in the checkout: pip install -e '.[convert]'",
+    ]
+
+
+def test_every_extra_that_is_asked_for_exists_and_none_by_the_name_on_the_index():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    sources = [*(ROOT / "txl_tf").rglob("*.py"), *(ROOT / "pipelines").rglob("*.py")]
+    text = "".join(path.read_text() for path in sources)
+    named = set(re.findall(r'require_extra\(\s*"([a-z-]+)"', text))
+    assert named == set(project["optional-dependencies"]) - {"test"}
+    assert "txl-tf[" not in text
