@@ -8,15 +8,15 @@ import numpy as np
 import txl_tf
 
 ROOT = Path(__file__).parent.parent
-INSTALL_AND_RUN = "python -m pip install -e . && txl quickstart"
-INSTALL_AND_TEST = "python -m pip install -e '.[test]' && python -m pytest"
+INSTALL_AND_RUN = "python -m pip install -c .ci/constraints.txt -e . && txl quickstart"
+INSTALL_AND_TEST = "python -m pip install -c .ci/constraints.txt -e '.[test]' && python -m pytest"
 
 
 def test_both_commands_are_in_the_readme_and_the_second_in_the_checks():
     readme = (ROOT / "README.md").read_text()
     assert f"\n    {INSTALL_AND_RUN}\n" in readme
     assert f"\n    {INSTALL_AND_TEST}\n" in readme
-    assert f"\n{INSTALL_AND_TEST}\n" in (ROOT / ".ci" / "run").read_text()
+    assert f"\n{INSTALL_AND_TEST} --durations=20\n" in (ROOT / ".ci" / "run").read_text()
 
 
 def test_every_job_and_file_named_in_the_readme_is_there():

@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Self
 
-from pipelines.diagnosis.version_number import canonical
+from packaging.utils import canonicalize_name
 
 # The older driver of the chips, and the one of v5p, v6e and later.
 _TPU_FILES = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*")
@@ -56,7 +56,9 @@ class MachineFacts:
         return cls(
             python=platform.python_version(),
             # The first of two is the one that Python imports.
-            packages={canonical(name): version for name, version in reversed(names) if name},
+            packages={
+                canonicalize_name(name): version for name, version in reversed(names) if name
+            },
             environment=dict(os.environ),
             build_on_disk=_build_on_disk(),
             tpu_files=tuple(sorted(each for part in _TPU_FILES for each in glob.glob(part))),

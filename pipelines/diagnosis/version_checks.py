@@ -1,36 +1,32 @@
 """Checks of Python and of the packages, by their metadata only."""
 
-import operator
-import re
 import shlex
 from collections.abc import Mapping
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
 
 from pipelines.diagnosis.finding import Finding
 from pipelines.diagnosis.machine_facts import BUILDS, MachineFacts
 from pipelines.diagnosis.tested_versions import TestedVersions
-from pipelines.diagnosis.version_number import release
 
 _TPU_BUILD = "tensorflow-tpu"
-# A difference in one of these is a fault, in others a warning.
-_CORE = ("keras", "tensorboard", "tensorflow", "tensorflow-text")
-_BOUND = re.compile(r"(>=|<=|<|>|==|!=)\s*([0-9][0-9.]*)")
-_COMPARISONS = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    "<": operator.lt,
-    ">": operator.gt,
-    "==": operator.eq,
-    "!=": operator.ne,
+# A version out of these ranges of pyproject.toml is a fault, any other difference a warning.
+CORE_RANGES = {
+    "keras": SpecifierSet(">=3.15.1,<4"),
+    "tensorboard": SpecifierSet("~=2.20.0"),
+    "tensorflow": SpecifierSet("~=2.20.0"),
+    "tensorflow-text": SpecifierSet("~=2.20.0"),
 }
+"""The packages whose version decides whether and how anything runs."""
 # The oldest protobuf that TensorFlow's own metadata allows.
 _OLDEST_PROTOBUF = "5.28"
 
 
 def check_python(facts: MachineFacts, tested: TestedVersions) -> Finding:
     """Checks the version of Python."""
-    version = release(facts.python)
-    bounds = _BOUND.findall(tested.python)
-    if all(_COMPARISONS[sign](version, release(bound)) for sign, bound in bounds):
+    # A build of CPython's main branch calls itself `3.13.0+`.
+    if SpecifierSet(tested.python).contains(facts.python.rstrip("+"), prereleases=True):
         return Finding.ok("Python", facts.python)
     return Finding.fault(
         "Python",
@@ -73,20 +69,20 @@ def check_libtpu(facts: MachineFacts, tested: TestedVersions) -> Finding | None:
     version = facts.packages.get("libtpu")
     if version is None:
         return Finding.fault("libtpu", "tensorflow-tpu needs it and it is not installed", install)
-    if release(version) > release(tested.libtpu):
+    if _version(version) > Version(tested.libtpu):
         return Finding.fault(
             "libtpu", f"{version} ends the process when tensorflow-tpu loads it", install
         )
-    if release(version) < release(tested.libtpu):
+    if _version(version) < Version(tested.libtpu):
         return Finding.warning("libtpu", f"{version}; tested was {tested.libtpu}", install)
     return Finding.ok("libtpu", version)
 
 
 def check_core_packages(facts: MachineFacts, tested: TestedVersions) -> list[Finding]:
-    """Checks the packages whose version decides whether and how anything runs."""
+    """Checks the packages of `CORE_RANGES`."""
     installed = _with_tensorflow(facts.packages)
     findings = []
-    for name in _CORE:
+    for name, allowed in CORE_RANGES.items():
         wanted, version = tested.packages[name], installed.get(name)
         if name == "tensorflow" and version is None:
             continue  # another check has said so
@@ -95,13 +91,15 @@ def check_core_packages(facts: MachineFacts, tested: TestedVersions) -> list[Fin
             continue
         reason = _reason(name, version)
         what = "it is not installed" if version is None else f"{version}; tested was {wanted}"
-        findings.append(Finding.fault(name, what + reason, _install(name, wanted, facts)))
+        is_allowed = version is not None and allowed.contains(_version(version), prereleases=True)
+        kind = Finding.warning if is_allowed else Finding.fault
+        findings.append(kind(name, what + reason, _install(name, wanted, facts)))
     return findings
 
 
 def check_other_packages(facts: MachineFacts, tested: TestedVersions) -> Finding:
     """Checks everything else that is pinned."""
-    others = {name: pin for name, pin in tested.packages.items() if name not in _CORE}
+    others = {name: pin for name, pin in tested.packages.items() if name not in CORE_RANGES}
     installed = {name: facts.packages.get(name) for name in others}
     missing = [name for name in others if installed[name] is None]
     wrong = [name for name in others if installed[name] not in (None, others[name])]
@@ -109,7 +107,7 @@ def check_other_packages(facts: MachineFacts, tested: TestedVersions) -> Finding
     install = f"pip install --no-deps {' '.join(pins)}"
     if missing:
         return Finding.fault("other packages", f"not installed: {', '.join(missing)}", install)
-    if release(installed.get("protobuf") or _OLDEST_PROTOBUF) < release(_OLDEST_PROTOBUF):
+    if _version(installed["protobuf"] or _OLDEST_PROTOBUF) < Version(_OLDEST_PROTOBUF):
         what = f"protobuf {installed['protobuf']} is older than {_OLDEST_PROTOBUF}"
         return Finding.fault("other packages", f"{what}, which TensorFlow needs", install)
     if wrong:
@@ -145,6 +143,13 @@ def _install(name: str, wanted: str, facts: MachineFacts) -> str:
         name = _TPU_BUILD if _TPU_BUILD in facts.packages else name
     # tensorflow-text asks for the build `tensorflow` and would put it over any other.
     return f"pip install --no-deps {shlex.quote(f'{name}=={wanted}')}"
+
+
+def _version(text: str) -> Version:
+    try:
+        return Version(text)
+    except InvalidVersion:
+        return Version("0")  # older than any that was tested
 
 
 def _reason(name: str, version: str | None) -> str:

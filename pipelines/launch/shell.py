@@ -4,12 +4,12 @@ import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from pipelines.diagnosis.tested_versions import TestedVersions
+
 REQUIREMENTS = Path(__file__).with_name("requirements-tpu-vm.txt")
 """What a TPU VM installs, with hashes."""
 RUN_UNTIL_DONE = Path(__file__).with_name("run_until_done.sh")
 """The script that starts a preempted job again."""
-# Installed by itself, without what it says it needs: that would be TensorFlow's CPU wheel.
-_TENSORFLOW_TEXT = "tensorflow-text==2.20.1"
 _LINE_LENGTH = 88
 
 
@@ -71,10 +71,12 @@ def install_commands(folder: str, pip: str = "pip") -> list[str]:
     Returns:
         List of shell texts.
     """
+    text = f"tensorflow-text=={TestedVersions.read().packages['tensorflow-text']}"
     requirements = f"{folder}/pipelines/launch/{REQUIREMENTS.name}"
     return [
         join([pip, "install", "--require-hashes", "-r", requirements]),
-        join([pip, "install", "--no-deps", _TENSORFLOW_TEXT]),
+        # Without what it says it needs: that would be TensorFlow's CPU wheel.
+        join([pip, "install", "--no-deps", text]),
         # What it is built with was installed from the locked requirements.
         join([pip, "install", "--no-deps", "--no-build-isolation", folder]),
     ]

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.launch.lock_requirements import TPU_PINS, locked, pins
+from pipelines.diagnosis.tested_versions import TestedVersions
 from pipelines.launch.shell import REQUIREMENTS, install_commands
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-DEPENDENCIES = PROJECT["project"]["dependencies"]
+TESTED = TestedVersions.read()
 
 
 def normal(pin):
@@ -30,11 +30,10 @@ def locked_pins():
 
 def test_every_version_is_the_project_s_and_nothing_else_is_installed():
     versions = dict(normal(pin) for pin, *_ in locked_pins())
-    assert versions == dict(normal(pin) for pin in pins(DEPENDENCIES))
-    assert versions["tensorflow-tpu"] == dict(map(normal, DEPENDENCIES))["tensorflow"]
-    assert {"tensorflow", "tensorflow-text"}.isdisjoint(versions)
-    compiler = dict(map(normal, PROJECT["project"]["optional-dependencies"]["tpu-compile"]))
-    assert versions["libtpu"] == compiler["libtpu"] == normal(TPU_PINS[1])[1]
+    expected = {**TESTED.packages, "libtpu": TESTED.libtpu}
+    expected["tensorflow-tpu"] = expected.pop("tensorflow")
+    del expected["tensorflow-text"]
+    assert versions == expected
 
 
 def test_every_line_has_a_hash():
@@ -45,20 +44,9 @@ def test_every_line_has_a_hash():
 
 def test_tensorflow_text_is_the_project_s_and_comes_alone():
     _, text, code = install_commands(".")
-    (pin,) = [pin for pin in DEPENDENCIES if pin.startswith("tensorflow-text")]
-    assert text == f"pip install --no-deps {pin}"
+    version = TESTED.packages["tensorflow-text"]
+    assert text == f"pip install --no-deps tensorflow-text=={version}"
     assert code == "pip install --no-deps --no-build-isolation ."
-
-
-def test_the_lock_is_what_pip_reports():
-    archive = {"archive_info": {"hashes": {"sha256": "ab"}}}
-    items = [
-        {"metadata": {"name": name, "version": "1"}, "download_info": archive}
-        for name in ("b_c", "A")
-    ]
-    *_, first, _, second, last = locked({"install": items}).splitlines()
-    assert [first, second] == ["A==1 \\", "b-c==1 \\"]
-    assert last == "    --hash=sha256:ab"
 
 
 def test_the_files_are_part_of_the_package():
@@ -96,9 +84,8 @@ def test_a_training_step_lowers_through_the_tpu_wheel(tmp_path):
     )
     assert finished.returncode == 0, finished.stderr
     report = json.loads(finished.stdout.splitlines()[-1])
-    versions = dict(map(normal, DEPENDENCIES))
     names = ("tensorflow", "tensorflow-text", "keras")
-    assert report["versions"] == [versions[name] for name in names]
+    assert report["versions"] == [TESTED.packages[name] for name in names]
     # Every gradient, and the loss.
     assert report["summed"] == report["num_weights"] + 1
     on_host = {"infeed", "outfeed", "send", "recv", "custom-call"}

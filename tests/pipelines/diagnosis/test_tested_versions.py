@@ -1,55 +1,61 @@
+"""The files that name exact versions agree, and fit pyproject.toml."""
+
 import tomllib
 from pathlib import Path
 
-import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from pipelines.diagnosis.tested_versions import TestedVersions
-from pipelines.diagnosis.version_number import canonical
-from txl_tf.errors import MismatchError
+from pipelines.diagnosis.version_checks import CORE_RANGES
 
 ROOT = Path(__file__).resolve().parents[3]
-METADATA = """\
-Metadata-Version: 2.4
-Name: txl-tf
-Version: 0.1.0
-Requires-Python: >=3.11,<3.14
-Requires-Dist: keras==3.15.1
-Requires-Dist: ml_dtypes==0.6.0
-Provides-Extra: tpu-compile
-Requires-Dist: libtpu==0.0.31; extra == "tpu-compile"
-Requires-Dist: jax==0.10.2; extra == "tpu-compile"
-"""
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+DEPENDENCIES = [Requirement(line) for line in PROJECT["dependencies"]]
+EXTRAS = {
+    name: [Requirement(line) for line in lines]
+    for name, lines in PROJECT["optional-dependencies"].items()
+}
 
 
-def test_every_pin_of_the_project_is_read():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+def constraints():
+    lines = (ROOT / ".ci" / "constraints.txt").read_text().splitlines()
+    pins = [line.split("==") for line in lines if not line.startswith("#")]
+    return {canonicalize_name(name): version for name, version in pins}
 
+
+def test_the_versions_in_the_package_are_the_constraints():
     tested = TestedVersions.read()
+    pins = constraints()
 
-    assert [f"{name}=={version}" for name, version in tested.packages.items()] == [
-        f"{canonical(pin.split('==')[0])}=={pin.split('==')[1]}" for pin in project["dependencies"]
-    ]
-    assert f"libtpu=={tested.libtpu}" in project["optional-dependencies"]["tpu-compile"]
-    assert tested.python == project["requires-python"]
-
-
-def test_an_installed_package_knows_its_pins_without_the_source(tmp_path, monkeypatch):
-    installed = tmp_path / "txl_tf-0.1.0.dist-info"
-    installed.mkdir()
-    (installed / "METADATA").write_text(METADATA)
-    monkeypatch.syspath_prepend(tmp_path)
-
-    tested = TestedVersions.read(tmp_path / "pyproject.toml")
-
-    assert tested.packages == {"keras": "3.15.1", "ml-dtypes": "0.6.0"}
-    assert tested.libtpu == "0.0.31"
-    assert tested.python == ">=3.11,<3.14"
+    assert tested.packages.items() <= pins.items()
+    assert tested.libtpu == pins["libtpu"]
+    assert {canonicalize_name(each.name) for each in DEPENDENCIES} <= set(tested.packages)
+    assert tested.python == PROJECT["requires-python"]
 
 
-def test_the_project_of_somebody_else_is_not_taken_for_this_one(tmp_path, monkeypatch):
-    source = tmp_path / "pyproject.toml"
-    source.write_text('[project]\nname = "other"\n')
-    monkeypatch.setattr("sys.path", [])
+def test_the_constraints_are_within_the_ranges_of_all_extras():
+    pins = constraints()
+    requirements = [*DEPENDENCIES, *(each for extra in EXTRAS.values() for each in extra)]
 
-    with pytest.raises(MismatchError, match="pip install"):
-        TestedVersions.read(source)
+    for requirement in requirements:
+        if requirement.name != PROJECT["name"]:
+            assert pins[canonicalize_name(requirement.name)] in requirement.specifier, requirement
+
+
+def test_the_tests_are_run_with_the_extras_that_need_no_compiler():
+    (own,) = [each for each in EXTRAS["test"] if each.name == PROJECT["name"]]
+
+    assert own.extras == set(EXTRAS) - {"test", "tpu-compile"}
+
+
+def test_the_doctor_faults_what_pip_would():
+    ranges = {each.name: each.specifier for each in DEPENDENCIES}
+
+    assert {name: ranges[name] for name in CORE_RANGES} == CORE_RANGES
+
+
+def test_the_tests_are_linted_by_one_version():
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text()
+
+    assert f"rev: v{constraints()['ruff']}\n" in hooks

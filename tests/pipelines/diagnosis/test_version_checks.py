@@ -41,7 +41,14 @@ def test_the_tested_versions_are_all_right(machine, tmp_path):
 
 @pytest.mark.parametrize(
     ("version", "status"),
-    [("3.10.14", "fault"), ("3.11.0", "ok"), ("3.13.9", "ok"), ("3.14.0", "fault")],
+    [
+        ("3.10.14", "fault"),
+        ("3.11.0", "ok"),
+        ("3.13.9", "ok"),
+        ("3.13.0rc2", "ok"),
+        ("3.14.0", "fault"),
+        ("3.12.1+", "ok"),
+    ],
 )
 def test_python_is_held_to_the_range(version, status, tmp_path):
     assert check_python(good_machine(tmp_path, python=version), TESTED).status == status
@@ -119,6 +126,29 @@ def test_a_core_package_must_be_the_tested_one(name, version, word, tmp_path):
     assert word in found.what
     assert found.remedy == f"pip install --no-deps {name}=={TESTED.packages[name]}"
     assert found.error.exit_code == 78
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [("keras", "3.16.0"), ("tensorflow", "2.20.1"), ("tensorflow_text", "2.20.2rc0")],
+)
+def test_another_version_of_a_core_package_within_its_range_is_a_warning(name, version, tmp_path):
+    facts = with_packages(good_machine(tmp_path), **{name: version})
+
+    (found,) = [each for each in check_core_packages(facts, TESTED) if each.status != "ok"]
+
+    assert found.status == "warning"
+    assert found.what == f"{version}; tested was {TESTED.packages[name.replace('_', '-')]}"
+
+
+def test_a_version_that_is_none_is_a_fault(tmp_path):
+    facts = with_packages(good_tpu_machine(tmp_path), keras="unknown", protobuf="main", libtpu="x")
+
+    assert [finding.check for finding in faults(every_finding(facts))] == [
+        "keras",
+        "other packages",
+    ]
+    assert check_libtpu(facts, TESTED).status == "warning"
 
 
 def test_a_wrong_tpu_build_is_mended_by_a_tpu_build(tmp_path):
