@@ -19,6 +19,12 @@ def test_both_commands_are_in_the_readme_and_the_second_in_the_checks():
     assert f"\n{INSTALL_AND_TEST} --durations=20\n" in (ROOT / ".ci" / "run").read_text()
 
 
+def test_the_readme_has_the_table_of_chips():
+    from pipelines.launch.chip_support import support_table
+
+    assert f"\n{support_table()}\n" in (ROOT / "README.md").read_text()
+
+
 def test_every_job_and_file_named_in_the_readme_is_there():
     readme = (ROOT / "README.md").read_text()
     from pipelines.command_line import JOBS
