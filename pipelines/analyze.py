@@ -24,7 +24,7 @@ ANALYSES = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the analyses; the arguments of one are added when it is chosen."""
 
-    class AnalysisParser(type(parser)):
+    class AnalysisParser(type(parser)):  # type: ignore[misc]
         """A parser that reads its module only once it is asked to parse."""
 
         def parse_known_args(

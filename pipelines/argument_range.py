@@ -1,6 +1,7 @@
 """Holds numbers of a command line against what they can be."""
 
 import argparse
+from collections.abc import Mapping
 
 from txl_tf.config.shown_value import shown_value
 from txl_tf.errors import UsageError
@@ -13,12 +14,12 @@ MAX_SECONDS = 10 * 365 * 86_400
 """Of what is waited for."""
 
 
-def require_range(arguments: argparse.Namespace, ranges: dict[str, tuple[float, float]]) -> None:
+def require_range(arguments: argparse.Namespace, ranges: Mapping[str, tuple[float, float]]) -> None:
     """Refuses a number that is out of its range.
 
     Args:
         arguments: `argparse.Namespace`. `None` in it stands for a default.
-        ranges: dict of the name of an argument to its least and largest value.
+        ranges: mapping from the name of an argument to its least and largest value.
 
     Raises:
         UsageError: If a value is less or more, or not a number.

@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -199,7 +200,7 @@ def _settings(overrides: list[str]) -> dict[str, Any]:
 def _load(system: str, source: str, settings: dict[str, Any]) -> "TransformerXL":
     from txl_tf import convert
 
-    loaders = {
+    loaders: dict[str, Callable[..., TransformerXL]] = {
         "official_tensorflow": convert.load_official_tensorflow,
         "hugging_face": convert.load_hugging_face,
         "official_pytorch": convert.load_official_pytorch,

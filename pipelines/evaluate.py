@@ -17,7 +17,8 @@ import argparse
 import dataclasses
 import json
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from pipelines.argument_range import MAX_SECONDS, MAX_STEP, flag_of, require_range
 from pipelines.evaluation.converted_model import converted_experiment, is_converted
@@ -233,7 +234,7 @@ def _watch(arguments: argparse.Namespace, strategy: "tf.distribute.Strategy") ->
     dataset = _open_dataset(arguments)
     evaluator = create_evaluator(arguments.experiment, strategy)
 
-    def evaluate(step: int, weights: "dict[str, np.ndarray]", track) -> "EvaluationResult":
+    def evaluate(step: int, weights: "dict[str, np.ndarray]", track: Any) -> "EvaluationResult":
         evaluator.load_arrays(weights)
         return evaluate_split(
             evaluator, dataset, arguments.split, step, track, num_words=arguments.num_words
@@ -324,7 +325,7 @@ def _print(result: "EvaluationResult", arguments: argparse.Namespace) -> None:
         print(json.dumps(result.to_dict()) if arguments.json else result.describe(), flush=True)
 
 
-def show_progress(batches, num_batches: int):
+def show_progress(batches: Iterable[Any], num_batches: int) -> Iterator[Any]:
     """Passes batches on; a bar on a terminal.
 
     Args:

@@ -210,7 +210,7 @@ def _write(arguments: argparse.Namespace, file: "SessionFile | None") -> None:
         stop_token_ids=stop_tokens(tokenizer, arguments.stop),
     )
     goes_on = file is not None and file.exists()
-    if goes_on:
+    if file is not None and goes_on:
         session.load(file)
     if arguments.num_samples > 1 or arguments.beams is not None:
         _write_at_once(session, tokenizer, arguments)

@@ -4,6 +4,7 @@ import contextlib
 import os
 import select
 import sys
+from typing import Any
 
 _NAMES = ("stdin", "stdout", "stderr")
 
@@ -66,7 +67,7 @@ def _open_null(descriptor: int) -> None:
     os.set_inheritable(descriptor, True)
 
 
-def _forget(stream) -> None:
+def _forget(stream: Any) -> None:
     """Sends the rest to nowhere, or it would be tried again when the process ends."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         null = os.open(os.devnull, os.O_WRONLY)
@@ -75,7 +76,7 @@ def _forget(stream) -> None:
         stream.flush()
 
 
-def _reconfigure(stream, **options: str) -> None:
+def _reconfigure(stream: Any, **options: str) -> None:
     # A stream that a test or a notebook has put in place may be of another kind.
     if hasattr(stream, "reconfigure"):
         with contextlib.suppress(OSError, ValueError):

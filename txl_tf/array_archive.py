@@ -9,7 +9,7 @@ import tokenize
 import warnings
 import zipfile
 import zlib
-from typing import BinaryIO
+from typing import IO
 
 import numpy as np
 
@@ -39,7 +39,7 @@ _DAMAGES = (
 )
 
 
-def read_array_archive(file: BinaryIO, *, max_bytes: int | None = None) -> dict[str, np.ndarray]:
+def read_array_archive(file: IO[bytes], *, max_bytes: int | None = None) -> dict[str, np.ndarray]:
     """Reads all arrays of an archive, if it is what it says and not too large.
 
     Args:

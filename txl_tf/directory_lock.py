@@ -70,11 +70,10 @@ class DirectoryLock:
     @property
     def folder(self) -> WritableFolder:
         """The folder for its owner to write into."""
-        is_local = isinstance(self._lock, LocalLock)
         return WritableFolder.at(
             self._folder,
             self.check,
-            descriptor=self._lock.descriptor if is_local else None,
+            descriptor=self._lock.descriptor if isinstance(self._lock, LocalLock) else None,
             token=self._lock.token,
         )
 

@@ -34,14 +34,14 @@ def lazy_names(
     return get, names
 
 
-def require_extra(extra: str, *modules: str, purpose: str, where: str | None = None) -> None:
+def require_extra(extra: str, *modules: str, purpose: str, where: str = "") -> None:
     """Checks that the packages of an extra are installed, without importing them.
 
     Args:
         extra: str. Name of the extra in pyproject.toml.
         *modules: str. Top-level names that must be importable.
         purpose: str. The work that needs them, at the beginning of a sentence.
-        where: optional str. The file or argument that asks for that work.
+        where: str. The file or argument that asks for that work.
 
     Raises:
         UsageError: If one of them is not installed.

@@ -40,7 +40,7 @@ class VocabularyClusters:
     division_factor: int = 1
     project_same_dim: bool = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("vocabulary_size", "hidden_dim", "embedding_dim", "division_factor"):
             if getattr(self, name) <= 0:
                 raise ValueError(
@@ -60,47 +60,47 @@ class VocabularyClusters:
             )
 
     @property
-    def spans(self):
+    def spans(self) -> tuple[tuple[int, int], ...]:
         """First id and end of the ids of every cluster."""
         return tuple(zip((0, *self.cutoffs), (*self.cutoffs, self.vocabulary_size), strict=True))
 
     @property
-    def sizes(self):
+    def sizes(self) -> tuple[int, ...]:
         """Number of ids `R` of every cluster."""
         return tuple(end - first for first, end in self.spans)
 
     @property
-    def widths(self):
+    def widths(self) -> tuple[int, ...]:
         """Width `W` of every cluster."""
         count = len(self.cutoffs) + 1
         return tuple(self.embedding_dim // self.division_factor**i for i in range(count))
 
     @property
-    def table_shapes(self):
+    def table_shapes(self) -> tuple[tuple[int, int], ...]:
         """Shapes of the embedding's tables: `(V, E)`, or `(R, W)` of every cluster."""
         if self.division_factor == 1:
             return ((self.vocabulary_size, self.embedding_dim),)
         return tuple(zip(self.sizes, self.widths, strict=True))
 
     @property
-    def projection_shapes(self):
+    def projection_shapes(self) -> tuple[tuple[int, int] | None, ...]:
         """Shapes of the embedding's projections, `None` where there is none."""
         if self.division_factor == 1:
             return (self._projection_shape(self.embedding_dim, project_same_dim=False),)
         return tuple(self._projection_shape(width, self.project_same_dim) for width in self.widths)
 
     @property
-    def output_projection_shapes(self):
+    def output_projection_shapes(self) -> tuple[tuple[int, int] | None, ...]:
         """Shapes of a softmax's own projections of every cluster, `None` where there is none."""
         project_same_dim = self.project_same_dim and self.division_factor > 1
         return tuple(self._projection_shape(width, project_same_dim) for width in self.widths)
 
-    def _projection_shape(self, width, project_same_dim):
+    def _projection_shape(self, width: int, project_same_dim: bool) -> tuple[int, int] | None:
         if width == self.hidden_dim and not project_same_dim:
             return None
         return (width, self.hidden_dim)
 
-    def tail_capacities(self, num_tokens):
+    def tail_capacities(self, num_tokens: int) -> tuple[int, ...]:
         """How many tokens of every tail cluster to expect, and a little more.
 
         By Zipf's law with exponent 1 the share of a cluster is the difference
@@ -122,5 +122,5 @@ class VocabularyClusters:
         return tuple(capacities)
 
 
-def _harmonic_number(count):
+def _harmonic_number(count: int) -> float:
     return math.log(count + 0.5) + _EULER_GAMMA

@@ -1,13 +1,14 @@
 """One run of an ablation: a row with a seed."""
 
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
 from pipelines.analysis.ablation_row import AblationRow
 from pipelines.analysis.attention_length import AttentionLength
 from pipelines.analysis.study_evaluation import StudyEvaluation
 from pipelines.workdir import identity
 from txl_tf.config.experiment_config import ExperimentConfig
+from txl_tf.config.model_config import ModelConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,7 @@ class AblationCell:
         Returns:
             List of `AttentionLength`.
         """
-        if self.experiment.model.recurrence:
+        if cast(ModelConfig, self.experiment.model).recurrence:
             return self._memory_lengths()
         return self._window_lengths()
 

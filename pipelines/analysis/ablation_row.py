@@ -2,11 +2,12 @@
 
 import dataclasses
 import re
-from typing import Literal
+from typing import Literal, cast
 
 from txl_tf.config.experiment_config import ExperimentConfig
 from txl_tf.config.frozen_config import FrozenConfig
 from txl_tf.config.limits import MAX_TOKENS
+from txl_tf.config.model_config import ModelConfig
 from txl_tf.config.shown_value import shown_value
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,99}")
@@ -103,7 +104,7 @@ class AblationRow(FrozenConfig):
             memory_length=memory_length,
             num_positions=length + memory_length if has_table else None,
             clamp_length=None if has_table else base.model.clamp_length,
-            share_attention_biases=base.model.share_attention_biases and is_own,
+            share_attention_biases=cast(ModelConfig, base.model).share_attention_biases and is_own,
         )
         training = base.training.replace(loss_positions=self.loss_positions, seed=seed)
         evaluation = base.evaluation.replace(

@@ -1,11 +1,12 @@
 """The figures of an ablation for people: the table of the paper and what follows from it."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from pipelines.analysis.ablation_findings import Finding, findings
 from pipelines.analysis.row_summary import RowSummary
 from pipelines.analysis.training_memory import training_memory_bytes
+from txl_tf.config.model_config import ModelConfig
 from txl_tf.models.parameter_count import num_parameters
 
 _ENCODINGS = {
@@ -57,7 +58,7 @@ class AblationTable:
 
 
 def _cells(summary: RowSummary) -> list[str]:
-    row, model = summary.cell.row, summary.cell.experiment.model
+    row, model = summary.cell.row, cast(ModelConfig, summary.cell.experiment.model)
     memory_bytes = training_memory_bytes(summary.cell.experiment)
     return [
         row.remark or "-",

@@ -16,7 +16,7 @@ import math
 import os
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -216,7 +216,7 @@ def _write(
     images: Mapping[str, bytes],
 ) -> None:
     with StagingFolder(folder, last_file=REPORT_FILE) as staging:
-        np.savez_compressed(os.path.join(staging.path, "attention.npz"), **arrays)
+        np.savez_compressed(os.path.join(staging.path, "attention.npz"), **cast(Any, arrays))
         for name, content in images.items():
             with open(os.path.join(staging.path, f"{name}.png"), "wb") as file:
                 file.write(content)

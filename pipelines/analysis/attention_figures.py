@@ -4,7 +4,7 @@ Shape letters used in this module: T segment length, M memory length,
 K = M + T key length, L layers, N heads.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -109,7 +109,7 @@ def head_figure(rows: np.ndarray, memory_length: int, title: str) -> "Figure":
     figure = new_figure(_WIDTH_INCHES, min(8.0, 1.5 + 0.1 * segment_length))
     axes = figure.subplots()
     extent = (-memory_length - 0.5, segment_length - 0.5, segment_length - 0.5, -0.5)
-    look = {"aspect": "auto", "interpolation": "nearest", "extent": extent}
+    look: dict[str, Any] = {"aspect": "auto", "interpolation": "nearest", "extent": extent}
     highest = float(rows.max())
     norm = LogNorm(min(_FLOOR / (memory_length + 1), highest / 10), highest, clip=True)
     image = axes.imshow(np.ma.masked_equal(rows, 0.0), cmap=_COLORS, norm=norm, **look)

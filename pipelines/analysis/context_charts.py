@@ -1,7 +1,7 @@
 """Draws how much context each run of a group makes use of."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -61,7 +61,7 @@ def _panels(count: int) -> tuple[Figure, list[Axes]]:
     return figure, list(figure.subplots(1, count, squeeze=False)[0])
 
 
-def _plot(axes: Axes, lines: dict[str, Iterable[tuple[int, float]]]) -> None:
+def _plot(axes: Axes, lines: Mapping[str, Iterable[tuple[int, float]]]) -> None:
     for index, (name, points) in enumerate(lines.items()):
         lengths, values = zip(*points, strict=True)
         marker = _MARKERS[index % len(_MARKERS)]

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from pipelines.analysis.ablation_cell import AblationCell
 from pipelines.analysis.attention_length import AttentionLength
@@ -14,6 +14,7 @@ from pipelines.analysis.published_ablation import (
 )
 from pipelines.analysis.sample_statistics import SampleStatistics
 from pipelines.analysis.training_memory import training_memory_bytes
+from txl_tf.config.model_config import ModelConfig
 from txl_tf.models.parameter_count import num_parameters
 
 
@@ -114,11 +115,12 @@ class RowSummary:
     def to_dict(self) -> dict[str, Any]:
         """All figures as plain JSON types."""
         experiment, row = self.cell.experiment, self.cell.row
+        model = cast(ModelConfig, experiment.model)
         return {
             "name": row.name,
             "remark": row.remark,
-            "recurrence": experiment.model.recurrence,
-            "position_encoding": experiment.model.position_encoding,
+            "recurrence": model.recurrence,
+            "position_encoding": model.position_encoding,
             "loss_positions": experiment.training.loss_positions,
             "segment_length": experiment.model.segment_length,
             "memory_length": experiment.model.memory_length,

@@ -1,12 +1,13 @@
 """Times a model with a memory against one without."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import tensorflow as tf
 
 from txl_tf.config.experiment_config import ExperimentConfig
+from txl_tf.config.model_config import ModelConfig
 from txl_tf.evaluation.segment_scorer import SegmentScorer
 from txl_tf.evaluation.token_speed import TokenSpeed, measure_in_turn
 from txl_tf.evaluation.window_scorer import WindowScorer, without_memory
@@ -50,7 +51,7 @@ class SpeedMeasurement:
 
     def __init__(self, experiment: ExperimentConfig, segment_length: int, num_repeats: int) -> None:
         training = experiment.training
-        self._config = experiment.model
+        self._config = cast(ModelConfig, experiment.model)
         self._dtype_policy = training.dtype_policy
         self._jit_compile = training.jit_compile
         self._segment_lengths = sorted({segment_length, 1}, reverse=True)

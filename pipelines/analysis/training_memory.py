@@ -5,6 +5,8 @@ K = M + T key length, D hidden width, E = N * H width of all heads, F inner
 width, N heads, V vocabulary, L layers, S positions with a loss.
 """
 
+from typing import cast
+
 from txl_tf.config.experiment_config import ExperimentConfig
 from txl_tf.config.limits import MAX_TOKENS
 from txl_tf.config.model_config import ModelConfig
@@ -33,7 +35,7 @@ def training_memory_bytes(experiment: ExperimentConfig) -> int:
     Returns:
         The memory in bytes.
     """
-    model, training = experiment.model, experiment.training
+    model, training = cast(ModelConfig, experiment.model), experiment.training
     segment = model.segment_length  # T
     memory = model.memory_length if model.recurrence else 0  # M
     keys, width = memory + segment, model.num_heads * model.head_dim  # K, E
@@ -108,7 +110,7 @@ def _fits(experiment: ExperimentConfig, length: int, budget: int) -> bool:
 
 
 def _with_length(experiment: ExperimentConfig, length: int) -> ExperimentConfig:
-    model = experiment.model
+    model = cast(ModelConfig, experiment.model)
     has_table = model.num_positions is not None
     return experiment.replace(
         model=model.replace(

@@ -36,9 +36,9 @@ class TestedVersions:
         """
         lines = _FILE.read_text(encoding="utf-8").splitlines()
         pins = [Requirement(line) for line in lines if not line.startswith("#")]
-        packages = {canonicalize_name(pin.name): _version(pin) for pin in pins}
-        libtpu = packages.pop(canonicalize_name(_LIBTPU))
-        return cls(python=">=3.11,<3.14", packages={**packages}, libtpu=libtpu)
+        packages: dict[str, str] = {canonicalize_name(pin.name): _version(pin) for pin in pins}
+        libtpu = packages.pop(_LIBTPU)
+        return cls(python=">=3.11,<3.14", packages=packages, libtpu=libtpu)
 
 
 def _version(pin: Requirement) -> str:

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import os
+from typing import Any
 
 from pipelines.argument_range import MAX_STEP, require_range
 from txl_tf.config.limits import MAX_TOKEN_IDS
@@ -185,7 +186,7 @@ def choose_tokenizer(
             vocabulary_size=arguments.vocabulary_size or 32_000,
             model_type=arguments.sentencepiece_model or "unigram",
         )
-    counting = {
+    counting: dict[str, Any] = {
         "counted_splits": options.counted_splits,
         "unknown_token": options.unknown_token,
         "min_frequency": options.min_frequency,

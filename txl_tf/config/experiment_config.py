@@ -114,7 +114,7 @@ def _recurrent_config(values: dict[str, Any]) -> LSTMConfig | QRNNConfig:
 
 def _assign(values: dict[str, Any], dotted_name: str, value: Any) -> None:
     *sections, field = dotted_name.split(".")
-    place = values
+    place: Any = values
     for section in sections:
         place = place.get(section) if isinstance(place, dict) else None
     if not isinstance(place, dict) or field not in place or isinstance(place[field], dict):

@@ -5,6 +5,7 @@ import functools
 import math
 import types
 import typing
+from collections.abc import Mapping
 from typing import Any, Self
 
 from txl_tf.config.shown_value import shown_value
@@ -24,7 +25,7 @@ class FrozenConfig:
     """
 
     def __post_init__(self) -> None:
-        hints = _hints(type(self))
+        hints = _hints(type(self))  # type: ignore[arg-type]
         for field in dataclasses.fields(self):
             value = _coerced(getattr(self, field.name), hints[field.name])
             if not _has_type(value, hints[field.name]):
@@ -61,7 +62,7 @@ class FrozenConfig:
         Raises:
             ValueError: If a key is unknown or a value is not valid.
         """
-        hints = _hints(cls)
+        hints = _hints(cls)  # type: ignore[arg-type]
         if not isinstance(values, dict):
             raise ValueError(
                 f"`{cls.__name__}` is made of a dict. Received: {shown_value(values)} "
@@ -81,11 +82,11 @@ class FrozenConfig:
                 f"`{cls.__name__}`: {error}. Received: {shown_value(values)}"
             ) from error
 
-    def check_at_most(self, limits: dict[str, int | float]) -> None:
+    def check_at_most(self, limits: Mapping[str, float]) -> None:
         """Checks values against what can never be meant.
 
         Args:
-            limits: dict of the name of a field to its largest value; `None` in
+            limits: mapping from the name of a field to its largest value; `None` in
                 a field is always right.
 
         Raises:

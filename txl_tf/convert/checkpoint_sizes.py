@@ -6,6 +6,7 @@ width, F inner width.
 
 import itertools
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from txl_tf.config.limits import MAX_TOKEN_IDS, MAX_WIDTH
@@ -54,7 +55,7 @@ def required_shape(
     return shape
 
 
-def count_numbered(shapes: dict[str, Shape], pattern: str) -> int:
+def count_numbered(shapes: Mapping[str, Any], pattern: str) -> int:
     """How many layers or clusters there are.
 
     Args:

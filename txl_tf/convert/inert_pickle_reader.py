@@ -9,7 +9,7 @@ only of the names that the caller admits.
 import codecs
 import struct
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from txl_tf.convert.inert_object import InertObject
 
@@ -44,7 +44,7 @@ class InertPickleReader:
             become dicts.
     """
 
-    def __init__(self, file: BinaryIO, num_bytes: int, admitted: frozenset[str]) -> None:
+    def __init__(self, file: IO[bytes], num_bytes: int, admitted: frozenset[str]) -> None:
         self._file = file
         self._left = num_bytes
         self._operations_left = _MAX_OPERATIONS
@@ -283,7 +283,7 @@ def _as_dict(arguments: tuple[Any, ...]) -> dict[Any, Any]:
     return dict(_pairs([each for pair in content for each in pair]))
 
 
-_Handler = Callable[[InertPickleReader], None]
+_Handler = Callable[[InertPickleReader], Any]
 
 
 def _pushing(value: Any) -> _Handler:

@@ -60,7 +60,7 @@ def mismatch(differences: TensorDifferences, where: str) -> MismatchError:
         where=where,
         remedy="Check that it is whole, of this implementation, and the settings given.",
     )
-    error.differences = differences
+    error.differences = differences  # type: ignore[attr-defined]
     return error
 
 
@@ -80,7 +80,7 @@ def damaged(differences: TensorDifferences, where: str) -> DataDamagedError:
         where=where,
         remedy="Take an earlier checkpoint.",
     )
-    error.differences = differences
+    error.differences = differences  # type: ignore[attr-defined]
     return error
 
 

@@ -275,8 +275,8 @@ class PreparedDataset:
             what = f"A shard cannot be read: {error.message.splitlines()[0]}"
             raise StorageError(what, where=path, remedy="Check the storage.") from error
         wanted = slice(start - first * size, stop - first * size)
-        tokens, document_starts = (np.concatenate(part) for part in zip(*parts, strict=True))
-        return tokens[wanted], document_starts[wanted]
+        token_ids, document_starts = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return token_ids[wanted], document_starts[wanted]
 
     def _check_ids(self, token_ids: np.ndarray, where: str) -> None:
         size = self.manifest.vocabulary_size

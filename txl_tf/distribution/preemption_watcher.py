@@ -5,6 +5,7 @@ TensorFlow, so that a job can watch before it takes the seconds to import it.
 """
 
 import contextlib
+import functools
 import http.client
 import os
 import signal
@@ -105,7 +106,7 @@ class PreemptionWatcher:
         self._thread.start()
         if self._watch_metadata:
             self._polls = [
-                _MetadataPoll(key, value, lambda reason=reason: self.notice(reason))
+                _MetadataPoll(key, value, functools.partial(self.notice, reason))
                 for key, (value, reason) in _NOTICES.items()
             ]
         return self

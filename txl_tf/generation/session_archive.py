@@ -5,7 +5,7 @@ import io
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import keras
 import numpy as np
@@ -124,7 +124,7 @@ def unpack_session(
     return header["values"], arrays
 
 
-def check_session(file: BinaryIO, where: str) -> int:
+def check_session(file: IO[bytes], where: str) -> int:
     """Checks of a file what can be told without the model that it is of.
 
     Args:

@@ -28,7 +28,13 @@ from txl_tf.serving.status_code import StatusCode
 _BASE64 = "b64"
 _BYTES_SUFFIX = "_bytes"
 # What the values of an array may be in JSON, by the kind of its type.
-_ACCEPTED = {"b": {bool}, "i": {int}, "u": {int}, "f": {int, float}, "O": {str, dict}}
+_ACCEPTED: dict[str, set[type]] = {
+    "b": {bool},
+    "i": {int},
+    "u": {int},
+    "f": {int, float},
+    "O": {str, dict},
+}
 _NUMBERS = (
     *(np.float32, np.float64, np.bool_),
     *(np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint32, np.uint64),

@@ -110,9 +110,9 @@ def _require_form(
         raise invalid(f"{name} has no shape.")
     field, dtype = _FIELDS[proto.dtype]
     allowed = {field} if dtype.kind == "O" else {field, _CONTENT}
-    found = {descriptor.name for descriptor, _ in proto.ListFields()} - _SHAPE_FIELDS
-    if not found <= allowed or len(found) > 1:
-        raise invalid(f"{name} must have its values in {field} alone. It has {sorted(found)}.")
+    fields = {descriptor.name for descriptor, _ in proto.ListFields()} - _SHAPE_FIELDS
+    if not fields <= allowed or len(fields) > 1:
+        raise invalid(f"{name} must have its values in {field} alone. It has {sorted(fields)}.")
 
 
 def _string_bytes(values: Any, sizes: list[int]) -> int:

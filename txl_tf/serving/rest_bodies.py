@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 from aiohttp import web
 
@@ -71,7 +72,7 @@ class _Account:
         self.must_close = True
         length = self._length(request)
         await _continue(request)
-        connection = request.protocol
+        connection: Any = request.protocol  # a `RestConnection`
         connection.body = request.content
         try:
             if connection.has_ended:

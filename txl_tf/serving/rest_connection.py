@@ -73,7 +73,7 @@ class RestConnection(web.RequestHandler):
         """Logs in a line what became of a connection, such as that its client left."""
         _LOGGER.warning("A connection ended: %r", settings.get("exc_info"))
 
-    def eof_received(self) -> bool:
+    def eof_received(self) -> bool:  # type: ignore[override]
         """Keeps the connection until the request at hand is answered."""
         self.has_ended = True
         if self.body is not None:

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.compiler.xla import xla_data_pb2
@@ -46,9 +47,9 @@ def lower(
     Returns:
         A `LoweredProgram`.
     """
-    function = tf.function(function, jit_compile=True, autograph=False)
+    compiled: Any = tf.function(function, jit_compile=True, autograph=False)
     # For a platform that is not there, even TensorFlow's TPU wheel lowers no variables.
-    hlo = function.experimental_get_compiler_ir(*specs)(stage="hlo_serialized", platform_name="CPU")
+    hlo = compiled.experimental_get_compiler_ir(*specs)(stage="hlo_serialized", platform_name="CPU")
     module = _without_copies(hlo)
     parameters = module.host_program_shape.parameters[len(specs) :]
     return LoweredProgram(
@@ -58,7 +59,7 @@ def lower(
 
 def _num_bytes(shape: xla_data_pb2.ShapeProto) -> int:
     name = xla_data_pb2.PrimitiveType.Name(shape.element_type).lower()
-    bits = _BITS.get(name) or int(re.search(r"\d+", name)[0])
+    bits = _BITS.get(name) or int(re.sub(r"\D*(\d+).*", r"\1", name))
     return math.prod(shape.dimensions) * bits // 8
 
 

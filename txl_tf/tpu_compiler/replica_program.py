@@ -3,7 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -15,6 +15,9 @@ from txl_tf.tpu_compiler.lowered_program import LoweredProgram, lower
 _ARGUMENT = re.compile(r"input(\d+):0$")
 _MARK = "_tpu_replicate"
 _METADATA, _INPUT, _OUTPUT = "TPUReplicateMetadata", "TPUReplicatedInput", "TPUReplicatedOutput"
+
+
+_Program = TypeVar("_Program", bound="ReplicaProgram")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +100,7 @@ def _places(graph: Any, callers: tuple) -> Iterator[tuple[tuple[Any, tuple], tf.
             yield from _places(body, (*callers, (graph, operation)))
 
 
-def _taken_out(cls: type, graph: Any, callers: tuple, num_replicas: int) -> ReplicaProgram:
+def _taken_out(cls: type[_Program], graph: Any, callers: tuple, num_replicas: int) -> _Program:
     marked = [each for each in graph.get_operations() if _mark_of(each) is not None]
     marked = [each for each in marked if each.type not in (_METADATA, _INPUT, _OUTPUT)]
     inside = {each.name for each in marked}

@@ -5,7 +5,7 @@ import os
 import shutil
 import tarfile
 from collections.abc import Iterator, Sequence
-from typing import BinaryIO
+from typing import IO, Any, cast
 
 from txl_tf.data.corpora.corpus_member import CorpusMember
 from txl_tf.data.text_sources.text_blocks import text_blocks
@@ -50,7 +50,7 @@ def unpack_tar(path: str, members: Sequence[CorpusMember], folder: str) -> None:
     try:
         # As a stream: going back in a compressed archive would mean to start again.
         raw = _Stream(text_blocks(path), os.path.getsize(path))
-        stream = io.BufferedReader(raw, _BLOCK_BYTES)
+        stream = io.BufferedReader(cast(io.RawIOBase, raw), _BLOCK_BYTES)
         with stream, tarfile.open(fileobj=stream, mode="r|") as archive:
             for info in archive:
                 raw.allow(info)
@@ -95,7 +95,7 @@ class _Stream(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: bytearray) -> int:
+    def readinto(self, buffer: Any) -> int:
         self._rest = self._rest or next(self._blocks, b"")
         count = min(len(buffer), len(self._rest))
         buffer[:count] = self._rest[:count]
@@ -134,7 +134,7 @@ def _unpack(
         raise
 
 
-def _copy(source: BinaryIO, file: BinaryIO, size: int) -> None:
+def _copy(source: IO[bytes], file: IO[bytes], size: int) -> None:
     shutil.copyfileobj(source, file, _BLOCK_BYTES)
     if file.tell() != size:
         raise EOFError(f"it ends after {file.tell()} of {size} bytes of a file")

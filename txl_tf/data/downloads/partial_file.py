@@ -3,7 +3,7 @@
 import fcntl
 import json
 import os
-from typing import BinaryIO
+from typing import IO
 
 from txl_tf.durability import flush_to_disk
 from txl_tf.errors import DataDamagedError, OutputExistsError
@@ -71,7 +71,7 @@ class PartialFile:
             content = json.dumps({"url": url, "version": version})
             write_file(self._version_path, content.encode())
 
-    def open_to_append(self) -> BinaryIO:
+    def open_to_append(self) -> IO[bytes]:
         """Opens the part at its end.
 
         Returns:

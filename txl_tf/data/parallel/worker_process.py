@@ -94,7 +94,7 @@ class WorkerProcess:
 
 
 def _work(connection: Connection) -> None:
-    function = None
+    function: Any = None
     with contextlib.suppress(EOFError, OSError):
         while True:
             kind, value = connection.recv()

@@ -2,7 +2,8 @@
 
 import array
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from txl_tf.errors import DataDamagedError, StorageError, UsageError
 # Documents are told apart by their beginnings; what they share is not longer.
 _HASHED_BYTES = 1 << 16
 _SPLITS = ("train", "valid", "test")
+_Documents = TypeVar("_Documents")
 
 
 def split_by_fraction(
@@ -79,8 +81,9 @@ def split_by_fraction(
 
 
 def split_by_file(
-    paths: dict[str, Sequence[str]], make_documents: Callable[[Sequence[str]], Iterable[Document]]
-) -> dict[str, Iterable[Document]]:
+    paths: Mapping[str, Sequence[str]],
+    make_documents: Callable[[Sequence[str]], _Documents],
+) -> dict[str, _Documents]:
     """Makes the documents of splits that have files of their own.
 
     Args:
@@ -191,7 +194,7 @@ def _cut_one(
     ]
     first, second = _cuts(documents, targets)
     bounds = {"train": (0, first), "valid": (first, second), "test": (second, size)}
-    splits = {}
+    splits: dict[str, Iterable[Document]] = {}
     for name, (start, stop) in bounds.items():
         if name != "train" and not fractions[name]:
             continue

@@ -4,7 +4,7 @@ import lzma
 import os
 import zlib
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, Protocol
+from typing import IO, Protocol
 
 from txl_tf.errors import DataDamagedError, InputMissingError, JobError, StorageError
 from txl_tf.file_storage import open_regular_file
@@ -71,14 +71,20 @@ def unreadable(path: str, error: OSError) -> JobError:
 
 
 class _Decoder(Protocol):
-    eof: bool
+    @property
+    def errors(self) -> tuple[type[Exception], ...]:
+        """What damaged data raises."""
+
+    @property
+    def eof(self) -> bool:
+        """Whether the end of the compressed data was read."""
 
     def step(self, data: bytes) -> tuple[bytes, bytes]:
         """Takes input; returns output and the input that is left over."""
 
 
 class _GzipDecoder:
-    errors = (zlib.error,)
+    errors: tuple[type[Exception], ...] = (zlib.error,)
 
     def __init__(self) -> None:
         self._decoder = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
@@ -93,7 +99,7 @@ class _GzipDecoder:
 
 
 class _XzDecoder:
-    errors = (lzma.LZMAError, MemoryError)
+    errors: tuple[type[Exception], ...] = (lzma.LZMAError, MemoryError)
 
     def __init__(self) -> None:
         self._decoder = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES)
@@ -113,7 +119,7 @@ class _ZstdDecoder:
     def __init__(self) -> None:
         import zstandard
 
-        self.errors = (zstandard.ZstdError,)
+        self.errors: tuple[type[Exception], ...] = (zstandard.ZstdError,)
         decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
         self._decoder = decompressor.decompressobj()
 
@@ -146,7 +152,7 @@ def _decoder_of(start: bytes, path: str) -> Callable[[], _Decoder] | None:
 
 
 def _decompressed(
-    file: BinaryIO, path: str, make_decoder: Callable[[], _Decoder]
+    file: IO[bytes], path: str, make_decoder: Callable[[], _Decoder]
 ) -> Iterator[bytes]:
     data = file.read(_BLOCK_BYTES)
     while data:
@@ -166,7 +172,7 @@ def _decompressed(
         data = data.lstrip(b"\0") or file.read(_BLOCK_BYTES).lstrip(b"\0")
 
 
-def _damaged(what: str, path: str, file: BinaryIO, data: bytes) -> DataDamagedError:
+def _damaged(what: str, path: str, file: IO[bytes], data: bytes) -> DataDamagedError:
     return DataDamagedError(
         f"The compressed data of the file {what}.",
         where=f"{path}, byte {max(0, file.tell() - len(data))} of the compressed file",

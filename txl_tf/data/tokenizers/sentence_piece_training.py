@@ -4,7 +4,7 @@ import io
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
-from typing import Literal
+from typing import Any, Literal
 
 from txl_tf.data.text_sources.text_pieces import text_pieces
 from txl_tf.data.tokenizers.sentence_piece_tokenizer import (
@@ -123,7 +123,8 @@ def _without_paths(model: bytes) -> bytes:
     """The model without the names of the rule files, which differ from run to run."""
     from sentencepiece import sentencepiece_model_pb2
 
-    message = sentencepiece_model_pb2.ModelProto.FromString(model)
+    messages: Any = sentencepiece_model_pb2
+    message = messages.ModelProto.FromString(model)
     message.normalizer_spec.ClearField("normalization_rule_tsv")
     message.denormalizer_spec.ClearField("normalization_rule_tsv")
     return message.SerializeToString(deterministic=True)

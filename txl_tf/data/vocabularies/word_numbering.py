@@ -42,7 +42,7 @@ class WordNumbering:
         return {"rule": self._rule, "max_words": self._max_words}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)
+        self.__init__(**state)  # type: ignore[misc]
 
     def __call__(self, pieces: Sequence[TextPiece]) -> _NumberedChunk:
         """Numbers the words of a chunk.
