@@ -40,6 +40,18 @@ def test_every_job_and_file_named_in_the_readme_is_there():
                 assert (folder / part).exists(), part
 
 
+def test_what_contributors_are_told_is_there():
+    text = (ROOT / ".github" / "CONTRIBUTING.md").read_text()
+    checks = (ROOT / ".ci" / "run").read_text()
+    assert INSTALL_AND_TEST.split(" && ")[0] in text
+    for command in ("ruff check .", "ruff format --check .", "mypy"):
+        assert command in text and f"\n{command}\n" in checks
+    paths = re.findall(r"(?<![\w/])((?:tests|txl_tf|\.ci)/[a-z_/.]+\b)", text)
+    assert len(paths) > 5
+    for path in paths:
+        assert (ROOT / path).exists(), path
+
+
 def test_the_python_of_the_readme_runs():
     config = txl_tf.ModelConfig(
         vocabulary_size=256,
