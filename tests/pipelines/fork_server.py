@@ -6,7 +6,7 @@ child for every run. Tests use `ForkServer`, since their own process has
 TensorFlow running and must not be forked.
 
 The server reads a line of JSON for every request and answers with one:
-`{"run": [argument, ...], "output": path}` with `{"pid": 7}`, and
+`{"run": [argument, ...], "output": path, "errors": path}` with `{"pid": 7}`, and
 `{"wait": 7, "blocks": true}` with `{"exit": 0}`, or null while it runs.
 """
 
@@ -102,14 +102,19 @@ class ForkServer:
         with self._process:
             pass
 
-    def start(self, *arguments: object, output: Path) -> ForkedRun:
+    def start(self, *arguments: object, output: Path, errors: Path | None = None) -> ForkedRun:
         """Begins a run.
 
         Args:
             *arguments: those of `txl`.
             output: path of the file to append stdout and stderr to.
+            errors: optional path of another file for stderr.
         """
-        request = {"run": [str(argument) for argument in arguments], "output": str(output)}
+        request = {
+            "run": [str(argument) for argument in arguments],
+            "output": str(output),
+            "errors": str(errors or output),
+        }
         self._children.append(ForkedRun(self, self.ask(request)["pid"], output))
         return self._children[-1]
 
@@ -150,7 +155,7 @@ def serve() -> None:
             assert _num_threads() == 1
             pid = os.fork()
             if pid == 0:
-                _run(request["run"], request["output"])
+                _run(request["run"], [request["output"], request["errors"]])
             answer = {"pid": pid}
         else:
             options = 0 if request["blocks"] else os.WNOHANG
@@ -163,17 +168,17 @@ def _num_threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-def _run(arguments: list[str], output: str) -> None:
+def _run(arguments: list[str], outputs: list[str]) -> None:
     """The child: runs the job and ends the process, whatever happens."""
     exit_code = 1
     with contextlib.suppress(BaseException):
         # A test runner that was started by `nohup` ignores it.
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
-        descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
-        for stream in (1, 2):
-            os.dup2(descriptor, stream)
+        for stream, path in zip((1, 2), outputs, strict=True):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            os.dup2(os.open(path, flags, 0o644), stream)
         from pipelines.command_line import main
 
         try:
