@@ -24,6 +24,7 @@ import subprocess
 import sys
 import urllib.request
 
+import numpy as np
 import pytest
 
 from tests.golden import format_jobs as jobs
@@ -187,7 +188,7 @@ def test_a_new_run_is_what_it_was(server, folder, name):
         *(
             slow_case(name, kind)
             for name in jobs.GENERATED_RUNS
-            for kind in jobs.GENERATIONS
+            for kind in (jobs.GENERATIONS if name == "transformer_xl" else ("top_p", "beams"))
             if (name, kind) != ("transformer_xl", "random")
         ),
     ],
@@ -265,24 +266,24 @@ def test_an_export_is_served(folder):
                 for match in (re.match(r"REST: .*127\.0\.0\.1:(\d+)", s) for s in process.stdout)
                 if match
             )
-            instance = {
-                "texts": "the old miller counts",
-                "previous_token_ids": -1,
-                "memory_states": [[[]]],
-                "memory_valid_length": 0,
+            inputs = {
+                "texts": ["the old miller counts"],
+                "previous_token_ids": [-1],
+                "memory_states": np.zeros((1, 2, 7, 8)).tolist(),
+                "memory_valid_length": [0],
             }
-            body = {"signature_name": "score_text", "instances": [instance]}
+            body = {"signature_name": "score_text", "inputs": inputs}
             request = urllib.request.Request(
                 f"http://127.0.0.1:{port}/v1/models/kept:predict", json.dumps(body).encode()
             )
             with urllib.request.urlopen(request, timeout=60) as response:
-                [answer] = json.load(response)["predictions"]
+                answer = json.load(response)["outputs"]
         finally:
             process.terminate()
     expected = EXPECTED["served"]["answers"]["score_text"][0]
     num_tokens = expected["lengths"][0]
-    assert answer["token_ids"][:num_tokens] == expected["token_ids"][0][:num_tokens]
-    require_close(answer["nll"][:num_tokens], expected["nll"][0][:num_tokens], 1e-5)
+    assert answer["token_ids"] == [expected["token_ids"][0][:num_tokens]]
+    require_close(answer["nll"][0], expected["nll"][0][:num_tokens], 1e-5)
 
 
 def test_configurations_have_the_same_fields_and_defaults():
