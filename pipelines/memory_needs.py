@@ -129,7 +129,7 @@ def training_needs(experiment: ExperimentConfig, num_replicas: int = 1) -> list[
     rows_at_once = rows // training.gradient_accumulation_steps
     activations = model.segment_length * model.hidden_dim * model.num_layers  # [L, T, D]
     if isinstance(model, ModelConfig) and training.rematerialize:
-        activations += _scores(model, model.segment_length, _memory_length(model))
+        activations += _scores(model, model.segment_length, model.effective_memory_length)
     elif isinstance(model, ModelConfig):
         activations = model.num_layers * row_numbers(model)
     where = f"training.global_batch_size={training.global_batch_size}"
@@ -139,7 +139,7 @@ def training_needs(experiment: ExperimentConfig, num_replicas: int = 1) -> list[
         *needs,
         MemoryNeed(
             "what rows remember",
-            rows * item_bytes * _remembered(model, _memory_length(model)),
+            rows * item_bytes * _remembered(model, model.effective_memory_length),
             f"{where}, model.memory_length={model.memory_length}",
         ),
         MemoryNeed(
@@ -164,7 +164,7 @@ def evaluation_needs(model: AnyModelConfig, evaluation: EvaluationConfig) -> lis
     segment_length = evaluation.segment_length or model.segment_length
     memory_length = evaluation.memory_length
     if memory_length is None or not getattr(model, "recurrence", False):
-        memory_length = _memory_length(model)
+        memory_length = model.effective_memory_length
     return reading_needs(
         model,
         evaluation.batch_size,
@@ -226,10 +226,6 @@ def _copies(optimizer: OptimizerConfig, training: TrainingConfig) -> int:
     if optimizer.name == "sgd" and optimizer.momentum:
         slots = 1
     return 2 + slots + (training.average_weights_from_step is not None)
-
-
-def _memory_length(model: AnyModelConfig) -> int:
-    return model.memory_length if getattr(model, "recurrence", False) else 0
 
 
 def _remembered(model: AnyModelConfig, memory_length: int) -> int:

@@ -42,7 +42,8 @@ def create_evaluator(
         experiment.model,
         experiment.evaluation,
         dtype_policy=experiment.training.dtype_policy,
-        jit_compile=experiment.training.jit_compile,
+        # Where XLA is not ruled out, the device's plan decides.
+        jit_compile=None if experiment.training.jit_compile else False,
         masks_documents=experiment.training.document_boundaries == "mask",
         strategy=strategy,
         variables=variables,

@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from txl_tf.config.training_config import TrainingConfig
     from txl_tf.export import export_saved_model
     from txl_tf.generation import generate
+    from txl_tf.inference.engine import InferenceEngine
+    from txl_tf.inference.memory import KeyValueMemory
     from txl_tf.models.memory import Memory
     from txl_tf.models.presets import preset
-    from txl_tf.models.projected_memory import ProjectedMemory
-    from txl_tf.models.projected_transformer_xl import ProjectedTransformerXL
     from txl_tf.models.stateful_transformer_xl import StatefulTransformerXL
     from txl_tf.models.transformer_xl import TransformerXL
 
 _MODULES = {
     "EvaluationConfig": "txl_tf.config.evaluation_config",
     "ExperimentConfig": "txl_tf.config.experiment_config",
+    "InferenceEngine": "txl_tf.inference.engine",
+    "KeyValueMemory": "txl_tf.inference.memory",
     "Memory": "txl_tf.models.memory",
     "ModelConfig": "txl_tf.config.model_config",
     "OptimizerConfig": "txl_tf.config.optimizer_config",
-    "ProjectedMemory": "txl_tf.models.projected_memory",
-    "ProjectedTransformerXL": "txl_tf.models.projected_transformer_xl",
     "StatefulTransformerXL": "txl_tf.models.stateful_transformer_xl",
     "TrainingConfig": "txl_tf.config.training_config",
     "TransformerXL": "txl_tf.models.transformer_xl",
@@ -49,11 +49,11 @@ _MODULES = {
 __all__ = [
     "EvaluationConfig",
     "ExperimentConfig",
+    "InferenceEngine",
+    "KeyValueMemory",
     "Memory",
     "ModelConfig",
     "OptimizerConfig",
-    "ProjectedMemory",
-    "ProjectedTransformerXL",
     "StatefulTransformerXL",
     "TrainingConfig",
     "TransformerXL",

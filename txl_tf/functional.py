@@ -7,6 +7,8 @@ Shape letters used in this module:
 All of it is `keras.ops`, so it runs on every Keras backend.
 """
 
+import math
+
 import keras
 from keras import ops
 
@@ -58,11 +60,9 @@ def distances_to_end(key_length, num_positions):
 def relative_shift(scores):
     """Turns scores over distances into scores over keys.
 
-    Query `i` of `T` sees key `j` of `K` at the distance `K - T + i - j`, whose
-    encoding is row `T - 1 - i + j`: every query row moves left by one place
-    less than the row above. Padding one column and reading the same numbers
-    with another row length does it without a gather (Appendix B). For T = 2
-    and K = 3, with `-` for what the causal mask hides:
+    Every query row moves left by one place less than the row above. Padding one
+    column and reading the same numbers with another row length does it without a
+    gather (Appendix B). For T = 2 and K = 3, `-` hidden by the causal mask:
 
         scores over distances      scores over keys
           2   1   0                  1  0  -
@@ -82,10 +82,9 @@ def relative_shift(scores):
 
 
 def shift_padded(scores):
-    """Turns scores over distances into scores over keys, without padding them.
+    """The `relative_shift` of the last `K` columns, without padding them.
 
-    The `relative_shift` of the last `K` columns. Where the first column can be
-    had together with the others, this moves the numbers once and not twice.
+    Where the first column is available, this moves the numbers once, not twice.
 
     Args:
         scores: float tensor `(B, N, T, K + 1)`. Column 0 may hold anything;
@@ -181,51 +180,32 @@ def same_document_mask(document_starts, memory_length):
 
 
 def mask_scores(scores, allowed):
-    """Replaces scores of hidden pairs, so that softmax gives them exactly 0.
+    """Replaces scores `(B, N, T, K)` of hidden pairs, so that softmax gives exactly 0.
 
     Args:
         scores: float tensor `(B, N, T, K)`.
         allowed: boolean tensor that broadcasts to the same shape.
-
-    Returns:
-        Float tensor `(B, N, T, K)`.
     """
     return ops.where(allowed, scores, ops.cast(MASKED_SCORE, scores.dtype))
 
 
 def softmax_over_keys(scores):
-    """Attention probabilities of scores.
-
-    Args:
-        scores: float tensor `(B, N, T, K)`.
-
-    Returns:
-        Float tensor `(B, N, T, K)`.
-    """
-    if scores.shape[-1] == 1:
-        # Keras warns of a softmax over one key, but the first token has no other.
+    """Attention probabilities of scores `(B, N, T, K)`, of the same shape."""
+    if scores.shape[-1] == 1:  # of which Keras warns, but the first token has one key
         return ops.ones_like(scores)
     return ops.softmax(scores, axis=-1)
 
 
 def at_least_float32(tensor):
-    """Casts half precision up; float32 and float64 stay what they are.
-
-    Args:
-        tensor: float tensor.
-
-    Returns:
-        Float32 or float64 tensor of the same shape.
-    """
+    """Casts half precision to float32; float32 and float64 stay."""
     is_double = keras.backend.standardize_dtype(tensor.dtype) == "float64"
     return tensor if is_double else ops.cast(tensor, "float32")
 
 
 def next_memory(memory, inputs):
-    """The last `M` positions of the memory and the segment, as a constant.
+    """The last `M` positions of the memory and the segment, without a gradient.
 
-    Dai et al. (2019), Section 3.2: `SG(h)`. No gradient flows into what is
-    remembered.
+    Dai et al. (2019), Section 3.2: `SG(h)`.
 
     Args:
         memory: float tensor `(B, M, D)`.
@@ -238,10 +218,41 @@ def next_memory(memory, inputs):
     if memory_length == 0:
         return memory
     inputs = ops.cast(inputs, memory.dtype)
-    if segment_length is not None and segment_length >= memory_length:
-        return ops.stop_gradient(inputs[:, segment_length - memory_length :])
-    both = ops.concatenate([memory, inputs], axis=1)
-    return ops.stop_gradient(both[:, -memory_length:])
+    if segment_length is None or segment_length < memory_length:
+        inputs = ops.concatenate([memory, inputs], axis=1)
+    return ops.stop_gradient(last_positions(inputs, 1, None, memory_length))
+
+
+def last_positions(tensor, axis, lengths, memory_length):
+    """The last `M` positions of each row.
+
+    Args:
+        tensor: tensor with rows first; along `axis` memory, then what is new.
+        axis: int, at least 1.
+        lengths: int32 tensor `(B,)` or `()`. New positions of each row that are
+            kept; `None` keeps all.
+        memory_length: int. `M`.
+
+    Returns:
+        A tensor that is `M` long along `axis`.
+    """
+    shape = ops.shape(tensor)
+    kept = [*shape[:axis], memory_length, *shape[axis + 1 :]]
+    if lengths is None or len(lengths.shape) == 0 or tensor.shape[0] == 1:
+        starts = [0] * len(shape)
+        starts[axis] = kept_from = shape[axis] - memory_length
+        if lengths is not None:
+            starts[axis] = ops.reshape(lengths, [])
+        elif isinstance(kept_from, int):
+            return tensor[(slice(None),) * axis + (slice(kept_from, None),)]
+        return ops.slice(tensor, starts, kept)
+    # All rows along one axis: a gather with an index for every number takes far longer.
+    before = math.prod(shape[1:axis])
+    places = ops.expand_dims(lengths, 1) + ops.arange(memory_length, dtype="int32")  # [B, M]
+    places = ops.repeat(places, before, axis=0)
+    firsts = ops.arange(shape[0] * before, dtype="int32") * shape[axis]
+    rows = ops.reshape(tensor, [-1, *shape[axis + 1 :]])
+    return ops.reshape(ops.take(rows, places + ops.expand_dims(firsts, 1), axis=0), kept)
 
 
 def next_valid_length(valid_length, memory_length, segment_length, document_starts=None):
@@ -268,9 +279,8 @@ def next_valid_length(valid_length, memory_length, segment_length, document_star
 def fold_seed(seed, site):
     """A seed of its own for each place that draws random numbers.
 
-    Only the first number changes, by large steps, so that the sites of one seed
-    are no sites of the seeds that are numbered before or after it. Folding twice
-    adds the sites up.
+    Only the first number changes, by large steps, so that the sites of neighbouring
+    seeds differ. Folding twice adds the sites up.
 
     Args:
         seed: optional int32 tensor `(2,)` or `(B, 2)`.
@@ -289,8 +299,7 @@ def row_seeds(seed, rows):
     """A seed of its own for each row.
 
     The first number is the same for all rows, see `common_seed`; no two share the
-    second. Where `rows` are places in the global batch, a row's seed does not
-    depend on which rows are at hand.
+    second. It depends on the row's place alone, not on the other rows.
 
     Args:
         seed: int32 tensor `(2,)`.
@@ -331,9 +340,8 @@ def common_seed(seed):
 def random_bits(seeds, sizes):
     """Random numbers that are a hash of the row's seed and the place in the row.
 
-    They are the same bit by bit in any order and on any backend. Two rounds of
-    hashing, each with a key made of both numbers of the seed: one alone would
-    give masks of two seeds that are each other's permutation.
+    They are the same bits on any backend. Two rounds of hashing, each keyed by both
+    numbers of the seed: with one, masks of two seeds would be permutations.
 
     Args:
         seeds: int32 tensor `(B, 2)`.
@@ -353,15 +361,8 @@ def random_bits(seeds, sizes):
 def _counted_from(starts, sizes):
     """Counts the elements of each row, beginning with a number of its own.
 
-    One axis after the other, onto numbers that are known at run time only: the
-    count by itself would be a constant as large as the tensor in every program.
-
-    Args:
-        starts: uint32 tensor `(B, 1, ...)`.
-        sizes: as in `random_bits`.
-
-    Returns:
-        Uint32 tensor `(B, *sizes)`.
+    One axis after the other, onto numbers `(B, 1, ...)` that are known at run time
+    only: the count by itself would be a large constant in every program.
     """
     counted, stride = starts, 1
     for axis in reversed(range(len(sizes))):

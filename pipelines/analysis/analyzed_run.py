@@ -42,7 +42,7 @@ class AnalyzedRun:
     def has_memory(self) -> bool:
         """Whether tokens are remembered, as many as one likes."""
         model = self.experiment.model
-        return isinstance(model, ModelConfig) and model.recurrence and model.memory_length > 0
+        return model.effective_memory_length > 0
 
     def load_model(self) -> "tuple[int, TransformerXL | LSTMLanguageModel | QRNNLanguageModel]":
         """Builds the model with the weights of the newest checkpoint.

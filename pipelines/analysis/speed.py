@@ -17,11 +17,9 @@ from pipelines.argument_range import MAX_COUNT, lengths, require_range
 from pipelines.experiments import add_override_argument, load_experiment
 from pipelines.memory_needs import reading_needs, require_memory_of
 from txl_tf.config.limits import MAX_TOKENS
-from txl_tf.config.model_config import ModelConfig
 from txl_tf.errors import UsageError
 
 _ATTENTION = "800,1800,2800,3800"
-_ENCODINGS = ("transformer_xl", "shaw")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,11 +62,11 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     require_range(arguments, {"segment_length": (1, MAX_TOKENS), "repeats": (1, MAX_COUNT)})
     arguments.experiment = load_experiment(arguments.config, arguments.overrides)
     model = arguments.experiment.model
-    if not isinstance(model, ModelConfig) or model.position_encoding not in _ENCODINGS:
+    if not model.has_relative_positions:
         raise UsageError(
             "Only a model with relative positions carries a memory that can be compared.",
             where=f"--config {arguments.config}",
-            remedy=f"Its model.position_encoding must be one of {', '.join(_ENCODINGS)}.",
+            remedy="Its model.position_encoding must be one of transformer_xl, shaw.",
         )
     longest, segment_length = max(arguments.attention_lengths), arguments.segment_length
     needs = [

@@ -1,17 +1,17 @@
 """Times a model with a memory against one without."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import tensorflow as tf
 
 from txl_tf.config.experiment_config import ExperimentConfig
 from txl_tf.config.model_config import ModelConfig
-from txl_tf.evaluation.segment_scorer import SegmentScorer
 from txl_tf.evaluation.token_speed import TokenSpeed, measure_in_turn
 from txl_tf.evaluation.window_scorer import WindowScorer, without_memory
-from txl_tf.models.projected_transformer_xl import ProjectedTransformerXL
+from txl_tf.inference.engine import InferenceEngine, device_of
+from txl_tf.inference.execution_plan import ExecutionPlan
 from txl_tf.models.transformer_xl import TransformerXL
 
 # So that a median over as few turns as there are windows is one of more segments.
@@ -23,7 +23,7 @@ class Reading(NamedTuple):
 
     Attributes:
         memory: str. `"none"`, where each token is scored by a window of its
-            own, `"states"` (`Memory`) or `"projections"` (`ProjectedMemory`).
+            own, `"states"` (`Memory`) or `"projections"` (`KeyValueMemory`).
         tokens_per_call: int. Tokens that are scored at a time.
     """
 
@@ -53,11 +53,11 @@ class SpeedMeasurement:
         training = experiment.training
         self._config = cast(ModelConfig, experiment.model)
         self._dtype_policy = training.dtype_policy
-        self._jit_compile = training.jit_compile
+        # Where XLA is not ruled out, the plan of the device decides, as in an evaluation.
+        self._jit_compile = None if training.jit_compile else False
         self._segment_lengths = sorted({segment_length, 1}, reverse=True)
         self._num_repeats = num_repeats
         self._model = TransformerXL(self._config, dtype=self._dtype_policy)
-        self._projected = ProjectedTransformerXL(self._model)
         self._random = np.random.default_rng(0)
 
     def measure(self, attention_length: int) -> dict[Reading, TokenSpeed]:
@@ -71,12 +71,10 @@ class SpeedMeasurement:
         """
         calls = {VANILLA: self._window_call(attention_length)}
         for length in self._segment_lengths:
-            scorers = {
-                "projections": self._projecting_scorer(attention_length, length),
-                "states": self._remembering_scorer(attention_length),
-            }
-            for memory, scorer in scorers.items():
-                calls[Reading(memory, length)] = self._segment_call(scorer, length)
+            for memory in ("projections", "states"):
+                calls[Reading(memory, length)] = self._segment_call(
+                    memory, length, attention_length
+                )
         return measure_in_turn(
             calls,
             tokens_per_call={reading: reading.tokens_per_call for reading in calls},
@@ -90,31 +88,44 @@ class SpeedMeasurement:
         model = TransformerXL(
             without_memory(self._config, attention_length), dtype=self._dtype_policy
         )
-        scorer = WindowScorer(model, self._jit_compile)
+        scorer = WindowScorer(model, self._plan(keeps_states=True).compile_read)
         return lambda: scorer(self._tokens(1, attention_length), self._tokens(1))
 
-    def _segment_call(self, scorer: SegmentScorer, segment_length: int) -> Callable[[], np.ndarray]:
-        shape = (1, segment_length)
-        return lambda: scorer(self._tokens(*shape), self._tokens(*shape))
-
-    def _remembering_scorer(self, attention_length: int) -> SegmentScorer:
-        memory = self._model.initial_memory(1, attention_length)
-        return SegmentScorer(
-            self._model.score, _full(memory, attention_length), jit_compile=self._jit_compile
-        )
-
-    def _projecting_scorer(self, attention_length: int, segment_length: int) -> SegmentScorer:
-        memory = self._projected.initial_memory(1, attention_length)
-        return SegmentScorer(
-            self._projected.score,
-            _full(memory, attention_length),
-            constants=(self._projected.position_keys(attention_length + segment_length),),
+    def _plan(self, **choice: bool) -> ExecutionPlan:
+        return ExecutionPlan.choose(
+            self._config,
+            device=device_of(self._model),
+            num_rows=1,
             jit_compile=self._jit_compile,
+            **choice,
         )
+
+    def _segment_call(
+        self, memory: str, segment_length: int, attention_length: int
+    ) -> Callable[[], np.ndarray]:
+        keeps_states, is_single = memory == "states", segment_length == 1
+        # Head by head pays for the products of a segment, not of a token.
+        plan = self._plan(keeps_states=keeps_states, writes=is_single)
+        engine = InferenceEngine(
+            self._model,
+            attention_length,
+            "hidden_states" if keeps_states else "keys_and_values",
+            segment_length=segment_length,
+            plan=plan,
+        )
+        compiles = plan.compile_step if is_single and not keeps_states else plan.compile_read
+        step = tf.function(engine.score, jit_compile=compiles, autograph=False)
+        constants = engine.constants(segment_length)
+        carried = engine.initial_memory(1)._replace(valid_length=tf.fill([1], attention_length))
+        shape = (1, segment_length)
+
+        def call() -> np.ndarray:
+            nonlocal carried
+            token_ids, target_ids = (tf.constant(self._tokens(*shape)) for _ in range(2))
+            nll, carried = step(token_ids, target_ids, carried, constants=constants)
+            return nll.numpy()
+
+        return call
 
     def _tokens(self, *shape: int) -> np.ndarray:
         return self._random.integers(0, self._config.vocabulary_size, shape).astype("int32")
-
-
-def _full(memory: Any, memory_length: int) -> Any:
-    return memory._replace(valid_length=tf.fill([1], memory_length))

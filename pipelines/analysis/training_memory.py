@@ -37,10 +37,9 @@ def training_memory_bytes(experiment: ExperimentConfig) -> int:
     """
     model, training = cast(ModelConfig, experiment.model), experiment.training
     segment = model.segment_length  # T
-    memory = model.memory_length if model.recurrence else 0  # M
+    memory = model.effective_memory_length  # M
     keys, width = memory + segment, model.num_heads * model.head_dim  # K, E
-    is_relative = model.position_encoding in ("transformer_xl", "shaw")
-    positions = keys * width if is_relative else 0
+    positions = keys * width if model.has_relative_positions else 0
     scored = segment - (segment // 2 if training.loss_positions == "last_half" else 0)  # S
     logits = 2 * scored * model.vocabulary_size
     numbers = (
@@ -61,9 +60,9 @@ def row_numbers(model: ModelConfig) -> int:
         How many numbers.
     """
     segment = model.segment_length  # T
-    memory = model.memory_length if model.recurrence else 0  # M
+    memory = model.effective_memory_length  # M
     keys, width = memory + segment, model.num_heads * model.head_dim  # K, E
-    num_queries = 2 if model.position_encoding in ("transformer_xl", "shaw") else 1
+    num_queries = 2 if model.has_relative_positions else 1
     return (
         4 * segment * model.hidden_dim
         + (keys * model.hidden_dim if memory > 0 else 0)

@@ -12,9 +12,9 @@ from tests.toy_batches import ToyBatches, strategy_of, toy_experiment, toy_token
 from txl_tf.config.evaluation_config import EvaluationConfig
 from txl_tf.config.lstm_config import LSTMConfig
 from txl_tf.errors import NonFiniteError
-from txl_tf.evaluation import projected_reader
 from txl_tf.evaluation.evaluation_text import EvaluationText
 from txl_tf.evaluation.evaluator import Evaluator
+from txl_tf.inference import execution_plan
 from txl_tf.models.create_model import create_model
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.training.trainer import Trainer
@@ -187,14 +187,6 @@ def test_perplexity_and_bits_come_from_the_totals_and_not_from_means_of_batches(
     assert result.bits_per_byte == pytest.approx(total / math.log(2.0) / 16.5, rel=1e-5)
 
 
-def test_one_row_reads_more_segments_at_once():
-    evaluation = EvaluationConfig(batch_size=1, segment_length=8, memory_length=64)
-    apart = Evaluator(CONFIG, evaluation, jit_compile=False)
-    assert [apart.segments_per_step(num_rows) for num_rows in (1, 2)] == [128, 16]
-    together = Evaluator(CONFIG, evaluation, jit_compile=True)
-    assert [together.segments_per_step(num_rows) for num_rows in (1, 2)] == [32, 16]
-
-
 def test_fewer_tokens_than_rows_are_scored_all_the_same(model):
     for replicas in (1, 2):
         result = evaluate(model, TOKENS[:4], batch_size=10, replicas=replicas)
@@ -204,7 +196,7 @@ def test_fewer_tokens_than_rows_are_scored_all_the_same(model):
 
 
 def test_the_batches_can_be_tracked_and_every_target_observed(model, monkeypatch):
-    monkeypatch.setattr(projected_reader, "_TOKENS_PER_STEP", 1)
+    monkeypatch.setattr(execution_plan, "_TOKENS_PER_READ", 1)
     evaluator = Evaluator(
         CONFIG, EvaluationConfig(batch_size=2, warm_up_tokens=3), jit_compile=False
     )

@@ -5,8 +5,7 @@ import pytest
 
 from tests.generation.models import CONFIG, expressive, greedy_by_reading_again, prompt
 from tests.toy_batches import VOCABULARY_SIZE
-from txl_tf.generation import GenerationSession
-from txl_tf.generation.incremental_decoder import IncrementalDecoder
+from txl_tf.generation import GenerationSession, generation_session
 from txl_tf.samplers import BeamSampler, GreedySampler, RandomSampler
 
 RAGGED = [prompt(3, 1)[0], prompt(17, 1)[0], prompt(9, 1)[0]]
@@ -76,7 +75,7 @@ def test_every_position_is_called_back_with_as_it_is_written(random):
 def test_memory_that_takes_over_often_makes_the_same_text(model, greedy, monkeypatch):
     greedy.restart()
     expected = greedy.write(prompt(7), num_tokens=14)
-    monkeypatch.setattr(IncrementalDecoder, "capacity", 3)
+    monkeypatch.setattr(generation_session, "CAPACITY", 3)
     np.testing.assert_array_equal(session(model).write(prompt(7), num_tokens=14), expected)
 
 

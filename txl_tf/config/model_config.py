@@ -114,6 +114,21 @@ class ModelConfig(FrozenConfig):
     projection_stddev: float = 0.01
     """Standard deviation of the projections of embedding and softmax, if normal."""
 
+    @property
+    def effective_memory_length(self) -> int:
+        """Tokens that are remembered: `memory_length`, or 0 without recurrence."""
+        return self.memory_length if self.recurrence else 0
+
+    @property
+    def has_relative_positions(self) -> bool:
+        """Whether a position is a distance, so that memory does not depend on it."""
+        return self.position_encoding in ("transformer_xl", "shaw")
+
+    @property
+    def has_position_table(self) -> bool:
+        """Whether positions are learned, `num_positions` of them."""
+        return self.position_encoding in ("shaw", "learned")
+
     def validate(self) -> None:
         self._check_numbers()
         self._check_positions()
@@ -142,7 +157,7 @@ class ModelConfig(FrozenConfig):
             )
 
     def _check_positions(self) -> None:
-        has_table = self.position_encoding in ("shaw", "learned")
+        has_table = self.has_position_table
         if has_table != (self.num_positions is not None):
             raise ValueError(
                 '`num_positions` is for the positions "shaw" and "learned", and needed there. '

@@ -67,6 +67,16 @@ class RecurrentConfig(FrozenConfig):
         return 0
 
     @property
+    def effective_memory_length(self) -> int:
+        """0, as `memory_length`."""
+        return 0
+
+    @property
+    def has_relative_positions(self) -> bool:
+        """False, because there are no positions."""
+        return False
+
+    @property
     def clamp_length(self) -> None:
         """None, because there are no distances."""
         return None

@@ -15,8 +15,6 @@ from txl_tf.layers.token_id_check import check_token_ids
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
 
-_RELATIVE = ("transformer_xl", "shaw")
-
 
 class AttentionProfiler:
     """Averages the attention of every head by distance.
@@ -202,9 +200,9 @@ def profiled_config(config: ModelConfig, segment_length: int, memory_length: int
     Raises:
         ValueError: If the model has no memory or no relative positions.
     """
-    if config.position_encoding not in _RELATIVE:
+    if not config.has_relative_positions:
         raise ValueError(
-            f"`position_encoding` must be one of {', '.join(_RELATIVE)}: with others a head "
+            "`position_encoding` must be one of transformer_xl, shaw: with others a head "
             f"does not know distances. Received: position_encoding={config.position_encoding!r}"
         )
     if not config.recurrence or memory_length < 1:

@@ -103,9 +103,7 @@ class ContextLosses:
 
     def _remembers(self) -> bool:
         config = self._model.config
-        if not isinstance(config, ModelConfig):
-            return True
-        return config.recurrence and config.memory_length > 0
+        return not isinstance(config, ModelConfig) or config.effective_memory_length > 0
 
     def _remember(self, token_ids, memory):
         return self._model(token_ids, memory)[1]

@@ -21,6 +21,6 @@ def context_reach(config: ModelConfig | RecurrentConfig) -> int:
     """
     if isinstance(config, RecurrentConfig):
         return sys.maxsize
-    memory_length = config.memory_length if config.recurrence else 0
+    memory_length = config.effective_memory_length
     per_layer = memory_length if config.same_length else memory_length + config.segment_length - 1
     return config.num_layers * per_layer

@@ -9,26 +9,33 @@ import tensorflow as tf
 
 from txl_tf.config.evaluation_config import EvaluationConfig
 from txl_tf.evaluation.dynamic_update import DynamicUpdate
-from txl_tf.evaluation.memory_reader import MemoryReader
-from txl_tf.evaluation.one_segment_reader import OneSegmentReader
+from txl_tf.inference.engine import InferenceEngine
 from txl_tf.models.memory import Memory
 from txl_tf.models.recurrent_memory import RecurrentMemory
 
 
-class DynamicReader(OneSegmentReader):
+class DynamicReader:
     """Scores a segment first and learns from it after: dynamic evaluation.
 
     No token is scored by weights that have seen it or anything after it. The
     memory stays as the weights of its time computed it.
 
     Args:
-        reader: `MemoryReader`.
+        engine: `InferenceEngine` that keeps hidden states.
         variables: the variables that learn.
         config: `EvaluationConfig` with a `dynamic_learning_rate`.
+        masks_documents: bool. Whether no token sees what is before its document.
     """
 
-    def __init__(self, reader: MemoryReader, variables: list, config: EvaluationConfig) -> None:
-        self._reader = reader
+    def __init__(
+        self,
+        engine: InferenceEngine,
+        variables: list,
+        config: EvaluationConfig,
+        masks_documents: bool,
+    ) -> None:
+        self._engine = engine
+        self._masks_documents = masks_documents
         self._variables = variables
         self.update = DynamicUpdate(
             variables,
@@ -37,10 +44,6 @@ class DynamicReader(OneSegmentReader):
             uses_statistics=config.dynamic_statistics_segments is not None,
             epsilon=config.dynamic_epsilon,
         )
-
-    def initial_memory(self, batch_size: int) -> Memory | RecurrentMemory:
-        """Memory of rows that have read nothing."""
-        return self._reader.initial_memory(batch_size)
 
     def __call__(
         self,
@@ -59,7 +62,7 @@ class DynamicReader(OneSegmentReader):
             is_scored: bool tensor `(B, T)`; nothing else is learned from.
             document_starts: bool tensor `(B, T)`.
             memory: memory of the segments before.
-            constants: what `constants` returned.
+            constants: has no influence.
 
         Returns:
             Tuple of the negative log-likelihood in nats, float32 `(B, T)`, and
@@ -98,7 +101,8 @@ class DynamicReader(OneSegmentReader):
         memory: Memory | RecurrentMemory,
     ) -> tuple[tf.Tensor, Memory | RecurrentMemory, list[tf.Tensor]]:
         with tf.GradientTape() as tape:
-            nll, memory = self._reader(token_ids, target_ids, is_scored, document_starts, memory)
+            starts = document_starts if self._masks_documents else None
+            nll, memory = self._engine.score(token_ids, target_ids, memory, document_starts=starts)
             scored = tf.where(is_scored, nll, 0.0)
             loss = tf.reduce_sum(scored) / tf.reduce_sum(tf.cast(is_scored, tf.float32))
         gradients = tape.gradient(loss, [variable.value for variable in self._variables])

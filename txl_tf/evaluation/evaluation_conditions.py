@@ -20,10 +20,9 @@ def evaluation_conditions(
     Returns:
         Dict of fields of `EvaluationResult`.
     """
-    remembers = not isinstance(config, ModelConfig) or config.recurrence
     return {
         "segment_length": config.segment_length,
-        "memory_length": config.memory_length if remembers else 0,
+        "memory_length": config.effective_memory_length,
         "clamp_length": config.clamp_length,
         "same_length": config.same_length,
         "same_length_keys": config.same_length_keys if config.same_length else None,

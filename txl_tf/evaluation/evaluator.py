@@ -4,7 +4,6 @@ Shape letters used in this module: B rows, T segment length.
 """
 
 import contextlib
-import functools
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,9 +26,9 @@ from txl_tf.evaluation.evaluation_model import create_evaluation_model
 from txl_tf.evaluation.evaluation_result import EvaluationResult
 from txl_tf.evaluation.evaluation_rows import EvaluationRows
 from txl_tf.evaluation.evaluation_text import EvaluationText
-from txl_tf.evaluation.memory_reader import MemoryReader
-from txl_tf.evaluation.projected_reader import ProjectedReader
 from txl_tf.evaluation.replica_rows import ReplicaRows
+from txl_tf.evaluation.scoring_step import ScoringStep
+from txl_tf.inference.engine import InferenceEngine
 from txl_tf.layers.token_id_check import check_token_ids
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.models.weight_assignment import assign_weights
@@ -38,8 +37,6 @@ ConcreteFunction = tf.types.experimental.ConcreteFunction
 Track = Callable[[Iterable[EvaluationBatch], int], Iterable[EvaluationBatch]]
 Observe = Callable[[np.ndarray, np.ndarray], None]
 _LENGTHS = ("segment_length", "memory_length", "clamp_length", "same_length", "same_length_keys")
-# Keys and values of the memory can be kept for these; other positions change them.
-_PROJECTED_ENCODINGS = ("transformer_xl", "shaw")
 
 
 class Evaluator:
@@ -55,8 +52,8 @@ class Evaluator:
         evaluation_config: `EvaluationConfig`; what it leaves open is taken
             from the model.
         dtype_policy: str. Keras dtype policy.
-        jit_compile: bool. Whether the step is compiled with XLA, where there is
-            no strategy.
+        jit_compile: optional bool. Whether XLA compiles the step, where there is
+            no strategy. Defaults to `None`: where the plan of the device says so.
         masks_documents: bool. Whether no token sees what is before its
             document, as for models that were trained so. Defaults to `False`.
         strategy: optional `tf.distribute.Strategy`, whose replicas share the
@@ -76,7 +73,7 @@ class Evaluator:
         model_config: ModelConfig | LSTMConfig | QRNNConfig,
         evaluation_config: EvaluationConfig,
         dtype_policy: str = "float32",
-        jit_compile: bool = True,
+        jit_compile: bool | None = None,
         *,
         masks_documents: bool = False,
         strategy: tf.distribute.Strategy | None = None,
@@ -94,44 +91,26 @@ class Evaluator:
         self.reads_given_variables = variables is not None
         own = self.config, dtype_policy, self._strategy
         self.model = create_evaluation_model(*own, variables)
-        self._jit_compile = jit_compile
-        self._reader = self._create_reader()
-        self._step = self._compiled(self.score_batch)
-        # Made once: each tf.function would be traced anew.
-        self._begin_function = tf.function(self._run_begin, autograph=False)
-
-    def _create_reader(self) -> MemoryReader | ProjectedReader | DynamicReader:
-        reader = MemoryReader(self.model, self._masks_documents)
-        if self._evaluation_config.dynamic_learning_rate is not None:
-            if self._strategy is not None or self.reads_given_variables:
-                raise ValueError(
-                    "`dynamic_learning_rate` needs a single device, because there is one row, and "
-                    f"weights of its own to change. Received: strategy={self._strategy}, "
-                    f"reads given variables: {self.reads_given_variables}"
-                )
-            return DynamicReader(reader, self.model.trainable_variables, self._evaluation_config)
-        can_project = (
-            isinstance(self.model, TransformerXL)
-            and self.config.position_encoding in _PROJECTED_ENCODINGS
+        self._dynamic = self._create_dynamic_reader()
+        self._scoring = ScoringStep(
+            self.model, self._dynamic, masks_documents, self._strategy, jit_compile
         )
-        # Only the model itself tells documents apart.
-        if can_project and not self._masks_documents:
-            # XLA, also a strategy's, does its own of what heads apart are for.
-            return ProjectedReader(
-                self.model, heads_apart=not self._jit_compile and self._strategy is None
+
+    def _create_dynamic_reader(self) -> DynamicReader | None:
+        if self._evaluation_config.dynamic_learning_rate is None:
+            return None
+        if self._strategy is not None or self.reads_given_variables:
+            raise ValueError(
+                "`dynamic_learning_rate` needs a single device, because there is one row, and "
+                f"weights of its own to change. Received: strategy={self._strategy}, "
+                f"reads given variables: {self.reads_given_variables}"
             )
-        return reader
-
-    def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        if self._strategy is None:
-            return tf.function(function, jit_compile=self._jit_compile, autograph=False)
-
-        # A TPU names its program after the function, so it must have a name.
-        def run_on_replicas(*arguments: Any) -> Any:
-            return self._strategy.run(function, args=arguments)
-
-        # TPUStrategy compiles by itself; of a mirrored variable XLA sees the wrong device's.
-        return tf.function(run_on_replicas, autograph=False)
+        return DynamicReader(
+            InferenceEngine(self.model, keeps="hidden_states"),
+            self.model.trainable_variables,
+            self._evaluation_config,
+            self._masks_documents,
+        )
 
     @property
     def needs_statistics(self) -> bool:
@@ -200,7 +179,7 @@ class Evaluator:
             batches = track(batches, rows.num_steps)
         total_nats, num_scored = 0.0, 0
         with self._learning(statistics_text):
-            for batch, nll in self._read(self._step, batches, rows):
+            for batch, nll in self._read(self._scoring.function, batches, rows):
                 nats = nll[batch.is_scored].astype(np.float64)
                 total_nats += float(np.sum(nats))
                 num_scored += len(nats)
@@ -230,71 +209,6 @@ class Evaluator:
             **evaluation_conditions(self.config, self._evaluation_config),
         )
 
-    def initial_memory(self, batch_size: int) -> Any:
-        """Memory of rows that have read nothing, as `score_batch` takes it.
-
-        Args:
-            batch_size: int. Rows.
-
-        Returns:
-            `ProjectedMemory` where positions allow it, else that of the model.
-        """
-        return self._reader.initial_memory(batch_size)
-
-    def segments_per_step(self, num_rows: int) -> int:
-        """How many segments of a row `score_batch` is given at once.
-
-        The results are those of one after the other.
-
-        Args:
-            num_rows: int. Rows of one replica.
-
-        Returns:
-            A positive int.
-        """
-        return self._reader.segments_per_step(num_rows)
-
-    def constants(self, num_rows: int, segments_per_step: int = 1) -> tuple[Any, ...]:
-        """What depends on the weights alone, for `score_batch`.
-
-        Args:
-            num_rows: int. Rows of one replica.
-            segments_per_step: int. Segments of a row that are read at once.
-
-        Returns:
-            Tuple of tensors, also an empty one.
-        """
-        return self._reader.constants(num_rows, segments_per_step)
-
-    def score_batch(
-        self,
-        token_ids: tf.Tensor,
-        target_ids: tf.Tensor,
-        is_scored: tf.Tensor,
-        document_starts: tf.Tensor,
-        memory: Any,
-        constants: tuple[Any, ...],
-    ) -> tuple[tf.Tensor, Any]:
-        """Scores a segment, or some, of every row: the step that `evaluate` repeats.
-
-        Args:
-            token_ids: int32 tensor `(B, T)`, of `S` segments at once `(B, S * T)`.
-            target_ids: int32 tensor `(B, T)`.
-            is_scored: bool tensor `(B, T)`. False for padding and warm-up.
-            document_starts: bool tensor `(B, T)`. Has an influence only where
-                documents are masked.
-            memory: memory of the segments before, from `initial_memory` or a
-                call.
-            constants: what `constants` returned.
-
-        Returns:
-            Tuple of the negative log-likelihood in nats, float32 `(B, T)` and
-            0 where nothing is scored, and the next memory.
-        """
-        batch = token_ids, target_ids, is_scored, document_starts
-        nll, memory = self._reader(*batch, memory, constants)
-        return tf.where(is_scored, nll, tf.zeros([], nll.dtype)), memory
-
     def trace(
         self, batch_size: int, segments_per_step: int | None = None
     ) -> tuple[ConcreteFunction, ConcreteFunction]:
@@ -310,26 +224,29 @@ class Evaluator:
             constants, and of the one that scores a batch.
         """
         rows = ReplicaRows(self._strategy, batch_size)
-        at_once = segments_per_step or self.segments_per_step(rows.rows_per_replica)
-        begin = self._begin_function.get_concrete_function(rows.rows_per_replica, at_once)
+        at_once = segments_per_step or self._scoring.segments_per_read(rows.rows_per_replica)
+        begin = self._scoring.begin_function.get_concrete_function(rows.rows_per_replica, at_once)
         carried = tf.nest.map_structure(
             lambda leaf: None if leaf is None else tf.type_spec_from_value(leaf),
             begin.structured_outputs,
         )
         shape = batch_size, at_once * self.config.segment_length
         arrays = tuple(np.zeros(shape, dtype) for dtype in (np.int32, np.int32, bool, bool))
-        return begin, self._step.get_concrete_function(*rows.split(arrays), *carried)
+        step = self._scoring.function(rows.rows_per_replica)
+        return begin, step.get_concrete_function(*rows.split(arrays), *carried)
 
     def _read(
         self,
-        step: Callable[..., Any],
+        step_for: Callable[[int], Callable[..., Any]],
         batches: Iterable[EvaluationBatch],
         evaluation_rows: EvaluationRows,
     ) -> Iterator[tuple[EvaluationBatch, np.ndarray]]:
         """Runs a step on batches; each result is fetched while the next is computed."""
         rows = ReplicaRows(self._strategy, evaluation_rows.batch_size)
-        begin = self._begin if self._strategy is None else self._begin_function
-        memory, constants = begin(rows.rows_per_replica, evaluation_rows.segments_per_step)
+        step = step_for(rows.rows_per_replica)
+        memory, constants = self._scoring.begin(
+            rows.rows_per_replica, evaluation_rows.segments_per_step
+        )
         before = None
         for batch in batches:
             arrays = batch.token_ids, batch.target_ids, batch.is_scored, batch.document_starts
@@ -352,25 +269,16 @@ class Evaluator:
         rows = EvaluationRows(*sizes)
         rows_per_replica = ReplicaRows(self._strategy, rows.batch_size).rows_per_replica
         # A short text is not to be padded to more segments than it has.
-        at_once = min(self.segments_per_step(rows_per_replica), rows.num_steps)
+        at_once = min(self._scoring.segments_per_read(rows_per_replica), rows.num_steps)
         return EvaluationRows(*sizes, at_once)
-
-    def _begin(self, num_rows: int, segments_per_step: int) -> tuple[Any, tuple[Any, ...]]:
-        return self.initial_memory(num_rows), self.constants(num_rows, segments_per_step)
-
-    def _run_begin(self, num_rows: int, segments_per_step: int) -> Any:
-        if self._strategy is None:
-            return self._begin(num_rows, segments_per_step)
-        # As arguments of `run` the numbers would become tensors on a TPU.
-        return self._strategy.run(functools.partial(self._begin, num_rows, segments_per_step))
 
     @contextlib.contextmanager
     def _learning(self, statistics_text: EvaluationText | None) -> Iterator[None]:
         """Lets the weights follow the text, if they are to, and puts them back."""
-        if not isinstance(self._reader, DynamicReader):
+        if self._dynamic is None:
             yield
             return
-        update = self._reader.update
+        update = self._dynamic.update
         update.begin()
         try:
             if self.needs_statistics:
@@ -379,7 +287,7 @@ class Evaluator:
                         "`dynamic_statistics_segments` needs a `statistics_text`. "
                         "Received: statistics_text=None"
                     )
-                self._measure(self._reader, statistics_text)
+                self._measure(self._dynamic, statistics_text)
             yield
         finally:
             update.end()
@@ -389,7 +297,8 @@ class Evaluator:
         num_segments = self._evaluation_config.dynamic_statistics_segments
         batches = itertools.islice(rows.batches(text), num_segments)
         reader.update.clear_statistics()
-        measured = list(self._read(self._compiled(reader.measure), batches, rows))
+        step = self._scoring.statistics_function(reader)
+        measured = list(self._read(lambda _: step, batches, rows))
         reader.update.finish_statistics(len(measured))
 
     def _warm_up_tokens(self, text: EvaluationText) -> int:

@@ -16,8 +16,6 @@ from txl_tf.export.tracing import traced_once
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
 
-_RELATIVE = ("transformer_xl", "shaw")
-
 
 class PaddedReader:
     """Runs a model whose weights come as tensors.
@@ -42,7 +40,7 @@ class PaddedReader:
 
     def _traced(self) -> Any:
         config = self.model.config
-        memory_length = config.memory_length if config.recurrence else 0
+        memory_length = config.effective_memory_length
         states = (tf.TensorSpec([None, memory_length, config.hidden_dim]),) * config.num_layers
         rows = tf.TensorSpec([None], tf.int32)
         weights = [tf.TensorSpec(variable.shape) for variable in self.model.weights]
@@ -87,7 +85,7 @@ class PaddedReader:
             Tuple of the last `carry` and the next `Memory`.
         """
         num_tokens = tf.shape(token_ids)[1]
-        if self.model.config.position_encoding not in _RELATIVE:
+        if not self.model.config.has_relative_positions:
             lengths = _of_one_length(lengths)
 
         def body(start, states, valid_length, carry):

@@ -8,9 +8,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from txl_tf.inference.memory import KeyValueMemory
+from txl_tf.inference.relative_model import RelativeModel
 from txl_tf.models.memory import Memory
-from txl_tf.models.projected_memory import ProjectedMemory
-from txl_tf.models.projected_transformer_xl import ProjectedTransformerXL
 from txl_tf.models.transformer_xl import TransformerXL
 
 
@@ -18,7 +18,7 @@ class ProjectedSteps:
     """Memory is projected once, then every token is.
 
     Must be made where the model's weights are those of the graph at hand.
-    Unlike `IncrementalTransformerXL`, it takes any number of rows, and it gives
+    Unlike `TokenModel`, it takes any number of rows, and it gives
     what each layer read, which is what memory is made of.
 
     Args:
@@ -29,16 +29,14 @@ class ProjectedSteps:
     def __init__(self, model: TransformerXL, memory_length: int) -> None:
         self._model = model
         self._memory_length = memory_length
-        self._projected = ProjectedTransformerXL(model)
+        self._projected = RelativeModel(model)
         self._position_keys = self._projected.position_keys(memory_length + 1)
 
-    def begin(self, memory: Memory) -> ProjectedMemory:
+    def begin(self, memory: Memory) -> KeyValueMemory:
         """The state before the first token."""
         return self._projected.project_memory(memory)
 
-    def step(
-        self, token_ids: tf.Tensor, state: ProjectedMemory
-    ) -> tuple[tf.Tensor, tf.Tensor, Any]:
+    def step(self, token_ids: tf.Tensor, state: KeyValueMemory) -> tuple[tf.Tensor, tf.Tensor, Any]:
         """Reads a token.
 
         Args:
@@ -60,5 +58,5 @@ class ProjectedSteps:
             next_keys.append(keys[..., 1:])
             next_values.append(values[:, :, 1:])
         valid_length = tf.minimum(state.valid_length + 1, self._memory_length)
-        state = ProjectedMemory(tuple(next_keys), tuple(next_values), valid_length)
+        state = KeyValueMemory(tuple(next_keys), tuple(next_values), valid_length)
         return self._model.log_probs_of(hidden)[:, 0], tf.stack(inputs), state

@@ -43,8 +43,7 @@ class ServedModel:
 
     def _memory_spec(self) -> Memory:
         config = self.config
-        memory_length = config.memory_length if config.recurrence else 0
-        states = tf.TensorSpec([None, memory_length, config.hidden_dim])
+        states = tf.TensorSpec([None, config.effective_memory_length, config.hidden_dim])
         return Memory((states,) * config.num_layers, tf.TensorSpec([None], tf.int32))
 
     def initial_memory(self, num_rows: int) -> Memory:

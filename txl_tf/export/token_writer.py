@@ -26,7 +26,7 @@ class TokenWriter:
     """
 
     def __init__(self, model: TransformerXL) -> None:
-        if model.config.position_encoding in ("transformer_xl", "shaw"):
+        if model.config.has_relative_positions:
             self._steps: Any = ProjectedSteps(model, model.config.memory_length)
         else:
             self._steps = SegmentSteps(model)

@@ -37,7 +37,7 @@ class WireMemory:
 
     def __init__(self, config: ModelConfig, dtype: tf.DType) -> None:
         self.dtype = dtype
-        self.memory_length = config.memory_length if config.recurrence else 0
+        self.memory_length = config.effective_memory_length
         self.shape = (config.num_layers, self.memory_length, config.hidden_dim)
         scalar = tf.TensorSpec([], tf.int32)
         self.take = traced_once(self._take, [*self.specs(), scalar])

@@ -10,10 +10,14 @@ from typing import Any
 import keras
 import numpy as np
 
+from txl_tf.generation.decoding import Sampler
 from txl_tf.generation.generation_session import Callback, GenerationSession
-from txl_tf.generation.memory_length import memory_length_of
-from txl_tf.generation.token_loop import Sampler
+from txl_tf.inference.memory import KeyValueMemory
+from txl_tf.models.memory import Memory
 from txl_tf.samplers.beam_sampler import BeamSampler
+
+# Fewer are written before XLA has compiled.
+_FEWEST_COMPILED_TOKENS = 300
 
 
 def generate(
@@ -28,7 +32,7 @@ def generate(
     repetition_penalty: float = 1.0,
     stop_token_ids: Sequence[int] = (),
     callback: Callback | None = None,
-    jit_compile: bool = False,
+    jit_compile: bool | None = None,
 ) -> tuple[np.ndarray, Any]:
     """Continues prompts.
 
@@ -49,8 +53,9 @@ def generate(
         stop_token_ids: ints. A row ends with the first of them.
         callback: optional function, called with the tokens `(R,)` of every
             position when they are written.
-        jit_compile: bool. Whether XLA compiles what runs for every token; it
-            pays from some hundred tokens on.
+        jit_compile: optional bool. Whether XLA compiles what runs for every
+            token. Defaults to `None`: from some hundred tokens on, if the plan of
+            the device says so.
 
     Returns:
         Tuple of an int32 array `(R, S)`, without the prompt, -1 where a row
@@ -62,12 +67,14 @@ def generate(
         ValueError: If a prompt is empty, an id is out of range, or there is
             nothing to write.
     """
+    if jit_compile is None and num_tokens < _FEWEST_COMPILED_TOKENS:
+        jit_compile = False
     session = GenerationSession(
         model,
         sampler,
         num_rows=max(1, len(prompt_ids)),
         seed=seed,
-        memory_length=memory_length_of(memory) if memory_length is None else memory_length,
+        memory_length=_length_of(memory) if memory_length is None else memory_length,
         memory=memory,
         repetition_penalty=repetition_penalty,
         stop_token_ids=stop_token_ids,
@@ -75,3 +82,9 @@ def generate(
     )
     written = session.write(prompt_ids, num_tokens=num_tokens, callback=callback)
     return written, session.memory
+
+
+def _length_of(memory: Any) -> int | None:
+    if isinstance(memory, KeyValueMemory):
+        return memory.memory_length
+    return memory.states[0].shape[1] if isinstance(memory, Memory) else None

@@ -13,11 +13,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from txl_tf.generation.beam_search import BeamSearch
-from txl_tf.generation.incremental_decoder import IncrementalDecoder
-from txl_tf.generation.memory_length import memory_length_of
-from txl_tf.generation.prompts import prompt_rows
-from txl_tf.generation.segment_decoder import SegmentDecoder
+from txl_tf.generation.decoding import (
+    NOTHING,
+    BeamSearch,
+    DecodingState,
+    Sampler,
+    StopRules,
+    TokenLoop,
+)
+from txl_tf.generation.prompts import PromptReader, common_length, prompt_rows
 from txl_tf.generation.session_archive import (
     identity,
     largest_file,
@@ -32,10 +36,12 @@ from txl_tf.generation.session_checks import (
     named_parts,
 )
 from txl_tf.generation.session_file import SessionFile
-from txl_tf.generation.token_loop import NOTHING, Sampler, TokenLoop
-from txl_tf.generation.writing_rules import WritingRules
-from txl_tf.generation.writing_state import WritingState
+from txl_tf.inference.engine import InferenceEngine, device_of
+from txl_tf.inference.execution_plan import ExecutionPlan
 from txl_tf.samplers.beam_sampler import BeamSampler
+
+CAPACITY = 64
+"""Tokens that are kept beside memory before it takes them over."""
 
 Callback = Callable[[np.ndarray], None]
 """Is called with the tokens `(R,)` of each position as they are written."""
@@ -55,13 +61,14 @@ class GenerationSession:
         seed: int. The same seed writes the same text; what a row draws depends
             on the seed, the row and how many tokens were written before.
         memory_length: optional int. Tokens to remember, if not the model's.
-        memory: optional `Memory`, `ProjectedMemory` or `RecurrentMemory` of
+        memory: optional `Memory`, `KeyValueMemory` or `RecurrentMemory` of
             what came before.
         repetition_penalty: float, at least 1. See `RepetitionPenalty`; counts
             what was read and written in this session.
         stop_token_ids: ints. A row ends with the first of them.
-        jit_compile: bool. Whether XLA compiles what runs for every token:
-            seconds at the beginning, and nearly twice as fast.
+        jit_compile: optional bool. Whether XLA compiles what runs for every
+            token: seconds at the beginning, and nearly twice as fast. Defaults
+            to `None`: as the plan of the device says.
 
     Example:
     ```python
@@ -86,20 +93,25 @@ class GenerationSession:
         memory: Any = None,
         repetition_penalty: float = 1.0,
         stop_token_ids: Sequence[int] = (),
-        jit_compile: bool = True,
+        jit_compile: bool | None = None,
     ) -> None:
         self._model = model
         self._vocabulary_size = model.config.vocabulary_size
         _check(num_rows, seed, stop_token_ids, self._vocabulary_size)
-        self._decoder = _decoder_of(model, memory_length, jit_compile)
+        self._engine = _engine_of(model, memory_length, num_rows, jit_compile)
+        self._prompt_reader = PromptReader(self._engine)
+        self._finish = tf.function(self._engine.finish, autograph=False)
         self._has_penalty = repetition_penalty != 1.0
         self._sampler = sampler
         self._num_rows = num_rows
-        writer = BeamSearch if isinstance(sampler, BeamSampler) else TokenLoop
-        rules = WritingRules(repetition_penalty, tuple(stop_token_ids), self._vocabulary_size)
-        self._writer = writer(self._decoder, sampler, rules)
-        width = sampler.num_beams if isinstance(sampler, BeamSampler) else 1
-        self._constants = self._decoder.constants(num_rows * width)
+        rules = StopRules(repetition_penalty, tuple(stop_token_ids), self._vocabulary_size)
+        self._writer: BeamSearch | TokenLoop
+        if isinstance(sampler, BeamSampler):
+            self._writer = BeamSearch(self._engine, sampler, rules)
+            self._constants = self._engine.step_constants(num_rows * sampler.num_beams)
+        else:
+            self._writer = TokenLoop(self._engine, sampler, rules, CAPACITY)
+            self._constants = self._engine.step_constants(num_rows)
         self._known_files: dict[str, str] = {}
         self.restart(seed, memory)
 
@@ -114,8 +126,8 @@ class GenerationSession:
             ValueError: If the memory is not one of the model for `R` rows.
         """
         if memory is None:
-            memory = self._decoder.initial_memory(self._num_rows)
-        self._memory = self._decoder.adopt(memory)
+            memory = self._engine.initial_memory(self._num_rows)
+        self._memory = self._engine.adopt(memory)
         _check_rows(self._memory, self._num_rows)
         self._seed = seed
         self._position = 0
@@ -124,7 +136,7 @@ class GenerationSession:
         self._begin_recent()
 
     def _begin_recent(self) -> None:
-        self._recent = self._decoder.begin(self._memory, self._num_rows, self._decoder.capacity)
+        self._recent = self._engine.begin(self._memory, capacity=CAPACITY)
         self._lengths = np.zeros((self._num_rows,), np.int32)
         self._filled = 0
 
@@ -136,7 +148,8 @@ class GenerationSession:
 
     def _settle(self) -> None:
         if self._filled:
-            self._memory = self._decoder.finish(self._memory, self._recent, self._lengths)
+            lengths = tf.constant(common_length(self._lengths), tf.int32)
+            self._memory = self._finish(self._memory, self._recent, lengths)
             self._begin_recent()
 
     def write(
@@ -201,7 +214,7 @@ class GenerationSession:
             rows = [np.append(token, row) for token, row in zip(self._pending, rows, strict=True)]
         if any(len(row) > 1 for row in rows):
             self._settle()
-            self._memory = self._decoder.read([row[:-1] for row in rows], self._memory)
+            self._memory = self._prompt_reader([row[:-1] for row in rows], self._memory)
             self._begin_recent()
         self._pending = np.array([row[-1] for row in rows], np.int32)
 
@@ -214,11 +227,11 @@ class GenerationSession:
         is_finished = np.zeros((self._num_rows,), bool)
         used, done = self._used_tokens(), 0
         while done < num_tokens and not is_finished.all():
-            if self._filled == self._decoder.capacity:
+            if self._filled == CAPACITY:
                 self._settle()
-            count = min(num_tokens - done, self._decoder.capacity - self._filled)
+            count = min(num_tokens - done, CAPACITY - self._filled)
             count = count if callback is None else 1
-            state = WritingState(
+            state = DecodingState(
                 pending=tf.constant(self._pending),
                 is_finished=tf.constant(is_finished),
                 is_used=used,
@@ -241,9 +254,11 @@ class GenerationSession:
 
     def _search(self, num_tokens: int) -> np.ndarray:
         self._settle()
-        tokens, _, self._memory = self._writer(
+        tokens, _, recent, lengths = self._writer(
             self._memory, self._constants, self._pending, self._used_tokens(), num_tokens
         )
+        lengths = tf.constant(common_length(lengths), tf.int32)
+        self._memory = self._finish(self._memory, recent, lengths)
         self._begin_recent()
         lengths = (tokens[:, 0] != NOTHING).sum(axis=1)
         self._pending = tokens[np.arange(self._num_rows), 0, lengths - 1]
@@ -303,11 +318,11 @@ class GenerationSession:
             raise size_mismatch(file.path)
         content = file.read(largest_file(expected))
         values, arrays = unpack_session(content, identity(self._model), expected, file.path)
-        check_values(values, self._decoder.capacity, file.path)
+        check_values(values, CAPACITY, file.path)
         check_arrays(
             arrays,
             filled=values["filled"],
-            memory_length=memory_length_of(self._memory) or 0,
+            memory_length=self._engine.memory_length or 0,
             vocabulary_size=self._vocabulary_size,
             where=file.path,
         )
@@ -335,10 +350,22 @@ class GenerationSession:
         self._filled = values["filled"]
 
 
-def _decoder_of(model: keras.Model, memory_length: int | None, jit_compile: bool) -> Any:
-    if getattr(model.config, "position_encoding", None) in ("transformer_xl", "shaw"):
-        return IncrementalDecoder(model, memory_length, jit_compile=jit_compile)
-    return SegmentDecoder(model, memory_length)
+def _engine_of(
+    model: keras.Model, memory_length: int | None, num_rows: int, jit_compile: bool | None
+) -> InferenceEngine:
+    config = model.config
+    if memory_length is None and config.has_relative_positions and not config.recurrence:
+        # A model without recurrence remembers, while it writes, the rest of a segment.
+        memory_length = config.segment_length - 1
+    plan = ExecutionPlan.choose(
+        config,
+        device=device_of(model),
+        num_rows=num_rows,
+        keeps_states=not config.has_relative_positions,
+        writes=True,
+        jit_compile=jit_compile,
+    )
+    return InferenceEngine(model, memory_length, plan=plan)
 
 
 def _check(num_rows: int, seed: int, stop_token_ids: Sequence[int], vocabulary_size: int) -> None:

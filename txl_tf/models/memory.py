@@ -44,6 +44,17 @@ class Memory(NamedTuple):
         states = tuple(ops.zeros(shape, dtype=dtype) for _ in range(num_layers))
         return cls(states=states, valid_length=ops.zeros((batch_size,), dtype="int32"))
 
+    def to_tensors(self) -> dict[str, Any]:
+        """All tensors by name, as a checkpoint stores them."""
+        states = {f"states/{layer:03d}": state for layer, state in enumerate(self.states)}
+        return {**states, "valid_length": self.valid_length}
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Any]) -> "Memory":
+        """The reverse of `to_tensors`."""
+        names = sorted(tensors.keys() - {"valid_length"})
+        return cls(tuple(tensors[name] for name in names), tensors["valid_length"])
+
     def forget(self, rows: Any) -> "Memory":
         """Empties the memory of some rows, whose streams start anew.
 

@@ -74,6 +74,15 @@ class RecurrentMemory(NamedTuple):
         """
         return cls(tuple(ops.stop_gradient(state) for pair in pairs for state in pair))
 
+    def to_tensors(self) -> dict[str, Any]:
+        """All tensors by name, as a checkpoint stores them."""
+        return {f"states/{place:03d}": state for place, state in enumerate(self.states)}
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Any]) -> "RecurrentMemory":
+        """The reverse of `to_tensors`."""
+        return cls(tuple(tensors[name] for name in sorted(tensors)))
+
     def forget(self, rows: Any) -> "RecurrentMemory":
         """Empties the memory of some rows, whose streams start anew.
 

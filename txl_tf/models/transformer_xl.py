@@ -307,7 +307,7 @@ class TransformerXL(keras.Model):
             A `Memory` with valid length 0.
         """
         if memory_length is None:
-            memory_length = self.config.memory_length if self.config.recurrence else 0
+            memory_length = self.config.effective_memory_length
         return Memory.empty(
             num_layers=self.config.num_layers,
             batch_size=batch_size,

@@ -131,6 +131,7 @@ class TrainStep:
         is_counted: tf.Tensor,
         step: tf.Tensor,
     ) -> Rows:
+        kind = Memory if "valid_length" in state else RecurrentMemory
         starts = batch.get("document_starts")
         if starts is None:
             starts = tf.zeros(batch["token_ids"].shape, tf.bool)
@@ -138,7 +139,7 @@ class TrainStep:
             token_ids=batch["token_ids"],
             target_ids=batch["target_ids"],
             document_starts=starts,
-            memory=memory_from_state(state).forget(batch["start_of_stream"]),
+            memory=kind.from_tensors(state).forget(batch["start_of_stream"]),
             dropout_seeds=self.dropout_seeds(step),
             weights=tf.cast(is_counted, tf.float32),
         )
@@ -205,7 +206,7 @@ class TrainStep:
         finite_rows: tf.Tensor,
         is_advanced: tf.Tensor,
     ) -> None:
-        after = memory_to_state(memory)
+        after = memory.to_tensors()
         for name, tensor in after.items():
             keeps = tf.reshape(finite_rows, [-1, *[1] * (tensor.shape.rank - 1)])
             # A memory of zeros, because a masked value that is not a number would spread.
@@ -243,22 +244,5 @@ def memory_specs(memory: Memory | RecurrentMemory) -> dict[str, tf.TensorSpec]:
     """
     return {
         name: tf.TensorSpec(tensor.shape[1:], tensor.dtype)
-        for name, tensor in memory_to_state(memory).items()
+        for name, tensor in memory.to_tensors().items()
     }
-
-
-def memory_to_state(memory: Memory | RecurrentMemory) -> dict[str, tf.Tensor]:
-    """Gives every tensor of a memory its name."""
-    state = {f"states/{layer:03d}": tensor for layer, tensor in enumerate(memory.states)}
-    if isinstance(memory, Memory):
-        state["valid_length"] = memory.valid_length
-    return state
-
-
-def memory_from_state(state: dict[str, tf.Tensor]) -> Memory | RecurrentMemory:
-    """The reverse of `memory_to_state`."""
-    layers = sorted(name for name in state if name.startswith("states/"))
-    states = tuple(state[name] for name in layers)
-    if "valid_length" in state:
-        return Memory(states, state["valid_length"])
-    return RecurrentMemory(states)

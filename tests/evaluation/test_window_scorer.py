@@ -6,8 +6,8 @@ import pytest
 
 from tests.layer_checks import randomize_weights
 from txl_tf.config.model_config import ModelConfig
-from txl_tf.evaluation.segment_scorer import SegmentScorer
 from txl_tf.evaluation.window_scorer import WindowScorer, without_memory
+from txl_tf.inference.engine import InferenceEngine
 from txl_tf.models.transformer_xl import TransformerXL
 
 CONFIG = ModelConfig(
@@ -34,12 +34,8 @@ def create_model(config):
 @pytest.mark.parametrize("jit_compile", [True, False])
 def test_a_window_of_everything_scores_like_a_memory_of_everything(jit_compile):
     model = create_model(CONFIG)
-    by_window, by_segment = WindowScorer(model, jit_compile), []
-    scorer = SegmentScorer(model.score, model.initial_memory(2), jit_compile=jit_compile)
-    for first in (0, 3, 6):
-        segment = TOKENS[:, first : first + 4]
-        by_segment.append(scorer(segment[:, :-1], segment[:, 1:]))
-    by_segment = np.concatenate(by_segment, axis=1)
+    by_window, engine = WindowScorer(model, jit_compile), InferenceEngine(model)
+    by_segment, _ = engine.score(TOKENS[:, :-1], TOKENS[:, 1:], engine.initial_memory(2))
     for length in (3, 9):
         nll = by_window(TOKENS[:, :length], TOKENS[:, length])
         np.testing.assert_allclose(nll, by_segment[:, length - 1], atol=1e-5)

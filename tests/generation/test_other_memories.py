@@ -1,4 +1,4 @@
-"""Models whose memory cannot be projected, against the model itself."""
+"""Sessions of models whose memory is no keys and values, against the model itself."""
 
 import numpy as np
 import pytest

@@ -1,0 +1,202 @@
+"""The engine that reads segments, against the model with its own memory."""
+
+import numpy as np
+import pytest
+
+from tests.inference.variants import (
+    PLANS,
+    VARIANTS,
+    B,
+    T,
+    V,
+    assert_equal_memory,
+    engine_of,
+    int32,
+    made,
+    made_for,
+    read,
+    tokens,
+)
+from tests.layer_checks import needs_tensorflow, randomize_weights, tf
+from tests.slow_case import slow_case
+from txl_tf.config.lstm_config import LSTMConfig
+from txl_tf.inference.engine import InferenceEngine
+from txl_tf.models.create_model import create_model
+
+KERNELS = tuple(PLANS)
+
+
+@pytest.mark.parametrize("memory_length", [slow_case(0), slow_case(3), 9])
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_equals_memory_of_hidden_states(variant, kernel, memory_length):
+    model, lengths = made_for(variant, memory_length), (T, T, 1, 3, T)
+    expected, memory = read(model, tokens(17), lengths, model.initial_memory(B, memory_length))
+    engine = engine_of(model, kernel, memory_length)
+    found, own_memory = read(engine, tokens(17), lengths, engine.initial_memory(B))
+    np.testing.assert_allclose(found, expected, rtol=2e-6, atol=3e-6)
+    np.testing.assert_array_equal(own_memory.valid_length, memory.valid_length)
+
+
+@pytest.mark.parametrize("variant", ["plain", "pre norm", "shaw"])
+def test_memory_goes_from_model_and_kernel_to_kernel(variant):
+    model = made(**VARIANTS[variant])
+    engines = {kernel: engine_of(model, kernel) for kernel in KERNELS}
+    _, states = read(model, tokens(9), (T, T), model.initial_memory(B))
+    read_by = {
+        kernel: read(engine, tokens(9), (T, T), engine.initial_memory(B))[1]
+        for kernel, engine in engines.items()
+    }
+    for kernel, engine in engines.items():
+        assert_equal_memory(engine.adopt(states), read_by[kernel])
+        for other in KERNELS:
+            adopted = engine.adopt(read_by[other])
+            assert type(adopted) is type(read_by[kernel])
+            assert_equal_memory(adopted, read_by[kernel])
+
+
+@pytest.mark.parametrize("memory_length", [0, slow_case(3), 9])
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("variant", ["plain", "same length", "official same length", "shaw"])
+def test_several_segments_at_once_are_several_segments(variant, kernel, memory_length):
+    # Five segments are parts of two, two and one head by head; memory is filled on the way.
+    engine = engine_of(made_for(variant, memory_length), kernel, memory_length)
+    text = tokens(8 * T + 1)
+    expected, last = read(engine, text, (T,) * 8, engine.initial_memory(B))
+    found, memory = read(engine, text, (5 * T, 2 * T, T), engine.initial_memory(B))
+    np.testing.assert_allclose(found, expected, rtol=2e-6, atol=2e-6)
+    assert_equal_memory(memory, last)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_documents_are_kept_apart_as_by_the_model(kernel):
+    model, text = made(), tokens(6 * T + 1)
+    starts = np.random.default_rng(3).random((B, 6 * T)) < 0.15
+    assert starts.any(axis=1).all()
+    memory, expected = model.initial_memory(B), []
+    for first in range(0, 6 * T, T):
+        hidden, memory = model(
+            text[:, first : first + T], memory, document_starts=starts[:, first : first + T]
+        )
+        targets = text[:, first + 1 : first + T + 1]
+        expected.append(model.negative_log_likelihood(hidden, targets))
+    engine = engine_of(model, kernel)
+    for lengths in ((T,) * 6, (5 * T, T)):
+        found, own = read(engine, text, lengths, engine.initial_memory(B), document_starts=starts)
+        np.testing.assert_allclose(found, np.concatenate(expected, axis=1), rtol=2e-6, atol=3e-6)
+        np.testing.assert_array_equal(own.valid_length, memory.valid_length)
+
+
+@pytest.mark.parametrize("memory_length", [0, 3, 9])
+@pytest.mark.parametrize("keeps", ["keys_and_values", "hidden_states"])
+def test_texts_of_several_lengths_are_read_as_if_alone(keeps, memory_length):
+    model, text = made(), tokens(2 * T, num_rows=3)
+    engine = InferenceEngine(model, memory_length, keeps)
+    memory = engine.initial_memory(3)
+    lengths = np.array([[T, 3], [2, 0], [T, 1]])
+    for start, of_rows in zip((0, T), lengths.T, strict=True):
+        _, memory = engine.read(text[:, start : start + T], memory, lengths=int32(of_rows))
+    np.testing.assert_array_equal(memory.valid_length, np.minimum(lengths.sum(1), memory_length))
+    for row, of_segments in enumerate(lengths):
+        alone, start = engine.initial_memory(1), 0
+        for length in of_segments[of_segments > 0]:
+            piece = text[row : row + 1, start : start + length]
+            _, alone = engine.read(piece, alone, lengths=int32(length))
+            start += length
+        unfilled = memory_length - int(alone.valid_length[0])
+        for one, other in zip(memory[-2], alone[-2], strict=True):  # values, or states
+            one, other = one[row, ..., unfilled:, :], other[0, ..., unfilled:, :]
+            np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_constants_given_are_those_computed():
+    for kernel in KERNELS:
+        engine = engine_of(made(), kernel)
+        computed, _ = engine.read(tokens(3 * T), engine.initial_memory(B))
+        given, _ = engine.read(
+            tokens(3 * T), engine.initial_memory(B), constants=engine.constants(3 * T)
+        )
+        np.testing.assert_array_equal(given, computed)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_forgotten_rows_start_anew(kernel):
+    engine = engine_of(made(), kernel)
+    _, memory = read(engine, tokens(9), (T, T), engine.initial_memory(B))
+    fresh, _ = engine.read(tokens(T), engine.initial_memory(B))
+    kept, _ = engine.read(tokens(T), memory)
+    mixed, _ = engine.read(tokens(T), memory.forget(np.array([True, False])))
+    np.testing.assert_allclose(mixed[0], fresh[0], rtol=1e-5, atol=2e-6)
+    np.testing.assert_array_equal(mixed[1], kept[1])
+
+
+@needs_tensorflow
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_compiled_equals_eager(kernel, jit_compile):
+    engine = engine_of(made(), kernel)
+    _, memory = read(engine, tokens(9), (T, T), engine.initial_memory(B))
+    step = tf.function(engine.score, jit_compile=jit_compile, autograph=False)
+    text = tokens(3 * T + 1, seed=1)
+    expected, _ = engine.score(text[:, :-1], text[:, 1:], memory)
+    found, _ = step(text[:, :-1], text[:, 1:], memory, constants=engine.constants(3 * T))
+    np.testing.assert_allclose(found, expected, rtol=2e-6, atol=2e-6)
+
+
+def test_scores_of_half_precision_are_close():
+    model = made(dtype="mixed_bfloat16")
+    expected, _ = read(model, tokens(9), (T, T), model.initial_memory(B))
+    engine = engine_of(model)
+    found, _ = read(engine, tokens(9), (T, T), engine.initial_memory(B))
+    np.testing.assert_allclose(found, expected, atol=0.05)
+
+
+@pytest.mark.parametrize("kind", ["sinusoidal", "learned", "lstm"])
+def test_other_memories_are_those_of_the_model(kind):
+    if kind == "lstm":
+        model = create_model(
+            LSTMConfig(vocabulary_size=V, num_layers=2, hidden_dim=6, segment_length=T)
+        )
+        randomize_weights(model)
+    else:
+        changes = {"num_positions": 10} if kind == "learned" else {}
+        model = made(position_encoding=kind, **changes)
+    expected, memory = read(model, tokens(17), (T,) * 4, model.initial_memory(B))
+    engine = InferenceEngine(model)
+    assert engine.keeps_states
+    found, own = engine.score(tokens(17)[:, :16], tokens(17)[:, 1:], engine.initial_memory(B))
+    np.testing.assert_allclose(found, expected, rtol=2e-6, atol=2e-6)
+    np.testing.assert_allclose(own.states[-1], memory.states[-1], rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="models with relative positions"):
+        engine.read(tokens(T), engine.initial_memory(B), lengths=int32([1, 2]))
+
+
+@pytest.mark.parametrize("encoding", ["sinusoidal", "learned"])
+def test_absolute_positions_have_no_keys_and_values(encoding):
+    changes = {"num_positions": 10} if encoding == "learned" else {}
+    model = made(position_encoding=encoding, **changes)
+    with pytest.raises(ValueError, match=r"Only memory without positions.*Received: position_enc"):
+        InferenceEngine(model, keeps="keys_and_values")
+
+
+def test_what_does_not_fit_is_refused():
+    model = made()
+    engine = engine_of(model)
+    with pytest.raises(ValueError, match=r"must be of length 6\. Received: a memory of length 3"):
+        engine.adopt(engine_of(model, memory_length=3).initial_memory(B))
+    with pytest.raises(ValueError, match="Received: memory of type str"):
+        engine.adopt("memory")
+    with pytest.raises(ValueError, match='`keeps` must be "auto"'):
+        InferenceEngine(model, keeps="all")
+    with pytest.raises(ValueError, match=rf"`token_ids` must be in \[0, {V}\)"):
+        engine.read(np.full((B, T), V), engine.initial_memory(B))
+    with pytest.raises(ValueError, match="not for one call"):
+        engine.read(
+            tokens(T),
+            engine.initial_memory(B),
+            lengths=int32([1, 2]),
+            document_starts=np.zeros((B, T), bool),
+        )
+    per_head = engine_of(model, "per_head")
+    with pytest.raises(ValueError, match="Single tokens are read with the batched kernel"):
+        per_head.begin(per_head.initial_memory(B))

@@ -1,0 +1,56 @@
+"""What is chosen for a device."""
+
+import pytest
+
+from tests.toy_batches import toy_experiment
+from txl_tf.config.lstm_config import LSTMConfig
+from txl_tf.inference.engine import InferenceEngine
+from txl_tf.inference.execution_plan import ExecutionPlan
+from txl_tf.models.transformer_xl import TransformerXL
+
+NARROW = toy_experiment().model
+WIDE = NARROW.replace(hidden_dim=512)
+
+
+def plan(config=WIDE, device="CPU", num_rows=1, **options):
+    return ExecutionPlan.choose(config, device=device, num_rows=num_rows, **options)
+
+
+def test_a_single_row_on_a_cpu_is_read_head_by_head_without_xla():
+    for config in (NARROW, WIDE):
+        chosen = plan(config)
+        assert (chosen.kernel, chosen.compile_read) == ("per_head", False)
+        assert chosen.segments_per_read(1, 8) == 128
+    assert plan(jit_compile=True).kernel == "batched"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"num_rows": 2}, {"num_rows": None}, {"device": "GPU"}, {"is_distributed": True}],
+)
+def test_otherwise_rows_and_heads_are_read_together(options):
+    chosen = plan(**options)
+    assert chosen.kernel == "batched"
+    assert [chosen.segments_per_read(num_rows, 8) for num_rows in (1, 2, 64)] == [32, 16, 1]
+
+
+def test_xla_compiles_where_it_is_faster():
+    assert plan(NARROW, num_rows=4).compile_read
+    assert not plan(WIDE, num_rows=4).compile_read
+    assert plan(WIDE, "GPU").compile_read and plan(WIDE, "TPU").compile_read
+    assert not plan(WIDE, "TPU", is_distributed=True).compile_read  # the strategy compiles
+    assert plan(WIDE, writes=True).compile_step and not plan(WIDE, writes=True).compile_read
+    assert not plan(NARROW, num_rows=4, jit_compile=False).compile_read
+
+
+def test_memory_of_hidden_states_is_read_by_the_model():
+    recurrent = LSTMConfig(vocabulary_size=13, num_layers=1, hidden_dim=8, segment_length=5)
+    for config in (NARROW, recurrent):
+        chosen = plan(config, keeps_states=True)
+        assert (chosen.kernel, chosen.segments_per_read(1, 8)) == ("model", 1)
+
+
+def test_an_engine_takes_the_plan_of_its_device():
+    model = TransformerXL(NARROW)
+    assert InferenceEngine(model, num_rows=1).plan == plan(NARROW)
+    assert InferenceEngine(model).plan == plan(NARROW, num_rows=None)

@@ -1,0 +1,98 @@
+"""Reading token by token beside a memory, against the model that reads whole texts."""
+
+import numpy as np
+import pytest
+from keras import ops
+
+from tests.inference.variants import VARIANTS, T, engine_of, int32, made, tokens
+from tests.slow_case import slow_case
+
+
+def token_by_token(model, text, memory_length, capacity):
+    """Log-probabilities `(B, T, V)`; memory takes over every `capacity` tokens."""
+    engine, num_rows = engine_of(model, memory_length=memory_length), len(text)
+    memory, constants = engine.initial_memory(num_rows), engine.step_constants(num_rows)
+    is_active, found = np.ones(num_rows, bool), []
+    for start in range(0, text.shape[1], capacity):
+        recent = engine.begin(memory, capacity=capacity)
+        piece = text[:, start : start + capacity]
+        for column in piece.T:
+            log_probs, recent = engine.step(int32(column), is_active, memory, recent, constants)
+            found.append(ops.convert_to_numpy(log_probs))
+        memory = engine.finish(memory, recent, int32(piece.shape[1]))
+    return np.stack(found, axis=1), memory
+
+
+def by_the_model(model, text, memory_length):
+    """The same with the hidden states of memory, one token at a time."""
+    memory, found = model.initial_memory(len(text), memory_length), []
+    for column in text.T:
+        log_probs, memory = model.log_probs(column[:, None], memory)
+        found.append(ops.convert_to_numpy(log_probs)[:, 0])
+    return np.stack(found, axis=1), memory
+
+
+# Two rows are compared with distances in one way, three in another.
+@pytest.mark.parametrize("num_rows", [slow_case(2), 3])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_reads_like_the_model(variant, num_rows):
+    # Memory is filled more than twice over, and takes over when it is half full.
+    model, text = made(**VARIANTS[variant]), tokens(8, num_rows)
+    expected, memory = by_the_model(model, text, 3)
+    found, projected = token_by_token(model, text, 3, capacity=5)
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+    np.testing.assert_array_equal(projected.valid_length, memory.valid_length)
+
+
+@pytest.mark.parametrize("variant", ["plain", "pre norm", "shaw", "clusters"])
+def test_equals_one_pass_over_the_whole_text(variant):
+    model, text = made(**VARIANTS[variant]), tokens(12, 2)
+    expected, _ = model.log_probs(text, model.initial_memory(2, 0))
+    found, _ = token_by_token(model, text, 12, capacity=5)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("num_rows", [1, 3])
+def test_without_memory_a_token_sees_itself_alone(num_rows):
+    model, text = made(), tokens(5, num_rows)
+    expected, _ = by_the_model(model, text, 0)
+    found, _ = token_by_token(model, text, 0, capacity=3)
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+
+
+def test_rows_that_share_a_memory_read_as_if_each_had_its_own():
+    engine = engine_of(made())
+    _, memory = engine.read(tokens(T), engine.initial_memory(2), lengths=int32([T, 2]))
+    own = memory._replace(
+        keys=tuple(ops.repeat(each, 3, axis=0) for each in memory.keys),
+        values=tuple(ops.repeat(each, 3, axis=0) for each in memory.values),
+        valid_length=ops.repeat(memory.valid_length, 3),
+    )
+    constants, is_active = engine.step_constants(6), np.ones(6, bool)
+    shared, alone = engine.begin(memory, 3, capacity=4), engine.begin(own, capacity=4)
+    for column in map(int32, tokens(3, 6, seed=1).T):
+        found, shared = engine.step(column, is_active, memory, shared, constants)
+        expected, alone = engine.step(column, is_active, own, alone, constants)
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_recent_rows_are_put_in_another_order():
+    engine = engine_of(made())
+    memory, constants = engine.initial_memory(3), engine.step_constants(3)
+    first, second = tokens(2, 3).T
+    order, empty = np.array([2, 2, 0]), engine.begin(memory, capacity=2)
+
+    def step(column, recent):
+        return engine.step(int32(column), np.ones(3, bool), memory, recent, constants)
+
+    found, _ = step(second, engine.select(step(first, empty)[1], int32(order)))
+    expected, _ = step(second, step(first[order], empty)[1])
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_half_precision_is_close():
+    model, text = made(dtype="mixed_bfloat16"), tokens(8, 2)
+    expected, _ = by_the_model(model, text, 5)
+    found, memory = token_by_token(model, text, 5, capacity=3)
+    np.testing.assert_allclose(found, expected, atol=0.1)
+    assert memory.keys[0].dtype == "bfloat16"

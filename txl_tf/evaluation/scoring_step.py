@@ -1,0 +1,154 @@
+"""The step that an evaluation repeats, compiled for the device.
+
+Shape letters used in this module: B rows, T segment length.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from txl_tf.evaluation.dynamic_reader import DynamicReader
+from txl_tf.inference.engine import InferenceEngine, device_of
+from txl_tf.inference.execution_plan import ExecutionPlan
+
+
+class ScoringStep:
+    """Scores the next segments of all rows, on any number of replicas.
+
+    Engines and programs are made for a number of rows when they are asked for.
+
+    Args:
+        model: any language model that `create_model` builds.
+        dynamic: optional `DynamicReader`, where the weights follow the text.
+        masks_documents: bool. Whether no token sees what is before its document.
+        strategy: optional `tf.distribute.Strategy`.
+        jit_compile: optional bool. Whether XLA compiles the step; `None` leaves
+            it to the plan of the device.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        dynamic: DynamicReader | None,
+        masks_documents: bool,
+        strategy: tf.distribute.Strategy | None,
+        jit_compile: bool | None,
+    ) -> None:
+        self._model = model
+        self._config = model.config
+        self._dynamic = dynamic
+        self._masks_documents = masks_documents
+        self._strategy = strategy
+        self._jit_compile = jit_compile
+        self._keeps_states = dynamic is not None or not self._config.has_relative_positions
+        self._engines: dict[int, InferenceEngine] = {}
+        self._steps: dict[int, Callable[..., Any]] = {}
+        # Made once: each tf.function would be traced anew.
+        self.begin_function = tf.function(self._run_begin, autograph=False)
+
+    def engine(self, num_rows: int) -> InferenceEngine:
+        """The engine for so many rows of a replica."""
+        if num_rows not in self._engines:
+            plan = ExecutionPlan.choose(
+                self._config,
+                device=device_of(self._model),
+                num_rows=num_rows,
+                keeps_states=self._keeps_states,
+                is_distributed=self._strategy is not None,
+                jit_compile=self._jit_compile,
+            )
+            keeps = "hidden_states" if self._keeps_states else "keys_and_values"
+            self._engines[num_rows] = InferenceEngine(self._model, keeps=keeps, plan=plan)
+        return self._engines[num_rows]
+
+    def segments_per_read(self, num_rows: int) -> int:
+        """How many segments of a row are read at once, with the numbers of one by one."""
+        return self.engine(num_rows).plan.segments_per_read(num_rows, self._config.segment_length)
+
+    def begin(self, num_rows: int, segments_per_read: int) -> tuple[Any, tuple[Any, ...]]:
+        """The initial memory of a replica, and what depends on the weights alone.
+
+        Args:
+            num_rows: int. Rows of one replica.
+            segments_per_read: int. Segments of a row that are read at once.
+
+        Returns:
+            Tuple of memory and constants, of all replicas where there is a strategy.
+        """
+        function = self._begin if self._strategy is None else self.begin_function
+        return function(num_rows, segments_per_read)
+
+    def _begin(self, num_rows: int, segments_per_read: int) -> tuple[Any, tuple[Any, ...]]:
+        engine = self.engine(num_rows)
+        constants = engine.constants(segments_per_read * self._config.segment_length)
+        return engine.initial_memory(num_rows), constants
+
+    def _run_begin(self, num_rows: int, segments_per_read: int) -> Any:
+        if self._strategy is None:
+            return self._begin(num_rows, segments_per_read)
+        # As arguments of `run` the numbers would become tensors on a TPU.
+        return self._strategy.run(functools.partial(self._begin, num_rows, segments_per_read))
+
+    def function(self, num_rows: int) -> Callable[..., Any]:
+        """`score_batch` for so many rows of a replica, compiled."""
+        if num_rows not in self._steps:
+            compiles = self.engine(num_rows).plan.compile_read
+            if self._dynamic is not None:
+                compiles = self._compiles_gradients
+            self._steps[num_rows] = self._compiled(self.score_batch, compiles)
+        return self._steps[num_rows]
+
+    def statistics_function(self, reader: DynamicReader) -> Callable[..., Any]:
+        """The step that takes gradients into the statistics of a reader, compiled."""
+        return self._compiled(reader.measure, self._compiles_gradients)
+
+    @property
+    def _compiles_gradients(self) -> bool:
+        return self._jit_compile is None or self._jit_compile
+
+    def _compiled(self, function: Callable[..., Any], jit_compile: bool) -> Callable[..., Any]:
+        if self._strategy is None:
+            return tf.function(function, jit_compile=jit_compile, autograph=False)
+
+        # A TPU names its program after the function, so it must have a name.
+        def run_on_replicas(*arguments: Any) -> Any:
+            return self._strategy.run(function, args=arguments)
+
+        # TPUStrategy compiles by itself; of a mirrored variable XLA sees the wrong device's.
+        return tf.function(run_on_replicas, autograph=False)
+
+    def score_batch(
+        self,
+        token_ids: tf.Tensor,
+        target_ids: tf.Tensor,
+        is_scored: tf.Tensor,
+        document_starts: tf.Tensor,
+        memory: Any,
+        constants: tuple[Any, ...],
+    ) -> tuple[tf.Tensor, Any]:
+        """Scores a segment, or some, of every row.
+
+        Args:
+            token_ids: int32 tensor `(B, T)`, of `S` segments at once `(B, S * T)`.
+            target_ids: int32 tensor `(B, T)`.
+            is_scored: bool tensor `(B, T)`. False for padding and warm-up.
+            document_starts: bool tensor `(B, T)`. Has an influence only where
+                documents are masked.
+            memory: memory of the segments before, from `begin` or a call.
+            constants: from `begin`.
+
+        Returns:
+            Tuple of the negative log-likelihood in nats, float32 `(B, T)` and
+            0 where nothing is scored, and the next memory.
+        """
+        starts = document_starts if self._masks_documents else None
+        if self._dynamic is not None:
+            nll, memory = self._dynamic(token_ids, target_ids, is_scored, document_starts, memory)
+        else:
+            nll, memory = self.engine(token_ids.shape[0]).score(
+                token_ids, target_ids, memory, constants=constants, document_starts=starts
+            )
+        return tf.where(is_scored, nll, tf.zeros([], nll.dtype)), memory

@@ -1,0 +1,268 @@
+"""Decoding: the sampling loop and beam search, with the rules by which texts end.
+
+Shape letters used in this module:
+  B rows, W beams of each, R = B * W rows, C capacity, V vocabulary, S tokens to
+  write.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from txl_tf import functional
+from txl_tf.inference.engine import InferenceEngine
+from txl_tf.samplers.beam_sampler import BeamSampler
+from txl_tf.samplers.repetition_penalty import RepetitionPenalty
+
+Sampler = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+"""A function of logits `(R, V)` and seeds `(R, 2)` that returns tokens `(R,)`."""
+
+NOTHING = -1
+"""Stands in the results where a row has ended."""
+
+
+class StopRules:
+    """The tokens that end a text, and the penalty of repetitions.
+
+    Args:
+        repetition_penalty: float. 1 is none.
+        stop_token_ids: ints. A text ends with the first of them.
+        vocabulary_size: int. `V`.
+    """
+
+    def __init__(
+        self, repetition_penalty: float, stop_token_ids: tuple[int, ...], vocabulary_size: int
+    ) -> None:
+        self._penalty = None if repetition_penalty == 1.0 else RepetitionPenalty(repetition_penalty)
+        self._stop_token_ids = stop_token_ids
+        self.vocabulary_size = vocabulary_size
+
+    def penalize(self, logits: tf.Tensor, is_used: tf.Tensor) -> tf.Tensor:
+        """Lowers what was used before.
+
+        Args:
+            logits: float tensor `(R, V)`.
+            is_used: bool tensor `(R, V)`, or `(R, 0)` without penalty.
+
+        Returns:
+            Float tensor `(R, V)`.
+        """
+        return logits if self._penalty is None else self._penalty(logits, is_used)
+
+    def use(self, is_used: tf.Tensor, token_ids: tf.Tensor) -> tf.Tensor:
+        """Marks tokens as used.
+
+        Args:
+            is_used: bool tensor `(R, V)`, or `(R, 0)` without penalty.
+            token_ids: int32 tensor `(R,)`.
+
+        Returns:
+            The next `is_used`.
+        """
+        if self._penalty is None:
+            return is_used
+        return is_used | tf.one_hot(token_ids, self.vocabulary_size, True, False)
+
+    def is_stop(self, token_ids: tf.Tensor) -> tf.Tensor:
+        """Whether tokens end their texts, bool `(R,)`."""
+        is_stop = tf.zeros_like(token_ids, tf.bool)
+        for stop_token_id in self._stop_token_ids:
+            is_stop |= token_ids == stop_token_id
+        return is_stop
+
+
+class DecodingState(NamedTuple):
+    """The state that changes from token to token.
+
+    Attributes:
+        pending: int32 tensor `(R,)`. The newest tokens, which are not read yet.
+        is_finished: bool tensor `(R,)`. Whether the newest token ended the row.
+        is_used: bool tensor `(R, V)`: tokens that were read or written, or
+            `(R, 0)` where nobody asks.
+        lengths: int32 tensor `(R,)`. Tokens of each row since memory was
+            brought up to date.
+        position: int32 scalar. Tokens that were written; part of the seed.
+        recent: what the engine keeps beside memory.
+    """
+
+    pending: Any
+    is_finished: Any
+    is_used: Any
+    lengths: Any
+    position: Any
+    recent: Any
+
+
+class TokenLoop:
+    """Reads a token, samples the next one, and so on.
+
+    The number of tokens is an argument, so one program serves them all, and
+    it stops early when all rows have ended.
+
+    Args:
+        engine: `InferenceEngine`, whose plan says whether XLA compiles.
+        sampler: `Sampler`.
+        rules: `StopRules`.
+        capacity: int. `C`, the tokens that the engine keeps beside memory.
+    """
+
+    def __init__(
+        self, engine: InferenceEngine, sampler: Sampler, rules: StopRules, capacity: int
+    ) -> None:
+        self._engine = engine
+        self._capacity = capacity
+        self._sampler = sampler
+        self._rules = rules
+        self._run = tf.function(self._loop, autograph=False, jit_compile=engine.plan.compile_step)
+
+    def __call__(
+        self, memory: Any, constants: Any, state: DecodingState, seed: int, num_tokens: int
+    ) -> tuple[tf.Tensor, DecodingState]:
+        """Writes tokens.
+
+        Args:
+            memory: memory of `B` rows, as `begin` was given.
+            constants: `step_constants(R)` of the engine.
+            state: `DecodingState`.
+            seed: int.
+            num_tokens: int, at most what there is room for.
+
+        Returns:
+            Tuple of int32 tokens `(C, R)`, of which the first `num_tokens`
+            count, and the next state.
+        """
+        return self._run(
+            memory, constants, state, tf.constant(seed, tf.int32), tf.constant(num_tokens)
+        )
+
+    def _loop(self, memory, constants, state, seed, num_tokens):
+        num_rows = state.pending.shape[0]
+        written = tf.fill([self._capacity, num_rows], NOTHING)
+
+        def goes_on(index, state, _):
+            return (index < num_tokens) & tf.logical_not(tf.reduce_all(state.is_finished))
+
+        def body(index, state, written):
+            column, state = self._step(memory, constants, state, seed)
+            return index + 1, state, ops.slice_update(written, [index, 0], column[None])
+
+        _, state, written = tf.while_loop(goes_on, body, (tf.constant(0), state, written))
+        return written, state
+
+    def _step(self, memory, constants, state, seed):
+        is_active = tf.logical_not(state.is_finished)
+        logits, recent = self._engine.step(
+            state.pending, is_active, memory, state.recent, constants
+        )
+        logits = self._rules.penalize(logits, state.is_used)
+        rows = tf.range(state.pending.shape[0])
+        seeds = functional.row_seeds(tf.stack([seed, state.position]), rows)
+        token_ids = tf.ensure_shape(self._sampler(logits, seeds), [state.pending.shape[0]])
+        pending = tf.where(is_active, token_ids, state.pending)
+        state = DecodingState(
+            pending=pending,
+            is_finished=state.is_finished | self._rules.is_stop(pending),
+            is_used=self._rules.use(state.is_used, pending),
+            lengths=state.lengths + tf.cast(is_active, tf.int32),
+            position=state.position + 1,
+            recent=recent,
+        )
+        return tf.where(is_active, pending, NOTHING), state
+
+
+class BeamSearch:
+    """Writes with several beams per row, whose memory goes with them.
+
+    Memory before the search is the same for all beams of a row, and is read
+    once for them all; only what was written since is put in the beams' order.
+
+    Args:
+        engine: `InferenceEngine`, whose plan says whether XLA compiles.
+        sampler: `BeamSampler`.
+        rules: `StopRules`.
+    """
+
+    def __init__(self, engine: InferenceEngine, sampler: BeamSampler, rules: StopRules) -> None:
+        self._engine = engine
+        self._sampler = sampler
+        self._rules = rules
+        self._run = tf.function(self._search, autograph=False, jit_compile=engine.plan.compile_step)
+
+    def __call__(
+        self, memory: Any, constants: Any, pending: np.ndarray, is_used: Any, num_tokens: int
+    ) -> tuple[np.ndarray, np.ndarray, Any, np.ndarray]:
+        """Searches.
+
+        Args:
+            memory: memory of `B` rows.
+            constants: `step_constants(R)` of the engine.
+            pending: int32 array `(B,)`. The tokens to begin with.
+            is_used: bool tensor `(B, V)`, or `(B, 0)` without penalty.
+            num_tokens: int. `S`.
+
+        Returns:
+            Tuple of the tokens of all beams, int32 `(B, W, S)`, best first;
+            their scores, float32 `(B, W)`; and, for `finish`, what is beside
+            memory of the best beams and the lengths `(B,)` of it that count.
+        """
+        width = self._sampler.num_beams
+        recent = self._engine.begin(memory, width, num_tokens)
+        tokens, scores, best, lengths = self._run(
+            memory,
+            constants,
+            recent,
+            tf.repeat(tf.constant(pending, tf.int32), width),
+            tf.repeat(is_used, width, axis=0),
+            tf.fill([num_tokens], NOTHING),
+        )
+        num_rows = len(pending)
+        lengths = lengths.numpy().reshape(num_rows, width)[:, 0]
+        return tokens.numpy().reshape(num_rows, width, -1), scores.numpy(), best, lengths
+
+    def _search(self, memory, constants, recent, pending, is_used, empty):
+        num_rows, num_tokens = pending.shape[0], empty.shape[0]
+        width = self._sampler.num_beams
+        tokens = tf.tile(empty[None], [num_rows, 1])  # [R, S]
+        is_finished = tf.zeros([num_rows], tf.bool)
+        scores = self._sampler.initial_scores(num_rows // width)
+        lengths = tf.zeros([num_rows], tf.int32)
+
+        def goes_on(index, pending, is_finished, *_):
+            return (index < num_tokens) & tf.logical_not(tf.reduce_all(is_finished))
+
+        def body(index, pending, is_finished, is_used, scores, lengths, tokens, recent):
+            log_probs, recent = self._engine.step(
+                pending, tf.logical_not(is_finished), memory, recent, constants
+            )
+            lengths += tf.cast(tf.logical_not(is_finished), tf.int32)
+            scores, parents, next_ids = self._best(log_probs, is_used, scores, is_finished)
+            recent = self._engine.select(recent, parents)
+            pending, is_finished, is_used, lengths, tokens = (
+                tf.gather(each, parents)
+                for each in (pending, is_finished, is_used, lengths, tokens)
+            )
+            pending = tf.where(is_finished, pending, next_ids)
+            written = tf.where(is_finished, NOTHING, next_ids)
+            tokens = ops.slice_update(tokens, [0, index], written[:, None])
+            is_finished |= self._rules.is_stop(pending)
+            is_used = self._rules.use(is_used, pending)
+            return index + 1, pending, is_finished, is_used, scores, lengths, tokens, recent
+
+        state = (tf.constant(0), pending, is_finished, is_used, scores, lengths, tokens, recent)
+        *_, scores, lengths, tokens, recent = tf.while_loop(goes_on, body, state)
+        best = self._engine.select(recent, tf.range(0, num_rows, width))
+        return tokens, scores, best, lengths
+
+    def _best(self, log_probs, is_used, scores, is_finished):
+        width = self._sampler.num_beams
+        log_probs = self._rules.penalize(log_probs, is_used)
+        scores, parents, next_ids = self._sampler(
+            tf.reshape(log_probs, [-1, width, self._rules.vocabulary_size]),
+            scores,
+            tf.reshape(is_finished, [-1, width]),
+        )
+        parents += tf.range(parents.shape[0])[:, None] * width  # places among all rows
+        return scores, tf.reshape(parents, [-1]), tf.reshape(next_ids, [-1])

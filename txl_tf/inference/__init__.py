@@ -1,0 +1,1 @@
+"""Reading and writing with weights that do not change."""

@@ -1,0 +1,373 @@
+"""A decoder block in inference: one residual path, three attention kernels.
+
+Shape letters used in this module:
+  B rows of memory, W rows that share one of them, R = B * W rows, T segment
+  length, M memory length, K = M + T key length, C tokens of a part of the
+  segment or capacity for recent tokens, D hidden width, N heads, H head width.
+"""
+
+import functools
+import itertools
+import math
+
+from keras import ops
+
+from txl_tf import functional
+
+
+class InferenceBlock:
+    """Computes a `DecoderBlock` with `training=False` from the block's own weights.
+
+    Args:
+        block: `DecoderBlock` whose positions are relative.
+        biases: dict of `content_bias` and `position_bias` where the block has
+            none of its own, or empty.
+    """
+
+    def __init__(self, block, biases):
+        self._block = block
+        self._attention = block.attention
+        self._biases = biases
+
+    def _attention_inputs(self, hidden):
+        block = self._block
+        return _normalized(block.attention_norm, hidden) if block.pre_norm else hidden
+
+    def _transform(self, hidden, attended):
+        """The residual, the feed-forward layer and the norms, `(B, T, D)`."""
+        block = self._block
+        hidden = hidden + attended
+        if not block.pre_norm:
+            hidden = _normalized(block.attention_norm, hidden)
+        transformed = _normalized(block.feed_forward_norm, hidden) if block.pre_norm else hidden
+        # Where rows are not apart, the kernels add and rectify while they multiply.
+        rows = ops.reshape(transformed, [-1, transformed.shape[-1]])  # [B * T, D]
+        hidden = hidden + ops.reshape(self._feed_forward(rows), ops.shape(hidden))
+        return hidden if block.pre_norm else _normalized(block.feed_forward_norm, hidden)
+
+    def _feed_forward(self, rows):
+        return self._block.feed_forward(rows)
+
+
+class BatchedBlock(InferenceBlock):
+    """Reads segments, all rows and heads in one product.
+
+    Attributes:
+        keys_axis: int. The axis of keys along which positions follow each other.
+    """
+
+    keys_axis = 3
+
+    def project(self, hidden):
+        """Keys and values of hidden states.
+
+        Args:
+            hidden: float tensor `(B, T, D)`, inputs of this block.
+
+        Returns:
+            Tuple of keys `(B, N, H, T)` and values `(B, N, T, H)`.
+        """
+        hidden = ops.cast(hidden, self._attention.compute_dtype)
+        return self._project_normalized(self._attention_inputs(hidden))
+
+    def _project_normalized(self, hidden):
+        attention = self._attention
+        keys = self._split_keys(attention.key(hidden))
+        values = ops.transpose(attention.split_heads(attention.value(hidden)), [0, 2, 1, 3])
+        return keys, values
+
+    def _split_keys(self, keys):
+        return ops.transpose(self._attention.split_heads(keys), [0, 2, 3, 1])
+
+    def __call__(self, hidden, keys, values, mask_scores, distance_keys):
+        """Reads one segment.
+
+        Args:
+            hidden: float tensor `(B, T, D)`.
+            keys: float tensor `(B, N, H, M)`.
+            values: float tensor `(B, N, M, H)`.
+            mask_scores: float tensor that broadcasts to `(B, N, T, K + 1)`, over
+                distances: 0 where attention is allowed, very negative elsewhere.
+            distance_keys: `DistanceKeys` of `K` distances.
+
+        Returns:
+            Tuple of the next hidden states `(B, T, D)`, and keys and values of
+            memory and segment, `(B, N, H, K)` and `(B, N, K, H)`.
+        """
+        inputs = self._attention_inputs(hidden)
+        new_keys, new_values = self._project_normalized(inputs)
+        keys = ops.concatenate([keys, new_keys], axis=self.keys_axis)  # [B, N, H, K]
+        values = ops.concatenate([values, new_values], axis=2)  # [B, N, K, H]
+        attended = self._attend(inputs, keys, values, mask_scores, distance_keys)
+        hidden = self._transform(hidden, self._attention.output_projection(attended))
+        return hidden, keys, values
+
+    def _attend(self, inputs, keys, values, mask_scores, distance_keys):
+        """The results of all heads, side by side, `(B, T, N * H)`."""
+        scores = self._scores(inputs, keys, mask_scores, distance_keys)
+        probabilities = ops.cast(functional.softmax_over_keys(scores), values.dtype)
+        attended = ops.transpose(ops.matmul(probabilities, values), [0, 2, 1, 3])
+        width = self._attention.num_heads * self._attention.head_dim
+        return ops.reshape(attended, [-1, ops.shape(inputs)[1], width])
+
+    def _queries(self, inputs):
+        """Content and distance queries, `(B, N, T, H)` each."""
+        query = ops.matmul(inputs, self._attention.scaled_query_kernel())
+        queries = self._attention.queries(query, **self._biases)
+        return [ops.transpose(each, [0, 2, 1, 3]) for each in queries]
+
+    def _scores(self, inputs, keys, mask_scores, distance_keys):
+        content_query, distance_query = self._queries(inputs)
+        # The mask goes in here, because oneDNN adds it while it multiplies.
+        over_distances = ops.matmul(distance_query, distance_keys.keys[None]) + mask_scores
+        if distance_keys.scores is not None:
+            over_distances = over_distances + distance_keys.scores  # [B, N, T, K + 1]
+        over_keys = functional.shift_padded(over_distances)  # [B, N, T, K]
+        return functional.at_least_float32(ops.matmul(content_query, keys) + over_keys)
+
+
+class PerHeadBlock(BatchedBlock):
+    """Reads segments head by head, for few rows on a processor with caches.
+
+    The scores `(B, N, T, K)` of all heads together are read and written many
+    times, and are far larger than a cache. Those of one head and a part of the
+    segment are not, and `functional.relative_shift` of them moves nothing: it
+    is another view. A part attends to the memory before it and to nothing that
+    is farther back, which saves that, while all other layers read the whole
+    segment at once.
+
+    Keys are `(B, N, K, H)`, so that the keys of a part are a view too. The
+    program grows with heads and rows, so this is neither for compilers nor for
+    many rows.
+
+    Call arguments:
+        mask_scores: tuple of float tensors that broadcast to `(B, C, M + C + 1)`,
+            over distances, one for each part of the segment, in order. A part
+            attends to the `M + C` keys that end with its own.
+        distance_keys: `DistanceKeys` of the `M + C` distances of the longest part.
+        Others are those of `BatchedBlock`.
+    """
+
+    keys_axis = 2
+
+    def _split_keys(self, keys):
+        return ops.transpose(self._attention.split_heads(keys), [0, 2, 1, 3])
+
+    def _attend(self, inputs, keys, values, mask_scores, distance_keys):
+        num_heads, width = self._attention.num_heads, self._attention.head_dim
+        num_tokens, key_length = inputs.shape[1], values.shape[2]
+        queries = [_matrices(each, [num_tokens, width]) for each in self._queries(inputs)]
+        keys, values = (_matrices(each, [key_length, width]) for each in (keys, values))
+        parts = _parts(mask_scores, distance_keys, key_length - num_tokens)
+        attended = []
+        for index in range(len(keys)):
+            row, head = divmod(index, num_heads)
+            content, distance = (each[index] for each in queries)
+            of_parts = [
+                part.attend(content, distance, keys[index], values[index], row, head)
+                for part in parts
+            ]
+            attended.append(ops.concatenate(of_parts, axis=0))  # [T, H]
+        rows = [
+            ops.concatenate(attended[first : first + num_heads], axis=-1)
+            for first in range(0, len(attended), num_heads)
+        ]
+        return ops.stack(rows)  # [B, T, N * H]
+
+
+class _Part:
+    """Tokens that attend together, and the keys that they attend to.
+
+    Args:
+        start: int. The first of the tokens.
+        memory_length: int. `M`: how many keys come before that of the first token.
+        mask: float tensor that broadcasts to `(B, C, M + C + 1)`.
+        distance_keys: `DistanceKeys` of as many distances, or more.
+    """
+
+    def __init__(self, start, memory_length, mask, distance_keys):
+        num_tokens, width = mask.shape[1:]
+        self._tokens = slice(start, start + num_tokens)
+        self._keys = slice(start, start + memory_length + num_tokens)
+        self._masks = ops.unstack(mask, axis=0)
+        # More distances than are needed are those that are too far.
+        self._distance_keys = [head[:, -width:] for head in ops.unstack(distance_keys.keys, axis=0)]
+        self._distance_scores = None
+        if distance_keys.scores is not None:
+            self._distance_scores = distance_keys.scores[..., -width:]
+
+    def attend(self, content_queries, distance_queries, keys, values, row, head):
+        """The result `(C, H)` of one head, of its keys and values `(K, H)`."""
+        keys, values = keys[self._keys], values[self._keys]
+        scores = ops.matmul(distance_queries[self._tokens], self._distance_keys[head])
+        scores = scores + self._masks[row if len(self._masks) > 1 else 0]
+        if self._distance_scores is not None:
+            scores = scores + self._distance_scores[head]
+        contents = ops.matmul(content_queries[self._tokens], ops.transpose(keys))
+        scores = functional.at_least_float32(contents + _shifted(scores))  # [C, M + C]
+        probabilities = ops.cast(functional.softmax_over_keys(scores), values.dtype)
+        return ops.matmul(probabilities, values)
+
+
+def _parts(masks, distance_keys, memory_length):
+    starts = itertools.accumulate((mask.shape[1] for mask in masks[:-1]), initial=0)
+    return [
+        _Part(start, memory_length, mask, distance_keys)
+        for start, mask in zip(starts, masks, strict=True)
+    ]
+
+
+def _matrices(tensor, shape):
+    """The matrices that a tensor is made of, without a copy."""
+    return ops.unstack(ops.reshape(tensor, [-1, *shape]), axis=0)
+
+
+def _shifted(scores):
+    """`functional.shift_padded` of one head, `(T, K + 1)` to `(T, K)`."""
+    num_tokens, width = scores.shape
+    read_in_order = ops.reshape(scores, [num_tokens * width])
+    return ops.reshape(read_in_order[num_tokens:], [num_tokens, width - 1])
+
+
+class TokenBlock(InferenceBlock):
+    """Reads segments of one token, in an order in which memory is only read.
+
+    Several rows may share a row of memory, as the beams of one text do.
+    """
+
+    def folding_projection(self):
+        """The projection `(N, H, D)` of distance queries to the width of the sinusoids."""
+        attention = self._attention
+        kernel = ops.cast(attention.position.kernel, attention.compute_dtype)  # [D, N * H]
+        heads = ops.reshape(kernel, [-1, attention.num_heads, attention.head_dim])
+        return ops.transpose(heads, [1, 2, 0])
+
+    def projection_kernel(self):
+        """The kernels of query, key and value side by side, `(D, 3 * N * H)`."""
+        attention = self._attention
+        kernels = [attention.key.kernel, attention.value.kernel]
+        kernels = [ops.cast(kernel, attention.compute_dtype) for kernel in kernels]
+        return ops.concatenate([attention.scaled_query_kernel(), *kernels], axis=-1)
+
+    def __call__(self, hidden, memory, recent, position, mask_scores, kernel, over_distances):
+        """Reads one token per row.
+
+        Args:
+            hidden: float tensor `(R, 1, D)`.
+            memory: tuple of keys `(B, N, H, M)` and values `(B, N, M, H)`.
+            recent: tuple of keys `(R, N, H, C)` and values `(R, N, C, H)`.
+            position: int32 scalar. The place of the token among the recent.
+            mask_scores: tuple of float tensors `(R, 1, 1, M)` and `(R, 1, 1, C)`:
+                0 where attention is allowed, very negative elsewhere. It is not
+                allowed to the place of the token.
+            kernel: what `projection_kernel` returned.
+            over_distances: function of distance queries `(R, N, 1, H)` that
+                returns scores for memory `(R, N, 1, M)`, for the recent
+                `(R, N, 1, C)` and for the token itself `(R, N, 1, 1)`.
+
+        Returns:
+            Tuple of the next hidden states `(R, 1, D)` and the next `recent`.
+        """
+        query, key, value = self._project(hidden, kernel)
+        content_query, distance_query = query
+        of_memory, of_recent, of_itself = over_distances(distance_query)
+        rows_per_memory = hidden.shape[0] // memory[0].shape[0]
+        of_itself = of_itself + ops.sum(content_query * key, axis=-1, keepdims=True)
+        of_recent = of_recent + ops.matmul(content_query, recent[0])
+        scores = [
+            functional.at_least_float32(of_itself),
+            functional.at_least_float32(of_recent) + mask_scores[1],
+        ]
+        if memory[0].shape[3] > 0:
+            of_memory = of_memory + _of_memory(content_query, memory[0], rows_per_memory)
+            scores.append(functional.at_least_float32(of_memory) + mask_scores[0])
+        weights, total = _unnormalized_softmax(scores)
+        weights = [ops.cast(each, value.dtype) for each in weights]
+        attended = weights[0] * value + ops.matmul(weights[1], recent[1])  # [R, N, 1, H]
+        if memory[0].shape[3] > 0:
+            attended = attended + _of_memory(weights[2], memory[1], rows_per_memory)
+        # What is divided last is the least.
+        attended = ops.cast(functional.at_least_float32(attended) / total, value.dtype)
+        attended = ops.reshape(attended, [hidden.shape[0], 1, -1])
+        hidden = self._transform(hidden, _dense(self._attention.output_projection, attended))
+        # After all that reads them, so that no compiler keeps a copy for that.
+        recent = (
+            ops.slice_update(recent[0], [0, 0, 0, position], ops.swapaxes(key, 2, 3)),
+            ops.slice_update(recent[1], [0, 0, position, 0], value),
+        )
+        return hidden, recent
+
+    def _project(self, hidden, kernel):
+        """Both queries, the key and the value of the token, each `(R, N, 1, H)`."""
+        attention = self._attention
+        projected = _product(self._attention_inputs(hidden), kernel)  # [R, 1, 3 * N * H]
+        query, key, value = ops.split(projected, 3, axis=-1)
+        queries = attention.queries(query, **self._biases)
+        # One token has its heads in order, whichever axis comes first.
+        shape = [-1, attention.num_heads, 1, attention.head_dim]
+        queries = tuple(ops.reshape(each, shape) for each in queries)
+        return queries, ops.reshape(key, shape), ops.reshape(value, shape)
+
+    def _feed_forward(self, rows):
+        feed_forward = self._block.feed_forward
+        return _dense(feed_forward.outer, _dense(feed_forward.inner, rows))
+
+
+def _unnormalized_softmax(parts):
+    """Weights of keys whose scores are in several tensors, and the sum of all weights.
+
+    Putting scores together, dividing each and taking them apart again reads and
+    writes them many times.
+
+    Args:
+        parts: list of float tensors `(R, N, 1, K_i)`, at least float32.
+
+    Returns:
+        Tuple of a list of as many tensors, and of their sum `(R, N, 1, 1)`.
+    """
+    highest = [ops.max(part, axis=-1, keepdims=True) for part in parts]
+    highest = functools.reduce(ops.maximum, highest)
+    weights = [ops.exp(part - highest) for part in parts]
+    return weights, sum(ops.sum(each, axis=-1, keepdims=True) for each in weights)
+
+
+def _normalized(layer, inputs):
+    """A `LayerNormalization`, with `inputs` read and written fewer times."""
+    tensor = functional.at_least_float32(inputs)
+    centered = tensor - ops.mean(tensor, axis=-1, keepdims=True)
+    variance = ops.mean(ops.square(centered), axis=-1, keepdims=True)
+    outputs = centered * ops.rsqrt(variance + layer.epsilon) * layer.gamma + layer.beta
+    return ops.cast(outputs, layer.compute_dtype)
+
+
+def _dense(layer, inputs):
+    """A `Dense` layer on `(..., X)`, by `_product`."""
+    outputs = _product(inputs, ops.cast(layer.kernel, inputs.dtype))
+    if layer.use_bias:
+        outputs = outputs + ops.cast(layer.bias, outputs.dtype)
+    return layer.activation(outputs)
+
+
+def _product(inputs, kernel):
+    """Inputs `(..., X)` times a kernel `(X, Y)`; of one row as the sum of two products.
+
+    XLA computes the product of one row by one thread of a processor, and those
+    that are batched by several. The time is that of reading the kernel.
+    """
+    width, units = kernel.shape
+    if math.prod(inputs.shape) > width or width % 2:
+        return ops.matmul(inputs, kernel)
+    halves = ops.reshape(kernel, [2, width // 2, units])
+    products = ops.matmul(ops.reshape(inputs, [2, 1, width // 2]), halves)  # [2, 1, Y]
+    return ops.reshape(ops.sum(products, axis=0), [*inputs.shape[:-1], units])
+
+
+def _of_memory(rows, memory, rows_per_memory):
+    """Products `(R, N, 1, Y)` of rows `(R, N, 1, X)` with memory `(B, N, X, Y)`."""
+    if rows_per_memory == 1:
+        return ops.matmul(rows, memory)
+    _, num_heads, _, width = rows.shape
+    grouped = ops.reshape(rows, [-1, rows_per_memory, num_heads, width])  # [B, W, N, X]
+    products = ops.matmul(ops.transpose(grouped, [0, 2, 1, 3]), memory)  # [B, N, W, Y]
+    products = ops.transpose(products, [0, 2, 1, 3])
+    return ops.reshape(products, [-1, num_heads, 1, products.shape[-1]])

@@ -1,0 +1,379 @@
+"""Reads and writes tokens with fixed weights: the one engine of inference.
+
+Shape letters used in this module:
+  B rows of memory, W rows that share one of them, R = B * W rows, T tokens,
+  M memory length, C capacity for recent tokens, D hidden width, V vocabulary.
+"""
+
+import keras
+from keras import ops
+
+from txl_tf import functional
+from txl_tf.config.model_config import ModelConfig
+from txl_tf.inference.execution_plan import ExecutionPlan
+from txl_tf.inference.memory import KeyValueMemory, PerHeadMemory, RecentTokens
+from txl_tf.inference.relative_model import RelativeModel
+from txl_tf.inference.token_model import TokenModel
+from txl_tf.layers.token_id_check import check_token_ids
+from txl_tf.models.memory import Memory
+
+
+class InferenceEngine:
+    """Reads tokens with fixed weights and carries memory.
+
+    Memory is an argument and a result, as in the model. It holds keys and values
+    where positions are relative: with fixed weights they are what attention would
+    compute again of hidden states for every segment. Otherwise it is the model's
+    own. The numbers are those of the model.
+
+    Segments are read with `read` and `score`, tokens one at a time with `step`:
+    memory stays as it is then, what is new is beside it, and `finish` brings
+    them together.
+
+    ```python
+    engine = txl_tf.InferenceEngine(model, num_rows=1)
+    memory = engine.initial_memory(1)
+    nll, memory = engine.score(token_ids[:, :-1], token_ids[:, 1:], memory)
+    ```
+
+    Args:
+        model: `TransformerXL`, `LSTMLanguageModel` or `QRNNLanguageModel`.
+        memory_length: optional int. `M`, if not the model's.
+        keeps: str. `"keys_and_values"`, `"hidden_states"`, which is the model's
+            own memory and lets weights change between reads, or `"auto"`.
+        segment_length: optional int. Tokens of a segment, if not the model's.
+        num_rows: optional int. `B`, by which the plan is chosen; `None` where it
+            is open.
+        plan: optional `ExecutionPlan`, if not the one of the model's device.
+
+    Attributes:
+        model: the model.
+        plan: `ExecutionPlan`.
+        segment_length: int.
+        memory_length: int, or None for recurrent models.
+        keeps_states: bool. Whether memory is the model's own.
+    """
+
+    def __init__(
+        self,
+        model,
+        memory_length=None,
+        keeps="auto",
+        *,
+        segment_length=None,
+        num_rows=None,
+        plan=None,
+    ):
+        config = model.config
+        if keeps not in ("auto", "keys_and_values", "hidden_states"):
+            raise ValueError(
+                '`keeps` must be "auto", "keys_and_values" or "hidden_states". '
+                f"Received: keeps={keeps!r}"
+            )
+        is_recurrent = not isinstance(config, ModelConfig)
+        if is_recurrent and memory_length is not None:
+            raise ValueError(
+                "The states of a recurrent model have no length. "
+                f"Received: memory_length={memory_length}"
+            )
+        if is_recurrent and keeps == "keys_and_values":
+            raise ValueError(f"A recurrent model has no keys. Received: keeps={keeps!r}")
+        self.model = model
+        self.keeps_states = keeps == "hidden_states" or (
+            keeps == "auto" and not config.has_relative_positions
+        )
+        if memory_length is None and not is_recurrent:
+            memory_length = config.effective_memory_length
+        self.memory_length = memory_length
+        self.segment_length = segment_length or config.segment_length
+        self.plan = plan or ExecutionPlan.choose(
+            config,
+            device=device_of(model),
+            num_rows=num_rows,
+            keeps_states=self.keeps_states,
+        )
+        self._relative = None
+        if not self.keeps_states:
+            self._relative = RelativeModel(
+                model, self.plan.kernel == "per_head", self.plan.tokens_together
+            )
+            self._tokens = TokenModel(self._relative)
+
+    def initial_memory(self, num_rows):
+        """Memory of rows that have read nothing yet.
+
+        Args:
+            num_rows: int. `B`.
+
+        Returns:
+            `KeyValueMemory`, `Memory` or `RecurrentMemory`.
+        """
+        if self._relative is not None:
+            return self._relative.initial_memory(num_rows, self.memory_length)
+        if self.memory_length is None:
+            return self.model.initial_memory(num_rows)
+        return self.model.initial_memory(num_rows, self.memory_length)
+
+    def adopt(self, memory):
+        """Takes over the memory of the model or of another engine.
+
+        Args:
+            memory: `Memory`, `RecurrentMemory` or `KeyValueMemory`.
+
+        Returns:
+            Memory of this engine.
+
+        Raises:
+            ValueError: If it is another kind or of another length.
+        """
+        if self._relative is None:
+            return self._checked_states(memory)
+        if isinstance(memory, Memory):
+            memory = self._relative.project_memory(memory)
+        if not isinstance(memory, KeyValueMemory):
+            raise ValueError(
+                "`memory` must be a `Memory` or a `KeyValueMemory`. "
+                f"Received: memory of type {type(memory).__name__}"
+            )
+        if memory.memory_length != self.memory_length:
+            raise ValueError(
+                f"`memory` must be of length {self.memory_length}. "
+                f"Received: a memory of length {memory.memory_length}"
+            )
+        if type(memory) is not self._relative.memory_class:
+            keys = tuple(ops.swapaxes(each, 2, 3) for each in memory.keys)
+            memory = self._relative.memory_class(keys, memory.values, memory.valid_length)
+        return memory
+
+    def _checked_states(self, memory):
+        expected = self.initial_memory(1)
+        if not isinstance(memory, type(expected)):
+            raise ValueError(
+                f"`memory` must be a `{type(expected).__name__}`. "
+                f"Received: memory of type {type(memory).__name__}"
+            )
+        shapes = [
+            [each.shape[1:] for each in keras.tree.flatten(one)] for one in (memory, expected)
+        ]
+        if shapes[0] != shapes[1]:
+            raise ValueError(
+                f"`memory` must have the shapes {shapes[1]} behind its rows. Received: {shapes[0]}"
+            )
+        return memory
+
+    def constants(self, num_tokens):
+        """Tensors for `read` and `score` that depend on the weights alone.
+
+        Args:
+            num_tokens: int. `T`, the most that is read at once.
+
+        Returns:
+            Tuple, empty where there are none.
+        """
+        if self._relative is None:
+            return ()
+        together = self._relative.tokens_together(num_tokens, self.segment_length)
+        return self._relative.position_keys(self.memory_length + together)
+
+    def read(self, token_ids, memory, *, lengths=None, constants=None, document_starts=None):
+        """Reads tokens.
+
+        More than `segment_length` are read as segments, with the
+        numbers of one after the other.
+
+        Args:
+            token_ids: int tensor `(B, T)` with values in `[0, V)`.
+            memory: memory of what came before.
+            lengths: optional int32 tensor `(B,)`, from 0 to `T`: the tokens of each
+                row, where what is behind has no influence; or a scalar, where all
+                rows have as many. Only for relative positions.
+            constants: optional result of `constants(T)`.
+            document_starts: optional bool tensor `(B, T)`, as in `TransformerXL`;
+                not with `lengths`.
+
+        Returns:
+            Tuple of the hidden states `(B, T, D)` and the memory after each row's
+            length.
+
+        Raises:
+            ValueError: If ids are out of range, or `lengths` are given where they
+                cannot be.
+        """
+        check_token_ids(token_ids, self.model.config.vocabulary_size)
+        if lengths is not None and document_starts is not None:
+            raise ValueError("`lengths` and `document_starts` are not for one call.")
+        if self._relative is not None:
+            return self._relative(
+                token_ids,
+                memory,
+                lengths,
+                constants or None,
+                self.segment_length,
+                document_starts,
+            )
+        if lengths is not None:
+            return self._read_states_of(token_ids, memory, lengths)
+        if document_starts is not None:
+            return self._read_states(token_ids, memory, document_starts=document_starts)
+        return self._read_states(token_ids, memory)
+
+    def _read_states(self, token_ids, memory, **tensors):
+        length, hidden = self.segment_length, []
+        num_tokens = token_ids.shape[1]
+        if num_tokens is None or num_tokens <= length:
+            return self.model(token_ids, memory, **tensors)
+        for start in range(0, num_tokens, length):
+            piece = slice(start, start + length)
+            of_piece = {name: each[:, piece] for name, each in tensors.items()}
+            outputs, memory = self.model(token_ids[:, piece], memory, **of_piece)
+            hidden.append(outputs)
+        return ops.concatenate(hidden, axis=1), memory
+
+    def _read_states_of(self, token_ids, memory, lengths):
+        """One segment of rows of several lengths."""
+        if not self.model.config.has_relative_positions:
+            raise ValueError(
+                "Rows of several lengths are for models with relative positions. "
+                f"Received: lengths={lengths}"
+            )
+        hidden, _ = self.model.hidden_states(token_ids, memory)
+        states = tuple(
+            functional.last_positions(
+                ops.concatenate([state, ops.cast(inputs, state.dtype)], axis=1),
+                1,
+                lengths,
+                self.memory_length,
+            )
+            for state, inputs in zip(memory.states, hidden[:-1], strict=True)
+        )
+        valid_length = ops.minimum(memory.valid_length + lengths, self.memory_length)
+        return hidden[-1], Memory(states, valid_length)
+
+    def score(self, token_ids, target_ids, memory, **as_read):
+        """Scores targets: how surprised the model is by each.
+
+        Args:
+            token_ids: int tensor `(B, T)`.
+            target_ids: int tensor `(B, T)`; position `t` is the token after
+                `token_ids[:, t]`.
+            memory: memory of what came before.
+            **as_read: `lengths`, `constants` and `document_starts` of `read`.
+
+        Returns:
+            Tuple of the negative log-likelihood in nats, float32 `(B, T)`, and
+            the memory after each row's length.
+        """
+        hidden, memory = self.read(token_ids, memory, **as_read)
+        return self.model.negative_log_likelihood(hidden, target_ids), memory
+
+    def step_constants(self, num_rows):
+        """Tensors for `step` that depend on the weights alone.
+
+        Args:
+            num_rows: int. `R`, by which is decided what is fastest.
+
+        Returns:
+            `StepConstants`, or an empty tuple.
+        """
+        if self._relative is None:
+            return ()
+        return self._tokens.constants(num_rows, self.memory_length)
+
+    def begin(self, memory, rows_per_memory=1, capacity=64):
+        """Room for tokens that are read one at a time.
+
+        Args:
+            memory: memory of `B` rows.
+            rows_per_memory: int. `W`.
+            capacity: int. `C`, the most tokens before `finish`.
+
+        Returns:
+            `RecentTokens` of `R` rows, or the model's memory of as many.
+
+        Raises:
+            ValueError: If the plan's kernel is `"per_head"`.
+        """
+        if self._relative is None:
+            return keras.tree.map_structure(
+                lambda each: ops.repeat(each, rows_per_memory, axis=0), memory
+            )
+        if isinstance(memory, PerHeadMemory):
+            raise ValueError(
+                "Single tokens are read with the batched kernel. "
+                f"Received: an engine with the kernel {self.plan.kernel!r}"
+            )
+        num_rows = memory.valid_length.shape[0] * rows_per_memory
+        return self._tokens.initial_recent(num_rows, capacity)
+
+    def step(self, token_ids, is_active, memory, recent, constants):
+        """Reads one token per row.
+
+        Args:
+            token_ids: int32 tensor `(R,)`.
+            is_active: bool tensor `(R,)`. What other rows read is not kept; with
+                keys and values `finish` leaves it out.
+            memory: memory of `B` rows.
+            recent: result of `begin` or `step`.
+            constants: result of `step_constants(R)`.
+
+        Returns:
+            Tuple of log-probabilities, float32 `(R, V)`, and the next `recent`.
+        """
+        if self._relative is not None:
+            return self._tokens.step(token_ids, memory, recent, constants)
+        log_probs, read = self.model.log_probs(ops.expand_dims(token_ids, 1), recent)
+
+        def kept(new, old):
+            is_kept = ops.reshape(is_active, [-1] + [1] * (len(old.shape) - 1))
+            return ops.where(is_kept, new, old)
+
+        return log_probs[:, 0], keras.tree.map_structure(kept, read, recent)
+
+    def select(self, recent, rows):
+        """Puts rows in another order, some of them more than once.
+
+        Args:
+            recent: result of `begin` or `step`.
+            rows: int32 tensor `(R,)`. The row that each row is to be.
+
+        Returns:
+            The next `recent`.
+        """
+        if self._relative is None:
+            return keras.tree.map_structure(lambda each: ops.take(each, rows, axis=0), recent)
+        keys, values = (
+            tuple(ops.take(each, rows, axis=0) for each in tensors)
+            for tensors in (recent.keys, recent.values)
+        )
+        return RecentTokens(keys, values, recent.length)
+
+    def finish(self, memory, recent, lengths):
+        """Memory with the tokens that were read one at a time.
+
+        Args:
+            memory: memory of `B` rows, as in `begin`.
+            recent: the last `recent`, of as many rows.
+            lengths: int32 tensor `(B,)`: how many tokens of each row are to be
+                remembered; or a scalar, the same for all rows.
+
+        Returns:
+            The next memory.
+        """
+        if self._relative is None:
+            return recent
+        return self._tokens.append(memory, recent, lengths)
+
+
+def device_of(model):
+    """The kind of device that a model's weights are on.
+
+    Args:
+        model: Keras model with weights.
+
+    Returns:
+        `"CPU"`, `"GPU"` or `"TPU"`.
+    """
+    name = str(getattr(model.weights[0].value, "device", "")).upper()
+    if "TPU" in name:
+        return "TPU"
+    return "GPU" if "GPU" in name or "CUDA" in name else "CPU"
