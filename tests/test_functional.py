@@ -183,6 +183,37 @@ def test_next_memory_of_an_unknown_segment_length(memory_length, segment_length)
     assert reference.max_difference(remembered, functional.next_memory(memory, inputs)) == 0.0
 
 
+@pytest.mark.parametrize("axis", [1, 2, 3])
+@pytest.mark.parametrize("kept", [None, 2, (0, 3, 1)])
+def test_last_positions_are_those_before_each_rows_end(axis, kept):
+    shape, memory_length, num_new = [3, 2, 2, 2], 4, 3
+    shape[axis] = memory_length + num_new
+    tensor = np.random.default_rng(0).normal(size=shape).astype("float32")
+    lengths = None if kept is None else ops.convert_to_tensor(kept, "int32")
+    found = functional.last_positions(tensor, axis, lengths, memory_length)
+    counts = np.broadcast_to(num_new if kept is None else kept, (3,))
+    for row, count, one in zip(tensor, counts, found, strict=True):
+        expected = np.take(row, np.arange(count, count + memory_length), axis=axis - 1)
+        np.testing.assert_array_equal(one, expected)
+
+
+@needs_tensorflow
+@pytest.mark.parametrize("kept", [None, 2, (0, 3, 1)])
+def test_last_positions_of_unknown_sizes(kept):
+    tensor = np.random.default_rng(0).normal(size=(3, 2, 7, 2)).astype("float32")
+    lengths = None if kept is None else ops.convert_to_tensor(kept, "int32")
+    expected = functional.last_positions(tensor, 2, lengths, 4)
+    signature = [tf.TensorSpec([None, 2, None, 2], tf.float32)]
+    if kept is not None:
+        signature.append(tf.TensorSpec([None] * len(lengths.shape), tf.int32))
+    read = tf.function(
+        lambda tensor, lengths=None: functional.last_positions(tensor, 2, lengths, 4),
+        input_signature=signature,
+    )
+    found = read(tensor) if kept is None else read(tensor, lengths)
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_next_valid_length_grows_up_to_the_memory():
     lengths = ops.convert_to_tensor([0, 1, 3, 5], "int32")
     following = functional.next_valid_length(lengths, 5, 3)

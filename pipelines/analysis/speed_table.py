@@ -95,7 +95,8 @@ def describe(report: dict[str, Any]) -> str:
     lines = [
         f"{report['config']}: {model['num_layers']} layers, hidden {model['hidden_dim']}, "
         f"{model['num_heads']} heads of {model['head_dim']}, inner {model['intermediate_dim']}",
-        f"1 row, {report['dtype_policy']}, {'' if report['jit_compile'] else 'not '}compiled, "
+        f"1 row, {report['dtype_policy']}, "
+        f"{'XLA where it is faster' if report['jit_compile'] else 'without XLA'}, "
         f"{report['device']}, TensorFlow {report['tensorflow']}",
         "attention  memory of       tokens  ms/token      from - to       slowdown  published",
     ]

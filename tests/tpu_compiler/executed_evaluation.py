@@ -20,7 +20,7 @@ def evaluation_differences(runs, experiment):
     text = toy_text(experiment.model.vocabulary_size)
     return {
         kind: relative_difference(runs, experiment, weights, text, masks_documents)
-        for kind, masks_documents in (("projected", False), ("hidden", True))
+        for kind, masks_documents in (("documents together", False), ("documents apart", True))
     }
 
 

@@ -21,8 +21,8 @@ NUM_ROWS = 3
 MODEL = toy_experiment().model
 LSTM = LSTMConfig(vocabulary_size=VOCABULARY_SIZE, num_layers=2, hidden_dim=8, segment_length=5)
 EVALUATIONS = {
-    "projected memory": (MODEL, {"memory_length": 9}, "float32", False),
-    "hidden memory": (MODEL, {"warm_up_tokens": "all"}, "mixed_bfloat16", True),
+    "keys and values": (MODEL, {"memory_length": 9}, "float32", False),
+    "documents apart": (MODEL, {"warm_up_tokens": "all"}, "mixed_bfloat16", True),
     "recurrent memory": (LSTM, {}, "float32", False),
 }
 
