@@ -11,10 +11,9 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from pipelines.last_defence import finish, report
-from pipelines.standard_streams import prepare_streams
+from pipelines.last_defence import finish, prepare_streams, report
 from txl_tf.errors import UsageError
-from txl_tf.store_client import set_read_ahead
+from txl_tf.storage.store_client import set_read_ahead
 
 JOBS = {
     "quickstart": "everything below, small, on a built-in corpus",

@@ -15,16 +15,18 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.experiments import add_override_argument, load_experiment
-from txl_tf.config.experiment_config import ExperimentConfig
-from txl_tf.config.model_config import ModelConfig
+from pipelines.arguments import add_override_argument, load_experiment
+from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.config.model import ModelConfig
 from txl_tf.errors import InputMissingError, UsageError
-from txl_tf.tpu_compiler.compiled_program import CompiledProgram
-from txl_tf.tpu_compiler.hbm_at_once import hbm_at_once
-from txl_tf.tpu_compiler.roofline import Roofline
-from txl_tf.tpu_compiler.row_search import Trial, largest_rows
-from txl_tf.tpu_compiler.topology import EXAMPLES, Topology
-from txl_tf.tpu_compiler.tpu_compiler import TpuCompiler, require_tpu_compiler
+from txl_tf.tpu_compiler.chips import EXAMPLES, Topology
+from txl_tf.tpu_compiler.compiler import (
+    CompiledProgram,
+    TpuCompiler,
+    hbm_at_once,
+    require_tpu_compiler,
+)
+from txl_tf.tpu_compiler.roofline import Roofline, Trial, largest_rows
 from txl_tf.training.checkpoint_cost import CheckpointCost
 
 # What saves memory, the cheapest first.
@@ -185,7 +187,7 @@ class _TrainingCompilation:
 
     def compile(self, rows: int) -> CompiledProgram:
         """Compiles the step, once for each number of rows per replica."""
-        from txl_tf.tpu_compiler.training_program import training_program
+        from txl_tf.tpu_compiler.replica_program import training_program
 
         if rows not in self._programs:
             self._say(f"compiling the training step: {rows} rows per replica")
@@ -251,7 +253,7 @@ def _compile_evaluation(
     experiment: ExperimentConfig, compiler: TpuCompiler, say: "Callable[[str], None]"
 ) -> tuple[CompiledProgram | None, dict[str, Any] | None, int]:
     """The evaluation's program, what is known of it, and bytes that it shares with training."""
-    from txl_tf.tpu_compiler.evaluation_program import evaluation_program
+    from txl_tf.tpu_compiler.replica_program import evaluation_program
 
     evaluation = experiment.evaluation
     if evaluation.dynamic_learning_rate is not None:

@@ -16,13 +16,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.argument_range import MAX_STEP, require_range
-from pipelines.evaluation.converted_model import converted_config
+from pipelines.arguments import MAX_STEP, require_range
+from pipelines.trained_model import converted_config
 from pipelines.workdir import Workdir
-from txl_tf.config.model_config import ModelConfig
-from txl_tf.config.setting_text import parse_setting
-from txl_tf.data.staging_folder import StagingFolder, require_absent
+from txl_tf.config.base import parse_setting
+from txl_tf.config.model import ModelConfig
 from txl_tf.errors import InputMissingError, UsageError
+from txl_tf.storage.staging import StagingFolder, require_absent
 
 if TYPE_CHECKING:
     from txl_tf.models.transformer_xl import TransformerXL
@@ -113,7 +113,7 @@ def write_converted(model: "TransformerXL", folder: str) -> None:
         OutputExistsError: If it exists.
         StorageError: If it cannot be written.
     """
-    from txl_tf.convert.variable_names import named_variables
+    from txl_tf.convert.model_building import named_variables
     from txl_tf.training.checkpoint_store import CheckpointStore
 
     config = model.config.to_dict()
@@ -139,9 +139,9 @@ def read_converted(folder: str | Path) -> "TransformerXL":
         DataDamagedError: If it is damaged.
         MismatchError: If configuration and weights are not of one model.
     """
-    from txl_tf.convert.variable_names import named_variables
+    from txl_tf.convert.model_building import named_variables
+    from txl_tf.models.language_model import assign_weights
     from txl_tf.models.transformer_xl import TransformerXL
-    from txl_tf.models.weight_assignment import assign_weights
     from txl_tf.training.checkpoint_store import CheckpointStore
 
     config = _converted_config(Path(folder))
@@ -178,7 +178,7 @@ def _require_source(source: str, system: str) -> None:
 
 
 def _settings(overrides: list[str]) -> dict[str, Any]:
-    from txl_tf.convert.checkpoint_sizes import check_settings
+    from txl_tf.convert.model_sizes import check_settings
 
     settings = {}
     where = " ".join(f"--set {text}" for text in overrides)

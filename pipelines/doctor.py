@@ -16,32 +16,29 @@ import os
 import sys
 from collections.abc import Iterator
 
-from pipelines.argument_range import require_range
-from pipelines.diagnosis.checkpoint_checks import check_checkpoints
-from pipelines.diagnosis.environment_checks import (
+from pipelines.arguments import load_experiment, require_range
+from pipelines.diagnosis.finding import Finding
+from pipelines.diagnosis.machine_checks import (
+    check_checkpoints,
     check_environment,
+    check_folder,
     check_keras_settings,
     check_tpu_files,
     check_tpu_lock,
 )
-from pipelines.diagnosis.finding import Finding
-from pipelines.diagnosis.folder_checks import check_folder
-from pipelines.diagnosis.machine_facts import MachineFacts
-from pipelines.diagnosis.metadata_check import check_metadata
-from pipelines.diagnosis.probe_process import run_probe
-from pipelines.diagnosis.tensorflow_checks import tensorflow_findings
-from pipelines.diagnosis.tested_versions import TestedVersions
+from pipelines.diagnosis.machine_facts import MachineFacts, check_metadata
+from pipelines.diagnosis.tensorflow_checks import run_probe, tensorflow_findings
 from pipelines.diagnosis.version_checks import (
+    TestedVersions,
     check_build,
     check_core_packages,
     check_libtpu,
     check_other_packages,
     check_python,
 )
-from pipelines.experiments import load_experiment
 from txl_tf.distribution.server_address import tpu_addresses
 from txl_tf.errors import UsageError
-from txl_tf.file_storage import is_remote
+from txl_tf.storage.files import is_remote
 from txl_tf.training.checkpoint_cost import CheckpointCost
 
 

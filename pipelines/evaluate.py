@@ -20,11 +20,17 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from pipelines.argument_range import MAX_SECONDS, MAX_STEP, flag_of, require_range
-from pipelines.evaluation.converted_model import converted_experiment, is_converted
-from pipelines.evaluation.own_text import OwnText, check_text_file
-from pipelines.experiments import add_override_argument, override
+from pipelines.arguments import (
+    MAX_SECONDS,
+    MAX_STEP,
+    add_override_argument,
+    flag_of,
+    override,
+    require_range,
+)
+from pipelines.evaluation.scores import OwnText, check_text_file
 from pipelines.memory_needs import check_cpu_replicas, require_evaluation_memory
+from pipelines.trained_model import converted_experiment, is_converted
 from pipelines.workdir import Workdir, add_workdir_argument, check_tokenizer, check_vocabulary
 from txl_tf.distribution.server_address import ANSWER_SECONDS, tpu_addresses
 from txl_tf.errors import UsageError
@@ -34,8 +40,8 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from txl_tf.data.prepared_dataset import PreparedDataset
-    from txl_tf.data.tokenizer import Tokenizer
-    from txl_tf.evaluation.evaluation_result import EvaluationResult
+    from txl_tf.data.tokenizers.tokenizer import Tokenizer
+    from txl_tf.evaluation.result import EvaluationResult
 
 # What does not go with an option.
 _EXCLUDED = {
@@ -196,10 +202,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _evaluate_split(arguments: argparse.Namespace, strategy: "tf.distribute.Strategy") -> None:
-    from pipelines.evaluation.document_scores import DocumentScores
-    from pipelines.split_evaluation import create_evaluator, evaluate_split
+    from pipelines.evaluation.scores import DocumentScores
+    from pipelines.evaluation.splits import create_evaluator, evaluate_split
     from pipelines.tensorboard_folder import tensorboard_folder
-    from txl_tf.training.tensorboard_writer import TensorBoardWriter
+    from txl_tf.training.tensorboard import TensorBoardWriter
 
     dataset = _open_dataset(arguments)
     # Before the weights are read, which must be those of the run that the figures go to.
@@ -228,8 +234,8 @@ def _evaluate_split(arguments: argparse.Namespace, strategy: "tf.distribute.Stra
 
 
 def _watch(arguments: argparse.Namespace, strategy: "tf.distribute.Strategy") -> None:
-    from pipelines.evaluation.watching import watch_checkpoints
-    from pipelines.split_evaluation import create_evaluator, evaluate_split
+    from pipelines.evaluation.splits import create_evaluator, evaluate_split
+    from pipelines.evaluation.watch import watch_checkpoints
 
     dataset = _open_dataset(arguments)
     evaluator = create_evaluator(arguments.experiment, strategy)
@@ -256,7 +262,7 @@ def _watch(arguments: argparse.Namespace, strategy: "tf.distribute.Strategy") ->
 
 
 def _evaluate_text(arguments: argparse.Namespace, strategy: "tf.distribute.Strategy") -> None:
-    from pipelines.split_evaluation import create_evaluator, statistics_text
+    from pipelines.evaluation.splits import create_evaluator, statistics_text
 
     dataset = None if arguments.data is None else _open_dataset(arguments)
     own = OwnText(arguments.text, _tokenizer(arguments, dataset))
@@ -315,7 +321,7 @@ def _tokenizer(arguments: argparse.Namespace, dataset: "PreparedDataset | None")
         from pipelines.trained_model import tokenizer_of
 
         return tokenizer_of(Workdir(arguments.workdir), arguments.data_identity)
-    from txl_tf.data.vocabularies.dataset_tokenizer import dataset_tokenizer
+    from txl_tf.data.prepared_dataset import dataset_tokenizer
 
     return dataset_tokenizer(dataset.folder, dataset.manifest)
 

@@ -18,21 +18,21 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pipelines.argument_range import MAX_COUNT, MAX_STEP, require_range
-from pipelines.evaluation.converted_model import converted_experiment, is_converted
-from pipelines.evaluation.evaluation_lines import read_evaluation_lines
+from pipelines.arguments import MAX_COUNT, MAX_STEP, require_range
+from pipelines.evaluation.evaluation_log import read_evaluation_lines
 from pipelines.memory_needs import reading_needs, require_memory_of
+from pipelines.trained_model import converted_experiment, is_converted
 from pipelines.workdir import Workdir, add_workdir_argument
-from txl_tf.config.experiment_config import ExperimentConfig
-from txl_tf.config.limits import MAX_TOKENS
-from txl_tf.config.model_config import ModelConfig
+from txl_tf.config.base import MAX_TOKENS
+from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.config.model import ModelConfig
 from txl_tf.errors import MismatchError, StorageError, UsageError
-from txl_tf.file_storage import first_line, is_remote, list_folder, path_exists
-from txl_tf.untrusted_files import read_json_object
+from txl_tf.storage.files import first_line, is_remote, list_folder, path_exists
+from txl_tf.storage.untrusted_files import read_json_object
 
 if TYPE_CHECKING:
     from txl_tf.data.prepared_dataset import PreparedDataset
-    from txl_tf.data.tokenizer import Tokenizer
+    from txl_tf.data.tokenizers.tokenizer import Tokenizer
     from txl_tf.export import ExportOptions
     from txl_tf.models.transformer_xl import TransformerXL
 
@@ -210,7 +210,7 @@ def _tokenizer(
 ) -> "Tokenizer | None":
     """The tokenizer of a run; of a converted model, that of the data, if there is any."""
     from pipelines.trained_model import tokenizer_of
-    from txl_tf.data.vocabularies.dataset_tokenizer import dataset_tokenizer
+    from txl_tf.data.prepared_dataset import dataset_tokenizer
 
     if arguments.data_identity is not None:
         return tokenizer_of(Workdir(arguments.workdir), arguments.data_identity)

@@ -11,16 +11,16 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pipelines.argument_range import MAX_COUNT, MAX_STEP, require_range
+from pipelines.arguments import MAX_COUNT, MAX_STEP, require_range
 from pipelines.memory_needs import MemoryNeed, reading_needs, require_memory_of
 from pipelines.workdir import Workdir, add_workdir_argument
-from txl_tf.config.limits import MAX_TOKENS
-from txl_tf.config.model_config import ModelConfig
+from txl_tf.config.base import MAX_TOKENS
+from txl_tf.config.model import ModelConfig
 from txl_tf.errors import InputMissingError, StorageError, UsageError
-from txl_tf.file_storage import first_line, path_exists, read_file
+from txl_tf.storage.files import first_line, path_exists, read_file
 
 if TYPE_CHECKING:
-    from txl_tf.data.tokenizer import Tokenizer
+    from txl_tf.data.tokenizers.tokenizer import Tokenizer
     from txl_tf.generation import GenerationSession, Sampler, SessionFile
     from txl_tf.models.transformer_xl import TransformerXL
     from txl_tf.samplers import BeamSampler
@@ -192,8 +192,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _write(arguments: argparse.Namespace, file: "SessionFile | None") -> None:
-    from pipelines.conversation import converse
-    from pipelines.text_writer import TextWriter, stop_tokens
+    from pipelines.text_writer import TextWriter, converse, stop_tokens
     from pipelines.trained_model import build_model, read_weights, tokenizer_of
     from txl_tf.generation import GenerationSession
 

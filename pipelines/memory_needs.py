@@ -11,17 +11,12 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipelines.analysis.training_memory import row_numbers
-from txl_tf.config.evaluation_config import EvaluationConfig
-from txl_tf.config.experiment_config import ExperimentConfig
-from txl_tf.config.lstm_config import LSTMConfig
-from txl_tf.config.model_config import ModelConfig
-from txl_tf.config.optimizer_config import OptimizerConfig
-from txl_tf.config.qrnn_config import QRNNConfig
-from txl_tf.config.training_config import TrainingConfig
+from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
+from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
+from txl_tf.config.training import OptimizerConfig, TrainingConfig
 from txl_tf.errors import UsageError
 from txl_tf.machine_memory import require_memory
-from txl_tf.models.parameter_count import num_parameters
+from txl_tf.models.sizes import num_parameters, row_numbers
 
 MIN_MAX_REPLICAS = 64
 """Replicas of the CPU that every machine may have; more only where it has more cores."""

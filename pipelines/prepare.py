@@ -13,9 +13,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from pipelines.argument_range import require_range
-from pipelines.byte_progress import ReportBytes, byte_progress
-from pipelines.preparation.text_source import (
+from pipelines.arguments import require_range
+from pipelines.prepare_text import (
     add_source_arguments,
     check_source_arguments,
     corpus_of,
@@ -23,24 +22,24 @@ from pipelines.preparation.text_source import (
     read_splits,
     source_name,
 )
-from pipelines.preparation.tokenizer_choice import (
+from pipelines.prepare_tokenizer import (
     add_tokenizer_arguments,
     check_tokenizer_arguments,
     choose_tokenizer,
     is_official,
     tokenizer_kind,
 )
-from txl_tf.data.record_format import SHARD_BYTES
-from txl_tf.data.staging_folder import require_absent
-from txl_tf.data.vocabularies.vocabulary_training import VocabularyTraining
+from pipelines.progress import ReportBytes, byte_progress
+from txl_tf.data.records import SHARD_BYTES
+from txl_tf.data.vocabulary_training import VocabularyTraining
 from txl_tf.errors import UsageError
+from txl_tf.storage.staging import require_absent
 
 if TYPE_CHECKING:
-    from txl_tf.data.document import Document
-    from txl_tf.data.manifest import Manifest
+    from txl_tf.data.manifest import Manifest, SplitManifest
     from txl_tf.data.preparation import Check
-    from txl_tf.data.split_manifest import SplitManifest
-    from txl_tf.data.tokenizer import Tokenizer
+    from txl_tf.data.text import Document
+    from txl_tf.data.tokenizers.tokenizer import Tokenizer
 
 _BYTES_PER_MEGABYTE = 1_000_000
 _MAX_WORKERS = 64
@@ -167,7 +166,7 @@ def _prepare(
     }
     name = source_name(arguments)
     if arguments.runner == "beam":
-        from txl_tf.data.beam.preparation import prepare_with_beam
+        from txl_tf.data.beam import prepare_with_beam
 
         return prepare_with_beam(
             splits,

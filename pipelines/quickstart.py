@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pipelines.arguments import add_override_argument, override
 from pipelines.configs.quickstart import quickstart
-from pipelines.experiments import add_override_argument, override
 from pipelines.memory_needs import require_training_memory
 from pipelines.workdir import Workdir
-from txl_tf.config.experiment_config import ExperimentConfig
+from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.errors import NonFiniteError, UsageError
 
 if TYPE_CHECKING:
     from txl_tf.data.prepared_dataset import PreparedDataset
-    from txl_tf.evaluation.evaluation_result import EvaluationResult
     from txl_tf.evaluation.evaluator import Evaluator
+    from txl_tf.evaluation.result import EvaluationResult
     from txl_tf.models.transformer_xl import TransformerXL
 
 _PROMPT = "# file: example.py\nimport "
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> None:
     from pipelines.train import train
     from pipelines.trained_model import build_model
     from txl_tf.data.prepared_dataset import PreparedDataset
-    from txl_tf.training.tensorboard_writer import TensorBoardWriter
+    from txl_tf.training.tensorboard import TensorBoardWriter
 
     begin = time.perf_counter()
     folder = Path(arguments.workdir)
@@ -160,7 +160,7 @@ def check_export(folder: Path, model: "TransformerXL", dataset: "PreparedDataset
 
 
 def _prepare(folder: Path) -> None:
-    from txl_tf.data.corpora.python_standard_library import python_standard_library_splits
+    from txl_tf.data.corpora.standard_library import python_standard_library_splits
     from txl_tf.data.preparation import prepare_dataset
     from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 
@@ -180,7 +180,7 @@ def _evaluate(
     valid: "EvaluationResult | None",
 ) -> "list[EvaluationResult]":
     from pipelines.evaluate import show_progress
-    from pipelines.split_evaluation import evaluate_split
+    from pipelines.evaluation.splits import evaluate_split
 
     if valid is None:
         valid = evaluate_split(evaluator, dataset, "valid", step, track=show_progress)
@@ -190,7 +190,7 @@ def _evaluate(
 def _sample(model: "TransformerXL") -> str:
     from pipelines.generate import write_text
     from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
-    from txl_tf.samplers.top_p_sampler import TopPSampler
+    from txl_tf.samplers import TopPSampler
 
     pieces = write_text(
         model,

@@ -5,7 +5,7 @@ import json
 import re
 from typing import Any, Self
 
-from txl_tf.config.experiment_config import ExperimentConfig
+from txl_tf.config.experiment import ExperimentConfig
 
 FORMAT_VERSION = 1
 _DATA_FIELDS = {

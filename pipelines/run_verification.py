@@ -1,14 +1,14 @@
-"""Holds the folder of a run, or of a converted model, against what it says of itself."""
+"""Verification of a run: description, vocabulary, ledger, checkpoints, evaluations."""
 
 import os
 
-from pipelines.byte_progress import ReportBytes
-from pipelines.evaluation.converted_model import converted_config
-from pipelines.evaluation.evaluation_lines import read_evaluation_lines
-from pipelines.trained_model import tokenizer_of
+from pipelines.evaluation.evaluation_log import read_evaluation_lines
+from pipelines.progress import ReportBytes
+from pipelines.run_description import RunDescription
+from pipelines.trained_model import converted_config, tokenizer_of
 from pipelines.workdir import Workdir, identity
 from txl_tf.errors import DataDamagedError, InputMissingError, StorageError
-from txl_tf.file_storage import file_bytes, first_line, list_folder, path_exists
+from txl_tf.storage.files import file_bytes, first_line, list_folder, path_exists
 
 _RESTORE = "Restore it from a copy."
 
@@ -120,7 +120,7 @@ def _sizes_in(folder: str) -> list[int]:
 
 
 def _verify_vocabulary(workdir: Workdir, data: dict) -> str:
-    from txl_tf.data.tokenizers.load_tokenizer import TOKENIZERS
+    from txl_tf.data.tokenizers import TOKENIZERS
 
     kind = data["tokenizer"]
     if kind not in (tokenizer.kind for tokenizer in TOKENIZERS):
@@ -144,7 +144,7 @@ def _verify_vocabulary(workdir: Workdir, data: dict) -> str:
 def _verify_ledger(workdir: Workdir, checkpoint_period: int) -> str:
     from txl_tf.training.checkpoint_manifest import verified_manifest
     from txl_tf.training.checkpoint_store import CheckpointStore
-    from txl_tf.training.step_ledger import StepLedger
+    from txl_tf.training.ledger import StepLedger
 
     steps = CheckpointStore(workdir.checkpoints, {}).steps()
     try:
@@ -206,3 +206,73 @@ def _verify_evaluations(workdir: Workdir) -> list[str]:
         what = f"The evaluations cannot be read: {first_line(error)}"
         raise StorageError(what, where=path, remedy="Check the storage.") from error
     return lines
+
+
+_ANEW = (
+    "Restore them from a copy. To begin anew on purpose, remove the folder or name a new --workdir."
+)
+
+
+def require_checkpoints(workdir: Workdir, described: RunDescription, steps: list[int]) -> None:
+    """Checks that a run that has had checkpoints still has one.
+
+    A run that was killed before its first checkpoint has none, and begins at
+    step 0. What the ledger says is held against the checkpoints by
+    `StepLedger.resume`.
+
+    Args:
+        workdir: `Workdir`.
+        described: `RunDescription` as it was found.
+        steps: list of int. Steps of the checkpoints that are there.
+
+    Raises:
+        DataDamagedError: If checkpoints are missing.
+        StorageError: If the storage does not answer.
+    """
+    if steps:
+        return
+    try:
+        evidence = _evidence(workdir, described)
+    except OSError as error:
+        raise StorageError(
+            f"It cannot be seen whether the run has had checkpoints: {first_line(error)}",
+            where=workdir.folder,
+            remedy="Start again when the storage answers.",
+        ) from error
+    if evidence is not None:
+        raise DataDamagedError(
+            f"The checkpoints of the run are missing: {evidence}.",
+            where=workdir.checkpoints,
+            remedy=_ANEW,
+        )
+
+
+def latest_explained_step(described: RunDescription, steps: list[int]) -> int:
+    """The last step that the ledger can have with the checkpoints that are there.
+
+    Lines of later steps are held back until the next checkpoint is on the disk.
+
+    Args:
+        described: `RunDescription` as it was found.
+        steps: list of int. Steps of the checkpoints that are there.
+
+    Returns:
+        The step.
+    """
+    return max(steps, default=0) + described.longest_checkpoint_period
+
+
+def _evidence(workdir: Workdir, described: RunDescription) -> str | None:
+    if described.first_checkpoint_step is not None:
+        return f"there was one of step {described.first_checkpoint_step}"
+    if path_exists(workdir.best_checkpoint):
+        return "best.json names one"
+    if _has_evaluations(workdir.evaluations):
+        return "there are evaluations of some"
+    return None
+
+
+def _has_evaluations(folder: str) -> bool:
+    """Whether there is a file of results, of whatever split."""
+    names = [name for name in list_folder(folder) if not name.startswith(".")]
+    return any(path_exists(os.path.join(folder, name, "results.jsonl")) for name in names)

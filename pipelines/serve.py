@@ -18,11 +18,11 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from pipelines.argument_range import require_range
-from pipelines.export_verification import CHECKSUMS_FILE, verify_export
+from pipelines.arguments import require_range
+from pipelines.verify import CHECKSUMS_FILE, verify_export
 from txl_tf.errors import InputMissingError, StorageError, UsageError
-from txl_tf.file_storage import is_remote, list_folder
 from txl_tf.imports import require_extra
+from txl_tf.storage.files import is_remote, list_folder
 
 _HIGHEST_PORT = 65535
 _LEAST_POLL_SECONDS, _MOST_POLL_SECONDS = 0.001, 86_400.0

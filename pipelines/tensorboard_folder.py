@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from pipelines.workdir import Workdir
 from txl_tf.errors import OutputExistsError
-from txl_tf.writable_folder import WritableFolder
+from txl_tf.storage.writable_folder import WritableFolder
 
 
 def tensorboard_folder(workdir: Workdir, check: Callable[[], None] | None = None) -> WritableFolder:

@@ -1,18 +1,22 @@
-"""Writes text with a generation session: prompts and pieces instead of tokens."""
+"""Text generation from a session: streaming output and conversation on a terminal."""
 
-from collections.abc import Iterator, Sequence
+import contextlib
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from txl_tf.data.tokenizers.invalid_text_error import InvalidTextError
+from txl_tf.data.tokenizers.tokenizer import InvalidTextError
 from txl_tf.data.tokenizers.word_piece_tokenizer import WordPieceTokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer
 from txl_tf.errors import UsageError
 
 if TYPE_CHECKING:
-    from txl_tf.data.tokenizer import Tokenizer
+    from txl_tf.data.tokenizers.tokenizer import Tokenizer
     from txl_tf.generation import GenerationSession
+
 
 _REPLACEMENT = "\ufffd"
 # What a tokenizer makes of a token depends on few tokens before it.
@@ -166,3 +170,56 @@ def prompt_tokens(tokenizer: "Tokenizer", prompt: str) -> np.ndarray:
 def decoded(tokenizer: "Tokenizer", token_ids: np.ndarray) -> str:
     """Tokens as text; the replacement sign for bytes that are no UTF-8."""
     return tokenizer.decode(token_ids).decode("utf-8", errors="replace")
+
+
+_INVITATION = "> "
+_HELP = "A line is gone on with; an empty one is more of the same. Ctrl-C stops, Ctrl-D ends."
+
+
+def converse(
+    writer: TextWriter, num_tokens: int, *, can_go_on: bool, after_turn: Callable[[], None]
+) -> None:
+    """Reads a line, writes text, and so on until the end of the input.
+
+    Args:
+        writer: `TextWriter`.
+        num_tokens: int. The most to write for each line.
+        can_go_on: bool. Whether there is text to go on from already.
+        after_turn: function that is called after every text.
+    """
+    print(_HELP, file=sys.stderr)
+    while (line := _next_line()) is not None:
+        if not line and not can_go_on:
+            continue
+        with _interruption() as is_interrupted:
+            try:
+                for piece in writer.write(line or None, num_tokens):
+                    sys.stdout.write(piece)
+                    sys.stdout.flush()
+                    if is_interrupted():
+                        break
+            except UsageError as error:
+                print(error, file=sys.stderr)
+                continue
+        sys.stdout.write("\n")
+        can_go_on = True
+        after_turn()
+
+
+def _next_line() -> str | None:
+    try:
+        return input(_INVITATION)
+    except (EOFError, KeyboardInterrupt):
+        print(file=sys.stderr)
+        return None
+
+
+@contextlib.contextmanager
+def _interruption() -> Iterator[Callable[[], bool]]:
+    """Notes Ctrl-C: between two tokens the session can be stopped, within one it cannot."""
+    signals: list[int] = []
+    previous = signal.signal(signal.SIGINT, lambda number, _: signals.append(number))
+    try:
+        yield lambda: bool(signals)
+    finally:
+        signal.signal(signal.SIGINT, previous)

@@ -10,11 +10,11 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from pipelines.experiments import add_override_argument, load_experiment, override
+from pipelines.arguments import add_override_argument, load_experiment, override
 from pipelines.memory_needs import check_cpu_replicas, require_training_memory
 from pipelines.workdir import Workdir, add_workdir_argument
-from txl_tf.config.experiment_config import ExperimentConfig
-from txl_tf.distribution.preemption_watcher import PreemptionWatcher
+from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.distribution.server_address import ANSWER_SECONDS, tpu_addresses
 from txl_tf.errors import UsageError
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from pipelines.training_run import TrainingRun
-    from txl_tf.evaluation.evaluation_result import EvaluationResult
+    from txl_tf.evaluation.result import EvaluationResult
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

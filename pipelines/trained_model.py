@@ -1,13 +1,16 @@
-"""Reads the weights and the tokenizer of a run, for the jobs that use them."""
+"""Model of a training run or converted folder, with its weights and tokenizer."""
 
+import dataclasses
+import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pipelines.workdir import Workdir, identity
-from txl_tf.config.lstm_config import LSTMConfig
-from txl_tf.config.model_config import ModelConfig
-from txl_tf.config.qrnn_config import QRNNConfig
+from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
+from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
+from txl_tf.config.training import OptimizerConfig, TrainingConfig
 from txl_tf.errors import (
     DataDamagedError,
     InputMissingError,
@@ -15,12 +18,12 @@ from txl_tf.errors import (
     StorageError,
     UsageError,
 )
-from txl_tf.file_storage import first_line
+from txl_tf.storage.files import first_line, path_exists
+from txl_tf.storage.untrusted_files import read_json_object
 
 if TYPE_CHECKING:
-    from txl_tf.data.tokenizer import Tokenizer
-    from txl_tf.models.lstm_language_model import LSTMLanguageModel
-    from txl_tf.models.qrnn_language_model import QRNNLanguageModel
+    from txl_tf.data.tokenizers.tokenizer import Tokenizer
+    from txl_tf.models.recurrent import LSTMLanguageModel, QRNNLanguageModel
     from txl_tf.models.transformer_xl import TransformerXL
     from txl_tf.training.checkpoint_store import CheckpointStore
 
@@ -90,8 +93,7 @@ def build_model(
     Raises:
         MismatchError: If they are not those of such a model.
     """
-    from txl_tf.models.create_model import create_model
-    from txl_tf.models.weight_assignment import assign_weights
+    from txl_tf.models.language_model import assign_weights, create_model
 
     model = create_model(config, dtype="float32")
     assign_weights({variable.path: variable for variable in model.weights}, weights)
@@ -114,7 +116,7 @@ def tokenizer_of(workdir: Workdir, data: dict[str, Any]) -> "Tokenizer":
         DataDamagedError: If the vocabulary is not the one of the run.
         StorageError: If it cannot be read.
     """
-    from txl_tf.data.tokenizers.load_tokenizer import load_tokenizer
+    from txl_tf.data.tokenizers import load_tokenizer
 
     files = _vocabulary_files(workdir)
     kind = data["tokenizer"]
@@ -142,7 +144,7 @@ def tokenizer_of(workdir: Workdir, data: dict[str, Any]) -> "Tokenizer":
 
 
 def _vocabulary_files(workdir: Workdir) -> dict[str, bytes]:
-    from txl_tf.data.vocabularies.vocabulary_files import read_vocabulary_files
+    from txl_tf.data.prepared_dataset import read_vocabulary_files
 
     folder = workdir.vocabulary
     try:
@@ -180,3 +182,142 @@ def require_step(steps: list[int], step: int | None, where: str) -> int:
             remedy=f"There are: {', '.join(map(str, steps))}.",
         )
     return step
+
+
+_LENGTHS = ("segment_length", "memory_length", "clamp_length", "same_length", "same_length_keys")
+
+
+@dataclasses.dataclass(frozen=True)
+class AnalyzedRun:
+    """What was trained in a folder.
+
+    Args:
+        name: str. How figures and tables call it.
+        workdir: `Workdir`.
+        experiment: `ExperimentConfig`.
+        data: dict. Identity of the data it was trained on.
+    """
+
+    name: str
+    workdir: Workdir
+    experiment: ExperimentConfig
+    data: dict[str, Any]
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether tokens are remembered, as many as one likes."""
+        model = self.experiment.model
+        return model.effective_memory_length > 0
+
+    def load_model(self) -> "tuple[int, TransformerXL | LSTMLanguageModel | QRNNLanguageModel]":
+        """Builds the model with the weights of the newest checkpoint.
+
+        Segment and memory are as long as the run evaluates with; float32.
+
+        Returns:
+            Tuple of the step of the checkpoint and the model.
+        """
+        step, weights = read_weights(self.workdir, None)
+        config = _as_evaluated(self.experiment.model, self.experiment.evaluation)
+        return step, build_model(config, weights)
+
+
+def _as_evaluated(
+    model: ModelConfig | LSTMConfig | QRNNConfig, evaluation: EvaluationConfig
+) -> ModelConfig | LSTMConfig | QRNNConfig:
+    changes = {name: value for name in _LENGTHS if (value := getattr(evaluation, name)) is not None}
+    return model.replace(**changes)
+
+
+def read_runs(folders: Sequence[str]) -> list[AnalyzedRun]:
+    """Reads what was trained in some folders; no weights yet.
+
+    A run is called like its folder, or where several folders have one name,
+    by the parts in which their paths differ.
+
+    Args:
+        folders: list of str.
+
+    Returns:
+        List of `AnalyzedRun`, in this order.
+
+    Raises:
+        UsageError: If a folder is there twice.
+        InputMissingError: If there is no run in a folder.
+    """
+    paths = [os.path.normpath(folder) for folder in folders]
+    twice = next((path for path in paths if paths.count(path) > 1), None)
+    if twice is not None:
+        raise UsageError(
+            "Each run of a group is named once.",
+            where=f"--workdir {twice}",
+            remedy="Leave one of the two out.",
+        )
+    workdirs = [Workdir(folder) for folder in folders]
+    return [
+        AnalyzedRun(name, workdir, *workdir.read())
+        for name, workdir in zip(_names(paths), workdirs, strict=True)
+    ]
+
+
+def _names(paths: Sequence[str]) -> list[str]:
+    """The last parts of the paths, or if some are alike, what not all paths begin or end with."""
+    names = [os.path.basename(path) for path in paths]
+    if len(set(names)) == len(names):
+        return names
+    parts = [path.split(os.sep) for path in paths]
+    for end, kept in ((-1, slice(None, -1)), (0, slice(1, None))):
+        while min(map(len, parts)) > 1 and len({each[end] for each in parts}) == 1:
+            parts = [each[kept] for each in parts]
+    return [os.sep.join(each) for each in parts]
+
+
+_CONFIG_FILE = "config.json"
+_REMEDY = "Convert it anew."
+
+
+def is_converted(folder: str) -> bool:
+    """Whether a folder looks like one of a converted model."""
+    return path_exists(os.path.join(folder, _CONFIG_FILE))
+
+
+def converted_config(folder: str) -> ModelConfig:
+    """The configuration of a converted model.
+
+    Args:
+        folder: str. The folder.
+
+    Returns:
+        A `ModelConfig`.
+
+    Raises:
+        DataDamagedError: If it cannot be read.
+    """
+    path = os.path.join(folder, _CONFIG_FILE)
+    try:
+        return ModelConfig.from_dict(read_json_object(path, remedy=_REMEDY))
+    except (ValueError, OSError) as error:
+        raise DataDamagedError(
+            f"The configuration of the model cannot be read: {first_line(error)}",
+            where=path,
+            remedy=_REMEDY,
+        ) from error
+
+
+def converted_experiment(folder: str) -> ExperimentConfig:
+    """The configuration of a converted model, with evaluation as by default.
+
+    Args:
+        folder: str. The folder.
+
+    Returns:
+        An `ExperimentConfig`. Of its training nothing is known.
+
+    Raises:
+        DataDamagedError: If the configuration cannot be read.
+    """
+    return ExperimentConfig(
+        model=converted_config(folder),
+        training=TrainingConfig(global_batch_size=1, num_steps=1),
+        optimizer=OptimizerConfig(warmup_steps=0),
+    )

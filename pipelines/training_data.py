@@ -5,19 +5,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import tensorflow as tf
 
-from pipelines.split_evaluation import bytes_per_token, evaluate_split
+from pipelines.evaluation.splits import bytes_per_token, evaluate_split
 from pipelines.workdir import check_vocabulary
-from txl_tf.config.experiment_config import ExperimentConfig
+from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.manifest import Manifest
-from txl_tf.data.prepared_dataset import PreparedDataset
+from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.data.segment_plan import SegmentPlan
 from txl_tf.data.segment_reader import SegmentReader
-from txl_tf.data.tokenizers.load_tokenizer import TOKENIZERS
-from txl_tf.data.vocabularies.dataset_tokenizer import dataset_tokenizer
+from txl_tf.data.tokenizers import TOKENIZERS
 from txl_tf.errors import DataDamagedError
-from txl_tf.evaluation.evaluation_result import EvaluationResult
 from txl_tf.evaluation.evaluator import Evaluator
-from txl_tf.file_storage import is_remote
+from txl_tf.evaluation.result import EvaluationResult
+from txl_tf.storage.files import is_remote
 
 # What `assert_cardinality` says.
 _TOO_FEW = "was expected to contain"

@@ -10,14 +10,14 @@ from typing import Self
 
 import tensorflow as tf
 
-from pipelines.lost_checkpoints import latest_explained_step, require_checkpoints
+from pipelines.evaluation.splits import create_evaluator
+from pipelines.progress import TrainingProgress
 from pipelines.run_description import RunDescription
-from pipelines.split_evaluation import create_evaluator
+from pipelines.run_verification import latest_explained_step, require_checkpoints
 from pipelines.training_data import TrainingData
-from pipelines.training_progress import TrainingProgress
 from pipelines.workdir import Workdir, data_identity, identity
-from txl_tf.config.experiment_config import ExperimentConfig
-from txl_tf.distribution.preemption_watcher import PreemptionWatcher
+from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.distribution.strategy import is_chief
 from txl_tf.errors import (
     DataDamagedError,
@@ -26,17 +26,18 @@ from txl_tf.errors import (
     StorageError,
     UsageError,
 )
-from txl_tf.evaluation.evaluation_result import EvaluationResult
 from txl_tf.evaluation.evaluator import Evaluator
-from txl_tf.file_storage import path_exists
+from txl_tf.evaluation.result import EvaluationResult
+from txl_tf.storage.files import path_exists
+from txl_tf.storage.writable_folder import WritableFolder
 from txl_tf.training.background_saver import BackgroundSaver
 from txl_tf.training.checkpoint_store import CheckpointStore
-from txl_tf.training.evaluation_history import EvaluationHistory
-from txl_tf.training.loop_report import LoopReport
-from txl_tf.training.step_ledger import LedgerLine, StepLedger
-from txl_tf.training.tensorboard_writer import TensorBoardWriter
+from txl_tf.training.ledger import StepLedger
+from txl_tf.training.ledger_lines import LedgerLine
+from txl_tf.training.step_report import LoopReport
+from txl_tf.training.tensorboard import TensorBoardWriter
+from txl_tf.training.train_state import EvaluationHistory
 from txl_tf.training.trainer import Trainer
-from txl_tf.writable_folder import WritableFolder
 
 # Another number of replicas adds up in another order; anything beyond is not rounding.
 _LOSS_TOLERANCE = 1e-3

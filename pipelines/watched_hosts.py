@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from pipelines.last_defence import finish, report
 from txl_tf.distribution.host_watcher import HostWatcher
-from txl_tf.distribution.preemption_watcher import PreemptionWatcher
+from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.distribution.remote_hosts import RemoteHost, remote_hosts
 from txl_tf.errors import PreemptedError
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipelines.run_description import FORMAT_VERSION, RunDescription
-from txl_tf.config.experiment_config import ExperimentConfig
+from txl_tf.config.base import differing_settings
+from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.manifest import Manifest
-from txl_tf.directory_lock import DirectoryLock
 from txl_tf.errors import (
     DataDamagedError,
     InputMissingError,
@@ -20,7 +20,7 @@ from txl_tf.errors import (
     StorageError,
     UsageError,
 )
-from txl_tf.file_storage import (
+from txl_tf.storage.files import (
     first_line,
     is_remote,
     list_folder,
@@ -28,9 +28,9 @@ from txl_tf.file_storage import (
     read_file,
     temporary_path,
 )
-from txl_tf.training.run_identity import differing_settings
-from txl_tf.untrusted_files import read_json_object
-from txl_tf.writable_folder import WritableFolder
+from txl_tf.storage.locks import DirectoryLock
+from txl_tf.storage.untrusted_files import read_json_object
+from txl_tf.storage.writable_folder import WritableFolder
 
 _RUN_FILE = "run.json"
 _VOCABULARY = "vocabulary"

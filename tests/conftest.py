@@ -3,7 +3,7 @@
 import os
 import subprocess
 
-from txl_tf.store_client import set_read_ahead
+from txl_tf.storage.store_client import set_read_ahead
 
 os.environ["KERAS_BACKEND"] = os.environ.get("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

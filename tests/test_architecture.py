@@ -315,7 +315,7 @@ def test_every_file_with_tests_is_found_by_pytest():
         assert has_tests == path.name.startswith("test_"), path
 
 
-@pytest.mark.parametrize("module", ["txl_tf", "txl_tf.config.experiment_config", "txl_tf.errors"])
+@pytest.mark.parametrize("module", ["txl_tf", "txl_tf.config.experiment", "txl_tf.errors"])
 def test_reading_a_configuration_does_not_start_tensorflow(module):
     assert_imports_without_tensorflow(module)
 

@@ -20,7 +20,7 @@ def test_both_commands_are_in_the_readme_and_the_second_in_the_checks():
 
 
 def test_the_readme_has_the_table_of_chips():
-    from pipelines.launch.chip_support import support_table
+    from pipelines.launch.plan import support_table
 
     assert f"\n{support_table()}\n" in (ROOT / "README.md").read_text()
 

@@ -5,10 +5,9 @@ import functools
 import numpy as np
 import tensorflow as tf
 
-from txl_tf.config.experiment_config import ExperimentConfig
-from txl_tf.config.model_config import ModelConfig
-from txl_tf.config.optimizer_config import OptimizerConfig
-from txl_tf.config.training_config import TrainingConfig
+from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.config.model import ModelConfig
+from txl_tf.config.training import OptimizerConfig, TrainingConfig
 
 VOCABULARY_SIZE = 13
 SEGMENT_LENGTH = 5

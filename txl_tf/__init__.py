@@ -12,30 +12,28 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from txl_tf import convert, functional, layers, samplers
-    from txl_tf.config.evaluation_config import EvaluationConfig
-    from txl_tf.config.experiment_config import ExperimentConfig
-    from txl_tf.config.model_config import ModelConfig
-    from txl_tf.config.optimizer_config import OptimizerConfig
-    from txl_tf.config.training_config import TrainingConfig
+    from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
+    from txl_tf.config.model import ModelConfig
+    from txl_tf.config.training import OptimizerConfig, TrainingConfig
     from txl_tf.export import export_saved_model
     from txl_tf.generation import generate
     from txl_tf.inference.engine import InferenceEngine
     from txl_tf.inference.memory import KeyValueMemory
     from txl_tf.models.memory import Memory
     from txl_tf.models.presets import preset
-    from txl_tf.models.stateful_transformer_xl import StatefulTransformerXL
+    from txl_tf.models.stateful import StatefulTransformerXL
     from txl_tf.models.transformer_xl import TransformerXL
 
 _MODULES = {
-    "EvaluationConfig": "txl_tf.config.evaluation_config",
-    "ExperimentConfig": "txl_tf.config.experiment_config",
+    "EvaluationConfig": "txl_tf.config.experiment",
+    "ExperimentConfig": "txl_tf.config.experiment",
     "InferenceEngine": "txl_tf.inference.engine",
     "KeyValueMemory": "txl_tf.inference.memory",
     "Memory": "txl_tf.models.memory",
-    "ModelConfig": "txl_tf.config.model_config",
-    "OptimizerConfig": "txl_tf.config.optimizer_config",
-    "StatefulTransformerXL": "txl_tf.models.stateful_transformer_xl",
-    "TrainingConfig": "txl_tf.config.training_config",
+    "ModelConfig": "txl_tf.config.model",
+    "OptimizerConfig": "txl_tf.config.training",
+    "StatefulTransformerXL": "txl_tf.models.stateful",
+    "TrainingConfig": "txl_tf.config.training",
     "TransformerXL": "txl_tf.models.transformer_xl",
     "convert": "txl_tf.convert",
     "export_saved_model": "txl_tf.export",

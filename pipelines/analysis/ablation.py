@@ -1,4 +1,4 @@
-"""The parts of the model, one left out at a time: `txl analyze ablation`.
+"""`txl analyze ablation`: trains each variant of a study and prints the table.
 
     txl analyze ablation --study novels_ablation --data DIR --out DIR
 
@@ -13,25 +13,92 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from pipelines.analysis.ablation_cell import AblationCell
+from pipelines.analysis.ablation_findings import Finding, RowSummary, findings
+from pipelines.analysis.ablation_row import AblationCell
+from pipelines.analysis.ablation_runs import CellProcesses, CellResult
 from pipelines.analysis.ablation_study import AblationStudy, load_study
-from pipelines.analysis.ablation_table import AblationTable
-from pipelines.analysis.cell_processes import CellProcesses
-from pipelines.analysis.cell_result import CellResult
-from pipelines.analysis.row_summary import RowSummary
-from pipelines.argument_range import require_range
-from pipelines.experiments import add_override_argument
+from pipelines.arguments import add_override_argument, require_range
 from pipelines.memory_needs import require_training_memory
 from pipelines.workdir import data_identity
+from txl_tf.config.model import ModelConfig
 from txl_tf.data.manifest import Manifest
-from txl_tf.directory_lock import DirectoryLock
-from txl_tf.distribution.preemption_watcher import PreemptionWatcher
+from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import InputMissingError, JobError, UsageError
-from txl_tf.file_storage import is_remote
-from txl_tf.writable_folder import WritableFolder
+from txl_tf.models.sizes import num_parameters, training_memory_bytes
+from txl_tf.storage.files import is_remote
+from txl_tf.storage.locks import DirectoryLock
+from txl_tf.storage.writable_folder import WritableFolder
+
+_ENCODINGS = {
+    "transformer_xl": "Dai et al.",
+    "shaw": "Shaw et al.",
+    "sinusoidal": "Vaswani et al.",
+    "learned": "Al-Rfou et al.",
+}
+_LOSSES = {"all": "full", "last_half": "half"}
+_HEAD = (
+    *("remark", "recurrence", "encoding", "loss", "T", "parameters", "training memory"),
+    *("PPL init", "PPL best", "Attn Len", "seeds", "published (WikiText-103)"),
+)
+
+
+class AblationTable:
+    """Table and findings of the rows that have a finished seed.
+
+    Args:
+        rows: sequence of `RowSummary`.
+    """
+
+    def __init__(self, rows: Sequence[RowSummary]) -> None:
+        self._rows = list(rows)
+        self._findings: list[Finding] = findings(self._rows)
+
+    def text(self) -> str:
+        """The table in columns, with the findings below."""
+        lines = [list(_HEAD), *map(_cells, self._rows)]
+        widths = [max(len(line[index]) for line in lines) for index in range(len(_HEAD))]
+        table = [
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+            for line in lines
+        ]
+        return "\n".join([*table, "", *(finding.describe() for finding in self._findings)])
+
+    def markdown(self) -> str:
+        """The same for a README."""
+        lines = [list(_HEAD), ["---"] * len(_HEAD), *map(_cells, self._rows)]
+        table = [f"| {' | '.join(line)} |" for line in lines]
+        return "\n".join([*table, "", *(f"- {each.describe()}" for each in self._findings), ""])
+
+    def to_dict(self) -> dict[str, Any]:
+        """All figures as plain JSON types."""
+        return {
+            "rows": [row.to_dict() for row in self._rows],
+            "findings": [finding.to_dict() for finding in self._findings],
+        }
+
+
+def _cells(summary: RowSummary) -> list[str]:
+    row, model = summary.cell.row, cast(ModelConfig, summary.cell.experiment.model)
+    memory_bytes = training_memory_bytes(summary.cell.experiment)
+    return [
+        row.remark or "-",
+        "yes" if model.recurrence else "no",
+        _ENCODINGS[model.position_encoding],
+        _LOSSES[summary.cell.experiment.training.loss_positions],
+        str(model.segment_length),
+        f"{num_parameters(model) / 1e6:.2f} M",
+        f"{memory_bytes / 1e6:.0f} MB",
+        summary.initial.describe(),
+        summary.best.describe(),
+        str(summary.sufficient_length.length),
+        str(len(summary.seeds)),
+        "-" if summary.published is None else summary.published.describe(),
+    ]
+
 
 _MAX_JOBS = 64
 
@@ -117,7 +184,7 @@ def _show(arguments: argparse.Namespace, writable: WritableFolder, failed: JobEr
 def _run_here(arguments: argparse.Namespace, folder: Path) -> None:
     # First of all, so that nothing is lost however early the machine is taken away.
     with PreemptionWatcher() as watcher:
-        from pipelines.analysis.cell_run import CellRun
+        from pipelines.analysis.ablation_worker import CellRun
 
         CellRun(arguments.chosen_cell, arguments.data, folder, watcher).run()
 

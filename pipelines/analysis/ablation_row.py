@@ -1,14 +1,13 @@
-"""One row of an ablation: which parts of the model are there."""
+"""Rows of an ablation study, and the run for each row, seed and attention length."""
 
 import dataclasses
 import re
-from typing import Literal, cast
+from typing import Any, Literal, Self, cast
 
-from txl_tf.config.experiment_config import ExperimentConfig
-from txl_tf.config.frozen_config import FrozenConfig
-from txl_tf.config.limits import MAX_TOKENS
-from txl_tf.config.model_config import ModelConfig
-from txl_tf.config.shown_value import shown_value
+from pipelines.workdir import identity
+from txl_tf.config.base import MAX_TOKENS, FrozenConfig, shown_value
+from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.config.model import ModelConfig
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,99}")
 _WITH_TABLE = ("shaw", "learned")
@@ -112,3 +111,180 @@ class AblationRow(FrozenConfig):
         )
         experiment = base.replace(model=model, training=training, evaluation=evaluation)
         return experiment.with_overrides(list(self.set))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttentionLength:
+    """How far back a model may look, and how that is done.
+
+    Attributes:
+        length: int. Tokens before the one that is predicted: the memory's
+            length with recurrence, the window's without.
+        segment_length: int. Tokens per row and step.
+        memory_length: int. Tokens remembered.
+        same_length: bool. Whether every query sees equally many keys.
+        stride: optional int. Tokens that a window scores; `None` with
+            recurrence, where nothing is read twice.
+        is_training_length: bool. Whether training used the same lengths.
+    """
+
+    length: int
+    segment_length: int
+    memory_length: int
+    same_length: bool
+    stride: int | None
+    is_training_length: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """The values as plain JSON types."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Reads what `to_dict` returned; a missing or unknown key is a TypeError."""
+        return cls(**values)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudyEvaluation(FrozenConfig):
+    """Attention lengths and the text they are measured on.
+
+    A model with recurrence reads segments of the length it was trained with
+    and remembers more or fewer tokens. One without reads windows that overlap:
+    every window is computed as a whole, and its last `window_stride` tokens are
+    scored.
+
+    Raises:
+        ValueError: If a value is out of its range.
+    """
+
+    split: str = "valid"
+    """Split of the data set."""
+    num_tokens: int | None = None
+    """Tokens from the beginning of the split; None: all of it."""
+    memory_lengths: tuple[int, ...] = ()
+    """Memory lengths beside that of training; 0 is none at all."""
+    window_lengths: tuple[int, ...] = ()
+    """Window lengths beside training's segment length, for rows without recurrence."""
+    window_stride: int = 1
+    """Tokens that a window scores."""
+    same_length: bool = True
+    """Whether at these memory lengths every query sees equally many keys."""
+    tolerance: float = 0.001
+    """Share of the best perplexity by which a shorter length may be worse and still reach it."""
+
+    def validate(self) -> None:
+        if self.num_tokens is not None and self.num_tokens < 2:
+            raise ValueError(
+                f"`num_tokens` must be at least 2. Received: num_tokens={self.num_tokens}"
+            )
+        if self.window_stride <= 0:
+            raise ValueError(
+                f"`window_stride` must be positive. Received: window_stride={self.window_stride}"
+            )
+        if any(length > MAX_TOKENS for length in (*self.memory_lengths, *self.window_lengths)):
+            raise ValueError(
+                f"`memory_lengths` and `window_lengths` must be at most {MAX_TOKENS}. Received: "
+                f"memory_lengths={self.memory_lengths}, window_lengths={self.window_lengths}"
+            )
+        if any(length < 0 for length in self.memory_lengths):
+            raise ValueError(
+                "`memory_lengths` must not be negative. "
+                f"Received: memory_lengths={self.memory_lengths}"
+            )
+        if any(length < self.window_stride for length in self.window_lengths):
+            raise ValueError(
+                "`window_lengths` must not be less than `window_stride`. "
+                f"Received: window_lengths={self.window_lengths}, "
+                f"window_stride={self.window_stride}"
+            )
+        if not 0.0 <= self.tolerance < 1.0:
+            raise ValueError(f"`tolerance` must be in [0, 1). Received: tolerance={self.tolerance}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AblationCell:
+    """What is trained, and how it is evaluated.
+
+    Attributes:
+        row: `AblationRow`.
+        seed: int.
+        experiment: `ExperimentConfig` of the run.
+        evaluation: `StudyEvaluation`.
+    """
+
+    row: AblationRow
+    seed: int
+    experiment: ExperimentConfig
+    evaluation: StudyEvaluation
+
+    @property
+    def name(self) -> str:
+        """Name of the cell, and path of its folder in that of the study."""
+        return f"{self.row.name}/seed-{self.seed}"
+
+    def attention_lengths(self) -> list[AttentionLength]:
+        """The lengths to evaluate at, that of training first.
+
+        Returns:
+            List of `AttentionLength`.
+        """
+        if cast(ModelConfig, self.experiment.model).recurrence:
+            return self._memory_lengths()
+        return self._window_lengths()
+
+    def _memory_lengths(self) -> list[AttentionLength]:
+        model = self.experiment.model
+        own = AttentionLength(
+            length=model.memory_length,
+            segment_length=model.segment_length,
+            memory_length=model.memory_length,
+            same_length=model.same_length,
+            stride=None,
+            is_training_length=True,
+        )
+        others = [
+            dataclasses.replace(
+                own,
+                length=length,
+                memory_length=length,
+                # Without a memory, it would leave every query alone with itself.
+                same_length=self.evaluation.same_length and length > 0,
+                is_training_length=False,
+            )
+            for length in sorted(set(self.evaluation.memory_lengths))
+        ]
+        return [own, *others]
+
+    def _window_lengths(self) -> list[AttentionLength]:
+        own_length = self.experiment.model.segment_length
+        lengths = sorted(set(self.evaluation.window_lengths) - {own_length})
+        return [
+            AttentionLength(
+                length=length,
+                segment_length=length,
+                memory_length=0,
+                same_length=False,
+                stride=min(self.evaluation.window_stride, own_length),
+                is_training_length=length == own_length,
+            )
+            for length in [own_length, *lengths]
+        ]
+
+    def settings(self, data: dict[str, Any]) -> dict[str, Any]:
+        """What decides every figure of the cell.
+
+        Args:
+            data: dict that `data_identity` returned.
+
+        Returns:
+            Dict of JSON values. Attention lengths are not among them: more of
+            them can be measured later.
+        """
+        evaluation = self.evaluation
+        return {
+            **identity(self.experiment, data),
+            "evaluation_split": evaluation.split,
+            "evaluation_tokens": evaluation.num_tokens,
+            "evaluation_rows": self.experiment.evaluation.batch_size,
+        }

@@ -7,15 +7,13 @@ import os
 from pathlib import Path
 from typing import Any
 
-from pipelines.analysis.ablation_cell import AblationCell
-from pipelines.analysis.ablation_row import AblationRow
-from pipelines.analysis.study_evaluation import StudyEvaluation
-from pipelines.analysis.training_memory import equal_memory_segment_length
-from pipelines.experiments import load_experiment, override, read_settings
-from txl_tf.config.experiment_config import ExperimentConfig
-from txl_tf.config.model_config import ModelConfig
-from txl_tf.config.shown_value import shown_value
+from pipelines.analysis.ablation_row import AblationCell, AblationRow, StudyEvaluation
+from pipelines.arguments import load_experiment, override, read_settings
+from txl_tf.config.base import shown_value
+from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.config.model import ModelConfig
 from txl_tf.errors import InputMissingError, UsageError
+from txl_tf.models.sizes import equal_memory_segment_length
 
 STUDIES_FOLDER = Path(__file__).resolve().parent.parent / "configs" / "studies"
 _KEYS = {"experiment", "set", "seeds", "evaluation", "axes", "rows"}

@@ -1,4 +1,4 @@
-"""What a run's heads attend to: `txl analyze attention`.
+"""`txl analyze attention`: measures attention by distance and draws it.
 
     txl analyze attention --workdir DIR --data DIR --out DIR
     txl analyze attention --workdir DIR --data DIR --out DIR --memory-length 640 --layer 8 --head 8
@@ -20,19 +20,20 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from pipelines.argument_range import MAX_COUNT, MAX_STEP, require_range
+from pipelines.arguments import MAX_COUNT, MAX_STEP, require_range
 from pipelines.memory_needs import reading_needs, require_memory_of
 from pipelines.workdir import Workdir, add_workdir_argument, check_tokenizer
-from txl_tf.config.limits import MAX_ROWS, MAX_TOKENS
-from txl_tf.config.model_config import ModelConfig
-from txl_tf.data.staging_folder import StagingFolder, require_absent
+from txl_tf.config.base import MAX_ROWS, MAX_TOKENS
+from txl_tf.config.model import ModelConfig
 from txl_tf.errors import UsageError
 from txl_tf.evaluation.attention_profile import AttentionProfile
 from txl_tf.imports import require_extra
+from txl_tf.storage.staging import StagingFolder, require_absent
 
 if TYPE_CHECKING:
     from txl_tf.data.prepared_dataset import PreparedDataset
     from txl_tf.evaluation.attention_profiler import AttentionProfiler
+
 
 REPORT_FILE = "attention.json"
 
@@ -107,11 +108,10 @@ def _lengths(arguments: argparse.Namespace) -> dict[str, int]:
 
 def run(arguments: argparse.Namespace) -> None:
     """Measures, draws, and prints what was found."""
-    from pipelines.analysis.attention_figures import draw_figures
-    from pipelines.analysis.attention_report import attention_report, describe
-    from pipelines.analysis.tensorboard_images import write_images
+    from pipelines.analysis.figures import draw_figures
     from pipelines.tensorboard_folder import tensorboard_folder
     from txl_tf.data.prepared_dataset import PreparedDataset
+    from txl_tf.training.tensorboard import write_images
 
     dataset = PreparedDataset.open(arguments.data)
     check_tokenizer(arguments.data_identity, dataset.manifest, arguments.data)
@@ -229,3 +229,75 @@ if __name__ == "__main__":
     from pipelines.command_line import run_job
 
     sys.exit(run_job("analyze", ["attention", *sys.argv[1:]]))
+
+
+def attention_report(
+    about: dict[str, Any],
+    config: ModelConfig,
+    profile: AttentionProfile,
+    shown_head: tuple[int, int],
+    num_rows: int,
+) -> dict[str, Any]:
+    """The figures of an analysis with their conditions.
+
+    Args:
+        about: dict. What was read.
+        config: `ModelConfig` of the profiler.
+        profile: `AttentionProfile`.
+        shown_head: pair of int. Layer and head, from 0.
+        num_rows: int. Rows that were read side by side.
+
+    Returns:
+        Dict of JSON values.
+    """
+    figures = profile.to_dict()
+    farthest = figures["farthest_head"]
+    return {
+        **about,
+        "segment_length": config.segment_length,
+        "memory_length": config.memory_length,
+        "clamp_length": config.clamp_length,
+        "num_rows": num_rows,
+        **figures,
+        "farthest_head": {
+            **farthest,
+            "layer": farthest["layer"] + 1,
+            "head": farthest["head"] + 1,
+        },
+        "shown_head": {"layer": shown_head[0] + 1, "head": shown_head[1] + 1},
+    }
+
+
+def describe(report: dict[str, Any]) -> str:
+    """The figures of every layer.
+
+    Args:
+        report: dict from `attention_report`.
+
+    Returns:
+        Lines of text.
+    """
+    clamp = "none" if report["clamp_length"] is None else report["clamp_length"]
+    lines = [
+        f"{report['split']}, step {report['step']}: {report['num_queries']:,} queries, each of "
+        f"which sees itself and the {report['memory_length']:,} tokens before it; "
+        f"segment {report['segment_length']}, clamp {clamp}, {report['num_rows']} rows",
+        "layer  mean distance   nearest head  farthest head  entropy, nats",
+    ]
+    for layer, distances in enumerate(report["mean_distance"]):
+        nearest, farthest = int(np.argmin(distances)), int(np.argmax(distances))
+        lines.append(
+            f"{layer + 1:5d}  {report['layer_mean_distance'][layer]:13.2f}"
+            f"  {_head(nearest, distances)}  {_head(farthest, distances)}"
+            f"  {np.mean(report['entropy_nats'][layer]):13.3f}"
+        )
+    farthest = report["farthest_head"]
+    lines.append(
+        f"farthest: layer {farthest['layer']}, head {farthest['head']}, "
+        f"{farthest['mean_distance']:.2f} tokens back on average"
+    )
+    return "\n".join(lines)
+
+
+def _head(head: int, distances: list[float]) -> str:
+    return f"{f'{head + 1}: {distances[head]:.2f}':>13}"

@@ -17,20 +17,20 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipelines.analysis.analyzed_run import AnalyzedRun, read_runs
-from pipelines.argument_range import MAX_COUNT, MAX_STEP, lengths, require_range
+from pipelines.arguments import MAX_COUNT, MAX_STEP, lengths, require_range
 from pipelines.memory_needs import reading_needs, require_memory_of
+from pipelines.trained_model import AnalyzedRun, read_runs
 from pipelines.workdir import check_tokenizer, check_vocabulary
-from txl_tf.config.evaluation_config import EvaluationConfig
-from txl_tf.config.limits import MAX_ROWS, MAX_TOKENS
-from txl_tf.data.staging_folder import StagingFolder, require_absent
+from txl_tf.config.base import MAX_ROWS, MAX_TOKENS
+from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.errors import UsageError
 from txl_tf.imports import require_extra
+from txl_tf.storage.staging import StagingFolder, require_absent
 
 if TYPE_CHECKING:
     from pipelines.analysis.context_windows import ContextWindows
     from txl_tf.data.prepared_dataset import PreparedDataset
-    from txl_tf.evaluation.effective_memory_length import EffectiveMemoryLength
+    from txl_tf.evaluation.context_length import EffectiveMemoryLength
 
 REPORT_FILE = "context.json"
 
@@ -127,8 +127,8 @@ def _require_memory(run: AnalyzedRun, arguments: argparse.Namespace) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Measures, writes the report with its charts, and prints the tables."""
-    from pipelines.analysis.context_charts import draw_charts
     from pipelines.analysis.context_report import print_report
+    from pipelines.analysis.figures import draw_charts
     from txl_tf.data.prepared_dataset import PreparedDataset
 
     dataset = PreparedDataset.open(arguments.data)
@@ -152,7 +152,7 @@ def _report(arguments: argparse.Namespace, dataset: "PreparedDataset") -> dict[s
 
     from pipelines.analysis.context_report import group_report
     from pipelines.analysis.context_windows import ContextWindows
-    from txl_tf.evaluation.model_group import ModelGroup
+    from txl_tf.evaluation.context_length import ModelGroup
 
     contexts = arguments.contexts
     windows = ContextWindows(
@@ -180,7 +180,7 @@ def _measure(
     run: AnalyzedRun, windows: "ContextWindows", contexts: Sequence[int], batch_size: int
 ) -> tuple[dict[str, Any], list]:
     """Facts about a run, and its losses by context length and token."""
-    from txl_tf.evaluation.context_losses import ContextLosses
+    from txl_tf.evaluation.windows import ContextLosses
 
     step, model = run.load_model()
     losses_of = ContextLosses(model, batch_size)
@@ -201,7 +201,7 @@ def _memory(
 ) -> dict[str, Any] | None:
     """The longest useful memory of a run; `None` of one without."""
     from pipelines.analysis.context_report import memory_report
-    from txl_tf.evaluation.effective_memory_length import effective_memory_length
+    from txl_tf.evaluation.context_length import effective_memory_length
 
     if not run.has_memory:
         return None
@@ -220,7 +220,7 @@ def _perplexity_by_memory(
     run: AnalyzedRun, dataset: "PreparedDataset", split: str
 ) -> Callable[[int], float]:
     """A function of a memory length that evaluates the split with it."""
-    from pipelines.split_evaluation import create_evaluator, evaluate_split
+    from pipelines.evaluation.splits import create_evaluator, evaluate_split
     from pipelines.trained_model import read_weights
 
     step, weights = read_weights(run.workdir, None)

@@ -7,9 +7,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from txl_tf.evaluation.effective_memory_length import EffectiveMemoryLength
-from txl_tf.evaluation.model_group import ModelGroup
-from txl_tf.evaluation.relative_effective_context_length import (
+from txl_tf.evaluation.context_length import (
+    EffectiveMemoryLength,
+    ModelGroup,
     relative_effective_context_length,
 )
 

@@ -13,10 +13,15 @@ import argparse
 import json
 import sys
 
-from pipelines.argument_range import MAX_COUNT, lengths, require_range
-from pipelines.experiments import add_override_argument, load_experiment
+from pipelines.arguments import (
+    MAX_COUNT,
+    add_override_argument,
+    lengths,
+    load_experiment,
+    require_range,
+)
 from pipelines.memory_needs import reading_needs, require_memory_of
-from txl_tf.config.limits import MAX_TOKENS
+from txl_tf.config.base import MAX_TOKENS
 from txl_tf.errors import UsageError
 
 _ATTENTION = "800,1800,2800,3800"
@@ -78,8 +83,12 @@ def check_arguments(arguments: argparse.Namespace) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Measures and prints a table."""
-    from pipelines.analysis.speed_measurement import SpeedMeasurement
-    from pipelines.analysis.speed_table import best_slowdown, describe, speed_report
+    from pipelines.analysis.speed_study import (
+        SpeedMeasurement,
+        best_slowdown,
+        describe,
+        speed_report,
+    )
 
     measurement = SpeedMeasurement(
         arguments.experiment, arguments.segment_length, arguments.repeats

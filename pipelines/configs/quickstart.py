@@ -6,11 +6,9 @@ Expected: 2.1 bits per byte or less over all test bytes, within 6 minutes.
 Measured: see the results table of README.md.
 """
 
-from txl_tf.config.evaluation_config import EvaluationConfig
-from txl_tf.config.experiment_config import ExperimentConfig
-from txl_tf.config.model_config import ModelConfig
-from txl_tf.config.optimizer_config import OptimizerConfig
-from txl_tf.config.training_config import TrainingConfig
+from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
+from txl_tf.config.model import ModelConfig
+from txl_tf.config.training import OptimizerConfig, TrainingConfig
 
 
 def quickstart() -> ExperimentConfig:

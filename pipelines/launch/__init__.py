@@ -10,14 +10,10 @@ or, of `--kind gke-jobset`, given to `kubectl apply -f -`.
 import argparse
 import re
 
-from pipelines.experiments import NAMED_EXPERIMENTS, add_override_argument, load_experiment
-from pipelines.launch.accelerator import EXAMPLES, Accelerator
-from pipelines.launch.chip_support import support_of
-from pipelines.launch.gke_job_set import gke_job_set_manifest
-from pipelines.launch.launch_plan import LaunchPlan
-from pipelines.launch.pod_slice import pod_slice_script
-from pipelines.launch.queued_resource import queued_resource_script
-from pipelines.launch.tpu_vm import tpu_vm_script
+from pipelines.arguments import NAMED_EXPERIMENTS, add_override_argument, load_experiment
+from pipelines.launch.gke import gke_job_set_manifest
+from pipelines.launch.plan import EXAMPLES, Accelerator, LaunchPlan, support_of
+from pipelines.launch.tpu_vm import pod_slice_script, queued_resource_script, tpu_vm_script
 from pipelines.workdir import add_workdir_argument
 from txl_tf.errors import UsageError
 

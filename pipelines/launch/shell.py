@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pipelines.diagnosis.tested_versions import TestedVersions
+from pipelines.diagnosis.version_checks import TestedVersions
 
 REQUIREMENTS = Path(__file__).with_name("requirements-tpu-vm.txt")
 """What a TPU VM installs, with hashes."""

@@ -17,8 +17,8 @@ import signal
 import threading
 import time
 
-from txl_tf.distribution.leaving_notice import is_released, remove_notice, write_notice
-from txl_tf.store_client import set_read_ahead
+from txl_tf.distribution.preemption import is_released, remove_notice, write_notice
+from txl_tf.storage.store_client import set_read_ahead
 
 GRACE_SECONDS = 25.0
 """What a spot machine has, less some seconds."""

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.analysis.ablation_study import load_study
-from pipelines.experiments import NAMED_EXPERIMENTS, load_experiment
-from pipelines.printed_error import printed_error
-from txl_tf.config.experiment_config import ExperimentConfig
-from txl_tf.config.shown_value import shown_value
+from pipelines.arguments import NAMED_EXPERIMENTS, load_experiment
+from pipelines.last_defence import printed_error
+from txl_tf.config.base import shown_value
+from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.errors import InputMissingError, UsageError
 
 BASES = {name: make().to_dict() for name, make in NAMED_EXPERIMENTS.items()}

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tests.convert.models import assert_same_weights, family_config, random_model, weights_of
 from txl_tf.convert import load_official_tensorflow
-from txl_tf.convert.official_tensorflow_names import official_tensorflow_table
+from txl_tf.convert.official_tensorflow import official_tensorflow_table
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
 
 FAMILIES = ["enwik8", "wt103_base", "wt103_large", "lm1b", "narrow", "narrow_clusters"]
@@ -143,7 +143,7 @@ def test_memory_length_is_needed_where_nothing_tells_it(tmp_path):
 
 
 def test_published_sizes_bring_their_settings():
-    from txl_tf.convert.checkpoint_sizes import config_from
+    from txl_tf.convert.model_sizes import config_from
 
     sizes = {
         "vocabulary_size": 267735,

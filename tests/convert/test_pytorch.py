@@ -8,7 +8,7 @@ import pytest
 from tests.convert.goldens import FOLDER, HUGGING_FACE, Golden
 from tests.convert.models import assert_same_weights, family_config, random_model, weights_of
 from txl_tf.convert import load_hugging_face, load_nvidia_pytorch, load_official_pytorch
-from txl_tf.convert import pytorch_system as systems
+from txl_tf.convert import pytorch_names as systems
 from txl_tf.convert.hugging_face import hugging_face_tensors
 from txl_tf.convert.pytorch_names import pytorch_table
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError

@@ -5,7 +5,7 @@ import pytest
 
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset
-from txl_tf.data.record_format import frame_bytes
+from txl_tf.data.records import frame_bytes
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 
 
@@ -58,3 +58,16 @@ def make_dataset(tmp_path):
 @pytest.fixture
 def wide_tokenizer():
     return WideTokenizer()
+
+
+@pytest.fixture
+def read_documents():
+    """Joins the pieces of every document, in order."""
+
+    def read(documents):
+        return [
+            document if isinstance(document, bytes) else b"".join(document)
+            for document in documents
+        ]
+
+    return read

@@ -6,14 +6,11 @@ import numpy as np
 import pytest
 
 from tests.data.test_parallel_preparation import KINDS, contents, documents
-from txl_tf.data.beam.preparation import prepare_with_beam
-from txl_tf.data.beam.shard_plan import ShardPlan
-from txl_tf.data.beam.shard_writing import ShardWriting
-from txl_tf.data.beam.token_counting import TokenCounting
-from txl_tf.data.beam.token_placing import TokenPlacing
-from txl_tf.data.parallel import text_chunks as chunks_module
-from txl_tf.data.parallel.text_chunks import text_chunks
+from txl_tf.data import text as chunks_module
+from txl_tf.data.beam import prepare_with_beam
+from txl_tf.data.beam_shards import ShardPlan, ShardWriting, TokenCounting, TokenPlacing
 from txl_tf.data.preparation import prepare_dataset
+from txl_tf.data.text import text_chunks
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.errors import DataDamagedError, UsageError
 

@@ -4,9 +4,9 @@ import sys
 PROGRAM = """
 import sys
 import txl_tf.data
-import txl_tf.data.corpora.python_standard_library
-import txl_tf.data.corpora.published_corpora
-import txl_tf.data.vocabularies.sentence_piece_training
+import txl_tf.data.corpora.standard_library
+import txl_tf.data.corpora
+import txl_tf.data.vocabulary_training
 from txl_tf.data import ByteTokenizer, Manifest, PreparedDataset, SegmentPlan, prepare_dataset
 import pipelines.prepare
 import pipelines.verify

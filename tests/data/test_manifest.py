@@ -3,9 +3,7 @@ import json
 
 import pytest
 
-from txl_tf.data.manifest import FORMAT_VERSION, Manifest
-from txl_tf.data.shard_manifest import ShardManifest
-from txl_tf.data.split_manifest import SplitManifest
+from txl_tf.data.manifest import FORMAT_VERSION, Manifest, ShardManifest, SplitManifest
 from txl_tf.errors import DataDamagedError, InputMissingError
 
 

@@ -3,17 +3,18 @@
 import numpy as np
 import pytest
 
-from txl_tf.data.parallel import text_chunks as chunks_module
+from txl_tf.data import text as chunks_module
 from txl_tf.data.preparation import prepare_dataset
-from txl_tf.data.prepared_dataset import PreparedDataset
-from txl_tf.data.text_sources.text_pieces import text_pieces
+from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
+from txl_tf.data.text import text_pieces
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
-from txl_tf.data.tokenizers.word_rule import WordRule
-from txl_tf.data.vocabularies.character_training import CharacterTraining
-from txl_tf.data.vocabularies.dataset_tokenizer import dataset_tokenizer
-from txl_tf.data.vocabularies.sentence_piece_training import SentencePieceTraining
-from txl_tf.data.vocabularies.word_piece_training import WordPieceTraining
-from txl_tf.data.vocabularies.word_training import WordTraining
+from txl_tf.data.tokenizers.word_splitting import WordRule
+from txl_tf.data.vocabulary_training import (
+    CharacterTraining,
+    SentencePieceTraining,
+    WordPieceTraining,
+    WordTraining,
+)
 
 KINDS = {
     "bytes": ByteTokenizer(),

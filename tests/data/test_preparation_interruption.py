@@ -11,8 +11,8 @@ import pytest
 
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset
-from txl_tf.data.tokenizers.word_rule import WordRule
-from txl_tf.data.vocabularies.word_training import WordTraining
+from txl_tf.data.tokenizers.word_splitting import WordRule
+from txl_tf.data.vocabulary_training import WordTraining
 from txl_tf.errors import OutputExistsError, StorageError
 
 POINTS = 100
@@ -188,10 +188,10 @@ MEMORY = """
 import contextlib, glob, resource, sys, threading, time
 import tensorflow
 from txl_tf.data.preparation import prepare_dataset
-from txl_tf.data.text_sources.file_documents import FileDocuments
+from txl_tf.data.documents import FileDocuments
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
-from txl_tf.data.vocabularies.word_training import WordTraining
-from txl_tf.data.tokenizers.word_rule import WordRule
+from txl_tf.data.vocabulary_training import WordTraining
+from txl_tf.data.tokenizers.word_splitting import WordRule
 
 text, out, kind = sys.argv[1:]
 tokenizer = ByteTokenizer() if kind == "bytes" else WordTraining(rule=WordRule())
@@ -214,7 +214,7 @@ def memory_of_worker(pid):
     lines = open(f"/proc/{pid}/status").read().splitlines()
     found = [int(line.split()[1]) for line in lines if line.startswith("VmHWM")]
     # A whole argument: this program's own text has the name in it, too.
-    is_worker = b"txl_tf.data.parallel.worker_process" in name.split(b"\\0")
+    is_worker = b"txl_tf.data.workers" in name.split(b"\\0")
     return sum(found) if is_worker else 0
 
 begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -2,9 +2,8 @@
 
 import tensorflow as tf
 
-from txl_tf.distribution.remote_hosts import at_once, remote_hosts
+from txl_tf.distribution.remote_hosts import at_once, remote_hosts, this_host
 from txl_tf.distribution.strategy import create_strategy
-from txl_tf.distribution.this_host import this_host
 
 
 def test_the_strategies_of_one_machine_have_no_remote_hosts():

@@ -8,8 +8,13 @@ import time
 import pytest
 
 from txl_tf.distribution import strategy
-from txl_tf.distribution.deadline import within
-from txl_tf.distribution.server_address import described, is_address, tpu_addresses, unreachable
+from txl_tf.distribution.server_address import (
+    described,
+    is_address,
+    tpu_addresses,
+    unreachable,
+    within,
+)
 from txl_tf.errors import InputMissingError, UsageError
 
 

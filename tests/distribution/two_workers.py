@@ -12,7 +12,7 @@ import threading
 
 import numpy as np
 
-from txl_tf.distribution.preemption_watcher import PreemptionWatcher
+from txl_tf.distribution.preemption import PreemptionWatcher
 
 ROWS_PER_REPLICA = 2
 NUM_ROWS = 3

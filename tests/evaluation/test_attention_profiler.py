@@ -10,7 +10,7 @@ from keras import ops
 from tests import reference
 from tests.layer_checks import randomize_weights
 from txl_tf import functional
-from txl_tf.config.model_config import ModelConfig
+from txl_tf.config.model import ModelConfig
 from txl_tf.evaluation.attention_profiler import AttentionProfiler, by_distance, profiled_config
 from txl_tf.layers.relative_attention import RelativeAttention
 from txl_tf.models.transformer_xl import TransformerXL

@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from tests.slow_case import slow_case
 from tests.toy_batches import strategy_of, toy_experiment, toy_tokens
-from txl_tf.config.evaluation_config import EvaluationConfig
-from txl_tf.evaluation.evaluation_text import EvaluationText
+from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.evaluation.evaluator import Evaluator
+from txl_tf.evaluation.text_rows import EvaluationText
 from txl_tf.models.transformer_xl import TransformerXL
 
 CONFIG = toy_experiment().model

@@ -9,13 +9,13 @@ import pytest
 
 from tests.slow_case import slow_case
 from tests.toy_batches import ToyBatches, strategy_of, toy_experiment, toy_tokens, weight_of
-from txl_tf.config.evaluation_config import EvaluationConfig
-from txl_tf.config.lstm_config import LSTMConfig
+from txl_tf.config.experiment import EvaluationConfig
+from txl_tf.config.model import LSTMConfig
 from txl_tf.errors import NonFiniteError
-from txl_tf.evaluation.evaluation_text import EvaluationText
 from txl_tf.evaluation.evaluator import Evaluator
+from txl_tf.evaluation.text_rows import EvaluationText
 from txl_tf.inference import execution_plan
-from txl_tf.models.create_model import create_model
+from txl_tf.models.language_model import create_model
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.training.trainer import Trainer
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tests.toy_batches import ToyBatches, strategy_of, toy_experiment, toy_tokens
 from tests.toy_text import toy_text
-from txl_tf.config.evaluation_config import EvaluationConfig
+from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.training.trainer import Trainer
 

@@ -1,4 +1,4 @@
-"""A graph made small against the one that TensorFlow writes."""
+"""Compaction of a SavedModel graph: fewer nodes, shorter names, equal results."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,13 @@ from tests.export.conftest import CONFIG, MODEL_CARD, kept_signatures
 from tests.export.requests import nothing_read, random_ids, sampling, score, tensors
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.export import version_folder
-from txl_tf.export.graph_compaction import compact_graph
+from txl_tf.export.graph_compaction import (
+    FunctionCompaction,
+    compact_graph,
+    node_of,
+    reached,
+    renamed,
+)
 
 ROWS = tf.TensorSpec([None], tf.float32, "rows")
 
@@ -133,3 +139,82 @@ def test_what_python_finds_by_its_name_stays(tmp_path):
     np.testing.assert_array_equal(result_of(tmp_path, [1.0, 2.0])["scaled"], [3.0, 6.0])
     loaded = tf.saved_model.load(str(tmp_path))
     np.testing.assert_array_equal(loaded.kept(), [2.0, 4.0])
+
+
+def compacted(function):
+    """The definition of a function of `rows`, made small."""
+    traced = tf.function(function, input_signature=[ROWS], autograph=False)
+    traced_definition = traced.get_concrete_function().function_def
+    definition = type(traced_definition)()
+    definition.CopyFrom(traced_definition)
+    FunctionCompaction(definition).run()
+    return definition
+
+
+def ops(definition):
+    return [node.op for node in definition.node_def]
+
+
+def test_equal_nodes_are_one_and_passed_on_tensors_are_their_sources():
+    def function(rows):
+        first = tf.identity(rows * 2.0 + 1.0)
+        second = rows * 2.0 + 1.0
+        unused = tf.math.exp(rows)
+        return tf.identity(first) - tf.sqrt(second), unused * 0.0 + second
+
+    definition = compacted(function)
+    found = ops(definition)
+    assert found.count("AddV2") == 2  # the common one, and that of the second result
+    assert "Identity" not in found
+    assert all(len(node.name) == 1 for node in definition.node_def)
+
+
+def test_what_no_result_needs_is_left_out():
+    definition = compacted(lambda rows: (tf.math.exp(rows), rows + 1.0)[1])
+    assert "Exp" not in ops(definition)
+
+
+def test_a_result_may_be_an_argument_itself():
+    definition = compacted(lambda rows: tf.identity(tf.identity(rows)))
+    assert not definition.node_def
+    (result,) = definition.ret.values()
+    assert result == definition.signature.input_arg[0].name
+
+
+def test_effects_stay_in_their_order():
+    def function(rows):
+        is_good = tf.reduce_all(rows > 0.0)
+        with tf.control_dependencies([tf.debugging.Assert(is_good, ["not above zero"])]):
+            checked = tf.identity(rows)
+        return checked * 2.0
+
+    definition = compacted(function)
+    waiting = [
+        reference
+        for node in definition.node_def
+        for reference in node.input
+        if reference.startswith("^")
+    ]
+    assert waiting
+    assert definition.control_ret
+    names = {node.name for node in definition.node_def}
+    assert {reference[1:] for reference in waiting} <= names
+    assert set(definition.control_ret.values()) <= names
+    assert list(definition.signature.control_output) == list(definition.control_ret)
+
+
+@pytest.mark.parametrize("reference", ["sum", "sum:0", "sum:output:0", "^sum"])
+def test_the_node_of_every_form_of_reference(reference):
+    assert node_of(reference) == "sum"
+
+
+def test_only_the_node_is_renamed():
+    names = {"output": "b", "o": "c"}
+    assert renamed("output:output:0", names) == "b:output:0"
+    assert renamed("^o", names) == "^c"
+    assert renamed("other:o:1", names) == "other:o:1"
+
+
+def test_what_is_reached_through_a_cycle():
+    following = {"a": "bc", "b": "a", "c": "", "d": "a"}
+    assert reached("a", following.__getitem__) == {"a", "b", "c"}

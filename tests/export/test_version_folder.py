@@ -9,7 +9,7 @@ import time
 import pytest
 import tensorflow as tf
 
-from pipelines.export_verification import verify_export
+from pipelines.verify import verify_export
 from txl_tf.errors import OutputExistsError, StorageError
 from txl_tf.export import next_version
 from txl_tf.export.version_folder import write_version

@@ -15,8 +15,8 @@ from tests.export.requests import (
     score,
     tensors,
 )
-from txl_tf.export.warm_up import warm_up_requests
-from txl_tf.export.wire_memory import WireMemory
+from txl_tf.export.saved_model import warm_up_requests
+from txl_tf.export.token_signatures import WireMemory
 from txl_tf.samplers import GreedySampler, RandomSampler, TopKSampler, TopPSampler
 
 pytestmark = pytest.mark.slow

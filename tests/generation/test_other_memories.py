@@ -6,10 +6,9 @@ import pytest
 from tests.generation.models import expressive, prompt
 from tests.layer_checks import randomize_weights
 from tests.toy_batches import SEGMENT_LENGTH, VOCABULARY_SIZE
-from txl_tf.config.lstm_config import LSTMConfig
-from txl_tf.config.qrnn_config import QRNNConfig
+from txl_tf.config.model import LSTMConfig, QRNNConfig
 from txl_tf.generation import GenerationSession, generate
-from txl_tf.models.create_model import create_model
+from txl_tf.models.language_model import create_model
 from txl_tf.samplers import BeamSampler, GreedySampler
 
 SIZES = {

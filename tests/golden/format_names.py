@@ -3,14 +3,12 @@
 import dataclasses
 
 import txl_tf
-from pipelines.analysis.ablation_row import AblationRow
-from pipelines.analysis.study_evaluation import StudyEvaluation
-from pipelines.experiments import NAMED_EXPERIMENTS
-from txl_tf.config.lstm_config import LSTMConfig
-from txl_tf.config.qrnn_config import QRNNConfig
+from pipelines.analysis.ablation_row import AblationRow, StudyEvaluation
+from pipelines.arguments import NAMED_EXPERIMENTS
+from txl_tf.config.model import LSTMConfig, QRNNConfig
 from txl_tf.data.manifest import Manifest
-from txl_tf.export.export_options import ExportOptions
-from txl_tf.models.create_model import create_model
+from txl_tf.export.served_model import ExportOptions
+from txl_tf.models.language_model import create_model
 from txl_tf.models.presets import PRESETS
 
 CONFIGURATIONS = (

@@ -19,9 +19,9 @@ from tests.inference.variants import (
 )
 from tests.layer_checks import needs_tensorflow, randomize_weights, tf
 from tests.slow_case import slow_case
-from txl_tf.config.lstm_config import LSTMConfig
+from txl_tf.config.model import LSTMConfig
 from txl_tf.inference.engine import InferenceEngine
-from txl_tf.models.create_model import create_model
+from txl_tf.models.language_model import create_model
 
 KERNELS = tuple(PLANS)
 

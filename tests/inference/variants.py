@@ -4,7 +4,7 @@ import numpy as np
 from keras import ops
 
 from tests.layer_checks import randomize_weights
-from txl_tf.config.model_config import ModelConfig
+from txl_tf.config.model import ModelConfig
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.inference.execution_plan import ExecutionPlan
 from txl_tf.models.transformer_xl import TransformerXL

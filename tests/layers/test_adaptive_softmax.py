@@ -8,8 +8,7 @@ from tests.layer_checks import check_layer, needs_tensorflow, randomize_weights,
 from tests.reference import max_difference
 from tests.slow_case import slow_case
 from txl_tf.layers.adaptive_embedding import AdaptiveEmbedding
-from txl_tf.layers.adaptive_softmax import AdaptiveSoftmax
-from txl_tf.layers.tied_softmax import TiedSoftmax
+from txl_tf.layers.adaptive_softmax import AdaptiveSoftmax, TiedSoftmax
 
 SETTINGS = {
     "vocabulary_size": 40,

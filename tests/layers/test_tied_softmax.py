@@ -4,7 +4,7 @@ from keras import ops
 
 from tests import reference
 from tests.layer_checks import check_layer, needs_tensorflow, randomize_weights
-from txl_tf.layers.tied_softmax import TiedSoftmax
+from txl_tf.layers.adaptive_softmax import TiedSoftmax
 
 RNG = np.random.default_rng(0)
 HIDDEN = RNG.normal(size=(2, 3, 8)).astype("float32")

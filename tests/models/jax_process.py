@@ -10,7 +10,7 @@ import sys
 import keras
 import numpy as np
 
-from txl_tf.config.model_config import ModelConfig
+from txl_tf.config.model import ModelConfig
 from txl_tf.models.transformer_xl import TransformerXL
 
 

@@ -13,7 +13,7 @@ from keras import ops
 
 from tests.layer_checks import needs_tensorflow, tf
 from tests.slow_case import slow_case
-from txl_tf.config.model_config import ModelConfig
+from txl_tf.config.model import ModelConfig
 from txl_tf.models.transformer_xl import TransformerXL
 
 NUM_SYMBOLS, ASK, T, ROWS, NUM_STEPS, NUM_LAST = 8, 8, 6, 32, 300, 20

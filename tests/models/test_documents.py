@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from txl_tf.config.model_config import ModelConfig
+from txl_tf.config.model import ModelConfig
 from txl_tf.models.transformer_xl import TransformerXL
 
 CONFIG = ModelConfig(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from txl_tf.config.model_config import ModelConfig
+from txl_tf.config.model import ModelConfig
 from txl_tf.models.transformer_xl import TransformerXL
 
 TABLES, PROJECTIONS, KERNELS, ZEROS, ONES = "tables", "projections", "kernels", "zeros", "ones"

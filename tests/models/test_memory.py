@@ -3,8 +3,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from txl_tf.models.memory import Memory
-from txl_tf.models.recurrent_memory import RecurrentMemory
+from txl_tf.models.memory import Memory, RecurrentMemory
 
 SIZES = {"num_layers": 3, "batch_size": 2, "memory_length": 4, "hidden_dim": 6}
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.layer_checks import needs_tensorflow, tf
-from txl_tf.config.model_config import ModelConfig
+from txl_tf.config.model import ModelConfig
 from txl_tf.models.transformer_xl import TransformerXL
 
 CORPUS = (

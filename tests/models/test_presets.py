@@ -8,9 +8,9 @@ import keras
 import pytest
 
 import txl_tf
-from txl_tf.config.model_config import ModelConfig
-from txl_tf.models.parameter_count import num_parameters
+from txl_tf.config.model import ModelConfig
 from txl_tf.models.presets import PRESETS, preset
+from txl_tf.models.sizes import num_parameters
 from txl_tf.models.transformer_xl import TransformerXL
 
 PARAMETERS = {

@@ -9,12 +9,9 @@ from tests import recurrent_reference
 from tests.layer_checks import check_config, needs_tensorflow, randomize_weights, tf
 from tests.reference import max_difference
 from txl_tf import functional
-from txl_tf.config.lstm_config import LSTMConfig
-from txl_tf.config.qrnn_config import QRNNConfig
-from txl_tf.config.recurrent_config import RecurrentConfig
-from txl_tf.models.lstm_language_model import LSTMLanguageModel
-from txl_tf.models.qrnn_language_model import QRNNLanguageModel
-from txl_tf.models.recurrent_memory import RecurrentMemory
+from txl_tf.config.model import LSTMConfig, QRNNConfig, RecurrentConfig
+from txl_tf.models.memory import RecurrentMemory
+from txl_tf.models.recurrent import LSTMLanguageModel, QRNNLanguageModel
 
 B, T, V = 2, 4, 11
 CONFIG = RecurrentConfig(

@@ -9,7 +9,7 @@ from tests import reference
 from tests.layer_checks import check_config, needs_tensorflow, randomize_weights, tf
 from tests.slow_case import slow_case
 from txl_tf import functional
-from txl_tf.config.model_config import ModelConfig
+from txl_tf.config.model import ModelConfig
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
 

@@ -6,7 +6,7 @@ import numpy as np
 from keras import ops
 
 from tests.layer_checks import randomize_weights
-from txl_tf.config.model_config import ModelConfig
+from txl_tf.config.model import ModelConfig
 from txl_tf.models.transformer_xl import TransformerXL
 
 B, T, M, V = 2, 4, 6, 11

@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from txl_tf.data.tokenizers.load_tokenizer import load_tokenizer
+from txl_tf.data.tokenizers import load_tokenizer
 from txl_tf.errors import DataDamagedError
 from txl_tf.training.checkpoint_manifest import checksum
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.evaluation.evaluation_lines import read_evaluation_lines
+from pipelines.evaluation.evaluation_log import read_evaluation_lines
 from pipelines.workdir import Workdir
 from tests.mutated_files.mutations import (
     byte_mutations,
@@ -22,11 +22,10 @@ from tests.mutated_files.seals import (
 )
 from tests.toy_batches import VOCABULARY_SIZE, toy_experiment
 from txl_tf.data.preparation import prepare_dataset
-from txl_tf.data.prepared_dataset import PreparedDataset
+from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
-from txl_tf.data.vocabularies.dataset_tokenizer import dataset_tokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
-from txl_tf.evaluation.evaluation_result import EvaluationResult
+from txl_tf.evaluation.result import EvaluationResult
 from txl_tf.training.checkpoint_manifest import verified_manifest
 from txl_tf.training.checkpoint_store import CheckpointStore
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.object_store.measure_first_step import (
+from tests.measurements.measure_first_step import (
     NUM_STEPS,
     SEGMENT_LENGTH,
     batches_of_first_host,
@@ -15,7 +15,7 @@ from tests.slow_case import slow_case
 from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.data.segment_plan import SegmentPlan
 from txl_tf.data.segment_reader import SegmentReader
-from txl_tf.file_storage import file_blocks, file_sha256
+from txl_tf.storage.files import file_blocks, file_sha256
 
 
 @pytest.fixture(scope="module")

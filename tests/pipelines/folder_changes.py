@@ -10,7 +10,7 @@ import time
 
 import tensorflow as tf
 
-from txl_tf.file_storage import list_folder, path_exists, read_file, remove_folder, write_file
+from txl_tf.storage.files import list_folder, path_exists, read_file, remove_folder, write_file
 
 FORGED = {"host": "elsewhere", "pid": 1, "since": "long ago", "token": "0" * 32}
 

@@ -17,10 +17,9 @@ import tensorflow as tf
 
 from pipelines.workdir import Workdir
 from tests.pipelines.toy_run import toy_training, train
-from txl_tf.directory_lock import DirectoryLock
 from txl_tf.errors import JobError
-from txl_tf.local_lock import LocalLock
-from txl_tf.store_lock import StoreLock
+from txl_tf.storage.locks import DirectoryLock, LocalLock
+from txl_tf.storage.store_lock import StoreLock
 from txl_tf.training.background_saver import BackgroundSaver
 from txl_tf.training.checkpoint_store import CheckpointStore
 
@@ -238,6 +237,6 @@ def freezable_writers(is_store: bool):
         start = _started(threading.Thread.start)
         patches.enter_context(mock.patch.object(threading.Thread, "start", start))
         patches.enter_context(mock.patch.object(Workdir, "lock", quick_lock))
-        patches.enter_context(mock.patch("txl_tf.local_lock._PATIENCE_SECONDS", 0.05))
-        patches.enter_context(mock.patch("txl_tf.local_lock._POLL_SECONDS", 0.01))
+        patches.enter_context(mock.patch("txl_tf.storage.locks._PATIENCE_SECONDS", 0.05))
+        patches.enter_context(mock.patch("txl_tf.storage.locks._POLL_SECONDS", 0.01))
         yield

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.experiments import NAMED_EXPERIMENTS, load_experiment
+from pipelines.arguments import NAMED_EXPERIMENTS, load_experiment
 from pipelines.workdir import Workdir
 from tests.pipelines.arguments_process import STARTS, ArgumentsProcess
 

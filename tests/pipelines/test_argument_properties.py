@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipelines.analyze import ANALYSES
+from pipelines.arguments import load_experiment
 from pipelines.command_line import JOBS
-from pipelines.experiments import load_experiment
 from pipelines.workdir import Workdir
 from tests.pipelines.arguments_process import STARTS, ArgumentsProcess
 from tests.pipelines.test_absurd_settings import DATA, DIGITS

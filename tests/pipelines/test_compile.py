@@ -13,12 +13,11 @@ from pipelines.compile import compile_experiment
 from tests.pipelines.conftest import EXPERIMENT
 from tests.pipelines.txl_process import error_lines, run_txl
 from tests.toy_batches import toy_experiment
-from txl_tf.config.experiment_config import ExperimentConfig
+from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.errors import JobError
-from txl_tf.models.parameter_count import num_parameters
-from txl_tf.tpu_compiler.compiled_program import CompiledProgram
-from txl_tf.tpu_compiler.topology import Topology
-from txl_tf.tpu_compiler.tpu_compiler import TpuCompiler, require_tpu_compiler
+from txl_tf.models.sizes import num_parameters
+from txl_tf.tpu_compiler.chips import Topology
+from txl_tf.tpu_compiler.compiler import CompiledProgram, TpuCompiler, require_tpu_compiler
 
 HAS_COMPILER = all(importlib.util.find_spec(name) is not None for name in ("jax", "libtpu"))
 needs_compiler = pytest.mark.skipif(not HAS_COMPILER, reason="jax and libtpu are not installed")
@@ -50,12 +49,12 @@ class LinearCompiler:
 @pytest.fixture
 def lowers_nothing(monkeypatch):
     """The programs themselves do not matter to a compiler that only looks at their names."""
-    from txl_tf.tpu_compiler import evaluation_program, training_program
-    from txl_tf.tpu_compiler.lowered_program import LoweredProgram
+    from txl_tf.tpu_compiler import replica_program
+    from txl_tf.tpu_compiler.lowering import LoweredProgram
 
     empty = LoweredProgram(b"", 4)
-    monkeypatch.setattr(training_program, "training_program", lambda *_: empty)
-    monkeypatch.setattr(evaluation_program, "evaluation_program", lambda *_: empty)
+    monkeypatch.setattr(replica_program, "training_program", lambda *_: empty)
+    monkeypatch.setattr(replica_program, "evaluation_program", lambda *_: empty)
 
 
 def compile_with(global_batch_size, **options):
@@ -141,7 +140,7 @@ def test_a_missing_compiler_is_named_with_the_command_that_installs_it(monkeypat
 
 
 def test_a_compiler_that_dies_is_reported(monkeypatch):
-    from txl_tf.tpu_compiler.lowered_program import LoweredProgram
+    from txl_tf.tpu_compiler.lowering import LoweredProgram
 
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(JobError, match="exit code 1"):

@@ -9,7 +9,7 @@ import pytest
 
 from tests.distribution.two_workers import free_addresses
 from tests.pipelines.txl_process import command, environment, run_txl
-from txl_tf.training.ledger_line import LedgerLine
+from txl_tf.training.ledger_lines import LedgerLine
 
 NUM_STEPS = 200
 SETTINGS = [

@@ -19,12 +19,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from pipelines.command_line import main
 from pipelines.convert import write_converted
-from pipelines.evaluation.checkpoint_watch import CheckpointWatch
+from pipelines.evaluation.watch import CheckpointWatch
 from pipelines.workdir import Workdir, data_identity, identity
 from tests.distribution.two_workers import free_addresses
 from tests.pipelines.txl_process import command, environment
 from tests.toy_batches import toy_experiment
-from txl_tf.config.evaluation_config import EvaluationConfig
+from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.data.manifest import Manifest
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer

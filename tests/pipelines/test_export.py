@@ -16,7 +16,7 @@ from pipelines.workdir import Workdir
 from tests.convert.goldens import TENSORFLOW, Golden
 from tests.export.requests import nothing_read, rows_of, sampling, tensors
 from tests.toy_batches import VOCABULARY_SIZE, toy_experiment
-from txl_tf.config.lstm_config import LSTMConfig
+from txl_tf.config.model import LSTMConfig
 from txl_tf.errors import DataDamagedError, InputMissingError, UsageError
 from txl_tf.samplers import GreedySampler
 

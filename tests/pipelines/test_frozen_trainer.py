@@ -1,6 +1,6 @@
 """Real trainers that are frozen while their folder is taken away, and wake up.
 
-As many random orders with threads: `python -m tests.pipelines.measure_writers`.
+As many random orders with threads: `python -m tests.measurements.measure_writers`.
 """
 
 import random

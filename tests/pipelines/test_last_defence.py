@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from pipelines import command_line, last_defence
-from pipelines.printed_error import MAX_LINE_CHARACTERS
+from pipelines.last_defence import MAX_LINE_CHARACTERS
 from txl_tf.errors import JobError, MismatchError, UsageError
 
 
@@ -147,7 +147,7 @@ def test_a_thread_that_fails_says_so_without_a_traceback(capsys, monkeypatch, tm
 
 
 def test_a_worker_process_tells_what_failed_in_it(failing):
-    from txl_tf.data.parallel.worker_process import WorkerProcess
+    from txl_tf.data.workers import WorkerProcess
 
     worker = WorkerProcess()
     try:

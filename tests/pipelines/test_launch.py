@@ -15,8 +15,7 @@ import sys
 import pytest
 
 from pipelines.command_line import main
-from pipelines.launch.accelerator import EXAMPLES, Accelerator
-from pipelines.launch.chip_support import support_of, support_table
+from pipelines.launch.plan import EXAMPLES, Accelerator, support_of, support_table
 from pipelines.launch.shell import ShellText, command, join
 
 ODD = "a b'c\"$(touch x);`y`"

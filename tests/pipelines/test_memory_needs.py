@@ -2,18 +2,13 @@
 
 import pytest
 
-from pipelines.analysis.training_memory import (
-    equal_memory_segment_length,
-    training_memory_bytes,
-)
-from pipelines.experiments import load_experiment
+from pipelines.arguments import load_experiment
 from pipelines.memory_needs import evaluation_needs, training_needs
 from tests.pipelines.conftest import EXPERIMENT
-from txl_tf.config.experiment_config import ExperimentConfig
-from txl_tf.config.lstm_config import LSTMConfig
-from txl_tf.config.qrnn_config import QRNNConfig
-from txl_tf.models.create_model import create_model
-from txl_tf.models.parameter_count import num_parameters
+from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.config.model import LSTMConfig, QRNNConfig
+from txl_tf.models.language_model import create_model
+from txl_tf.models.sizes import equal_memory_segment_length, num_parameters, training_memory_bytes
 
 SMALL = ExperimentConfig.from_dict(EXPERIMENT)
 

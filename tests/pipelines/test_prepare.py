@@ -4,13 +4,12 @@ import dataclasses
 import pytest
 
 from pipelines import prepare
-from pipelines.preparation.text_source import corpus_of
-from pipelines.preparation.tokenizer_choice import choose_tokenizer, is_official
-from txl_tf.data.corpora.enwik8 import Enwik8
-from txl_tf.data.corpora.published_corpora import PUBLISHED_CORPORA
+from pipelines.prepare_text import corpus_of
+from pipelines.prepare_tokenizer import choose_tokenizer, is_official
+from txl_tf.data.corpora import PUBLISHED_CORPORA
+from txl_tf.data.corpora.enwik8_text8 import Enwik8
 from txl_tf.data.preparation import prepare_dataset
-from txl_tf.data.prepared_dataset import PreparedDataset
-from txl_tf.data.vocabularies.dataset_tokenizer import dataset_tokenizer
+from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.errors import (
     DataDamagedError,
     InputMissingError,
@@ -228,7 +227,7 @@ def test_a_corpus_is_read_as_officially(tmp_path):
 
 
 def test_the_work_is_given_to_beam(tmp_path, text, monkeypatch, capsys):
-    from txl_tf.data.beam import preparation
+    from txl_tf.data import beam
 
     given = []
 
@@ -236,7 +235,7 @@ def test_the_work_is_given_to_beam(tmp_path, text, monkeypatch, capsys):
         given.append((list(splits), tokenizer.kind, out, name, options))
         return prepare_dataset(splits, tokenizer, out, name)
 
-    monkeypatch.setattr(preparation, "prepare_with_beam", stand_in)
+    monkeypatch.setattr(beam, "prepare_with_beam", stand_in)
     out = str(tmp_path / "out")
     arguments = parsed(
         "--train-file", text, "--out", out, "--runner", "beam", "--beam-options", "--runner=Flink"

@@ -12,11 +12,11 @@ import grpc
 import pytest
 
 from pipelines.command_line import main
+from tests.measurements.measure_crowds import slow_clients
+from tests.measurements.measure_load import address_in
 from tests.serving.byte_model import write_version
 from tests.serving.good_requests import good_message
 from tests.serving.hostile_requests import PREDICT
-from tests.serving.measure_crowds import slow_clients
-from tests.serving.measure_load import address_in
 from tests.serving.servers import MODEL_NAME, TRANSPORTS
 from txl_tf.serving import SamplingSettings, ServingSession
 

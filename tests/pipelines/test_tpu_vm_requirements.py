@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.diagnosis.tested_versions import TestedVersions
+from pipelines.diagnosis.version_checks import TestedVersions
 from pipelines.launch.shell import REQUIREMENTS, install_commands
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,12 +1,14 @@
-"""The weights that the jobs read from a run."""
+"""Model of a training run or converted folder, with its weights and tokenizer."""
 
 import numpy as np
 import pytest
 
-from pipelines.trained_model import build_model, read_weights
+from pipelines.trained_model import build_model, read_runs, read_weights
 from pipelines.workdir import Workdir, identity
+from tests.pipelines.conftest import EXPERIMENT
 from tests.slow_case import slow_case
 from tests.toy_batches import ToyBatches, strategy_of, toy_experiment, toy_tokens
+from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.training.checkpoint_store import CheckpointStore
 from txl_tf.training.trainer import Trainer
 
@@ -43,3 +45,30 @@ def test_they_are_the_averages_where_the_run_has_them(average_from, tmp_path):
     is_averaged = not np.array_equal(weights[table.path], table.numpy())
     assert is_averaged == (average_from is not None)
     build_model(experiment.model, weights)
+
+
+DATA = {
+    "fingerprint": "f",
+    "corpus": "toy",
+    "tokenizer": "bytes",
+    "tokenizer_sha256": "a",
+    "vocabulary_size": 256,
+}
+
+
+@pytest.mark.parametrize(
+    ("folders", "names"),
+    [
+        (["runs/a", "others/b"], ["a", "b"]),
+        (["study/a/seed-1/run", "study/b/seed-1/run"], ["a", "b"]),
+        (["study/a/seed-1/run", "study/a/seed-2/run"], ["seed-1", "seed-2"]),
+        (["study/a/1/run", "study/b/2/run", "run"], ["study/a/1/run", "study/b/2/run", "run"]),
+        (["study/a/1/run", "study/a/b/2/run"], ["1", "b/2"]),
+        (["a/x", "a/b/x"], ["a", "a/b"]),
+    ],
+)
+def test_names(folders, names, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in folders:
+        Workdir(folder).begin(ExperimentConfig.from_dict(EXPERIMENT), DATA)
+    assert [run.name for run in read_runs(folders)] == names

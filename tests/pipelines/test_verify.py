@@ -1,16 +1,22 @@
+"""`txl verify`: checks data sets, runs, checkpoints, converted models, exports, sessions."""
+
 import argparse
 import json
+import os
 import shutil
 
 import numpy as np
 import pytest
 
 from pipelines import verify
+from pipelines.verify import verify_export
+from tests.export.test_version_folder import small_root
 from tests.pipelines.txl_process import run_txl
 from txl_tf.data.manifest import Manifest
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
+from txl_tf.export.version_folder import CHECKSUMS_FILE, write_version
 from txl_tf.generation.session_archive import pack_session
 
 
@@ -171,3 +177,78 @@ def test_a_session_is_verified(tmp_path, capsys):
         file.truncate(64 << 30)  # a hole, which takes no disk
     with pytest.raises(DataDamagedError, match="no session, or damaged"):
         verified(path, capsys)
+
+
+NUM_CASES = 500
+
+
+@pytest.fixture(scope="module")
+def exported_of_export_verification(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("exported") / "1"
+    root, signatures = small_root()
+    files = {"assets.extra/model_card.json": b"{}\n", "assets.extra/model_card.md": b"# Card\n"}
+    write_version(str(folder), root, signatures, {}, files)
+    return folder
+
+
+def damaged(content, random):
+    """One flipped bit, a cut somewhere, or nothing (a file that is gone)."""
+    kind = random.integers(3)
+    place = int(random.integers(len(content)))
+    if kind == 0:
+        changed = bytearray(content)
+        changed[place] ^= 1 << int(random.integers(8))
+        return bytes(changed)
+    return content[:place] if kind == 1 else None
+
+
+def test_five_hundred_damages_are_refused_by_name(exported_of_export_verification):
+    random = np.random.default_rng(0)
+    paths = sorted(path for path in exported_of_export_verification.rglob("*") if path.is_file())
+    verify_export(str(exported_of_export_verification))
+    for case in range(NUM_CASES):
+        path = paths[case % len(paths)]
+        content = path.read_bytes()
+        changed = damaged(content, random)
+        try:
+            if changed is None:
+                path.unlink()
+            else:
+                path.write_bytes(changed)
+            with pytest.raises(DataDamagedError) as raised:
+                pytest.fail(
+                    f"{path.name}, {verify_export(str(exported_of_export_verification))} files"
+                )
+            if path.name != CHECKSUMS_FILE:
+                assert raised.value.where == str(path), case
+            else:  # the list, or the file that it is wrong about
+                assert raised.value.where.startswith(str(exported_of_export_verification)), case
+            assert raised.value.exit_code == 65
+        finally:
+            path.write_bytes(content)
+    verify_export(str(exported_of_export_verification))
+
+
+def test_a_list_that_is_gone_or_cut_after_a_line_is_refused(exported_of_export_verification):
+    path = exported_of_export_verification / CHECKSUMS_FILE
+    content = path.read_bytes()
+    lines = content.splitlines(keepends=True)
+    for changed in (b"", content[:-1], b"".join(lines[:-1]), content.replace(b"\n", b"\x0b", 1)):
+        path.write_bytes(changed)
+        with pytest.raises(DataDamagedError):
+            pytest.fail(f"{changed!r}, {verify_export(str(exported_of_export_verification))} files")
+    path.unlink()
+    with pytest.raises(DataDamagedError) as raised:
+        verify_export(str(exported_of_export_verification))
+    assert raised.value.where == os.path.join(str(exported_of_export_verification), CHECKSUMS_FILE)
+    path.write_bytes(content)
+
+
+def test_a_file_that_is_too_much_is_refused(exported_of_export_verification):
+    surplus = exported_of_export_verification / "assets" / "surplus.txt"
+    surplus.parent.mkdir(exist_ok=True)
+    surplus.write_text("x")
+    with pytest.raises(DataDamagedError, match="not in the list") as raised:
+        verify_export(str(exported_of_export_verification))
+    assert raised.value.where == str(surplus)
+    surplus.unlink()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pipelines.workdir import Workdir, identity
-from txl_tf.config.experiment_config import ExperimentConfig
+from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.errors import (
     DataDamagedError,
     InputMissingError,

@@ -1,6 +1,6 @@
 """Whatever becomes of writers and their folder, one run comes to its end, unharmed.
 
-Hundreds of orders: `python -m tests.pipelines.measure_writers`.
+Hundreds of orders: `python -m tests.measurements.measure_writers`.
 """
 
 import pytest

@@ -17,12 +17,10 @@ import tensorflow as tf
 from pipelines.training_run import TrainingRun
 from pipelines.workdir import Workdir
 from tests.toy_batches import toy_experiment
-from txl_tf.config.experiment_config import ExperimentConfig
+from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.segment_plan import SegmentPlan
-from txl_tf.evaluation.evaluation_result import EvaluationResult
-from txl_tf.training.loop_report import LoopReport
-from txl_tf.training.step_record import StepRecord
-from txl_tf.training.step_status import StepStatus
+from txl_tf.evaluation.result import EvaluationResult
+from txl_tf.training.step_report import LoopReport, StepRecord, StepStatus
 
 NUM_STEPS = 24
 CHECKPOINT_EVERY_STEPS = 4

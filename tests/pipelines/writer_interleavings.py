@@ -11,7 +11,7 @@ import tensorflow as tf
 from tests.pipelines.folder_changes import LocalChanges, StoreChanges
 from tests.pipelines.frozen_writer import FrozenWriter, freezable_writers
 from tests.pipelines.toy_run import NUM_STEPS
-from txl_tf.file_storage import list_folder, read_file, remove_folder
+from txl_tf.storage.files import list_folder, read_file, remove_folder
 
 LOCKED, DAMAGED, MISSING, STORAGE = 73, 65, 66, 74
 MAX_RESTARTS = 5

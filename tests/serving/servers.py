@@ -7,9 +7,9 @@ import subprocess
 import time
 from typing import NamedTuple
 
-from pipelines.export_verification import verify_export
+from pipelines.verify import verify_export
 from txl_tf.serving import GrpcTransport, LoopbackServer, RestTransport
-from txl_tf.serving.prediction_error import PredictionError
+from txl_tf.serving.errors import PredictionError
 
 MODEL_NAME = "bytes"
 MODEL_SERVER = "tensorflow_model_server"

@@ -11,24 +11,16 @@ import time
 import grpc
 import pytest
 
-from pipelines.export_verification import verify_export
+from pipelines.verify import verify_export
+from tests.measurements.measure_crowds import ANSWERED, crowd, latencies, main, slow_clients
 from tests.serving.hostile_requests import good_rest
 from tests.serving.http2_frames import begun_request, more_of_message
-from tests.serving.measure_crowds import (
-    ANSWERED,
-    crowd,
-    latencies,
-    main,
-    slow_clients,
-)
 from tests.serving.raw_client import answers_in, exchange
 from tests.serving.servers import MODEL_NAME, Address
 from txl_tf.serving import LoopbackServer
-from txl_tf.serving.memory_budget import MemoryBudget
-from txl_tf.serving.request_error import RequestError
+from txl_tf.serving.errors import RequestError, StatusCode
+from txl_tf.serving.request_limits import MemoryBudget, ServerLimits
 from txl_tf.serving.request_queue import RequestQueue
-from txl_tf.serving.server_limits import ServerLimits
-from txl_tf.serving.status_code import StatusCode
 
 _HEAD = b"POST /v1/models/bytes:predict HTTP/1.1\r\nHost: a\r\nContent-Length: "
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tensorflow_serving.apis import predict_pb2
 
-from tests.serving import measure_hostile_requests
+from tests.measurements import measure_hostile_requests
 from tests.serving.byte_model import write_version
 from tests.serving.good_requests import good_message
 from tests.serving.hostile_requests import good_rest, hostile_grpc, hostile_rest

@@ -11,7 +11,7 @@ from tests.toy_batches import toy_experiment
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.export import ExportOptions
 from txl_tf.serving import PredictionError, SamplingSettings, ServingSession
-from txl_tf.serving.status_code import StatusCode
+from txl_tf.serving.errors import StatusCode
 
 CONFIG = toy_experiment(model={"num_layers": 2, "vocabulary_size": 256}).model
 GREEDY = SamplingSettings(temperature=0.0)

@@ -22,7 +22,7 @@ RUNS = {
 
 @pytest.fixture(scope="module", params=RUNS)
 def found(request):
-    command = [sys.executable, "-m", "tests.tpu_compiler.measure_executed_program"]
+    command = [sys.executable, "-m", "tests.measurements.measure_executed_program"]
     finished = subprocess.run(
         [*command, *RUNS[request.param]], capture_output=True, text=True, check=False
     )

@@ -11,8 +11,8 @@ from tests.tpu_bridge import (
     through_the_bridge,
     traced_replicas,
 )
-from txl_tf.config.evaluation_config import EvaluationConfig
-from txl_tf.config.lstm_config import LSTMConfig
+from txl_tf.config.experiment import EvaluationConfig
+from txl_tf.config.model import LSTMConfig
 from txl_tf.distribution.replica_state import ReplicaState
 from txl_tf.evaluation.evaluator import Evaluator
 

@@ -12,8 +12,7 @@ from tests.tpu_bridge import (
     through_the_bridge,
     traced_replicas,
 )
-from txl_tf.config.lstm_config import LSTMConfig
-from txl_tf.config.qrnn_config import QRNNConfig
+from txl_tf.config.model import LSTMConfig, QRNNConfig
 from txl_tf.training.trainer import Trainer
 
 # One row of the second replica is made up.

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from txl_tf.training.adafactor import Adafactor
+from txl_tf.training.optimizers import Adafactor
 
 
 def variables_of(*shapes):

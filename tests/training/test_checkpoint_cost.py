@@ -3,10 +3,10 @@
 import pytest
 import tensorflow as tf
 
-from pipelines.experiments import NAMED_EXPERIMENTS
+from pipelines.arguments import NAMED_EXPERIMENTS
 from tests.slow_case import slow_case
 from tests.toy_batches import toy_experiment
-from txl_tf.config.optimizer_config import OptimizerConfig
+from txl_tf.config.training import OptimizerConfig
 from txl_tf.training.checkpoint_cost import NOTICE_SECONDS, CheckpointCost
 from txl_tf.training.trainer import Trainer
 

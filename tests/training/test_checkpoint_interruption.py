@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tests.training.test_checkpoint_store import IDENTITY, arrays_of, assert_is_state_of
 from txl_tf.errors import NonFiniteError
-from txl_tf.file_storage import list_folder
+from txl_tf.storage.files import list_folder
 from txl_tf.training.checkpoint_store import CheckpointStore
 
 

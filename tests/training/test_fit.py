@@ -13,9 +13,9 @@ from tests.toy_batches import (
     toy_tokens,
 )
 from txl_tf.layers import DecoderBlock, TiedSoftmax, TokenEmbedding
-from txl_tf.models.stateful_transformer_xl import StatefulTransformerXL
+from txl_tf.models.stateful import StatefulTransformerXL
+from txl_tf.training.schedules import WarmupCosineDecay
 from txl_tf.training.trainer import Trainer
-from txl_tf.training.warmup_cosine_decay import WarmupCosineDecay
 
 NUM_ROWS = 4
 NUM_STEPS = 12

@@ -15,8 +15,7 @@ from tests.toy_batches import (
     toy_experiment,
     toy_tokens,
 )
-from txl_tf.config.lstm_config import LSTMConfig
-from txl_tf.config.qrnn_config import QRNNConfig
+from txl_tf.config.model import LSTMConfig, QRNNConfig
 from txl_tf.training.trainer import Trainer
 
 NUM_ROWS = 4

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tests.slow_case import slow_case
 from tests.toy_batches import ToyBatches, strategy_of, toy_experiment, toy_tokens
-from txl_tf.training.guarded_update import GuardedUpdate
+from txl_tf.training.step_guard import GuardedUpdate
 from txl_tf.training.trainer import Trainer
 from txl_tf.training.weight_average import WeightAverage
 

@@ -10,19 +10,19 @@ from txl_tf.imports import lazy_names
 
 if TYPE_CHECKING:
     from txl_tf.convert.hugging_face import load_hugging_face, save_hugging_face
-    from txl_tf.convert.official_pytorch import load_nvidia_pytorch, load_official_pytorch
     from txl_tf.convert.official_tensorflow import load_official_tensorflow
     from txl_tf.convert.python2_vocabulary import (
         Python2Vocabulary,
         read_python2_vocabulary,
         write_symbols,
     )
+    from txl_tf.convert.pytorch import load_nvidia_pytorch, load_official_pytorch
 
 _MODULES = {
     "Python2Vocabulary": "txl_tf.convert.python2_vocabulary",
     "load_hugging_face": "txl_tf.convert.hugging_face",
-    "load_nvidia_pytorch": "txl_tf.convert.official_pytorch",
-    "load_official_pytorch": "txl_tf.convert.official_pytorch",
+    "load_nvidia_pytorch": "txl_tf.convert.pytorch",
+    "load_official_pytorch": "txl_tf.convert.pytorch",
     "load_official_tensorflow": "txl_tf.convert.official_tensorflow",
     "read_python2_vocabulary": "txl_tf.convert.python2_vocabulary",
     "save_hugging_face": "txl_tf.convert.hugging_face",

@@ -9,10 +9,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from txl_tf.convert.inert_object import InertObject
-from txl_tf.convert.inert_pickle_reader import InertPickleReader
+from txl_tf.convert.safe_pickle import InertObject, InertPickleReader
 from txl_tf.errors import DataDamagedError, InputMissingError, OutputExistsError
-from txl_tf.file_storage import make_folder, write_file
+from txl_tf.storage.files import make_folder, write_file
 
 _MAX_BYTES = 16 * 2**30
 _CORPUS = ("data_utils.Corpus", "__main__.Corpus")

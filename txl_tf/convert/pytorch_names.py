@@ -1,14 +1,54 @@
-"""The parameters of the PyTorch implementations, and which of ours they are.
+"""Parameter names and storage conventions of three PyTorch implementations.
 
 PyTorch stores the kernel of a linear layer with the outputs first.
 """
 
+import dataclasses
 import re
+from typing import Literal
 
-from txl_tf.config.model_config import ModelConfig
-from txl_tf.convert.foreign_tensor import ForeignTensor
-from txl_tf.convert.pytorch_system import PytorchSystem
-from txl_tf.convert.variable_names import clusters_of, numbered, uses_own_projection
+from txl_tf.config.model import ModelConfig
+from txl_tf.convert.model_building import clusters_of, numbered, uses_own_projection
+from txl_tf.convert.tensor_map import ForeignTensor
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PytorchSystem:
+    """Conventions of one implementation."""
+
+    title: str
+    """Its name in messages."""
+    prefix: str
+    """What stands before the names of the decoder."""
+    reverses_clusters: bool
+    """Whether the last cluster's entry of the head belongs to the first tail."""
+    lists_softmax: bool
+    """Whether the softmax is lists of parameters, not of linear layers."""
+    same_length_keys: Literal["memory_and_self", "memory"]
+    """How many keys a query sees with `same_length`."""
+
+
+HUGGING_FACE = PytorchSystem(
+    title="Hugging Face",
+    prefix="transformer.",
+    reverses_clusters=False,
+    lists_softmax=False,
+    same_length_keys="memory",
+)
+OFFICIAL_PYTORCH = PytorchSystem(
+    title="the official PyTorch code",
+    prefix="",
+    reverses_clusters=True,
+    lists_softmax=False,
+    same_length_keys="memory",
+)
+NVIDIA_PYTORCH = PytorchSystem(
+    title="NVIDIA's PyTorch code",
+    prefix="",
+    reverses_clusters=True,
+    lists_softmax=True,
+    same_length_keys="memory_and_self",
+)
 
 # The frequencies of the sinusoids: a function of the width.
 IGNORED = re.compile(r"(transformer\.)?pos_emb\.inv_freq")

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from txl_tf.array_archive import read_array_archive
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
-from txl_tf.file_storage import file_bytes, open_regular_file
 from txl_tf.imports import require_extra
-from txl_tf.json_text import parse_json
-from txl_tf.untrusted_files import MAX_DESCRIPTION_BYTES
+from txl_tf.storage.array_archive import read_array_archive
+from txl_tf.storage.files import file_bytes, open_regular_file
+from txl_tf.storage.json_text import parse_json
+from txl_tf.storage.untrusted_files import MAX_DESCRIPTION_BYTES
 
 _STATE_DICT = "state_dict/"
 _CONFIG = "config"

@@ -5,10 +5,9 @@ import os
 import numpy as np
 
 from txl_tf.data.manifest import MANIFEST_FILE
-from txl_tf.data.parallel.text_piece import TextPiece
 from txl_tf.data.prepared_dataset import PreparedDataset
-from txl_tf.data.text_counts import TextCounts
-from txl_tf.data.tokenizer import Tokenizer
+from txl_tf.data.text import TextCounts, TextPiece
+from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.errors import DataDamagedError
 
 _BLOCK_TOKENS = 1 << 22

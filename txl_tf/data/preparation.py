@@ -9,20 +9,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
-from txl_tf.data.document import Document
-from txl_tf.data.manifest import FORMAT_VERSION, MANIFEST_FILE, Manifest
-from txl_tf.data.parallel.ordered_workers import OrderedWorkers
-from txl_tf.data.parallel.token_chunk import TokenChunk
-from txl_tf.data.record_format import SHARD_BYTES, TOKENS_PER_RECORD
-from txl_tf.data.record_writer import RecordWriter
-from txl_tf.data.split_manifest import SplitManifest
-from txl_tf.data.staging_folder import StagingFolder
-from txl_tf.data.text_counts import TextCounts
-from txl_tf.data.tokenizer import Tokenizer
-from txl_tf.data.vocabularies.encoded_texts import EncodedTexts
-from txl_tf.data.vocabularies.vocabulary_training import VocabularyTraining
+from txl_tf.data.encoding import EncodedTexts, TokenChunk
+from txl_tf.data.manifest import FORMAT_VERSION, MANIFEST_FILE, Manifest, SplitManifest
+from txl_tf.data.records import SHARD_BYTES, TOKENS_PER_RECORD, RecordWriter
+from txl_tf.data.text import Document, TextCounts
+from txl_tf.data.tokenizers.tokenizer import Tokenizer
+from txl_tf.data.vocabulary_training import VocabularyTraining
+from txl_tf.data.workers import OrderedWorkers
 from txl_tf.errors import DataDamagedError, StorageError
-from txl_tf.file_storage import is_remote
+from txl_tf.storage.files import is_remote
+from txl_tf.storage.staging import StagingFolder
 
 Progress = Callable[[str, int], None]
 # Gets what was written, the size of the vocabulary, and how many of its ids occur.

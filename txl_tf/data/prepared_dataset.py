@@ -1,4 +1,4 @@
-"""A prepared data set, opened for reading."""
+"""Prepared data set on disk: manifest, tokenizer and random access to tokens."""
 
 import bisect
 import itertools
@@ -8,16 +8,85 @@ from typing import Self
 
 import numpy as np
 
-from txl_tf.data.manifest import MANIFEST_FILE, Manifest
-from txl_tf.data.record_format import frame_bytes, parse_frame
-from txl_tf.data.record_location import RecordLocation
-from txl_tf.data.shard_manifest import ShardManifest
-from txl_tf.data.shard_verification import verify_no_surplus, verify_shards
-from txl_tf.data.tokenizers.load_tokenizer import TOKENIZERS
-from txl_tf.data.vocabularies.dataset_tokenizer import dataset_tokenizer
+from txl_tf.data.manifest import MANIFEST_FILE, Manifest, ShardManifest
+from txl_tf.data.records import RecordLocation, frame_bytes, parse_frame
+from txl_tf.data.tokenizers import TOKENIZERS, load_tokenizer
+from txl_tf.data.tokenizers.tokenizer import Tokenizer
+from txl_tf.data.verification import verify_no_surplus, verify_shards
 from txl_tf.errors import DataDamagedError, StorageError
-from txl_tf.file_storage import first_line, is_remote
-from txl_tf.untrusted_files import listed_file
+from txl_tf.storage.files import first_line, is_remote, list_folder, read_file
+from txl_tf.storage.untrusted_files import MAX_DESCRIPTION_BYTES, listed_file
+
+_VOCABULARY_FILES_REMEDY = (
+    "Restore it from a copy, or remove it if it is no file of the vocabulary."
+)
+
+
+def read_vocabulary_files(folder: str, prefix: str = "") -> dict[str, bytes]:
+    """Reads all files of a folder that belong to a vocabulary.
+
+    Args:
+        folder: str. The folder, also a remote one.
+        prefix: str. How the names of the files begin. Hidden ones are what a
+            process that was killed has left, and never read.
+
+    Returns:
+        Dict of name to content; empty where there is no folder.
+
+    Raises:
+        DataDamagedError: If one of them is no regular file, or larger than a
+            vocabulary is.
+        OSError: If one cannot be read.
+    """
+    names = [name for name in list_folder(folder) if name.startswith(prefix) and name[:1] != "."]
+    return {
+        name: read_file(
+            listed_file(folder, name, listed_in=folder, remedy=_VOCABULARY_FILES_REMEDY),
+            max_bytes=MAX_DESCRIPTION_BYTES,
+        )
+        for name in names
+    }
+
+
+_PREFIX = "vocabulary."
+
+
+def dataset_tokenizer(folder: str, manifest: Manifest) -> Tokenizer:
+    """Builds the tokenizer from the vocabulary of a data set.
+
+    Args:
+        folder: str. The folder of the data set.
+        manifest: `Manifest`. Its manifest.
+
+    Returns:
+        The tokenizer.
+
+    Raises:
+        DataDamagedError: If the vocabulary is not the one of the manifest.
+        StorageError: If it cannot be read.
+    """
+    try:
+        files = read_vocabulary_files(folder, _PREFIX)
+    except OSError as error:
+        what = f"The vocabulary cannot be read: {first_line(error)}"
+        raise StorageError(what, where=folder, remedy="Check the storage.") from error
+    tokenizer = load_tokenizer(manifest.tokenizer_kind, files, where=folder)
+    if tokenizer.fingerprint != manifest.tokenizer_sha256:
+        raise DataDamagedError(
+            f"The vocabulary has SHA-256 {tokenizer.fingerprint}; the manifest says "
+            f"{manifest.tokenizer_sha256}.",
+            where=", ".join(os.path.join(folder, name) for name in files) or folder,
+            remedy="Restore the vocabulary, or prepare the data set again.",
+        )
+    if tokenizer.vocabulary_size != manifest.vocabulary_size:
+        raise DataDamagedError(
+            f"The vocabulary has {tokenizer.vocabulary_size} tokens; the manifest says "
+            f"{manifest.vocabulary_size}.",
+            where=folder,
+            remedy="Prepare the data set again.",
+        )
+    return tokenizer
+
 
 _REMEDY = "Restore the file, or prepare the data set again."
 

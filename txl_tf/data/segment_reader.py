@@ -9,16 +9,11 @@ import numpy as np
 import tensorflow as tf
 
 from txl_tf.data.prepared_dataset import PreparedDataset
-from txl_tf.data.record_format import (
-    DOCUMENT_STARTS_FEATURE,
-    TOKENS_FEATURE,
-    frame_bytes,
-    token_dtype,
-)
+from txl_tf.data.records import DOCUMENT_STARTS_FEATURE, TOKENS_FEATURE, frame_bytes, token_dtype
 from txl_tf.data.segment_plan import SegmentPlan
-from txl_tf.data.shard_verification import verify_shard
+from txl_tf.data.verification import verify_shard
 from txl_tf.errors import DataDamagedError, StorageError
-from txl_tf.file_storage import first_line, is_remote
+from txl_tf.storage.files import first_line, is_remote
 
 _READ_BUFFER_BYTES = 256 << 10
 # Less than the client of a store reads ahead, which then decides the size of the requests.

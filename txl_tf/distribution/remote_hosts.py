@@ -1,4 +1,4 @@
-"""The hosts of a slice that one process drives, and what that process can ask them."""
+"""Other hosts of a slice: who they are, and operations kept on this one."""
 
 import contextlib
 import dataclasses
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 from tensorflow.python.eager import context, executor
 
-from txl_tf.distribution.leaving_notice import notice_path
+from txl_tf.distribution.preemption import notice_path
 
 _ANSWER_SECONDS = 5.0
 
@@ -116,3 +116,18 @@ def at_once() -> Iterator[None]:
     finally:
         # It would raise once more when it is dropped, where nobody can catch it.
         own.clear_error()
+
+
+def this_host() -> contextlib.AbstractContextManager[None]:
+    """Places operations on the CPU of this process.
+
+    A process that is connected to other hosts has many CPUs, and `CPU:0` may be
+    that of another one. What writes or reads a file of this machine must say so.
+
+    Returns:
+        A context manager.
+    """
+    server = context.get_server_def()
+    if server is None:
+        return tf.device("CPU:0")
+    return tf.device(f"/job:{server.job_name}/replica:0/task:{server.task_index}/device:CPU:0")

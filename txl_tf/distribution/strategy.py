@@ -11,16 +11,16 @@ import tensorflow as tf
 from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 from tensorflow.python.eager import context
 
-from txl_tf.distribution.deadline import within
 from txl_tf.distribution.server_address import (
     ANSWER_SECONDS,
     described,
     is_address,
     tpu_addresses,
     unreachable,
+    within,
 )
 from txl_tf.errors import InputMissingError, UsageError
-from txl_tf.json_text import parse_json
+from txl_tf.storage.json_text import parse_json
 
 _CLUSTER_VARIABLE = "TF_CONFIG"
 # What of a cluster trains; there is no parameter server and no evaluator here.

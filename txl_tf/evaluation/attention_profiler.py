@@ -9,9 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from txl_tf import functional
-from txl_tf.config.model_config import ModelConfig
+from txl_tf.config.model import ModelConfig
 from txl_tf.evaluation.attention_profile import TERMS, AttentionProfile
-from txl_tf.layers.token_id_check import check_token_ids
+from txl_tf.layers.adaptive_embedding import check_token_ids
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
 

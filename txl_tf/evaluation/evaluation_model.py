@@ -1,15 +1,60 @@
-"""The model of an evaluation, with weights of its own or those of a run."""
+"""Model of an evaluation, made without a second copy of the weights."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from txl_tf.config.lstm_config import LSTMConfig
-from txl_tf.config.model_config import ModelConfig
-from txl_tf.config.qrnn_config import QRNNConfig
-from txl_tf.models.create_model import create_model
-from txl_tf.unallocated_variables import unallocated_variables
+from txl_tf.config.experiment import EvaluationConfig
+from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
+from txl_tf.models.language_model import create_model
+
+# Smaller ones are not worth it, and tensors of them may be read while a model is built.
+_SMALLEST_BYTES = 2**16
+_ALIGNMENT_BYTES = 64
+
+
+@contextlib.contextmanager
+def unallocated_variables() -> Iterator[None]:
+    """Within it, large variables are made of pages that were never written.
+
+    A compiler asks variables for their shape and type only. Weights and the two
+    means of Adam for 838 million parameters would be 10 GB, so they are arrays
+    of zeros whose pages the operating system supplies when they are first
+    touched, which nothing does. Initial values are traced for their shape and
+    never computed.
+    """
+
+    def create(next_creator: Callable[..., tf.Variable], **arguments: Any) -> tf.Variable:
+        spec = _spec_of(arguments["initial_value"])
+        num_bytes = spec.shape.num_elements() * spec.dtype.size
+        if spec.dtype.is_floating and num_bytes >= _SMALLEST_BYTES:
+            arguments["initial_value"] = _untouched_zeros(spec)
+        return next_creator(**arguments)
+
+    with tf.variable_creator_scope(create):
+        yield
+
+
+def _spec_of(initial_value: Any) -> tf.TensorSpec:
+    if callable(initial_value):
+        with tf.Graph().as_default():
+            return tf.TensorSpec.from_tensor(tf.convert_to_tensor(initial_value()))
+    return tf.TensorSpec.from_tensor(tf.convert_to_tensor(initial_value))
+
+
+def _untouched_zeros(spec: tf.TensorSpec) -> tf.Tensor:
+    num_bytes = spec.shape.num_elements() * spec.dtype.size
+    pages = np.zeros(num_bytes + _ALIGNMENT_BYTES, np.uint8)
+    first = -pages.ctypes.data % _ALIGNMENT_BYTES
+    # Not every type of TensorFlow's is one of NumPy's, so the bits go over as integers.
+    numbers = pages[first : first + num_bytes].view(f"uint{8 * spec.dtype.size}")
+    # Every other way from NumPy to TensorFlow copies, and a copy touches the pages.
+    bits = tf.experimental.dlpack.from_dlpack(numbers.reshape(spec.shape).__dlpack__())
+    return tf.bitcast(bits, spec.dtype)
 
 
 def create_evaluation_model(
@@ -42,3 +87,27 @@ def create_evaluation_model(
         return create_model(config, dtype=dtype_policy)
     with strategy.scope():
         return create_model(config, dtype=dtype_policy)
+
+
+def evaluation_conditions(
+    config: ModelConfig | LSTMConfig | QRNNConfig, evaluation: EvaluationConfig
+) -> dict[str, Any]:
+    """Names the settings that belong to every reported number.
+
+    Args:
+        config: configuration of the model that was evaluated.
+        evaluation: `EvaluationConfig`.
+
+    Returns:
+        Dict of fields of `EvaluationResult`.
+    """
+    return {
+        "segment_length": config.segment_length,
+        "memory_length": config.effective_memory_length,
+        "clamp_length": config.clamp_length,
+        "same_length": config.same_length,
+        "same_length_keys": config.same_length_keys if config.same_length else None,
+        "dynamic_learning_rate": evaluation.dynamic_learning_rate,
+        "dynamic_decay": evaluation.dynamic_decay,
+        "dynamic_statistics_segments": evaluation.dynamic_statistics_segments,
+    }

@@ -13,25 +13,23 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from txl_tf.config.evaluation_config import EvaluationConfig
-from txl_tf.config.lstm_config import LSTMConfig
-from txl_tf.config.model_config import ModelConfig
-from txl_tf.config.qrnn_config import QRNNConfig
+from txl_tf.config.experiment import EvaluationConfig
+from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 from txl_tf.errors import NonFiniteError
-from txl_tf.evaluation.context_reach import context_reach
-from txl_tf.evaluation.dynamic_reader import DynamicReader
-from txl_tf.evaluation.evaluation_batch import EvaluationBatch
-from txl_tf.evaluation.evaluation_conditions import evaluation_conditions
-from txl_tf.evaluation.evaluation_model import create_evaluation_model
-from txl_tf.evaluation.evaluation_result import EvaluationResult
-from txl_tf.evaluation.evaluation_rows import EvaluationRows
-from txl_tf.evaluation.evaluation_text import EvaluationText
-from txl_tf.evaluation.replica_rows import ReplicaRows
-from txl_tf.evaluation.scoring_step import ScoringStep
+from txl_tf.evaluation.dynamic import DynamicReader
+from txl_tf.evaluation.evaluation_model import create_evaluation_model, evaluation_conditions
+from txl_tf.evaluation.result import EvaluationResult
+from txl_tf.evaluation.scoring_step import ReplicaRows, ScoringStep
+from txl_tf.evaluation.text_rows import (
+    EvaluationBatch,
+    EvaluationRows,
+    EvaluationText,
+    context_reach,
+)
 from txl_tf.inference.engine import InferenceEngine
-from txl_tf.layers.token_id_check import check_token_ids
+from txl_tf.layers.adaptive_embedding import check_token_ids
+from txl_tf.models.language_model import assign_weights
 from txl_tf.models.transformer_xl import TransformerXL
-from txl_tf.models.weight_assignment import assign_weights
 
 ConcreteFunction = tf.types.experimental.ConcreteFunction
 Track = Callable[[Iterable[EvaluationBatch], int], Iterable[EvaluationBatch]]

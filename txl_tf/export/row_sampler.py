@@ -6,7 +6,7 @@ Shape letters used in this module: B rows, V vocabulary.
 import tensorflow as tf
 
 from txl_tf import functional
-from txl_tf.samplers.random_sampler import RandomSampler
+from txl_tf.samplers import RandomSampler
 
 _LOWEST_TEMPERATURE = 1e-35
 

@@ -1,26 +1,134 @@
-"""Exports a model as a SavedModel that needs TensorFlow alone."""
+"""Export of a model as a SavedModel with signatures, model card and warm-up requests.
+
+The messages are those of TensorFlow Serving's `prediction_log.proto`. Only what
+a request needs is written here, so that no package of it is needed.
+
+The first request of a program traces, compiles and allocates. TensorFlow Serving
+does that while it loads a version, with the requests in `assets.extra`.
+"""
 
 import json
 import os
+import tempfile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 
-from txl_tf.export.card import card_page
-from txl_tf.export.export_options import ExportOptions
-from txl_tf.export.sampling import Sampling
-from txl_tf.export.served_model import ServedModel
-from txl_tf.export.served_weights import ServedWeights
+from txl_tf.export.served_model import ExportOptions, Sampling, ServedModel, ServedWeights
 from txl_tf.export.text_signatures import TextSignatures
-from txl_tf.export.token_signatures import TokenSignatures
-from txl_tf.export.version_folder import write_version
-from txl_tf.export.warm_up import WARM_UP_FILE, warm_up_file, warm_up_requests
-from txl_tf.export.wire_memory import STATES, VALID_LENGTH, WireMemory
+from txl_tf.export.token_signatures import STATES, VALID_LENGTH, TokenSignatures, WireMemory
+from txl_tf.export.version_folder import card_page, write_version
 from txl_tf.models.transformer_xl import TransformerXL
+from txl_tf.storage.files import read_file
 
 if TYPE_CHECKING:
-    from txl_tf.data.tokenizer import Tokenizer
+    from txl_tf.data.tokenizers.tokenizer import Tokenizer
+
+
+# Numbers of the fields, which never change.
+_PREDICTION_LOG_PREDICT_LOG = 6
+_PREDICT_LOG_REQUEST = 1
+_REQUEST_MODEL_SPEC, _REQUEST_INPUTS = 1, 2
+_MODEL_SPEC_SIGNATURE_NAME = 3
+_MAP_KEY, _MAP_VALUE = 1, 2
+_LENGTH_DELIMITED = 2
+
+
+def prediction_log(signature_name: str, inputs: dict[str, tf.Tensor]) -> bytes:
+    """A request as a serialized `PredictionLog`.
+
+    Args:
+        signature_name: str.
+        inputs: dict of name to tensor.
+
+    Returns:
+        The message.
+    """
+    model_spec = _field(_MODEL_SPEC_SIGNATURE_NAME, signature_name.encode())
+    request = _field(_REQUEST_MODEL_SPEC, model_spec)
+    for name in sorted(inputs):
+        tensor = tf.make_tensor_proto(inputs[name]).SerializeToString()
+        entry = _field(_MAP_KEY, name.encode()) + _field(_MAP_VALUE, tensor)
+        request += _field(_REQUEST_INPUTS, entry)
+    return _field(_PREDICTION_LOG_PREDICT_LOG, _field(_PREDICT_LOG_REQUEST, request))
+
+
+def _field(number: int, content: bytes) -> bytes:
+    return _varint(number << 3 | _LENGTH_DELIMITED) + _varint(len(content)) + content
+
+
+def _varint(number: int) -> bytes:
+    groups = []
+    while number > 0x7F:
+        groups.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*groups, number])
+
+
+WARM_UP_FILE = "assets.extra/tf_serving_warmup_requests"
+_NUM_TOKENS = 4
+# Every tokenizer can take it, and a token before it is something to go on from.
+_TEXT = b""
+
+
+def warm_up_requests(
+    memory: WireMemory, names: list[str]
+) -> list[tuple[str, dict[str, tf.Tensor]]]:
+    """A small request for every signature, of one row.
+
+    Args:
+        memory: `WireMemory`.
+        names: list of signature names.
+
+    Returns:
+        List of tuples of signature name and inputs.
+    """
+    ids = tf.zeros([1, _NUM_TOKENS], tf.int32)
+    rows: dict[str, tf.Tensor] = {"token_ids": ids, "lengths": tf.constant([_NUM_TOKENS])}
+    state = {
+        STATES: tf.zeros([1, 0, 0, 0], memory.dtype),  # the short form of nothing read yet
+        VALID_LENGTH: tf.constant([0]),
+    }
+    text = {"texts": tf.constant([_TEXT])}
+    text_state = {**state, "previous_token_ids": tf.constant([0])}
+    sampling = Sampling(
+        num_tokens=tf.constant([_NUM_TOKENS]),
+        temperature=tf.constant([1.0]),
+        top_k=tf.constant([2]),
+        top_p=tf.constant([0.9]),
+        seed=tf.constant([0]),
+        stop_token_id=tf.constant([-1]),
+    )._asdict()
+    requests: dict[str, dict[str, Any]] = {
+        "score": {**rows, "target_ids": ids, **state},
+        "next_token": {**rows, **state},
+        "generate": {**rows, **sampling, **state},
+        "tokenize": text,
+        "detokenize": rows,
+        "score_text": {**text, **text_state},
+        "next_token_text": {**text, **text_state},
+        "generate_text": {**text, **sampling, **text_state},
+    }
+    return [(name, requests[name]) for name in names]
+
+
+def warm_up_file(requests: list[tuple[str, dict[str, tf.Tensor]]]) -> bytes:
+    """The requests as a file of records.
+
+    Args:
+        requests: list of tuples of signature name and inputs.
+
+    Returns:
+        The content of the file.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "records")
+        with tf.io.TFRecordWriter(path) as writer:
+            for name, inputs in requests:
+                writer.write(prediction_log(name, inputs))
+        return read_file(path)
+
 
 _SAMPLE_ROWS = 8
 

@@ -1,20 +1,237 @@
-"""What an export computes of requests that were checked.
+"""Functions and stored weights that the signatures of an export share.
 
-Shape letters used in this module:
-  B rows, T tokens, S tokens to write, M memory length, D hidden width,
-  V vocabulary, L layers, C candidates.
+Shape letters used in this module: B rows, V vocabulary, R rows and C columns of a matrix, S
+tokens to write, M memory length, D hidden width, L layers, T tokens, C candidates.
 """
 
+import dataclasses
+from typing import Any, Literal, NamedTuple
+
+import keras
+import numpy as np
 import tensorflow as tf
 
 from txl_tf.export import guards
-from txl_tf.export.padded_reader import PaddedReader
-from txl_tf.export.sampling import Sampling
-from txl_tf.export.served_weights import ServedWeights
-from txl_tf.export.token_writer import TokenWriter
-from txl_tf.export.tracing import traced_once
+from txl_tf.export.padded_rows import PaddedReader, ProjectedSteps, SegmentSteps, traced_once
+from txl_tf.export.row_sampler import RowSampler
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
+
+
+class Sampling(NamedTuple):
+    """Settings of every row.
+
+    Attributes:
+        num_tokens: int32 tensor `(B,)`. The most tokens to write.
+        temperature: float32 tensor `(B,)`. 0 is always the most probable.
+        top_k: int32 tensor `(B,)`. 0 is all tokens.
+        top_p: float32 tensor `(B,)`. 1 is all tokens.
+        seed: int32 tensor `(B,)`.
+        stop_token_id: int32 tensor `(B,)`. The row ends with it; -1 is none.
+    """
+
+    num_tokens: Any
+    temperature: Any
+    top_k: Any
+    top_p: Any
+    seed: Any
+    stop_token_id: Any
+
+    @classmethod
+    def specs(cls, *, are_checked: bool) -> list[tf.TensorSpec]:
+        """What a signature takes.
+
+        Args:
+            are_checked: bool. Whether the shapes can be relied on.
+
+        Returns:
+            List of `tf.TensorSpec`.
+        """
+        shape = [None] if are_checked else None
+        floats = ("temperature", "top_p")
+        return [
+            tf.TensorSpec(shape, tf.float32 if name in floats else tf.int32, name)
+            for name in cls._fields
+        ]
+
+    def checked(self, num_rows: tf.Tensor, max_new_tokens: int, vocabulary_size: int) -> "Sampling":
+        """Refuses settings that are out of range.
+
+        Args:
+            num_rows: int32 scalar, `B`.
+            max_new_tokens: int. The most tokens that may be asked for.
+            vocabulary_size: int. `V`.
+
+        Returns:
+            The same settings.
+
+        Raises:
+            tf.errors.InvalidArgumentError: When it runs, if one is wrong.
+        """
+        smallest = tf.float32.as_numpy_dtype(1e-30)  # 0 would leave no token
+        ranges = {
+            "num_tokens": (1, max_new_tokens),
+            "temperature": (0.0, tf.float32.max),
+            "top_k": (0, tf.int32.max),
+            "top_p": (smallest, 1.0),
+            "stop_token_id": (-1, vocabulary_size - 1),
+        }
+        rows = {
+            name: guards.row_vector(value, name, num_rows) for name, value in self._asdict().items()
+        }
+        for name, (lowest, highest) in ranges.items():  # any seed will do
+            rows[name] = guards.in_range(rows[name], name, lowest, highest)
+        return Sampling(**rows)
+
+
+# Biases and norms are a thousandth of the weights and matter more each.
+_MIN_MATRIX_ELEMENTS = 4096
+# A scale takes as much as four of its numbers.
+_MIN_NUMBERS_PER_SCALE = 32
+_LARGEST_INT8 = 127
+
+
+class ServedWeights(tf.Module):
+    """Stores the weights of a model, matrices in fewer bits if so wanted.
+
+    In int8 a matrix has a scale for every row or for every column, whichever
+    loses less, and the scale times a number in [-127, 127] is the weight.
+    Whatever is stored, `values` are float32.
+
+    Args:
+        variables: list of the model's variables.
+        stored_as: str. `"float32"`, `"bfloat16"` or `"int8"`.
+    """
+
+    def __init__(self, variables: list[keras.Variable], stored_as: str) -> None:
+        super().__init__(name="weights")
+        self._numbers: list[tf.Variable] = []
+        self._scales: list[tf.Variable | None] = []
+        for variable in variables:
+            array = np.asarray(variable.numpy(), np.float32)
+            numbers, scale = _stored(array, stored_as)
+            name = variable.path.replace("/", ".")
+            self._numbers.append(tf.Variable(numbers, trainable=False, name=name))
+            self._scales.append(
+                None if scale is None else tf.Variable(scale, trainable=False, name=f"{name}.scale")
+            )
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of all that is stored."""
+        stored = [*self._numbers, *(scale for scale in self._scales if scale is not None)]
+        return sum(each.shape.num_elements() * each.dtype.size for each in stored)
+
+    def values(self) -> list[tf.Tensor]:
+        """The weights, float32, in the order of `variables`."""
+        pairs = zip(self._numbers, self._scales, strict=True)
+        return [
+            tf.cast(numbers, tf.float32) * (1.0 if scale is None else scale)
+            if numbers.dtype != tf.float32
+            else numbers.read_value()
+            for numbers, scale in pairs
+        ]
+
+
+def _stored(array: np.ndarray, stored_as: str) -> tuple[Any, np.ndarray | None]:
+    if array.ndim != 2 or array.size < _MIN_MATRIX_ELEMENTS or stored_as == "float32":
+        return array, None
+    if stored_as == "bfloat16":
+        return tf.cast(array, tf.bfloat16), None
+    # Along a row or along a column; a short one would have nearly as many scales as numbers.
+    axes = [axis for axis in (0, 1) if array.shape[axis] >= _MIN_NUMBERS_PER_SCALE]
+    if not axes:
+        return array, None
+    choices = [_quantized(array, axis) for axis in axes]
+    return min(choices, key=lambda choice: np.square(choice[0] * choice[1] - array).sum())
+
+
+def _quantized(array: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
+    scale = np.abs(array).max(axis=axis, keepdims=True) / _LARGEST_INT8
+    scale = np.where(scale == 0, 1.0, scale).astype(np.float32)
+    return np.round(array / scale).astype(np.int8), scale
+
+
+class TokenWriter:
+    """Goes on from a token and a memory.
+
+    Must be made where the model's weights are those of the graph at hand.
+
+    Args:
+        model: `TransformerXL`, with a memory.
+    """
+
+    def __init__(self, model: TransformerXL) -> None:
+        if model.config.has_relative_positions:
+            self._steps: Any = ProjectedSteps(model, model.config.memory_length)
+        else:
+            self._steps = SegmentSteps(model)
+
+    def write(
+        self, pending: tf.Tensor, memory: Memory, sampling: Sampling
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, Memory]:
+        """Writes.
+
+        Args:
+            pending: int32 tensor `(B,)`. The token to go on from.
+            memory: `Memory` of what is before it.
+            sampling: `Sampling`.
+
+        Returns:
+            Tuple of the tokens, int32 `(B, S)`, with zeros behind a row's last;
+            their negative log-likelihoods, float32 `(B, S)`, zeros too; how
+            many they are, int32 `(B,)`; and the `Memory` of all but the last.
+        """
+        sampler = RowSampler(sampling.temperature, sampling.top_k, sampling.top_p, sampling.seed)
+        width = tf.reduce_max(sampling.num_tokens)
+        arrays = (
+            tf.TensorArray(tf.int32, size=width, element_shape=[None]),
+            tf.TensorArray(tf.float32, size=width, element_shape=[None]),
+            # Layer by layer what was read, of which memory is made.
+            tf.TensorArray(tf.float32, size=width, element_shape=[len(memory.states), None, None]),
+        )
+
+        def goes_on(_index, _pending, is_active, *_):
+            return tf.reduce_any(is_active)
+
+        def body(index, pending, is_active, counts, arrays, state):
+            log_probs, inputs, state = self._steps.step(pending, state)
+            token_ids = sampler(log_probs, index)
+            nll = -tf.gather(log_probs, token_ids, batch_dims=1)
+            written = (
+                tf.where(is_active, token_ids, 0),
+                tf.where(is_active, nll, 0.0),
+                inputs,
+            )
+            arrays = tuple(
+                array.write(index, each) for array, each in zip(arrays, written, strict=True)
+            )
+            counts += tf.cast(is_active, tf.int32)
+            is_active &= (counts < sampling.num_tokens) & (token_ids != sampling.stop_token_id)
+            return index + 1, token_ids, is_active, counts, arrays, state
+
+        none = tf.zeros_like(pending)
+        begin = (tf.constant(0), pending, tf.equal(none, 0), none, arrays)
+        steps, *_, counts, arrays, _ = tf.while_loop(
+            goes_on, body, (*begin, self._steps.begin(memory))
+        )
+        token_ids, nll, inputs = (array.gather(tf.range(steps)) for array in arrays)
+        padding = [[0, 0], [0, width - steps]]
+        token_ids, nll = (tf.pad(tf.transpose(each), padding) for each in (token_ids, nll))
+        return token_ids, nll, counts, _remember(memory, inputs, counts)
+
+
+def _remember(memory: Memory, inputs: tf.Tensor, counts: tf.Tensor) -> Memory:
+    """Memory with the first tokens of each row, of what all layers read `(S, L, B, D)`."""
+    memory_length = memory.states[0].shape[1]
+    places = counts[:, None] + tf.range(memory_length)  # [B, M]
+    states = tuple(
+        tf.gather(tf.concat([state, read], axis=1), places, batch_dims=1)
+        for state, read in zip(
+            memory.states, tf.unstack(tf.transpose(inputs, [1, 2, 0, 3])), strict=True
+        )
+    )
+    return Memory(states, tf.minimum(memory.valid_length + counts, memory_length))
 
 
 class ServedModel:
@@ -96,3 +313,43 @@ class ServedModel:
             writer = TokenWriter(self._model)
             written, nll, counts, memory = writer.write(pending, memory, sampling)
         return written, guards.finite(nll, "nll"), counts, memory
+
+
+_POSITIVE = ("max_text_bytes", "max_tokens", "max_new_tokens", "num_candidates")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """How weights are stored, and what a request may ask for.
+
+    Raises:
+        ValueError: If a limit is not positive, or a dtype is not known.
+    """
+
+    weights: Literal["float32", "bfloat16", "int8"] = "float32"
+    """How matrices are stored; whatever it is, the arithmetic is float32."""
+    memory_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Dtype of memory in requests and answers."""
+    max_text_bytes: int = 1 << 16
+    """The longest text of a request, in bytes."""
+    max_tokens: int = 1 << 16
+    """The most tokens per row of a request."""
+    max_new_tokens: int = 1024
+    """The most tokens that a request may have written."""
+    num_candidates: int = 16
+    """Tokens of which `next_token` gives the probability; all where there are fewer."""
+
+    def __post_init__(self) -> None:
+        for name in _POSITIVE:
+            if getattr(self, name) <= 0:
+                raise ValueError(f"`{name}` must be positive. Received: {getattr(self, name)}")
+        if self.weights not in ("float32", "bfloat16", "int8"):
+            raise ValueError(
+                '`weights` must be "float32", "bfloat16" or "int8". '
+                f"Received: weights={self.weights!r}"
+            )
+        if self.memory_dtype not in ("float32", "bfloat16"):
+            raise ValueError(
+                '`memory_dtype` must be "float32" or "bfloat16". '
+                f"Received: memory_dtype={self.memory_dtype!r}"
+            )

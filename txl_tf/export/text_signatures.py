@@ -9,12 +9,9 @@ from typing import Any
 import tensorflow as tf
 
 from txl_tf.export import guards
-from txl_tf.export.export_options import ExportOptions
-from txl_tf.export.sampling import Sampling
-from txl_tf.export.served_model import ServedModel
-from txl_tf.export.token_signatures import TokenSignatures
-from txl_tf.export.tracing import signature, traced_once
-from txl_tf.export.wire_memory import WireMemory
+from txl_tf.export.padded_rows import signature, traced_once
+from txl_tf.export.served_model import ExportOptions, Sampling, ServedModel
+from txl_tf.export.token_signatures import TokenSignatures, WireMemory
 
 
 class TextSignatures:

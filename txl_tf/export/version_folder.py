@@ -1,4 +1,4 @@
-"""The folder of one version: complete or not there, and never changed again.
+"""Version folder of an export: SavedModel, SHA-256 of each file, model card.
 
 A server watches the folder of all versions and loads what appears in it under a
 number. So a version is written under another name, flushed to the disk, and
@@ -12,11 +12,9 @@ import tensorflow as tf
 from tensorflow.core.framework import tensor_shape_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
-from txl_tf.data.staging_folder import StagingFolder
-from txl_tf.durability import flush_tree_to_disk
 from txl_tf.errors import StorageError
 from txl_tf.export.graph_compaction import compact_graph
-from txl_tf.file_storage import (
+from txl_tf.storage.files import (
     file_sha256,
     first_line,
     is_remote,
@@ -26,7 +24,9 @@ from txl_tf.file_storage import (
     remove_file,
     write_file,
 )
-from txl_tf.untrusted_files import files_below
+from txl_tf.storage.local_files import flush_tree_to_disk
+from txl_tf.storage.staging import StagingFolder
+from txl_tf.storage.untrusted_files import files_below
 
 CHECKSUMS_FILE = "SHA256SUMS"
 GRAPH_FILE = "saved_model.pb"
@@ -128,3 +128,47 @@ def _storage_error(folder: str, error: Exception, done: str) -> StorageError:
         where=folder,
         remedy="Make room, or choose another folder.",
     )
+
+
+def card_page(card: dict[str, Any]) -> str:
+    """Writes a model card as Markdown.
+
+    Args:
+        card: dict of JSON values. Each dict in it becomes a table.
+
+    Returns:
+        The page.
+    """
+    lines = ["# Model card", ""]
+    plain = {name: value for name, value in card.items() if not isinstance(value, dict)}
+    lines += _table(plain) if plain else []
+    for name, value in card.items():
+        if isinstance(value, dict):
+            lines += ["", f"## {_title(name)}", "", *_table(_flat(value))]
+    return "\n".join(lines) + "\n"
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{name}: ")
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def _table(values: dict[str, Any]) -> list[str]:
+    if not values:
+        return ["nothing"]
+    rows = [f"| {_cell(name)} | {_cell(value)} |" for name, value in values.items()]
+    return ["| | |", "|---|---|", *rows]
+
+
+def _cell(value: Any) -> str:
+    text = "none" if value is None else str(value)
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _title(name: str) -> str:
+    return name.replace("_", " ").capitalize()

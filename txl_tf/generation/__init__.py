@@ -1,8 +1,8 @@
 """Writes text with a trained model, with the memory carried along."""
 
-from txl_tf.generation.continuation import generate
 from txl_tf.generation.decoding import Sampler
-from txl_tf.generation.generation_session import GenerationSession
+from txl_tf.generation.generate import generate
+from txl_tf.generation.session import GenerationSession
 from txl_tf.generation.session_file import SessionFile
 
 __all__ = ["GenerationSession", "Sampler", "SessionFile", "generate"]

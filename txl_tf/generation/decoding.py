@@ -14,8 +14,7 @@ from keras import ops
 
 from txl_tf import functional
 from txl_tf.inference.engine import InferenceEngine
-from txl_tf.samplers.beam_sampler import BeamSampler
-from txl_tf.samplers.repetition_penalty import RepetitionPenalty
+from txl_tf.samplers import BeamSampler, RepetitionPenalty
 
 Sampler = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 """A function of logits `(R, V)` and seeds `(R, 2)` that returns tokens `(R,)`."""

@@ -11,10 +11,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from txl_tf.array_archive import read_array_archive
 from txl_tf.errors import DataDamagedError, MismatchError
-from txl_tf.file_storage import first_line
-from txl_tf.json_text import parse_json
+from txl_tf.storage.array_archive import read_array_archive
+from txl_tf.storage.files import first_line
+from txl_tf.storage.json_text import parse_json
 
 _FORMAT_VERSION = 1
 _HEADER = "header"

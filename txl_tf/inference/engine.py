@@ -9,12 +9,12 @@ import keras
 from keras import ops
 
 from txl_tf import functional
-from txl_tf.config.model_config import ModelConfig
+from txl_tf.config.model import ModelConfig
 from txl_tf.inference.execution_plan import ExecutionPlan
 from txl_tf.inference.memory import KeyValueMemory, PerHeadMemory, RecentTokens
 from txl_tf.inference.relative_model import RelativeModel
 from txl_tf.inference.token_model import TokenModel
-from txl_tf.layers.token_id_check import check_token_ids
+from txl_tf.layers.adaptive_embedding import check_token_ids
 from txl_tf.models.memory import Memory
 
 

@@ -3,8 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from txl_tf.config.model_config import ModelConfig
-from txl_tf.config.recurrent_config import RecurrentConfig
+from txl_tf.config.model import ModelConfig, RecurrentConfig
 
 # Products of so many rows take the least time per token; more of them make large scores.
 _TOKENS_PER_READ = 256

@@ -9,11 +9,10 @@ import keras
 from keras import ops
 
 from txl_tf import functional
-from txl_tf.layers.absolute_attention import AbsoluteAttention
+from txl_tf.layers.attention import AbsoluteAttention, ShawAttention
+from txl_tf.layers.dropout import SeededDropout
 from txl_tf.layers.feed_forward import FeedForward
 from txl_tf.layers.relative_attention import RelativeAttention
-from txl_tf.layers.seeded_dropout import SeededDropout
-from txl_tf.layers.shaw_attention import ShawAttention
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")

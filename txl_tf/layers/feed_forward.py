@@ -6,7 +6,7 @@ F inner width.
 
 import keras
 
-from txl_tf.layers.seeded_dropout import SeededDropout
+from txl_tf.layers.dropout import SeededDropout
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")

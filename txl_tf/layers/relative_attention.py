@@ -9,8 +9,7 @@ import keras
 from keras import ops
 
 from txl_tf import functional
-from txl_tf.layers.distance_keys import DistanceKeys
-from txl_tf.layers.memory_attention import MemoryAttention
+from txl_tf.layers.attention import DistanceKeys, MemoryAttention
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")

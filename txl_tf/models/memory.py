@@ -1,7 +1,7 @@
-"""What a model remembers of the segments before.
+"""Memory of a Transformer-XL and state of a recurrent model, also as named tensors.
 
-Shape letters used in this module: B rows, M memory length, D hidden width,
-L layers.
+Shape letters used in this module: B rows, M memory length, D hidden width, L layers, W width of
+one state.
 """
 
 from typing import Any, NamedTuple
@@ -65,3 +65,93 @@ class Memory(NamedTuple):
             A `Memory` whose valid length is 0 in those rows.
         """
         return self._replace(valid_length=ops.where(rows, 0, self.valid_length))
+
+
+class RecurrentMemory(NamedTuple):
+    """The states in which the recurrent layers left the last segment.
+
+    A row that has read nothing has states of zero, so there is no valid
+    length beside them.
+
+    Attributes:
+        states: tuple of `2 * L` float tensors `(B, W)`: for every layer what
+            it needs of the last position, then its cell state.
+    """
+
+    states: tuple[Any, ...]
+
+    @classmethod
+    def empty(
+        cls, *, widths: tuple[tuple[int, int], ...], batch_size: int, dtype: str
+    ) -> "RecurrentMemory":
+        """Memory of rows that have read nothing.
+
+        Args:
+            widths: for every layer the widths of its two states.
+            batch_size: int. `B`.
+            dtype: str. Dtype of the states.
+
+        Returns:
+            A `RecurrentMemory` of zeros.
+        """
+        return cls(
+            tuple(ops.zeros((batch_size, width), dtype=dtype) for pair in widths for width in pair)
+        )
+
+    def by_layer(self, num_layers: int) -> list[tuple[Any, Any]]:
+        """The two states of every layer, as constants.
+
+        No gradient flows through them, which truncates back-propagation in
+        time at the border of the segment.
+
+        Args:
+            num_layers: int. `L` of the model that reads them.
+
+        Returns:
+            List of `L` pairs of float tensors `(B, W)`.
+
+        Raises:
+            ValueError: If there are not two states for each of `num_layers`.
+        """
+        if len(self.states) != 2 * num_layers:
+            raise ValueError(
+                f"`memory` must have two states for each of {num_layers} layers. "
+                f"Received: {len(self.states)} states"
+            )
+        constants = [ops.stop_gradient(state) for state in self.states]
+        return list(zip(constants[::2], constants[1::2], strict=True))
+
+    @classmethod
+    def of_layers(cls, pairs: list[tuple[Any, Any]]) -> "RecurrentMemory":
+        """The memory for the next segment, of which no gradient comes back.
+
+        Args:
+            pairs: list of `L` pairs of float tensors `(B, W)`.
+
+        Returns:
+            A `RecurrentMemory`.
+        """
+        return cls(tuple(ops.stop_gradient(state) for pair in pairs for state in pair))
+
+    def to_tensors(self) -> dict[str, Any]:
+        """All tensors by name, as a checkpoint stores them."""
+        return {f"states/{place:03d}": state for place, state in enumerate(self.states)}
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Any]) -> "RecurrentMemory":
+        """The reverse of `to_tensors`."""
+        return cls(tuple(tensors[name] for name in sorted(tensors)))
+
+    def forget(self, rows: Any) -> "RecurrentMemory":
+        """Empties the memory of some rows, whose streams start anew.
+
+        Args:
+            rows: bool tensor `(B,)`. True where the memory is to be forgotten.
+
+        Returns:
+            A `RecurrentMemory` with zeros in those rows.
+        """
+        rows = ops.expand_dims(rows, 1)  # [B, 1]
+        return RecurrentMemory(
+            tuple(ops.where(rows, ops.zeros_like(state), state) for state in self.states)
+        )

@@ -7,7 +7,7 @@ experiments.
 
 from collections.abc import Callable
 
-from txl_tf.config.model_config import ModelConfig
+from txl_tf.config.model import ModelConfig
 
 
 def preset(name: str) -> ModelConfig:

@@ -9,14 +9,13 @@ import keras
 from keras import ops
 
 from txl_tf import functional
-from txl_tf.config.model_config import ModelConfig
-from txl_tf.layers.adaptive_embedding import AdaptiveEmbedding
+from txl_tf.config.model import ModelConfig
+from txl_tf.layers.adaptive_embedding import AdaptiveEmbedding, check_token_ids
 from txl_tf.layers.adaptive_softmax import AdaptiveSoftmax
 from txl_tf.layers.decoder_block import DecoderBlock
-from txl_tf.layers.seeded_dropout import SeededDropout
-from txl_tf.layers.token_id_check import check_token_ids
+from txl_tf.layers.dropout import SeededDropout
+from txl_tf.layers.rematerialization import rematerialized_call
 from txl_tf.models.memory import Memory
-from txl_tf.rematerialization import rematerialized_call
 
 _SITES_PER_BLOCK = 8
 

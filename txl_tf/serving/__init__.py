@@ -9,22 +9,20 @@ from typing import TYPE_CHECKING
 from txl_tf.imports import lazy_names
 
 if TYPE_CHECKING:
+    from txl_tf.serving.errors import PredictionError
     from txl_tf.serving.grpc_transport import GrpcTransport
-    from txl_tf.serving.loopback_server import LoopbackServer
-    from txl_tf.serving.prediction_error import PredictionError
     from txl_tf.serving.rest_transport import RestTransport
-    from txl_tf.serving.sampling_settings import SamplingSettings
-    from txl_tf.serving.serving_session import ServingSession
-    from txl_tf.serving.text_state import TextState
+    from txl_tf.serving.server import LoopbackServer
+    from txl_tf.serving.session import SamplingSettings, ServingSession, TextState
 
 _MODULES = {
     "GrpcTransport": "txl_tf.serving.grpc_transport",
-    "LoopbackServer": "txl_tf.serving.loopback_server",
-    "PredictionError": "txl_tf.serving.prediction_error",
+    "LoopbackServer": "txl_tf.serving.server",
+    "PredictionError": "txl_tf.serving.errors",
     "RestTransport": "txl_tf.serving.rest_transport",
-    "SamplingSettings": "txl_tf.serving.sampling_settings",
-    "ServingSession": "txl_tf.serving.serving_session",
-    "TextState": "txl_tf.serving.text_state",
+    "SamplingSettings": "txl_tf.serving.session",
+    "ServingSession": "txl_tf.serving.session",
+    "TextState": "txl_tf.serving.session",
 }
 
 __all__ = [

@@ -14,12 +14,9 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
 )
 
-from txl_tf.serving.prediction_error import PredictionError
-from txl_tf.serving.proto_tensors import arrays_of_protos
-from txl_tf.serving.request_error import RequestError
-from txl_tf.serving.request_shapes import invalid
-from txl_tf.serving.retries import call_with_retries
-from txl_tf.serving.status_code import StatusCode
+from txl_tf.serving.errors import PredictionError, RequestError, StatusCode
+from txl_tf.serving.request_shapes import arrays_of_protos, invalid
+from txl_tf.serving.rest_transport import call_with_retries
 
 _UNLIMITED = -1
 _MAX_SHOWN = 10

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from txl_tf.serving.request_error import RequestError
+from txl_tf.serving.errors import RequestError, StatusCode
 from txl_tf.serving.request_shapes import (
     MAX_AXES,
     invalid,
@@ -23,7 +23,6 @@ from txl_tf.serving.request_shapes import (
     require_shapes,
     type_name,
 )
-from txl_tf.serving.status_code import StatusCode
 
 _BASE64 = "b64"
 _BYTES_SUFFIX = "_bytes"

@@ -1,20 +1,62 @@
-"""Requests to a served model over HTTP."""
+"""Transport interface of the client, and its implementation over HTTP with retries.
+
+A session would otherwise keep whatever a server says as its memory, and send it
+back for the rest of the text.
+"""
 
 import json
-from collections.abc import Mapping
-from typing import Any
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
 
+import ml_dtypes
 import numpy as np
 import urllib3
 from google.protobuf import json_format
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from txl_tf.json_text import parse_json
+from txl_tf.serving.errors import PredictionError, RequestError, StatusCode
 from txl_tf.serving.json_tensors import arrays_of_outputs, json_of_inputs
-from txl_tf.serving.prediction_error import PredictionError
-from txl_tf.serving.request_error import RequestError
-from txl_tf.serving.retries import call_with_retries
-from txl_tf.serving.status_code import StatusCode
+from txl_tf.storage.json_text import parse_json
+
+_Answer = TypeVar("_Answer")
+
+_FIRST_WAIT_SECONDS = 0.1
+
+
+def call_with_retries(
+    call: Callable[[float], _Answer], num_attempts: int, timeout_seconds: float
+) -> _Answer:
+    """Calls until there is an answer.
+
+    Every request of a served model may be repeated, because a server keeps
+    nothing. Only UNAVAILABLE is: what was refused once is refused again, and
+    a server that took too long needs no second request.
+
+    Args:
+        call: function of the seconds it may take. It raises PredictionError.
+        num_attempts: int. The most calls, with growing waits between them.
+        timeout_seconds: float. The most time for all of it.
+
+    Returns:
+        What `call` returned.
+
+    Raises:
+        PredictionError: The last one, where no call succeeded in time.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    for attempt in range(num_attempts):
+        try:
+            return call(max(deadline - time.monotonic(), 0.001))
+        except PredictionError as error:
+            wait_seconds = _FIRST_WAIT_SECONDS * 2**attempt
+            is_last = attempt + 1 == num_attempts
+            too_late = time.monotonic() + wait_seconds >= deadline
+            if error.code != StatusCode.UNAVAILABLE or is_last or too_late:
+                raise
+        time.sleep(wait_seconds)
+    raise ValueError(f"`num_attempts` must be positive. Received: {num_attempts}")
+
 
 _MOST_CONNECTIONS = 32
 _MAX_MESSAGE_LETTERS = 2000
@@ -136,3 +178,119 @@ class RestTransport:
 
     def _error(self, code: StatusCode, message: str, signature: str = "") -> PredictionError:
         return PredictionError(code, message, server=self._url, signature=signature)
+
+
+_KINDS = {"nll": "f", "probabilities": "f", "texts_bytes": "O", "candidate_texts_bytes": "O"}
+_MEMORY_KINDS = {np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16)}
+
+
+def require_answer(
+    answer: Mapping[str, np.ndarray],
+    signature_name: str,
+    shapes: Mapping[str, tuple[int | None, ...]],
+    memory_shape: tuple[int | None, ...],
+) -> None:
+    """Refuses an answer that is not for one row, or has numbers that cannot be.
+
+    Args:
+        answer: dict of output name to array.
+        signature_name: str. What was asked.
+        shapes: dict of the outputs that are needed, beside memory, to their
+            shapes; None is any size.
+        memory_shape: the shape of memory as the signature takes it.
+
+    Raises:
+        PredictionError: INTERNAL with the first thing that is wrong.
+    """
+    wanted = {**shapes, "memory_states": memory_shape, "memory_valid_length": (1,)}
+    for name, sizes in wanted.items():
+        fault = _fault(name, answer.get(name), sizes)
+        if fault:
+            raise refused_answer(f"{name} {fault}", signature_name)
+    memory_length = answer["memory_states"].shape[2]
+    limits = {"memory_valid_length": memory_length}
+    if "lengths" in shapes:
+        limits["lengths"] = answer["nll"].shape[1]
+    for name, highest in limits.items():
+        number = int(answer[name][0])
+        if not 0 <= number <= highest:
+            raise refused_answer(f"{name} is {number}; it can be 0 to {highest}.", signature_name)
+
+
+def refused_answer(message: str, signature_name: str) -> PredictionError:
+    """The error of an answer that cannot be one.
+
+    Args:
+        message: str. What is wrong with it.
+        signature_name: str. What was asked.
+
+    Returns:
+        `PredictionError` with INTERNAL.
+    """
+    words = f"The answer is not one of this signature: {message}"
+    return PredictionError(
+        StatusCode.INTERNAL, words, server="the server", signature=signature_name
+    )
+
+
+def _fault(name: str, array: np.ndarray | None, sizes: tuple[int | None, ...]) -> str:
+    """What is wrong with an array; empty if nothing is."""
+    if array is None:
+        return "is missing."
+    fits = array.ndim == len(sizes) and all(
+        size in (None, found) for found, size in zip(array.shape, sizes, strict=True)
+    )
+    if not fits:
+        wanted = ", ".join("any" if size is None else str(size) for size in sizes)
+        return f"has the shape {list(array.shape)}; it must be [{wanted}]."
+    if name == "memory_states":
+        if array.dtype not in _MEMORY_KINDS:
+            return f"is of type {array.dtype}."
+        return "" if np.all(np.isfinite(array)) else "has numbers that are not finite."
+    kind = _KINDS.get(name, "i")
+    if array.dtype.kind != kind:
+        return f"is of type {array.dtype}."
+    if kind == "f" and not (np.all(np.isfinite(array)) and np.all(array >= 0)):
+        return "has numbers that are not finite, or negative."
+    if kind == "i" and np.any(array < 0):
+        return "has negative numbers."
+    if kind == "O" and not all(isinstance(each, bytes) for each in array.ravel()):
+        return "has values that are not strings."
+    return ""
+
+
+class Transport(Protocol):
+    """Sends requests to the signatures of one model; threads may share it."""
+
+    def predict(
+        self, signature_name: str, inputs: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """Asks a signature.
+
+        Args:
+            signature_name: str. Name of the signature.
+            inputs: dict of input name to array of the type that the signature
+                takes; object arrays of bytes for strings.
+
+        Returns:
+            Dict of output name to array.
+
+        Raises:
+            PredictionError: If the server refuses, or does not answer in time.
+        """
+        ...
+
+    def signatures(self) -> dict[str, meta_graph_pb2.SignatureDef]:
+        """What the model offers.
+
+        Returns:
+            Dict of signature name to its inputs and outputs.
+
+        Raises:
+            PredictionError: If the server refuses, or does not answer in time.
+        """
+        ...
+
+    def close(self) -> None:
+        """Gives the connections back."""
+        ...

@@ -1,4 +1,4 @@
-"""The program of one replica, taken out of what `tf.distribute.TPUStrategy` traces."""
+"""TPUStrategy's own program of one replica: training and evaluation."""
 
 import dataclasses
 import re
@@ -10,7 +10,11 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.eager import context
 
-from txl_tf.tpu_compiler.lowered_program import LoweredProgram, lower
+from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.evaluation.evaluation_model import unallocated_variables
+from txl_tf.evaluation.evaluator import Evaluator
+from txl_tf.tpu_compiler.lowering import LoweredProgram, lower, traced_tpu_strategy
+from txl_tf.training.trainer import Trainer
 
 _ARGUMENT = re.compile(r"input(\d+):0$")
 _MARK = "_tpu_replicate"
@@ -208,3 +212,71 @@ def _source(tensor: tf.Tensor) -> tf.Tensor:
     while tensor.op.type == "Identity":
         tensor = tensor.op.inputs[0]
     return tensor
+
+
+def training_program(experiment: ExperimentConfig, num_replicas: int) -> LoweredProgram:
+    """Lowers what `Trainer` runs under `tf.distribute.TPUStrategy`.
+
+    Args:
+        experiment: `ExperimentConfig`.
+        num_replicas: int. Replicas that share the global batch.
+
+    Returns:
+        A `LoweredProgram`, the program of one replica.
+    """
+    return ReplicaProgram.of(traced_trainer(experiment, num_replicas).trace()).lower()
+
+
+def traced_trainer(experiment: ExperimentConfig, num_replicas: int) -> Trainer:
+    """A trainer whose variables take no memory and whose loop can only be traced.
+
+    Args:
+        experiment: `ExperimentConfig`.
+        num_replicas: int. Replicas that share the global batch.
+
+    Returns:
+        A `Trainer` under a strategy from `traced_tpu_strategy`.
+    """
+
+    def batches_of_zeros(
+        first_step: int, rows: range, per_replica_rows: int, num_steps: int
+    ) -> tf.data.Dataset:
+        shape = per_replica_rows, experiment.model.segment_length
+        batch = {
+            "token_ids": tf.zeros(shape, tf.int32),
+            "target_ids": tf.zeros(shape, tf.int32),
+            "start_of_stream": tf.zeros(shape[:1], tf.bool),
+        }
+        if experiment.training.document_boundaries == "mask":
+            batch["document_starts"] = tf.zeros(shape, tf.bool)
+        return tf.data.Dataset.from_tensors(batch).repeat()
+
+    strategy = traced_tpu_strategy(num_replicas)
+    # In this order: the strategy copies a value to the replicas that must take no memory before.
+    with strategy.scope(), unallocated_variables():
+        return Trainer(experiment, strategy, batches_of_zeros)
+
+
+def evaluation_program(experiment: ExperimentConfig, num_replicas: int) -> LoweredProgram:
+    """Lowers what `Evaluator` runs during training, under `tf.distribute.TPUStrategy`.
+
+    Args:
+        experiment: `ExperimentConfig`.
+        num_replicas: int. Replicas that share the rows. Where the weights
+            follow the text there is only one.
+
+    Returns:
+        A `LoweredProgram`, the program of one replica. Its variables are
+        those of the trainer.
+    """
+    trainer = traced_trainer(experiment, num_replicas)
+    evaluator = Evaluator(
+        experiment.model,
+        experiment.evaluation,
+        experiment.training.dtype_policy,
+        masks_documents=experiment.training.document_boundaries == "mask",
+        strategy=trainer.strategy,
+        variables=trainer.inference_variables(),
+    )
+    _, step = evaluator.trace(experiment.evaluation.batch_size)
+    return ReplicaProgram.of(step).lower()

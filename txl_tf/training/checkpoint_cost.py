@@ -6,9 +6,9 @@ store by then is lost, and with it the steps since the checkpoint before.
 
 import dataclasses
 
-from txl_tf.config.experiment_config import ExperimentConfig
-from txl_tf.config.model_config import ModelConfig
-from txl_tf.models.parameter_count import num_parameters
+from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.config.model import ModelConfig
+from txl_tf.models.sizes import num_parameters
 
 NOTICE_SECONDS = 30.0
 """What a spot VM is given."""

@@ -6,9 +6,9 @@ import os
 import re
 import uuid
 
-from txl_tf.file_storage import path_exists
+from txl_tf.storage.files import path_exists
+from txl_tf.storage.writable_folder import WritableFolder
 from txl_tf.training.checkpoint_manifest import ARRAY_FILES, ARRAYS_PREFIX, MANIFEST_FILE
-from txl_tf.writable_folder import WritableFolder
 
 _FOLDER = re.compile(r"step-(\d{8}|[1-9]\d{8,})")
 _TEMPORARY = re.compile(r"\.step-.*\.tmp")

@@ -7,13 +7,8 @@ import re
 from typing import Any
 
 from txl_tf.errors import DataDamagedError, MismatchError, StorageError
-from txl_tf.file_storage import (
-    file_bytes,
-    file_sha256,
-    first_line,
-    is_remote,
-)
-from txl_tf.untrusted_files import listed_file, read_json_object
+from txl_tf.storage.files import file_bytes, file_sha256, first_line, is_remote
+from txl_tf.storage.untrusted_files import listed_file, read_json_object
 
 MANIFEST_FILE = "manifest.json"
 ARRAYS_PREFIX = "state"

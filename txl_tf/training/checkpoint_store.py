@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from txl_tf.config.base import differing_settings
 from txl_tf.errors import DataDamagedError, MismatchError, OutputExistsError, StorageError
-from txl_tf.file_storage import first_line
+from txl_tf.storage.files import first_line
+from txl_tf.storage.untrusted_files import read_json_object
+from txl_tf.storage.writable_folder import WritableFolder
 from txl_tf.training.checkpoint_arrays import describe_arrays, read_arrays, write_arrays
 from txl_tf.training.checkpoint_folders import CheckpointFolders
 from txl_tf.training.checkpoint_manifest import (
@@ -22,9 +25,6 @@ from txl_tf.training.checkpoint_manifest import (
     stored_run_id,
     verified_manifest,
 )
-from txl_tf.training.run_identity import differing_settings
-from txl_tf.untrusted_files import read_json_object
-from txl_tf.writable_folder import WritableFolder
 
 _BEST_FILE = "best.json"
 _BEST_REMEDY = "Restore it from a copy, or remove it: the next best one writes it anew."

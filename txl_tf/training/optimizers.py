@@ -1,18 +1,159 @@
-"""Optimizers and learning rates from their configuration."""
+"""Optimizers by name, with implementations of Adafactor, LAMB and Muon."""
 
 from collections.abc import Sequence
 
 import keras
+from keras import ops
 
-from txl_tf.config.optimizer_config import OptimizerConfig
-from txl_tf.training.adafactor import Adafactor
-from txl_tf.training.lamb import Lamb
-from txl_tf.training.muon import Muon
-from txl_tf.training.plateau_scale import PlateauScale
-from txl_tf.training.warmup_constant import WarmupConstant
-from txl_tf.training.warmup_cosine_decay import WarmupCosineDecay
-from txl_tf.training.warmup_inverse_square_root import WarmupInverseSquareRoot
-from txl_tf.training.warmup_plateau import WarmupPlateau
+from txl_tf.config.training import OptimizerConfig
+from txl_tf.training.schedules import (
+    PlateauScale,
+    WarmupConstant,
+    WarmupCosineDecay,
+    WarmupInverseSquareRoot,
+    WarmupPlateau,
+)
+
+_DECAY_EXPONENT = -0.8
+_EPSILON_OF_SQUARES = 1e-30
+_EPSILON_OF_SCALE = 1e-3
+_MAX_UPDATE = 1.0
+
+
+@keras.saving.register_keras_serializable(package="txl_tf")
+class Adafactor(keras.optimizers.Optimizer):
+    """Adafactor with the proposed hyperparameters and a given step size.
+
+    The step of a variable is the learning rate times the root mean square of
+    the variable, or times 0.001 if that is larger: the learning rate is a
+    relative one, about 0.01. There is no momentum. Of variables with two axes
+    or more, the last two are factored.
+
+    `keras.optimizers.Adafactor` is not used: it also keeps an array of the
+    size of each matrix, which takes the memory that Adafactor is to save;
+    its variables share names, so they cannot be stored by name; it lowers the
+    learning rate to one over the root of the step on its own; and where a row
+    and a column of a gradient are both zero it divides zero by zero.
+
+    Args:
+        learning_rate: float or `keras.optimizers.schedules.LearningRateSchedule`.
+        **kwargs: arguments of `keras.optimizers.Optimizer`.
+
+    References:
+     - [Shazeer and Stern, 2018](https://arxiv.org/abs/1804.04235), Algorithms 4 and 5
+    """
+
+    def __init__(self, learning_rate=0.01, **kwargs):
+        super().__init__(learning_rate=learning_rate, **kwargs)
+
+    def build(self, variables):
+        """Creates the means of the squares: of rows and columns, or of each value.
+
+        Args:
+            variables: list of the variables to train.
+        """
+        if self.built:
+            return
+        super().build(variables)
+        self._means = [self._create_means(variable) for variable in variables]
+
+    def _create_means(self, variable):
+        shape = tuple(variable.shape)
+        shapes = {"squares": shape}
+        if len(shape) >= 2:
+            shapes = {"rows": shape[:-1], "columns": (*shape[:-2], shape[-1])}
+        prefix = variable.path.replace("/", "_")
+        return tuple(
+            self.add_variable(shape=each, dtype=variable.dtype, name=f"{prefix}_{name}")
+            for name, each in shapes.items()
+        )
+
+    def update_step(self, gradient, variable, learning_rate):
+        """Changes one variable and its means."""
+        dtype = variable.dtype
+        gradient = ops.cast(gradient, dtype)
+        step = ops.cast(self.iterations + 1, dtype)
+        share = ops.power(step, _DECAY_EXPONENT)
+        squares = ops.square(gradient) + _EPSILON_OF_SQUARES
+        means = self._means[self._get_variable_index(variable)]
+        if len(means) == 1:
+            (mean,) = means
+            self.assign(mean, mean + share * (squares - mean))
+            update = gradient * ops.rsqrt(mean)
+        else:
+            rows, columns = means
+            self.assign(rows, rows + share * (ops.mean(squares, axis=-1) - rows))
+            self.assign(columns, columns + share * (ops.mean(squares, axis=-2) - columns))
+            # One root after the other: the product of two small means would be zero.
+            of_row = ops.rsqrt(rows / ops.mean(rows, axis=-1, keepdims=True))
+            update = gradient * ops.expand_dims(of_row, -1)
+            update = update * ops.expand_dims(ops.rsqrt(columns), -2)
+        update = update / ops.maximum(_root_mean_square(update) / _MAX_UPDATE, 1.0)
+        size = ops.maximum(_root_mean_square(variable), _EPSILON_OF_SCALE)
+        self.assign_sub(variable, ops.cast(learning_rate, dtype) * size * update)
+
+
+def _root_mean_square(tensor):
+    return ops.sqrt(ops.mean(ops.square(tensor)))
+
+
+@keras.saving.register_keras_serializable(package="txl_tf")
+class Lamb(keras.optimizers.Lamb):
+    """Keras' LAMB, with the norm of each variable limited in the trust ratio.
+
+    Steps are proportional to the norm of a variable, so a large table takes
+    large ones. The limit is the upper bound of the paper's scaling function,
+    which Keras leaves out and NVIDIA sets to 10.
+
+    Otherwise it is as in Keras, which differs from Algorithm 2 of the paper in
+    that weight decay is not part of the trust ratio: before the step, weights
+    shrink by the learning rate times `weight_decay`. Both means are corrected
+    for their start from zero. The trust ratio cancels that correction but for
+    `epsilon`, except while a variable is all zeros, as new biases are.
+
+    Args:
+        max_weight_norm: optional float. The limit; None: none.
+        **kwargs: arguments of `keras.optimizers.Lamb`.
+
+    References:
+     - [You et al., 2020](https://arxiv.org/abs/1904.00962)
+    """
+
+    def __init__(self, max_weight_norm=None, **kwargs):
+        super().__init__(**kwargs)
+        self.max_weight_norm = max_weight_norm
+
+    def update_step(self, gradient, variable, learning_rate):
+        """Changes one variable and its two means."""
+        if self.max_weight_norm is not None:
+            norm = ops.sqrt(ops.sum(ops.square(variable)))
+            # Keras multiplies the step by the norm, so this leaves the limit of it. Written as a
+            # quotient because TensorFlow folds a constant numerator into other factors, not the
+            # same way on every replica, whose weights then drift apart; a test guards this.
+            learning_rate = learning_rate / ops.maximum(norm / self.max_weight_norm, 1.0)
+        super().update_step(gradient, variable, learning_rate)
+
+    def get_config(self):
+        return {**super().get_config(), "max_weight_norm": self.max_weight_norm}
+
+
+@keras.saving.register_keras_serializable(package="txl_tf")
+class Muon(keras.optimizers.Muon):
+    """Keras' Muon with the weight decay that Keras' other optimizers have.
+
+    Keras' own assigns the decayed weights in every replica, and the mean over
+    the replicas, which are all the same, becomes the weight: an all-reduce of
+    all weights that changes nothing. For that, one decay is for all
+    variables, whichever way their steps are computed.
+
+    Args:
+        **kwargs: arguments of `keras.optimizers.Muon`, without
+            `adam_weight_decay`.
+    """
+
+    def _apply_weight_decay(self, variables):
+        keras.optimizers.Optimizer._apply_weight_decay(self, variables)
+
 
 # Muon is for matrices between hidden states. Tables, projections of embeddings and softmax, and
 # the attention biases have two axes too, so all but kernels are left to its AdamW.

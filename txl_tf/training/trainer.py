@@ -7,18 +7,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from txl_tf.config.experiment_config import ExperimentConfig
+from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.distribution.remote_hosts import at_once
 from txl_tf.distribution.replica_state import ReplicaState
 from txl_tf.distribution.strategy import num_workers
 from txl_tf.errors import NonFiniteError
-from txl_tf.training.loop_report import LoopReport
-from txl_tf.training.plateau_scale import PlateauScale
-from txl_tf.training.step_record import StepRecord
+from txl_tf.training.schedules import PlateauScale
 from txl_tf.training.step_records import StepRecords
-from txl_tf.training.step_status import StepStatus
+from txl_tf.training.step_report import LoopReport, StepRecord, StepStatus
+from txl_tf.training.train_state import TrainingVariables
 from txl_tf.training.train_step import memory_specs
-from txl_tf.training.training_variables import TrainingVariables
 
 DatasetFunction = Callable[..., tf.data.Dataset]
 DescribeRow = Callable[[int, int], str]

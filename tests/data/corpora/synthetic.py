@@ -6,7 +6,7 @@ import io
 import tarfile
 import zipfile
 
-from txl_tf.data.downloads.published_file import PublishedFile
+from txl_tf.data.partial_download import PublishedFile
 
 
 def published(path, archive):

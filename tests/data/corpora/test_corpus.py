@@ -3,13 +3,12 @@ import dataclasses
 import pytest
 
 from tests.data.corpora.synthetic import like, resized
-from txl_tf.data.corpora.corpus import Corpus
-from txl_tf.data.corpora.expected_counts import ExpectedCounts
+from txl_tf.data.corpora import PUBLISHED_CORPORA
+from txl_tf.data.corpora.corpus import Corpus, ExpectedCounts
+from txl_tf.data.corpora.enwik8_text8 import Text8
 from txl_tf.data.corpora.penn_treebank import PennTreebank
-from txl_tf.data.corpora.published_corpora import PUBLISHED_CORPORA
-from txl_tf.data.corpora.text8 import Text8
+from txl_tf.data.manifest import SplitManifest
 from txl_tf.data.preparation import prepare_dataset
-from txl_tf.data.split_manifest import SplitManifest
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.errors import DataDamagedError
 

@@ -13,11 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from txl_tf.data.corpora.corpus_files import open_corpus_files
-from txl_tf.data.corpora.corpus_member import CorpusMember
-from txl_tf.data.corpora.tar_unpacking import unpack_tar
-from txl_tf.data.corpora.zip_files import ZipFiles
-from txl_tf.data.downloads.published_file import PublishedFile
+from txl_tf.data.corpora.archives import ZipFiles, open_corpus_files
+from txl_tf.data.corpora.tar_unpacking import CorpusMember, unpack_tar
+from txl_tf.data.partial_download import PublishedFile
 from txl_tf.errors import DataDamagedError, JobError
 
 MEMBER = CorpusMember(path="data/text", max_bytes=1000)

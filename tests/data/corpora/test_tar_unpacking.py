@@ -1,3 +1,5 @@
+"""Members of tar archives, read and unpacked within limits."""
+
 import io
 import os
 import random
@@ -6,8 +8,7 @@ import tarfile
 import pytest
 
 from tests.data.corpora.synthetic import resized, write_tar
-from txl_tf.data.corpora.corpus_member import CorpusMember
-from txl_tf.data.corpora.tar_unpacking import unpack_tar
+from txl_tf.data.corpora.tar_unpacking import CorpusMember, byte_range, unpack_tar
 from txl_tf.errors import DataDamagedError, StorageError
 
 GENERATOR = random.Random(10)
@@ -139,3 +140,27 @@ def test_an_unpacking_that_cannot_be_written_is_an_error_of_storage(tmp_path):
     (tmp_path / "unpacked").write_text("in the way")
     with pytest.raises(StorageError, match="Unpacking failed"):
         unpack_tar(str(path), MEMBERS, str(tmp_path / "unpacked"))
+
+
+TEXT = bytes(range(200))
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 500])
+def test_ranges_do_not_depend_on_the_blocks(size):
+    blocks = [TEXT[start : start + size] for start in range(0, len(TEXT), size)]
+    for start, stop in ((0, 200), (0, 1), (3, 150), (199, 200), (64, 128)):
+        assert b"".join(byte_range(blocks, start, stop, where="text")) == TEXT[start:stop]
+
+
+def test_nothing_is_read_beyond_the_end():
+    def blocks():
+        yield TEXT
+        raise AssertionError
+
+    assert b"".join(byte_range(blocks(), 10, 200, where="text")) == TEXT[10:]
+
+
+def test_a_stream_that_is_too_short_is_named():
+    with pytest.raises(DataDamagedError, match="must have 201 bytes, but has 200") as caught:
+        list(byte_range([TEXT], 10, 201, where="text8"))
+    assert "text8" in str(caught.value)

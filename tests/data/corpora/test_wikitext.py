@@ -1,8 +1,9 @@
+"""Corpora WikiText-2 and WikiText-103, one document per article."""
+
 import dataclasses
 
 from tests.data.corpora.synthetic import archive_of, like, texts_of, write_folder, write_zip
-from txl_tf.data.corpora.wikitext2 import WikiText2
-from txl_tf.data.corpora.wikitext_documents import wikitext_articles
+from txl_tf.data.corpora.wikitext import WikiText2, WikiText103, wikitext_articles
 
 ARTICLE = b" \n = Title %d = \n \n Some = text = of it . \n \n = = Part = = \n \n More . \n"
 
@@ -78,3 +79,23 @@ def test_long_articles_come_in_pieces():
     (pieces,) = (list(article) for article in wikitext_articles([text]))
     assert b"".join(pieces) == text
     assert len(pieces) > 5
+
+
+def test_tokens_are_words_and_lines():
+    """The number of lines is known from another source than the numbers of tokens and words."""
+    lines = {
+        WikiText103: {"train": 1_801_350, "valid": 3_760, "test": 4_358},
+        WikiText2: {"train": 36_718, "valid": 3_760, "test": 4_358},
+    }
+    for corpus_class, expected in lines.items():
+        for counts in corpus_class().expected_counts:
+            assert counts.tokens - counts.words == expected[counts.split]
+
+
+def test_the_vocabularies_are_of_what_the_official_code_counts():
+    options = WikiText103().tokenizer_options
+    assert options.counted_splits == ("train",)
+    assert WikiText2().tokenizer_options.counted_splits == ("train", "valid", "test")
+    assert options.special_tokens == ("<eos>",) and options.add_eos and not options.lower_case
+    assert WikiText103().vocabulary_sizes == (267_735,)
+    assert WikiText2().vocabulary_sizes == (33_278,)

@@ -7,12 +7,12 @@ import pytest
 
 from tests.data.tokenizers.official_words import official_lines
 from tests.data.tokenizers.trained_sentence_piece import trained_sentence_piece
-from txl_tf.data.text_sources.text_pieces import text_pieces
+from txl_tf.data.text import text_pieces
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
-from txl_tf.data.tokenizers.character_vocabulary_builder import CharacterVocabularyBuilder
-from txl_tf.data.tokenizers.invalid_text_error import InvalidTextError
-from txl_tf.data.tokenizers.word_rule import WordRule
-from txl_tf.data.tokenizers.word_vocabulary_builder import WordVocabularyBuilder
+from txl_tf.data.tokenizers.character_tokenizer import CharacterVocabularyBuilder
+from txl_tf.data.tokenizers.tokenizer import InvalidTextError
+from txl_tf.data.tokenizers.word_splitting import WordRule
+from txl_tf.data.tokenizers.word_vocabulary import WordVocabularyBuilder
 
 GOOD = "A line.\nna\u00efve caf\u00e9 \u65e5\u672c\n\n"
 REFUSED = {

@@ -8,12 +8,14 @@ import tensorflow as tf
 from tests.data.tokenizers.hostile_texts import hostile_texts
 from tests.data.tokenizers.trained_sentence_piece import trained_sentence_piece
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
-from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
-from txl_tf.data.tokenizers.character_vocabulary_builder import CharacterVocabularyBuilder
-from txl_tf.data.tokenizers.word_piece_training import train_word_pieces
-from txl_tf.data.tokenizers.word_rule import WordRule
+from txl_tf.data.tokenizers.character_tokenizer import (
+    CharacterTokenizer,
+    CharacterVocabularyBuilder,
+)
+from txl_tf.data.tokenizers.word_piece_tokenizer import train_word_pieces
+from txl_tf.data.tokenizers.word_splitting import WordRule
 from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer
-from txl_tf.data.tokenizers.word_vocabulary_builder import WordVocabularyBuilder
+from txl_tf.data.tokenizers.word_vocabulary import WordVocabularyBuilder
 
 TEXTS = [*hostile_texts(60), "\0A\0 B\0 \u039f\u03a3\0 \u0130".encode()]
 

@@ -5,11 +5,14 @@ import pytest
 
 from tests.data.tokenizers.hostile_texts import hostile_texts
 from tests.data.tokenizers.official_words import official_lines
-from txl_tf.data.tokenizers.invalid_text_error import InvalidTextError
-from txl_tf.data.tokenizers.word_piece_tokenizer import SUFFIX_INDICATOR, WordPieceTokenizer
-from txl_tf.data.tokenizers.word_piece_training import train_word_pieces
-from txl_tf.data.tokenizers.word_rule import WordRule
-from txl_tf.data.tokenizers.word_vocabulary_builder import WordVocabularyBuilder
+from txl_tf.data.tokenizers.tokenizer import InvalidTextError
+from txl_tf.data.tokenizers.word_piece_tokenizer import (
+    SUFFIX_INDICATOR,
+    WordPieceTokenizer,
+    train_word_pieces,
+)
+from txl_tf.data.tokenizers.word_splitting import WordRule
+from txl_tf.data.tokenizers.word_vocabulary import WordVocabularyBuilder
 
 # The learner does not see words of more than fifty characters, but their characters elsewhere.
 TEXT = b"\n".join([*hostile_texts(60), b"x xx"]).translate(None, b"\0<>") + " \u65e5\u65e5".encode()

@@ -5,10 +5,10 @@ import pytest
 
 from tests.data.tokenizers.hostile_texts import hostile_texts, random_pieces
 from tests.data.tokenizers.official_words import official_lines, official_vocabulary
-from txl_tf.data.tokenizers.invalid_text_error import InvalidTextError
-from txl_tf.data.tokenizers.word_rule import WordRule
+from txl_tf.data.tokenizers.tokenizer import InvalidTextError
+from txl_tf.data.tokenizers.word_splitting import WordRule
 from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer
-from txl_tf.data.tokenizers.word_vocabulary_builder import WordVocabularyBuilder
+from txl_tf.data.tokenizers.word_vocabulary import WordVocabularyBuilder
 
 TEXT = b"\n".join(hostile_texts(500)) + "\nthe cat \u201csat\u201d\n\n on the mat".encode()
 

@@ -3,7 +3,7 @@
 import functools
 import random
 
-from txl_tf.data.tokenizers.sentence_piece_training import train_sentence_piece
+from txl_tf.data.tokenizers.sentence_piece_tokenizer import train_sentence_piece
 
 _CHOSEN = random.Random(0)
 _SYLLABLES = ["gar", "den", "house", "keep", "er", "un", "seen", "for", "got", "ten", "the"]

@@ -7,16 +7,12 @@ import pytest
 
 from pipelines.analysis.ablation_row import AblationRow
 from pipelines.analysis.ablation_study import STUDIES_FOLDER, load_study
-from pipelines.analysis.training_memory import (
-    equal_memory_segment_length,
-    training_memory_bytes,
-)
-from pipelines.experiments import NAMED_EXPERIMENTS, load_experiment
+from pipelines.arguments import NAMED_EXPERIMENTS, load_experiment
 from tests.pipelines.conftest import EXPERIMENT
-from txl_tf.config.experiment_config import ExperimentConfig
+from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.errors import InputMissingError, UsageError
-from txl_tf.models.create_model import create_model
-from txl_tf.models.parameter_count import num_parameters
+from txl_tf.models.language_model import create_model
+from txl_tf.models.sizes import equal_memory_segment_length, num_parameters, training_memory_bytes
 
 STUDY = {
     "experiment": EXPERIMENT,

@@ -8,8 +8,7 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from pipelines.analysis.attention_figures import head_figure, highest_share
-from pipelines.analysis.png_figure import png_bytes
+from pipelines.analysis.figures import head_figure, highest_share, png_bytes
 from pipelines.command_line import main
 from tests.pipelines.txl_process import run_txl
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from tests.pipelines.analysis.measure_official_curve import compared, rows_of_text, training_curve
+from tests.measurements.measure_official_curve import compared, rows_of_text, training_curve
 from tests.pipelines.analysis.official_draws import unpacked_masks
 from txl_tf.data.segment_plan import SegmentPlan
-from txl_tf.training.ledger_line import LedgerLine
+from txl_tf.training.ledger_lines import LedgerLine
 
 
 def test_every_row_reads_its_sixteenth_of_the_text_in_order():

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pipelines.analysis.speed_table import describe
+from pipelines.analysis.speed_study import describe
 from pipelines.command_line import main
 
 TINY = {

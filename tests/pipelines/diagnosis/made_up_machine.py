@@ -3,7 +3,7 @@
 import dataclasses
 
 from pipelines.diagnosis.machine_facts import MachineFacts
-from pipelines.diagnosis.tested_versions import TestedVersions
+from pipelines.diagnosis.version_checks import TestedVersions
 
 TESTED = TestedVersions.read()
 

@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from pipelines.diagnosis.probe_process import ProbeReport, run_probe
-from pipelines.diagnosis.tensorflow_checks import tensorflow_findings
+from pipelines.diagnosis.tensorflow_checks import ProbeReport, run_probe, tensorflow_findings
 from pipelines.diagnosis.tensorflow_probe import STAGES
 from tests.pipelines.diagnosis.made_up_machine import TESTED, good_machine, good_tpu_machine
 

@@ -1,1 +1,16 @@
-"""Sources of text, each giving the documents of its splits in a fixed order."""
+"""Published corpora by name."""
+
+from txl_tf.data.corpora.corpus import Corpus
+from txl_tf.data.corpora.enwik8_text8 import Enwik8, Text8
+from txl_tf.data.corpora.one_billion_word import OneBillionWord
+from txl_tf.data.corpora.penn_treebank import PennTreebank
+from txl_tf.data.corpora.wikitext import WikiText2, WikiText103
+
+PUBLISHED_CORPORA: tuple[type[Corpus], ...] = (
+    Enwik8,
+    Text8,
+    WikiText2,
+    WikiText103,
+    OneBillionWord,
+    PennTreebank,
+)

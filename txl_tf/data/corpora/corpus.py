@@ -1,18 +1,110 @@
-"""What every published corpus says of itself and can do."""
+"""Base class of published corpora: their files, tokenization and expected counts."""
 
 import abc
 import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
-from txl_tf.data.corpora.corpus_files import CorpusFiles, open_corpus_files
-from txl_tf.data.corpora.corpus_member import CorpusMember
-from txl_tf.data.corpora.expected_counts import ExpectedCounts, check_expected_counts
-from txl_tf.data.corpora.tokenizer_options import TokenizerOptions
-from txl_tf.data.downloads.published_file import PublishedFile
+from txl_tf.data.corpora.archives import CorpusFiles, open_corpus_files
+from txl_tf.data.corpora.tar_unpacking import CorpusMember
+from txl_tf.data.manifest import SplitManifest
+from txl_tf.data.partial_download import PublishedFile
 from txl_tf.data.preparation import Document
-from txl_tf.data.split_manifest import SplitManifest
 from txl_tf.errors import DataDamagedError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExpectedCounts:
+    """The counts of one split; `None` where nobody has published one.
+
+    Args:
+        split: str. Name of the split.
+        bytes: optional int. Bytes of its text.
+        characters: optional int. UTF-8 code points of its text.
+        words: optional int. Words of its text.
+        documents: optional int. Documents of its text.
+        tokens: optional int. Tokens, with the options of the corpus.
+    """
+
+    split: str
+    bytes: int | None = None
+    characters: int | None = None
+    words: int | None = None
+    documents: int | None = None
+    tokens: int | None = None
+
+
+def check_expected_counts(
+    corpus_name: str,
+    expected: Iterable[ExpectedCounts],
+    splits: Iterable[SplitManifest],
+    *,
+    with_tokens: bool,
+) -> None:
+    """Compares what was prepared with what must come out.
+
+    Args:
+        corpus_name: str. Name of the corpus, for errors.
+        expected: iterable of `ExpectedCounts`. One for each split.
+        splits: iterable of `SplitManifest`. What was prepared.
+        with_tokens: bool. Whether the tokens are compared as well; another
+            tokenizer has another number of them.
+
+    Raises:
+        DataDamagedError: If a split is missing, or a count is another one.
+    """
+    found = {split.name: split for split in splits}
+    for counts in expected:
+        where = f"corpus {corpus_name}, split {counts.split}"
+        if counts.split not in found:
+            raise _surprise("The split is missing.", where)
+        for unit in ("bytes", "characters", "words", "documents", "tokens"):
+            wanted = getattr(counts, unit)
+            actual = getattr(found[counts.split], unit)
+            if wanted in (None, actual) or (unit == "tokens" and not with_tokens):
+                continue
+            raise _surprise(f"There must be {wanted} {unit}, but there are {actual}.", where)
+
+
+def _surprise(what: str, where: str) -> DataDamagedError:
+    remedy = "Check that the text is the published one; results on it would not compare."
+    return DataDamagedError(what, where=where, remedy=remedy)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenizerOptions:
+    """What decides the tokens and the vocabulary of a published corpus.
+
+    A line is split at white space into words, or into its characters or bytes;
+    lines follow each other without a token for the line end, unless `add_eos`
+    or `add_double_eos` says otherwise. The vocabulary has the special tokens
+    first and then what was counted, by count.
+
+    Args:
+        kind: str. `"bytes"`, `"characters"` or `"words"`.
+        special_tokens: tuple of str. Tokens that have the first ids.
+        eos_token: optional str. The token for the end of a line.
+        unknown_token: optional str. The token for words outside of the
+            vocabulary. `None` where there can be none.
+        add_eos: bool. Whether `eos_token` follows every line, an empty one too.
+        add_double_eos: bool. Whether `eos_token` comes before and after every
+            line.
+        lower_case: bool. Whether words are made lower case.
+        counted_splits: tuple of str. The splits that the vocabulary is of.
+        min_frequency: int. What occurs less often is not in the vocabulary.
+        max_size: optional int. Largest size of the vocabulary.
+    """
+
+    kind: str
+    special_tokens: tuple[str, ...] = ()
+    eos_token: str | None = None
+    unknown_token: str | None = None
+    add_eos: bool = False
+    add_double_eos: bool = False
+    lower_case: bool = False
+    counted_splits: tuple[str, ...] = ("train", "valid", "test")
+    min_frequency: int = 1
+    max_size: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

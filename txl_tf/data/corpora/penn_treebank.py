@@ -4,13 +4,11 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar
 
-from txl_tf.data.corpora.corpus import Corpus
-from txl_tf.data.corpora.corpus_files import CorpusFiles
-from txl_tf.data.corpora.corpus_member import CorpusMember
-from txl_tf.data.corpora.expected_counts import ExpectedCounts
-from txl_tf.data.corpora.tokenizer_options import TokenizerOptions
-from txl_tf.data.downloads.published_file import PublishedFile
-from txl_tf.data.text_sources.text_pieces import text_pieces
+from txl_tf.data.corpora.archives import CorpusFiles
+from txl_tf.data.corpora.corpus import Corpus, ExpectedCounts, TokenizerOptions
+from txl_tf.data.corpora.tar_unpacking import CorpusMember
+from txl_tf.data.partial_download import PublishedFile
+from txl_tf.data.text import text_pieces
 
 
 def _member(split: str, size_bytes: int, sha256: str) -> CorpusMember:

@@ -1,18 +1,60 @@
-"""Takes the files of a corpus out of a tar archive."""
+"""Members of tar archives, read and unpacked within limits."""
 
+import dataclasses
 import io
 import os
 import shutil
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any, cast
 
-from txl_tf.data.corpora.corpus_member import CorpusMember
-from txl_tf.data.text_sources.text_blocks import text_blocks
-from txl_tf.durability import flush_to_disk
+from txl_tf.data.partial_download import PublishedFile
+from txl_tf.data.text_files import text_blocks
 from txl_tf.errors import DataDamagedError, StorageError
-from txl_tf.file_storage import remove_file
-from txl_tf.local_files import open_for_writing
+from txl_tf.storage.files import remove_file
+from txl_tf.storage.local_files import flush_to_disk, open_for_writing
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CorpusMember:
+    """A file in the archive of a corpus, and what it is called when unpacked.
+
+    Args:
+        path: str. Its path in the archive, with `/`.
+        other_paths: tuple of str. Where else it may be in a folder, such as
+            without the folder of the archive.
+        max_bytes: int. More than this is not read, so that a small archive
+            cannot become an endless text.
+        size_bytes: optional int. Its size; `None` if that is not known.
+        sha256: optional str. Its SHA-256, in hexadecimal; `None` if that is not
+            known.
+    """
+
+    path: str
+    other_paths: tuple[str, ...] = ()
+    max_bytes: int
+    size_bytes: int | None = None
+    sha256: str | None = None
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All its paths, that in the archive first."""
+        return (self.path, *self.other_paths)
+
+    def check(self, path: str) -> None:
+        """Checks an unpacked file, as far as size and checksum are known.
+
+        Args:
+            path: str. The file.
+
+        Raises:
+            DataDamagedError: If it is another file, or damaged.
+        """
+        name = self.path.rsplit("/", 1)[-1]
+        PublishedFile(name=name, urls=(), size_bytes=self.size_bytes, sha256=self.sha256).check(
+            path
+        )
+
 
 _BLOCK_BYTES = 1 << 20
 # What may stand between two files: their names, and what the reader reads ahead.
@@ -142,3 +184,35 @@ def _copy(source: IO[bytes], file: IO[bytes], size: int) -> None:
 
 def _damaged(what: str, path: str) -> DataDamagedError:
     return DataDamagedError(what, where=path, remedy="Get the archive again.")
+
+
+def byte_range(
+    blocks: Iterable[bytes], start_byte: int, stop_byte: int, *, where: str
+) -> Iterator[bytes]:
+    """Gives the bytes of a stream from one place up to another.
+
+    Args:
+        blocks: iterable of bytes. The stream from its beginning.
+        start_byte: int. The first byte.
+        stop_byte: int. The byte after the last one.
+        where: str. What the stream is, for errors.
+
+    Yields:
+        The bytes, in blocks.
+
+    Raises:
+        DataDamagedError: If the stream is shorter.
+    """
+    offset = 0
+    for block in blocks:
+        part = block[max(0, start_byte - offset) : max(0, stop_byte - offset)]
+        offset += len(block)
+        if part:
+            yield part
+        if offset >= stop_byte:
+            return
+    raise DataDamagedError(
+        f"The text must have {stop_byte} bytes, but has {offset}.",
+        where=where,
+        remedy="Get the file again.",
+    )

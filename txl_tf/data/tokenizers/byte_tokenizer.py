@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from txl_tf.data.tokenizers.token_width import checked_token_ids
+from txl_tf.data.tokenizers.tokenizer import checked_token_ids
 
 if TYPE_CHECKING:
-    from txl_tf.data.tokenizers.graph_byte_tokenizer import GraphByteTokenizer
+    from txl_tf.data.tokenizers.graph_tokenizers import GraphByteTokenizer
 
 _DEFINITION = b"txl-tf tokenizer; kind bytes; version 1; 256 ids; id = value of the byte"
 
@@ -91,6 +91,6 @@ class ByteTokenizer:
 
     def graph_tokenizer(self) -> "GraphByteTokenizer":
         """Returns the same tokenizer as TensorFlow operations."""
-        from txl_tf.data.tokenizers.graph_byte_tokenizer import GraphByteTokenizer
+        from txl_tf.data.tokenizers.graph_tokenizers import GraphByteTokenizer
 
         return GraphByteTokenizer()

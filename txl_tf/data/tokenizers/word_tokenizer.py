@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from txl_tf.data.text_sources.text_pieces import text_pieces
-from txl_tf.data.tokenizers.invalid_text_error import InvalidTextError
-from txl_tf.data.tokenizers.piece_encoding import encode_line_pieces
-from txl_tf.data.tokenizers.token_width import checked_token_ids, narrowest_token_dtype
-from txl_tf.data.tokenizers.word_joining import join_words
-from txl_tf.data.tokenizers.word_rule import LINE_MARK, WordRule
-from txl_tf.json_text import parse_json
+from txl_tf.data.text import text_pieces
+from txl_tf.data.tokenizers.tokenizer import (
+    InvalidTextError,
+    checked_token_ids,
+    encode_line_pieces,
+    narrowest_token_dtype,
+)
+from txl_tf.data.tokenizers.word_splitting import LINE_MARK, WordRule, join_words
+from txl_tf.storage.json_text import parse_json
 
 if TYPE_CHECKING:
-    from txl_tf.data.tokenizers.graph_word_tokenizer import GraphWordTokenizer
+    from txl_tf.data.tokenizers.graph_tokenizers import GraphWordTokenizer
 
 _DEFINITION = b"txl-tf tokenizer; kind words; version 1\n"
 _OPTIONS_FILE = "vocabulary.json"
@@ -255,7 +257,7 @@ class WordTokenizer:
 
     def graph_tokenizer(self) -> "GraphWordTokenizer":
         """Returns the same tokenizer as TensorFlow operations."""
-        from txl_tf.data.tokenizers.graph_word_tokenizer import GraphWordTokenizer
+        from txl_tf.data.tokenizers.graph_tokenizers import GraphWordTokenizer
 
         unknown_id = None
         if self.unknown_token is not None:

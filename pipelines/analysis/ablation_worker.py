@@ -1,0 +1,158 @@
+"""Trains and evaluates one cell of an ablation in this process."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from pipelines.analysis.ablation_row import AblationCell, AttentionLength
+from pipelines.analysis.ablation_runs import CellResult
+from pipelines.analysis.context_windows import evaluate_windows
+from pipelines.evaluation.splits import create_evaluator, split_text
+from pipelines.trained_model import build_model, read_weights
+from pipelines.training_data import TrainingData
+from pipelines.training_run import TrainingRun
+from pipelines.workdir import Workdir, data_identity
+from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.data.prepared_dataset import PreparedDataset
+from txl_tf.distribution.preemption import PreemptionWatcher
+from txl_tf.distribution.strategy import create_strategy
+from txl_tf.errors import PreemptedError
+from txl_tf.evaluation.result import MeasuredLoss
+from txl_tf.evaluation.text_rows import EvaluationText
+from txl_tf.storage.locks import DirectoryLock
+from txl_tf.storage.writable_folder import WritableFolder
+
+RUN_FOLDER = "run"
+"""Name of the workdir of the training run in the folder of its cell."""
+
+
+class CellRun:
+    """One cell from whatever there is of it to all its figures.
+
+    What is trained is an ordinary run, which `txl train` could go on with. What
+    was measured is kept after every attention length.
+
+    Args:
+        cell: `AblationCell`.
+        data_folder: str. A prepared data set.
+        folder: path of the study.
+        watcher: `PreemptionWatcher`, already watching.
+    """
+
+    def __init__(
+        self, cell: AblationCell, data_folder: str, folder: Path, watcher: PreemptionWatcher
+    ) -> None:
+        self._cell = cell
+        self._data_folder = data_folder
+        self._folder = folder
+        self._watcher = watcher
+        self._workdir = Workdir(str(folder / cell.name / RUN_FOLDER))
+
+    def run(self) -> CellResult:
+        """Trains to the end and evaluates at all attention lengths.
+
+        Returns:
+            The `CellResult`.
+
+        Raises:
+            PreemptedError: If the machine is being taken away.
+            MismatchError: If something else was begun here.
+            OutputExistsError: If another process has the cell, or has begun it
+                anew meanwhile.
+        """
+        with DirectoryLock(self._folder / self._cell.name) as lock:
+            return self._run(lock.folder)
+
+    def _run(self, writable: WritableFolder) -> CellResult:
+        dataset = PreparedDataset.open(self._data_folder)
+        result = CellResult.read(self._folder, self._cell, data_identity(dataset.manifest))
+        missing = result.missing(self._cell)
+        if not missing:
+            return result
+        self._train()
+        step, weights = read_weights(self._workdir, None)
+        text = self._text(dataset)
+        for length in missing:
+            result.figures[length] = self._evaluate(length, step, weights, text)
+            result.write(self._folder, self._cell, writable)
+            print(f"attention length {length.length}: {result.figures[length].describe()}")
+        return result
+
+    def _train(self) -> None:
+        # Without it, sums in parallel kernels may come out in another order.
+        tf.config.experimental.enable_op_determinism()
+        experiment = self._cell.experiment
+        data = _StudyData(self._data_folder, experiment)
+        strategy = create_strategy(None, 1)
+        with TrainingRun(experiment, data, self._workdir, strategy, self._watcher) as training_run:
+            training_run.train()
+
+    def _text(self, dataset: PreparedDataset) -> EvaluationText:
+        text = split_text(dataset, self._cell.evaluation.split)
+        num_tokens = min(self._cell.evaluation.num_tokens or text.num_tokens, text.num_tokens)
+        share = num_tokens / text.num_tokens
+        return dataclasses.replace(
+            text,
+            num_tokens=num_tokens,
+            num_bytes=round(text.num_bytes * share),
+            num_characters=round(text.num_characters * share),
+            num_words=round(text.num_words * share),
+        )
+
+    def _evaluate(
+        self,
+        length: AttentionLength,
+        step: int,
+        weights: dict[str, np.ndarray],
+        text: EvaluationText,
+    ) -> MeasuredLoss:
+        experiment = self._cell.experiment
+        if length.stride is None:
+            evaluation = experiment.evaluation.replace(
+                segment_length=length.segment_length,
+                memory_length=length.memory_length,
+                same_length=length.same_length,
+            )
+            evaluator = create_evaluator(experiment.replace(evaluation=evaluation))
+            evaluator.load_arrays(weights)
+            result = evaluator.evaluate(text, step=step, track=self._until_stopped)
+            return MeasuredLoss(
+                total_nats=result.total_nats,
+                num_tokens=result.num_tokens,
+                num_bytes=result.num_bytes,
+                seconds=result.seconds,
+            )
+        return evaluate_windows(
+            build_model(experiment.model, weights),
+            text,
+            window_length=length.segment_length,
+            stride=length.stride,
+            batch_size=experiment.evaluation.batch_size,
+            jit_compile=experiment.training.jit_compile,
+            track=self._until_stopped,
+        )
+
+    def _until_stopped(self, batches: Iterable, num_batches: int) -> Iterator:
+        for batch in batches:
+            if self._watcher.requested is not None:
+                raise PreemptedError(
+                    f"Stopped while evaluating {self._cell.name}: {self._watcher.requested}.",
+                    where=str(self._folder / self._cell.name),
+                    remedy="The same command goes on with it.",
+                )
+            yield batch
+
+
+class _StudyData(TrainingData):
+    """Data whose split `valid` is left to the study, unless the run looks at it on its way."""
+
+    def __init__(self, folder: str, experiment: ExperimentConfig) -> None:
+        super().__init__(folder, experiment)
+        self._evaluates = experiment.training.evaluate_every_steps is not None
+
+    @property
+    def has_valid(self) -> bool:
+        return self._evaluates and super().has_valid

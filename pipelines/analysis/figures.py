@@ -1,0 +1,282 @@
+"""PNG figures of the analyses, drawn with Matplotlib.
+
+Shape letters used in this module: T segment length, M memory length, K = M + T key length, L
+layers, N heads.
+"""
+
+import io
+import os
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from txl_tf.evaluation.attention_profile import TERMS, AttentionProfile
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+_DOTS_PER_INCH = 120
+
+
+def new_figure(width_inches: float, height_inches: float) -> "Figure":
+    """An empty figure that needs no display.
+
+    Args:
+        width_inches: float.
+        height_inches: float.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width_inches, height_inches), dpi=_DOTS_PER_INCH, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def png_bytes(figure: "Figure") -> bytes:
+    """Draws a figure.
+
+    Args:
+        figure: `matplotlib.figure.Figure`.
+
+    Returns:
+        The contents of a PNG file.
+    """
+    buffer = io.BytesIO()
+    # Without the version of matplotlib the same numbers give the same bytes.
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+_WIDTH_INCHES = 9.0
+_COLORS = "Blues"  # darker is higher
+# Below this share of a uniform distribution the color no longer changes.
+_FLOOR = 1e-2
+_HIGHLIGHTED_SHARE = 0.2
+
+
+def draw_figures(
+    profile: AttentionProfile, shown_rows: np.ndarray, shown_head: tuple[int, int], source: str
+) -> dict[str, bytes]:
+    """Draws all there is to an analysis.
+
+    Args:
+        profile: `AttentionProfile`.
+        shown_rows: float array `(T, K)`, see `AttentionProfiler.last_rows`.
+        shown_head: pair of int. Layer and head of these, from 0.
+        source: str. What was read; part of every title.
+
+    Returns:
+        Contents of PNG files by name: `profile`, `head` and, where the model
+        has them, `terms`.
+    """
+    layer, head = shown_head
+    memory_length = shown_rows.shape[1] - shown_rows.shape[0]
+    title = f"layer {layer + 1}, head {head + 1}: {source}"
+    figures = {
+        "profile": profile_figure(profile, f"mean attention: {source}"),
+        "head": head_figure(shown_rows, memory_length, title),
+    }
+    if profile.terms:
+        figures["terms"] = terms_figure(profile, f"mean attention by one term: {source}")
+    return {name: png_bytes(figure) for name, figure in figures.items()}
+
+
+def profile_figure(profile: AttentionProfile, title: str) -> "Figure":
+    """Mean attention by relative position: Figure 5 of Dai et al. (2019).
+
+    Args:
+        profile: `AttentionProfile`.
+        title: str.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+    """
+    figure = new_figure(_WIDTH_INCHES, _panel_inches(profile.attention) + 1.0)
+    axes = figure.subplots()
+    _draw_heads(figure, axes, profile.attention, float(profile.attention.max()))
+    axes.set_title(title)
+    axes.set_xlabel("position relative to the query")
+    return figure
+
+
+def terms_figure(profile: AttentionProfile, title: str) -> "Figure":
+    """The same for one term of the score at a time: Figure 7 of Dai et al. (2019).
+
+    Args:
+        profile: `AttentionProfile` with terms.
+        title: str.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+    """
+    count = len(profile.terms)
+    figure = new_figure(_WIDTH_INCHES, count * _panel_inches(profile.attention) + 1.0)
+    panels = figure.subplots(count, 1, sharex=True)
+    # One scale for all, so that a flat term looks flat.
+    highest = max(float(array.max()) for array in profile.terms.values())
+    for axes, (name, array) in zip(panels, profile.terms.items(), strict=True):
+        _draw_heads(figure, axes, array, highest)
+        axes.set_title(f"term ({name}): {TERMS[name]}")
+    panels[-1].set_xlabel("position relative to the query")
+    figure.suptitle(title)
+    return figure
+
+
+def head_figure(rows: np.ndarray, memory_length: int, title: str) -> "Figure":
+    """What one head attends to, query by query: Figure 6 of Dai et al. (2019).
+
+    The fifth of what a query sees that it attends to most is red.
+
+    Args:
+        rows: float array `(T, K)`, see `AttentionProfiler.last_rows`.
+        memory_length: int. `M`.
+        title: str.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+    """
+    from matplotlib.colors import ListedColormap, LogNorm
+
+    segment_length = rows.shape[0]
+    figure = new_figure(_WIDTH_INCHES, min(8.0, 1.5 + 0.1 * segment_length))
+    axes = figure.subplots()
+    extent = (-memory_length - 0.5, segment_length - 0.5, segment_length - 0.5, -0.5)
+    look: dict[str, Any] = {"aspect": "auto", "interpolation": "nearest", "extent": extent}
+    highest = float(rows.max())
+    norm = LogNorm(min(_FLOOR / (memory_length + 1), highest / 10), highest, clip=True)
+    image = axes.imshow(np.ma.masked_equal(rows, 0.0), cmap=_COLORS, norm=norm, **look)
+    highlighted = highest_share(rows, _HIGHLIGHTED_SHARE)
+    axes.imshow(
+        np.ma.masked_equal(highlighted.astype("float32"), 0.0),
+        cmap=ListedColormap(["red"]),
+        alpha=0.7,
+        **look,
+    )
+    figure.colorbar(image, ax=axes, label="probability")
+    axes.set_title(title)
+    axes.set_xlabel("context token, counted from the first token of the segment")
+    axes.set_ylabel("target token")
+    return figure
+
+
+def highest_share(rows: np.ndarray, share: float) -> np.ndarray:
+    """The tokens that a query attends to most.
+
+    Args:
+        rows: float array `(T, K)`; 0 for tokens that a query cannot see.
+        share: float in `(0, 1]`. Share of the tokens that it can see.
+
+    Returns:
+        Bool array `(T, K)`.
+    """
+    highest = np.zeros(rows.shape, bool)
+    for query, row in enumerate(rows):
+        count = int(np.ceil(share * np.count_nonzero(row)))
+        highest[query, np.argsort(-row, kind="stable")[:count]] = True
+    return highest
+
+
+def _panel_inches(attention: np.ndarray) -> float:
+    num_rows = attention.shape[0] * attention.shape[1]
+    return float(np.clip(0.12 * num_rows, 1.5, 9.0))
+
+
+def _draw_heads(figure: "Figure", axes: "Axes", attention: np.ndarray, highest: float) -> None:
+    """A row for every head of every layer, the first on top; the query is at the right."""
+    from matplotlib.colors import LogNorm
+
+    num_layers, num_heads, num_distances = attention.shape
+    rows = attention.reshape(num_layers * num_heads, num_distances)[:, ::-1]
+    norm = LogNorm(min(_FLOOR / num_distances, highest / 10), highest, clip=True)
+    image = axes.imshow(
+        rows,
+        cmap=_COLORS,
+        norm=norm,
+        aspect="auto",
+        interpolation="nearest",
+        extent=(-num_distances + 0.5, 0.5, len(rows) - 0.5, -0.5),
+    )
+    figure.colorbar(image, ax=axes, label="mean probability")
+    for layer in range(1, num_layers):
+        axes.axhline(layer * num_heads - 0.5, color="black", linewidth=0.5)
+    middles = [layer * num_heads + (num_heads - 1) / 2 for layer in range(num_layers)]
+    axes.set_yticks(middles, [str(layer + 1) for layer in range(num_layers)])
+    axes.set_ylabel("layer")
+
+
+GAINS_FILE = "relative_gains.png"
+PERPLEXITY_FILE = "perplexity.png"
+
+_PANEL_INCHES = (5.0, 4.0)
+_MARKERS = "osD^vP*X"
+
+
+def draw_charts(report: dict[str, Any], folder: str) -> None:
+    """Draws Figures 3 and 4 of the paper for a group of runs.
+
+    Args:
+        report: dict, see `context_report`.
+        folder: str. Where the files go.
+    """
+    _save(_gains(report), os.path.join(folder, GAINS_FILE))
+    _save(_perplexities(report), os.path.join(folder, PERPLEXITY_FILE))
+
+
+def _gains(report: dict[str, Any]) -> Figure:
+    """Gains of every step of context in perplexity, a panel for each share of hard tokens."""
+    groups = report["relative_effective_context_length"]
+    figure, panels = _panels(len(groups))
+    for axes, group in zip(panels, groups, strict=True):
+        lines = {
+            name: [(gain["long"], gain["perplexity_gain"]) for gain in values["gains"]]
+            for name, values in group["runs"].items()
+        }
+        _plot(axes, lines)
+        axes.set_title(f"r = {group['ratio']}")
+        axes.set_xlabel(f"context length c', from c = c' - {report['step_size']} (tokens)")
+        axes.axhline(0.0, color="0.8", linewidth=0.8, zorder=0)
+    panels[0].set_ylabel("exp f(c, c) - exp f(c, c')")
+    return figure
+
+
+def _perplexities(report: dict[str, Any]) -> Figure:
+    figure, (axes,) = _panels(1)
+    lines = {
+        run["name"]: zip(report["contexts"], run["perplexities"], strict=True)
+        for run in report["runs"]
+    }
+    _plot(axes, lines)
+    axes.set_xlabel("context length (tokens)")
+    axes.set_ylabel("perplexity")
+    return figure
+
+
+def _panels(count: int) -> tuple[Figure, list[Axes]]:
+    width, height = _PANEL_INCHES
+    figure = Figure(figsize=(width * count, height), layout="constrained")
+    return figure, list(figure.subplots(1, count, squeeze=False)[0])
+
+
+def _plot(axes: Axes, lines: Mapping[str, Iterable[tuple[int, float]]]) -> None:
+    for index, (name, points) in enumerate(lines.items()):
+        lengths, values = zip(*points, strict=True)
+        marker = _MARKERS[index % len(_MARKERS)]
+        axes.plot(lengths, values, marker=marker, markersize=4, linewidth=1.2, label=name)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+
+
+def _save(figure: Figure, path: str) -> None:
+    # Without the name and version of the program: the same figures give the same file.
+    figure.savefig(path, dpi=150, metadata={"Software": None})

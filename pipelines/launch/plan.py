@@ -1,0 +1,249 @@
+"""Launch plan: a training job and its TPU slice, with its Cloud TPU and GKE names."""
+
+import dataclasses
+import math
+import re
+from typing import Self
+
+from txl_tf.errors import UsageError
+
+_NAME = re.compile(r"(v2|v3|v4|v5litepod|v5p|v6e)-([1-9][0-9]{0,4})")
+# Shapes of the generations with two dimensions, by the number of chips.
+_SHAPES_OF_SMALL_CHIPS = {
+    1: "1x1",
+    4: "2x2",
+    8: "2x4",
+    16: "4x4",
+    32: "4x8",
+    64: "8x8",
+    128: "8x16",
+    256: "16x16",
+}
+_SHAPES_OF_V2 = {4: "2x2", 16: "4x4", 64: "8x8", 128: "8x16", 256: "16x16"}
+_SHAPES_OF_V3 = {4: "2x2", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
+_SHAPES_OF_V3 |= {512: "16x32", 1024: "32x32"}
+# The shapes that a size stands for by itself; others are asked for by their shape.
+_SHAPES_OF_CUBES = {
+    4: "2x2x1",
+    8: "2x2x2",
+    16: "2x2x4",
+    32: "2x4x4",
+    64: "4x4x4",
+    128: "4x4x8",
+    256: "4x8x8",
+    512: "8x8x8",
+    1024: "8x8x16",
+    2048: "8x16x16",
+}
+_MAX_CHIPS_OF_ONE_HOST = 8
+_CHIPS_PER_HOST = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class _Generation:
+    cores_per_chip: int
+    """What the number in the name counts, per chip."""
+    shapes: dict[int, str]
+    runtime_version: str
+    """Image that the provider names for what brings its own framework, as TensorFlow is here."""
+    gke_accelerator: str | None
+
+
+_GENERATIONS = {
+    "v2": _Generation(2, _SHAPES_OF_V2, "tpu-ubuntu2204-base", None),
+    "v3": _Generation(2, _SHAPES_OF_V3, "tpu-ubuntu2204-base", "tpu-v3-slice"),
+    "v4": _Generation(2, _SHAPES_OF_CUBES, "tpu-ubuntu2204-base", "tpu-v4-podslice"),
+    "v5litepod": _Generation(
+        1, _SHAPES_OF_SMALL_CHIPS, "v2-alpha-tpuv5-lite", "tpu-v5-lite-podslice"
+    ),
+    "v5p": _Generation(2, _SHAPES_OF_CUBES, "v2-alpha-tpuv5", "tpu-v5p-slice"),
+    "v6e": _Generation(1, _SHAPES_OF_SMALL_CHIPS, "v2-alpha-tpuv6e", "tpu-v6e-slice"),
+}
+_SINGLE_V3_HOST = "tpu-v3-device"
+
+
+@dataclasses.dataclass(frozen=True)
+class Accelerator:
+    """A slice of a generation of chips.
+
+    Args:
+        name: str. The accelerator type, such as `v5litepod-16`.
+        topology: str. Chips along each dimension, such as `4x4`.
+        chips_per_host: int. TPU chips that one VM has.
+        runtime_version: str. Image of a VM.
+        gke_accelerator: optional str. GKE's name for the chips.
+    """
+
+    name: str
+    topology: str
+    chips_per_host: int
+    runtime_version: str
+    gke_accelerator: str | None
+
+    @classmethod
+    def parse(cls, name: str) -> Self:
+        """Reads an accelerator type.
+
+        Args:
+            name: str. Generation and size, such as `v5litepod-16`; of v2, v3,
+                v4 and v5p the size counts cores, two to a chip.
+
+        Returns:
+            The `Accelerator`.
+
+        Raises:
+            UsageError: If there is none of this name.
+        """
+        matched = _NAME.fullmatch(name)
+        if matched is None:
+            raise _unknown("This is not the name of an accelerator type.", name, EXAMPLES)
+        generation = _GENERATIONS[matched[1]]
+        num_chips, rest = divmod(int(matched[2]), generation.cores_per_chip)
+        if rest or num_chips not in generation.shapes:
+            sizes = [
+                f"{matched[1]}-{chips * generation.cores_per_chip}" for chips in generation.shapes
+            ]
+            raise _unknown(f"There is no {matched[1]} slice of this size.", name, sizes)
+        has_large_hosts = generation.shapes is _SHAPES_OF_SMALL_CHIPS
+        is_one_host = num_chips <= (_MAX_CHIPS_OF_ONE_HOST if has_large_hosts else _CHIPS_PER_HOST)
+        gke_accelerator = generation.gke_accelerator
+        if is_one_host and matched[1] == "v3":
+            gke_accelerator = _SINGLE_V3_HOST
+        return cls(
+            name=name,
+            topology=generation.shapes[num_chips],
+            chips_per_host=num_chips if is_one_host else _CHIPS_PER_HOST,
+            runtime_version=generation.runtime_version,
+            gke_accelerator=gke_accelerator,
+        )
+
+    @property
+    def generation(self) -> str:
+        """The chips, such as `v5litepod`."""
+        return self.name.partition("-")[0]
+
+    @property
+    def num_chips(self) -> int:
+        """Chips of the slice."""
+        return math.prod(int(length) for length in self.topology.split("x"))
+
+    @property
+    def num_hosts(self) -> int:
+        """VMs of the slice."""
+        return self.num_chips // self.chips_per_host
+
+
+EXAMPLES = ("v2-8", "v3-32", "v4-32", "v5litepod-16", "v5p-32", "v6e-8")
+"""An accelerator type of every generation."""
+
+
+def _unknown(what: str, name: str, known: list[str] | tuple[str, ...]) -> UsageError:
+    return UsageError(
+        what,
+        where=f"--accelerator-type {name}",
+        remedy=f"There are, for example: {', '.join(known)}.",
+    )
+
+
+_COMPILED = "the TPU compiler of libtpu 0.0.31 takes programs for these chips"
+_NO_TPU = "nothing here has run on a TPU"
+_REPORTS = "with TensorFlow 2.18 and 2.19 slices were reported to hang when connecting"
+
+
+@dataclasses.dataclass(frozen=True)
+class ChipSupport:
+    """One line of the table.
+
+    Args:
+        expected: str. What should work, and why one may think so.
+        unproven: str. What is not known.
+    """
+
+    expected: str
+    unproven: str
+
+
+_SLICE_SERVER = "the server of tensorflow-tpu 2.20.0 knows the shapes of these slices"
+_SLICE_SERVER_ASKS = "the server of tensorflow-tpu 2.20.0 leaves the shape to libtpu"
+_SUPPORT = {
+    ("v2", False): ChipSupport(f"works; {_COMPILED}", _NO_TPU),
+    ("v2", True): ChipSupport(f"works; {_SLICE_SERVER}", f"{_NO_TPU}; {_REPORTS}"),
+    ("v3", False): ChipSupport(f"works; {_COMPILED}", _NO_TPU),
+    ("v3", True): ChipSupport(f"works; {_SLICE_SERVER}", f"{_NO_TPU}; {_REPORTS}"),
+    ("v4", False): ChipSupport(f"works; {_COMPILED}", _NO_TPU),
+    ("v4", True): ChipSupport(f"works; {_SLICE_SERVER_ASKS}", f"{_NO_TPU}; {_REPORTS}"),
+    ("v5litepod", False): ChipSupport(
+        f"works; {_COMPILED}, and users had 2.16 and 2.18 running on them", _NO_TPU
+    ),
+    ("v5litepod", True): ChipSupport(
+        f"works; {_SLICE_SERVER_ASKS}, and a user had 2.18 running on 16 chips",
+        f"{_NO_TPU}; {_REPORTS}",
+    ),
+    ("v5p", False): ChipSupport(f"works; {_COMPILED}", _NO_TPU),
+    ("v5p", True): ChipSupport(f"works; {_SLICE_SERVER_ASKS}", f"{_NO_TPU}; {_REPORTS}"),
+    ("v6e", False): ChipSupport(
+        f"unclear; {_COMPILED}",
+        "2.16 to 2.19 were reported to fail; the provider supports no training with TensorFlow",
+    ),
+    ("v6e", True): ChipSupport(
+        "unclear on GKE, where one site has run 2.18; not on TPU VMs, whose server in "
+        "tensorflow-tpu 2.20.0 knows no v6e",
+        "everything",
+    ),
+}
+
+
+def support_of(accelerator: Accelerator) -> ChipSupport:
+    """The line of the table that a slice belongs to.
+
+    Args:
+        accelerator: `Accelerator`.
+
+    Returns:
+        A `ChipSupport`.
+    """
+    return _SUPPORT[accelerator.generation, accelerator.num_hosts > 1]
+
+
+def support_table() -> str:
+    """All lines, as a Markdown table."""
+    rows = ["| chips | hosts | expected | unproven |", "|---|---|---|---|"]
+    for (generation, is_slice), support in _SUPPORT.items():
+        hosts = "several" if is_slice else "one"
+        rows.append(f"| {generation} | {hosts} | {support.expected} | {support.unproven} |")
+    return "\n".join(rows)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LaunchPlan:
+    """A training job and the TPU it is to run on; every field was checked."""
+
+    name: str
+    """Of the TPU, the queued resource or the job set."""
+    accelerator: Accelerator
+    """The slice."""
+    zone: str
+    """Zone of Google Cloud."""
+    project: str
+    """Project of Google Cloud."""
+    config: str
+    """Name of an experiment."""
+    overrides: tuple[str, ...]
+    """Values of `--set`."""
+    data: str
+    """A prepared data set, `gs://`."""
+    workdir: str
+    """Folder of the run, `gs://`."""
+    runtime_version: str
+    """Image of the TPU VMs."""
+    is_spot: bool
+    """Whether the machines may be taken away."""
+    repository: str | None
+    """What the code is cloned from; `None`: the checkout at hand is copied."""
+    image: str | None
+    """Container image, for GKE."""
+
+    @property
+    def tensorboard(self) -> str:
+        """Folder for `tensorboard --logdir`."""
+        return f"{self.workdir.rstrip('/')}/tensorboard"

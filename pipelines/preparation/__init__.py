@@ -1,1 +1,0 @@
-"""What `txl prepare` reads, and how it makes tokens of it."""

@@ -1,0 +1,276 @@
+"""Which text `txl prepare` reads."""
+
+import argparse
+import contextlib
+import os
+import urllib.request
+from collections.abc import Iterable, Mapping, Sequence
+
+from pipelines.arguments import MAX_STEP, require_range
+from txl_tf.data.corpora import PUBLISHED_CORPORA
+from txl_tf.data.corpora.corpus import Corpus
+from txl_tf.data.corpora.enwik8_text8 import Enwik8
+from txl_tf.data.corpora.one_billion_word import OneBillionWord
+from txl_tf.data.corpora.standard_library import python_standard_library_splits
+from txl_tf.data.documents import (
+    FileDocuments,
+    JsonLinesDocuments,
+    LineDocuments,
+    SeparatedDocuments,
+)
+from txl_tf.data.downloads import Progress as DownloadProgress
+from txl_tf.data.downloads import download
+from txl_tf.data.splits import split_by_file, split_by_fraction
+from txl_tf.data.text import Document
+from txl_tf.data.text_files import text_files
+from txl_tf.errors import InputMissingError, UsageError
+
+BUILT_IN = "python_standard_library"
+_SPLITS = ("train", "valid", "test")
+_DEFAULT_FRACTION = 0.05
+_DEFAULT_FOLDER = "downloads"
+_MAX_PASSES = 1000
+_CORPORA = {corpus.name: corpus for corpus in PUBLISHED_CORPORA}
+
+
+def add_source_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments that say what is read.
+
+    Args:
+        parser: `argparse.ArgumentParser`. The parser of the job.
+    """
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument(
+        "--text", metavar="PATH", nargs="+", help="text files, folders or patterns to divide"
+    )
+    source.add_argument(
+        "--corpus", choices=[BUILT_IN, *_CORPORA], help="built-in or published corpus"
+    )
+    for split in _SPLITS:
+        (source if split == "train" else parser).add_argument(
+            f"--{split}-file",
+            metavar="PATH",
+            action="append",
+            help=f"text of the {split} split; can be repeated",
+        )
+    place = parser.add_mutually_exclusive_group()
+    place.add_argument("--archive", metavar="PATH", help="the corpus: its archive or folder")
+    place.add_argument(
+        "--download-folder",
+        metavar="DIR",
+        help=f"where a corpus is downloaded to (default: {_DEFAULT_FOLDER})",
+    )
+    parser.add_argument("--newlines", choices=["keep", "drop"], help="enwik8 (default: drop)")
+    parser.add_argument("--shuffle-seed", type=int, metavar="N", help="lm1b: order (default: 0)")
+    parser.add_argument("--passes", type=int, metavar="N", help="lm1b: passes (default: 1)")
+    parser.add_argument("--format", choices=["text", "jsonl"], help="of the files (default: text)")
+    parser.add_argument("--field", metavar="NAME", help="of JSON Lines (default: text)")
+    parser.add_argument(
+        "--one-document-per", choices=["file", "line"], help="what a document is (default: file)"
+    )
+    parser.add_argument(
+        "--document-separator", metavar="LINE", help="line between documents; '' for a blank one"
+    )
+    for split in _SPLITS[1:]:
+        parser.add_argument(
+            f"--{split}-fraction",
+            type=float,
+            metavar="PART",
+            help=f"part of --text for {split}; 0 for none (default: {_DEFAULT_FRACTION})",
+        )
+    parser.add_argument(
+        "--split-seed", type=int, metavar="N", help="another number divides in another way"
+    )
+
+
+def check_source_arguments(arguments: argparse.Namespace) -> None:
+    """Checks the arguments that say what is read.
+
+    Args:
+        arguments: `argparse.Namespace`. The parsed arguments.
+
+    Raises:
+        UsageError: If they contradict each other or are out of range.
+        InputMissingError: If a file is missing.
+    """
+    own_files = _own_files(arguments)
+    _check_fitting(arguments)
+    if arguments.text is not None:
+        _check_fractions(arguments)
+        text_files(arguments.text)
+    elif own_files:
+        split_by_file(own_files, text_files)
+    elif arguments.archive is not None and not os.path.exists(arguments.archive):
+        raise InputMissingError(
+            "There is no such archive.", where=arguments.archive, remedy="Name an existing file."
+        )
+    ranges = {
+        "passes": (1, _MAX_PASSES),
+        "shuffle_seed": (-MAX_STEP, MAX_STEP),
+        "split_seed": (-MAX_STEP, MAX_STEP),
+    }
+    require_range(arguments, ranges)
+
+
+def corpus_of(arguments: argparse.Namespace) -> Corpus | None:
+    """Returns the published corpus that is asked for, with its choices.
+
+    Args:
+        arguments: `argparse.Namespace`. The checked arguments.
+
+    Returns:
+        The corpus; `None` for other text.
+    """
+    kind = _CORPORA.get(arguments.corpus)
+    if kind is None:
+        return None
+    if kind is Enwik8:
+        return Enwik8(newlines=arguments.newlines or "drop")
+    if kind is OneBillionWord:
+        return OneBillionWord(seed=arguments.shuffle_seed or 0, num_passes=arguments.passes or 1)
+    return kind()
+
+
+def source_name(arguments: argparse.Namespace) -> str:
+    """Returns a name of the text for the manifest.
+
+    Args:
+        arguments: `argparse.Namespace`. The checked arguments.
+
+    Returns:
+        Name of the corpus, or of the first file.
+    """
+    if arguments.corpus is not None:
+        return arguments.corpus
+    first = (arguments.text or arguments.train_file)[0]
+    return os.path.basename(os.path.abspath(first.replace("\\", "/")))
+
+
+def read_splits(
+    arguments: argparse.Namespace, *, check_utf8: bool, progress: DownloadProgress | None = None
+) -> Mapping[str, Iterable[Document]]:
+    """Opens the text.
+
+    Args:
+        arguments: `argparse.Namespace`. The checked arguments.
+        check_utf8: bool. Whether text that is not UTF-8 is refused.
+        progress: optional function, called with the bytes of a download.
+
+    Returns:
+        Dict of split name to documents.
+
+    Raises:
+        JobError: If text is missing, damaged or too little.
+    """
+    if arguments.corpus == BUILT_IN:
+        return python_standard_library_splits()
+    corpus = corpus_of(arguments)
+    if corpus is not None:
+        path = arguments.archive or download(
+            corpus.archive,
+            arguments.download_folder or _DEFAULT_FOLDER,
+            proxies=urllib.request.getproxies(),
+            progress=progress,
+        )
+        return corpus.splits(path)
+
+    def documents(paths: Sequence[str]) -> Iterable[Document]:
+        return _documents(arguments, paths, check_utf8)
+
+    if arguments.text is None:
+        return split_by_file(_own_files(arguments), documents)
+    return split_by_fraction(
+        documents(arguments.text),
+        *_fractions(arguments),
+        seed=arguments.split_seed or 0,
+        where=", ".join(arguments.text),
+    )
+
+
+def known_bytes(arguments: argparse.Namespace) -> int | None:
+    """Returns the size of the text, if it can be told without reading it.
+
+    Args:
+        arguments: `argparse.Namespace`. The checked arguments.
+
+    Returns:
+        The size of its files in bytes, or `None`.
+    """
+    paths = arguments.text or [path for files in _own_files(arguments).values() for path in files]
+    if not paths:
+        return None
+    with contextlib.suppress(OSError):
+        return sum(os.path.getsize(path) for path in text_files(paths))
+    return None
+
+
+def _documents(
+    arguments: argparse.Namespace, paths: Sequence[str], check_utf8: bool
+) -> Iterable[Document]:
+    if arguments.format == "jsonl":
+        return JsonLinesDocuments(paths, arguments.field or "text")
+    if arguments.document_separator is not None:
+        separator = os.fsencode(arguments.document_separator)
+        return SeparatedDocuments(paths, separator, check_utf8=check_utf8)
+    kind = LineDocuments if arguments.one_document_per == "line" else FileDocuments
+    return kind(paths, check_utf8=check_utf8)
+
+
+def _own_files(arguments: argparse.Namespace) -> dict[str, list[str]]:
+    named = {split: getattr(arguments, f"{split}_file") for split in _SPLITS}
+    return {split: files for split, files in named.items() if files}
+
+
+def _fractions(arguments: argparse.Namespace) -> tuple[float, float]:
+    given = (arguments.valid_fraction, arguments.test_fraction)
+    valid, test = (_DEFAULT_FRACTION if part is None else part for part in given)
+    return valid, test
+
+
+def _check_fractions(arguments: argparse.Namespace) -> None:
+    valid_fraction, test_fraction = _fractions(arguments)
+    # Written so that not-a-number fails as well.
+    if not (valid_fraction >= 0 and test_fraction >= 0 and valid_fraction + test_fraction < 1):
+        raise UsageError(
+            "The parts for valid and test leave nothing to train on.",
+            where=f"--valid-fraction {valid_fraction} --test-fraction {test_fraction}",
+            remedy="Give parts from 0 up, together less than 1.",
+        )
+
+
+def _check_fitting(arguments: argparse.Namespace) -> None:
+    """An option that nothing would read is a mistake of somebody."""
+    is_corpus = arguments.corpus is not None
+    is_jsonl = arguments.format == "jsonl"
+    is_line = arguments.one_document_per == "line"
+    separates = arguments.document_separator is not None
+    rules = {
+        "valid_file": arguments.train_file is not None,
+        "test_file": arguments.train_file is not None,
+        "valid_fraction": arguments.text is not None,
+        "test_fraction": arguments.text is not None,
+        "split_seed": arguments.text is not None,
+        "format": not is_corpus,
+        "field": is_jsonl,
+        "one_document_per": not is_corpus and not is_jsonl and not (separates and is_line),
+        "document_separator": not is_corpus and not is_jsonl,
+        "archive": arguments.corpus in _CORPORA,
+        "download_folder": arguments.corpus in _CORPORA,
+        "newlines": arguments.corpus == Enwik8.name,
+        "shuffle_seed": arguments.corpus == OneBillionWord.name,
+        "passes": arguments.corpus == OneBillionWord.name,
+    }
+    for name, fits in rules.items():
+        if getattr(arguments, name) is not None and not fits:
+            raise UsageError(
+                "An option does not fit the other options.",
+                where=f"--{name.replace('_', '-')} {getattr(arguments, name)}",
+                remedy="Leave it out; `txl prepare --help` says what it is for.",
+            )
+    separator = arguments.document_separator
+    if separator is not None and ("\n" in separator or len(os.fsencode(separator)) > 1024):
+        raise UsageError(
+            "A separator must be one line of at most 1024 bytes.",
+            where="--document-separator",
+            remedy="Give the line without its end.",
+        )

@@ -1,0 +1,250 @@
+"""How `txl prepare` makes tokens of text."""
+
+import argparse
+import dataclasses
+import os
+from typing import Any
+
+from pipelines.arguments import MAX_STEP, require_range
+from txl_tf.config.base import MAX_TOKEN_IDS
+from txl_tf.data.corpora.corpus import Corpus, TokenizerOptions
+from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.tokenizer import Tokenizer
+from txl_tf.data.tokenizers.word_splitting import WordRule
+from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer
+from txl_tf.data.vocabulary_training import (
+    CharacterTraining,
+    SentencePieceTraining,
+    VocabularyTraining,
+    WordPieceTraining,
+    WordTraining,
+)
+from txl_tf.errors import DataDamagedError, InputMissingError, StorageError, UsageError
+
+_KINDS = ("bytes", "characters", "words", "wordpiece", "sentencepiece")
+_EOS_TOKEN = "<eos>"
+_DOUBLE_EOS_TOKEN = "<S>"
+_UNKNOWN_TOKENS = ("<unk>", "<UNK>")
+# Which options a kind of tokens reads.
+_READ_BY = {
+    "vocabulary_size": ("characters", "words", "wordpiece", "sentencepiece"),
+    "lower_case": ("words", "wordpiece"),
+    "min_frequency": ("characters", "words"),
+    "add_eos": ("words", "wordpiece"),
+    "add_double_eos": ("words", "wordpiece"),
+    "sentencepiece_model": ("sentencepiece",),
+}
+
+
+def add_tokenizer_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments that say what a token is.
+
+    Args:
+        parser: `argparse.ArgumentParser`. The parser of the job.
+    """
+    parser.add_argument(
+        "--tokenizer",
+        choices=_KINDS,
+        help="kind of tokens (default: that of the corpus, or bytes)",
+    )
+    parser.add_argument(
+        "--vocabulary-size",
+        type=int,
+        metavar="N",
+        help="pieces (default: 32000); of words and characters the most frequent (default: all)",
+    )
+    parser.add_argument("--min-frequency", type=int, metavar="N", help="of words and characters")
+    parser.add_argument(
+        "--lower-case", action=argparse.BooleanOptionalAction, help="words in lower case"
+    )
+    parser.add_argument(
+        "--add-eos",
+        action=argparse.BooleanOptionalAction,
+        help="a token after every line (default for words of own text)",
+    )
+    parser.add_argument(
+        "--add-double-eos",
+        action=argparse.BooleanOptionalAction,
+        help="a token before and after every line",
+    )
+    parser.add_argument(
+        "--sentencepiece-model", choices=["bpe", "unigram"], help="(default: unigram)"
+    )
+    parser.add_argument(
+        "--vocabulary",
+        metavar="PATH",
+        help="folder of a data set whose tokenizer is used, or a file with a word a line",
+    )
+
+
+def check_tokenizer_arguments(arguments: argparse.Namespace, corpus: Corpus | None) -> None:
+    """Checks the arguments that say what a token is.
+
+    Args:
+        arguments: `argparse.Namespace`. The parsed arguments.
+        corpus: optional `Corpus`.
+
+    Raises:
+        UsageError: If an option does not fit the kind of tokens.
+        InputMissingError: If the vocabulary does not exist.
+    """
+    kind = tokenizer_kind(arguments, corpus)
+    path = arguments.vocabulary
+    if path is not None and "://" not in path and not os.path.exists(path):
+        remedy = "Name a prepared data set or a list of words."
+        raise InputMissingError("There is no such vocabulary.", where=path, remedy=remedy)
+    is_folder = path is not None and not os.path.isfile(path)
+    if path is not None and not is_folder and kind != "words":
+        where = f"--vocabulary {path}"
+        remedy = "Give --tokenizer words, or the folder of a data set."
+        raise UsageError("A file is a vocabulary of words.", where=where, remedy=remedy)
+    for name, kinds in _READ_BY.items():
+        fixed = is_folder or (path is not None and name in ("vocabulary_size", "min_frequency"))
+        if getattr(arguments, name) is not None and (kind not in kinds or fixed):
+            raise UsageError(
+                "An option does not fit the tokenizer.",
+                where=f"--{name.replace('_', '-')} with --tokenizer {kind}",
+                remedy="Leave it out, or choose another tokenizer.",
+            )
+    if is_folder and arguments.tokenizer is not None:
+        what = "A data set says itself which tokenizer it has."
+        raise UsageError(what, where=f"--vocabulary {path}", remedy="Leave out --tokenizer.")
+    if arguments.add_eos and arguments.add_double_eos:
+        what = "A line has one token after it, or one at both ends."
+        raise UsageError(what, where="--add-eos --add-double-eos", remedy="Give one of them.")
+    ranges = {"vocabulary_size": (1, MAX_TOKEN_IDS), "min_frequency": (0, MAX_STEP)}
+    require_range(arguments, ranges)
+
+
+def tokenizer_kind(arguments: argparse.Namespace, corpus: Corpus | None) -> str:
+    """Returns the kind of tokens.
+
+    Args:
+        arguments: `argparse.Namespace`. The parsed arguments.
+        corpus: optional `Corpus`, which has a kind of its own.
+
+    Returns:
+        Such as `"words"`.
+    """
+    if arguments.tokenizer is not None:
+        return arguments.tokenizer
+    return "bytes" if corpus is None else corpus.tokenizer_options.kind
+
+
+def is_official(arguments: argparse.Namespace, corpus: Corpus) -> bool:
+    """Whether the tokens are those that published results of a corpus are on.
+
+    Args:
+        arguments: `argparse.Namespace`. The parsed arguments.
+        corpus: `Corpus`.
+
+    Returns:
+        Whether no option says otherwise.
+    """
+    if arguments.vocabulary is not None:
+        return False
+    official = corpus.tokenizer_options
+    return official.kind == tokenizer_kind(arguments, corpus) and official == _options(
+        arguments, corpus
+    )
+
+
+def choose_tokenizer(
+    arguments: argparse.Namespace, corpus: Corpus | None
+) -> Tokenizer | VocabularyTraining:
+    """Returns the tokenizer, or the way to make one.
+
+    Args:
+        arguments: `argparse.Namespace`. The checked arguments.
+        corpus: optional `Corpus`.
+
+    Returns:
+        `Tokenizer` or `VocabularyTraining`.
+
+    Raises:
+        JobError: If a vocabulary cannot be used.
+    """
+    if arguments.vocabulary is not None and not os.path.isfile(arguments.vocabulary):
+        from txl_tf.data.manifest import Manifest
+        from txl_tf.data.prepared_dataset import dataset_tokenizer
+
+        return dataset_tokenizer(arguments.vocabulary, Manifest.read(arguments.vocabulary))
+    options = _options(arguments, corpus)
+    rule = WordRule(
+        lower_case=options.lower_case,
+        add_eos=options.add_eos,
+        add_double_eos=options.add_double_eos,
+    )
+    if arguments.vocabulary is not None:
+        return _listed_words(arguments.vocabulary, rule)
+    kind = options.kind
+    if kind == "bytes":
+        return ByteTokenizer()
+    if kind == "wordpiece":
+        return WordPieceTraining(rule=rule, vocabulary_size=arguments.vocabulary_size or 32_000)
+    if kind == "sentencepiece":
+        return SentencePieceTraining(
+            vocabulary_size=arguments.vocabulary_size or 32_000,
+            model_type=arguments.sentencepiece_model or "unigram",
+        )
+    counting: dict[str, Any] = {
+        "counted_splits": options.counted_splits,
+        "unknown_token": options.unknown_token,
+        "min_frequency": options.min_frequency,
+        "max_size": options.max_size,
+    }
+    if kind == "characters":
+        return CharacterTraining(**counting)
+    return WordTraining(
+        rule=rule,
+        special_tokens=options.special_tokens,
+        eos_token=options.eos_token if rule.marks_lines else None,
+        **counting,
+    )
+
+
+def _options(arguments: argparse.Namespace, corpus: Corpus | None) -> TokenizerOptions:
+    kind = tokenizer_kind(arguments, corpus)
+    if corpus is not None and corpus.tokenizer_options.kind == kind:
+        options = corpus.tokenizer_options
+    else:
+        options = TokenizerOptions(
+            kind=kind,
+            add_eos=kind in ("words", "wordpiece") and not arguments.add_double_eos,
+            unknown_token=_UNKNOWN_TOKENS[0],
+            counted_splits=("train",),
+        )
+    given = {
+        "lower_case": arguments.lower_case,
+        "add_eos": arguments.add_eos,
+        "add_double_eos": arguments.add_double_eos,
+        "min_frequency": arguments.min_frequency,
+        "max_size": arguments.vocabulary_size,
+    }
+    changes = {name: value for name, value in given.items() if value is not None}
+    if changes.get("add_eos"):
+        changes["add_double_eos"] = False
+    elif changes.get("add_double_eos"):
+        changes["add_eos"] = False
+    return dataclasses.replace(options, **changes)
+
+
+def _listed_words(path: str, rule: WordRule) -> WordTokenizer:
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except OSError as error:
+        what = f"The vocabulary cannot be read: {error.strerror or error}"
+        raise StorageError(what, where=path, remedy="Check the file.") from error
+    listed = {line.split()[0] for line in content.splitlines() if line.split()}
+    unknown = next((token for token in _UNKNOWN_TOKENS if token.encode() in listed), None)
+    eos_token = None
+    if rule.marks_lines:
+        eos_token = _DOUBLE_EOS_TOKEN if rule.add_double_eos else _EOS_TOKEN
+    try:
+        return WordTokenizer.from_word_list(
+            content, rule, eos_token=eos_token, unknown_token=unknown
+        )
+    except ValueError as error:
+        what = f"The list of words cannot be used: {' '.join(str(error).split())[:200]}"
+        raise DataDamagedError(what, where=path, remedy="Correct the list.") from error

@@ -1,0 +1,148 @@
+"""Progress of a job: a bar on a terminal, plain lines elsewhere."""
+
+import contextlib
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from txl_tf.training.step_report import LoopReport
+
+_BYTES_PER_MEGABYTE = 1_000_000
+_SECONDS_BETWEEN_LINES = 10.0
+
+ReportBytes = Callable[[str, int], None]
+
+
+@contextlib.contextmanager
+def byte_progress(total_bytes: int | None, verb: str) -> Iterator[ReportBytes]:
+    """Shows how far a job is while the `with` block runs.
+
+    Args:
+        total_bytes: optional int. All there is to do, if that is known.
+        verb: str. Such as `"preparing"`.
+
+    Yields:
+        Function to call with what is being done and the bytes done since last;
+        threads may call it.
+    """
+    if not sys.stderr.isatty():
+        yield _line_printer(total_bytes, verb)
+        return
+    from rich import progress
+    from rich.console import Console
+
+    columns = (
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.DownloadColumn(),
+        progress.TransferSpeedColumn(),
+        progress.TimeRemainingColumn(),
+    )
+    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(verb, total=total_bytes)
+        yield lambda split, num_bytes: bar.update(task, advance=num_bytes, description=split)
+
+
+def _line_printer(total_bytes: int | None, verb: str) -> ReportBytes:
+    done_bytes = 0
+    next_time = time.monotonic() + _SECONDS_BETWEEN_LINES
+    of_total = f" of {total_bytes / _BYTES_PER_MEGABYTE:.1f}" if total_bytes else ""
+
+    def report(split: str, num_bytes: int) -> None:
+        nonlocal done_bytes, next_time
+        done_bytes += num_bytes
+        if time.monotonic() >= next_time:
+            next_time = time.monotonic() + _SECONDS_BETWEEN_LINES
+            megabytes = f"{done_bytes / _BYTES_PER_MEGABYTE:.1f}{of_total}"
+            print(f"{verb} {split}: {megabytes} MB", file=sys.stderr, flush=True)
+
+    return report
+
+
+class TrainingProgress:
+    """Shows step, loss, bits per byte, tokens per second and time left.
+
+    Args:
+        num_steps: int. Steps of the whole run.
+        bytes_per_token: float. Bytes of text per token.
+    """
+
+    def __init__(self, num_steps: int, bytes_per_token: float) -> None:
+        self._num_steps = num_steps
+        self._bytes_per_token = bytes_per_token
+        self._seconds = 0.0
+        self._steps = 0
+        self._next_line = 0.0
+        self._bar: Progress | None = None
+
+    def __enter__(self) -> Self:
+        if sys.stderr.isatty():
+            self._bar = Progress(
+                TextColumn("step"),
+                MofNCompleteColumn(),
+                BarColumn(),
+                TextColumn("{task.fields[figures]}"),
+                TextColumn("left"),
+                TimeRemainingColumn(),
+                console=Console(stderr=True),
+            )
+            self._task = self._bar.add_task("", total=self._num_steps, figures="compiling")
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def begin_at(self, step: int) -> None:
+        """Says where the run stands when it starts."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=step)
+
+    def say(self, text: str) -> None:
+        """Prints a line above the bar."""
+        if self._bar is not None:
+            self._bar.console.print(text, highlight=False)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def update(self, report: LoopReport) -> None:
+        """Shows a loop."""
+        if not report.has_compiled:
+            self._seconds += report.seconds
+            self._steps += report.num_steps
+        figures = self._figures(report)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=report.step, figures=figures)
+        elif time.monotonic() >= self._next_line or report.step == self._num_steps:
+            self._next_line = time.monotonic() + _SECONDS_BETWEEN_LINES
+            left = self._left(report)
+            print(
+                f"step {report.step}/{self._num_steps}  {figures}  left {left}",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def _figures(self, report: LoopReport) -> str:
+        bits_per_byte = report.nats_per_token / math.log(2.0) / self._bytes_per_token
+        return (
+            f"loss {report.nats_per_token:.4f} nats  {bits_per_byte:.4f} bits/byte  "
+            f"{report.tokens_per_second:,.0f} tokens/s"
+        )
+
+    def _left(self, report: LoopReport) -> str:
+        if not self._steps:
+            return "unknown"
+        seconds = (self._num_steps - report.step) * self._seconds / self._steps
+        return f"{int(seconds // 60)}:{int(seconds % 60):02d}"

@@ -1,0 +1,117 @@
+import hashlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from txl_tf.data.records import RecordWriter, frame_bytes, parse_frame
+from txl_tf.errors import DataDamagedError
+
+
+def write(folder, pieces, **arguments):
+    with RecordWriter(str(folder), "train", **{"token_bytes": 1, **arguments}) as writer:
+        for piece in pieces:
+            writer.write(piece)
+        return writer.finish()
+
+
+def tokens_of(path, dtype=np.uint8):
+    """Reads with TensorFlow's own reader, which also checks the CRCs."""
+    return [
+        np.frombuffer(
+            tf.train.Example.FromString(record.numpy())
+            .features.feature["tokens"]
+            .bytes_list.value[0],
+            dtype,
+        )
+        for record in tf.data.TFRecordDataset(str(path))
+    ]
+
+
+@pytest.mark.parametrize("piece_tokens", [1, 7, 50, 64, 1000])
+def test_records_do_not_depend_on_how_tokens_arrive(tmp_path, piece_tokens):
+    tokens = np.random.default_rng(1).integers(0, 256, 1000).astype(np.uint8)
+    pieces = [tokens[i : i + piece_tokens] for i in range(0, 1000, piece_tokens)]
+    shards = write(tmp_path, pieces, tokens_per_record=64, shard_bytes=6 * frame_bytes(64, 1))
+    assert [shard.tokens for shard in shards] == [384, 384, 232]
+    assert [shard.records for shard in shards] == [6, 6, 4]
+    read = [record for shard in shards for record in tokens_of(tmp_path / shard.file)]
+    assert [len(record) for record in read] == [64] * 15 + [40]
+    np.testing.assert_array_equal(np.concatenate(read), tokens)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"train-{index:05d}-of-00003.tfrecord" for index in range(3)
+    ]
+    for shard in shards:
+        content = (tmp_path / shard.file).read_bytes()
+        assert shard.bytes == len(content)
+        assert shard.sha256 == hashlib.sha256(content).hexdigest()
+
+
+def test_a_record_is_found_by_multiplication(tmp_path):
+    tokens = np.arange(1000) % 251
+    (shard,) = write(tmp_path, [tokens], tokens_per_record=100)
+    content = (tmp_path / shard.file).read_bytes()
+    size = frame_bytes(100, 1)
+    for record in range(10):
+        frame = content[record * size : (record + 1) * size]
+        found, _ = parse_frame(frame, 100, 1, where="here")
+        np.testing.assert_array_equal(found, tokens[record * 100 : (record + 1) * 100])
+    for wrong in (content[1 : size + 1], content[: size - 1], content[:8] + b"\xff" * (size - 8)):
+        with pytest.raises(DataDamagedError, match="here"):
+            parse_frame(wrong, 100, 1, where="here")
+
+
+@pytest.mark.parametrize("piece_tokens", [1, 7, 50, 1000])
+def test_documents_begin_where_they_were_said_to(tmp_path, piece_tokens):
+    starts = np.zeros(1000, bool)
+    # The first and last token of a record, neighbours, and the last token of all.
+    starts[[0, 63, 64, 65, 500, 999]] = True
+    with RecordWriter(str(tmp_path), "train", token_bytes=1, tokens_per_record=64) as writer:
+        for first in range(0, 1000, piece_tokens):
+            piece = slice(first, first + piece_tokens)
+            places = np.flatnonzero(starts[piece]).tolist()
+            writer.write(np.zeros(len(starts[piece]), np.uint8), document_starts=places)
+        (shard,) = writer.finish()
+    content = (tmp_path / shard.file).read_bytes()
+    size = frame_bytes(64, 1)
+    found = [
+        parse_frame(content[first : first + size], min(64, 1000 - record * 64), 1, where="")[1]
+        for record, first in enumerate(range(0, len(content), size))
+    ]
+    np.testing.assert_array_equal(np.concatenate(found), starts)
+
+
+def test_an_empty_document_begins_with_the_next_token(tmp_path):
+    with RecordWriter(str(tmp_path), "train", token_bytes=1) as writer:
+        nothing = np.zeros(0, np.uint8)
+        for start in ([0], [], [0]):
+            writer.write(nothing, document_starts=start)
+        writer.write(np.zeros(3, np.uint8), document_starts=[2])
+        # After the last token, no token begins it.
+        writer.write(nothing, document_starts=[0])
+        (shard,) = writer.finish()
+    starts = parse_frame((tmp_path / shard.file).read_bytes(), 3, 1, where="")[1]
+    assert starts.tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize(("token_bytes", "largest"), [(1, 255), (2, 65535), (4, 2**31 - 1)])
+def test_widths_hold_their_largest_token_and_no_more(tmp_path, token_bytes, largest):
+    dtype = {1: "<u1", 2: "<u2", 4: "<i4"}[token_bytes]
+    (shard,) = write(tmp_path, [np.array([0, largest, 1])], token_bytes=token_bytes)
+    assert tokens_of(tmp_path / shard.file, dtype)[0].tolist() == [0, largest, 1]
+    for wrong in (largest + 1, -1):
+        with pytest.raises(ValueError, match="Received: ids from"):
+            write(tmp_path, [np.array([wrong])], token_bytes=token_bytes)
+
+
+def test_no_tokens_make_no_shards(tmp_path):
+    assert write(tmp_path, [np.zeros(0, np.uint8)]) == ()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"token_bytes": 3}, {"tokens_per_record": 0}, {"shard_bytes": 0}]
+)
+def test_wrong_arguments_are_refused(tmp_path, arguments):
+    with pytest.raises(ValueError, match="Received: "):
+        write(tmp_path, [], **arguments)

@@ -1,0 +1,129 @@
+import itertools
+import random
+
+import pytest
+
+from txl_tf.data.documents import FileDocuments
+from txl_tf.data.splits import split_by_file, split_by_fraction
+from txl_tf.errors import DataDamagedError, InputMissingError, StorageError, UsageError
+
+
+def some_documents(count, seed=0):
+    generator = random.Random(seed)
+    return [generator.randbytes(generator.randrange(50, 2000)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("count", [3, 20, 1000])
+def test_every_document_is_in_one_split_and_in_order(count, read_documents):
+    documents = some_documents(count)
+    splits = {name: read_documents(part) for name, part in split_by_fraction(documents).items()}
+    assert list(splits) == ["train", "valid", "test"]
+    assert all(splits.values())
+    assert sorted(itertools.chain(*splits.values())) == sorted(documents)
+    for part in splits.values():
+        assert part == [document for document in documents if document in part]
+
+
+def test_the_fractions_are_those_of_the_bytes(read_documents):
+    documents = some_documents(3000)
+    total = sum(map(len, documents))
+    splits = split_by_fraction(documents, 0.1, 0.2)
+    part = {name: sum(map(len, read_documents(part))) / total for name, part in splits.items()}
+    assert part["valid"] == pytest.approx(0.1, abs=0.001)
+    assert part["test"] == pytest.approx(0.2, abs=0.001)
+
+
+def test_the_seed_and_the_contents_decide_and_not_the_order(read_documents):
+    documents = some_documents(200)
+    shuffled = random.Random(1).sample(documents, len(documents))
+
+    def valid_of(texts, **options):
+        return set(read_documents(split_by_fraction(texts, 0.2, 0.0, **options)["valid"]))
+
+    assert valid_of(documents) == valid_of(shuffled)
+    assert valid_of(documents) != valid_of(documents, seed=1)
+    # A further document moves few of the others.
+    assert len(valid_of(documents) ^ valid_of([*documents, b"one more" * 50])) < 10
+
+
+def test_pieces_do_not_matter(read_documents):
+    documents = some_documents(50)
+    in_pieces = [[document[:7], document[7:]] for document in documents]
+    for name, part in split_by_fraction(documents).items():
+        assert read_documents(part) == read_documents(split_by_fraction(in_pieces)[name])
+
+
+def test_documents_that_are_alike_stay_together(read_documents):
+    documents = some_documents(100) * 3
+    splits = split_by_fraction(documents, 0.2, 0.2)
+    sets = [set(read_documents(part)) for part in splits.values()]
+    assert sum(map(len, sets)) == 100
+
+
+def test_a_document_larger_than_a_split_stays_in_train(read_documents):
+    documents = [b"huge" * 10_000, *some_documents(30)]
+    for seed in range(20):
+        splits = split_by_fraction(documents, 0.05, 0.05, seed=seed)
+        assert documents[0] in read_documents(splits["train"])
+
+
+def test_a_fraction_of_zero_leaves_the_split_out(read_documents):
+    documents = some_documents(10)
+    assert list(split_by_fraction(documents, 0.0, 0.0)) == ["train"]
+    assert list(split_by_fraction(documents, 0.0, 0.1)) == ["train", "test"]
+    assert read_documents(split_by_fraction(documents, 0.0, 0.0)["train"]) == documents
+
+
+@pytest.mark.parametrize("fractions", [(0.05, 0.05), (0.3, 0.0), (0.0, 0.3), (0.3, 0.3)])
+def test_a_single_document_is_cut_at_line_ends(fractions, read_documents):
+    text = b"".join(b"line %d\n" % index for index in range(1000))
+    pieces = [text[start : start + 999] for start in range(0, len(text), 999)]
+    splits = split_by_fraction([pieces], *fractions)
+    texts = {name: read_documents(part) for name, part in splits.items()}
+    assert all(len(part) == 1 for part in texts.values())
+    parts = [part[0] for part in texts.values()]
+    assert b"".join(parts) == text
+    for part, fraction in zip(parts[::-1], [f for f in fractions[::-1] if f], strict=False):
+        assert len(part) / len(text) == pytest.approx(fraction, abs=0.01)
+    if all(fractions):
+        assert all(part.endswith(b"\n") for part in parts)
+    assert {name: read_documents(part) for name, part in splits.items()} == texts
+
+
+@pytest.mark.parametrize("documents", [[], [b""], [b"one line"], [b"a", b"b"], [b"a"] * 9])
+def test_too_little_text_is_named(documents):
+    with pytest.raises(DataDamagedError, match=r"have a|no text") as caught:
+        split_by_fraction(documents, where="some/folder")
+    assert "some/folder" in str(caught.value)
+
+
+@pytest.mark.parametrize("fractions", [(-0.1, 0.1), (0.5, 0.5), (float("nan"), 0.1)])
+def test_wrong_fractions_are_refused(fractions):
+    with pytest.raises(ValueError, match="Received: "):
+        split_by_fraction([b"text"], *fractions)
+
+
+def test_a_text_that_changes_is_noticed(read_documents):
+    for change in ([b"more"], None):
+        documents = some_documents(10)
+        train = split_by_fraction(documents)["train"]
+        documents.extend(change) if change else documents.pop()
+        with pytest.raises(StorageError, match="changed"):
+            read_documents(train)
+
+
+def test_splits_can_have_files_of_their_own(tmp_path, read_documents):
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_text(name)
+    paths = {"train": [str(tmp_path / "a"), str(tmp_path / "b")], "valid": [], "test": []}
+    splits = split_by_file(paths | {"test": [str(tmp_path / "c")]}, FileDocuments)
+    assert {name: read_documents(part) for name, part in splits.items()} == {
+        "train": [b"a", b"b"],
+        "test": [b"c"],
+    }
+    with pytest.raises(UsageError, match="twice"):
+        split_by_file(paths | {"test": [str(tmp_path / "b")]}, FileDocuments)
+    with pytest.raises(UsageError, match="no text to train"):
+        split_by_file({"train": [], "test": [str(tmp_path / "b")]}, FileDocuments)
+    with pytest.raises(InputMissingError):
+        split_by_file({"train": [str(tmp_path / "absent")]}, FileDocuments)

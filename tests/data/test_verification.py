@@ -1,0 +1,242 @@
+"""What is not as it was written, or can not be trained on, is refused before a step is taken."""
+
+import dataclasses
+import gzip
+import hashlib
+import os
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.slow_case import slow_case
+from txl_tf.data.manifest import Manifest
+from txl_tf.data.preparation import prepare_dataset
+from txl_tf.data.prepared_dataset import PreparedDataset
+from txl_tf.data.records import frame_bytes
+from txl_tf.data.tokenizers.word_splitting import WordRule
+from txl_tf.data.verification import verify_shard
+from txl_tf.data.vocabulary_training import WordTraining
+from txl_tf.errors import DataDamagedError
+
+RECORD = 32
+NUM_WORDS = 300
+
+
+def words(seed, num_words=NUM_WORDS):
+    numbers = np.random.default_rng(seed).integers(0, 50, num_words)
+    return b" ".join(b"w%d" % number for number in numbers)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Words of 2 bytes in 10 records: three shards of 4, 4 and 2."""
+    return prepared(tmp_path / "data", words(1))
+
+
+def prepared(path, text):
+    training = WordTraining(rule=WordRule(), special_tokens=tuple(f"s{i}" for i in range(300)))
+    sizes = {"tokens_per_record": RECORD, "shard_bytes": 4 * frame_bytes(RECORD, 2)}
+    prepare_dataset({"train": [text]}, training, str(path), "test", **sizes)
+    return path
+
+
+def shard_path(folder, index=0):
+    return folder / f"train-{index:05d}-of-00003.tfrecord"
+
+
+def refusal(folder):
+    with pytest.raises(DataDamagedError) as caught:
+        PreparedDataset.open(str(folder))
+    assert caught.value.exit_code == 65
+    assert len(str(caught.value).splitlines()) <= 3
+    return caught.value
+
+
+def rewrite_manifest(folder, index, **changes):
+    """Makes the manifest say what the shard is by now."""
+    content = shard_path(folder, index).read_bytes()
+    manifest = Manifest.read(str(folder))
+    (split,) = manifest.splits
+    shards = list(split.shards)
+    shards[index] = dataclasses.replace(
+        shards[index], bytes=len(content), sha256=hashlib.sha256(content).hexdigest(), **changes
+    )
+    split = dataclasses.replace(split, shards=tuple(shards))
+    dataclasses.replace(manifest, splits=(split,)).write(str(folder))
+
+
+def test_a_shard_cut_off_at_any_byte_is_refused(folder):
+    path = shard_path(folder, 1)
+    content = path.read_bytes()
+    frame = frame_bytes(RECORD, 2)
+    manifest = Manifest.read(str(folder))
+    shard = manifest.split("train").shards[1]
+    for length in range(len(content)):
+        path.write_bytes(content[:length])
+        with pytest.raises(DataDamagedError) as caught:
+            verify_shard(str(folder), shard, manifest)
+        assert caught.value.where == f"{path}, record {length // frame}"
+    assert refusal(folder).where == f"{path}, record 3"
+
+
+@pytest.mark.parametrize("every", [41, slow_case(1)])
+def test_flipped_bits_are_refused(folder, every):
+    path = shard_path(folder, 2)
+    content = path.read_bytes()
+    manifest = Manifest.read(str(folder))
+    shard = manifest.split("train").shards[2]
+    for place in range(0, 8 * len(content), every):
+        damaged = bytearray(content)
+        damaged[place // 8] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        with pytest.raises(DataDamagedError) as caught:
+            verify_shard(str(folder), shard, manifest)
+        record = place // 8 // frame_bytes(RECORD, 2)
+        assert caught.value.where == f"{path}, record {record}"
+        if place % 82 == 0:
+            assert refusal(folder).where == caught.value.where
+
+
+def missing(folder):
+    os.remove(shard_path(folder, 1))
+    return 1, None
+
+
+def empty(folder):
+    shard_path(folder, 1).write_bytes(b"")
+    return 1, 0
+
+
+def doubled(folder):
+    path = shard_path(folder, 1)
+    path.write_bytes(path.read_bytes() * 2)
+    return 1, 4
+
+
+def reordered(folder):
+    first, second = shard_path(folder, 0), shard_path(folder, 1)
+    content = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(content)
+    return 0, None
+
+
+def reordered_records(folder):
+    path = shard_path(folder, 1)
+    content, frame = path.read_bytes(), frame_bytes(RECORD, 2)
+    path.write_bytes(content[frame : 2 * frame] + content[:frame] + content[2 * frame :])
+    return 1, None
+
+
+def foreign(folder):
+    other = prepared(folder.parent / "other", words(2))
+    shutil.copy(shard_path(other, 1), shard_path(folder, 1))
+    return 1, None
+
+
+def compressed(folder):
+    path = shard_path(folder, 1)
+    path.write_bytes(gzip.compress(path.read_bytes()))
+    return 1, 0
+
+
+def compressed_records(folder):
+    path = shard_path(folder, 1)
+    records = [record.numpy() for record in tf.data.TFRecordDataset(str(path))]
+    with tf.io.TFRecordWriter(str(path), tf.io.TFRecordOptions("ZLIB")) as writer:
+        for record in records:
+            writer.write(record)
+    return 1, 0
+
+
+DAMAGES = [
+    missing,
+    empty,
+    doubled,
+    reordered,
+    reordered_records,
+    foreign,
+    compressed,
+    compressed_records,
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_another_file_is_refused(folder, damage):
+    index, record = damage(folder)
+    path = shard_path(folder, index)
+    expected = str(path) if record is None else f"{path}, record {record}"
+    assert refusal(folder).where == expected
+
+
+@pytest.mark.parametrize("name", ["train-00003-of-00003.tfrecord", "x.tfrecord", "x.tfrecord.gz"])
+def test_an_extra_file_is_refused(folder, name):
+    shutil.copy(shard_path(folder, 0), folder / name)
+    assert refusal(folder).where == str(folder / name)
+
+
+def test_the_vocabulary_of_another_corpus_is_refused(folder):
+    other = prepared(folder.parent / "other", b"other words " * 200)
+    for name in ("vocabulary.txt", "vocabulary.json"):
+        shutil.copy(other / name, folder / name)
+    assert "vocabulary.txt" in refusal(folder).where
+    os.remove(folder / "vocabulary.txt")
+    assert "vocabulary" in str(refusal(folder))
+
+
+def rewritten(folder, index, change):
+    """Writes a shard anew, with right checksums, after a change to one record's payload."""
+    path = shard_path(folder, index)
+    records = [record.numpy() for record in tf.data.TFRecordDataset(str(path))]
+    records[1] = change(records[1])
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for record in records:
+            writer.write(record)
+    rewrite_manifest(folder, index)
+    return f"{path}, record 1"
+
+
+@pytest.mark.parametrize("token_id", [350, 65535])
+def test_an_id_out_of_range_is_refused_though_all_checksums_match(folder, token_id):
+    def change(payload):
+        example = tf.train.Example.FromString(payload)
+        (tokens,) = example.features.feature["tokens"].bytes_list.value
+        ids = np.frombuffer(tokens, "<u2").copy()
+        ids[5] = token_id
+        example.features.feature["tokens"].bytes_list.value[0] = ids.tobytes()
+        return example.SerializeToString(deterministic=True)
+
+    where = rewritten(folder, 1, change)
+    error = refusal(folder)
+    assert error.where == where
+    assert f"Token 5 of a record is {token_id}; the vocabulary has 350" in error.what
+
+
+def test_a_record_of_another_form_is_refused_though_all_checksums_match(folder):
+    def change(payload):
+        return payload.replace(b"tokens", b"takens")
+
+    where = rewritten(folder, 1, change)
+    assert refusal(folder).where == where
+
+
+def test_a_wrong_checksum_of_a_record_is_found_though_the_manifest_matches(folder):
+    path = shard_path(folder, 1)
+    content = bytearray(path.read_bytes())
+    # The last byte of the third record is one of its checksum.
+    content[3 * frame_bytes(RECORD, 2) - 1] ^= 1
+    path.write_bytes(content)
+    rewrite_manifest(folder, 1)
+    dataset = PreparedDataset.open(str(folder))
+    with pytest.raises(DataDamagedError, match="own checksum") as caught:
+        dataset.verify(with_checksums=True)
+    assert caught.value.where == f"{path}, record 2"
+
+
+def test_whole_files_pass(folder):
+    done = []
+    dataset = PreparedDataset.open(str(folder))
+    dataset.verify(with_checksums=True, progress=done.append)
+    assert sum(done) == sum(shard.bytes for shard in dataset.manifest.split("train").shards)

@@ -1,0 +1,106 @@
+import random
+
+import numpy as np
+import pytest
+
+from tests.data.tokenizers.official_words import official_lines, official_vocabulary
+from txl_tf.data import text as chunks_module
+from txl_tf.data.text import text_chunks
+from txl_tf.data.tokenizers.word_splitting import WordRule
+from txl_tf.data.vocabulary_training import WordTraining
+from txl_tf.data.word_counting import WordNumbering
+from txl_tf.data.workers import OrderedWorkers
+from txl_tf.errors import DataDamagedError
+
+
+def text(seed, num_words=3000):
+    randomness = random.Random(seed)
+    words = [f"w{randomness.randrange(40) ** 2 % 97}" for _ in range(num_words)]
+    return "".join(word + randomness.choice(" \n  ") for word in words).encode() + b"\n"
+
+
+def tokenized(training, splits, folder, num_workers=1):
+    done = {}
+    with OrderedWorkers(num_workers) as workers:
+        texts = training.tokenize(splits, workers, str(folder), done.__setitem__)
+        ids = {
+            name: np.concatenate([chunk.token_ids for chunk in texts.chunks(name)])
+            for name in splits
+        }
+    return texts.tokenizer, ids
+
+
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_vocabulary_and_ids_are_the_official_ones(tmp_path, monkeypatch, num_workers):
+    monkeypatch.setattr(chunks_module, "CHUNK_BYTES", 400)
+    splits = {"train": text(1), "valid": text(2) + b"never seen\n"}
+    pieces = {name: [each.splitlines(keepends=True)] for name, each in splits.items()}
+    training = WordTraining(rule=WordRule(add_eos=True), unknown_token="<unk>")
+    tokenizer, ids = tokenized(training, pieces, tmp_path, num_workers)
+    words = [*official_vocabulary(splits["train"], special=["<eos>"]), "<unk>"]
+    assert [word.decode() for word in tokenizer.words] == words
+    known = {word: index for index, word in enumerate(words)}
+    for name, each in splits.items():
+        symbols = [s for line in official_lines(each, add_eos=True) for s in line]
+        assert ids[name].tolist() == [known.get(s, known["<unk>"]) for s in symbols]
+        assert ids[name].dtype == tokenizer.token_dtype
+
+
+def test_counted_splits_need_not_come_first(tmp_path):
+    splits = {"test": [b"b b b"], "train": [b"a b"]}
+    training = WordTraining(rule=WordRule(), unknown_token="<unk>", counted_splits=("train",))
+    tokenizer, ids = tokenized(training, splits, tmp_path)
+    assert tokenizer.words == [b"a", b"b", b"<unk>"]
+    assert ids["test"].tolist() == [1, 1, 1]
+    both = WordTraining(rule=WordRule(), counted_splits=("train", "test"))
+    assert tokenized(both, splits, tmp_path)[0].words == [b"b", b"a"]
+
+
+def test_a_word_without_an_id_is_named(tmp_path):
+    splits = {"train": [b"a b"], "test": [b"a stranger"]}
+    with pytest.raises(DataDamagedError, match="stranger"):
+        tokenized(WordTraining(rule=WordRule()), splits, tmp_path)
+
+
+def test_no_words_give_no_vocabulary(tmp_path):
+    with pytest.raises(DataDamagedError, match="no such vocabulary"):
+        tokenized(WordTraining(rule=WordRule()), {"train": [b" \n "]}, tmp_path)
+
+
+def test_text_that_is_not_utf8_is_found(tmp_path):
+    splits = {"train": [b"fine\n", [b"one\ntwo\n", b"three \xff\n"]]}
+    with pytest.raises(DataDamagedError, match="split train, document 1, line 3, byte 14"):
+        tokenized(WordTraining(rule=WordRule()), splits, tmp_path)
+
+
+def test_a_worker_with_many_words_starts_again(tmp_path, monkeypatch):
+    from txl_tf.data import word_counting
+
+    whole = tokenized(WordTraining(rule=WordRule()), {"train": [text(3)]}, tmp_path)
+    monkeypatch.setattr(chunks_module, "CHUNK_BYTES", 300)
+    tables = set()
+
+    def forgetful(rule):
+        numbering = WordNumbering(rule, max_words=5)
+
+        def number(pieces):
+            found = numbering(pieces)
+            tables.add(found.table)
+            return found
+
+        return number
+
+    monkeypatch.setattr(word_counting, "WordNumbering", forgetful)
+    splits = {"train": [text(3).splitlines(keepends=True)]}
+    tokenizer, ids = tokenized(WordTraining(rule=WordRule()), splits, tmp_path)
+    assert len(tables) > 5
+    assert tokenizer.words == whole[0].words
+    np.testing.assert_array_equal(ids["train"], whole[1]["train"])
+
+
+def test_numbers_are_those_of_the_first_sight():
+    chunk = next(text_chunks("train", [b"b a b", b"c a"]))
+    found = WordNumbering(WordRule())(chunk)
+    assert found.new_words == [b"b", b"a", b"c"]
+    assert found.tokens.token_ids.tolist() == [0, 1, 0, 2, 1]
+    assert found.tokens.document_starts.tolist() == [0, 3]

@@ -1,0 +1,60 @@
+import pytest
+
+from tests.data.tokenizers.trained_sentence_piece import trained_sentence_piece
+from txl_tf.data.tokenizers import TOKENIZERS, load_tokenizer
+from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
+from txl_tf.data.tokenizers.word_piece_tokenizer import WordPieceTokenizer
+from txl_tf.data.tokenizers.word_splitting import WordRule
+from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer
+from txl_tf.errors import DataDamagedError
+
+MAKERS = {
+    "bytes": ByteTokenizer,
+    "characters": lambda: CharacterTokenizer(list("ab ")),
+    "words": lambda: WordTokenizer(["a", "b"], WordRule(), unknown_token="a"),
+    "wordpiece": lambda: WordPieceTokenizer(["a", "b"], WordRule(), unknown_token="a"),
+    "sentencepiece": lambda: trained_sentence_piece("bpe"),
+}
+
+
+def test_every_kind_is_known_once():
+    assert [tokenizer.kind for tokenizer in TOKENIZERS] == list(MAKERS)
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_tokenizer_is_built_from_its_files(kind):
+    tokenizer = MAKERS[kind]()
+    loaded = load_tokenizer(tokenizer.kind, tokenizer.vocabulary_files)
+    assert type(loaded) is type(tokenizer)
+    assert loaded.fingerprint == tokenizer.fingerprint
+    assert loaded.vocabulary_size == tokenizer.vocabulary_size
+    assert loaded.encode(b"a b").tolist() == tokenizer.encode(b"a b").tolist()
+
+
+def damaged(files):
+    """Every file of a vocabulary missing, empty, cut, or not its kind."""
+    for name, content in files.items():
+        yield {other: files[other] for other in files if other != name}
+        for wrong in (b"", content[: len(content) // 2], b"[]", b"null", b"\xff\xfe", b"{}\n"):
+            yield {**files, name: wrong}
+
+
+@pytest.mark.parametrize("kind", list(MAKERS)[1:])
+def test_damaged_files_never_give_the_same_tokenizer(kind):
+    tokenizer = MAKERS[kind]()
+    refused = 0
+    for files in damaged(tokenizer.vocabulary_files):
+        try:
+            assert load_tokenizer(kind, files).fingerprint != tokenizer.fingerprint
+        except DataDamagedError as error:
+            assert str(error).startswith(f"The vocabulary is not one of {kind}: ")
+            refused += 1
+    assert refused >= 5
+
+
+def test_what_is_not_known_is_refused():
+    with pytest.raises(DataDamagedError, match="no tokenizer of the kind 'moses'"):
+        load_tokenizer("moses", {}, where="here")
+    with pytest.raises(DataDamagedError, match="Bytes have no vocabulary"):
+        load_tokenizer("bytes", {"vocabulary.txt": b""})

@@ -1,0 +1,219 @@
+"""Keras' own loops with the memory inside: what they read, and what they leave alone."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.slow_case import slow_case
+from tests.toy_batches import SEGMENT_LENGTH, VOCABULARY_SIZE, toy_experiment
+from txl_tf.models.stateful import StatefulTransformerXL
+
+NUM_ROWS = 4
+CONFIG = toy_experiment(
+    model={"num_layers": 1, "memory_length": 7, "dropout": 0.2, "attention_dropout": 0.1}
+).model
+GENERATOR = np.random.default_rng(3)
+# Three batches and one of two rows; as many to validate on, of other sizes.
+TRAINED = GENERATOR.integers(0, VOCABULARY_SIZE, (14, SEGMENT_LENGTH + 1))
+HELD_OUT = GENERATOR.integers(0, VOCABULARY_SIZE, (11, SEGMENT_LENGTH + 1))
+
+
+def pair(tokens):
+    return tokens[:, :-1], tokens[:, 1:]
+
+
+def compiled(**options):
+    """A model, the same one every time, with the same draws to come."""
+    keras.utils.set_random_seed(5)
+    model = StatefulTransformerXL(CONFIG, batch_size=NUM_ROWS)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, **{"jit_compile": False, **options})
+    return model
+
+
+def fitted(model, num_rows=None, **options):
+    x, y = pair(TRAINED[:num_rows])
+    options = {"epochs": 2, "batch_size": NUM_ROWS, **options}
+    model.fit(x, y, shuffle=False, verbose=0, **options)
+    return model
+
+
+def state_of(model):
+    """Weights, optimizer and memory."""
+    memory = model.memory
+    return [
+        *model.get_weights(),
+        *(variable.numpy() for variable in model.optimizer.variables),
+        *(state.numpy() for state in memory.states),
+        memory.valid_length.numpy(),
+    ]
+
+
+def assert_same_bits(states, others):
+    assert len(states) == len(others)
+    for state, other in zip(states, others, strict=True):
+        np.testing.assert_array_equal(state, other)
+
+
+class Reader(keras.callbacks.Callback):
+    """Reads other texts at every opportunity, and looks at the memory of training meanwhile."""
+
+    def __init__(self):
+        super().__init__()
+        self.before = None
+
+    def on_train_batch_end(self, batch, logs=None):
+        before = state_of(self.model)
+        self.model.predict(HELD_OUT[:5, :-1], batch_size=3, verbose=0)
+        self.model.predict_on_batch(HELD_OUT[:2, :-1])
+        assert_same_bits(state_of(self.model), before)
+
+    def on_test_begin(self, logs=None):
+        self.before = state_of(self.model)
+
+    def on_test_batch_end(self, batch, logs=None):
+        assert_same_bits(state_of(self.model), self.before)
+
+
+@pytest.mark.parametrize(
+    ("options", "validation"),
+    [
+        ({}, {"callbacks": True, "num_rows": 12}),
+        slow_case({}, {"validation_freq": 2, "validation_batch_size": 3}),
+        slow_case({"jit_compile": True}, {"callbacks": True}),
+        slow_case({"steps_per_execution": 3}, {"callbacks": True}),
+        slow_case({"steps_per_execution": 2, "jit_compile": True}, {}),
+        slow_case({"run_eagerly": True}, {"callbacks": True}),
+    ],
+)
+def test_fit_with_validation_equals_fit_without_to_the_bit(options, validation):
+    num_rows = validation.get("num_rows")
+    alone = state_of(fitted(compiled(**options), num_rows))
+    model = compiled(**options)
+    if "callbacks" in validation:
+        validation = {**validation, "callbacks": [Reader()]}
+    fitted(model, validation_data=pair(HELD_OUT), **validation)
+    assert_same_bits(state_of(model), alone)
+    np.testing.assert_array_equal(model.memory.valid_length, [CONFIG.memory_length] * NUM_ROWS)
+
+
+@pytest.mark.slow
+def test_evaluating_between_two_fits_changes_nothing():
+    def trained_twice(between):
+        model = fitted(compiled(), epochs=1)
+        between(model)
+        return state_of(fitted(model, epochs=1))
+
+    def read(model):
+        model.evaluate(*pair(HELD_OUT), batch_size=NUM_ROWS, verbose=0)
+        model.test_on_batch(*pair(HELD_OUT[:2]))
+        model.predict(HELD_OUT[:, :-1], batch_size=2, verbose=0)
+
+    assert_same_bits(trained_twice(read), trained_twice(lambda model: None))
+
+
+def log_probs_of_rows(model, batches):
+    """What the batches give with a memory that goes from one to the next, row by row."""
+    memories = [model.transformer_xl.initial_memory(1) for _ in range(NUM_ROWS)]
+    results = []
+    for batch in batches:
+        for row, token_ids in enumerate(batch):
+            log_probs, memories[row] = model.transformer_xl.log_probs(
+                token_ids[None], memories[row]
+            )
+            results.append(log_probs[0])
+    return np.stack(results)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """A model with something in the memory of training."""
+    model = compiled()
+    model(TRAINED[:4, :-1])
+    return model
+
+
+def test_prediction_begins_empty_and_takes_a_smaller_last_batch(trained):
+    x = HELD_OUT[:, :-1]
+    expected = log_probs_of_rows(trained, np.split(x, [4, 8]))
+    for _ in range(2):
+        found = trained.predict(x, batch_size=NUM_ROWS, verbose=0)
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_evaluation_begins_empty_and_takes_a_smaller_last_batch(trained):
+    x, y = pair(HELD_OUT)
+    log_probs = log_probs_of_rows(trained, np.split(x, [4, 8]))
+    expected = -np.take_along_axis(log_probs, y[..., None], axis=2).mean()
+    for _ in range(2):
+        found = trained.evaluate(x, y, batch_size=NUM_ROWS, verbose=0)
+        assert found == pytest.approx(expected, abs=1e-5)
+
+
+def test_single_batches_go_on_from_each_other_and_not_from_training(trained):
+    batches = np.split(HELD_OUT[:10, :-1], [4, 8])
+    found = [trained.predict_on_batch(batch) for batch in batches]
+    expected = log_probs_of_rows(trained, batches)
+    np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-5)
+    trained.reset_state()
+    np.testing.assert_allclose(trained.predict_on_batch(batches[0]), found[0], atol=1e-5)
+
+
+def test_rows_that_a_training_batch_does_not_have_keep_their_memory():
+    model = compiled(run_eagerly=True)
+    model.train_on_batch(*pair(TRAINED[:4]))
+    before = model.memory
+    model.train_on_batch(*pair(TRAINED[4:6]))
+    for state, old in zip(model.memory.states, before.states, strict=True):
+        np.testing.assert_array_equal(state[2:], old[2:])
+        assert (state[:2].numpy() != old[:2].numpy()).any()
+    np.testing.assert_array_equal(model.memory.valid_length, [7, 7, 5, 5])
+    model.reset_state()
+    np.testing.assert_array_equal(model.memory.valid_length, [0] * NUM_ROWS)
+
+
+def growing():
+    """Batches of 4, 2 and 5 rows, which nobody says beforehand."""
+    spec = tf.TensorSpec((None, SEGMENT_LENGTH), tf.int64)
+
+    def batches():
+        for num_rows in (4, 2, 5):
+            yield pair(TRAINED[:num_rows])
+
+    return tf.data.Dataset.from_generator(batches, output_signature=(spec, spec))
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda model, x, y: model.fit(x, y, batch_size=5, verbose=0),
+        lambda model, x, y: model.fit(growing(), shuffle=False, verbose=0),
+        lambda model, x, y: model.evaluate(growing(), verbose=0),
+        lambda model, x, y: model.predict(growing(), verbose=0),
+        lambda model, x, y: model.train_on_batch(x, y),
+        lambda model, x, y: model.test_on_batch(x, y),
+        lambda model, x, y: model.predict_on_batch(x),
+    ],
+)
+def test_a_batch_with_more_rows_is_refused_by_one_sentence(trained, read):
+    with pytest.raises(ValueError, match=r"at most 4 rows, .* Received: a batch of (5|14)$"):
+        read(trained, *pair(TRAINED))
+
+
+def test_memory_aside_from_training_is_no_weight_and_not_saved(trained, tmp_path):
+    names = [weight.path for weight in trained.weights]
+    trained.evaluate(*pair(HELD_OUT), batch_size=NUM_ROWS, verbose=0)
+    assert [weight.path for weight in trained.weights] == names
+    trained.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert_same_bits(loaded.get_weights(), trained.get_weights())
+
+
+def test_a_call_goes_on_with_the_memory_of_training(trained):
+    trained.reset_state()
+    batches = np.split(TRAINED[:6, :-1], [4])
+    found = [trained(batch) for batch in batches]
+    expected = log_probs_of_rows(trained, batches)
+    np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-5)
+    np.testing.assert_array_equal(trained.memory.valid_length, [7, 7, 5, 5])

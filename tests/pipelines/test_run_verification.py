@@ -1,0 +1,222 @@
+"""A run whose checkpoints are gone says so, and never begins again by itself."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pipelines.workdir import Workdir
+from tests.pipelines.folder_changes import digest_of
+from tests.pipelines.toy_run import (
+    CHECKPOINT_EVERY_STEPS,
+    NUM_STEPS,
+    stopping_after,
+    toy_run_experiment,
+    toy_training,
+    train,
+)
+from tests.pipelines.writer_interleavings import result_of
+from txl_tf.errors import DataDamagedError
+from txl_tf.storage.files import path_exists, write_file
+
+
+@pytest.fixture(scope="module", autouse=True)
+def toy_steps():
+    with toy_training():
+        yield
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("toy") / "unbroken"
+    train(folder)
+    return folder
+
+
+@pytest.fixture
+def run(unbroken, tmp_path):
+    return Path(shutil.copytree(unbroken, tmp_path / "run"))
+
+
+def remove(run, *steps):
+    for step in steps:
+        shutil.rmtree(run / "checkpoints" / f"step-{step:08d}")
+
+
+def forget(run):
+    """As earlier versions described a run: without a word of its checkpoints."""
+    values = json.loads((run / "run.json").read_text())
+    for name in ("run_id", "first_checkpoint_step", "longest_checkpoint_period"):
+        del values[name]
+    (run / "run.json").write_text(json.dumps(values))
+
+
+def lose_all(run):
+    shutil.rmtree(run / "checkpoints")
+
+
+def lose_all_and_ledger(run):
+    lose_all(run)
+    (run / "ledger.txt").unlink()
+
+
+def lose_all_of_an_earlier_version(run):
+    lose_all(run)
+    forget(run)
+
+
+def lose_all_but_the_note_of_the_best(run):
+    remove(run, *steps_of(run))
+    forget(run)
+    (run / "ledger.txt").unlink()
+
+
+def lose_all_but_evaluations(run):
+    lose_all_and_ledger(run)
+    forget(run)
+    (run / "evaluations" / "test").mkdir(parents=True)
+    write_file(str(run / "evaluations" / "test" / "results.jsonl"), b"{}\n")
+
+
+def lose_all_after_the_ledger_was_lost(run):
+    (run / "ledger.txt").unlink()
+    train(run)
+    lose_all_of_an_earlier_version(run)
+
+
+def lose_the_best(run):
+    remove(run, 18)
+
+
+def steps_of(run):
+    return [int(path.name[5:]) for path in (run / "checkpoints").glob("step-*")]
+
+
+LOSSES = [
+    lose_all,
+    lose_all_and_ledger,
+    lose_all_of_an_earlier_version,
+    lose_all_but_the_note_of_the_best,
+    lose_all_but_evaluations,
+    lose_all_after_the_ledger_was_lost,
+    lose_the_best,
+]
+
+
+@pytest.mark.parametrize("lose", LOSSES)
+def test_what_is_missing_is_said_and_nothing_is_touched(run, unbroken, lose):
+    lose(run)
+    before = digest_of(run)
+    # Twice, and with another period: what a refused start leaves must not mislead the next.
+    for period in (CHECKPOINT_EVERY_STEPS, 1000, CHECKPOINT_EVERY_STEPS):
+        with pytest.raises(DataDamagedError, match="missing") as raised:
+            train(run, toy_run_experiment(checkpoint_every_steps=period))
+        assert raised.value.exit_code == 65
+        assert "Restore" in raised.value.remedy
+        assert len(str(raised.value).splitlines()) == 3
+        assert digest_of(run) == before
+    shutil.rmtree(run)  # as one of the remedies says
+    train(run)
+    assert result_of(run) == result_of(unbroken)
+
+
+@pytest.mark.parametrize("place", ["local", "store"])
+def test_the_newest_ones_may_be_made_again_if_the_ledger_explains_it(place, tmp_path):
+    """Of 12, 16, 18, 20 and 24 steps, all but the first of these are gone, one by one."""
+    run = str(tmp_path / "run") if place == "local" else f"ram://{tmp_path.name}/run"
+    experiment = toy_run_experiment(num_kept_checkpoints=10, evaluate_every_steps=None)
+    train(run, experiment)
+    expected = result_of(run)
+    remove_folders(run, 24)
+    train(run, experiment)
+    assert result_of(run) == expected
+    remove_folders(run, 24, 20)
+    with pytest.raises(DataDamagedError, match="reached step 24, and the checkpoints"):
+        train(run, experiment)
+
+
+def remove_folders(run, *steps):
+    from txl_tf.storage.files import remove_folder
+
+    for step in steps:
+        remove_folder(f"{run}/checkpoints/step-{step:08d}")
+
+
+def test_going_back_on_purpose_is_moving_the_ledger_away(run, unbroken):
+    remove(run, 18, 20, 24)
+    (run / "checkpoints" / "best.json").unlink()
+    assert steps_of(run) == []
+    shutil.rmtree(run)
+    experiment = toy_run_experiment(num_kept_checkpoints=10, evaluate_every_steps=None)
+    train(run, experiment)
+    remove(run, *(step for step in steps_of(run) if step > 8))
+    with pytest.raises(DataDamagedError, match="move the ledger away"):
+        train(run, experiment)
+    (run / "ledger.txt").rename(run / "ledger.old")
+    train(run, experiment)
+    lines = (run / "ledger.txt").read_text().splitlines()
+    assert lines[0] == "txl ledger format=1 first=9"
+    assert lines[1:] == (run / "ledger.old").read_text().splitlines()[9:]
+
+
+@pytest.mark.parametrize("num_steps", [2, 10])
+def test_a_process_that_ended_before_the_first_checkpoint_has_lost_nothing(
+    tmp_path, unbroken, num_steps
+):
+    """It had a longer period of checkpoints than the one that goes on."""
+    run = tmp_path / "run"
+    experiment = toy_run_experiment(checkpoint_every_steps=1000, evaluate_every_steps=None)
+    with pytest.raises(ZeroDivisionError), stopping_after(num_steps, ZeroDivisionError):
+        train(run, experiment)
+    assert len((run / "ledger.txt").read_text().splitlines()) == num_steps + 1
+    assert Workdir(run).describe().first_checkpoint_step is None
+    train(run)
+    assert result_of(run) == result_of(unbroken)
+
+
+def test_the_first_checkpoint_is_written_down_before_a_later_step(tmp_path):
+    run = tmp_path / "run"
+    with pytest.raises(ZeroDivisionError), stopping_after(10, ZeroDivisionError):
+        train(run)
+    described = Workdir(run).describe()
+    assert described.first_checkpoint_step == CHECKPOINT_EVERY_STEPS
+    train(run)
+    assert Workdir(run).describe() == described
+    assert max(steps_of(run)) == NUM_STEPS
+
+
+def test_a_best_checkpoint_that_was_not_noted_any_more_is_noted(run, unbroken):
+    note = run / "checkpoints" / "best.json"
+    note.unlink()
+    train(run)
+    assert note.read_bytes() == (unbroken / "checkpoints" / "best.json").read_bytes()
+
+
+def test_a_run_of_an_earlier_version_gets_a_name_that_it_keeps(run, unbroken):
+    remove(run, 24)
+    forget(run)
+    train(run)
+    run_id = Workdir(run).describe().run_id
+    for step in steps_of(run):
+        values = json.loads(
+            (run / "checkpoints" / f"step-{step:08d}" / "manifest.json").read_text()
+        )
+        assert (values["run_id"] == run_id) == (step == 24)
+    remove(run, 24)
+    train(run)
+    assert Workdir(run).describe().run_id == run_id
+    assert result_of(run) == result_of(unbroken)
+
+
+@pytest.mark.parametrize("place", ["local", "store"])
+def test_what_killed_processes_left_of_small_files_is_removed(place, tmp_path):
+    run = str(tmp_path / "run") if place == "local" else f"ram://{tmp_path.name}/run"
+    with pytest.raises(ZeroDivisionError), stopping_after(10, ZeroDivisionError):
+        train(run)
+    left = [f"{run}/.run.json.0123.tmp", f"{run}/vocabulary/.vocabulary.txt.0123.tmp"]
+    left += [f"{run}/checkpoints/.best.json.0123.tmp"]
+    for path in left:
+        write_file(path, b"{")
+    train(run)
+    assert [path for path in left if path_exists(path)] == []

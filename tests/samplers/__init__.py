@@ -1,1 +1,0 @@
-"""One file per module of the package, and one per property of several."""

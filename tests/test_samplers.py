@@ -1,0 +1,292 @@
+"""Samplers for generation: greedy, random, top-k, top-p, min-p and beam search."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from txl_tf import functional
+from txl_tf.samplers import (
+    BeamSampler,
+    GreedySampler,
+    MinPSampler,
+    RandomSampler,
+    RepetitionPenalty,
+    TopKSampler,
+    TopPSampler,
+)
+
+SCORES = tf.constant([[-1.0, -2.0]])
+
+
+def step(sampler, log_probs, scores=SCORES, is_finished=((False, False),)):
+    found = sampler(tf.constant(log_probs, tf.float32), scores, tf.constant(is_finished))
+    return [each.numpy().tolist() for each in found]
+
+
+def test_keeps_the_best_sums_whichever_beam_they_come_from():
+    scores, parents, tokens = step(BeamSampler(2), [[[-3.0, -4.0, -2.5], [-1.0, -0.5, -9.0]]])
+    assert (scores, parents, tokens) == ([[-2.5, -3.0]], [[1, 1]], [[1, 0]])
+
+
+def test_rows_are_searched_by_themselves():
+    log_probs = [[[-1.0, -5.0], [-9.0, -9.0]], [[-9.0, -9.0], [-5.0, -1.0]]]
+    scores = tf.constant([[0.0, -1.0], [-1.0, -1.5]])
+    _, parents, tokens = step(BeamSampler(2), log_probs, scores, [[False, False], [False, False]])
+    assert (parents, tokens) == ([[0, 0], [1, 1]], [[0, 1], [1, 0]])
+
+
+def test_a_beam_that_ended_keeps_its_score_once():
+    scores, parents, _ = step(
+        BeamSampler(2), [[[-0.1, -0.1], [-0.5, -3.0]]], is_finished=[[True, False]]
+    )
+    assert parents == [[0, 1]]
+    np.testing.assert_allclose(scores, [[-1.0, -2.5]])
+
+
+def test_all_beams_begin_as_one():
+    sampler = BeamSampler(3)
+    log_probs = np.log(np.tile([0.5, 0.3, 0.2], (2, 3, 1)))
+    scores, parents, tokens = step(
+        sampler, log_probs, sampler.initial_scores(2), np.zeros((2, 3), bool)
+    )
+    assert (parents, tokens) == ([[0, 0, 0]] * 2, [[0, 1, 2]] * 2)
+    np.testing.assert_allclose(np.exp(scores), [[0.5, 0.3, 0.2]] * 2, rtol=1e-6)
+
+
+def test_no_beams_are_refused():
+    with pytest.raises(ValueError, match=r"`num_beams` must be positive\. Received: num_beams=0"):
+        BeamSampler(0)
+
+
+LOGITS = tf.constant([[3.0, 1.0, -2.0, 0.5], [-1.0, -1.0, 4.0, 9.0]])
+IS_USED = tf.constant([[True, False, True, False], [False, False, False, True]])
+
+
+def test_used_tokens_are_raised_to_the_power_of_the_penalty():
+    probabilities = tf.nn.softmax(LOGITS).numpy()
+    powers = np.where(IS_USED, probabilities**1.5, probabilities)
+    found = tf.nn.softmax(RepetitionPenalty(1.5)(LOGITS, IS_USED))
+    np.testing.assert_allclose(found, powers / powers.sum(1, keepdims=True), rtol=1e-5)
+
+
+@pytest.mark.parametrize("constant", [-50.0, 0.0, 50.0])
+def test_used_tokens_become_less_probable_whatever_the_sign_of_the_logits(constant):
+    found = tf.nn.softmax(RepetitionPenalty(1.3)(LOGITS + constant, IS_USED)).numpy()
+    before = tf.nn.softmax(LOGITS).numpy()
+    assert (found[IS_USED] < before[IS_USED]).all()
+    np.testing.assert_allclose(
+        found, tf.nn.softmax(RepetitionPenalty(1.3)(LOGITS, IS_USED)), rtol=1e-4
+    )
+
+
+def test_a_penalty_of_one_changes_nothing():
+    found = tf.nn.softmax(RepetitionPenalty(1.0)(LOGITS, IS_USED))
+    np.testing.assert_allclose(found, tf.nn.softmax(LOGITS), rtol=1e-5)
+
+
+@pytest.mark.parametrize("penalty", [0.9, 0.0, -1.0, float("nan"), float("inf")])
+def test_what_is_no_penalty_is_refused(penalty):
+    with pytest.raises(ValueError, match="`penalty` must be at least 1 and finite"):
+        RepetitionPenalty(penalty)
+
+
+PROBABILITIES = np.array([0.05, 0.30, 0.02, 0.25, 0.08, 0.15, 0.03, 0.12])
+NUM_DRAWS = 20_000
+SEED = np.array([3, 1], "int32")
+
+
+def logits_of(probabilities, num_rows=NUM_DRAWS):
+    # Logits are known up to a constant; samplers must not need normalised ones.
+    row = np.log(probabilities).astype("float32") + 2.5
+    return np.tile(row, (num_rows, 1))
+
+
+def draw(sampler, probabilities=PROBABILITIES, seed=SEED, num_rows=NUM_DRAWS):
+    drawn = sampler(tf.constant(logits_of(probabilities, num_rows)), tf.constant(seed))
+    assert (drawn.shape, drawn.dtype) == ((num_rows,), tf.int32)
+    return drawn.numpy()
+
+
+def kept(probabilities, tokens):
+    """The distribution over some tokens only."""
+    only = np.where(np.isin(np.arange(len(probabilities)), tokens), probabilities, 0.0)
+    return only / only.sum()
+
+
+def p_value(drawn, expected):
+    """Of the chi-square test; draws that cannot happen count as proof."""
+    counts = np.bincount(drawn, minlength=len(expected))
+    possible = expected > 0.0
+    if counts[~possible].any():
+        return 0.0
+    mean = len(drawn) * expected[possible]
+    statistic = np.sum((counts[possible] - mean) ** 2 / mean)
+    return float(tf.math.igammac((possible.sum() - 1) / 2.0, statistic / 2.0))
+
+
+def sharpened(temperature):
+    powers = PROBABILITIES ** (1.0 / temperature)
+    return powers / powers.sum()
+
+
+# In order of probability the tokens are 1, 3, 5, 7, 4, 0, 6, 2, and their sums 0.30, 0.55, 0.70,
+# 0.82, 0.90, 0.95, 0.98, 1.
+@pytest.mark.parametrize(
+    ("sampler", "expected"),
+    [
+        (RandomSampler(), PROBABILITIES),
+        (RandomSampler(temperature=0.5), sharpened(0.5)),
+        (RandomSampler(temperature=3.0), sharpened(3.0)),
+        (TopKSampler(k=3), kept(PROBABILITIES, [1, 3, 5])),
+        (TopKSampler(k=4, temperature=2.0), kept(sharpened(2.0), [1, 3, 5, 7])),
+        (TopKSampler(k=8), PROBABILITIES),
+        (TopKSampler(k=50), PROBABILITIES),
+        (TopPSampler(p=0.6), kept(PROBABILITIES, [1, 3, 5])),
+        (TopPSampler(p=0.81), kept(PROBABILITIES, [1, 3, 5, 7])),
+        (TopPSampler(p=0.83), kept(PROBABILITIES, [1, 3, 5, 7, 4])),
+        (TopPSampler(p=1.0), PROBABILITIES),
+        # Of the four most probable, 0.82 together, two reach 0.6 of it.
+        (TopPSampler(p=0.6, k=4), kept(PROBABILITIES, [1, 3])),
+        (MinPSampler(min_p=0.45), kept(PROBABILITIES, [1, 3, 5])),
+        (MinPSampler(min_p=0.15), kept(PROBABILITIES, [1, 3, 5, 7, 4, 0])),
+        (MinPSampler(min_p=0.7, temperature=2.0), kept(sharpened(2.0), [1, 3, 5])),
+        (MinPSampler(min_p=1e-9), PROBABILITIES),
+    ],
+)
+def test_draws_follow_the_exact_probabilities(sampler, expected):
+    assert p_value(draw(sampler), expected) > 0.01
+
+
+def test_a_seed_for_each_row_draws_what_one_seed_does():
+    # Generation hands out the seeds of rows; the other rows have no part in a draw.
+    seeds = functional.row_seeds(tf.constant(SEED), tf.range(NUM_DRAWS))
+    logits = tf.constant(logits_of(PROBABILITIES))
+    together = draw(RandomSampler())
+    np.testing.assert_array_equal(RandomSampler()(logits, seeds), together)
+    some = [7, 300, 3]
+    drawn = RandomSampler()(tf.gather(logits, some), tf.gather(seeds, some))
+    np.testing.assert_array_equal(drawn, together[some])
+
+
+def test_a_graph_takes_any_number_of_rows():
+    sampler = tf.function(
+        TopKSampler(3), input_signature=[tf.TensorSpec([None, 8]), tf.TensorSpec([2], tf.int32)]
+    )
+    drawn = sampler(tf.constant(logits_of(PROBABILITIES)), tf.constant(SEED))
+    np.testing.assert_array_equal(drawn, draw(TopKSampler(3)))
+
+
+def test_rare_tokens_are_drawn_as_often_as_they_should():
+    # One in ten thousand tests the tail of the noise, where float32 has few numbers.
+    probabilities = np.full(40, 1e-4)
+    probabilities[0] = 1.0 - 39e-4
+    drawn = draw(RandomSampler(), probabilities, num_rows=100_000)
+    assert abs(np.sum(drawn > 0) - 390) < 5 * np.sqrt(390)
+
+
+def test_the_test_of_the_distribution_finds_a_wrong_one():
+    drawn = draw(RandomSampler())
+    assert p_value(drawn, sharpened(0.8)) < 1e-6
+    assert p_value(drawn, kept(PROBABILITIES, [1, 3, 5])) == 0.0
+
+
+@pytest.mark.parametrize(
+    "sampler", [RandomSampler(), TopKSampler(k=5), TopPSampler(p=0.9), MinPSampler()]
+)
+def test_a_seed_draws_the_same_tokens_and_another_seed_others(sampler):
+    drawn = draw(sampler)
+    np.testing.assert_array_equal(drawn, draw(sampler))
+    for other in ([3, 2], [4, 1]):
+        # Two draws agree with a probability of less than a third.
+        assert np.mean(drawn == draw(sampler, seed=np.array(other, "int32"))) < 0.4
+
+
+def test_neighbouring_seeds_draw_independently():
+    # Generation draws the tokens of a text with the seeds (s, 0), (s, 1), ...
+    logits = tf.constant(logits_of(PROBABILITIES, 2000))
+    numbers = tf.range(2000)
+    of_counts = tf.stack([tf.fill([2000], 7), numbers], axis=1)
+    of_seeds = tf.stack([numbers, tf.fill([2000], 7)], axis=1)
+    for seeds in (of_counts, of_seeds):
+        rows = tf.vectorized_map(
+            lambda seed: functional.row_seeds(seed, tf.constant([0]))[0], seeds
+        )
+        drawn = RandomSampler()(logits, rows).numpy()
+        assert p_value(drawn, PROBABILITIES) > 0.01
+        agreeing = np.mean(drawn[:-1] == drawn[1:])
+        # By chance the sum of the squares agrees, 0.196; five standard deviations are 0.045.
+        assert abs(agreeing - np.sum(PROBABILITIES**2)) < 0.045
+        pairs = np.array(drawn[:-1]) * 8 + np.array(drawn[1:])
+        assert abs(np.mean(pairs == 9) - 0.09) < 0.033  # the most probable pair
+
+
+@pytest.mark.parametrize("p", [1e-6, 0.1, 0.29])
+def test_top_p_always_keeps_the_most_probable_token(p):
+    assert set(draw(TopPSampler(p=p), num_rows=50)) == {1}
+
+
+@pytest.mark.parametrize("p", [0.05, 0.3, 0.5, 0.75, 0.9, 0.999])
+def test_top_p_keeps_the_smallest_set_that_reaches_p(p):
+    generator = np.random.default_rng(5)
+    logits = generator.normal(scale=2.0, size=(200, 12)).astype("float32")
+    is_kept = np.isfinite(TopPSampler(p=p).candidates(tf.constant(logits)))
+    powers = np.exp(np.float64(logits))
+    probabilities = powers / powers.sum(axis=1, keepdims=True)
+    for row, of_row in zip(is_kept, probabilities, strict=True):
+        assert of_row[row].sum() >= p - 1e-6
+        # Without its least probable token the set would not reach p.
+        assert of_row[row].sum() - of_row[row].min() < p + 1e-6
+        # And no token outside is more probable than one inside.
+        assert of_row[~row].max(initial=0.0) <= of_row[row].min()
+
+
+def test_rows_have_candidates_of_their_own():
+    logits = np.log(np.array([[0.9, 0.05, 0.05], [0.05, 0.05, 0.9]], "float32"))
+    for sampler in (TopKSampler(k=1), TopPSampler(p=0.8), GreedySampler()):
+        assert sampler(tf.constant(logits), tf.constant(SEED)).numpy().tolist() == [0, 2]
+
+
+def test_tokens_that_tie_with_the_last_candidate_of_top_k_are_candidates():
+    drawn = draw(TopKSampler(k=2), np.array([0.4, 0.2, 0.2, 0.15, 0.05]))
+    assert p_value(drawn, np.array([0.5, 0.25, 0.25, 0.0, 0.0])) > 0.01
+
+
+def test_greedy_takes_the_first_of_the_highest_whatever_the_seed():
+    logits = tf.constant([[0.0, 2.0, 2.0], [5.0, -1.0, 2.0]])
+    for seed in ([0, 0], [9, 4]):
+        drawn = GreedySampler()(logits, tf.constant(seed))
+        assert (drawn.dtype, drawn.numpy().tolist()) == (tf.int32, [1, 0])
+
+
+@pytest.mark.parametrize("sampler_class", [RandomSampler, TopKSampler, TopPSampler, MinPSampler])
+@pytest.mark.parametrize("temperature", [0, -0.5, float("nan")])
+def test_a_temperature_that_is_not_positive_is_refused(sampler_class, temperature):
+    with pytest.raises(ValueError, match="`temperature` must be positive"):
+        sampler_class(temperature=temperature)
+
+
+@pytest.mark.parametrize("k", [0, -3])
+def test_a_k_that_is_not_positive_is_refused(k):
+    with pytest.raises(ValueError, match=f"`k` must be positive. Received: k={k}"):
+        TopKSampler(k=k)
+
+
+@pytest.mark.parametrize("p", [0.0, -0.1, 1.1, float("nan")])
+def test_a_p_that_is_no_probability_is_refused(p):
+    with pytest.raises(ValueError, match=r"`p` must be in \(0, 1\]"):
+        TopPSampler(p=p)
+
+
+@pytest.mark.parametrize("min_p", [0.0, -0.1, 1.1, float("nan")])
+def test_a_min_p_that_is_no_share_is_refused(min_p):
+    with pytest.raises(ValueError, match=r"`min_p` must be in \(0, 1\]"):
+        MinPSampler(min_p=min_p)
+
+
+def test_a_k_of_top_p_that_is_not_positive_is_refused():
+    with pytest.raises(ValueError, match=r"`k` must be positive\. Received: k=0"):
+        TopPSampler(k=0)
+
+
+def test_min_p_of_one_keeps_the_most_probable_tokens_alone():
+    assert set(draw(MinPSampler(min_p=1.0), num_rows=50)) == {1}

@@ -1,0 +1,104 @@
+"""Programs before they are compiled."""
+
+import pytest
+import tensorflow as tf
+from tensorflow.compiler.xla import xla_data_pb2
+from tensorflow.compiler.xla.service import hlo_pb2
+
+from tests.toy_batches import toy_experiment
+from txl_tf.config.model import LSTMConfig, QRNNConfig
+from txl_tf.tpu_compiler.replica_program import evaluation_program, training_program
+
+NUM_REPLICAS = 2
+ROWS = 2
+
+
+def instructions_of(program):
+    module = hlo_pb2.HloModuleProto.FromString(program.hlo)
+    return module, [each for part in module.computations for each in part.instructions]
+
+
+@pytest.fixture(scope="module")
+def training():
+    experiment = toy_experiment(
+        model={"dropout": 0.1}, training={"global_batch_size": NUM_REPLICAS * ROWS}
+    )
+    return experiment, *instructions_of(training_program(experiment, NUM_REPLICAS))
+
+
+def test_every_gradient_is_summed_over_all_replicas(training):
+    from txl_tf.models.sizes import num_parameters
+
+    experiment, _, instructions = training
+    sums = [each for each in instructions if each.opcode == "all-reduce"]
+    sizes = [tf.TensorShape(list(each.shape.dimensions)).num_elements() for each in sums]
+    assert sum(sizes) == num_parameters(experiment.model) + 1  # and the loss
+    for each in sums:
+        groups = [list(group.replica_ids) for group in each.collective_device_list.replica_groups]
+        groups = groups or [list(group.replica_ids) for group in each.replica_groups]
+        assert groups == [list(range(NUM_REPLICAS))]
+
+
+def test_rows_are_those_of_one_replica(training):
+    experiment, module, _ = training
+    token_ids = module.host_program_shape.parameters[3]
+    assert list(token_ids.dimensions) == [ROWS, experiment.model.segment_length]
+
+
+def test_everything_that_is_assigned_takes_the_place_of_what_it_was(training):
+    _, module, _ = training
+    outputs = module.host_program_shape.result.tuple_shapes
+    assert len(module.input_output_alias.entries) == len(outputs) > 0
+
+
+def test_copies_before_outputs_are_left_to_the_compiler(training):
+    _, _, instructions = training
+    assert not any(each.opcode == "copy" for each in instructions)
+
+
+def test_nothing_is_drawn_by_a_generator_that_depends_on_the_platform(training):
+    _, _, instructions = training
+    assert not [each for each in instructions if each.opcode.startswith("rng")]
+
+
+def test_products_of_float32_are_exact_unless_asked_otherwise(training):
+    experiment, _, exact = training
+    changed = experiment.training.replace(tensor_float_32=True)
+    rounded = training_program(experiment.replace(training=changed), NUM_REPLICAS)
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    found = {"exact": exact, "rounded": instructions_of(rounded)[1]}
+    precisions = {
+        name: {
+            precision
+            for each in instructions
+            if each.opcode == "dot"
+            for precision in each.precision_config.operand_precision
+        }
+        for name, instructions in found.items()
+    }
+    of_name = xla_data_pb2.PrecisionConfig.Precision.Value
+    assert precisions == {"exact": {of_name("HIGHEST")}, "rounded": {of_name("DEFAULT")}}
+
+
+@pytest.mark.parametrize("config_class", [LSTMConfig, QRNNConfig])
+def test_recurrent_models_are_lowered_too(config_class):
+    toy = toy_experiment(training={"global_batch_size": NUM_REPLICAS * ROWS})
+    model = config_class(vocabulary_size=32, num_layers=2, hidden_dim=8, segment_length=4)
+    experiment = toy.replace(model=model, evaluation=toy.evaluation.replace(memory_length=None))
+    _, instructions = instructions_of(training_program(experiment, NUM_REPLICAS))
+    assert any(each.opcode == "all-reduce" for each in instructions)
+    module, _ = instructions_of(evaluation_program(experiment, NUM_REPLICAS))
+    rows, _ = module.host_program_shape.parameters[1].dimensions
+    assert rows == experiment.evaluation.batch_size // NUM_REPLICAS
+
+
+def test_the_evaluation_has_the_rows_and_lengths_of_the_evaluation():
+    experiment = toy_experiment()
+    changed = experiment.evaluation.replace(batch_size=3, segment_length=4, memory_length=6)
+    module, _ = instructions_of(evaluation_program(experiment.replace(evaluation=changed), 1))
+    shapes = [list(each.dimensions) for each in module.host_program_shape.parameters]
+    # Several segments at once, 256 tokens of all rows at most.
+    assert shapes[1:4] == [[3, 256 // (3 * 4) * 4]] * 3
+    # Memory of keys and of values.
+    heads, width = experiment.model.num_heads, experiment.model.head_dim
+    assert [3, heads, width, 6] in shapes and [3, heads, 6, width] in shapes

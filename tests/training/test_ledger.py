@@ -1,0 +1,261 @@
+"""The ledger has one line for every step, whatever happened meanwhile."""
+
+import dataclasses
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from txl_tf.errors import DataDamagedError, StorageError
+from txl_tf.storage.files import list_folder
+from txl_tf.training.ledger import StepLedger
+from txl_tf.training.ledger_lines import LedgerLine
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def line(step, loss=1.5):
+    return LedgerLine(step, f"{step}+4*8", step, loss, 0.25, "applied")
+
+
+def lines(first, last):
+    return [line(step) for step in range(first, last + 1)]
+
+
+@pytest.fixture(params=["local", "ram", "file"])
+def path(request, tmp_path):
+    return {
+        "local": str(tmp_path / "ledger.txt"),
+        "ram": f"ram://{tmp_path.name}/ledger",
+        "file": f"file://{tmp_path}/ledger",
+    }[request.param]
+
+
+def begun(path, step):
+    ledger = StepLedger(path)
+    ledger.resume(step)
+    return ledger
+
+
+def text_of(path):
+    return b"".join(StepLedger(path)._files.lines()).decode()
+
+
+def text_with(first, last, begin=1):
+    return "".join(
+        [f"txl ledger format=1 first={begin}\n", *(f"{each}\n" for each in lines(first, last))]
+    )
+
+
+def test_lines_are_appended_and_flushed(path):
+    ledger = begun(path, 0)
+    ledger.append(lines(1, 3))
+    ledger.append([])
+    ledger.flush_to_disk()
+    ledger.append(lines(4, 4))
+    ledger.append(lines(5, 6))
+    assert text_of(path) == text_with(1, 6)
+
+
+@pytest.mark.parametrize("step", range(8))
+def test_steps_to_be_done_again_are_cut_off_and_returned(path, step):
+    ledger = begun(path, 0)
+    for first in (1, 4, 5):
+        ledger.append(lines(first, {1: 3, 4: 4, 5: 7}[first]))
+        ledger.flush_to_disk()
+    ledger = StepLedger(path)
+    assert ledger.resume(step) == lines(step + 1, 7)
+    assert text_of(path) == text_with(1, step)
+    assert ledger.first_step == 1
+    ledger.append(lines(step + 1, step + 2))
+    ledger.flush_to_disk()
+    ledger.append(lines(step + 3, step + 3))
+    assert text_of(path) == text_with(1, step + 3)
+    assert StepLedger(path).resume(step + 3) == []
+
+
+def test_two_ways_to_the_same_step_give_the_same_bytes(path):
+    ledger = begun(path, 0)
+    ledger.append(lines(1, 9))
+    for step in (4, 2, 7):
+        ledger = StepLedger(path)
+        ledger.resume(step)
+        ledger.append(lines(step + 1, 9))
+    assert text_of(path) == text_with(1, 9)
+
+
+def test_only_the_steps_that_come_next_are_taken(path):
+    with pytest.raises(ValueError, match="after `resume`"):
+        StepLedger(path).append(lines(1, 1))
+    ledger = begun(path, 0)
+    for wrong in (lines(2, 3), [line(1), line(3)], [line(2), line(1)]):
+        with pytest.raises(ValueError, match="steps from 1 on"):
+            ledger.append(wrong)
+    ledger.append(lines(1, 2))
+    with pytest.raises(ValueError, match="steps from 3 on"):
+        ledger.append(lines(2, 3))
+
+
+def test_a_run_without_a_ledger_gets_one_that_says_where_it_begins(path):
+    ledger = StepLedger(path)
+    assert ledger.resume(40) == []
+    assert ledger.first_step == 41
+    ledger.append(lines(41, 43))
+    assert text_of(path) == text_with(41, 43, begin=41)
+    assert StepLedger(path).resume(41) == lines(42, 43)
+    # An older checkpoint than the ledger: all of it is to be done again.
+    ledger = StepLedger(path)
+    assert ledger.resume(30) == lines(41, 41)
+    assert ledger.first_step == 31
+    assert text_of(path) == text_with(31, 30, begin=31)
+
+
+def test_a_line_cut_short_at_any_place_is_dropped(tmp_path):
+    path = tmp_path / "ledger.txt"
+    whole = text_with(1, 3).encode()
+    end = len(text_with(1, 2))
+    for length in range(end, len(whole)):
+        path.write_bytes(whole[:length])
+        assert StepLedger(path).resume(2) == []
+        assert path.read_text() == text_with(1, 2)
+    path.write_bytes(whole + b"\0" * 100 + b"\n" + b"\xff\n")  # as after a power cut
+    assert StepLedger(path).resume(2) == lines(3, 3)
+    assert path.read_text() == text_with(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("damage", "number"),
+    [
+        (lambda texts: texts.pop(2), 3),
+        (lambda texts: texts.insert(2, texts[1]), 3),
+        (lambda texts: texts.reverse(), 1),
+        (lambda texts: texts.__setitem__(3, texts[3].replace("loss=", "lost=")), 4),
+        (lambda texts: texts.__setitem__(3, texts[3][:-1]), None),
+        (lambda texts: texts.__setitem__(1, ""), 2),
+        (lambda texts: texts.__setitem__(0, "\0" * 20), 1),
+        (lambda texts: texts.pop(0), 1),
+        (lambda texts: texts.pop(), 6),
+        (lambda texts: texts.clear(), 1),
+    ],
+    ids=range(10),
+)
+def test_a_damaged_ledger_is_found_and_the_line_is_named(tmp_path, damage, number):
+    path = tmp_path / "ledger.txt"
+    texts = text_with(1, 5).splitlines()
+    damage(texts)
+    path.write_text("".join(f"{text}\n" for text in texts))
+    before = path.read_bytes()
+    if number is None:
+        # A status cut short is still a word.
+        assert StepLedger(path).resume(5) == []
+        return
+    with pytest.raises(DataDamagedError, match=f"damaged at line {number}:") as raised:
+        StepLedger(path).resume(5)
+    assert raised.value.where == str(path)
+    assert path.read_bytes() == before
+
+
+def test_a_full_disk_is_a_storage_error(tmp_path, monkeypatch):
+    path = tmp_path / "ledger.txt"
+    ledger = begun(path, 0)
+    ledger.append(lines(1, 1))
+    write = os.write
+
+    def half(descriptor, content):
+        if len(content) > 60:
+            return write(descriptor, content[:60])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", half)
+        with pytest.raises(StorageError, match="No space left"):
+            ledger.append(lines(2, 2))
+    assert begun(path, 1).first_step == 1
+    assert path.read_text() == text_with(1, 1)
+    shutil.rmtree(tmp_path)
+    with pytest.raises(StorageError):
+        ledger.flush_to_disk()
+
+
+def test_parts_are_cut_from_the_end_so_that_a_kill_leaves_a_ledger(tmp_path, monkeypatch):
+    path = f"file://{tmp_path}/ledger"
+    ledger = begun(path, 0)
+    for step in range(1, 7):
+        ledger.append(lines(step, step))
+        ledger.flush_to_disk()
+    assert len(list_folder(path)) == 6
+    removed = []
+
+    def kill_at_third(file):
+        if len(removed) == 2:
+            raise KeyboardInterrupt
+        removed.append(file)
+        os.unlink(file.removeprefix("file://"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tf.io.gfile, "remove", kill_at_third)
+        with pytest.raises(KeyboardInterrupt):
+            StepLedger(path).resume(1)
+    assert text_of(path) == text_with(1, 4)
+    assert StepLedger(path).resume(1) == lines(2, 4)
+
+
+PROGRAM = """
+import sys
+from txl_tf.training.ledger import LedgerLine, StepLedger
+ledger = StepLedger(sys.argv[1])
+ledger.resume(0)
+for step in range(1, 10**9):
+    ledger.append([LedgerLine(step, f"{step}+4*8", step, 1.5, 0.25, "applied")])
+    print(step, flush=True)
+"""
+
+
+def test_what_was_appended_survives_the_process(tmp_path):
+    path = tmp_path / "ledger.txt"
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(path)], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as child:
+        for _ in range(200):
+            last = int(child.stdout.readline())
+        os.kill(child.pid, signal.SIGKILL)
+        last = int([str(last), *child.stdout.read().split()][-1])
+    assert len(StepLedger(path).resume(last)) <= 1  # written, and killed before it was said
+    assert path.read_text() == text_with(1, last)
+
+
+def test_a_line_altered_before_a_checkpoint_is_found(path):
+    ledger = begun(path, 0)
+    ledger.append(lines(1, 5))
+    digest = ledger.digest
+    ledger.append(lines(6, 7))
+    assert StepLedger(path).resume(5, digest) == lines(6, 7)
+    ledger = begun(path, 0)
+    altered = dataclasses.replace(line(3), loss=line(3).loss + 1.0)
+    ledger.append([*lines(1, 2), altered, *lines(4, 5)])
+    with pytest.raises(DataDamagedError, match="up to step 5 is not what was written"):
+        StepLedger(path).resume(5, digest)
+    # What took the place of a lost ledger begins later, and has nothing of the checkpoint's.
+    assert begun(f"{path}-anew", 5).digest != digest
+    assert StepLedger(f"{path}-anew").resume(5, digest) == []
+
+
+def test_a_line_without_an_end_takes_no_memory(tmp_path):
+    path = tmp_path / "ledger.txt"
+    path.write_bytes(text_with(1, 2).encode())
+    with path.open("r+b") as file:
+        file.seek(0, 2)
+        file.truncate(64 << 30)  # a hole, which takes no disk
+    tracemalloc.start()
+    with pytest.raises(DataDamagedError, match="line 4: not a line"):
+        StepLedger(str(path)).resume(3)
+    assert StepLedger(str(path)).resume(2) == []
+    assert tracemalloc.get_traced_memory()[1] < 50 << 20
+    tracemalloc.stop()

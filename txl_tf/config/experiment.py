@@ -1,0 +1,214 @@
+"""Configuration of an experiment: model, optimizer, training and evaluation."""
+
+import dataclasses
+from typing import Any, Literal, Self
+
+from txl_tf.config.base import MAX_ROWS, MAX_TOKENS, FrozenConfig, parse_setting, shown_value
+from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig, RecurrentConfig
+from txl_tf.config.training import OptimizerConfig, TrainingConfig
+
+_DYNAMIC = ("dynamic_decay", "dynamic_statistics_segments", "dynamic_epsilon")
+_LIMITS = {
+    "batch_size": MAX_ROWS,
+    "segment_length": MAX_TOKENS,
+    "memory_length": MAX_TOKENS,
+    "clamp_length": 2**31 - 1,
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluationConfig(FrozenConfig):
+    """Rows and lengths of an evaluation; they may differ from training's.
+
+    With `warm_up_tokens="all"` the figures are those of a single row, whatever
+    the `batch_size`. With a memory that holds the whole text they are those of
+    one pass over it, and the `segment_length` makes no difference either. With
+    less memory it makes one, because a token sees its segment besides the
+    memory; with `same_length` all tokens see equally far, and again it makes
+    none, unless positions are counted from the end of the segment, as
+    "sinusoidal" and "learned" ones are.
+
+    Raises:
+        ValueError: If a value is out of its range, or does not fit the others.
+    """
+
+    batch_size: int = 10
+    """Rows that are read side by side, each from its own place in the split."""
+    segment_length: int | None = None
+    """Tokens per row per step, `T`; None takes the model's."""
+    memory_length: int | None = None
+    """Remembered tokens, `M`; None takes the model's."""
+    clamp_length: int | None = None
+    """Largest distance with an encoding of its own; None takes the model's.
+
+    A length of `T + M` or more clamps nothing."""
+    same_length: bool | None = None
+    """Whether every query sees equally many positions; None takes the model's."""
+    same_length_keys: Literal["memory_and_self", "memory"] | None = None
+    """How many these are; None takes the model's."""
+    warm_up_tokens: int | Literal["all"] | None = None
+    """Tokens that a row reads before its first scored one, where there are so many; None is 0.
+
+    `M` of them fill the memory. "all" is as many as can make a difference, about `L` times
+    `M + T`. Rounded up so that all rows are cut into segments at multiples of `T`."""
+    dynamic_learning_rate: float | None = None
+    """Rate at which weights follow the text, see `DynamicUpdate`; None: they are fixed."""
+    dynamic_decay: float | None = None
+    """Part of the way back to the trained weights after each segment; None is 0."""
+    dynamic_statistics_segments: int | None = None
+    """Segments of the split `train` that gradients are scaled by; None: they are not scaled."""
+    dynamic_epsilon: float | None = None
+    """Added to the scale of the gradients; None is 1e-3."""
+
+    def validate(self) -> None:
+        self.check_at_most(_LIMITS)
+        for name in (
+            "batch_size",
+            "segment_length",
+            "clamp_length",
+            "dynamic_statistics_segments",
+            "dynamic_epsilon",
+        ):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"`{name}` must be positive. Received: {name}={value}")
+        for name in ("memory_length", "warm_up_tokens", "dynamic_learning_rate"):
+            value = getattr(self, name)
+            if value not in (None, "all") and value < 0:
+                raise ValueError(f"`{name}` must not be negative. Received: {name}={value}")
+        if self.dynamic_decay is not None and not 0.0 <= self.dynamic_decay <= 1.0:
+            raise ValueError(
+                "`dynamic_decay` must be between 0 and 1. "
+                f"Received: dynamic_decay={self.dynamic_decay}"
+            )
+        self._check_dynamic()
+
+    def _check_dynamic(self) -> None:
+        if self.dynamic_learning_rate is None:
+            for name in _DYNAMIC:
+                if getattr(self, name) is not None:
+                    raise ValueError(
+                        f"`{name}` needs a `dynamic_learning_rate`. "
+                        f"Received: {name}={getattr(self, name)}"
+                    )
+        elif self.batch_size != 1:
+            raise ValueError(
+                "`dynamic_learning_rate` needs a `batch_size` of 1: with more rows the weights "
+                f"would learn from later parts of the text. Received: batch_size={self.batch_size}"
+            )
+        if self.dynamic_epsilon is not None and self.dynamic_statistics_segments is None:
+            raise ValueError(
+                "`dynamic_epsilon` needs `dynamic_statistics_segments`. "
+                f"Received: dynamic_epsilon={self.dynamic_epsilon}"
+            )
+
+
+# What a recurrent model has no use for: no attention, no blocks, no documents told apart.
+_ATTENTION_ONLY = {
+    "training": (
+        "document_boundaries",
+        "intermediate_losses",
+        "num_targets",
+        "rematerialize",
+    ),
+    "evaluation": ("memory_length", "clamp_length", "same_length", "same_length_keys"),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExperimentConfig(FrozenConfig):
+    """Model, optimizer, training and evaluation: all but the data."""
+
+    model: ModelConfig | LSTMConfig | QRNNConfig
+    """The model; in a file, `kind` tells `"lstm"` and `"qrnn"` from a Transformer-XL."""
+    training: TrainingConfig
+    """The training run."""
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    """The optimizer."""
+    evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
+    """The evaluation during and after training."""
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        model = values.get("model") if isinstance(values, dict) else None
+        if isinstance(model, dict) and "kind" in model:
+            values = {**values, "model": _recurrent_config(model)}
+        return super().from_dict(values)
+
+    def validate(self) -> None:
+        if isinstance(self.model, RecurrentConfig):
+            self._check_recurrent()
+        if self.optimizer.warmup_steps >= self.training.num_steps:
+            raise ValueError(
+                "`optimizer.warmup_steps` must be less than `training.num_steps`. Received: "
+                f"warmup_steps={self.optimizer.warmup_steps}, num_steps={self.training.num_steps}"
+            )
+        if self.optimizer.schedule == "plateau" and self.training.evaluate_every_steps is None:
+            raise ValueError(
+                '`optimizer.schedule="plateau"` needs `training.evaluate_every_steps`. '
+                f"Received: evaluate_every_steps={self.training.evaluate_every_steps}"
+            )
+        length, positions = self.model.segment_length, self.training.loss_positions
+        if self.training.num_targets == 2 and length < (2 if positions == "all" else 3):
+            raise ValueError(
+                "`training.num_targets=2` needs a position that has two targets in the segment. "
+                f"Received: segment_length={length}, loss_positions={positions}"
+            )
+
+    def _check_recurrent(self) -> None:
+        for section, names in _ATTENTION_ONLY.items():
+            config = getattr(self, section)
+            defaults = {field.name: field.default for field in dataclasses.fields(config)}
+            for name in names:
+                if getattr(config, name) != defaults[name]:
+                    raise ValueError(
+                        f"`{section}.{name}` must be {defaults[name]!r} for a recurrent model. "
+                        f"Received: {name}={getattr(config, name)!r}"
+                    )
+
+    def with_overrides(self, assignments: list[str]) -> Self:
+        """Returns a copy with values changed by dotted names.
+
+        Args:
+            assignments: list of str like `optimizer.learning_rate=1e-3`. The
+                value is JSON; what is not JSON is a string.
+
+        Returns:
+            The changed configuration.
+
+        Raises:
+            ValueError: If an assignment has no `=`, names an unknown field or
+                gives a value that is not valid.
+        """
+        values = self.to_dict()
+        for assignment in assignments:
+            name, equals, text = assignment.partition("=")
+            if not equals:
+                raise ValueError(
+                    f"An override is `section.field=value`. Received: {assignment[:200]}"
+                )
+            _assign(values, name.strip(), parse_setting(text.strip()))
+        return type(self).from_dict(values)
+
+
+def _recurrent_config(values: dict[str, Any]) -> LSTMConfig | QRNNConfig:
+    for config_class in (LSTMConfig, QRNNConfig):
+        if values["kind"] == config_class.kind:
+            return config_class.from_dict(values)
+    raise ValueError(
+        '`model.kind` must be "lstm" or "qrnn", or left out for a Transformer-XL. '
+        f"Received: kind={shown_value(values['kind'])}"
+    )
+
+
+def _assign(values: dict[str, Any], dotted_name: str, value: Any) -> None:
+    *sections, field = dotted_name.split(".")
+    place: Any = values
+    for section in sections:
+        place = place.get(section) if isinstance(place, dict) else None
+    if not isinstance(place, dict) or field not in place or isinstance(place[field], dict):
+        raise ValueError(
+            "An override names a field as `section.field`; sections are "
+            f"{', '.join(sorted(values))}. Received: {dotted_name[:200]}"
+        )
+    place[field] = value

@@ -1,0 +1,318 @@
+"""Configurations of the models: Transformer-XL, LSTM and QRNN."""
+
+import dataclasses
+import itertools
+from typing import Literal
+
+from txl_tf.config.base import (
+    MAX_CLUSTERS,
+    MAX_LAYERS,
+    MAX_TOKEN_IDS,
+    MAX_TOKENS,
+    MAX_WIDTH,
+    FrozenConfig,
+)
+
+_RECURRENT_CONFIG_LIMITS = {
+    "vocabulary_size": MAX_TOKEN_IDS,
+    "num_layers": MAX_LAYERS,
+    "hidden_dim": MAX_WIDTH,
+    "embedding_dim": MAX_WIDTH,
+    "segment_length": MAX_TOKENS,
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RecurrentConfig(FrozenConfig):
+    """Sizes and options that an `LSTMLanguageModel` and a `QRNNLanguageModel` share.
+
+    Neither weights nor memory depend on `segment_length`, so a trained model
+    can be evaluated with another.
+
+    Raises:
+        ValueError: If a value is out of its range.
+    """
+
+    vocabulary_size: int
+    """Number of token ids, `V`."""
+    num_layers: int
+    """Number of recurrent layers, `L`."""
+    hidden_dim: int
+    """Width of all recurrent layers but the last, `D`."""
+    segment_length: int
+    """Tokens per row per step, `T`; gradients flow no further back."""
+    embedding_dim: int | None = None
+    """Width of the embedding and of the last layer, `E`; None is `hidden_dim`."""
+    dropout: float = 0.1
+    """Rate on embeddings and layer outputs."""
+    initializer_stddev: float = 0.02
+    """Standard deviation of the normal distribution of all initial kernels."""
+
+    def validate(self) -> None:
+        self.check_at_most(_RECURRENT_CONFIG_LIMITS)
+        for name in (
+            "vocabulary_size",
+            "num_layers",
+            "hidden_dim",
+            "segment_length",
+            "initializer_stddev",
+        ):
+            if getattr(self, name) <= 0:
+                raise ValueError(
+                    f"`{name}` must be positive. Received: {name}={getattr(self, name)}"
+                )
+        if self.embedding_dim is not None and self.embedding_dim <= 0:
+            raise ValueError(
+                "`embedding_dim` must be positive, or None for the hidden width. "
+                f"Received: embedding_dim={self.embedding_dim}"
+            )
+        if not 0.0 <= self.dropout < 1.0:
+            raise ValueError(f"`dropout` must be in [0, 1). Received: dropout={self.dropout}")
+
+    @property
+    def memory_length(self) -> int:
+        """0, because no token is remembered, only the state after the last."""
+        return 0
+
+    @property
+    def effective_memory_length(self) -> int:
+        """0, as `memory_length`."""
+        return 0
+
+    @property
+    def has_relative_positions(self) -> bool:
+        """False, because there are no positions."""
+        return False
+
+    @property
+    def clamp_length(self) -> None:
+        """None, because there are no distances."""
+        return None
+
+    @property
+    def same_length(self) -> bool:
+        """False, because there is no attention."""
+        return False
+
+    @property
+    def layer_dims(self) -> tuple[int, ...]:
+        """Output widths of the recurrent layers, the first layer's first."""
+        return (self.hidden_dim,) * (self.num_layers - 1) + (self.table_dim,)
+
+    @property
+    def table_dim(self) -> int:
+        """Width `E` of the embedding table, which the softmax shares."""
+        return self.hidden_dim if self.embedding_dim is None else self.embedding_dim
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LSTMConfig(RecurrentConfig):
+    """Sizes and options of an `LSTMLanguageModel`.
+
+    Raises:
+        ValueError: If a value is out of its range.
+    """
+
+    kind: Literal["lstm"] = "lstm"
+    """Tells the model of a file apart from others."""
+
+
+_POSITIVE = (
+    "vocabulary_size",
+    "num_layers",
+    "hidden_dim",
+    "embedding_dim",
+    "num_heads",
+    "head_dim",
+    "intermediate_dim",
+    "segment_length",
+    "num_positions",
+    "clamp_length",
+    "division_factor",
+    "layer_norm_epsilon",
+    "initializer_stddev",
+    "initializer_range",
+    "projection_stddev",
+)
+_LIMITS = {
+    "vocabulary_size": MAX_TOKEN_IDS,
+    "num_layers": MAX_LAYERS,
+    "hidden_dim": MAX_WIDTH,
+    "embedding_dim": MAX_WIDTH,
+    "num_heads": MAX_WIDTH,
+    "head_dim": MAX_WIDTH,
+    "intermediate_dim": MAX_WIDTH,
+    "segment_length": MAX_TOKENS,
+    "memory_length": MAX_TOKENS,
+    "num_positions": 2 * MAX_TOKENS,
+    # Larger than every distance is no clamp.
+    "clamp_length": 2**31 - 1,
+    "division_factor": MAX_WIDTH,
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelConfig(FrozenConfig):
+    """Sizes and options of a `TransformerXL`.
+
+    With the positions `"transformer_xl"` and `"sinusoidal"`, weights depend
+    neither on `segment_length` nor on `memory_length`, so a trained model can
+    be evaluated with others: `config.replace(memory_length=1600)`.
+
+    Raises:
+        ValueError: If a value is out of its range.
+    """
+
+    vocabulary_size: int
+    """Number of token ids, `V`."""
+    num_layers: int
+    """Number of decoder blocks, `L`."""
+    hidden_dim: int
+    """Width of the hidden states, `D`; even, for the sinusoids."""
+    num_heads: int
+    """Number of attention heads, `N`."""
+    head_dim: int
+    """Width of one head, `H`."""
+    intermediate_dim: int
+    """Inner width of the feed-forward layers, `F`."""
+    segment_length: int
+    """Tokens per row per step, `T`."""
+    memory_length: int
+    """Tokens that are remembered per layer, `M`; 0 switches recurrence off."""
+    embedding_dim: int | None = None
+    """Width of the embeddings of frequent tokens; None is `hidden_dim`."""
+    position_encoding: Literal["transformer_xl", "shaw", "sinusoidal", "learned"] = "transformer_xl"
+    """Positions of Dai et al., Shaw et al., Vaswani et al., or Al-Rfou et al."""
+    num_positions: int | None = None
+    """Learned positions of "shaw" and "learned"; farther ones share the last."""
+    recurrence: bool = True
+    """Whether there is a memory at all; without, `memory_length` has no effect."""
+    pre_norm: bool = False
+    """Whether layer normalisation comes before attention and feed-forward."""
+    dropout: float = 0.1
+    """Rate on embeddings, positions, layer outputs and inner activations."""
+    variational_dropout: bool = False
+    """Whether a dropout mask is the same for all positions of a row."""
+    attention_dropout: float = 0.0
+    """Rate on attention probabilities."""
+    clamp_length: int | None = None
+    """Distances above this share one position encoding; None is no clamp."""
+    same_length: bool = False
+    """Whether every query sees equally many keys, however late in the segment."""
+    same_length_keys: Literal["memory_and_self", "memory"] = "memory_and_self"
+    """How many: `M + 1` as in the official TensorFlow code, or `M` as in PyTorch."""
+    share_attention_biases: bool = False
+    """Whether all layers share one content bias `u` and one position bias `v`."""
+    layer_norm_epsilon: float = 1e-12
+    """Added to the variance; the default is the official TensorFlow code's."""
+    cutoffs: tuple[int, ...] = ()
+    """First ids of the clusters of rare tokens; none is one full softmax."""
+    division_factor: int = 1
+    """Cluster `i` of the vocabulary is `embedding_dim // division_factor**i` wide."""
+    share_tail_projections: bool = False
+    """Whether embedding and softmax share the projections of all but cluster 0."""
+    project_same_dim: bool = True
+    """Whether clusters that are `hidden_dim` wide are projected nevertheless."""
+    tie_weights: bool = True
+    """Whether embedding and softmax share their tables."""
+    initializer: Literal["normal", "uniform"] = "normal"
+    """Distribution of the initial weights."""
+    initializer_stddev: float = 0.02
+    """Standard deviation of the normal distribution."""
+    initializer_range: float = 0.1
+    """The uniform distribution is from minus this to this."""
+    projection_stddev: float = 0.01
+    """Standard deviation of the projections of embedding and softmax, if normal."""
+
+    @property
+    def effective_memory_length(self) -> int:
+        """Tokens that are remembered: `memory_length`, or 0 without recurrence."""
+        return self.memory_length if self.recurrence else 0
+
+    @property
+    def has_relative_positions(self) -> bool:
+        """Whether a position is a distance, so that memory does not depend on it."""
+        return self.position_encoding in ("transformer_xl", "shaw")
+
+    @property
+    def has_position_table(self) -> bool:
+        """Whether positions are learned, `num_positions` of them."""
+        return self.position_encoding in ("shaw", "learned")
+
+    def validate(self) -> None:
+        self._check_numbers()
+        self._check_positions()
+        self._check_vocabulary()
+
+    def _check_numbers(self) -> None:
+        self.check_at_most(_LIMITS)
+        for name in _POSITIVE:
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"`{name}` must be positive. Received: {name}={value}")
+        for name in ("dropout", "attention_dropout"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise ValueError(
+                    f"`{name}` must be in [0, 1). Received: {name}={getattr(self, name)}"
+                )
+        if self.hidden_dim % 2:
+            raise ValueError(
+                "`hidden_dim` must be even, because half of a position encoding is sines "
+                f"and half cosines. Received: hidden_dim={self.hidden_dim}"
+            )
+        if self.memory_length < 0:
+            raise ValueError(
+                "`memory_length` must not be negative. "
+                f"Received: memory_length={self.memory_length}"
+            )
+
+    def _check_positions(self) -> None:
+        has_table = self.has_position_table
+        if has_table != (self.num_positions is not None):
+            raise ValueError(
+                '`num_positions` is for the positions "shaw" and "learned", and needed there. '
+                f"Received: position_encoding={self.position_encoding!r}, "
+                f"num_positions={self.num_positions}"
+            )
+        if self.clamp_length is not None and has_table:
+            raise ValueError(
+                "`clamp_length` is for sinusoids; `num_positions` limits a table. "
+                f"Received: clamp_length={self.clamp_length}"
+            )
+        if self.share_attention_biases and self.position_encoding != "transformer_xl":
+            raise ValueError(
+                '`share_attention_biases` is for `position_encoding="transformer_xl"`. '
+                f"Received: position_encoding={self.position_encoding!r}"
+            )
+
+    def _check_vocabulary(self) -> None:
+        ends = (0, *self.cutoffs, self.vocabulary_size)
+        if any(first >= last for first, last in itertools.pairwise(ends)):
+            raise ValueError(
+                "`cutoffs` must ascend between 0 and `vocabulary_size`. "
+                f"Received: cutoffs={self.cutoffs}, vocabulary_size={self.vocabulary_size}"
+            )
+        if len(self.cutoffs) >= MAX_CLUSTERS:
+            raise ValueError(
+                f"`cutoffs` must be fewer than {MAX_CLUSTERS}. "
+                f"Received: {len(self.cutoffs)} cutoffs"
+            )
+        width = self.embedding_dim or self.hidden_dim
+        if width < self.division_factor ** len(self.cutoffs):
+            raise ValueError(
+                "`embedding_dim // division_factor**i` must be positive for every cluster. "
+                f"Received: embedding_dim={width}, division_factor={self.division_factor}, "
+                f"cutoffs={self.cutoffs}"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QRNNConfig(RecurrentConfig):
+    """Sizes and options of a `QRNNLanguageModel`.
+
+    Raises:
+        ValueError: If a value is out of its range.
+    """
+
+    kind: Literal["qrnn"] = "qrnn"
+    """Tells the model of a file apart from others."""

@@ -1,0 +1,270 @@
+"""Loaders of PyTorch state dicts from the official code and from NVIDIA.
+
+Shape letters used in this module: N heads, H head width, D hidden width, F inner width, C tail
+clusters.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from txl_tf.convert.model_building import model_from_tensors
+from txl_tf.convert.model_sizes import (
+    check_settings,
+    config_from,
+    count_numbered,
+    cutoffs_of,
+    division_factor_of,
+    required_shape,
+)
+from txl_tf.convert.pytorch_names import (
+    IGNORED,
+    NVIDIA_PYTORCH,
+    OFFICIAL_PYTORCH,
+    PytorchSystem,
+    output_weight,
+    pytorch_table,
+)
+from txl_tf.convert.tensor_files import find_tensor_file, read_tensors
+from txl_tf.convert.tensor_map import Shape
+from txl_tf.errors import MismatchError
+from txl_tf.models.transformer_xl import TransformerXL
+
+
+def pytorch_sizes(
+    tensors: dict[str, np.ndarray],
+    system: PytorchSystem,
+    cutoffs: tuple[int, ...] | None,
+    where: str,
+) -> dict[str, Any]:
+    """Reads what the tensors tell.
+
+    Args:
+        tensors: dict of name to array.
+        system: `PytorchSystem`.
+        cutoffs: optional tuple of int, for a checkpoint whose clusters are
+            rows of one table; it does not tell where they begin.
+        where: str. The checkpoint, for messages.
+
+    Returns:
+        Dict of fields of `ModelConfig`.
+
+    Raises:
+        MismatchError: If a tensor that tells a size is missing or misshapen.
+        ValueError: If `cutoffs` are needed.
+    """
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
+    block = f"{system.prefix}layers.0"
+    shared_name = f"{system.prefix}r_w_bias"
+    has_shared_biases = shared_name in shapes
+    bias_name = shared_name if has_shared_biases else f"{block}.dec_attn.r_w_bias"
+    kernel = required_shape(shapes, f"{block}.pos_ff.CoreNet.0.weight", (2,), where)  # [F, D]
+    biases = required_shape(shapes, bias_name, (2,), where)  # [N, H]
+    return {
+        "num_layers": count_numbered(shapes, _escaped(system.prefix) + r"layers\.(\d+)\."),
+        "hidden_dim": kernel[1],
+        "intermediate_dim": kernel[0],
+        "num_heads": biases[0],
+        "head_dim": biases[1],
+        "share_attention_biases": has_shared_biases,
+        "project_same_dim": True,
+        **_vocabulary_sizes(shapes, system, cutoffs, where),
+        "tie_weights": _are_tied(tensors, system),
+        "share_tail_projections": _tails_are_shared(tensors, system),
+    }
+
+
+def _vocabulary_sizes(
+    shapes: dict[str, Shape], system: PytorchSystem, cutoffs: tuple[int, ...] | None, where: str
+) -> dict[str, Any]:
+    folder = f"{system.prefix}word_emb.emb_layers"
+    count = count_numbered(shapes, _escaped(folder) + r"\.(\d+)\.weight")
+    tables = [
+        required_shape(shapes, f"{folder}.{index}.weight", (2,), where)
+        for index in range(max(1, count))
+    ]
+    num_tails = shapes["crit.cluster_bias"][0] if shapes.get("crit.cluster_bias") else 0
+    if len(tables) > 1:
+        cutoffs = cutoffs_of([rows for rows, _ in tables])
+    elif num_tails and cutoffs is None:
+        raise ValueError(
+            f"`cutoffs` must be given, {num_tails} of them, because all clusters of this "
+            "checkpoint are rows of one table. Received: cutoffs=None"
+        )
+    elif len(cutoffs or ()) != num_tails:
+        raise MismatchError(
+            f"The checkpoint has {num_tails} clusters of rare tokens, not {len(cutoffs or ())}.",
+            where=where,
+            remedy="Give one cutoff per cluster.",
+        )
+    widths = [width for _, width in tables]
+    return {
+        "vocabulary_size": sum(rows for rows, _ in tables),
+        "cutoffs": tuple(cutoffs or ()),
+        "embedding_dim": widths[0],
+        "division_factor": division_factor_of(widths, where),
+    }
+
+
+def _are_tied(tensors: dict[str, np.ndarray], system: PytorchSystem) -> bool:
+    """Whether all tables of the softmax that are there equal the embedding's."""
+    folder = f"{system.prefix}word_emb.emb_layers"
+    count = count_numbered(tensors, _escaped(folder) + r"\.(\d+)\.weight")
+    return all(
+        _are_equal(tensors, output_weight(system, index), f"{folder}.{index}.weight")
+        for index in range(count)
+    )
+
+
+def _tails_are_shared(tensors: dict[str, np.ndarray], system: PytorchSystem) -> bool:
+    """Whether all projections of tails that are there equal the embedding's."""
+    folder = f"{system.prefix}word_emb.emb_projs"
+    count = count_numbered(tensors, _escaped(folder) + r"\.(\d+)")
+    num_clusters = 1
+    if "crit.cluster_bias" in tensors:
+        num_clusters += tensors["crit.cluster_bias"].size
+    return num_clusters > 1 and all(
+        _are_equal(tensors, f"crit.out_projs.{index}", f"{folder}.{min(index, count - 1)}")
+        for index in range(1, num_clusters)
+    )
+
+
+def _are_equal(tensors: dict[str, np.ndarray], copy: str, original: str) -> bool:
+    if copy not in tensors or original not in tensors:
+        return True
+    return np.array_equal(tensors[copy], tensors[original])
+
+
+def _escaped(name: str) -> str:
+    return name.replace(".", r"\.")
+
+
+# A state dict of a model that was wrapped for several devices.
+_WRAPPED = "module."
+
+
+def model_from_state_dict(
+    tensors: dict[str, np.ndarray],
+    system: PytorchSystem,
+    stored: dict[str, Any],
+    settings: dict[str, Any],
+    where: str,
+    dtype: str,
+) -> TransformerXL:
+    """Builds a model from a state dict.
+
+    Args:
+        tensors: dict of name to array.
+        system: `PytorchSystem` that wrote it.
+        stored: dict of fields of `ModelConfig` that the checkpoint tells
+            beside the tensors. Sizes among them must be those of the tensors.
+        settings: dict of fields of `ModelConfig` that the caller gave.
+        where: str. The checkpoint, for messages.
+        dtype: str. Dtype policy of the model.
+
+    Returns:
+        The model.
+
+    Raises:
+        MismatchError: If a tensor is missing, surplus or misshapen, or sizes
+            contradict each other.
+        DataDamagedError: If a value is not finite.
+        ValueError: If a setting is not valid.
+    """
+    if tensors and all(name.startswith(_WRAPPED) for name in tensors):
+        tensors = {name.removeprefix(_WRAPPED): tensor for name, tensor in tensors.items()}
+    cutoffs = settings.get("cutoffs", stored.get("cutoffs"))
+    cutoffs = None if cutoffs is None else tuple(cutoffs)
+    sizes = pytorch_sizes(tensors, system, cutoffs, where)
+    # What is said to be tied is checked to be, tensor by tensor.
+    for name in ("tie_weights", "share_tail_projections"):
+        sizes[name] = settings.get(name, stored.get(name, sizes[name]))
+    defaults = {
+        "layer_norm_epsilon": 1e-5,
+        "same_length_keys": system.same_length_keys,
+        **stored,
+    }
+    _check_stored(stored, sizes, where)
+    config = config_from(sizes, defaults, settings, where)
+    table = pytorch_table(config, system)
+    return model_from_tensors(config, table, tensors, where, IGNORED, dtype)
+
+
+def _check_stored(stored: dict[str, Any], sizes: dict[str, Any], where: str) -> None:
+    try:
+        config_from(sizes, {}, {"memory_length": 0, **stored}, where)
+    except ValueError as error:
+        raise MismatchError(
+            f"The configuration beside the tensors is not valid: {error}",
+            where=where,
+            remedy="Correct it, or give the file of tensors alone.",
+        ) from error
+
+
+def load_official_pytorch(
+    source: str | Path, *, dtype: str = "float32", **what_shapes_cannot_tell: Any
+) -> TransformerXL:
+    """Loads a state dict of the official PyTorch code.
+
+    The code itself saves a whole module as `model.pt`, which cannot be read
+    without running it. Save the state dict where the code is:
+    `torch.save(torch.load("model.pt").state_dict(), "state.pt")`.
+
+    Only `attn_type` 0 can be loaded. The attention biases are shared by all
+    layers, and `same_length` counts the query itself among the `M` keys.
+
+    Args:
+        source: path of a file of tensors (`.safetensors`, `.npz`, or a torch
+            file where torch is installed), or of a folder with one.
+        dtype: str. Dtype policy of the model.
+        **what_shapes_cannot_tell: fields of `ModelConfig`. `memory_length` is
+            needed for a model of no published size, `cutoffs` for one with
+            `div_val` 1 and clusters, `pre_norm` for one with `pre_lnorm`.
+
+    Returns:
+        The model.
+
+    Raises:
+        InputMissingError: If there is no such file, or a package is missing.
+        DataDamagedError: If it cannot be read, or a value is not finite.
+        MismatchError: If a tensor is missing, surplus or misshapen, or a
+            setting contradicts the shapes.
+        ValueError: If a setting is not valid.
+    """
+    return _load(source, OFFICIAL_PYTORCH, what_shapes_cannot_tell, dtype)
+
+
+def load_nvidia_pytorch(
+    source: str | Path, *, dtype: str = "float32", **what_shapes_cannot_tell: Any
+) -> TransformerXL:
+    """Loads a state dict of NVIDIA's PyTorch code (DeepLearningExamples).
+
+    Its checkpoints hold objects of its own beside the state dict. Where such a
+    file does not load, save `checkpoint["model_state"]` alone.
+
+    Args:
+        source: as in `load_official_pytorch`.
+        dtype: str. Dtype policy of the model.
+        **what_shapes_cannot_tell: as in `load_official_pytorch`.
+
+    Returns:
+        The model.
+
+    Raises:
+        InputMissingError: If there is no such file, or a package is missing.
+        DataDamagedError: If it cannot be read, or a value is not finite.
+        MismatchError: If a tensor is missing, surplus or misshapen, or a
+            setting contradicts the shapes.
+        ValueError: If a setting is not valid.
+    """
+    return _load(source, NVIDIA_PYTORCH, what_shapes_cannot_tell, dtype)
+
+
+def _load(
+    source: str | Path, system: PytorchSystem, settings: dict[str, Any], dtype: str
+) -> TransformerXL:
+    check_settings(settings)
+    path = find_tensor_file(source)
+    tensors, _ = read_tensors(path)
+    return model_from_state_dict(tensors, system, {}, settings, str(path), dtype)

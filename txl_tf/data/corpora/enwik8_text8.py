@@ -1,0 +1,202 @@
+"""Corpora enwik8 and text8, both from one dump of the English Wikipedia."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from typing import ClassVar
+
+from txl_tf.data.corpora.archives import CorpusFiles
+from txl_tf.data.corpora.corpus import Corpus, ExpectedCounts, TokenizerOptions
+from txl_tf.data.corpora.tar_unpacking import CorpusMember, byte_range
+from txl_tf.data.documents import line_pattern, marked_documents
+from txl_tf.data.partial_download import PublishedFile
+from txl_tf.data.text import text_pieces
+
+_PAGE = line_pattern(b"  <page>")
+_MEGABYTE = 1_000_000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Enwik8(Corpus):
+    """enwik8, with or without its newlines.
+
+    Train, valid and test are the first 90, the next 5 and the last 5 million
+    bytes. A token is a byte. The published results of Transformer-XL are
+    without newlines: the official script writes them as line ends, and they
+    get lost when lines are put together. Other papers keep them. Results with
+    and without do not compare.
+
+    A page is a document; valid and test begin within one.
+
+    Args:
+        newlines: str. `"drop"`, as for the published results, or `"keep"`.
+            Defaults to `"drop"`.
+
+    Raises:
+        ValueError: If `newlines` is something else.
+    """
+
+    newlines: str = "drop"
+
+    name: ClassVar[str] = "enwik8"
+    archive: ClassVar[PublishedFile] = PublishedFile(
+        name="enwik8.zip",
+        urls=("http://mattmahoney.net/dc/enwik8.zip",),
+        size_bytes=36_445_475,
+        sha256="547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc",
+    )
+    member: ClassVar[CorpusMember] = CorpusMember(
+        path="enwik8",
+        max_bytes=100 * _MEGABYTE,
+        size_bytes=100 * _MEGABYTE,
+        sha256="2b49720ec4d78c3c9fabaee6e4179a5e997302b3a70029f30f2d582218c024a8",
+    )
+    split_bytes: ClassVar[Mapping[str, int]] = {
+        "train": 90 * _MEGABYTE,
+        "valid": 5 * _MEGABYTE,
+        "test": 5 * _MEGABYTE,
+    }
+
+    def __post_init__(self) -> None:
+        if self.newlines not in ("drop", "keep"):
+            raise ValueError(f'`newlines` must be "drop" or "keep". Received: {self.newlines!r}')
+
+    @property
+    def members(self) -> tuple[CorpusMember, ...]:
+        """The one file of the archive."""
+        return (self.member,)
+
+    @property
+    def tokenizer_options(self) -> TokenizerOptions:
+        """Bytes that occur, by count over all three splits."""
+        return TokenizerOptions(kind="bytes")
+
+    @property
+    def expected_counts(self) -> tuple[ExpectedCounts, ...]:
+        """The sizes of the splits, which without newlines nobody has published."""
+        if self.newlines == "drop":
+            return tuple(ExpectedCounts(split=name) for name in self.split_bytes)
+        return tuple(
+            ExpectedCounts(split=name, bytes=size, tokens=size)
+            for name, size in self.split_bytes.items()
+        )
+
+    @property
+    def vocabulary_sizes(self) -> tuple[int, ...]:
+        """205 different bytes, of which one is the newline."""
+        return (204,) if self.newlines == "drop" else (205,)
+
+    def documents(self, files: CorpusFiles) -> Mapping[str, Iterable[Iterable[bytes]]]:
+        """Makes the documents of the splits; see `Corpus`."""
+        stop = 0
+        splits = {}
+        for name, size in self.split_bytes.items():
+            splits[name] = _Pages(files, self.member, stop, stop + size, self.newlines)
+            stop += size
+        return splits
+
+
+class _Pages:
+    """The pages of a stretch of the text."""
+
+    def __init__(
+        self, files: CorpusFiles, member: CorpusMember, start: int, stop: int, newlines: str
+    ) -> None:
+        self._files = files
+        self._member = member
+        self._bounds = start, stop
+        self._drops_newlines = newlines == "drop"
+
+    def __iter__(self) -> Iterator[Iterator[bytes]]:
+        blocks = byte_range(self._files.blocks(self._member), *self._bounds, where="enwik8")
+        for page in marked_documents(text_pieces(blocks), _PAGE, keep_mark=True):
+            yield _without_newlines(page) if self._drops_newlines else page
+
+
+def _without_newlines(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    for piece in pieces:
+        if kept := piece.replace(b"\n", b""):
+            yield kept
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Text8(Corpus):
+    """text8, one document a split.
+
+    Train, valid and test are the first 90, the next 5 and the last 5 million
+    characters, without the spaces at the beginning and the end of each, which
+    the official script takes off.
+    """
+
+    name: ClassVar[str] = "text8"
+    archive: ClassVar[PublishedFile] = PublishedFile(
+        name="text8.zip",
+        urls=("http://mattmahoney.net/dc/text8.zip",),
+        size_bytes=31_344_016,
+        sha256="a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232",
+    )
+    member: ClassVar[CorpusMember] = CorpusMember(
+        path="text8",
+        max_bytes=100 * _MEGABYTE,
+        size_bytes=100 * _MEGABYTE,
+        sha256="6e890197040d37d85beb962ae1f041ff1d9a9ca8d20c7d99c85027eebf51dca7",
+    )
+    split_bytes: ClassVar[Mapping[str, int]] = {
+        "train": 90 * _MEGABYTE,
+        "valid": 5 * _MEGABYTE,
+        "test": 5 * _MEGABYTE,
+    }
+
+    @property
+    def members(self) -> tuple[CorpusMember, ...]:
+        """The one file of the archive."""
+        return (self.member,)
+
+    @property
+    def tokenizer_options(self) -> TokenizerOptions:
+        """Characters, by count over all three splits."""
+        return TokenizerOptions(kind="characters")
+
+    @property
+    def expected_counts(self) -> tuple[ExpectedCounts, ...]:
+        """One document for each split; how many spaces are taken off, nobody has published."""
+        return tuple(ExpectedCounts(split=name, documents=1) for name in self.split_bytes)
+
+    @property
+    def vocabulary_sizes(self) -> tuple[int, ...]:
+        """26 letters and the space."""
+        return (27,)
+
+    def documents(self, files: CorpusFiles) -> Mapping[str, Iterable[Iterable[bytes]]]:
+        """Makes the documents of the splits; see `Corpus`."""
+        stop = 0
+        splits = {}
+        for name, size in self.split_bytes.items():
+            splits[name] = (_Stretch(files, self.member, stop, stop + size),)
+            stop += size
+        return splits
+
+
+class _Stretch:
+    """A stretch of the text without white space at its ends."""
+
+    def __init__(self, files: CorpusFiles, member: CorpusMember, start: int, stop: int) -> None:
+        self._files = files
+        self._member = member
+        self._bounds = start, stop
+
+    def __iter__(self) -> Iterator[bytes]:
+        blocks = byte_range(self._files.blocks(self._member), *self._bounds, where="text8")
+        yield from text_pieces(_stripped(blocks))
+
+
+def _stripped(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    held = b""
+    is_first = True
+    for block in blocks:
+        text = held + (block.lstrip() if is_first else block)
+        is_first = is_first and not text
+        # White space may yet turn out to be the end.
+        kept = text.rstrip()
+        held = text[len(kept) :]
+        if kept:
+            yield kept

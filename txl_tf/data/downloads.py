@@ -1,0 +1,297 @@
+"""Downloads of published files that resume and verify SHA-256."""
+
+import contextlib
+import fcntl
+import http.client
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+from txl_tf.data.partial_download import HttpAnswer, PartialFile, PublishedFile
+from txl_tf.errors import DataDamagedError, InputMissingError, OutputExistsError, StorageError
+from txl_tf.storage.local_files import open_for_writing
+
+Progress = Callable[[int, int | None], None]
+
+_MAX_PAUSE_SECONDS = 60.0
+_TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+
+class FileTransfer:
+    """The attempts to fetch a file from one address.
+
+    Args:
+        file: `PublishedFile`. What to fetch.
+        url: str. The address.
+        partial: `PartialFile`. What there is of it, and where to add to it.
+        max_attempts: int. Attempts without any progress.
+        pause_seconds: float. The first pause between attempts; it doubles.
+        timeout_seconds: float. How long the server may be silent.
+        proxies: mapping of scheme to the address of a proxy.
+        progress: optional function, called with the bytes there are and the
+            bytes of the whole file, or `None` where that is not known.
+    """
+
+    def __init__(
+        self,
+        file: PublishedFile,
+        url: str,
+        partial: PartialFile,
+        *,
+        max_attempts: int,
+        pause_seconds: float,
+        timeout_seconds: float,
+        proxies: Mapping[str, str],
+        progress: Progress | None,
+    ) -> None:
+        self._file = file
+        self._url = url
+        self._partial = partial
+        self._max_attempts = max_attempts
+        self._pause_seconds = pause_seconds
+        self._timeout_seconds = timeout_seconds
+        self._proxies = proxies
+        self._progress = progress
+
+    def run(self) -> None:
+        """Fetches until the partial file is complete and right.
+
+        Raises:
+            InputMissingError: If the server does not give the file.
+            DataDamagedError: If it gives another one.
+            StorageError: If there is no connection, or no space on the disk.
+            OSError: If the disk fails.
+        """
+        for is_last_try in (False, True):
+            was_resumed = self._complete()
+            try:
+                self._file.check(self._partial.path)
+                return
+            except DataDamagedError as error:
+                aside = self._partial.set_aside()
+                # Its parts may be of different files: once more, in one piece.
+                if is_last_try or not was_resumed:
+                    remedy = f"It is set aside as {aside}; look whether the address is right."
+                    raise DataDamagedError(error.what, where=self._url, remedy=remedy) from error
+
+    def _complete(self) -> bool:
+        """Tries until all is there; returns whether it came in more than one piece."""
+        failed = 0
+        best_bytes = size = self._partial.size_bytes
+        was_resumed = size > 0
+        # Of a download that was killed at its very end, nothing is left to ask for.
+        if was_resumed and size == self._file.size_bytes:
+            return True
+        while (reason := self._receive()) is not None:
+            size = self._partial.size_bytes
+            was_resumed |= size > 0
+            failed = 1 if size > best_bytes else failed + 1
+            best_bytes = max(best_bytes, size)
+            if failed >= self._max_attempts:
+                raise StorageError(
+                    f"{self._file.name} cannot be fetched: {reason}.",
+                    where=self._url,
+                    remedy="Try again later; a next try goes on from here.",
+                )
+            time.sleep(min(self._pause_seconds * 2 ** (failed - 1), _MAX_PAUSE_SECONDS))
+        return was_resumed
+
+    def _receive(self) -> str | None:
+        """Makes one request and keeps what it brings; returns why there is less than all."""
+        version = self._partial.version(self._url)
+        if version is None:
+            self._partial.discard()
+        offset = self._partial.size_bytes
+        answer = HttpAnswer(
+            self._url,
+            offset=offset,
+            version=version,
+            timeout_seconds=self._timeout_seconds,
+            proxies=self._proxies,
+        )
+        try:
+            with answer:
+                return self._take(answer, offset, version)
+        except http.client.HTTPException as error:
+            return str(error)
+
+    def _take(self, answer: HttpAnswer, offset: int, version: str | None) -> str | None:
+        if answer.status == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
+            if answer.total_bytes == offset:
+                return None
+            self._partial.discard()
+            return "the server no longer has the range asked for"
+        if answer.status in _TRY_AGAIN:
+            return f"the server answers {answer.status}"
+        if answer.status not in (http.client.OK, http.client.PARTIAL_CONTENT):
+            raise InputMissingError(
+                f"The server does not give {self._file.name}: it answers {answer.status}.",
+                where=self._url,
+                remedy="Get the file elsewhere, and name it.",
+            )
+        if answer.status == http.client.OK:
+            self._partial.begin(self._url, answer.version)
+        elif answer.offset != offset or answer.version not in (None, version):
+            self._partial.discard()
+            return "the server answers with another part than asked for"
+        return self._store(answer)
+
+    def _store(self, answer: HttpAnswer) -> str | None:
+        total = self._file.size_bytes if answer.total_bytes is None else answer.total_bytes
+        self._require_expected_size(total)
+        done = self._partial.size_bytes
+        self._require_space((total or done) - done)
+        with self._partial.open_to_append() as output:
+            while block := answer.read():
+                done += len(block)
+                if total is not None and done > total:
+                    break
+                output.write(block)
+                if self._progress is not None:
+                    self._progress(done, total)
+        if total is not None and done > total:
+            self._partial.discard()
+            return f"the server sends more than the {total} bytes of the file"
+        if total is not None and done < total:
+            return f"the connection ended after {done} of {total} bytes"
+        return None
+
+    def _require_expected_size(self, total: int | None) -> None:
+        expected = self._file.size_bytes
+        if expected is None or total == expected:
+            return
+        self._partial.discard()
+        raise DataDamagedError(
+            f"{self._file.name} must have {expected} bytes, but the server has {total}.",
+            where=self._url,
+            remedy="Look whether the address still has the file that is meant.",
+        )
+
+    def _require_space(self, needed_bytes: int) -> None:
+        folder = os.path.dirname(self._partial.path)
+        free = shutil.disk_usage(folder).free
+        if needed_bytes > free:
+            raise StorageError(
+                f"The download needs {needed_bytes} bytes more, and {free} are free.",
+                where=folder,
+                remedy="Make room, or name another folder; a next try goes on from here.",
+            )
+
+
+def download(
+    file: PublishedFile,
+    folder: str,
+    *,
+    max_attempts: int = 6,
+    pause_seconds: float = 1.0,
+    timeout_seconds: float = 60.0,
+    proxies: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> str:
+    """Fetches a file into a folder, unless it is there.
+
+    The file has its name only when it is complete and, as far as they are
+    known, has the right size and SHA-256. Until then it is `NAME.partial`,
+    which a later call continues: the rest is asked for by range, on the
+    condition that the file has not changed since. A server without ranges
+    sends everything again.
+
+    A failed connection, a silent server and the answers 408, 425, 429 and 5xx
+    are tried again, after a pause that doubles every time. An attempt that
+    brought the download further than any before does not count.
+
+    Args:
+        file: `PublishedFile`. What to fetch.
+        folder: str. Where to put it; made if it does not exist.
+        max_attempts: int. Attempts for one address without any progress.
+            Defaults to `6`.
+        pause_seconds: float. The first pause. Defaults to `1.0`.
+        timeout_seconds: float. How long a server may be silent. Defaults to
+            `60.0`.
+        proxies: optional mapping of scheme to the address of a proxy. Defaults
+            to none, whatever the environment says.
+        progress: optional function, called with the bytes there are and the
+            bytes of the whole file, or `None` where that is not known.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        InputMissingError: If no address has the file.
+        DataDamagedError: If what was fetched is another file. It is then beside
+            the target, as `NAME.damaged`.
+        OutputExistsError: If another process is fetching the same file.
+        StorageError: If it cannot be fetched or written.
+    """
+    target = os.path.join(os.path.abspath(folder), file.name)
+    try:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        with _locked(target):
+            if _is_there(file, target):
+                return target
+            partial = PartialFile(target)
+            transfers = [
+                FileTransfer(
+                    file,
+                    url,
+                    partial,
+                    max_attempts=max_attempts,
+                    pause_seconds=pause_seconds,
+                    timeout_seconds=timeout_seconds,
+                    proxies=proxies or {},
+                    progress=progress,
+                )
+                for url in file.urls
+            ]
+            _run_first_that_works(file, transfers)
+            partial.publish()
+            return target
+    except OSError as error:
+        raise StorageError(
+            f"Writing the download failed: {error.strerror or error}",
+            where=target,
+            remedy="Check free space and permissions; a next try goes on from here.",
+        ) from error
+
+
+def _run_first_that_works(file: PublishedFile, transfers: list[FileTransfer]) -> None:
+    errors: list[InputMissingError | StorageError] = []
+    for transfer in transfers:
+        try:
+            transfer.run()
+            return
+        except (InputMissingError, StorageError) as error:
+            errors.append(error)
+    # An address that failed may have the file after all; that is the news then.
+    failed = [error for error in errors if isinstance(error, StorageError)]
+    raise (failed or errors or [InputMissingError(f"{file.name} has no address.")])[0]
+
+
+def _is_there(file: PublishedFile, target: str) -> bool:
+    if not os.path.exists(target):
+        return False
+    try:
+        file.check(target)
+        return True
+    except DataDamagedError:
+        os.replace(target, f"{target}.damaged")
+        return False
+
+
+@contextlib.contextmanager
+def _locked(target: str) -> Iterator[None]:
+    """Holds a lock beside the target; it ends with the process."""
+    descriptor = open_for_writing(f"{target}.lock", reads=True)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise OutputExistsError(
+                "Another process is downloading this file.",
+                where=target,
+                remedy="Wait for it to end, or name another folder.",
+            ) from error
+        yield
+    finally:
+        os.close(descriptor)

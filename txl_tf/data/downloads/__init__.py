@@ -1,1 +1,0 @@
-"""Published files: what they must be, and how they are fetched."""

@@ -1,1 +1,0 @@
-"""Preparation on all cores: text in chunks, worker processes, results in order."""

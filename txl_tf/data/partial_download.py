@@ -1,0 +1,349 @@
+"""An incomplete download: expected file, HTTP answer, bytes on disk."""
+
+import dataclasses
+import fcntl
+import http.client
+import json
+import os
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from types import TracebackType
+from typing import IO, Self
+
+from txl_tf.errors import DataDamagedError, InputMissingError, OutputExistsError, StorageError
+from txl_tf.storage.files import file_sha256, read_file, remove_file, write_file
+from txl_tf.storage.json_text import parse_json
+from txl_tf.storage.local_files import flush_to_disk, open_for_writing
+
+# No file has more bytes than 18 digits can say.
+_RANGE = re.compile(r"bytes (?:([0-9]{1,18})-[0-9]{1,18}|\*)/([0-9]{1,18}|\*)")
+_LENGTH = re.compile(r"[0-9]{1,18}")
+_BLOCK_BYTES = 1 << 18
+
+
+class HttpAnswer:
+    """The answer of a server to a request, to be used in a `with` block.
+
+    Only `http` and `https` are spoken, after a redirection too. An answer that
+    is an error is an answer like any other; see `status`.
+
+    Args:
+        url: str. The address.
+        offset: int. Byte from which the file is wanted. Defaults to `0`.
+        version: optional str. The version that the bytes before `offset` are
+            of; where the file has another one by now, a server sends all of
+            it. Must be given with an `offset`.
+        timeout_seconds: float. How long the server may be silent.
+        proxies: mapping of scheme to address of a proxy; empty for none.
+
+    Raises:
+        http.client.HTTPException: On entering, if there is no answer.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        offset: int = 0,
+        version: str | None = None,
+        timeout_seconds: float,
+        proxies: Mapping[str, str],
+    ) -> None:
+        # Compressed for the transfer, the bytes could neither be counted nor resumed.
+        headers = {"Accept-Encoding": "identity", "User-Agent": "txl-tf"}
+        if offset:
+            headers |= {"Range": f"bytes={offset}-", "If-Range": version or ""}
+        self._request = urllib.request.Request(url, headers=headers)
+        self._timeout_seconds = timeout_seconds
+        self._opener = _opener(proxies)
+
+    def __enter__(self) -> Self:
+        try:
+            self._response = self._opener.open(self._request, timeout=self._timeout_seconds)
+        except urllib.error.HTTPError as error:
+            self._response = error
+        except (OSError, http.client.HTTPException) as error:
+            raise _broken(error) from error
+        return self
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._response.close()
+
+    @property
+    def status(self) -> int:
+        """The status, such as 200 for all of the file and 206 for the rest."""
+        return self._response.status
+
+    @property
+    def offset(self) -> int | None:
+        """The byte at which the answer begins; `None` if it does not say."""
+        if self.status == http.client.OK:
+            return 0
+        match = self._range()
+        return int(match[1]) if match and match[1] else None
+
+    @property
+    def total_bytes(self) -> int | None:
+        """The size of the whole file; `None` if the server does not say."""
+        if self.status != http.client.OK:
+            match = self._range()
+            return int(match[2]) if match and match[2] != "*" else None
+        length = self._response.headers.get("Content-Length", "")
+        return int(length) if _LENGTH.fullmatch(length) else None
+
+    @property
+    def version(self) -> str | None:
+        """What names this version of the file; `None` if nothing reliable does."""
+        tag = self._response.headers.get("ETag")
+        # A weak tag is the same for files that mean the same, and may differ in bytes.
+        if tag and not tag.startswith("W/"):
+            return tag
+        return self._response.headers.get("Last-Modified")
+
+    def read(self) -> bytes:
+        """Reads what has arrived, and waits where nothing has.
+
+        Returns:
+            Some bytes; none at the end of the answer.
+
+        Raises:
+            http.client.HTTPException: If the connection breaks.
+        """
+        try:
+            return self._response.read1(_BLOCK_BYTES)
+        except (OSError, http.client.HTTPException) as error:
+            raise _broken(error) from error
+
+    def _range(self) -> re.Match[str] | None:
+        return _RANGE.fullmatch(self._response.headers.get("Content-Range", ""))
+
+
+def _broken(error: Exception) -> http.client.HTTPException:
+    """One kind for all that a connection can do, and not that of a failing disk."""
+    reason = getattr(error, "reason", None) or error
+    return http.client.HTTPException(" ".join(str(reason).split()) or type(error).__name__)
+
+
+def _opener(proxies: Mapping[str, str]) -> urllib.request.OpenerDirector:
+    # Put together by hand: the usual opener also opens local files and takes
+    # proxies from the environment.
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler(dict(proxies)),
+        urllib.request.HTTPHandler(),
+        urllib.request.HTTPSHandler(),
+        urllib.request.HTTPRedirectHandler(),
+        urllib.request.HTTPErrorProcessor(),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.UnknownHandler(),
+    ):
+        opener.add_handler(handler)
+    return opener
+
+
+class PartialFile:
+    """`NAME.partial`, and `NAME.partial.json` with the version it is a part of.
+
+    A server names the version of a file by an entity tag or a date. Only with
+    it is it safe to ask for the rest: without it, the rest might be that of
+    another file.
+
+    The part is locked while it is written. A process that was frozen, and whose
+    part another one has removed or gone on with meanwhile, leaves that alone.
+
+    Args:
+        target: str. The complete file to be made.
+    """
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+        self._written: os.stat_result | None = None
+        self.path = f"{target}.partial"
+        self._version_path = f"{self.path}.json"
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes there are."""
+        try:
+            return os.path.getsize(self.path)
+        except FileNotFoundError:
+            return 0
+
+    def version(self, url: str) -> str | None:
+        """Returns the version that the part was of, if it came from this address.
+
+        Args:
+            url: str. The address that is going to be asked.
+
+        Returns:
+            Entity tag or date, or `None` if there is none to rely on.
+        """
+        try:
+            values = parse_json(read_file(self._version_path, max_bytes=4096))
+        except (OSError, ValueError, DataDamagedError):
+            return None
+        if not isinstance(values, dict) or values.get("url") != url:
+            return None
+        version = values.get("version")
+        return version if isinstance(version, str) else None
+
+    def begin(self, url: str, version: str | None) -> None:
+        """Forgets what there is, and notes which version is going to be written.
+
+        Args:
+            url: str. The address.
+            version: optional str. Entity tag or date.
+        """
+        # In this order a kill in between never leaves a part with a wrong version.
+        self.discard()
+        if version is not None:
+            content = json.dumps({"url": url, "version": version})
+            write_file(self._version_path, content.encode())
+
+    def open_to_append(self) -> IO[bytes]:
+        """Opens the part at its end.
+
+        Returns:
+            The open file.
+
+        Raises:
+            OutputExistsError: If another process writes it.
+        """
+        self._check()
+        descriptor = open_for_writing(self.path, appends=True)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(descriptor)
+            raise self._of_another() from error
+        self._written = os.fstat(descriptor)
+        return os.fdopen(descriptor, "ab")
+
+    def discard(self) -> None:
+        """Removes the part and its version."""
+        self._check()
+        for path in (self._version_path, self.path):
+            remove_file(path)
+        self._written = None
+
+    def set_aside(self) -> str:
+        """Moves the part to where it is in nobody's way, but can be looked at.
+
+        Returns:
+            Where it is now.
+        """
+        self._check()
+        aside = f"{self._target}.damaged"
+        os.replace(self.path, aside)
+        self._written = None
+        self.discard()
+        return aside
+
+    def publish(self) -> None:
+        """Gives the complete file its name."""
+        self._check()
+        flush_to_disk(self.path)
+        os.replace(self.path, self._target)
+        self._written = None
+        self.discard()
+        flush_to_disk(os.path.dirname(self._target))
+
+    def _check(self) -> None:
+        """Makes sure that the part is the one that this process has written, if it has."""
+        if self._written is None:
+            return
+        try:
+            is_own = os.path.samestat(os.lstat(self.path), self._written)
+        except FileNotFoundError:
+            is_own = False
+        if not is_own:
+            raise self._of_another()
+
+    def _of_another(self) -> OutputExistsError:
+        return OutputExistsError(
+            "Another process is downloading this file.",
+            where=self._target,
+            remedy="Wait for it to end, or name another folder.",
+        )
+
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PublishedFile:
+    """A file with the addresses it can be had from.
+
+    Args:
+        name: str. The name of the file, without folders.
+        urls: tuple of str. Addresses, `http` or `https`, tried in this order.
+        size_bytes: optional int. Its size; `None` if that is not known.
+        sha256: optional str. Its SHA-256, in hexadecimal; `None` if that is not
+            known.
+
+    Raises:
+        ValueError: If the name has folders, an address is of another kind or
+            the checksum is no SHA-256.
+    """
+
+    name: str
+    urls: tuple[str, ...]
+    size_bytes: int | None = None
+    sha256: str | None = None
+
+    def __post_init__(self) -> None:
+        if os.path.basename(self.name) != self.name or self.name in ("", ".", ".."):
+            raise ValueError(f"`name` must be the name of a file. Received: {self.name!r}")
+        if not all(url.startswith(("http://", "https://")) for url in self.urls):
+            raise ValueError(f"`urls` must be http or https. Received: {self.urls}")
+        if self.sha256 is not None and not _SHA256.fullmatch(self.sha256):
+            raise ValueError(f"`sha256` must have 64 hexadecimal digits. Received: {self.sha256!r}")
+
+    def check(self, path: str) -> None:
+        """Checks that a file is this one, as far as size and checksum are known.
+
+        Args:
+            path: str. The file.
+
+        Raises:
+            InputMissingError: If there is no such file.
+            DataDamagedError: If it is another file, or damaged.
+            StorageError: If it cannot be read.
+        """
+        remedy = f"Get {self.name} again: {self.urls[0]}" if self.urls else "Get the file again."
+        try:
+            size = os.path.getsize(path)
+            if self.size_bytes not in (None, size):
+                what = f"{self.name} must have {self.size_bytes} bytes, but has {size}."
+                raise DataDamagedError(what, where=path, remedy=remedy)
+            if self.sha256 is not None and (found := sha256_of_file(path)) != self.sha256:
+                what = f"{self.name} must have SHA-256 {self.sha256}, but has {found}."
+                raise DataDamagedError(what, where=path, remedy=remedy)
+        except FileNotFoundError as error:
+            what = f"There is no {self.name}."
+            raise InputMissingError(what, where=path, remedy="Name an existing file.") from error
+        except OSError as error:
+            what = f"The file cannot be read: {error.strerror or error}"
+            raise StorageError(what, where=path, remedy="Check the storage.") from error
+
+
+def sha256_of_file(path: str) -> str:
+    """Returns the SHA-256 of a file.
+
+    Args:
+        path: str. The file.
+
+    Returns:
+        The SHA-256 in hexadecimal.
+
+    Raises:
+        OSError: If the file cannot be read.
+    """
+    return file_sha256(path)

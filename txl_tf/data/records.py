@@ -1,0 +1,381 @@
+"""TFRecord format of token streams, and the writer that cuts a stream into shards.
+
+A file is a TFRecord: frames of an 8-byte little-endian length, a 4-byte check
+of it, the payload, and a 4-byte check of the payload. A payload is a
+`tf.train.Example` with two bytes features: `tokens`, and `document_starts` with
+a bit for every token, lowest bit first, that is set where a document begins.
+Full records have frames of one size, which makes the place of a record in its
+file a multiplication.
+"""
+
+import bisect
+import functools
+import os
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+
+from txl_tf.data.manifest import ShardManifest, shard_file_name
+from txl_tf.errors import DataDamagedError
+from txl_tf.storage.files import file_sha256
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+TOKENS_PER_RECORD = 4096
+"""Tokens of a record unless told otherwise. A row begins in the middle of a record, and the
+whole record is read for it: a step of short segments needs little more than that."""
+SHARD_BYTES = 16_000_000
+"""Size of a file unless told otherwise. Clients of stores read ahead up to the end of a file,
+64 MiB and more where nothing stops them: the files bound what a row reads before its first step."""
+TOKENS_FEATURE = "tokens"
+DOCUMENT_STARTS_FEATURE = "document_starts"
+LENGTH_BYTES = 8
+HEADER_BYTES = 12
+FOOTER_BYTES = 4
+_REMEDY = "Restore the file, or prepare the data set again."
+
+
+def token_dtype(token_bytes: int) -> np.dtype:
+    """Returns the type that tokens of that width are stored with.
+
+    Args:
+        token_bytes: int. 1, 2 or 4.
+
+    Returns:
+        The little-endian NumPy type.
+    """
+    return np.dtype({1: "<u1", 2: "<u2", 4: "<i4"}[token_bytes])
+
+
+def serialize_record(tokens: bytes, document_starts: bytes) -> bytes:
+    """Returns the payload of a record.
+
+    Args:
+        tokens: bytes. The tokens as they are stored.
+        document_starts: bytes. A bit for every token.
+
+    Returns:
+        The serialized `tf.train.Example`.
+    """
+    import tensorflow as tf
+
+    values = {TOKENS_FEATURE: tokens, DOCUMENT_STARTS_FEATURE: document_starts}
+    feature = {
+        name: tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+        for name, value in values.items()
+    }
+    features = tf.train.Features(feature=feature)
+    return tf.train.Example(features=features).SerializeToString(deterministic=True)
+
+
+def pack_document_starts(num_tokens: int, starts: Sequence[int]) -> bytes:
+    """Returns the bits of a record.
+
+    Args:
+        num_tokens: int. Tokens in the record.
+        starts: ints. The tokens, counted from the record's first, that begin
+            a document.
+
+    Returns:
+        A bit for every token, filled up to whole bytes.
+    """
+    bits = np.zeros(num_tokens, np.uint8)
+    bits[list(starts)] = 1
+    return np.packbits(bits, bitorder="little").tobytes()
+
+
+def frame_bytes(num_tokens: int, token_bytes: int) -> int:
+    """Returns the bytes that a record takes up in its file.
+
+    Args:
+        num_tokens: int. Tokens in the record.
+        token_bytes: int. Width of a token in bytes.
+
+    Returns:
+        The size of the frame in bytes.
+    """
+    # From the numbers alone: a manifest's may be absurd, and must not take memory.
+    entries = sum(
+        _field_bytes(_field_bytes(len(name)) + _field_bytes(_field_bytes(_field_bytes(num_bytes))))
+        for name, num_bytes in (
+            (TOKENS_FEATURE, num_tokens * token_bytes),
+            (DOCUMENT_STARTS_FEATURE, -(-num_tokens // 8)),
+        )
+    )
+    return HEADER_BYTES + _field_bytes(entries) + FOOTER_BYTES
+
+
+def parse_frame(
+    frame: bytes, num_tokens: int, token_bytes: int, *, where: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the tokens of one frame, and where documents begin.
+
+    Args:
+        frame: bytes. The frame, whole.
+        num_tokens: int. Tokens that the record must hold.
+        token_bytes: int. Width of a token in bytes.
+        where: str. File and record, for errors.
+
+    Returns:
+        Vector of `num_tokens` tokens of the stored type, and bool vector of
+        the same length.
+
+    Raises:
+        DataDamagedError: If the frame is not such a record.
+    """
+    import tensorflow as tf
+    from google.protobuf.message import DecodeError
+
+    expected = frame_bytes(num_tokens, token_bytes)
+    stated = int.from_bytes(frame[:LENGTH_BYTES], "little") + HEADER_BYTES + FOOTER_BYTES
+    if len(frame) != expected or stated != expected:
+        what = f"A record takes {expected} bytes, but {len(frame)} are there and it says {stated}."
+        raise DataDamagedError(what, where=where, remedy=_REMEDY)
+    try:
+        example = tf.train.Example.FromString(frame[HEADER_BYTES:-FOOTER_BYTES])
+    except DecodeError as error:
+        what = "A record cannot be decoded."
+        raise DataDamagedError(what, where=where, remedy=_REMEDY) from error
+    tokens = _only_value(example, TOKENS_FEATURE)
+    bits = _only_value(example, DOCUMENT_STARTS_FEATURE)
+    if len(tokens) != num_tokens * token_bytes or len(bits) != -(-num_tokens // 8):
+        what = f"A record does not hold its {num_tokens} tokens."
+        raise DataDamagedError(what, where=where, remedy=_REMEDY)
+    starts = np.unpackbits(np.frombuffer(bits, np.uint8), count=num_tokens, bitorder="little")
+    return np.frombuffer(tokens, dtype=token_dtype(token_bytes)), starts.astype(bool)
+
+
+def _field_bytes(num_bytes: int) -> int:
+    """Size of a protocol buffer's field: its tag, its length in groups of 7 bits, its content."""
+    return 1 + max(1, -(-num_bytes.bit_length() // 7)) + num_bytes
+
+
+def _only_value(example: Any, feature: str) -> bytes:
+    values = example.features.feature[feature].bytes_list.value
+    return values[0] if len(values) == 1 else b""
+
+
+class FrameLayout(NamedTuple):
+    """The places in a frame of so many tokens.
+
+    Args:
+        num_bytes: int. Size of the frame.
+        first_token_byte: int. Where the tokens begin.
+        last_token_byte: int. One past where they end.
+        fixed_places: int vector. The bytes that are the same in every frame of
+            this size: its length, and what describes the payload.
+        fixed_bytes: uint8 vector. What they are.
+        dtype: NumPy type of a stored token.
+    """
+
+    num_bytes: int
+    first_token_byte: int
+    last_token_byte: int
+    fixed_places: np.ndarray
+    fixed_bytes: np.ndarray
+    dtype: np.dtype
+
+    @staticmethod
+    @functools.lru_cache(maxsize=256)
+    def of(num_tokens: int, token_bytes: int) -> "FrameLayout":
+        """Returns the layout of frames of so many tokens.
+
+        Args:
+            num_tokens: int. Tokens in a record.
+            token_bytes: int. Width of a token in bytes.
+
+        Returns:
+            The layout.
+        """
+        num_token_bytes = num_tokens * token_bytes
+        num_bit_bytes = len(pack_document_starts(num_tokens, []))
+
+        def payload(token_byte: bytes, bit_byte: bytes) -> np.ndarray:
+            content = serialize_record(token_byte * num_token_bytes, bit_byte * num_bit_bytes)
+            return np.frombuffer(content, np.uint8)
+
+        zeros = payload(b"\0", b"\0")
+        tokens = np.flatnonzero(payload(b"\xff", b"\0") != zeros)
+        varying = payload(b"\xff", b"\xff") != zeros
+        length = np.frombuffer(len(zeros).to_bytes(LENGTH_BYTES, "little"), np.uint8)
+        fixed = np.flatnonzero(~varying)
+        return FrameLayout(
+            num_bytes=HEADER_BYTES + len(zeros) + FOOTER_BYTES,
+            first_token_byte=HEADER_BYTES + int(tokens[0]),
+            last_token_byte=HEADER_BYTES + int(tokens[-1]) + 1,
+            fixed_places=np.concatenate([np.arange(LENGTH_BYTES), HEADER_BYTES + fixed]),
+            fixed_bytes=np.concatenate([length, zeros[fixed]]),
+            dtype=token_dtype(token_bytes),
+        )
+
+
+class RecordLocation(NamedTuple):
+    """Where a token is stored: file name, record in it, and the record's first byte."""
+
+    file: str
+    record: int
+    byte_offset: int
+
+
+class RecordWriter:
+    """Writes the token stream of one split into TFRecord shards, in order.
+
+    Every record holds `tokens_per_record` tokens, except the last one of the
+    stream. Memory is constant: at most one record and one piece are held.
+
+    Args:
+        folder: str. An existing folder.
+        split: str. Name of the split; the shards are named after it.
+        token_bytes: int. Width of a stored token: 1, 2 or 4 bytes.
+        tokens_per_record: int. Defaults to `4096`.
+        shard_bytes: int. Size at which a shard ends, in bytes; a shard has at
+            least one record. Defaults to `16_000_000`.
+
+    Example:
+    ```python
+    with RecordWriter(folder, "train", token_bytes=1) as writer:
+        writer.write(token_ids, document_starts=[0])
+        shards = writer.finish()
+    ```
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        split: str,
+        *,
+        token_bytes: int,
+        tokens_per_record: int = TOKENS_PER_RECORD,
+        shard_bytes: int = SHARD_BYTES,
+    ) -> None:
+        if token_bytes not in (1, 2, 4):
+            raise ValueError(f"`token_bytes` must be 1, 2 or 4. Received: {token_bytes}")
+        if tokens_per_record <= 0:
+            raise ValueError(f"`tokens_per_record` must be positive. Received: {tokens_per_record}")
+        if shard_bytes <= 0:
+            raise ValueError(f"`shard_bytes` must be positive. Received: {shard_bytes}")
+        self._folder = folder
+        self._split = split
+        self._token_bytes = token_bytes
+        self._dtype = token_dtype(token_bytes)
+        self._tokens_per_record = tokens_per_record
+        self._frame_bytes = frame_bytes(tokens_per_record, token_bytes)
+        self._records_per_shard = max(1, shard_bytes // self._frame_bytes)
+        self._pending = bytearray()
+        # Places in the pending tokens; one past them where an empty document began.
+        self._pending_starts: list[int] = []
+        self._writer: tf.io.TFRecordWriter | None = None
+        self._shard_tokens: list[int] = []
+        self._shard_records = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            writer.close()
+
+    def write(self, token_ids: np.ndarray, document_starts: Sequence[int] = ()) -> None:
+        """Appends tokens to the stream.
+
+        Args:
+            token_ids: int vector. Values must fit the width of a stored token.
+            document_starts: ints. The places in `token_ids` where a document
+                begins, in order. One past the last token is the next token
+                that is written.
+
+        Raises:
+            ValueError: If a value does not fit.
+        """
+        if token_ids.dtype != self._dtype:
+            limits = np.iinfo(self._dtype)
+            if token_ids.size and (token_ids.min() < 0 or token_ids.max() > limits.max):
+                raise ValueError(
+                    f"`token_ids` must be in [0, {limits.max}]. "
+                    f"Received: ids from {token_ids.min()} to {token_ids.max()}"
+                )
+            token_ids = token_ids.astype(self._dtype)
+        num_pending = len(self._pending) // self._token_bytes
+        self._pending_starts += [num_pending + start for start in document_starts]
+        self._pending += np.ascontiguousarray(token_ids).data
+        record_bytes = self._tokens_per_record * self._token_bytes
+        whole = len(self._pending) // record_bytes * record_bytes
+        if whole == 0:
+            return
+        for start in range(0, whole, record_bytes):
+            self._write_record(bytes(self._pending[start : start + record_bytes]))
+        del self._pending[:whole]
+
+    def _take_starts(self, num_tokens: int) -> bytes:
+        """The bits of the record that the first pending tokens become."""
+        count = bisect.bisect_left(self._pending_starts, num_tokens)
+        bits = pack_document_starts(num_tokens, self._pending_starts[:count])
+        self._pending_starts = [start - num_tokens for start in self._pending_starts[count:]]
+        return bits
+
+    def finish(self) -> tuple[ShardManifest, ...]:
+        """Ends the stream, and gives the shards their names.
+
+        Returns:
+            The shards in order; none if no token was written.
+        """
+        if self._pending:
+            self._write_record(bytes(self._pending))
+            self._pending.clear()
+        self._close_shard()
+        num_shards = len(self._shard_tokens)
+        return tuple(self._name_shard(index, num_shards) for index in range(num_shards))
+
+    def _write_record(self, tokens: bytes) -> None:
+        import tensorflow as tf
+
+        if self._writer is None:
+            self._writer = tf.io.TFRecordWriter(self._partial_path(len(self._shard_tokens)))
+            self._shard_tokens.append(0)
+            self._shard_records = 0
+        num_tokens = len(tokens) // self._token_bytes
+        self._writer.write(serialize_record(tokens, self._take_starts(num_tokens)))
+        self._shard_tokens[-1] += num_tokens
+        self._shard_records += 1
+        if self._shard_records == self._records_per_shard:
+            self._close_shard()
+
+    def _close_shard(self) -> None:
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            writer.close()
+
+    def _partial_path(self, index: int) -> str:
+        return os.path.join(self._folder, f"{self._split}-{index:05d}.partial")
+
+    def _name_shard(self, index: int, num_shards: int) -> ShardManifest:
+        """The number of shards is part of a name, and known only at the end."""
+        import tensorflow as tf
+
+        file = shard_file_name(self._split, index, num_shards)
+        path = os.path.join(self._folder, file)
+        tf.io.gfile.rename(self._partial_path(index), path)
+        tokens = self._shard_tokens[index]
+        records, rest = divmod(tokens, self._tokens_per_record)
+        size = tf.io.gfile.stat(path).length
+        rest_bytes = frame_bytes(rest, self._token_bytes) if rest else 0
+        # Readers find a record by multiplication: this equality is what they rely on.
+        if size != records * self._frame_bytes + rest_bytes:
+            raise OSError(f"{path} has {size} bytes after writing {tokens} tokens")
+        return ShardManifest(
+            file=file,
+            tokens=tokens,
+            records=records + bool(rest),
+            bytes=size,
+            sha256=file_sha256(path),
+        )

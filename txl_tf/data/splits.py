@@ -1,0 +1,229 @@
+"""Divides documents into train, valid and test."""
+
+import array
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from txl_tf.data.preparation import Document
+from txl_tf.data.text_files import text_files
+from txl_tf.errors import DataDamagedError, StorageError, UsageError
+
+# Documents are told apart by their beginnings; what they share is not longer.
+_HASHED_BYTES = 1 << 16
+_SPLITS = ("train", "valid", "test")
+_Documents = TypeVar("_Documents")
+
+
+def split_by_fraction(
+    documents: Iterable[Document],
+    valid_fraction: float = 0.05,
+    test_fraction: float = 0.05,
+    *,
+    seed: int = 0,
+    where: str = "the input",
+) -> dict[str, Iterable[Document]]:
+    """Divides documents into train, valid and test by their bytes.
+
+    The SHA-256 of the seed and of a document's first 64 KiB puts the documents
+    into an order; valid and test take theirs from its beginning until they
+    have their part of the bytes, as nearly as whole documents allow. Within a
+    split the documents stay in the order of the input. Documents that are
+    alike are in the same split.
+
+    A single document cannot be divided that way and is cut instead, at line
+    ends, into train, valid and test in this order.
+
+    The documents are read once for this, and once for every later use. Of
+    every document 17 bytes are kept in memory.
+
+    Args:
+        documents: iterable of documents that can be iterated more than once.
+        valid_fraction: float in `[0, 1)`. Part of the bytes; `0` leaves the
+            split out. Defaults to `0.05`.
+        test_fraction: float in `[0, 1)`. Likewise. Defaults to `0.05`.
+        seed: int. Another seed divides the documents in another way. Defaults
+            to `0`.
+        where: str. Name of the input, for errors.
+
+    Returns:
+        Dict of split name to documents.
+
+    Raises:
+        ValueError: If the fractions leave nothing to train on.
+        DataDamagedError: If there are no documents, or too few.
+    """
+    fractions = {"valid": valid_fraction, "test": test_fraction}
+    if min(fractions.values()) < 0 or not valid_fraction + test_fraction < 1:
+        raise ValueError(
+            "`valid_fraction` and `test_fraction` must not be negative and together less than 1. "
+            f"Received: valid_fraction={valid_fraction}, test_fraction={test_fraction}"
+        )
+    names = ["train", *(name for name, fraction in fractions.items() if fraction)]
+    hashes, sizes = _survey(documents, seed)
+    if not sizes.sum():
+        raise _too_little("The input has no text.", where)
+    if len(names) == 1:
+        return {"train": documents}
+    if len(sizes) == 1:
+        return _cut_one(documents, int(sizes[0]), fractions, where)
+    chosen = np.zeros(len(sizes), np.uint8)
+    for name in names[1:]:
+        target = fractions[name] * int(sizes.sum())
+        chosen[_taken(hashes, sizes, chosen == 0, target)] = _SPLITS.index(name)
+    for name in names:
+        if not (chosen == _SPLITS.index(name)).any():
+            what = f"{len(sizes)} documents are too few, or too much alike, to have a {name} split."
+            raise _too_little(what, where)
+    return {name: _Chosen(documents, chosen, _SPLITS.index(name)) for name in names}
+
+
+def split_by_file(
+    paths: Mapping[str, Sequence[str]],
+    make_documents: Callable[[Sequence[str]], _Documents],
+) -> dict[str, _Documents]:
+    """Makes the documents of splits that have files of their own.
+
+    Args:
+        paths: dict of split name to paths; splits without paths are left out.
+        make_documents: function that turns paths into documents, such as
+            `FileDocuments`.
+
+    Returns:
+        Dict of split name to documents.
+
+    Raises:
+        UsageError: If there is nothing to train on, or a file is in two splits.
+        InputMissingError: If a path has no file.
+    """
+    given = {name: list(files) for name, files in paths.items() if files}
+    if "train" not in given:
+        raise UsageError("There is no text to train on.", remedy="Name files for the train split.")
+    # A file in two splits would let a model see its own test.
+    text_files([path for files in given.values() for path in files])
+    return {name: make_documents(files) for name, files in given.items()}
+
+
+def pieces_of(document: Document) -> Iterable[bytes]:
+    """Returns the pieces of a document.
+
+    Args:
+        document: bytes, or an iterable of bytes.
+
+    Returns:
+        Iterable of bytes.
+    """
+    return (document,) if isinstance(document, bytes) else document
+
+
+def _survey(documents: Iterable[Document], seed: int) -> tuple[np.ndarray, np.ndarray]:
+    hashes, sizes = array.array("Q"), array.array("Q")
+    for document in documents:
+        digest = hashlib.sha256(f"{seed}:".encode())
+        size = 0
+        for piece in pieces_of(document):
+            digest.update(piece[: max(0, _HASHED_BYTES - size)])
+            size += len(piece)
+        hashes.append(int.from_bytes(digest.digest()[:8], "big"))
+        sizes.append(size)
+    return np.array(hashes, np.uint64), np.array(sizes, np.uint64)
+
+
+def _taken(hashes: np.ndarray, sizes: np.ndarray, is_free: np.ndarray, target: float) -> np.ndarray:
+    """Which of the free documents a split takes, so as to have about `target` bytes."""
+    free = np.flatnonzero(is_free)
+    order = free[np.argsort(hashes[free], kind="stable")]
+    fitting = order[sizes[order] <= 2 * target]
+    if not len(free):
+        return is_free
+    if not len(fitting):
+        fitting = order[np.argsort(sizes[order], kind="stable")][:1]
+    totals = np.cumsum(sizes[fitting].astype(np.float64))
+    # As many as come nearest to the target, but at least one.
+    count = 1 + int(np.argmin(np.abs(totals - target)))
+    return is_free & np.isin(hashes, hashes[fitting[:count]])
+
+
+class _Chosen:
+    """The documents of one split."""
+
+    def __init__(self, documents: Iterable[Document], chosen: np.ndarray, split: int) -> None:
+        self._documents = documents
+        self._chosen = chosen
+        self._split = split
+
+    def __iter__(self) -> Iterator[Document]:
+        number = -1
+        for number, document in enumerate(self._documents):
+            if number == len(self._chosen):
+                raise _changed()
+            if self._chosen[number] == self._split:
+                yield document
+        if number + 1 != len(self._chosen):
+            raise _changed()
+
+
+class _Part:
+    """A stretch of a single document."""
+
+    def __init__(self, documents: Iterable[Document], start: int, stop: int) -> None:
+        self._documents = documents
+        self._start = start
+        self._stop = stop
+
+    def __iter__(self) -> Iterator[bytes]:
+        offset = 0
+        for piece in pieces_of(next(iter(self._documents), b"")):
+            part = piece[max(0, self._start - offset) : max(0, self._stop - offset)]
+            offset += len(piece)
+            if part:
+                yield part
+            if offset >= self._stop:
+                return
+        raise _changed()
+
+
+def _cut_one(
+    documents: Iterable[Document], size: int, fractions: dict[str, float], where: str
+) -> dict[str, Iterable[Document]]:
+    targets = [
+        round(size * (1 - fractions["valid"] - fractions["test"])),
+        round(size * (1 - fractions["test"])),
+    ]
+    first, second = _cuts(documents, targets)
+    bounds = {"train": (0, first), "valid": (first, second), "test": (second, size)}
+    splits: dict[str, Iterable[Document]] = {}
+    for name, (start, stop) in bounds.items():
+        if name != "train" and not fractions[name]:
+            continue
+        # Without a test split nothing may be left over behind valid.
+        if start >= stop:
+            raise _too_little(f"The only document is too short to have a {name} split.", where)
+        splits[name] = (_Part(documents, start, stop),)
+    return splits
+
+
+def _cuts(documents: Iterable[Document], targets: list[int]) -> list[int]:
+    """For every target the next line end, or else the end of the piece it is in."""
+    cuts: list[int] = []
+    offset = 0
+    for piece in pieces_of(next(iter(documents), b"")):
+        while len(cuts) < len(targets) and targets[len(cuts)] <= offset + len(piece):
+            place = targets[len(cuts)] - offset
+            end = piece.find(b"\n", max(0, place - 1)) + 1 if place > 0 else 0
+            cuts.append(offset + (end or (len(piece) if place > 0 else 0)))
+        offset += len(piece)
+    return cuts + [offset] * (len(targets) - len(cuts))
+
+
+def _too_little(what: str, where: str) -> DataDamagedError:
+    remedy = "Use more text, other fractions for valid and test, or files for each split."
+    return DataDamagedError(what, where=where, remedy=remedy)
+
+
+def _changed() -> StorageError:
+    return StorageError(
+        "The text has changed while it was being read.", remedy="Leave it alone, and start again."
+    )

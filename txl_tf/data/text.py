@@ -1,0 +1,197 @@
+"""Units of text during preparation: documents, their pieces, work batches and counts."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, Self
+
+import numpy as np
+
+# A long document can be given in pieces, so that it need not fit into memory.
+Document = bytes | Iterable[bytes]
+
+
+class TextPiece(NamedTuple):
+    """A piece of a document that can be encoded and counted by itself.
+
+    Args:
+        text: bytes. The piece.
+        split: str. Name of the split.
+        document: int. Number of the document in its split.
+        offset_bytes: int. Bytes of the document before the piece.
+        offset_lines: int. Line feeds in those bytes.
+        begins_document: bool. Whether the document begins with the piece.
+        ends_document: bool. Whether it ends with the piece.
+        begins_line: bool. Whether a line begins with the piece.
+        splits_line_end: bool. Whether the piece begins with the LF of a CR LF.
+        continues_word: bool. Whether the byte before is no white space.
+    """
+
+    text: bytes
+    split: str
+    document: int
+    offset_bytes: int
+    offset_lines: int
+    begins_document: bool
+    ends_document: bool
+    begins_line: bool
+    splits_line_end: bool
+    continues_word: bool
+
+
+# Large enough that handing a chunk over costs little, small enough to hold dozens.
+CHUNK_BYTES = 1 << 19
+_MAX_PIECES = 4096
+_SPACES = b" \t\n\r\x0b\x0c"
+
+
+def text_chunks(split: str, documents: Iterable[Document]) -> Iterator[list[TextPiece]]:
+    """Gathers the pieces of documents, in order.
+
+    Args:
+        split: str. Name of the split.
+        documents: iterable of documents.
+
+    Yields:
+        Lists of pieces: half a mebibyte of text or more, of one document or of many.
+        A document without text is a piece without text.
+    """
+    chunk: list[TextPiece] = []
+    num_bytes = 0
+    for number, document in enumerate(documents):
+        pieces = (document,) if isinstance(document, bytes) else document
+        for piece in _document_pieces(split, number, pieces):
+            chunk.append(piece)
+            num_bytes += len(piece.text)
+            if num_bytes >= CHUNK_BYTES or len(chunk) == _MAX_PIECES:
+                yield chunk
+                chunk, num_bytes = [], 0
+    if chunk:
+        yield chunk
+
+
+def _document_pieces(split: str, number: int, texts: Iterable[bytes]) -> Iterator[TextPiece]:
+    held = TextPiece(b"", split, number, 0, 0, True, True, True, False, False)
+    for text in texts:
+        if not text:
+            continue
+        if held.text:
+            yield held._replace(ends_document=False)
+            held = _following(held, text)
+        else:
+            held = held._replace(text=text)
+    yield held
+
+
+def _following(piece: TextPiece, text: bytes) -> TextPiece:
+    last = piece.text[-1:]
+    return piece._replace(
+        text=text,
+        offset_bytes=piece.offset_bytes + len(piece.text),
+        offset_lines=piece.offset_lines + piece.text.count(b"\n"),
+        begins_document=False,
+        begins_line=last in (b"\n", b"\r"),
+        splits_line_end=last == b"\r" and text[:1] == b"\n",
+        continues_word=last not in _SPACES,
+    )
+
+
+_IS_SPACE = np.zeros(256, dtype=bool)
+_IS_SPACE[list(b" \t\n\r\x0b\x0c")] = True
+# Bytes 0x80 to 0xBF continue a UTF-8 character; read as signed they are the lowest.
+_FIRST_NOT_CONTINUATION = -64
+
+
+class TextCounts(NamedTuple):
+    """Counts of bytes, characters, words and documents.
+
+    Characters are bytes that do not continue a UTF-8 code point, so that
+    arbitrary bytes can be counted. Words are runs of bytes other than ASCII
+    white space; a run may cross pieces of one document.
+    """
+
+    bytes: int = 0
+    characters: int = 0
+    words: int = 0
+    documents: int = 0
+
+    @classmethod
+    def of(cls, pieces: Sequence[TextPiece]) -> Self:
+        """Counts consecutive pieces.
+
+        Args:
+            pieces: sequence of `TextPiece`, at least one.
+
+        Returns:
+            The counts, to be added to those of other pieces.
+        """
+        text = b"".join([piece.text for piece in pieces])
+        documents = sum(piece.begins_document for piece in pieces)
+        if not text:
+            return cls(documents=documents)
+        values = np.frombuffer(text, dtype=np.uint8)
+        is_space = _IS_SPACE[values]
+        after_space = np.empty(len(text), bool)
+        after_space[1:] = is_space[:-1]
+        first = next(piece for piece in pieces if piece.text)
+        after_space[0] = not first.continues_word
+        starts = np.cumsum([0, *(len(piece.text) for piece in pieces[:-1])])
+        begins = starts[[piece.begins_document for piece in pieces]]
+        after_space[begins[begins < len(text)]] = True
+        return cls(
+            bytes=len(text),
+            characters=int(np.count_nonzero(values.view(np.int8) >= _FIRST_NOT_CONTINUATION)),
+            words=int(np.count_nonzero(after_space & ~is_space)),
+            documents=documents,
+        )
+
+    def plus(self, other: Self) -> Self:
+        """Returns the sums of two counts."""
+        return type(self)(*(mine + more for mine, more in zip(self, other, strict=True)))
+
+
+PIECE_BYTES = 1 << 20
+
+
+def text_pieces(blocks: Iterable[bytes], piece_bytes: int = PIECE_BYTES) -> Iterator[bytes]:
+    """Cuts a stream of bytes at line ends.
+
+    A piece ends after the last line feed of its second half. In a line that is
+    longer than half a piece it ends after a space, or else between two UTF-8
+    characters, so that a line shorter than that is never cut. Where the cuts
+    are depends on the bytes alone, not on the blocks they arrive in.
+
+    Args:
+        blocks: iterable of bytes. The stream, in blocks of any size.
+        piece_bytes: int. Largest size of a piece. Defaults to one mebibyte.
+
+    Yields:
+        Pieces, none of them empty, which together are the stream.
+
+    Raises:
+        ValueError: If `piece_bytes` is too small to hold a character.
+    """
+    if piece_bytes < 8:
+        raise ValueError(f"`piece_bytes` must be at least 8. Received: {piece_bytes}")
+    rest = bytearray()
+    for block in blocks:
+        rest += block
+        start = 0
+        while len(rest) - start >= piece_bytes:
+            window = bytes(rest[start : start + piece_bytes])
+            end = _last_boundary(window, piece_bytes // 2)
+            yield window[:end]
+            start += end
+        del rest[:start]
+    if rest:
+        yield bytes(rest)
+
+
+def _last_boundary(window: bytes, start: int) -> int:
+    for separator in (b"\n", b" "):
+        index = window.rfind(separator, start)
+        if index >= 0:
+            return index + 1
+    # At most three bytes continue a character; more are not UTF-8 anyway.
+    for end in range(len(window) - 1, len(window) - 5, -1):
+        if window[end] & 0xC0 != 0x80:
+            return end
+    return len(window)

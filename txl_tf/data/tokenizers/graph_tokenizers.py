@@ -1,0 +1,372 @@
+"""Tokenizers as TensorFlow operations, for exported graphs."""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+import tensorflow_text
+
+from txl_tf.data.tokenizers.sentence_piece_tokenizer import BLOCK_SUBSTITUTE
+from txl_tf.data.tokenizers.word_piece_tokenizer import SUFFIX_INDICATOR
+from txl_tf.data.tokenizers.word_splitting import LINE_MARK, WordRule
+
+
+class GraphByteTokenizer(tf.Module):
+    """Reads texts as bytes, within a graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._bytes = tf.constant([bytes([value]) for value in range(256)])
+
+    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Turns texts into token ids.
+
+        Args:
+            texts: string tensor `[B]`, of any bytes.
+
+        Returns:
+            int32 ragged tensor `[B, T]`.
+        """
+        lengths = tf.cast(tf.strings.length(texts), tf.int64)
+        # One string, because fixed-length decoding pads what is shorter.
+        values = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)
+        return tf.RaggedTensor.from_row_lengths(tf.cast(values, tf.int32), lengths)
+
+    def detokenize(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
+        """Turns token ids back into texts.
+
+        Args:
+            token_ids: int32 ragged tensor `[B, T]`.
+
+        Returns:
+            string tensor `[B]`.
+
+        Raises:
+            tf.errors.InvalidArgumentError: If an id is not a byte.
+        """
+        return tf.strings.reduce_join(tf.gather(self._bytes, token_ids), axis=-1)
+
+
+class GraphCharacterTokenizer(tf.Module):
+    """Reads texts as characters, within a graph.
+
+    Args:
+        characters: sequence of str. The characters that have ids.
+        tokens: sequence of str. What every id is written as.
+        unknown_token: optional str. The token that stands for other characters.
+    """
+
+    def __init__(
+        self, characters: Sequence[str], tokens: Sequence[str], unknown_token: str | None
+    ) -> None:
+        super().__init__()
+        self._tokens = tf.constant([token.encode() for token in tokens])
+        unknown_id = -1 if unknown_token is None else tokens.index(unknown_token)
+        code_points = tf.constant([ord(character) for character in characters], tf.int64)
+        ids = tf.range(len(characters), dtype=tf.int64)
+        initializer = tf.lookup.KeyValueTensorInitializer(code_points, ids)
+        self._table = tf.lookup.StaticHashTable(initializer, default_value=unknown_id)
+
+    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Turns texts into token ids.
+
+        Args:
+            texts: string tensor `[B]`. UTF-8.
+
+        Returns:
+            int32 ragged tensor `[B, T]`.
+
+        Raises:
+            tf.errors.InvalidArgumentError: If a text is not UTF-8, or a
+                character is unknown and there is no token for that.
+        """
+        code_points = tf.strings.unicode_decode(texts, "UTF-8", errors="strict")
+        ids = self._table.lookup(tf.cast(code_points, tf.int64))
+        with tf.control_dependencies(
+            [tf.debugging.assert_non_negative(ids.values, "A character is not in the vocabulary.")]
+        ):
+            return tf.cast(ids, tf.int32)
+
+    def detokenize(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
+        """Turns token ids back into texts.
+
+        Args:
+            token_ids: int32 ragged tensor `[B, T]`.
+
+        Returns:
+            string tensor `[B]`.
+
+        Raises:
+            tf.errors.InvalidArgumentError: If an id is not in the vocabulary.
+        """
+        return tf.strings.reduce_join(tf.gather(self._tokens, token_ids), axis=-1)
+
+
+class GraphSentencePieceTokenizer(tf.Module):
+    """Reads texts as the pieces of a SentencePiece model, within a graph.
+
+    Args:
+        model: bytes. The serialized model.
+    """
+
+    def __init__(self, model: bytes) -> None:
+        super().__init__()
+        self._model = model
+
+    @property
+    def _operation(self) -> tensorflow_text.SentencepieceTokenizer:
+        # Made within each function, never kept: the operation that loads the model owns it, and
+        # TensorFlow drops operations outside of functions when the random seed is set.
+        return tensorflow_text.SentencepieceTokenizer(model=self._model, out_type=tf.int32)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    def tokenize_lines(self, lines: tf.Tensor) -> tf.RaggedTensor:
+        """Turns lines into token ids, without a look at what they are.
+
+        Args:
+            lines: string tensor `[B]`. UTF-8.
+
+        Returns:
+            int32 ragged tensor `[B, T]`.
+        """
+        return self._operation.tokenize(lines)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Turns texts into token ids.
+
+        Args:
+            texts: string tensor `[B]`. UTF-8.
+
+        Returns:
+            int32 ragged tensor `[B, T]`.
+
+        Raises:
+            tf.errors.InvalidArgumentError: If a text is not UTF-8 or has
+                U+10FFFE.
+        """
+        characters = tf.strings.unicode_decode(texts, "UTF-8", errors="strict")
+        is_valid = tf.debugging.assert_none_equal(
+            characters.values, ord(BLOCK_SUBSTITUTE), message="A text has U+10FFFE."
+        )
+        with tf.control_dependencies([is_valid]):
+            # Lines keep their ends; what follows the last of them is a line too.
+            lines = tf.strings.split(texts, "\n")
+        places = tf.range(tf.size(lines.values, tf.int64)) + 1
+        is_last = tf.equal(places, tf.repeat(lines.row_splits[1:], lines.row_lengths()))
+        ended = tf.where(is_last, lines.values, lines.values + "\n")
+        return lines.with_values(self.tokenize_lines(ended)).merge_dims(1, 2)
+
+    @tf.function(input_signature=[tf.RaggedTensorSpec([None, None], tf.int32, ragged_rank=1)])
+    def detokenize(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
+        """Turns token ids back into texts.
+
+        Args:
+            token_ids: int32 ragged tensor `[B, T]`.
+
+        Returns:
+            string tensor `[B]`.
+
+        Raises:
+            tf.errors.OutOfRangeError: If an id is not in the vocabulary.
+        """
+        return self._operation.detokenize(token_ids)
+
+
+# What `str.split` takes for white space, line ends apart.
+_WHITE_SPACE = (
+    r"[\t\x0b\x0c\x1c-\x1f \x{85}\x{a0}\x{1680}\x{2000}-\x{200a}"
+    r"\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}]+"
+)
+
+
+def graph_split_words(texts: tf.Tensor, rule: WordRule) -> tf.RaggedTensor:
+    """Splits texts as `WordRule.split` does.
+
+    Lower case is that of TensorFlow's Unicode tables (13), which leave alone the
+    few capital letters that newer versions added.
+
+    Args:
+        texts: string tensor `[B]`. UTF-8.
+        rule: `WordRule`. How text is split.
+
+    Returns:
+        string ragged tensor `[B, T]`, with `LINE_MARK` for the token of lines.
+
+    Raises:
+        tf.errors.InvalidArgumentError: If a text is not UTF-8.
+    """
+    # Transcoding would replace some characters; it is here for what it refuses.
+    checked = tf.strings.unicode_decode(texts, "UTF-8", errors="strict")
+    with tf.control_dependencies([checked.values]):
+        texts = tf.identity(texts)
+    texts = tf.strings.regex_replace(texts, _WHITE_SPACE, " ")
+    if rule.lower_case:
+        # The operation ends at NUL. U+001F is white space and so no longer in the text.
+        texts = tf.strings.regex_replace(texts, r"\x00", "\x1f")
+        texts = tf.strings.lower(texts, encoding="utf-8")
+        texts = tf.strings.regex_replace(texts, r"\x1f", b"\x00")
+    texts = tf.strings.regex_replace(texts, r"\r\n?", "\n")
+    if not rule.marks_lines:
+        return tf.strings.split(texts)
+    mark = b" " + LINE_MARK + b" "
+    # The line end at the end of a text begins no further line.
+    lines = tf.strings.regex_replace(texts, r"\n\z", "")
+    between = mark + mark if rule.add_double_eos else mark
+    marked = tf.strings.regex_replace(lines, "\n", between) + mark
+    if rule.add_double_eos:
+        marked = mark + marked
+    return tf.strings.split(tf.where(tf.equal(texts, ""), tf.constant(""), marked))
+
+
+def graph_join_words(
+    token_ids: tf.RaggedTensor, tokens: tf.Tensor, mark_id: int | None, is_double: bool
+) -> tf.Tensor:
+    """Joins words as `join_words` does.
+
+    Args:
+        token_ids: int32 ragged tensor `[B, T]`.
+        tokens: string tensor `[V]`. The vocabulary.
+        mark_id: optional int. The id that marks lines, where there is one.
+        is_double: bool. Whether lines are marked at both ends.
+
+    Returns:
+        string tensor `[B]`.
+
+    Raises:
+        tf.errors.InvalidArgumentError: If an id is not in the vocabulary.
+    """
+    words = tf.gather(tokens, token_ids)
+    if mark_id is None:
+        return tf.strings.reduce_join(words, axis=-1, separator=" ")
+    is_mark = tf.equal(token_ids, mark_id)
+    words = tf.ragged.map_flat_values(tf.where, is_mark, "\n", words)
+    if is_double:
+        marks = is_mark.to_tensor(default_value=False)
+        is_odd = tf.math.cumsum(tf.cast(marks, tf.int32), axis=1) % 2 == 1
+        begins_with_mark = tf.pad(marks, [[0, 0], [0, 1]])[:, :1]
+        opens = marks & tf.equal(is_odd, begins_with_mark)
+        is_kept = tf.RaggedTensor.from_tensor(~opens, lengths=token_ids.row_lengths())
+        words = tf.ragged.boolean_mask(words, is_kept)
+    texts = tf.strings.reduce_join(words, axis=-1, separator=" ")
+    return tf.strings.regex_replace(tf.strings.regex_replace(texts, " \n", "\n"), "\n ", "\n")
+
+
+class GraphWordPieceTokenizer(tf.Module):
+    """Reads texts as parts of words, within a graph.
+
+    Args:
+        operation: `tensorflow_text.FastWordpieceTokenizer`. Splits words.
+        pieces: sequence of bytes. The vocabulary.
+        rule: `WordRule`. How text is split into words.
+        mark_id: optional int. The id that marks lines.
+    """
+
+    def __init__(
+        self,
+        operation: tensorflow_text.FastWordpieceTokenizer,
+        pieces: Sequence[bytes],
+        rule: WordRule,
+        mark_id: int | None,
+    ) -> None:
+        super().__init__()
+        self._operation = operation
+        self._pieces = tf.constant(list(pieces))
+        self._rule = rule
+        self._mark_id = mark_id
+
+    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Turns texts into token ids.
+
+        Args:
+            texts: string tensor `[B]`. UTF-8.
+
+        Returns:
+            int32 ragged tensor `[B, T]`.
+
+        Raises:
+            tf.errors.InvalidArgumentError: If a text is not UTF-8.
+        """
+        words = graph_split_words(texts, self._rule)
+        if self._mark_id is not None:
+            flat = words.values
+            words = words.with_values(
+                tf.where(flat == LINE_MARK, self._pieces[self._mark_id], flat)
+            )
+        return words.with_values(self._operation.tokenize(words.values)).merge_dims(1, 2)
+
+    def detokenize(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
+        """Turns token ids back into texts, as `WordPieceTokenizer.decode` does.
+
+        Args:
+            token_ids: int32 ragged tensor `[B, T]`.
+
+        Returns:
+            string tensor `[B]`.
+
+        Raises:
+            tf.errors.InvalidArgumentError: If an id is not in the vocabulary.
+        """
+        texts = graph_join_words(token_ids, self._pieces, self._mark_id, self._rule.add_double_eos)
+        return tf.strings.regex_replace(texts, f" ?{SUFFIX_INDICATOR}", "")
+
+
+class GraphWordTokenizer(tf.Module):
+    """Reads texts as words, within a graph.
+
+    Args:
+        words: sequence of bytes. The vocabulary.
+        rule: `WordRule`. How text is split.
+        mark_id: optional int. The id that marks lines.
+        unknown_id: optional int. The id that stands for all other words.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[bytes],
+        rule: WordRule,
+        mark_id: int | None,
+        unknown_id: int | None,
+    ) -> None:
+        super().__init__()
+        self._rule = rule
+        self._mark_id = mark_id
+        self._words = tf.constant(list(words))
+        keys, ids = list(words), list(range(len(words)))
+        if mark_id is not None:
+            keys.append(LINE_MARK)
+            ids.append(mark_id)
+        initializer = tf.lookup.KeyValueTensorInitializer(keys, tf.constant(ids, tf.int64))
+        default = -1 if unknown_id is None else unknown_id
+        self._table = tf.lookup.StaticHashTable(initializer, default_value=default)
+
+    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Turns texts into token ids.
+
+        Args:
+            texts: string tensor `[B]`. UTF-8.
+
+        Returns:
+            int32 ragged tensor `[B, T]`.
+
+        Raises:
+            tf.errors.InvalidArgumentError: If a text is not UTF-8, or a word
+                is unknown and there is no token for that.
+        """
+        ids = self._table.lookup(graph_split_words(texts, self._rule))
+        is_known = tf.debugging.assert_non_negative(ids.values, "A word is not in the vocabulary.")
+        with tf.control_dependencies([is_known]):
+            return tf.cast(ids, tf.int32)
+
+    def detokenize(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
+        """Turns token ids back into texts, as `WordTokenizer.decode` does.
+
+        Args:
+            token_ids: int32 ragged tensor `[B, T]`.
+
+        Returns:
+            string tensor `[B]`.
+
+        Raises:
+            tf.errors.InvalidArgumentError: If an id is not in the vocabulary.
+        """
+        return graph_join_words(token_ids, self._words, self._mark_id, self._rule.add_double_eos)

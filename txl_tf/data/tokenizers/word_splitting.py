@@ -1,0 +1,135 @@
+"""Rules that split text into words and join words into text."""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from txl_tf.config.base import FrozenConfig
+from txl_tf.data.tokenizers.tokenizer import decode_utf8
+
+
+def join_words(
+    token_ids: np.ndarray, tokens: Sequence[bytes], mark_id: int | None, is_double: bool
+) -> bytes:
+    """Writes words with a space between them, and lines.
+
+    Args:
+        token_ids: int vector. Ids of the vocabulary.
+        tokens: sequence of bytes. The vocabulary.
+        mark_id: optional int. The id that marks lines, where there is one.
+        is_double: bool. Whether lines are marked at both ends. Then the marks
+            come in pairs, of which the first is dropped; ids that begin within
+            a line begin with the second of a pair.
+
+    Returns:
+        The text, with a line feed for every mark that is not dropped.
+    """
+    if mark_id is None:
+        return b" ".join(map(tokens.__getitem__, token_ids))
+    marks = token_ids == mark_id
+    if is_double:
+        opens = marks & ((np.cumsum(marks) % 2 == 1) == bool(marks[:1].any()))
+        token_ids, marks = token_ids[~opens], marks[~opens]
+    pairs = zip(token_ids, marks, strict=True)
+    words = [b"\n" if is_mark else tokens[index] for index, is_mark in pairs]
+    return b" ".join(words).replace(b" \n", b"\n").replace(b"\n ", b"\n")
+
+
+# Never part of UTF-8, so that it cannot be a word of the text.
+LINE_MARK = b"\xff"
+# What `str.split` takes for white space and `bytes.split` does not. Each pattern begins
+# with a fixed byte, which is searched for as fast as memory is read.
+_WIDE_SPACES = tuple(
+    re.compile(pattern)
+    for pattern in (
+        rb"\xc2[\x85\xa0]",
+        rb"\xe1\x9a\x80",
+        rb"\xe2\x80[\x80-\x8a\xa8\xa9\xaf]",
+        rb"\xe2\x81\x9f",
+        rb"\xe3\x80\x80",
+    )
+)
+_SEPARATORS = (b"\x1c", b"\x1d", b"\x1e", b"\x1f")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WordRule(FrozenConfig):
+    """The splitting rule of the official Transformer-XL code.
+
+    Lines end at LF, CR LF or CR. Words are what is left between white space,
+    as Unicode defines it for `str.split`, so U+00A0 and U+2028 separate words.
+    NUL and the byte order mark U+FEFF are no white space and stay in words.
+
+    Args:
+        lower_case: bool. Whether words are made lower case. Defaults to
+            `False`.
+        add_eos: bool. Whether a token follows every line, an empty one too.
+            Defaults to `False`.
+        add_double_eos: bool. Whether a token comes before and after every
+            line, as for the independent sentences of One Billion Word.
+            Defaults to `False`.
+    """
+
+    lower_case: bool = False
+    add_eos: bool = False
+    add_double_eos: bool = False
+
+    def validate(self) -> None:
+        if self.add_eos and self.add_double_eos:
+            raise ValueError(
+                "`add_eos` and `add_double_eos` exclude each other. "
+                f"Received: add_eos={self.add_eos}, add_double_eos={self.add_double_eos}"
+            )
+
+    @property
+    def marks_lines(self) -> bool:
+        """Whether lines have a token of their own."""
+        return self.add_eos or self.add_double_eos
+
+    def split(
+        self, text: bytes, begins_line: bool = True, ends_document: bool = True
+    ) -> list[bytes]:
+        """Splits text into words.
+
+        Args:
+            text: bytes. UTF-8 text, or a piece of it.
+            begins_line: bool. Whether the text begins a line, rather than goes
+                on with one. Defaults to `True`.
+            ends_document: bool. Whether the text ends, so that a line without
+                a line end is complete too. Defaults to `True`.
+
+        Returns:
+            The words, with `LINE_MARK` wherever a line's token belongs.
+
+        Raises:
+            InvalidTextError: If the text is not UTF-8.
+        """
+        text = self._normalised(text)
+        if not self.marks_lines:
+            return text.split()
+        is_complete = text.endswith(b"\n")
+        lines = text[:-1] if is_complete else text
+        between = b" \xff \xff " if self.add_double_eos else b" \xff "
+        words = lines.replace(b"\n", between).split()
+        if self.add_double_eos and begins_line and text:
+            words.insert(0, LINE_MARK)
+        if is_complete or (ends_document and (text or not begins_line)):
+            words.append(LINE_MARK)
+        return words
+
+    def _normalised(self, text: bytes) -> bytes:
+        is_ascii = text.isascii()
+        if not is_ascii:
+            characters = decode_utf8(text)
+        if self.lower_case:
+            text = text.lower() if is_ascii else characters.lower().encode()
+        if b"\r" in text:
+            text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        if any(separator in text for separator in _SEPARATORS):
+            text = re.sub(rb"[\x1c-\x1f]", b" ", text)
+        if not is_ascii:
+            for pattern in _WIDE_SPACES:
+                text = pattern.sub(b" ", text)
+        return text

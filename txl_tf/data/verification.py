@@ -1,0 +1,271 @@
+"""Verification of shards and records against the manifest of their data set."""
+
+import concurrent.futures
+import dataclasses
+import functools
+import hashlib
+import os
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from txl_tf.data.manifest import MANIFEST_FILE, Manifest, ShardManifest
+from txl_tf.data.records import FrameLayout, frame_bytes
+from txl_tf.errors import DataDamagedError, StorageError
+from txl_tf.storage.files import file_blocks, file_bytes, first_line, list_folder, path_exists
+from txl_tf.storage.untrusted_files import listed_file
+
+_BLOCK_BYTES = 4 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordCheck:
+    """Checks frames: whether they are records of the right size with ids of the vocabulary.
+
+    A checksum says that a file is as it was written. This says that what was
+    written can be trained on: an id outside of the vocabulary would look up no
+    row of the embedding, and on some devices that is no error.
+
+    Args:
+        manifest: `Manifest` of the data set.
+    """
+
+    manifest: Manifest
+
+    @property
+    def frame_bytes(self) -> int:
+        """Size of a frame of a full record."""
+        return frame_bytes(self._record_tokens, self.manifest.token_bytes)
+
+    @property
+    def block_bytes(self) -> int:
+        """How much of a file to look at at once: some megabytes of whole records."""
+        return max(1, _BLOCK_BYTES // self.frame_bytes) * self.frame_bytes
+
+    def first_problem(
+        self, block: bytes, first_record: int, shard: ShardManifest
+    ) -> tuple[int, str] | None:
+        """Looks through consecutive frames.
+
+        Args:
+            block: bytes. Whole frames; at the end of a shard its last one may
+                be smaller.
+            first_record: int. Number of the first one in its shard.
+            shard: `ShardManifest`. What the shard must be.
+
+        Returns:
+            Number of the first record with a problem and what it is, or `None`.
+        """
+        size = self._record_tokens
+        layout = self._layout(size)
+        num_wanted = max(0, shard.tokens // size - first_record)
+        num_full = min(len(block) // layout.num_bytes, num_wanted)
+        end = num_full * layout.num_bytes
+        problem = self._problem_of_equal(block[:end], layout)
+        if problem is None and end < len(block):
+            problem = self._problem_of_rest(block[end:], shard.tokens % size)
+            if problem is not None:
+                problem = num_full, problem[1]
+        return None if problem is None else (first_record + problem[0], problem[1])
+
+    @functools.cached_property
+    def _record_tokens(self) -> int:
+        """Tokens of the largest record: no shard need have as many as a record may."""
+        shards = [shard for split in self.manifest.splits for shard in split.shards]
+        most = max((shard.tokens for shard in shards), default=1)
+        return min(self.manifest.tokens_per_record, most)
+
+    def _layout(self, num_tokens: int) -> FrameLayout:
+        return FrameLayout.of(num_tokens, self.manifest.token_bytes)
+
+    def _problem_of_rest(self, block: bytes, num_tokens: int) -> tuple[int, str] | None:
+        if not num_tokens or len(block) != self._layout(num_tokens).num_bytes:
+            return 0, "A record is cut off, or one too many."
+        return self._problem_of_equal(block, self._layout(num_tokens))
+
+    def _problem_of_equal(self, block: bytes, layout: FrameLayout) -> tuple[int, str] | None:
+        frames = np.frombuffer(block, np.uint8).reshape(-1, layout.num_bytes)
+        differs = (frames[:, layout.fixed_places] != layout.fixed_bytes).any(axis=1)
+        if differs.any():
+            return int(np.argmax(differs)), "A record is not of the size and form it must have."
+        size = self.manifest.vocabulary_size
+        if not frames.size or size > np.iinfo(layout.dtype).max:
+            return None
+        tokens = frames[:, layout.first_token_byte : layout.last_token_byte]
+        token_ids = np.ascontiguousarray(tokens).view(layout.dtype)
+        if token_ids.min() >= 0 and token_ids.max() < size:
+            return None
+        wrong = (token_ids < 0) | (token_ids >= size)
+        record = int(np.argmax(wrong.any(axis=1)))
+        place = int(np.argmax(wrong[record]))
+        what = (
+            f"Token {place} of a record is {token_ids[record, place]}; the vocabulary has {size}."
+        )
+        return record, what
+
+
+_REMEDY = "Restore the file, or prepare the data set again."
+
+
+def verify_shard(
+    folder: str,
+    shard: ShardManifest,
+    manifest: Manifest,
+    progress: Callable[[int], None] | None = None,
+    *,
+    with_checksums: bool = False,
+) -> None:
+    """Checks that a shard is the file that the manifest describes.
+
+    The file is read once, for its SHA-256 and for what is in its records. The
+    ids are looked at too, because a manifest can match a file that should never
+    have been written.
+
+    Args:
+        folder: str. The folder of the data set.
+        shard: `ShardManifest`. What the file must be.
+        manifest: `Manifest` of the data set.
+        progress: optional function, called with the bytes read since last.
+        with_checksums: bool. Whether every record's own checksums are computed
+            as well, which takes another reading. Defaults to `False`: a file
+            with the right SHA-256 has them as they were written.
+
+    Raises:
+        DataDamagedError: If the file is missing or differs. The error names
+            the file and, where one can be told, the record.
+        StorageError: If the file cannot be read.
+    """
+    path = os.path.join(folder, shard.file)
+    check = RecordCheck(manifest)
+    try:
+        listed_file(folder, shard.file, listed_in=MANIFEST_FILE, remedy=_REMEDY)
+        size = file_bytes(path)
+        if size != shard.bytes:
+            what = f"A shard has {size} bytes; its manifest says {shard.bytes}."
+            raise _damaged(what, path, _first_damaged_record(path, shard, check))
+        found, problem = _read(path, shard, check, progress)
+        checksum_record = None
+        if with_checksums or found != shard.sha256:
+            checksum_record = _first_wrong_checksum(path)
+    except OSError as error:
+        what = f"A shard cannot be read: {' '.join(str(error).split())}"
+        raise StorageError(what, where=path, remedy="Check the storage.") from error
+    if found != shard.sha256:
+        what = f"A shard has SHA-256 {found}; its manifest says {shard.sha256}."
+        raise _damaged(what, path, problem[0] if problem else checksum_record)
+    if problem is not None:
+        raise _damaged(problem[1], path, problem[0])
+    if checksum_record is not None:
+        raise _damaged("A record does not match its own checksum.", path, checksum_record)
+
+
+def verify_shards(
+    folder: str,
+    manifest: Manifest,
+    progress: Callable[[int], None] | None = None,
+    *,
+    with_checksums: bool = False,
+) -> None:
+    """Checks all shards with one thread per core.
+
+    Args:
+        folder: str. The folder of the data set.
+        manifest: `Manifest` of the data set.
+        progress: optional function, called from the threads with the bytes
+            read since last.
+        with_checksums: bool. See `verify_shard`. Defaults to `False`.
+
+    Raises:
+        DataDamagedError: For the first shard, in order, that differs.
+        StorageError: If a file cannot be read.
+    """
+    shards = [shard for split in manifest.splits for shard in split.shards]
+
+    def verify(shard: ShardManifest) -> None:
+        verify_shard(folder, shard, manifest, progress, with_checksums=with_checksums)
+
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as executor:
+        results = [executor.submit(verify, shard) for shard in shards]
+        try:
+            for result in results:
+                result.result()
+        finally:
+            executor.shutdown(cancel_futures=True)
+
+
+def verify_no_surplus(folder: str, shards: Iterable[ShardManifest]) -> None:
+    """Checks that a folder has no record files but those of its manifest.
+
+    Args:
+        folder: str. The folder of the data set.
+        shards: iterable of `ShardManifest`. All shards of the data set.
+
+    Raises:
+        DataDamagedError: If there is another record file.
+    """
+    named = {shard.file for shard in shards}
+    for name in list_folder(folder):
+        # A listing may be older than the store; whether a file is there, the file says.
+        path = os.path.join(folder, name)
+        if ".tfrecord" in name and name not in named and path_exists(path):
+            raise DataDamagedError(
+                "A record file is not in the manifest.",
+                where=path,
+                remedy="Remove the file if it is not wanted, or prepare the data set again.",
+            )
+
+
+def _read(
+    path: str,
+    shard: ShardManifest,
+    check: RecordCheck,
+    progress: Callable[[int], None] | None,
+) -> tuple[str, tuple[int, str] | None]:
+    digest = hashlib.sha256()
+    problem = None
+    record = 0
+    for block in file_blocks(path, check.block_bytes):
+        digest.update(block)
+        if problem is None:
+            problem = check.first_problem(block, record, shard)
+        record += len(block) // check.frame_bytes
+        if progress is not None:
+            progress(len(block))
+    return digest.hexdigest(), problem
+
+
+def _first_damaged_record(path: str, shard: ShardManifest, check: RecordCheck) -> int:
+    """The record with which a file of the wrong size begins to be another one."""
+    record = 0
+    for block in file_blocks(path, check.block_bytes):
+        problem = check.first_problem(block, record, shard)
+        if problem is not None:
+            return problem[0]
+        record += len(block) // check.frame_bytes
+    return min(record, shard.records)
+
+
+def _first_wrong_checksum(path: str) -> int | None:
+    import tensorflow as tf
+
+    records = tf.data.TFRecordDataset(path, buffer_size=4 << 20)
+    try:
+        # In one call, which keeps neither the lock of Python nor a record.
+        records.reduce(np.int64(0), lambda count, _: count + 1)
+        return None
+    except tf.errors.DataLossError:
+        pass
+    except tf.errors.OpError as error:
+        raise OSError(first_line(error)) from error
+    number = 0
+    try:
+        for _ in records:
+            number += 1
+    except tf.errors.DataLossError:
+        return number
+    return None
+
+
+def _damaged(what: str, path: str, record: int | None = None) -> DataDamagedError:
+    where = path if record is None else f"{path}, record {record}"
+    return DataDamagedError(what, where=where, remedy=_REMEDY)

@@ -1,1 +1,0 @@
-"""How the vocabulary of a data set is made, and its text turned into tokens."""

@@ -1,0 +1,360 @@
+"""Vocabulary training for each tokenizer: characters, words, WordPiece, SentencePiece."""
+
+import abc
+import dataclasses
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+
+from txl_tf.data.encoding import EncodedTexts, TokenChunk, TokenTexts, located
+from txl_tf.data.text import Document, TextCounts, TextPiece, text_chunks
+from txl_tf.data.tokenizers.character_tokenizer import (
+    CharacterTokenizer,
+    CharacterVocabularyBuilder,
+)
+from txl_tf.data.tokenizers.sentence_piece_tokenizer import (
+    SentencePieceTokenizer,
+    train_sentence_piece,
+)
+from txl_tf.data.tokenizers.tokenizer import Tokenizer, decode_utf8
+from txl_tf.data.tokenizers.word_piece_tokenizer import WordPieceTokenizer, train_word_pieces
+from txl_tf.data.tokenizers.word_splitting import LINE_MARK, WordRule
+from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer
+from txl_tf.data.word_counting import WordNumbers
+from txl_tf.data.workers import OrderedWorkers
+from txl_tf.errors import DataDamagedError
+
+Progress = Callable[[str, int], None]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VocabularyTraining(abc.ABC):
+    """Makes the vocabulary of a text and then its tokens; the text is read twice at most.
+
+    Args:
+        counted_splits: tuple of str. The splits that the vocabulary is of; what
+            is not in the text is not looked for. Defaults to `("train",)`.
+    """
+
+    counted_splits: tuple[str, ...] = ("train",)
+
+    @abc.abstractmethod
+    def train(
+        self,
+        splits: Mapping[str, Iterable[Document]],
+        workers: OrderedWorkers,
+        progress: Progress,
+    ) -> Tokenizer:
+        """Makes the vocabulary.
+
+        Args:
+            splits: dict of split name to documents, which can be iterated more
+                than once.
+            workers: `OrderedWorkers`. Who does the work.
+            progress: function, called with the name of the split and the bytes
+                of text read since last.
+
+        Returns:
+            The tokenizer.
+
+        Raises:
+            DataDamagedError: If the text does not give a vocabulary.
+        """
+
+    def tokenize(
+        self,
+        splits: Mapping[str, Iterable[Document]],
+        workers: OrderedWorkers,
+        scratch_folder: str,
+        progress: Progress,
+    ) -> TokenTexts:
+        """Makes the vocabulary and turns the text into tokens.
+
+        Args:
+            splits: dict of split name to documents, as for `train`.
+            workers: `OrderedWorkers`. Who does the work.
+            scratch_folder: str. A local folder for what does not fit into
+                memory.
+            progress: function, as for `train`.
+
+        Returns:
+            The `TokenTexts`.
+
+        Raises:
+            DataDamagedError: If the text does not give a vocabulary.
+        """
+        return EncodedTexts(splits, self.train(splits, workers, progress), workers)
+
+    def counted(self, splits: Mapping[str, Iterable[Document]]) -> list[str]:
+        """The names of the counted splits there are, in the order of the text."""
+        return [name for name in splits if name in self.counted_splits]
+
+
+def no_vocabulary(error: ValueError) -> DataDamagedError:
+    """The error about a text that does not give the vocabulary that was asked for."""
+    what = f"The text gives no such vocabulary: {' '.join(str(error).split())[:300]}"
+    return DataDamagedError(what, remedy="Give more text, or ask for another vocabulary.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CharacterTraining(VocabularyTraining):
+    """Counts characters; see `CharacterVocabularyBuilder.build`.
+
+    Args:
+        min_frequency: int. Defaults to `0`.
+        max_size: optional int. Defaults to all characters.
+        unknown_token: optional str. Defaults to `None`.
+    """
+
+    min_frequency: int = 0
+    max_size: int | None = None
+    unknown_token: str | None = None
+
+    def train(
+        self,
+        splits: Mapping[str, Iterable[Document]],
+        workers: OrderedWorkers,
+        progress: Progress,
+    ) -> CharacterTokenizer:
+        """Counts; see `VocabularyTraining`."""
+        builder = CharacterVocabularyBuilder()
+        for name in self.counted(splits):
+            for found in workers.map(_count, text_chunks(name, splits[name])):
+                characters, counts, num_bytes = found
+                builder.merge(characters, counts)
+                progress(name, num_bytes)
+        try:
+            return builder.build(
+                min_frequency=self.min_frequency,
+                max_size=self.max_size,
+                unknown_token=self.unknown_token,
+            )
+        except ValueError as error:
+            raise no_vocabulary(error) from error
+
+
+def _count(pieces: Sequence[TextPiece]) -> tuple[list[str], np.ndarray, int]:
+    builder = CharacterVocabularyBuilder()
+    for piece in pieces:
+        located(lambda piece: builder.count(piece.text), piece)
+    return builder.characters, builder.counts, sum(len(piece.text) for piece in pieces)
+
+
+class NumberedTexts:
+    """Keeps numbers in files, and reads them as token ids.
+
+    Args:
+        folder: str. A local folder for the files.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._ids = np.zeros(0, np.int32)
+
+    def store(self, split: str, chunks: Iterable[TokenChunk], progress: Progress) -> None:
+        """Writes the numbers of a split.
+
+        Args:
+            split: str. Name of the split.
+            chunks: iterable of `TokenChunk`, with uint32 numbers as tokens.
+            progress: function, called with the split and the bytes of text.
+
+        Raises:
+            OSError: If the file cannot be written.
+        """
+        with open(self._path(split), "wb") as file:
+            for numbers, starts, counts in chunks:
+                header = np.array([len(numbers), len(starts), *counts], np.int64)
+                # Not `tofile`, which does not say when the disk is full.
+                for part in (header, starts, numbers):
+                    file.write(part.tobytes())
+                progress(split, counts.bytes)
+
+    def use(self, tokenizer: Tokenizer, ids: np.ndarray) -> None:
+        """Says what the numbers mean.
+
+        Args:
+            tokenizer: `Tokenizer`. The tokenizer with the vocabulary.
+            ids: int vector. The token id of every number.
+        """
+        self.tokenizer = tokenizer
+        self._ids = ids
+
+    def chunks(self, split: str) -> Iterator[TokenChunk]:
+        """Reads a split.
+
+        Args:
+            split: str. Name of the split.
+
+        Yields:
+            The tokens, in order.
+
+        Raises:
+            DataDamagedError: If the file was changed.
+        """
+        with open(self._path(split), "rb") as file:
+            while (header := np.fromfile(file, np.int64, 6)).size:
+                starts = np.fromfile(file, np.int64, header[1])
+                numbers = np.fromfile(file, np.uint32, header[0])
+                if (len(numbers), len(starts)) != tuple(header[:2]):
+                    what = "A temporary file is shorter than what was written."
+                    raise DataDamagedError(what, where=file.name, remedy="Check the disk.")
+                counts = TextCounts(*header[2:].tolist())
+                yield TokenChunk(self._ids[numbers], starts, counts)
+
+    def _path(self, split: str) -> str:
+        return os.path.join(self._folder, f"{split}.numbers")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SentencePieceTraining(VocabularyTraining):
+    """Trains a SentencePiece model; see `train_sentence_piece`.
+
+    The training runs in this process; the workers encode.
+
+    Args:
+        vocabulary_size: int. Number of pieces. Defaults to `32_000`.
+        model_type: str. `"bpe"` or `"unigram"`. Defaults to `"unigram"`.
+    """
+
+    vocabulary_size: int = 32_000
+    model_type: Literal["bpe", "unigram"] = "unigram"
+
+    def train(
+        self,
+        splits: Mapping[str, Iterable[Document]],
+        workers: OrderedWorkers,
+        progress: Progress,
+    ) -> SentencePieceTokenizer:
+        """Trains; see `VocabularyTraining`."""
+        texts = self._texts(splits, progress)
+        try:
+            return train_sentence_piece(texts, self.vocabulary_size, model_type=self.model_type)
+        except ValueError as error:
+            raise no_vocabulary(error) from error
+
+    def _texts(
+        self, splits: Mapping[str, Iterable[Document]], progress: Progress
+    ) -> Iterator[bytes]:
+        for name in self.counted(splits):
+            for chunk in text_chunks(name, splits[name]):
+                for piece in chunk:
+                    # The trainer would say nothing of where the text is wrong.
+                    located(lambda piece: decode_utf8(piece.text), piece)
+                    yield piece.text
+                    progress(name, len(piece.text))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WordPieceTraining(VocabularyTraining):
+    """Counts words and learns parts of them; see `train_word_pieces`.
+
+    Args:
+        rule: `WordRule`. How text is split into words.
+        vocabulary_size: int. Largest number of pieces. Defaults to `32_000`.
+        unknown_token: str. Defaults to `"<unk>"`.
+    """
+
+    rule: WordRule
+    vocabulary_size: int = 32_000
+    unknown_token: str = "<unk>"
+
+    def train(
+        self,
+        splits: Mapping[str, Iterable[Document]],
+        workers: OrderedWorkers,
+        progress: Progress,
+    ) -> WordPieceTokenizer:
+        """Learns; see `VocabularyTraining`."""
+        numbers = WordNumbers(self.rule)
+        for name in self.counted(splits):
+            for chunk in numbers.chunks(name, splits[name], workers):
+                progress(name, chunk.counts.bytes)
+        try:
+            return train_word_pieces(
+                numbers.vocabulary_builder(),
+                self.vocabulary_size,
+                unknown_token=self.unknown_token,
+            )
+        except ValueError as error:
+            raise no_vocabulary(error) from error
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WordTraining(VocabularyTraining):
+    """Counts words; see `WordVocabularyBuilder.build`.
+
+    The text is read once: its words are numbered as they come, the numbers go
+    to files, and become token ids by one look-up when the vocabulary is known.
+
+    Args:
+        rule: `WordRule`. How text is split into words.
+        special_tokens: tuple of str. Defaults to none.
+        eos_token: optional str. Defaults to `None`.
+        unknown_token: optional str. Defaults to `None`.
+        min_frequency: int. Defaults to `0`.
+        max_size: optional int. Defaults to all words.
+    """
+
+    rule: WordRule
+    special_tokens: tuple[str, ...] = ()
+    eos_token: str | None = None
+    unknown_token: str | None = None
+    min_frequency: int = 0
+    max_size: int | None = None
+
+    def train(
+        self,
+        splits: Mapping[str, Iterable[Document]],
+        workers: OrderedWorkers,
+        progress: Progress,
+    ) -> WordTokenizer:
+        """Counts the words; see `VocabularyTraining`."""
+        numbers = WordNumbers(self.rule)
+        for name in self.counted(splits):
+            for chunk in numbers.chunks(name, splits[name], workers):
+                progress(name, chunk.counts.bytes)
+        return self._build(numbers)
+
+    def tokenize(
+        self,
+        splits: Mapping[str, Iterable[Document]],
+        workers: OrderedWorkers,
+        scratch_folder: str,
+        progress: Progress,
+    ) -> NumberedTexts:
+        """Numbers the words; see `VocabularyTraining`."""
+        numbers = WordNumbers(self.rule)
+        texts = NumberedTexts(scratch_folder)
+        counted = self.counted(splits)
+        for name in counted:
+            texts.store(name, numbers.chunks(name, splits[name], workers), progress)
+        tokenizer = self._build(numbers)
+        for name in splits:
+            if name not in counted:
+                texts.store(name, numbers.chunks(name, splits[name], workers), progress)
+        words = numbers.words
+        try:
+            texts.use(tokenizer, tokenizer.ids_of(words))
+        except KeyError as error:
+            word = error.args[0].decode() if error.args[0] != LINE_MARK else "of line ends"
+            raise DataDamagedError(
+                f"The word {word[:80]!r} is in the text and not in the vocabulary.",
+                where=f"splits {', '.join(splits)}",
+                remedy="Name a token for unknown words, or count all splits.",
+            ) from error
+        return texts
+
+    def _build(self, numbers: WordNumbers) -> WordTokenizer:
+        try:
+            return numbers.vocabulary_builder().build(
+                special_tokens=self.special_tokens,
+                min_frequency=self.min_frequency,
+                max_size=self.max_size,
+                eos_token=self.eos_token,
+                unknown_token=self.unknown_token,
+            )
+        except ValueError as error:
+            raise no_vocabulary(error) from error

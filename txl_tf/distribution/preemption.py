@@ -1,0 +1,261 @@
+"""Detection of preemption: SIGTERM and the notices of the cloud metadata server.
+
+The host's server writes it and serves on; the process that trains looks for it
+through the server, saves, writes into it and ends. This module does not import TensorFlow.
+
+TensorFlow's own watcher does nothing on Cloud TPU. This module does not import
+TensorFlow, so that a job can watch before it takes the seconds to import it.
+"""
+
+import contextlib
+import functools
+import http.client
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from txl_tf.storage.local_files import open_for_writing
+
+
+def notice_path(port: int | str) -> str:
+    """Where the server of a port notes that its host was told to go."""
+    return f"/tmp/txl-host-leaves-{os.getuid()}-{port}"
+
+
+def write_notice(port: int) -> None:
+    """Notes that the host was told to go."""
+    # Others can write into this folder, so that a link may be in its place.
+    os.close(open_for_writing(notice_path(port)))
+
+
+def is_released(port: int) -> bool:
+    """Whether the process that trained has saved, and needs the host no more."""
+    with contextlib.suppress(OSError):
+        return os.stat(notice_path(port)).st_size > 0
+    return False
+
+
+def remove_notice(port: int) -> None:
+    """Removes the note of an earlier server of this port."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(notice_path(port))
+
+
+_METADATA_HOST = "169.254.169.254"
+# Values of the metadata server that mean the end, and what they mean.
+_NOTICES = {
+    "preempted": ("TRUE", "the machine is being preempted"),
+    "maintenance-event": ("TERMINATE_ON_HOST_MAINTENANCE", "the host goes into maintenance"),
+}
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+_POLL_SECONDS = 60
+_FIRST_ANSWER_SECONDS = 3.0
+_FIRST_PAUSE_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 30.0
+# A machine whose first so many questions are not answered is none of that cloud.
+_NUM_TRIES = 3
+_END = b"\0"
+
+
+class PreemptionWatcher:
+    """Calls a function as soon as the process is asked to stop.
+
+    What asks is SIGTERM, SIGHUP of a terminal that is closed, or on Google
+    Cloud the metadata server, which knows of a preemption or a maintenance
+    first. All are watched by threads, because the main thread may be inside
+    TensorFlow for minutes, where no handler written in Python gets its turn.
+    The first notice counts; whatever comes later is ignored, so that the save
+    which it began is not disturbed. SIGINT stays what it is, and so does
+    SIGHUP where it was ignored before, as under `nohup`.
+
+    On leaving the `with` block the handlers of before are back; after a notice
+    both signals stay ignored, so that the process ends with an exit code of
+    its own.
+
+    Args:
+        on_notice: optional function without arguments. It is called at most
+            once, in another thread than the caller's.
+        watch_metadata: bool. Whether to ask the metadata server, which
+            `GCE_METADATA_HOST` names; where none answers, this goes unnoticed.
+    """
+
+    def __init__(
+        self, on_notice: Callable[[], None] | None = None, *, watch_metadata: bool = True
+    ) -> None:
+        self._on_notice = on_notice
+        self._watch_metadata = watch_metadata
+        self._reason: str | None = None
+        self._lock = threading.Lock()
+        self._polls: list[_MetadataPoll] = []
+
+    @property
+    def requested(self) -> str | None:
+        """Why the process is to stop, as a clause; `None` while it may go on."""
+        return self._reason
+
+    def call_on_notice(self, on_notice: Callable[[], None]) -> None:
+        """Sets the function to call; at once, if the notice is there already.
+
+        Args:
+            on_notice: function without arguments.
+        """
+        with self._lock:
+            self._on_notice = on_notice
+            is_late = self._reason is not None
+        if is_late:
+            on_notice()
+
+    def __enter__(self) -> Self:
+        """Begins to watch.
+
+        Raises:
+            ValueError: If it is not the main thread: only that one may say
+                what becomes of signals.
+        """
+        self._read_end, self._write_end = os.pipe()
+        # The C handler writes here at once, whatever the main thread is doing.
+        os.set_blocking(self._write_end, False)
+        try:
+            self._old_wakeup = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
+        except ValueError:
+            os.close(self._read_end)
+            os.close(self._write_end)
+            raise
+        self._old_handlers = {
+            number: signal.signal(number, _do_nothing)
+            for number in _SIGNALS
+            if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN
+        }
+        self._thread = threading.Thread(
+            target=self._wait_for_signal, name="preemption-signal", daemon=True
+        )
+        self._thread.start()
+        if self._watch_metadata:
+            self._polls = [
+                _MetadataPoll(key, value, functools.partial(self.notice, reason))
+                for key, (value, reason) in _NOTICES.items()
+            ]
+        return self
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for poll in self._polls:
+            poll.end()
+        os.write(self._write_end, _END)
+        self._thread.join()
+        for number, handler in self._old_handlers.items():
+            # None stands for a handler that was not written in Python.
+            restored = handler or signal.SIG_DFL
+            signal.signal(number, signal.SIG_IGN if self._reason else restored)
+        signal.set_wakeup_fd(self._old_wakeup)
+        os.close(self._read_end)
+        os.close(self._write_end)
+
+    def _wait_for_signal(self) -> None:
+        while True:
+            received = os.read(self._read_end, 64)
+            for number in self._old_handlers:
+                if number in received:
+                    self.notice(f"the process received {number.name}")
+            if _END in received:
+                return
+
+    def notice(self, reason: str) -> None:
+        """Passes on a notice that came another way; the first one counts.
+
+        Args:
+            reason: str. Why the process is to stop, as a clause.
+        """
+        with self._lock:
+            if self._reason is not None:
+                return
+            self._reason = reason
+            on_notice = self._on_notice
+        if on_notice is not None:
+            on_notice()
+
+
+def _do_nothing(number: int, frame: object) -> None:
+    """Python must handle a signal for it to be written to the wake-up descriptor."""
+
+
+class _MetadataPoll:
+    """Waits in a thread for one value of the metadata server.
+
+    Args:
+        key: str. Name of the value under `instance/`.
+        awaited: str. The value that means the end.
+        on_value: function to call when it is there.
+    """
+
+    def __init__(self, key: str, awaited: str, on_value: Callable[[], None]) -> None:
+        self._key = key
+        self._awaited = awaited
+        self._on_value = on_value
+        self._ended = threading.Event()
+        self._connection: http.client.HTTPConnection | None = None
+        # 0 is none that the server gives: the first answer comes at once.
+        self._entity_tag = "0"
+        self._thread = threading.Thread(target=self._run, name=f"metadata-{key}", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Ends the thread, in the middle of a question if need be."""
+        self._ended.set()
+        connection = self._connection
+        if connection is not None and connection.sock is not None:
+            with contextlib.suppress(OSError):
+                connection.sock.shutdown(socket.SHUT_RDWR)
+        # It may be connecting, which cannot be interrupted and takes no harm.
+        self._thread.join(timeout=0.5)
+
+    def _run(self) -> None:
+        has_answered = False
+        num_failures = 0
+        while not self._ended.is_set():
+            try:
+                value = self._ask(_POLL_SECONDS if has_answered else 0)
+            except (OSError, http.client.HTTPException):
+                num_failures += 1
+                if not has_answered and num_failures == _NUM_TRIES:
+                    return
+                pause = _FIRST_PAUSE_SECONDS * 2.0 ** min(num_failures - 1, 10)
+                self._ended.wait(min(pause, _LONGEST_PAUSE_SECONDS))
+                continue
+            has_answered, num_failures = True, 0
+            if value == self._awaited and not self._ended.is_set():
+                self._on_value()
+                return
+
+    def _ask(self, wait_seconds: int) -> str:
+        """The value, when it changes or the time is over."""
+        # It knows no proxies, through which the server could not be reached.
+        connection = http.client.HTTPConnection(
+            os.environ.get("GCE_METADATA_HOST") or _METADATA_HOST,
+            timeout=_FIRST_ANSWER_SECONDS + wait_seconds,
+        )
+        self._connection = connection
+        try:
+            connection.request(
+                "GET",
+                f"/computeMetadata/v1/instance/{self._key}?wait_for_change=true"
+                f"&timeout_sec={wait_seconds}&last_etag={self._entity_tag}",
+                headers={"Metadata-Flavor": "Google"},
+            )
+            response = connection.getresponse()
+            text = response.read(1000).decode("ascii", errors="replace").strip()
+            # Another cloud has another server at this address.
+            if response.status != 200 or response.headers.get("Metadata-Flavor") != "Google":
+                raise http.client.HTTPException(f"status {response.status}")
+            self._entity_tag = response.headers.get("ETag", "0")
+            return text
+        finally:
+            connection.close()

@@ -1,0 +1,218 @@
+"""Dynamic evaluation: scores a segment, then takes a gradient step on it.
+
+Shape letters used in this module: B rows, T segment length.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from txl_tf.config.experiment import EvaluationConfig
+from txl_tf.inference.engine import InferenceEngine
+from txl_tf.models.memory import Memory, RecurrentMemory
+
+_EPSILON = 1e-3
+
+
+class DynamicUpdate:
+    """Changes weights by the gradients of what was just read, and puts them back.
+
+    With the gradient `g` of the segment's mean loss, the rate `r` and the decay
+    `d`, the weights `w` become `w - r * g + d * (w0 - w)`, where `w0` are the
+    trained weights. With statistics, `g` is divided by its root mean square
+    over training text, plus epsilon, and `d` is multiplied by that root mean
+    square over its mean over all weights, but not beyond 1: weights that learn
+    little are drawn back little.
+
+    Args:
+        variables: the variables that learn.
+        learning_rate: float. `r`.
+        decay: float. `d`. Defaults to `0.0`.
+        uses_statistics: bool. Whether gradients are scaled. Defaults to
+            `False`.
+        epsilon: optional float. Defaults to `None`: 1e-3. Without it,
+            what never occurred in the training text would change without bounds.
+
+    References:
+     - [Krause et al., 2018](https://arxiv.org/abs/1709.07432)
+     - [Krause et al., 2019](https://arxiv.org/abs/1904.08378)
+    """
+
+    def __init__(
+        self,
+        variables: Sequence[keras.Variable],
+        learning_rate: float,
+        decay: float = 0.0,
+        *,
+        uses_statistics: bool = False,
+        epsilon: float | None = None,
+    ) -> None:
+        self._variables = list(variables)
+        self._learning_rate = learning_rate
+        self._decay = decay
+        self._epsilon = _EPSILON if epsilon is None else epsilon
+        self._trained = [_zeros_like(variable) for variable in self._variables]
+        # Root mean squares of gradients over training text, one for each weight.
+        self._scales = [_zeros_like(variable) for variable in self._variables]
+        self._uses_statistics = uses_statistics
+
+    def begin(self) -> None:
+        """Takes the present weights for the trained ones."""
+        for trained, variable in zip(self._trained, self._variables, strict=True):
+            trained.assign(variable.value)
+
+    def end(self) -> None:
+        """Puts the trained weights back."""
+        for trained, variable in zip(self._trained, self._variables, strict=True):
+            variable.assign(trained)
+
+    def clear_statistics(self) -> None:
+        """Forgets all gradients of training text."""
+        for scale in self._scales:
+            scale.assign(tf.zeros_like(scale))
+
+    def add_statistics(self, gradients: Sequence[tf.Tensor]) -> None:
+        """Takes in the gradients of a segment of training text.
+
+        Args:
+            gradients: a tensor for each variable.
+        """
+        for scale, gradient in zip(self._scales, gradients, strict=True):
+            scale.assign_add(tf.square(gradient))
+
+    def finish_statistics(self, num_segments: int) -> None:
+        """Makes root mean squares of what was taken in.
+
+        Args:
+            num_segments: int. How often `add_statistics` was called.
+        """
+        for scale in self._scales:
+            scale.assign(tf.sqrt(scale / num_segments))
+
+    def apply(self, gradients: Sequence[tf.Tensor]) -> None:
+        """Changes the weights by the gradients of a segment.
+
+        Args:
+            gradients: a tensor for each variable.
+        """
+        mean_scale = self._mean_scale()
+        parts = zip(self._variables, self._trained, self._scales, gradients, strict=True)
+        for variable, trained, scale, gradient in parts:
+            decay = self._decay
+            if self._uses_statistics:
+                gradient = gradient / (scale + self._epsilon)
+                decay = tf.minimum(decay * scale / mean_scale, 1.0)
+            value = variable.value
+            variable.assign(value - self._learning_rate * gradient + decay * (trained - value))
+
+    def _mean_scale(self) -> tf.Tensor:
+        total = tf.add_n([tf.reduce_sum(scale) for scale in self._scales])
+        mean = total / float(sum(scale.shape.num_elements() for scale in self._scales))
+        # Where no gradient was ever different from zero there is nothing to draw back.
+        return tf.where(mean > 0.0, mean, 1.0)
+
+
+def _zeros_like(variable: keras.Variable) -> tf.Variable:
+    return tf.Variable(tf.zeros(variable.shape, variable.dtype), trainable=False)
+
+
+class DynamicReader:
+    """Scores a segment first and learns from it after: dynamic evaluation.
+
+    No token is scored by weights that have seen it or anything after it. The
+    memory stays as the weights of its time computed it.
+
+    Args:
+        engine: `InferenceEngine` that keeps hidden states.
+        variables: the variables that learn.
+        config: `EvaluationConfig` with a `dynamic_learning_rate`.
+        masks_documents: bool. Whether no token sees what is before its document.
+    """
+
+    def __init__(
+        self,
+        engine: InferenceEngine,
+        variables: list,
+        config: EvaluationConfig,
+        masks_documents: bool,
+    ) -> None:
+        self._engine = engine
+        self._masks_documents = masks_documents
+        self._variables = variables
+        self.update = DynamicUpdate(
+            variables,
+            config.dynamic_learning_rate,
+            config.dynamic_decay or 0.0,
+            uses_statistics=config.dynamic_statistics_segments is not None,
+            epsilon=config.dynamic_epsilon,
+        )
+
+    def __call__(
+        self,
+        token_ids: tf.Tensor,
+        target_ids: tf.Tensor,
+        is_scored: tf.Tensor,
+        document_starts: tf.Tensor,
+        memory: Memory | RecurrentMemory,
+        constants: tuple[Any, ...] = (),
+    ) -> tuple[tf.Tensor, Memory | RecurrentMemory]:
+        """Scores one segment of every row, then changes the weights.
+
+        Args:
+            token_ids: int32 tensor `(B, T)`.
+            target_ids: int32 tensor `(B, T)`.
+            is_scored: bool tensor `(B, T)`; nothing else is learned from.
+            document_starts: bool tensor `(B, T)`.
+            memory: memory of the segments before.
+            constants: has no influence.
+
+        Returns:
+            Tuple of the negative log-likelihood in nats, float32 `(B, T)`, and
+            the next memory.
+        """
+        batch = token_ids, target_ids, is_scored, document_starts
+        nll, memory, gradients = self._gradients(*batch, memory)
+        # The assignments come after the reading, as in the order of this program.
+        self.update.apply(gradients)
+        return nll, memory
+
+    def measure(
+        self,
+        token_ids: tf.Tensor,
+        target_ids: tf.Tensor,
+        is_scored: tf.Tensor,
+        document_starts: tf.Tensor,
+        memory: Memory | RecurrentMemory,
+        constants: tuple[Any, ...] = (),
+    ) -> tuple[tf.Tensor, Memory | RecurrentMemory]:
+        """Scores a segment of training text and takes its gradients into the statistics.
+
+        Arguments and results are those of a call.
+        """
+        batch = token_ids, target_ids, is_scored, document_starts
+        nll, memory, gradients = self._gradients(*batch, memory)
+        self.update.add_statistics(gradients)
+        return nll, memory
+
+    def _gradients(
+        self,
+        token_ids: tf.Tensor,
+        target_ids: tf.Tensor,
+        is_scored: tf.Tensor,
+        document_starts: tf.Tensor,
+        memory: Memory | RecurrentMemory,
+    ) -> tuple[tf.Tensor, Memory | RecurrentMemory, list[tf.Tensor]]:
+        with tf.GradientTape() as tape:
+            starts = document_starts if self._masks_documents else None
+            nll, memory = self._engine.score(token_ids, target_ids, memory, document_starts=starts)
+            scored = tf.where(is_scored, nll, 0.0)
+            loss = tf.reduce_sum(scored) / tf.reduce_sum(tf.cast(is_scored, tf.float32))
+        gradients = tape.gradient(loss, [variable.value for variable in self._variables])
+        # Of embeddings they are sparse, and None where a weight has no part in the loss.
+        dense = [
+            tf.zeros(variable.shape) if gradient is None else tf.convert_to_tensor(gradient)
+            for variable, gradient in zip(self._variables, gradients, strict=True)
+        ]
+        return nll, memory, dense

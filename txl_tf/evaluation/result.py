@@ -1,0 +1,181 @@
+"""Results of an evaluation: summed nats and counts, and the figures derived from them."""
+
+import dataclasses
+import math
+from typing import Any
+
+# exp() of more is no float64.
+_MAX_EXPONENT = 700.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeasuredLoss:
+    """Totals, of which all other figures are made.
+
+    Attributes:
+        total_nats: float. Sum of the negative log-likelihoods.
+        num_tokens: int. Targets scored.
+        num_bytes: float. Bytes of text that these stand for.
+        seconds: float. Wall time, compiling included.
+    """
+
+    total_nats: float
+    num_tokens: int
+    num_bytes: float
+    seconds: float
+
+    @property
+    def nats_per_token(self) -> float:
+        """Mean negative log-likelihood of a token."""
+        return self.total_nats / self.num_tokens
+
+    @property
+    def perplexity(self) -> float:
+        """Exponential of the mean."""
+        return math.exp(min(self.nats_per_token, _MAX_EXPONENT))
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Bits for each byte of text."""
+        return self.total_nats / math.log(2.0) / self.num_bytes
+
+    def describe(self) -> str:
+        """The figures in one line."""
+        return (
+            f"{self.bits_per_byte:.4f} bits/byte, {self.nats_per_token:.4f} nats/token, "
+            f"perplexity {self.perplexity:.2f} ({self.num_tokens:,} tokens, "
+            f"{self.seconds:.0f} s)"
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluationResult:
+    """Totals of a split and what follows from them.
+
+    A split of `n` tokens has `n - 1` targets: nothing comes before the first,
+    so nothing predicts it, and it counts nowhere. Its share of the text is
+    taken as the average: bytes, characters and words are those of the whole
+    split times `(n - 1) / n`. Where bytes or characters are the tokens, theirs
+    are exactly the number of targets, and bits per byte or per character is
+    the published figure of enwik8 and text8. Of words and sub-words the first
+    token's true share may differ from the average, by the share of one token
+    in the whole.
+
+    Published perplexities of words are `perplexity`, with a word-level
+    tokenizer and the end of a line as a token. `word_perplexity` of sub-words
+    compares to them when both count the same words: `num_words` counts what
+    is between white space, and no ends of lines.
+    """
+
+    split: str
+    """Name of the split."""
+    step: int
+    """Training steps of the weights."""
+    total_nats: float
+    """Sum of the negative log-likelihoods of all targets."""
+    num_tokens: int
+    """Targets scored."""
+    num_bytes: float
+    """Bytes of text that these tokens stand for."""
+    num_characters: float
+    """UTF-8 code points of that text."""
+    num_words: float
+    """Words of that text."""
+    segment_length: int
+    """Tokens per row and step."""
+    memory_length: int
+    """Tokens remembered."""
+    clamp_length: int | None
+    """Largest distance with an encoding of its own."""
+    same_length: bool
+    """Whether every query saw equally many positions."""
+    same_length_keys: str | None
+    """How many these were; None where they were not equally many."""
+    batch_size: int
+    """Rows read side by side."""
+    warm_up_tokens: int
+    """Tokens that a row read before its first target, where there were so many."""
+    masks_documents: bool
+    """Whether no token saw what is before its document."""
+    dynamic_learning_rate: float | None
+    """Rate at which the weights followed the text; None where they were fixed."""
+    dynamic_decay: float | None
+    """Decay of what they had learned."""
+    dynamic_statistics_segments: int | None
+    """Segments of training text that scaled the gradients."""
+    seconds: float
+    """Wall time, compiling included."""
+
+    @property
+    def nats_per_token(self) -> float:
+        """Mean negative log-likelihood of a token."""
+        return self.total_nats / self.num_tokens
+
+    @property
+    def perplexity(self) -> float:
+        """Exponential of the mean: never a mean of perplexities."""
+        return math.exp(min(self.nats_per_token, _MAX_EXPONENT))
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Bits for each byte of text; does not depend on the tokenizer."""
+        return self.total_nats / math.log(2.0) / self.num_bytes
+
+    @property
+    def bits_per_character(self) -> float | None:
+        """Bits for each UTF-8 code point of text; None where there is none."""
+        if not self.num_characters:
+            return None
+        return self.total_nats / math.log(2.0) / self.num_characters
+
+    @property
+    def word_perplexity(self) -> float | None:
+        """Exponential of the nats for each word; None where there is no word."""
+        if not self.num_words:
+            return None
+        return math.exp(min(self.total_nats / self.num_words, _MAX_EXPONENT))
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields and all figures as plain JSON types."""
+        return {
+            **dataclasses.asdict(self),
+            "nats_per_token": self.nats_per_token,
+            "perplexity": self.perplexity,
+            "bits_per_byte": self.bits_per_byte,
+            "bits_per_character": self.bits_per_character,
+            "word_perplexity": self.word_perplexity,
+        }
+
+    def describe(self) -> str:
+        """The figures with their denominators, and the conditions, in one line."""
+        figures = [f"{self.bits_per_byte:.6f} bits/byte ({self.num_bytes:,.0f} bytes)"]
+        if self.bits_per_character is not None:
+            figures.append(
+                f"{self.bits_per_character:.6f} bits/character "
+                f"({self.num_characters:,.0f} characters)"
+            )
+        figures.append(
+            f"{self.nats_per_token:.6f} nats/token, perplexity {self.perplexity:.4f} "
+            f"({self.num_tokens:,} tokens)"
+        )
+        if self.word_perplexity is not None:
+            figures.append(f"{self.word_perplexity:.4g} per word ({self.num_words:,.0f} words)")
+        return f"{self.split}: {', '.join(figures)}; {', '.join(self._conditions())}"
+
+    def _conditions(self) -> list[str]:
+        clamp = "none" if self.clamp_length is None else self.clamp_length
+        conditions = [
+            f"segment {self.segment_length}",
+            f"memory {self.memory_length}",
+            f"clamp {clamp}",
+            f"{self.batch_size} rows",
+        ]
+        if self.same_length:
+            conditions.append(f"same length ({self.same_length_keys})")
+        if self.warm_up_tokens:
+            conditions.append(f"warm-up {self.warm_up_tokens:,}")
+        if self.masks_documents:
+            conditions.append("documents apart")
+        if self.dynamic_learning_rate is not None:
+            conditions.append(f"dynamic {self.dynamic_learning_rate:g}")
+        return conditions

@@ -1,0 +1,180 @@
+"""Sliding-window scoring with a bounded context, for models without memory.
+
+Shape letters used in this module: N tokens, B tokens at a time, C context length, T segment
+length, B rows, T window length.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+import tensorflow as tf
+
+from txl_tf.config.model import ModelConfig
+from txl_tf.errors import NonFiniteError
+from txl_tf.layers.adaptive_embedding import check_token_ids
+from txl_tf.models.recurrent import LSTMLanguageModel, QRNNLanguageModel
+from txl_tf.models.transformer_xl import TransformerXL
+
+
+class ContextLosses:
+    """Scores tokens, each from a window of its own: `l_i(c, t)`.
+
+    A token's window is the `C` tokens before it and nothing else. It is read
+    from an empty memory: memory and states that came from before the window
+    would reach further back than it does, through every layer. So the result
+    is exact, and every token costs `C` tokens of reading.
+
+    A model with a memory or states reads the window as it reads any text: in
+    segments, and what it remembers is as long as in its configuration. Segments end
+    with the window, so that the last one is full and the first one may be
+    short. A Transformer without memory reads the window as one segment; with learned
+    positions it has only so many, and reads no more than these last tokens.
+
+    Args:
+        model: language model from `create_model`, with its weights.
+        batch_size: int. Windows that are read side by side, `B`.
+
+    References:
+     - [Dai et al., 2019](https://arxiv.org/abs/1901.02860), Appendix C
+    """
+
+    def __init__(
+        self,
+        model: TransformerXL | LSTMLanguageModel | QRNNLanguageModel,
+        batch_size: int,
+    ) -> None:
+        self._model = model
+        self._batch_size = batch_size
+        # The lengths of segments vary with the context: one program for all of them.
+        tokens = tf.TensorSpec([None, None], tf.int32)
+        memory = tf.nest.map_structure(_any_number_of_rows, model.initial_memory(1))
+        self._read = tf.function(self._remember, input_signature=[tokens, memory], autograph=False)
+        self._score = tf.function(
+            self._loss, input_signature=[tokens, tokens, memory], autograph=False
+        )
+
+    def __call__(self, windows: np.ndarray) -> np.ndarray:
+        """Scores the last token of every window.
+
+        Args:
+            windows: int array `(N, C + 1)`: the context and the token to score.
+
+        Returns:
+            Nats, float64 array `(N,)`.
+
+        Raises:
+            NonFiniteError: If a loss is not finite.
+            ValueError: If a token is not in `[0, V)`.
+        """
+        check_token_ids(windows, self._model.config.vocabulary_size, "windows")
+        batches = (
+            windows[first : first + self._batch_size]
+            for first in range(0, len(windows), self._batch_size)
+        )
+        losses = np.concatenate([self._losses(batch) for batch in batches])
+        if not np.all(np.isfinite(losses)):
+            raise NonFiniteError(
+                f"The loss of {np.sum(~np.isfinite(losses))} tokens is not finite.",
+                where=f"context length {windows.shape[1] - 1}",
+                remedy="Analyze an earlier checkpoint.",
+            )
+        return losses
+
+    def _losses(self, batch: np.ndarray) -> np.ndarray:
+        batch = batch.astype(np.int32)
+        memory = self._model.initial_memory(len(batch))
+        *earlier, last = self._segments(batch.shape[1] - 1)
+        for start, stop in earlier:
+            memory = self._read(tf.constant(batch[:, start:stop]), memory)
+        start, stop = last
+        nats = self._score(tf.constant(batch[:, start:stop]), tf.constant(batch[:, stop:]), memory)
+        return nats.numpy().astype(np.float64)
+
+    def _segments(self, context: int) -> Iterable[tuple[int, int]]:
+        """Where segments of a window begin and end; the last ends with the window."""
+        config = self._model.config
+        if not self._remembers():
+            is_limited = config.position_encoding == "learned"
+            return [(max(0, context - config.num_positions) if is_limited else 0, context)]
+        length = config.segment_length
+        stops = range((context - 1) % length + 1, context + 1, length)
+        return [(max(0, stop - length), stop) for stop in stops]
+
+    def _remembers(self) -> bool:
+        config = self._model.config
+        return not isinstance(config, ModelConfig) or config.effective_memory_length > 0
+
+    def _remember(self, token_ids, memory):
+        return self._model(token_ids, memory)[1]
+
+    def _loss(self, token_ids, target_ids, memory):
+        """The loss of the one token `(B, 1)` after a segment `(B, T)`."""
+        hidden, _ = self._model(token_ids, memory)
+        return self._model.negative_log_likelihood(hidden[:, -1:], target_ids)[:, 0]
+
+
+def _any_number_of_rows(tensor: tf.Tensor) -> tf.TensorSpec:
+    return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
+
+
+class WindowScorer:
+    """Scores the token after a window, and of the window nothing else.
+
+    The evaluation of Al-Rfou et al. (2019) that Dai et al. (2019), Section
+    4.4, compare with: the window moves on by one token and is processed from
+    scratch, so that every prediction has the longest context.
+
+    Args:
+        model: `TransformerXL`.
+        jit_compile: bool. Whether the step is compiled with XLA.
+    """
+
+    def __init__(self, model: TransformerXL, jit_compile: bool = True) -> None:
+        self._model = model
+        self._step = tf.function(self._score, jit_compile=jit_compile, autograph=False)
+
+    def __call__(self, token_ids: np.ndarray, target_ids: np.ndarray) -> np.ndarray:
+        """Scores a token.
+
+        Args:
+            token_ids: int32 array `(B, T)`. The window.
+            target_ids: int32 array `(B,)`. The token after it.
+
+        Returns:
+            Nats: float32 array `(B,)`.
+
+        Raises:
+            ValueError: If an id is not in `[0, V)`.
+        """
+        check_token_ids(token_ids, self._model.config.vocabulary_size)
+        check_token_ids(target_ids, self._model.config.vocabulary_size, "target_ids")
+        return self._step(tf.constant(token_ids), tf.constant(target_ids)).numpy()
+
+    def _score(self, token_ids: tf.Tensor, target_ids: tf.Tensor) -> tf.Tensor:
+        memory = self._model.initial_memory(token_ids.shape[0], memory_length=0)
+        hidden, _ = self._model(token_ids, memory)
+        return self._model.negative_log_likelihood(hidden[:, -1:], target_ids[:, None])[:, 0]
+
+
+def without_memory(config: ModelConfig, window_length: int) -> ModelConfig:
+    """The model of Al-Rfou et al. (2019) with the sizes of another.
+
+    Every layer learns positions of its own, and there is no recurrence.
+
+    Args:
+        config: `ModelConfig`.
+        window_length: int. Positions that are learned.
+
+    Returns:
+        A `ModelConfig`.
+    """
+    return config.replace(
+        position_encoding="learned",
+        num_positions=window_length,
+        recurrence=False,
+        segment_length=window_length,
+        memory_length=0,
+        clamp_length=None,
+        same_length=False,
+        share_attention_biases=False,
+    )

@@ -1,0 +1,90 @@
+"""Continues prompts, in one call.
+
+Shape letters used in this module: R rows, P prompt length, S tokens to write,
+W beams of a row, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from txl_tf.generation.decoding import Sampler
+from txl_tf.generation.session import Callback, GenerationSession
+from txl_tf.inference.memory import KeyValueMemory
+from txl_tf.models.memory import Memory
+from txl_tf.samplers import BeamSampler
+
+# Fewer are written before XLA has compiled.
+_FEWEST_COMPILED_TOKENS = 300
+
+
+def generate(
+    model: keras.Model,
+    prompt_ids: np.ndarray | Sequence[np.ndarray],
+    *,
+    num_tokens: int,
+    sampler: Sampler | BeamSampler,
+    seed: int = 0,
+    memory: Any = None,
+    memory_length: int | None = None,
+    repetition_penalty: float = 1.0,
+    stop_token_ids: Sequence[int] = (),
+    callback: Callback | None = None,
+    jit_compile: bool | None = None,
+) -> tuple[np.ndarray, Any]:
+    """Continues prompts.
+
+    For more than one call with a model, a `GenerationSession` compiles once.
+
+    Args:
+        model: `TransformerXL`, `LSTMLanguageModel` or `QRNNLanguageModel`.
+        prompt_ids: int array `(R, P)`, or a sequence of `R` int vectors that
+            may differ in length; at least one token in every row.
+        num_tokens: int. `S`, the most to write after the prompt.
+        sampler: function of logits `(R, V)` and seeds `(R, 2)` that returns
+            token ids `(R,)`, such as `GreedySampler()`; or a `BeamSampler`.
+        seed: int. The same seed writes the same text.
+        memory: optional memory of what came before the prompt, from the model
+            or from this function.
+        memory_length: optional int. Tokens to remember, if not the model's.
+        repetition_penalty: float, at least 1. See `RepetitionPenalty`.
+        stop_token_ids: ints. A row ends with the first of them.
+        callback: optional function, called with the tokens `(R,)` of every
+            position when they are written.
+        jit_compile: optional bool. Whether XLA compiles what runs for every
+            token. Defaults to `None`: from some hundred tokens on, if the plan of
+            the device says so.
+
+    Returns:
+        Tuple of an int32 array `(R, S)`, without the prompt, -1 where a row
+        had ended, and the memory after the last token but one: what is needed
+        to go on with the last token as the prompt. With a `BeamSampler` that
+        returns all beams, the array is `(R, W, S)`, and memory is of the best.
+
+    Raises:
+        ValueError: If a prompt is empty, an id is out of range, or there is
+            nothing to write.
+    """
+    if jit_compile is None and num_tokens < _FEWEST_COMPILED_TOKENS:
+        jit_compile = False
+    session = GenerationSession(
+        model,
+        sampler,
+        num_rows=max(1, len(prompt_ids)),
+        seed=seed,
+        memory_length=_length_of(memory) if memory_length is None else memory_length,
+        memory=memory,
+        repetition_penalty=repetition_penalty,
+        stop_token_ids=stop_token_ids,
+        jit_compile=jit_compile,
+    )
+    written = session.write(prompt_ids, num_tokens=num_tokens, callback=callback)
+    return written, session.memory
+
+
+def _length_of(memory: Any) -> int | None:
+    if isinstance(memory, KeyValueMemory):
+        return memory.memory_length
+    return memory.states[0].shape[1] if isinstance(memory, Memory) else None

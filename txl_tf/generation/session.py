@@ -1,0 +1,386 @@
+"""A text that goes on where it stopped.
+
+Shape letters used in this module: R rows, P prompt length, S tokens to write,
+W beams of a row, V vocabulary.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from txl_tf.generation.decoding import (
+    NOTHING,
+    BeamSearch,
+    DecodingState,
+    Sampler,
+    StopRules,
+    TokenLoop,
+)
+from txl_tf.generation.prompts import PromptReader, common_length, prompt_rows
+from txl_tf.generation.session_archive import (
+    identity,
+    largest_file,
+    pack_session,
+    size_mismatch,
+    unpack_session,
+)
+from txl_tf.generation.session_file import (
+    LAST_POSITION,
+    SessionFile,
+    check_arrays,
+    check_values,
+    named_parts,
+)
+from txl_tf.inference.engine import InferenceEngine, device_of
+from txl_tf.inference.execution_plan import ExecutionPlan
+from txl_tf.samplers import BeamSampler
+
+CAPACITY = 64
+"""Tokens that are kept beside memory before it takes them over."""
+
+Callback = Callable[[np.ndarray], None]
+"""Is called with the tokens `(R,)` of each position as they are written."""
+
+
+class GenerationSession:
+    """Writes texts, one per row, and remembers what it read and wrote.
+
+    Everything has static shapes: programs are compiled in the first call and
+    serve the session for good. The weights of the model must not change.
+
+    Args:
+        model: `TransformerXL`, `LSTMLanguageModel` or `QRNNLanguageModel`.
+        sampler: function of logits `(R, V)` and seeds `(R, 2)` that returns
+            token ids `(R,)`, such as `TopPSampler(0.9)`, or a `BeamSampler`.
+        num_rows: int. `R`.
+        seed: int. The same seed writes the same text; what a row draws depends
+            on the seed, the row and how many tokens were written before.
+        memory_length: optional int. Tokens to remember, if not the model's.
+        memory: optional `Memory`, `KeyValueMemory` or `RecurrentMemory` of
+            what came before.
+        repetition_penalty: float, at least 1. See `RepetitionPenalty`; counts
+            what was read and written in this session.
+        stop_token_ids: ints. A row ends with the first of them.
+        jit_compile: optional bool. Whether XLA compiles what runs for every
+            token: seconds at the beginning, and nearly twice as fast. Defaults
+            to `None`: as the plan of the device says.
+
+    Example:
+    ```python
+    session = txl_tf.generation.GenerationSession(model, TopPSampler(0.9))
+    text = session.write(prompt_ids, num_tokens=100)
+    more = session.write(num_tokens=100)
+    session.save("session.npz")
+    ```
+
+    Raises:
+        ValueError: If a value is out of its range.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        sampler: Sampler | BeamSampler,
+        *,
+        num_rows: int = 1,
+        seed: int = 0,
+        memory_length: int | None = None,
+        memory: Any = None,
+        repetition_penalty: float = 1.0,
+        stop_token_ids: Sequence[int] = (),
+        jit_compile: bool | None = None,
+    ) -> None:
+        self._model = model
+        self._vocabulary_size = model.config.vocabulary_size
+        _check(num_rows, seed, stop_token_ids, self._vocabulary_size)
+        self._engine = _engine_of(model, memory_length, num_rows, jit_compile)
+        self._prompt_reader = PromptReader(self._engine)
+        self._finish = tf.function(self._engine.finish, autograph=False)
+        self._has_penalty = repetition_penalty != 1.0
+        self._sampler = sampler
+        self._num_rows = num_rows
+        rules = StopRules(repetition_penalty, tuple(stop_token_ids), self._vocabulary_size)
+        self._writer: BeamSearch | TokenLoop
+        if isinstance(sampler, BeamSampler):
+            self._writer = BeamSearch(self._engine, sampler, rules)
+            self._constants = self._engine.step_constants(num_rows * sampler.num_beams)
+        else:
+            self._writer = TokenLoop(self._engine, sampler, rules, CAPACITY)
+            self._constants = self._engine.step_constants(num_rows)
+        self._known_files: dict[str, str] = {}
+        self.restart(seed, memory)
+
+    def restart(self, seed: int = 0, memory: Any = None) -> None:
+        """Forgets everything, and keeps what is compiled.
+
+        Args:
+            seed: int. As at the beginning.
+            memory: as at the beginning.
+
+        Raises:
+            ValueError: If the memory is not one of the model for `R` rows.
+        """
+        if memory is None:
+            memory = self._engine.initial_memory(self._num_rows)
+        self._memory = self._engine.adopt(memory)
+        _check_rows(self._memory, self._num_rows)
+        self._seed = seed
+        self._position = 0
+        self._pending: np.ndarray | None = None
+        self._is_used = np.zeros((self._num_rows, self._vocabulary_size), bool)
+        self._begin_recent()
+
+    def _begin_recent(self) -> None:
+        self._recent = self._engine.begin(self._memory, capacity=CAPACITY)
+        self._lengths = np.zeros((self._num_rows,), np.int32)
+        self._filled = 0
+
+    @property
+    def memory(self) -> Any:
+        """Memory of all that was read and written but the newest token of each row."""
+        self._settle()
+        return self._memory
+
+    def _settle(self) -> None:
+        if self._filled:
+            lengths = tf.constant(common_length(self._lengths), tf.int32)
+            self._memory = self._finish(self._memory, self._recent, lengths)
+            self._begin_recent()
+
+    def write(
+        self,
+        prompt_ids: np.ndarray | Sequence[np.ndarray] | None = None,
+        *,
+        num_tokens: int,
+        callback: Callback | None = None,
+    ) -> np.ndarray:
+        """Reads prompts, if there are any, and goes on from there.
+
+        Args:
+            prompt_ids: int array `(R, P)`, or a sequence of `R` int vectors
+                that may differ in length, or `None` to go on without.
+            num_tokens: int. `S`, the most to write.
+            callback: optional function, called with the int32 tokens `(R,)` of
+                every position when they are written; not with beams, of
+                which the first token is the last to be known.
+
+        Returns:
+            Int32 array `(R, S)`, or `(R, W, S)` from a `BeamSampler` that
+            returns all beams. -1 where a row had ended: its stop token is the
+            last of its tokens.
+
+        Raises:
+            ValueError: If there is nothing to write or to go on from, a token
+                id is out of range, or beams are to be streamed.
+        """
+        if num_tokens < 1:
+            raise ValueError(f"`num_tokens` must be positive. Received: num_tokens={num_tokens}")
+        if num_tokens > LAST_POSITION - self._position:
+            raise ValueError(
+                f"A session has at most {LAST_POSITION} tokens, of which {self._position} are "
+                f"written. Received: num_tokens={num_tokens}"
+            )
+        self._read(prompt_ids)
+        if isinstance(self._writer, TokenLoop):
+            written = self._write_tokens(num_tokens, callback)
+        else:
+            if callback is not None:
+                raise ValueError(
+                    "No token of a beam is certain before the last one, so there is nothing to "
+                    f"call back with. Received: callback={callback}"
+                )
+            written = self._search(num_tokens)
+            self._note(written[:, 0])
+        if isinstance(self._sampler, BeamSampler) and not self._sampler.return_all_beams:
+            return written[:, 0]
+        return written
+
+    def _read(self, prompt_ids: Any) -> None:
+        if prompt_ids is None:
+            if self._pending is None:
+                raise ValueError("There must be something to go on from. Received: prompt_ids=None")
+            if (self._lengths != self._filled).any():
+                self._settle()  # rows that ended go on from where they did
+            return
+        rows = prompt_rows(prompt_ids, self._num_rows, self._vocabulary_size)
+        for is_used, row in zip(self._is_used, rows, strict=True):
+            is_used[row] = True
+        if self._pending is not None:
+            rows = [np.append(token, row) for token, row in zip(self._pending, rows, strict=True)]
+        if any(len(row) > 1 for row in rows):
+            self._settle()
+            self._memory = self._prompt_reader([row[:-1] for row in rows], self._memory)
+            self._begin_recent()
+        self._pending = np.array([row[-1] for row in rows], np.int32)
+
+    def _used_tokens(self) -> tf.Tensor:
+        is_used = self._is_used if self._has_penalty else self._is_used[:, :0]
+        return tf.constant(is_used, tf.bool)
+
+    def _write_tokens(self, num_tokens: int, callback: Callback | None) -> np.ndarray:
+        written = np.full((self._num_rows, num_tokens), NOTHING, np.int32)
+        is_finished = np.zeros((self._num_rows,), bool)
+        used, done = self._used_tokens(), 0
+        while done < num_tokens and not is_finished.all():
+            if self._filled == CAPACITY:
+                self._settle()
+            count = min(num_tokens - done, CAPACITY - self._filled)
+            count = count if callback is None else 1
+            state = DecodingState(
+                pending=tf.constant(self._pending),
+                is_finished=tf.constant(is_finished),
+                is_used=used,
+                lengths=tf.constant(self._lengths),
+                position=tf.constant(self._position, tf.int32),
+                recent=self._recent,
+            )
+            columns, state = self._writer(self._memory, self._constants, state, self._seed, count)
+            steps = int(state.position) - self._position
+            written[:, done : done + steps] = columns.numpy()[:steps].T
+            is_finished, used = state.is_finished.numpy(), state.is_used
+            self._pending, self._lengths = state.pending.numpy(), state.lengths.numpy()
+            self._position, self._recent = int(state.position), state.recent
+            self._filled += steps
+            self._note(written[:, done : done + steps])
+            done += steps
+            if callback is not None:
+                callback(written[:, done - 1])
+        return written
+
+    def _search(self, num_tokens: int) -> np.ndarray:
+        self._settle()
+        tokens, _, recent, lengths = self._writer(
+            self._memory, self._constants, self._pending, self._used_tokens(), num_tokens
+        )
+        lengths = tf.constant(common_length(lengths), tf.int32)
+        self._memory = self._finish(self._memory, recent, lengths)
+        self._begin_recent()
+        lengths = (tokens[:, 0] != NOTHING).sum(axis=1)
+        self._pending = tokens[np.arange(self._num_rows), 0, lengths - 1]
+        self._position += num_tokens
+        return tokens
+
+    def _note(self, written: np.ndarray) -> None:
+        for is_used, row in zip(self._is_used, written, strict=True):
+            is_used[row[row != NOTHING]] = True
+
+    def save(self, path: str | os.PathLike[str] | SessionFile) -> None:
+        """Writes what is needed to go on, without the weights.
+
+        Args:
+            path: path of the file, or a `SessionFile` that is entered. What is
+                there is replaced when the new file is complete.
+
+        Raises:
+            OutputExistsError: If somebody else is writing the file, or has
+                written it since this session read or wrote it.
+            OSError: If it cannot be written.
+        """
+        file = path if isinstance(path, SessionFile) else SessionFile(path)
+        values = {
+            "seed": self._seed,
+            "position": self._position,
+            "filled": self._filled,
+            "has_pending": self._pending is not None,
+        }
+        arrays = [np.asarray(each) for each in self._parts().values()]
+        content = pack_session(identity(self._model), values, arrays)
+        self._known_files[file.path] = file.write(
+            content, replaces=self._known_files.get(file.path)
+        )
+
+    def load(self, path: str | os.PathLike[str] | SessionFile) -> None:
+        """Goes on from a file that `save` wrote, seed included.
+
+        The file is not trusted. A session that cannot load it stays as it was.
+
+        Args:
+            path: path of the file, or a `SessionFile`.
+
+        Raises:
+            MismatchError: If it is of another model, other weights, or another
+                number of rows or memory length.
+            DataDamagedError: If the file is damaged, or holds what no session
+                can: ids beyond the vocabulary, or numbers that are not finite.
+            InputMissingError: If there is none.
+        """
+        file = path if isinstance(path, SessionFile) else SessionFile(path)
+        expected = {
+            field: (tuple(part.shape), tf.as_dtype(part.dtype).name)
+            for field, part in self._parts().items()
+        }
+        if file.size() > largest_file(expected):
+            raise size_mismatch(file.path)
+        content = file.read(largest_file(expected))
+        values, arrays = unpack_session(content, identity(self._model), expected, file.path)
+        check_values(values, CAPACITY, file.path)
+        check_arrays(
+            arrays,
+            filled=values["filled"],
+            memory_length=self._engine.memory_length or 0,
+            vocabulary_size=self._vocabulary_size,
+            where=file.path,
+        )
+        self._take_over(values, list(arrays.values()))
+        self._known_files[file.path] = hashlib.sha256(content).hexdigest()
+
+    def _parts(self) -> dict[str, Any]:
+        """Everything that is saved, by the name that errors call it."""
+        pending = np.zeros((self._num_rows,), np.int32) if self._pending is None else self._pending
+        return {
+            **dict(named_parts("memory", self._memory)),
+            **dict(named_parts("recent", self._recent)),
+            "lengths": self._lengths,
+            "pending": pending,
+            "is_used": self._is_used,
+        }
+
+    def _take_over(self, values: dict[str, Any], arrays: list[np.ndarray]) -> None:
+        *held, self._lengths, pending, self._is_used = arrays
+        like = (self._memory, self._recent)
+        tensors = [tf.constant(array) for array in held]
+        self._memory, self._recent = tf.nest.pack_sequence_as(like, tensors)
+        self._pending = pending if values["has_pending"] else None
+        self._seed, self._position = values["seed"], values["position"]
+        self._filled = values["filled"]
+
+
+def _engine_of(
+    model: keras.Model, memory_length: int | None, num_rows: int, jit_compile: bool | None
+) -> InferenceEngine:
+    config = model.config
+    if memory_length is None and config.has_relative_positions and not config.recurrence:
+        # A model without recurrence remembers, while it writes, the rest of a segment.
+        memory_length = config.segment_length - 1
+    plan = ExecutionPlan.choose(
+        config,
+        device=device_of(model),
+        num_rows=num_rows,
+        keeps_states=not config.has_relative_positions,
+        writes=True,
+        jit_compile=jit_compile,
+    )
+    return InferenceEngine(model, memory_length, plan=plan)
+
+
+def _check(num_rows: int, seed: int, stop_token_ids: Sequence[int], vocabulary_size: int) -> None:
+    if num_rows < 1:
+        raise ValueError(f"`num_rows` must be positive. Received: num_rows={num_rows}")
+    if not -(2**31) <= seed < 2**31:
+        raise ValueError(f"`seed` must fit in 32 bits. Received: seed={seed}")
+    if any(not 0 <= each < vocabulary_size for each in stop_token_ids):
+        raise ValueError(
+            f"`stop_token_ids` must be in [0, {vocabulary_size}). "
+            f"Received: stop_token_ids={list(stop_token_ids)}"
+        )
+
+
+def _check_rows(memory: Any, num_rows: int) -> None:
+    found = tf.nest.flatten(memory)[0].shape[0]
+    if found != num_rows:
+        raise ValueError(f"`memory` must have {num_rows} rows. Received: a memory of {found}")

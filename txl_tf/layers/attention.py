@@ -1,0 +1,312 @@
+"""Multi-head attention over segment and memory; absolute and Shaw position encodings.
+
+Shape letters used in this module: B rows, T segment length, M memory length, K = M + T key
+length, D hidden width, N heads, H head width, K key length, P learned distances.
+"""
+
+from typing import Any, NamedTuple
+
+import keras
+from keras import ops
+
+from txl_tf import functional
+from txl_tf.layers.dropout import SeededDropout
+
+
+class MemoryAttention(keras.layers.Layer):
+    """Multi-head attention over a segment and its memory, without positions.
+
+    Queries come from the segment, keys and values from memory and segment, all
+    by projections without bias. Scores are computed in the compute dtype,
+    the softmax over them in float32. This class is the attention of a model
+    with absolute positions, which are part of its inputs; subclasses add what
+    they know of distances to the scores.
+
+    Args:
+        num_heads: int. Number of heads `N`.
+        head_dim: int. Width `H` of one head.
+        dropout: float in `[0, 1)`. Rate on attention probabilities.
+        kernel_initializer: initializer of all weights. Defaults to a normal
+            distribution of stddev 0.02.
+        **kwargs: other keyword arguments passed to `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: float tensor `(B, T, D)`. The current segment.
+        memory: optional float tensor `(B, M, D)`. The inputs of this layer for
+            the `M` tokens before the segment, made a constant by the caller,
+            who may learn what it adds to it.
+        attention_mask: boolean tensor that broadcasts to `(B, N, T, K)`; True
+            where attention is allowed.
+        dropout_seed: optional int32 tensor `(B, 2)` or `(2,)`, see `SeededDropout`.
+        training: bool. Whether dropout is active.
+
+    Returns:
+        Float tensor `(B, T, D)`.
+
+    Raises:
+        ValueError: If `num_heads` or `head_dim` is not positive.
+    """
+
+    def __init__(self, num_heads, head_dim, dropout=0.0, kernel_initializer=None, **kwargs):
+        super().__init__(**kwargs)
+        if num_heads <= 0 or head_dim <= 0:
+            raise ValueError(
+                "`num_heads` and `head_dim` must be positive. "
+                f"Received: num_heads={num_heads}, head_dim={head_dim}"
+            )
+        self.num_heads = num_heads
+        self.head_dim = head_dim
+        self.dropout = dropout
+        if kernel_initializer is None:
+            kernel_initializer = keras.initializers.RandomNormal(stddev=0.02)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.probability_dropout = SeededDropout(
+            dropout, dtype=self.dtype_policy, name="probability_dropout"
+        )
+
+    def build(
+        self, inputs_shape, memory_shape=None, attention_mask_shape=None, dropout_seed_shape=None
+    ):
+        self._build_projections(inputs_shape[-1])
+
+    def _build_projections(self, hidden_dim):
+        width = self.num_heads * self.head_dim
+        self.query = self._projection(hidden_dim, width, "query")
+        self.key = self._projection(hidden_dim, width, "key")
+        self.value = self._projection(hidden_dim, width, "value")
+        self.output_projection = self._projection(width, hidden_dim, "output")
+
+    def _projection(self, input_dim, units, name):
+        projection = keras.layers.Dense(
+            units,
+            use_bias=False,
+            kernel_initializer=self.kernel_initializer.clone(),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+        projection.build((None, None, input_dim))
+        return projection
+
+    def _weight(self, name, shape):
+        return self.add_weight(shape=shape, initializer=self.kernel_initializer.clone(), name=name)
+
+    def scaled_query_kernel(self):
+        """What takes inputs to queries divided by `sqrt(H)`.
+
+        To divide the weights is less than to divide the queries of a long
+        segment.
+
+        Returns:
+            Float tensor `(D, N * H)`.
+        """
+        return ops.cast(self.query.kernel, self.compute_dtype) * self.head_dim**-0.5
+
+    def split_heads(self, tensor):
+        """Reshapes `(B, T, N * H)` to `(B, T, N, H)`."""
+        return ops.reshape(tensor, [-1, ops.shape(tensor)[1], self.num_heads, self.head_dim])
+
+    def call(
+        self,
+        inputs,
+        memory=None,
+        attention_mask=None,
+        dropout_seed=None,
+        training=False,
+        **position,
+    ):
+        probabilities, context = self._attend(inputs, memory, attention_mask, position)
+        value = self.split_heads(self.value(context))  # [B, K, N, H]
+        probabilities = self.probability_dropout(
+            ops.cast(probabilities, value.dtype), seed=dropout_seed, training=training
+        )
+        attended = ops.einsum("bntk,bknh->btnh", probabilities, value)
+        width = self.num_heads * self.head_dim
+        attended = ops.reshape(attended, [-1, ops.shape(inputs)[1], width])  # [B, T, N * H]
+        return self.output_projection(attended)  # [B, T, D]
+
+    def attention_probabilities(self, inputs, memory=None, attention_mask=None, **position):
+        """How much every query attends to every key.
+
+        Args:
+            inputs: as in a call.
+            memory: as in a call.
+            attention_mask: as in a call.
+            **position: what a subclass takes in a call besides.
+
+        Returns:
+            Float32 tensor `(B, N, T, K)`, float64 if the layer computes in it.
+        """
+        return self._attend(inputs, memory, attention_mask, position)[0]
+
+    def _attend(self, inputs, memory, attention_mask, position):
+        context = inputs
+        if memory is not None and memory.shape[1] != 0:
+            memory = ops.cast(memory, inputs.dtype)
+            context = ops.concatenate([memory, inputs], axis=1)  # [B, K, D]
+        query = self.split_heads(self.query(inputs))  # [B, T, N, H]
+        key = self.split_heads(self.key(context))  # [B, K, N, H]
+        scores = self._scores(query, key, **position)  # [B, N, T, K]
+        return self._probabilities(scores, attention_mask), context
+
+    def _scores(self, query, key):
+        return ops.einsum("btnh,bknh->bntk", query * self.head_dim**-0.5, key)
+
+    def _probabilities(self, scores, attention_mask):
+        scores = functional.at_least_float32(scores)
+        if attention_mask is not None:
+            scores = functional.mask_scores(scores, attention_mask)
+        return functional.softmax_over_keys(scores)
+
+    def compute_output_shape(self, inputs_shape, *args, **kwargs):
+        return inputs_shape
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "head_dim": self.head_dim,
+            "dropout": self.dropout,
+            "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
+        }
+
+
+@keras.saving.register_keras_serializable(package="txl_tf")
+class AbsoluteAttention(MemoryAttention):
+    """Multi-head attention of Vaswani et al. (2017), Section 3.2, with a memory.
+
+    It knows nothing of positions: they have to be part of `inputs` and
+    `memory`. Arguments and results are those of `MemoryAttention`.
+    """
+
+    def call(self, inputs, memory=None, attention_mask=None, dropout_seed=None, training=False):
+        return super().call(inputs, memory, attention_mask, dropout_seed, training)
+
+
+class DistanceKeys(NamedTuple):
+    """The keys of all distances of one layer; they depend on weights alone.
+
+    Column 0 belongs to no distance: reading the products with the rows one
+    place shorter makes scores over keys of scores over distances
+    (`functional.relative_shift`), and this column is what is left over.
+    Column `1 + j` belongs to the distance `K - 1 - j`.
+
+    Attributes:
+        keys: float tensor `(N, H, K + 1)`.
+        scores: optional float tensor `(N, 1, K + 1)`, the same for all queries.
+    """
+
+    keys: Any
+    scores: Any = None
+
+
+@keras.saving.register_keras_serializable(package="txl_tf")
+class ShawAttention(MemoryAttention):
+    """Multi-head attention with the relative positions of Shaw et al. (2018).
+
+    In the form that Dai et al. (2019), Section 4.2, compare with: scores are
+
+        ((q + u) . k + relative_shift(q . a + b)) / sqrt(H)
+
+    with a learned vector `a` and a learned number `b` for every distance and
+    head. Distances from `P - 1` on share the last of them.
+
+    Args:
+        num_heads: int. Number of heads `N`.
+        head_dim: int. Width `H` of one head.
+        num_positions: int. Number of learned distances `P`.
+        dropout: float in `[0, 1)`. Rate on attention probabilities.
+        kernel_initializer: initializer of all weights. Defaults to a normal
+            distribution of stddev 0.02.
+        **kwargs: other keyword arguments passed to `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: float tensor `(B, T, D)`. The current segment.
+        memory: optional float tensor `(B, M, D)`.
+        attention_mask: boolean tensor that broadcasts to `(B, N, T, K)`; True
+            where attention is allowed.
+        dropout_seed: optional int32 tensor `(B, 2)` or `(2,)`, see `SeededDropout`.
+        training: bool. Whether dropout is active.
+
+    Returns:
+        Float tensor `(B, T, D)`.
+
+    Raises:
+        ValueError: If a size is not positive.
+
+    References:
+     - [Shaw et al., 2018](https://arxiv.org/abs/1803.02155)
+    """
+
+    def __init__(
+        self, num_heads, head_dim, num_positions, dropout=0.0, kernel_initializer=None, **kwargs
+    ):
+        super().__init__(num_heads, head_dim, dropout, kernel_initializer, **kwargs)
+        if num_positions <= 0:
+            raise ValueError(
+                f"`num_positions` must be positive. Received: num_positions={num_positions}"
+            )
+        self.num_positions = num_positions
+
+    def build(
+        self, inputs_shape, memory_shape=None, attention_mask_shape=None, dropout_seed_shape=None
+    ):
+        self._build_projections(inputs_shape[-1])
+        self.content_bias = self._weight("content_bias", (self.num_heads, self.head_dim))
+        self.distance_keys = self._weight(
+            "distance_keys", (self.num_positions, self.num_heads, self.head_dim)
+        )
+        self.distance_bias = self._weight("distance_bias", (self.num_positions, self.num_heads))
+
+    def call(self, inputs, memory=None, attention_mask=None, dropout_seed=None, training=False):
+        return super().call(inputs, memory, attention_mask, dropout_seed, training)
+
+    def _scores(self, query, key):
+        distances = functional.distances_to_end(ops.shape(key)[1], self.num_positions)
+        distance_keys = ops.cast(
+            ops.take(self.distance_keys, distances, axis=0), self.compute_dtype
+        )  # [K, N, H]
+        distance_bias = ops.cast(
+            ops.take(self.distance_bias, distances, axis=0), self.compute_dtype
+        )  # [K, N]
+        content_bias = ops.cast(self.content_bias, self.compute_dtype)
+        content_scores = ops.einsum("btnh,bknh->bntk", query + content_bias, key)
+        distance_scores = ops.einsum("btnh,knh->bntk", query, distance_keys)
+        distance_scores = distance_scores + ops.transpose(distance_bias)[None, :, None]
+        scores = content_scores + functional.relative_shift(distance_scores)
+        return scores * self.head_dim**-0.5
+
+    def queries(self, scaled_query):
+        """What is compared with contents, and what with distances.
+
+        Args:
+            scaled_query: float tensor `(B, T, N * H)`, what
+                `scaled_query_kernel` takes inputs to.
+
+        Returns:
+            Tuple of two float tensors `(B, T, N, H)`, divided by `sqrt(H)`.
+        """
+        query = self.split_heads(scaled_query)
+        content_bias = ops.cast(self.content_bias, self.compute_dtype)
+        return query + content_bias * self.head_dim**-0.5, query
+
+    def project_distances(self, key_length, encoding=None):
+        """The keys of all distances.
+
+        Args:
+            key_length: int. `K`.
+            encoding: has no influence; the keys are learned.
+
+        Returns:
+            `DistanceKeys` with scores.
+        """
+        distances = functional.distances_to_end(key_length, self.num_positions)
+        keys = ops.transpose(ops.take(self.distance_keys, distances, axis=0), [1, 2, 0])
+        scores = ops.transpose(ops.take(self.distance_bias, distances, axis=0))[:, None]
+        padding = [[0, 0], [0, 0], [1, 0]]
+        return DistanceKeys(
+            ops.pad(ops.cast(keys, self.compute_dtype), padding),  # [N, H, K + 1]
+            ops.pad(ops.cast(scores * self.head_dim**-0.5, self.compute_dtype), padding),
+        )
+
+    def get_config(self):
+        return {**super().get_config(), "num_positions": self.num_positions}

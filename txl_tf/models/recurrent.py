@@ -1,0 +1,295 @@
+"""Recurrent baselines: LSTM and QRNN language models that carry their state.
+
+Shape letters used in this module: B rows, T segment length, D hidden width, E embedding width,
+V vocabulary, L layers.
+"""
+
+import keras
+from keras import ops
+
+from txl_tf import functional
+from txl_tf.config.model import LSTMConfig, QRNNConfig, RecurrentConfig
+from txl_tf.layers.adaptive_embedding import TokenEmbedding, check_token_ids
+from txl_tf.layers.adaptive_softmax import TiedSoftmax
+from txl_tf.layers.dropout import SeededDropout
+from txl_tf.layers.quasi_recurrent import QuasiRecurrent
+from txl_tf.models.memory import RecurrentMemory
+
+
+class RecurrentLanguageModel(keras.Model):
+    """Stacked recurrent layers that carry their states from segment to segment.
+
+    It scores like a `TransformerXL`. A subclass says what its layers are: it
+    overrides `config_class`, `create_layer`, `run_layer` and `state_widths`.
+
+    Args:
+        config: `RecurrentConfig`, or the dict that its `to_dict` returns.
+        **kwargs: other keyword arguments passed to `keras.Model`, including
+            `name` and `dtype`.
+
+    Raises:
+        ValueError: If ids are not in `[0, V)` and are at hand, see
+            `check_token_ids`; this holds for all methods. In a compiled function
+            the result of such an id is not defined.
+    """
+
+    config_class = RecurrentConfig
+
+    def __init__(self, config, **kwargs):
+        # Autocasting would round the states that are handed in.
+        super().__init__(autocast=False, **kwargs)
+        if isinstance(config, dict):
+            config = self.config_class.from_dict(config)
+        if not isinstance(config, self.config_class):
+            raise ValueError(
+                f"`config` must be a `{self.config_class.__name__}`. Received: config={config}"
+            )
+        self.config = config
+        common = {"dtype": self.dtype_policy}
+        self.embedding = TokenEmbedding(
+            config.vocabulary_size,
+            config.table_dim,
+            embeddings_initializer=self._initializer(),
+            name="embedding",
+            **common,
+        )
+        self.recurrent_layers = [
+            self.create_layer(width, index) for index, width in enumerate(config.layer_dims)
+        ]
+        self.embedding_dropout = SeededDropout(config.dropout, name="embedding_dropout", **common)
+        self.layer_dropouts = [
+            SeededDropout(config.dropout, name=f"dropout_{index}", **common)
+            for index in range(config.num_layers)
+        ]
+        self.softmax = TiedSoftmax(config.vocabulary_size, name="softmax", **common)
+        self._build_layers()
+
+    def _initializer(self):
+        return keras.initializers.RandomNormal(stddev=self.config.initializer_stddev)
+
+    def create_layer(self, width, index):
+        """The recurrent layer `index` with `width` outputs."""
+        raise NotImplementedError
+
+    def run_layer(self, layer, hidden, state):
+        """Runs a layer on `(B, T, D)`; returns hidden states and the next state."""
+        raise NotImplementedError
+
+    def state_widths(self):
+        """Widths of the two states of every layer."""
+        raise NotImplementedError
+
+    def state_dtype(self):
+        """Dtype of the states: no cell state is kept in half precision."""
+        return "float64" if self.compute_dtype == "float64" else "float32"
+
+    def _build_layers(self):
+        self.embedding.build((None, None))
+        width = self.config.table_dim
+        for layer, next_width in zip(self.recurrent_layers, self.config.layer_dims, strict=True):
+            layer.build((None, None, width))
+            width = next_width
+        self.softmax.build((None, None, width))
+        self.built = True
+
+    def __call__(self, token_ids, *args, **kwargs):
+        check_token_ids(token_ids, self.config.vocabulary_size)
+        return super().__call__(token_ids, *args, **kwargs)
+
+    def call(self, token_ids, memory, dropout_seed=None, training=False):
+        def drop(layer, tensor, site):
+            return layer(tensor, seed=functional.fold_seed(dropout_seed, site), training=training)
+
+        hidden = drop(self.embedding_dropout, self.embedding(token_ids), 0)  # [B, T, E]
+        next_states = []
+        states = memory.by_layer(self.config.num_layers)
+        steps = zip(self.recurrent_layers, self.layer_dropouts, states, strict=True)
+        for site, (layer, dropout, state) in enumerate(steps, start=1):
+            hidden, next_state = self.run_layer(layer, hidden, state)
+            next_states.append(next_state)
+            hidden = drop(dropout, hidden, site)  # [B, T, D], in the end [B, T, E]
+        return hidden, RecurrentMemory.of_layers(next_states)
+
+    def initial_memory(self, batch_size):
+        """Memory of rows that have read nothing yet.
+
+        Args:
+            batch_size: int. Number of rows `B`.
+
+        Returns:
+            A `RecurrentMemory` of zeros.
+        """
+        return RecurrentMemory.empty(
+            widths=self.state_widths(), batch_size=batch_size, dtype=self.state_dtype()
+        )
+
+    def score(self, token_ids, target_ids, memory, dropout_seed=None, training=False):
+        """Scores targets: how surprised the model is by each.
+
+        Args:
+            token_ids: int tensor `(B, T)`.
+            target_ids: int tensor `(B, T)`; position `t` is the token after
+                `token_ids[:, t]`.
+            memory: `RecurrentMemory` of the segments before.
+            dropout_seed: optional int32 tensor `(2,)` or `(B, 2)`.
+            training: bool. Whether dropout is active.
+
+        Returns:
+            Tuple of the negative log-likelihood in nats, float32 `(B, T)`, and
+            the next `RecurrentMemory`.
+        """
+        hidden, memory = self(token_ids, memory, dropout_seed=dropout_seed, training=training)
+        return self.negative_log_likelihood(hidden, target_ids), memory
+
+    def negative_log_likelihood(self, hidden, target_ids):
+        """Scores targets by hidden states.
+
+        Args:
+            hidden: float tensor `(B, T, E)`.
+            target_ids: int tensor `(B, T)`.
+
+        Returns:
+            Nats per token: float32 tensor `(B, T)`.
+        """
+        return self.softmax.negative_log_likelihood(hidden, target_ids, self.embedding.table)
+
+    def log_probs(self, token_ids, memory):
+        """Log-probabilities of every token of the vocabulary coming next.
+
+        Args:
+            token_ids: int tensor `(B, T)`.
+            memory: `RecurrentMemory` of the segments before.
+
+        Returns:
+            Tuple of a float32 tensor `(B, T, V)` and the next
+            `RecurrentMemory`.
+        """
+        hidden, memory = self(token_ids, memory)
+        return self.softmax.log_probs(hidden, self.embedding.table), memory
+
+    def get_config(self):
+        return {**super().get_config(), "config": self.config.to_dict()}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        return cls(**config)
+
+
+@keras.saving.register_keras_serializable(package="txl_tf")
+class LSTMLanguageModel(RecurrentLanguageModel):
+    """Stacked LSTM layers that carry their states from segment to segment.
+
+    Embedding and softmax share one table, for which the last layer is as wide
+    as the embedding, as in Merity et al. (2018). Dropout acts between the
+    layers and not on the recurrence. Gradients stop at the border of a
+    segment: truncated back-propagation in time.
+
+    Under a mixed policy the LSTM layers stay in float32. A cell state in half
+    precision would forget what is small beside it.
+
+    Args:
+        config: `LSTMConfig`, or the dict that its `to_dict` returns.
+        **kwargs: other keyword arguments passed to `keras.Model`, including
+            `name` and `dtype`.
+
+    Call arguments:
+        token_ids: int tensor `(B, T)` with values in `[0, V)`.
+        memory: `RecurrentMemory` of the segments before, from
+            `initial_memory` or a call.
+        dropout_seed: optional int32 tensor `(2,)` or `(B, 2)`. With it, all dropout masks
+            are a function of it.
+        training: bool. Whether dropout is active.
+
+    Returns:
+        Tuple of the hidden states `(B, T, E)` and the next `RecurrentMemory`.
+
+    Raises:
+        ValueError: If `memory` is not one of `L` layers.
+
+    References:
+     - [Hochreiter and Schmidhuber, 1997](https://doi.org/10.1162/neco.1997.9.8.1735)
+     - [Merity et al., 2018](https://arxiv.org/abs/1708.02182)
+    """
+
+    config_class = LSTMConfig
+
+    def create_layer(self, width, index):
+        return keras.layers.LSTM(
+            width,
+            return_sequences=True,
+            return_state=True,
+            use_cudnn=False,  # XLA cannot compile the kernel of cuDNN
+            kernel_initializer=self._initializer(),
+            recurrent_initializer=self._initializer(),
+            name=f"lstm_{index}",
+            dtype=self.variable_dtype,
+        )
+
+    def run_layer(self, layer, hidden, state):
+        # Read before the loop over positions: a TPU cannot take a variable into a loop that
+        # gradients go back through.
+        values = [(variable, ops.convert_to_tensor(variable)) for variable in layer.weights]
+        with keras.StatelessScope(state_mapping=values):
+            hidden, output, cell = layer(hidden, initial_state=list(state))
+        return ops.cast(hidden, self.compute_dtype), (output, cell)
+
+    def state_widths(self):
+        return tuple((width, width) for width in self.config.layer_dims)
+
+    def state_dtype(self):
+        return self.variable_dtype
+
+
+@keras.saving.register_keras_serializable(package="txl_tf")
+class QRNNLanguageModel(RecurrentLanguageModel):
+    """Stacked QRNN layers that carry their states from segment to segment.
+
+    What a layer carries is its last input, for the convolution, and its cell
+    state. Embedding and softmax share one table, for which the last layer is
+    as wide as the embedding, as in Merity et al. (2018). Dropout acts between
+    the layers. Gradients stop at the border of a segment: truncated
+    back-propagation in time.
+
+    Args:
+        config: `QRNNConfig`, or the dict that its `to_dict` returns.
+        **kwargs: other keyword arguments passed to `keras.Model`, including
+            `name` and `dtype`.
+
+    Call arguments:
+        token_ids: int tensor `(B, T)` with values in `[0, V)`.
+        memory: `RecurrentMemory` of the segments before, from
+            `initial_memory` or a call.
+        dropout_seed: optional int32 tensor `(2,)`. With it, all dropout masks
+            are a function of it.
+        training: bool. Whether dropout is active.
+
+    Returns:
+        Tuple of the hidden states `(B, T, E)` and the next `RecurrentMemory`.
+
+    Raises:
+        ValueError: If `memory` is not one of `L` layers.
+
+    References:
+     - [Bradbury et al., 2017](https://arxiv.org/abs/1611.01576)
+     - [Merity et al., 2018](https://arxiv.org/abs/1803.08240)
+    """
+
+    config_class = QRNNConfig
+
+    def create_layer(self, width, index):
+        return QuasiRecurrent(
+            width,
+            return_state=True,
+            kernel_initializer=self._initializer(),
+            name=f"qrnn_{index}",
+            dtype=self.dtype_policy,
+        )
+
+    def run_layer(self, layer, hidden, state):
+        last_input, cell = state
+        hidden, last_input, cell = layer(hidden, previous_input=last_input, cell_state=cell)
+        return hidden, (last_input, cell)
+
+    def state_widths(self):
+        layer_dims = self.config.layer_dims
+        return tuple(zip((self.config.table_dim, *layer_dims[:-1]), layer_dims, strict=True))

@@ -1,0 +1,209 @@
+"""Parameter count and training memory of a configuration, computed without a model.
+
+Shape letters used in this module: D hidden width, F inner width, N heads, H head width, B rows,
+T segment length, M memory length, K = M + T key length, E = N * H width of all heads, V
+vocabulary, L layers, S positions with a loss.
+"""
+
+import itertools
+import math
+from typing import cast
+
+from txl_tf.config.base import MAX_TOKENS
+from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
+from txl_tf.config.vocabulary_clusters import VocabularyClusters
+
+
+def num_parameters(config: ModelConfig | LSTMConfig | QRNNConfig) -> int:
+    """Counts the trainable parameters of a model.
+
+    Shared weights count once.
+
+    Args:
+        config: `ModelConfig`, `LSTMConfig` or `QRNNConfig`.
+
+    Returns:
+        The number of parameters.
+    """
+    if not isinstance(config, ModelConfig):
+        return _recurrent_parameters(config)
+    biases = 0
+    if config.share_attention_biases:
+        biases = 2 * config.num_heads * config.head_dim
+    blocks = config.num_layers * _block_parameters(config)
+    return _embedding_parameters(config) + blocks + biases + _softmax_parameters(config)
+
+
+def _recurrent_parameters(config: LSTMConfig | QRNNConfig) -> int:
+    widths = (config.table_dim, *config.layer_dims)
+    if isinstance(config, LSTMConfig):
+        # Four gates, each of the input, of what the layer said before, and a bias.
+        layers = [4 * (new * (old + new) + new) for old, new in itertools.pairwise(widths)]
+    else:
+        # Two tokens side by side, and three things made of them.
+        layers = [3 * (2 * old * new + new) for old, new in itertools.pairwise(widths)]
+    return sum(layers) + config.vocabulary_size * (config.table_dim + 1)
+
+
+def _block_parameters(config: ModelConfig) -> int:
+    feed_forward = (
+        2 * config.hidden_dim * config.intermediate_dim
+        + config.intermediate_dim
+        + config.hidden_dim
+    )
+    norms = 2 * 2 * config.hidden_dim
+    return _attention_parameters(config) + feed_forward + norms
+
+
+def _attention_parameters(config: ModelConfig) -> int:
+    width = config.num_heads * config.head_dim
+    count = 4 * config.hidden_dim * width  # query, key, value and output
+    if config.position_encoding == "transformer_xl":
+        count += config.hidden_dim * width
+        count += 0 if config.share_attention_biases else 2 * width
+    elif config.position_encoding == "shaw":
+        count += width + config.num_positions * (width + config.num_heads)
+    elif config.position_encoding == "learned":
+        count += config.num_positions * config.hidden_dim
+    return count
+
+
+def _clusters(config: ModelConfig) -> VocabularyClusters:
+    return VocabularyClusters(
+        vocabulary_size=config.vocabulary_size,
+        hidden_dim=config.hidden_dim,
+        embedding_dim=config.embedding_dim or config.hidden_dim,
+        cutoffs=config.cutoffs,
+        division_factor=config.division_factor,
+        project_same_dim=config.project_same_dim,
+    )
+
+
+def _embedding_parameters(config: ModelConfig) -> int:
+    clusters = _clusters(config)
+    return _size(clusters.table_shapes) + _size(clusters.projection_shapes)
+
+
+def _softmax_parameters(config: ModelConfig) -> int:
+    clusters = _clusters(config)
+    num_tails = len(config.cutoffs)
+    count = config.vocabulary_size + num_tails * (clusters.widths[0] + 1)
+    if not config.tie_weights:
+        count += _size(clusters.table_shapes)
+    if num_tails:
+        # Without clusters the projection is the embedding's.
+        own = 1 if config.share_tail_projections else num_tails + 1
+        count += _size(clusters.output_projection_shapes[:own])
+    return count
+
+
+def _size(shapes: tuple[tuple[int, int] | None, ...]) -> int:
+    return sum(math.prod(shape) for shape in shapes if shape is not None)
+
+
+_FLOAT_BYTES = 4
+# Weights, their gradients, and Adam's two means.
+_NUMBERS_PER_PARAMETER = 4
+
+
+def training_memory_bytes(experiment: ExperimentConfig) -> int:
+    """Estimates the memory of a training step in float32.
+
+    What counts is what the backward pass reads again, of every row and layer:
+    the block's input and the memory beside it, queries with their biases, keys,
+    values, the probabilities, what the heads return, the sums before and
+    after both norms, and the inner activations before and after dropout; keys
+    of positions, once for all rows; the logits and their gradient; and four
+    numbers for every parameter. What a compiler keeps beyond that, or computes
+    again, is not known here, and is much the same for the models compared. The
+    full softmax is assumed.
+
+    Args:
+        experiment: `ExperimentConfig`.
+
+    Returns:
+        The memory in bytes.
+    """
+    model, training = cast(ModelConfig, experiment.model), experiment.training
+    segment = model.segment_length  # T
+    memory = model.effective_memory_length  # M
+    keys, width = memory + segment, model.num_heads * model.head_dim  # K, E
+    positions = keys * width if model.has_relative_positions else 0
+    scored = segment - (segment // 2 if training.loss_positions == "last_half" else 0)  # S
+    logits = 2 * scored * model.vocabulary_size
+    numbers = (
+        training.global_batch_size * (model.num_layers * row_numbers(model) + logits)
+        + model.num_layers * positions
+        + _NUMBERS_PER_PARAMETER * num_parameters(model)
+    )
+    return _FLOAT_BYTES * numbers
+
+
+def row_numbers(model: ModelConfig) -> int:
+    """What the backward pass reads again of a row in a layer.
+
+    Args:
+        model: `ModelConfig`.
+
+    Returns:
+        How many numbers.
+    """
+    segment = model.segment_length  # T
+    memory = model.effective_memory_length  # M
+    keys, width = memory + segment, model.num_heads * model.head_dim  # K, E
+    num_queries = 2 if model.has_relative_positions else 1
+    return (
+        4 * segment * model.hidden_dim
+        + (keys * model.hidden_dim if memory > 0 else 0)
+        + (num_queries + 1) * segment * width
+        + 2 * keys * width
+        + model.num_heads * segment * keys
+        + 2 * segment * model.intermediate_dim
+    )
+
+
+def equal_memory_segment_length(reference: ExperimentConfig, candidate: ExperimentConfig) -> int:
+    """The longest segment with which a model needs no more memory than another.
+
+    As in Table 8 of Dai et al. (2019), Appendix A: what recurrence costs in
+    memory, a model without it may spend on longer segments.
+
+    Args:
+        reference: `ExperimentConfig` whose memory is the budget.
+        candidate: `ExperimentConfig`; its segment length does not count.
+
+    Returns:
+        The length.
+
+    Raises:
+        ValueError: If not even segments of one token fit.
+    """
+    budget = training_memory_bytes(reference)
+    length, step = 0, MAX_TOKENS
+    # A longer segment never needs less.
+    while step:
+        if length + step <= MAX_TOKENS and _fits(candidate, length + step, budget):
+            length += step
+        step //= 2
+    if length == 0:
+        raise ValueError(
+            f"The model does not fit into the memory of the other at any segment length. "
+            f"Received: a budget of {budget} bytes"
+        )
+    return length
+
+
+def _fits(experiment: ExperimentConfig, length: int, budget: int) -> bool:
+    return training_memory_bytes(_with_length(experiment, length)) <= budget
+
+
+def _with_length(experiment: ExperimentConfig, length: int) -> ExperimentConfig:
+    model = cast(ModelConfig, experiment.model)
+    has_table = model.num_positions is not None
+    return experiment.replace(
+        model=model.replace(
+            segment_length=length,
+            num_positions=length + model.memory_length if has_table else None,
+        )
+    )

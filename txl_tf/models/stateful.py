@@ -1,0 +1,337 @@
+"""Transformer-XL that keeps its memory in variables, for training with Keras `fit`.
+
+Shape letters used in this module: B rows, T segment length, M memory length, D hidden width, L
+layers, V vocabulary.
+"""
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import keras
+from keras import ops
+
+from txl_tf.config.model import ModelConfig
+from txl_tf.layers.adaptive_embedding import check_token_ids
+from txl_tf.models.memory import Memory
+from txl_tf.models.transformer_xl import TransformerXL
+
+
+def check_num_rows(batch: Any, batch_size: int) -> None:
+    """Refuses a batch with more rows than there is memory for.
+
+    Args:
+        batch: a batch as Keras has it: the inputs, or a tuple of inputs, targets
+            and weights. Inputs whose number of rows is not known pass.
+        batch_size: int. `B`.
+
+    Raises:
+        ValueError: If there are more rows.
+    """
+    num_rows = _rows_of(_inputs_of(batch))
+    if num_rows is not None and num_rows > batch_size:
+        raise ValueError(
+            f"A batch must have at most {batch_size} rows, the model's `batch_size`. "
+            f"Received: a batch of {num_rows}"
+        )
+
+
+def with_checked_batches(function: Callable[[Any], Any], batch_size: int) -> Callable[[Any], Any]:
+    """Checks batches before Keras' function for a step on TensorFlow takes them.
+
+    A compiled program cannot refuse a batch by a sentence. Where every batch is
+    known beforehand to have one number of rows, the program gets the iterator
+    as it is.
+
+    Args:
+        function: Keras' `train_function` or `test_function`, which take an iterator,
+            or `predict_function`, which takes a list.
+        batch_size: int. `B`.
+
+    Returns:
+        A function like `function`.
+    """
+
+    def checked(iterator: Iterator[Any] | list[Any]) -> Any:
+        if isinstance(iterator, list):
+            return function(list(_checked(iter(iterator), batch_size)))
+        spec = getattr(iterator, "element_spec", None)
+        if spec is not None and _rows_of(_inputs_of(spec)) is not None:
+            check_num_rows(spec, batch_size)
+            return function(iterator)
+        # Without a first batch it is the end, which Keras expects to hear by StopIteration.
+        first = next(iterator)
+        return function(_checked(itertools.chain([first], iterator), batch_size))
+
+    return checked
+
+
+def _checked(batches: Iterator[Any], batch_size: int) -> Iterator[Any]:
+    for batch in batches:
+        check_num_rows(batch, batch_size)
+        yield batch
+
+
+def _inputs_of(batch: Any) -> Any:
+    return keras.utils.unpack_x_y_sample_weight(batch)[0]
+
+
+def _rows_of(inputs: Any) -> int | None:
+    shape = getattr(inputs, "shape", None)
+    return shape[0] if shape else None
+
+
+class MemoryVariables:
+    """Variables that hold a `Memory`.
+
+    Layers do not track what is in here: whoever makes the variables decides
+    whether they are weights.
+
+    Args:
+        empty: `Memory` of `B` rows that have read nothing.
+        create_variable: function of a tensor and a name that returns a variable
+            of zeros with the tensor's shape and dtype.
+
+    Attributes:
+        variables: list of `L + 1` variables: the states of every layer, then
+            the valid length.
+    """
+
+    def __init__(self, empty: Memory, create_variable: Callable[[Any, str], Any]) -> None:
+        self.variables = [
+            create_variable(state, f"memory_{layer}") for layer, state in enumerate(empty.states)
+        ]
+        self.variables.append(create_variable(empty.valid_length, "valid_length"))
+
+    def read(self, num_rows: Any = None) -> Memory:
+        """The memory of the first rows, as it is now.
+
+        Args:
+            num_rows: optional int or int tensor, at most `B`; all rows if it is
+                not given.
+
+        Returns:
+            A `Memory`.
+        """
+        tensors = [ops.copy(variable) for variable in self.variables]
+        if num_rows is not None:
+            tensors = [tensor[:num_rows] for tensor in tensors]
+        return Memory(tuple(tensors[:-1]), tensors[-1])
+
+    def write(self, memory: Memory, num_rows: Any = None) -> None:
+        """Replaces the memory of the first rows; the others keep theirs.
+
+        Args:
+            memory: `Memory` of `num_rows` rows.
+            num_rows: as in `read`.
+        """
+        for variable, tensor in zip(
+            self.variables, (*memory.states, memory.valid_length), strict=True
+        ):
+            if num_rows is not None:
+                kept = ops.convert_to_tensor(variable)[num_rows:]
+                # The compiler cannot know that the rows add up.
+                tensor = ops.reshape(ops.concatenate([tensor, kept], axis=0), variable.shape)
+            variable.assign(tensor)
+
+    def reset(self) -> None:
+        """Forgets what all rows have read."""
+        for variable in self.variables:
+            variable.assign(ops.zeros(variable.shape, variable.dtype))
+
+
+@keras.saving.register_keras_serializable(package="txl_tf")
+class StatefulTransformerXL(keras.Model):
+    """A `TransformerXL` that keeps its memory in variables of its own.
+
+    In the manner of a stateful `keras.layers.RNN`: the batch size is fixed,
+    each call continues where the last one stopped, and `reset_state` forgets.
+    So `compile` and `fit` on ordered data just work, on one device:
+
+    ```python
+    model = txl_tf.StatefulTransformerXL(config, batch_size=16)
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit(ordered_dataset, shuffle=False)
+    model.reset_state()
+    ```
+
+    Row `r` of every batch has to continue row `r` of the batch before. A batch
+    may have fewer rows than `B`: the rows it does not have keep their memory.
+    Several replicas need the trainer: Keras would merge their memories.
+
+    `evaluate`, validation in `fit` among it, and `predict` read with a memory of
+    their own, which is empty when they begin; that of training stays as it is.
+    `test_on_batch` and `predict_on_batch` go on from call to call with these
+    memories. A call of the model goes on with the memory of training.
+
+    Args:
+        config: `ModelConfig`, or the dict that its `to_dict` returns.
+        batch_size: int. The most rows of a batch, `B`.
+        **kwargs: other keyword arguments passed to `keras.Model`.
+
+    Attributes:
+        transformer_xl: the `TransformerXL` that is trained.
+
+    Call arguments:
+        token_ids: int tensor `(B, T)`, or of fewer rows.
+        training: bool. Whether dropout is active.
+
+    Returns:
+        Log-probabilities of the next tokens, float32 `(B, T, V)`; a loss takes
+        them as logits.
+
+    Raises:
+        ValueError: If `batch_size` is not positive, or a batch has more rows.
+    """
+
+    def __init__(self, config, batch_size, **kwargs):
+        super().__init__(**kwargs)
+        if batch_size <= 0:
+            raise ValueError(f"`batch_size` must be positive. Received: batch_size={batch_size}")
+        if isinstance(config, dict):
+            config = ModelConfig.from_dict(config)
+        self.config = config
+        self.batch_size = batch_size
+        self.transformer_xl = TransformerXL(config, dtype=self.dtype_policy, name="transformer_xl")
+        empty = self.transformer_xl.initial_memory(batch_size)
+        self._trained_memory = MemoryVariables(empty, self._memory_weight)
+        self._evaluate_memory = self._predict_memory = None
+        self._current_memory = self._trained_memory
+        self.built = True
+
+    def _memory_weight(self, value, name):
+        return self.add_weight(
+            shape=value.shape,
+            dtype=keras.backend.standardize_dtype(value.dtype),
+            initializer="zeros",
+            trainable=False,
+            autocast=False,
+            name=name,
+        )
+
+    @property
+    def memory(self):
+        """The current `Memory` of training and of calls of the model."""
+        return self._trained_memory.read()
+
+    @property
+    def variables(self):
+        variables = super().variables
+        if keras.backend.backend() == "jax":
+            # There a step changes only what is listed here. They are no weights, though:
+            # they begin empty, so there is nothing to save and to compare.
+            for aside in (self._evaluate_memory, self._predict_memory):
+                variables = variables + ([] if aside is None else aside.variables)
+        return variables
+
+    def __call__(self, token_ids, *args, **kwargs):
+        check_num_rows(token_ids, self.batch_size)
+        check_token_ids(token_ids, self.config.vocabulary_size)
+        return super().__call__(token_ids, *args, **kwargs)
+
+    def call(self, token_ids, training=False):
+        is_whole = token_ids.shape[0] == self.batch_size
+        num_rows = None if is_whole else ops.shape(token_ids)[0]
+        memory = self._current_memory.read(num_rows)
+        hidden, memory = self.transformer_xl(token_ids, memory, training=training)
+        self._current_memory.write(memory, num_rows)
+        return self.transformer_xl.log_probs_of(hidden)
+
+    def make_train_function(self, force=False):
+        if self.train_function is None or force:
+            super().make_train_function(force=True)
+            self.train_function = self._checking(self.train_function)
+
+    def make_test_function(self, force=False):
+        if self._evaluate_memory is None:
+            self._evaluate_memory = self._memory_aside("evaluate")
+        if self.test_function is None or force:
+            super().make_test_function(force=True)
+            self.test_function = self._checking(self.test_function)
+
+    def make_predict_function(self, force=False):
+        if self._predict_memory is None:
+            self._predict_memory = self._memory_aside("predict")
+        if self.predict_function is None or force:
+            super().make_predict_function(force=True)
+            self.predict_function = self._checking(self.predict_function)
+
+    def _checking(self, function):
+        # Other backends compile for known shapes, so the steps know the number of rows.
+        if keras.backend.backend() != "tensorflow":
+            return function
+        return with_checked_batches(function, self.batch_size)
+
+    def _memory_aside(self, name):
+        def create(value, variable_name):
+            dtype = keras.backend.standardize_dtype(value.dtype)
+            return keras.Variable(
+                ops.zeros(value.shape, dtype),
+                trainable=False,
+                dtype=dtype,
+                autocast=False,
+                name=f"{name}_{variable_name}",
+            )
+
+        return MemoryVariables(self.transformer_xl.initial_memory(self.batch_size), create)
+
+    # A step is traced, or runs, within these calls; what it reads is decided there for good.
+    def train_step(self, *state_and_data):
+        check_num_rows(state_and_data[-1], self.batch_size)
+        with self._using(self._trained_memory):
+            return super().train_step(*state_and_data)
+
+    def test_step(self, *state_and_data):
+        check_num_rows(state_and_data[-1], self.batch_size)
+        with self._using(self._evaluate_memory):
+            return super().test_step(*state_and_data)
+
+    def predict_step(self, *state_and_data):
+        check_num_rows(state_and_data[-1], self.batch_size)
+        with self._using(self._predict_memory):
+            return super().predict_step(*state_and_data)
+
+    @contextlib.contextmanager
+    def _using(self, memory):
+        before = self._current_memory
+        self._current_memory = memory
+        try:
+            yield
+        finally:
+            self._current_memory = before
+
+    def evaluate(self, *args, **kwargs):
+        self.make_test_function()
+        with self._beginning_empty(self._evaluate_memory):
+            return super().evaluate(*args, **kwargs)
+
+    def predict(self, *args, **kwargs):
+        self.make_predict_function()
+        with self._beginning_empty(self._predict_memory):
+            return super().predict(*args, **kwargs)
+
+    @contextlib.contextmanager
+    def _beginning_empty(self, memory):
+        memory.reset()
+        try:
+            yield
+        finally:
+            memory.reset()
+
+    def reset_state(self):
+        """Forgets what all rows have read, in training and aside from it."""
+        for memory in (self._trained_memory, self._evaluate_memory, self._predict_memory):
+            if memory is not None:
+                memory.reset()
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "config": self.config.to_dict(),
+            "batch_size": self.batch_size,
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        return cls(**config)

@@ -1,0 +1,287 @@
+"""Samplers for generation: greedy, random, top-k, top-p, min-p and beam search.
+
+Shape letters used in this module: B rows, W beams of each, V vocabulary.
+"""
+
+import math
+
+from keras import ops
+
+from txl_tf import functional
+
+IMPOSSIBLE_SCORE = -1e30
+"""Score of a beam that is none; any other is higher."""
+
+
+class BeamSampler:
+    """Keeps the best `num_beams` continuations of each row, token by token.
+
+    A beam's score is the sum of the log-probabilities of its tokens. A beam
+    that ended keeps its score and its place among the others.
+
+    Args:
+        num_beams: int. `W`.
+        return_all_beams: bool. Whether generation returns all beams of a row,
+            best first, or the best alone.
+
+    Call arguments:
+        log_probs: float tensor `(B, W, V)` of the next token of each beam.
+        scores: float32 tensor `(B, W)`, from `initial_scores` or a call.
+        is_finished: bool tensor `(B, W)`. True for beams that ended.
+
+    Returns:
+        Tuple of the scores `(B, W)`, best first; the beam that each one goes on
+        from, int32 `(B, W)`; and its token, int32 `(B, W)`, which means
+        nothing for a beam that ended.
+
+    Raises:
+        ValueError: If `num_beams` is not positive.
+    """
+
+    def __init__(self, num_beams=5, return_all_beams=False):
+        if num_beams <= 0:
+            raise ValueError(f"`num_beams` must be positive. Received: num_beams={num_beams}")
+        self.num_beams = num_beams
+        self.return_all_beams = return_all_beams
+
+    def initial_scores(self, num_rows):
+        """Scores before the first token: all beams of a row are the same one.
+
+        Args:
+            num_rows: int. `B`.
+
+        Returns:
+            Float32 tensor `(B, W)`.
+        """
+        is_first = ops.arange(self.num_beams) == 0
+        scores = ops.where(is_first, 0.0, IMPOSSIBLE_SCORE)
+        return ops.tile(ops.cast(scores, "float32")[None], [num_rows, 1])
+
+    def __call__(self, log_probs, scores, is_finished):
+        vocabulary_size = log_probs.shape[-1]
+        # A beam that ended has one way to go on, which costs nothing.
+        is_first = ops.arange(vocabulary_size) == 0
+        unchanged = ops.cast(ops.where(is_first, 0.0, IMPOSSIBLE_SCORE), "float32")
+        log_probs = ops.where(
+            ops.expand_dims(is_finished, 2), unchanged, ops.cast(log_probs, "float32")
+        )
+        totals = ops.expand_dims(scores, 2) + log_probs  # [B, W, V]
+        totals = ops.reshape(totals, [-1, self.num_beams * vocabulary_size])
+        scores, places = ops.top_k(totals, self.num_beams)
+        places = ops.cast(places, "int32")
+        return scores, places // vocabulary_size, places % vocabulary_size
+
+
+class GreedySampler:
+    """Picks the token with the highest logit; the first of equals.
+
+    Call arguments:
+        logits: float tensor `(B, V)`.
+        seed: int32 tensor `(2,)` or `(B, 2)`; not used.
+
+    Returns:
+        Int32 tensor `(B,)`.
+    """
+
+    def __call__(self, logits, seed):
+        del seed
+        return ops.cast(ops.argmax(logits, axis=-1), "int32")
+
+
+class RandomSampler:
+    """Draws from the softmax of the logits.
+
+    Random numbers are a hash of the seed, the row and the token, so a row's
+    draw depends neither on the other rows nor on the backend.
+
+    Args:
+        temperature: float. Divides the logits: below 1 the probable becomes
+            more probable, above 1 less.
+
+    Call arguments:
+        logits: float tensor `(B, V)`.
+        seed: int32 tensor `(2,)`, or `(B, 2)` with a seed for each row from
+            `functional.row_seeds`. The same seed draws the same tokens.
+
+    Returns:
+        Int32 tensor `(B,)`.
+
+    Raises:
+        ValueError: If `temperature` is not positive.
+    """
+
+    def __init__(self, temperature=1.0):
+        if not temperature > 0:  # nan is not
+            raise ValueError(
+                "`temperature` must be positive; `GreedySampler` is its limit at 0. "
+                f"Received: temperature={temperature}"
+            )
+        self.temperature = temperature
+
+    def __call__(self, logits, seed):
+        candidates = self.candidates(ops.cast(logits, "float32") / self.temperature)
+        if len(seed.shape) == 1:
+            seed = functional.row_seeds(seed, ops.arange(ops.shape(logits)[0], dtype="int32"))
+        # The largest of logits plus Gumbel noise is a draw from their softmax.
+        noise = _gumbel(functional.random_bits(seed, (logits.shape[1],)))  # [B, V]
+        return ops.cast(ops.argmax(candidates + noise, axis=-1), "int32")
+
+    def candidates(self, logits):
+        """Logits with those that must not be drawn at minus infinity."""
+        return logits
+
+
+def _gumbel(bits):
+    """Gumbel noise of uniform bits.
+
+    Small numbers are those that win, and the ones that float32 tells apart.
+    """
+    # Signed numbers are the ones that every backend converts to floats.
+    high = ops.right_shift(bits, ops.convert_to_tensor(8, dtype="uint32"))
+    low = ops.bitwise_and(bits, ops.convert_to_tensor(255, dtype="uint32"))
+    high, low = (ops.cast(ops.cast(each, "int32"), "float32") for each in (high, low))
+    uniform = (high * 256.0 + low + 0.5) * 2.0**-32
+    uniform = ops.minimum(uniform, 1.0 - 2.0**-24)  # rounding must not reach 1
+    return -ops.log(-ops.log1p(-uniform))
+
+
+class MinPSampler(RandomSampler):
+    """Draws from the tokens with at least `min_p` of the highest probability.
+
+    Where the model is certain few tokens remain, where it is not many.
+
+    Args:
+        min_p: float in `(0, 1]`. Share of the highest probability.
+        temperature: float. See `RandomSampler`; applied before `min_p`.
+
+    Raises:
+        ValueError: If `min_p` is out of range or `temperature` is not positive.
+
+    References:
+     - [Nguyen et al., 2024](https://arxiv.org/abs/2407.01082)
+    """
+
+    def __init__(self, min_p=0.05, temperature=1.0):
+        super().__init__(temperature)
+        if not 0.0 < min_p <= 1.0:
+            raise ValueError(f"`min_p` must be in (0, 1]. Received: min_p={min_p}")
+        self.min_p = min_p
+
+    def candidates(self, logits):
+        lowest = ops.max(logits, axis=-1, keepdims=True) + math.log(self.min_p)  # [B, 1]
+        return ops.where(logits >= lowest, logits, -float("inf"))
+
+
+class RepetitionPenalty:
+    """Lowers the scores of tokens that were used.
+
+    Keskar et al. (2019), Section 4.1: scores of used tokens are divided by the
+    penalty. A score can have either sign and be shifted by any constant, while
+    the result must be less probable; so the scores here are log-probabilities,
+    which are never positive, and are multiplied.
+
+    Args:
+        penalty: float, at least 1. 1 changes nothing, 1.2 is usual.
+
+    Call arguments:
+        logits: float tensor `(B, V)`.
+        is_used: bool tensor `(B, V)`. True for tokens that were used.
+
+    Returns:
+        Float32 tensor `(B, V)` for a sampler.
+
+    Raises:
+        ValueError: If `penalty` is less than 1.
+
+    References:
+     - [Keskar et al., 2019](https://arxiv.org/abs/1909.05858)
+    """
+
+    def __init__(self, penalty=1.2):
+        if not 1.0 <= penalty < float("inf"):
+            raise ValueError(
+                f"`penalty` must be at least 1 and finite. Received: penalty={penalty}"
+            )
+        self.penalty = penalty
+
+    def __call__(self, logits, is_used):
+        log_probs = ops.log_softmax(ops.cast(logits, "float32"), axis=-1)
+        return ops.where(is_used, log_probs * self.penalty, log_probs)
+
+
+class TopKSampler(RandomSampler):
+    """Draws from the softmax over the `k` highest logits.
+
+    Args:
+        k: int. Number of candidates; all where the vocabulary is smaller.
+            Tokens that tie with the `k`-th are candidates too.
+        temperature: float. See `RandomSampler`.
+
+    Raises:
+        ValueError: If `k` or `temperature` is not positive.
+    """
+
+    def __init__(self, k=5, temperature=1.0):
+        super().__init__(temperature)
+        if k <= 0:
+            raise ValueError(f"`k` must be positive. Received: k={k}")
+        self.k = k
+
+    def candidates(self, logits):
+        count = min(self.k, logits.shape[-1])
+        lowest = ops.top_k(logits, count)[0][:, -1:]  # [B, 1]
+        return ops.where(logits >= lowest, logits, -float("inf"))
+
+
+class TopPSampler(RandomSampler):
+    """Draws from the fewest tokens whose probabilities reach `p` together.
+
+    Holtzman et al. (2020), the nucleus.
+
+    Args:
+        p: float in `(0, 1]`. The probability to reach. The most probable token
+            is always a candidate.
+        temperature: float. See `RandomSampler`; applied before `p`.
+        k: optional int. Only the `k` highest logits are considered, before
+            `p`. That is faster with a large vocabulary.
+
+    Raises:
+        ValueError: If `p` is out of range, or `k` or `temperature` is not
+            positive.
+
+    References:
+     - [Holtzman et al., 2020](https://arxiv.org/abs/1904.09751)
+    """
+
+    def __init__(self, p=0.9, temperature=1.0, k=None):
+        super().__init__(temperature)
+        if not 0.0 < p <= 1.0:
+            raise ValueError(f"`p` must be in (0, 1]. Received: p={p}")
+        self.p = p
+        self.k = k
+        self._top_k = None if k is None else TopKSampler(k)
+
+    def candidates(self, logits):
+        if self._top_k is not None:
+            logits = self._top_k.candidates(logits)
+        order = ops.flip(ops.argsort(logits, axis=-1), axis=-1)  # [B, V]
+        probabilities = ops.take_along_axis(ops.softmax(logits, axis=-1), order, axis=-1)
+        # A token counts if those before it do not reach p without it.
+        reached_before = ops.cumsum(probabilities, axis=-1) - probabilities
+        is_candidate_in_order = ops.logical_or(
+            reached_before < self.p, ops.arange(logits.shape[-1]) == 0
+        )
+        rank = ops.argsort(order, axis=-1)
+        is_candidate = ops.take_along_axis(is_candidate_in_order, rank, axis=-1)
+        return ops.where(is_candidate, logits, -float("inf"))
+
+
+__all__ = [
+    "BeamSampler",
+    "GreedySampler",
+    "MinPSampler",
+    "RandomSampler",
+    "RepetitionPenalty",
+    "TopKSampler",
+    "TopPSampler",
+]

@@ -1,0 +1,134 @@
+"""Errors of serving client and server, with gRPC and HTTP status codes."""
+
+import enum
+
+
+class StatusCode(enum.IntEnum):
+    """The codes of gRPC and TensorFlow, and how they look over HTTP."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+    @property
+    def http_status(self) -> int:
+        """The status of an HTTP answer with this code."""
+        return _HTTP_STATUS.get(self, 500)
+
+    @classmethod
+    def of_http_status(cls, http_status: int) -> "StatusCode":
+        """The code that an HTTP status most probably stands for.
+
+        Args:
+            http_status: int. Status of an HTTP answer.
+
+        Returns:
+            `StatusCode`; UNKNOWN where several or none would fit.
+        """
+        return _OF_HTTP_STATUS.get(http_status, cls.UNKNOWN)
+
+
+_HTTP_STATUS = {
+    StatusCode.OK: 200,
+    StatusCode.INVALID_ARGUMENT: 400,
+    StatusCode.FAILED_PRECONDITION: 400,
+    StatusCode.OUT_OF_RANGE: 400,
+    StatusCode.UNAUTHENTICATED: 401,
+    StatusCode.PERMISSION_DENIED: 403,
+    StatusCode.NOT_FOUND: 404,
+    StatusCode.ABORTED: 409,
+    StatusCode.ALREADY_EXISTS: 409,
+    StatusCode.RESOURCE_EXHAUSTED: 429,
+    StatusCode.CANCELLED: 499,
+    StatusCode.UNIMPLEMENTED: 501,
+    StatusCode.UNAVAILABLE: 503,
+    StatusCode.DEADLINE_EXCEEDED: 504,
+}
+_OF_HTTP_STATUS = {
+    200: StatusCode.OK,
+    400: StatusCode.INVALID_ARGUMENT,
+    401: StatusCode.UNAUTHENTICATED,
+    403: StatusCode.PERMISSION_DENIED,
+    404: StatusCode.NOT_FOUND,
+    409: StatusCode.ABORTED,
+    413: StatusCode.RESOURCE_EXHAUSTED,
+    429: StatusCode.RESOURCE_EXHAUSTED,
+    499: StatusCode.CANCELLED,
+    500: StatusCode.INTERNAL,
+    501: StatusCode.UNIMPLEMENTED,
+    503: StatusCode.UNAVAILABLE,
+    504: StatusCode.DEADLINE_EXCEEDED,
+}
+
+
+class PredictionError(Exception):
+    """A request was refused, or there was nobody to answer it.
+
+    Args:
+        code: `StatusCode`.
+        message: str. The server's own words.
+        server: str. Address and model.
+        signature: str. The signature that was asked for; empty where the
+            request was none for a signature.
+
+    Attributes:
+        code: as given.
+        message: as given.
+        server: as given.
+        signature: as given.
+    """
+
+    def __init__(self, code: StatusCode, message: str, *, server: str, signature: str = "") -> None:
+        self.code = code
+        self.message = message
+        self.server = server
+        self.signature = signature
+        asked = f", signature `{signature}`" if signature else ""
+        super().__init__(f"{code.name} from {server}{asked}: {message}")
+
+
+class RequestError(Exception):
+    """A request that ends with a code and a message for whoever sent it.
+
+    Args:
+        code: `StatusCode`.
+        message: str. What is wrong with the request.
+        http_status: optional int. The status over HTTP; by default the code's.
+
+    Attributes:
+        code: as given.
+        message: as given.
+        http_status: int.
+    """
+
+    def __init__(self, code: StatusCode, message: str, http_status: int | None = None) -> None:
+        self.code = code
+        self.message = message
+        self.http_status = code.http_status if http_status is None else http_status
+        super().__init__(message)
+
+    @classmethod
+    def of_busy_server(cls, message: str) -> "RequestError":
+        """The error of a request that is good, at a server that has too many.
+
+        Args:
+            message: str. What there is too much of.
+
+        Returns:
+            `RequestError`: RESOURCE_EXHAUSTED, 503 over HTTP.
+        """
+        return cls(StatusCode.RESOURCE_EXHAUSTED, f"{message} Ask again later.", 503)

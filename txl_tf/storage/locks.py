@@ -1,0 +1,297 @@
+"""Locks that allow one writer per folder, on a local disk or in an object store."""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import threading
+import time
+from types import TracebackType
+from typing import Self
+
+from txl_tf.errors import OutputExistsError, StorageError
+from txl_tf.storage.files import first_line, is_remote, make_folder
+from txl_tf.storage.local_files import open_folder, open_for_writing
+from txl_tf.storage.lock_owner import (
+    LOCK_FILE,
+    MAX_LOCK_BYTES,
+    lost,
+    owner_in,
+    refused,
+    this_process,
+)
+from txl_tf.storage.store_lock import StoreLock
+from txl_tf.storage.writable_folder import WritableFolder
+
+# A process that is just ending, or has not written its name yet, is given this long.
+_PATIENCE_SECONDS = 1.0
+_POLL_SECONDS = 0.1
+# Some file systems that are far away lock no folders.
+_UNSUPPORTED = (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+class LocalLock:
+    """A lock of the kernel's on a folder itself, and on a file in it.
+
+    The lock on the folder stays with the folder whatever is removed from it.
+    The file names the owner; where a file system cannot lock folders, it is
+    the lock.
+
+    Args:
+        folder: str. Path of the folder; where it is a link, the folder that it
+            leads to is locked.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._path = folder
+        self._lock_path = os.path.join(folder, LOCK_FILE)
+        self._owner = this_process()
+        self._folder: int | None = None
+        self._file: int | None = None
+        self._locks_folder = False
+        self._has_made_folder = False
+        # The saver checks in a thread of its own.
+        self._checking = threading.Lock()
+
+    @property
+    def token(self) -> str:
+        """What tells this owner from all others."""
+        return self._owner["token"]
+
+    def acquire(self) -> None:
+        """Takes the lock; OutputExistsError where another process has it."""
+        self._owner = this_process()
+        self._has_made_folder = not os.path.isdir(self._path)
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while not self._try_to_acquire():
+            if time.monotonic() > deadline:
+                raise refused(self._owner_there(), self._lock_path)
+            time.sleep(_POLL_SECONDS)
+
+    def release(self) -> None:
+        """Gives the lock back; a second call does nothing."""
+        with self._checking:
+            folder, file = self._folder, self._file
+            self._folder = self._file = None
+        if folder is None or file is None:
+            return
+        # Removed while it is locked: who opens it later makes a new one, and who
+        # has it open already sees that it is not the one of that name any more.
+        with contextlib.suppress(OSError):
+            if os.path.samestat(_status_in(folder), os.fstat(file)):
+                os.unlink(LOCK_FILE, dir_fd=folder)
+            if self._has_made_folder and self._leads_to(folder):
+                os.rmdir(self._path)  # fails where something was written
+        os.close(file)
+        os.close(folder)
+
+    def descriptor(self) -> int:
+        """A descriptor of the locked folder."""
+        if self._folder is None:
+            raise lost("the lock of the folder was given back", self._path)
+        return self._folder
+
+    def check(self) -> None:
+        """Raises OutputExistsError where this folder is not this process' own any more."""
+        with self._checking:
+            folder = self.descriptor()
+            assert self._file is not None
+            if not self._leads_to(folder):
+                raise self._folder_is_lost()
+            try:
+                is_ours = os.path.samestat(_status_in(folder), os.fstat(self._file))
+            except FileNotFoundError:
+                self._restore(folder)
+                return
+            owner = owner_in(os.pread(self._file, MAX_LOCK_BYTES, 0)) if is_ours else {}
+            if not is_ours or owner.get("token", self.token) != self.token:
+                raise refused(self._owner_there(), self._lock_path)
+
+    def _restore(self, folder: int) -> None:
+        """Names the owner again, where the file was removed; the folder is still locked."""
+        try:
+            file = self._locked_file(folder) if self._locks_folder else None
+        except FileNotFoundError as error:  # nothing can be made in a folder that was removed
+            raise self._folder_is_lost() from error
+        if file is None:
+            raise lost("its lock was removed", self._lock_path)
+        assert self._file is not None
+        os.close(self._file)
+        self._file = file
+
+    def _folder_is_lost(self) -> OutputExistsError:
+        return lost("the folder was removed, moved or replaced", self._path)
+
+    def _try_to_acquire(self) -> bool:
+        make_folder(self._path)
+        try:
+            folder = open_folder(self._path)
+        except FileNotFoundError:
+            return False  # the owner before has just removed the folder that it had made
+        file = None
+        try:
+            self._locks_folder = _lock_folder(folder)
+            if self._leads_to(folder):
+                file = self._locked_file(folder)
+        except BlockingIOError:
+            return False
+        finally:
+            if file is None:
+                os.close(folder)
+        if file is None:
+            return False
+        self._folder, self._file = folder, file
+        return True
+
+    def _locked_file(self, folder: int) -> int | None:
+        """Opens, locks and signs the file; None where another process has it."""
+        file = open_for_writing(LOCK_FILE, inside=folder, reads=True)
+        try:
+            is_shared = os.fstat(file).st_nlink > 1
+            if is_shared and self._locks_folder:
+                # A copy made of links: the file, and its lock, are another folder's too.
+                os.unlink(LOCK_FILE, dir_fd=folder)
+                raise FileNotFoundError
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.path.samestat(os.fstat(file), _status_in(folder)):
+                raise FileNotFoundError
+            if is_shared:
+                os.unlink(LOCK_FILE, dir_fd=folder)
+                raise FileNotFoundError
+            os.ftruncate(file, 0)
+            os.pwrite(file, json.dumps(self._owner).encode(), 0)
+        except (BlockingIOError, FileNotFoundError):
+            os.close(file)
+            return None
+        except OSError:
+            os.close(file)
+            raise
+        return file
+
+    def _leads_to(self, folder: int) -> bool:
+        """Whether the path still leads to the folder of a descriptor."""
+        try:
+            return os.path.samestat(os.fstat(folder), os.stat(self._path))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def _owner_there(self) -> dict:
+        try:
+            file = os.open(self._lock_path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            return {}
+        try:
+            return owner_in(os.read(file, MAX_LOCK_BYTES))
+        except OSError:
+            return {}
+        finally:
+            os.close(file)
+
+
+def _status_in(folder: int) -> os.stat_result:
+    return os.stat(LOCK_FILE, dir_fd=folder, follow_symlinks=False)
+
+
+def _lock_folder(folder: int) -> bool:
+    """Locks a folder itself, and returns whether its file system can do that."""
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _UNSUPPORTED:
+            return False
+        raise
+    return True
+
+
+class DirectoryLock:
+    """Lets one process at a time write into a folder.
+
+    A local folder is locked by the kernel (`flock`), which unlocks it when the
+    owner ends, however it ends; a process of the same id later changes nothing.
+    The lock is on the folder itself and on the file `.lock` in it. The file
+    says who the owner is. It is removed in the end and stays after a kill, when
+    it locks nothing and the next owner writes it anew. Where it is removed
+    while the owner lives, the folder stays locked, and the owner writes it
+    again.
+
+    Object stores know no locks. There the object `.lock` names the owner, who
+    writes the time into an object of its own every `heartbeat_seconds`. The
+    lock is taken over when that has not been written for `stale_seconds`, or at
+    once when its owner was a process of this machine that is gone. Clocks must
+    agree to within a part of that, and two that come in the same moment are
+    told apart by reading again after `settle_seconds`.
+
+    The owner of a folder that is removed, renamed or replaced has lost it, and
+    so has the owner whose `.lock` another one stands in the place of. A process
+    that was frozen meanwhile finds out by `check`, which `folder` calls before
+    every change.
+
+    Args:
+        folder: path of the folder, also a remote one; made if it is not there.
+        heartbeat_seconds: float. Time between two signs of life, remote only.
+        stale_seconds: float. Silence after which the owner counts as gone.
+        settle_seconds: float. Wait before the lock counts as one's own.
+
+    Raises:
+        OutputExistsError: On entering, if another process has the lock, or a
+            link is in its place.
+        StorageError: On entering, if the lock cannot be written.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        heartbeat_seconds: float = 20.0,
+        stale_seconds: float = 90.0,
+        settle_seconds: float = 1.0,
+    ) -> None:
+        self._folder = os.fspath(folder)
+        self._lock: LocalLock | StoreLock
+        if is_remote(self._folder):
+            self._lock = StoreLock(self._folder, heartbeat_seconds, stale_seconds, settle_seconds)
+        else:
+            self._lock = LocalLock(self._folder)
+
+    @staticmethod
+    def is_lock(name: str) -> bool:
+        """Whether a file of this name is one of a lock, and of nothing else."""
+        return name == LOCK_FILE or name.startswith((f"{LOCK_FILE}.", f".{LOCK_FILE}."))
+
+    @property
+    def folder(self) -> WritableFolder:
+        """The folder for its owner to write into."""
+        return WritableFolder.at(
+            self._folder,
+            self.check,
+            descriptor=self._lock.descriptor if isinstance(self._lock, LocalLock) else None,
+            token=self._lock.token,
+        )
+
+    def __enter__(self) -> Self:
+        try:
+            self._lock.acquire()
+        except OSError as error:
+            raise StorageError(
+                f"The folder cannot be locked: {first_line(error)}",
+                where=self._folder,
+                remedy="Check the permissions, or choose another folder.",
+            ) from error
+        return self
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._lock.release()
+
+    def check(self) -> None:
+        """Makes sure that the lock has not been lost; call it before writing.
+
+        Raises:
+            OutputExistsError: If this process may not write here any more.
+        """
+        self._lock.check()

@@ -1,0 +1,198 @@
+"""A folder that appears under its name only when it is complete."""
+
+import contextlib
+import fcntl
+import os
+import random
+import shutil
+import time
+import uuid
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+from txl_tf.errors import OutputExistsError
+from txl_tf.storage.files import list_folder, remove_folder
+from txl_tf.storage.local_files import flush_to_disk
+
+_MARK = ".preparing-"
+_LOCKING = ".locking"
+_NUM_TRIES = 20
+_LONGEST_PAUSE_SECONDS = 0.05
+
+
+class StagingFolder:
+    """A hidden folder beside its target, renamed to it at the end.
+
+    Leaving the `with` block without `publish` removes the hidden folder.
+    Hidden folders that killed processes left for the same target are removed
+    on entering. On a local disk a living process holds a lock on its folder; an
+    object store has no locks, and there a second job for one target removes
+    what the first has written.
+
+    Args:
+        target: str. The folder to be made.
+        last_file: str. The file that marks the folder as complete. Object
+            stores rename file by file, and this one last.
+
+    Raises:
+        OutputExistsError: On entering, if the target exists or another process
+            is writing it.
+    """
+
+    def __init__(self, target: str, *, last_file: str) -> None:
+        self._target = target.rstrip("/")
+        self._is_local = "://" not in target
+        if self._is_local:
+            self._target = os.path.abspath(self._target)
+        self._parent, self._name = os.path.split(self._target)
+        self._last_file = last_file
+        self._lock: int | None = None
+        self.path = os.path.join(self._parent, f".{self._name}{_MARK}{uuid.uuid4().hex[:12]}")
+
+    def __enter__(self) -> Self:
+        require_absent(self._target)
+        if not self._is_local:
+            import tensorflow as tf
+
+            tf.io.gfile.makedirs(self._parent)
+            for path in self._stale_paths():
+                tf.io.gfile.rmtree(path)
+            tf.io.gfile.makedirs(self.path)
+            return self
+        os.makedirs(self._parent, exist_ok=True)
+        for _ in range(_NUM_TRIES):
+            self._lock = self._make_locked()
+            # Two that come at the same moment see one another, and try again one by one.
+            if self._lock is not None and not any([*map(self._is_alive, self._stale_paths())]):
+                return self
+            self._give_up()
+            time.sleep(random.uniform(0.0, _LONGEST_PAUSE_SECONDS))
+        raise OutputExistsError(
+            "Another process is writing this output.",
+            where=self._target,
+            remedy="Wait for it to end, or name another folder.",
+        )
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._is_local:
+            self._give_up()
+            return
+        import tensorflow as tf
+
+        with contextlib.suppress(tf.errors.OpError):
+            tf.io.gfile.rmtree(self.path)
+
+    def publish(self, files: Iterable[str] | None = None) -> None:
+        """Makes the folder durable and gives it its name.
+
+        Args:
+            files: optional names of the files that were written. By default
+                they are listed; but the listing of a store may be older than
+                what is in it.
+
+        Raises:
+            OutputExistsError: If the target has come to exist.
+        """
+        require_absent(self._target)
+        written = list_folder(self.path) if files is None or self._is_local else files
+        names = sorted(written, key=lambda name: name == self._last_file)
+        if not self._is_local:
+            import tensorflow as tf
+
+            tf.io.gfile.makedirs(self._target)
+            for name in names:
+                source = os.path.join(self.path, name)
+                tf.io.gfile.rename(source, os.path.join(self._target, name))
+            return
+        for name in names:
+            flush_to_disk(os.path.join(self.path, name))
+        flush_to_disk(self.path)
+        os.rename(self.path, self._target)
+        flush_to_disk(self._parent)
+
+    def _make_locked(self) -> int | None:
+        """Makes the folder; under its own name nobody sees it before it is locked.
+
+        A lock on the folder above would do as well, but a trainer may hold that.
+        """
+        unlocked = os.path.join(self._parent, _LOCKING + os.path.basename(self.path))
+        os.mkdir(unlocked)
+        try:
+            descriptor = os.open(unlocked, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return None  # another process took it for one that was left
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            os.rename(unlocked, self.path)
+        except FileNotFoundError:
+            os.close(descriptor)
+            return None
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def _give_up(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _stale_paths(self) -> list[str]:
+        """The hidden folders of others for the same target."""
+        beginning = f".{self._name}{_MARK}"
+        beginnings = (beginning, _LOCKING + beginning)
+        paths = [
+            os.path.join(self._parent, name)
+            for name in list_folder(self._parent)
+            if name.startswith(beginnings)
+        ]
+        return [path for path in paths if path != self.path]
+
+    def _is_alive(self, path: str) -> bool:
+        """Whether a process is writing into a folder; one that was left is removed."""
+        try:
+            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.basename(path).startswith(_LOCKING):
+                with contextlib.suppress(OSError):
+                    os.rmdir(path)
+            else:
+                remove_folder(path)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(folder)
+        return False
+
+
+def require_absent(path: str) -> None:
+    """Checks that an output does not exist yet.
+
+    Args:
+        path: str. The file or folder to be made.
+
+    Raises:
+        OutputExistsError: If it exists.
+    """
+    if "://" in path:
+        import tensorflow as tf
+
+        exists = tf.io.gfile.exists(path)
+    else:
+        exists = os.path.lexists(path)
+    if exists:
+        raise OutputExistsError(
+            "The output exists already.",
+            where=path,
+            remedy="Name another folder, or remove this one.",
+        )

@@ -1,0 +1,152 @@
+"""Locks a folder of a store."""
+
+import contextlib
+import json
+import os
+import re
+import socket
+import threading
+import time
+from typing import Any
+
+from txl_tf.errors import DataDamagedError, OutputExistsError
+from txl_tf.storage.files import make_folder, read_file, remove_file, write_file
+from txl_tf.storage.lock_owner import LOCK_FILE, lost, owner_in, refused, start_of, this_process
+
+_TOKEN = re.compile(r"[0-9a-f]{32}")
+
+
+class StoreLock:
+    """An object that names the owner, beside one with the owner's signs of life.
+
+    The first is written once, on entering. Each owner writes signs of life
+    into an object of its own: a process that was frozen and wakes up cannot
+    write over the lock of its successor.
+
+    Args:
+        folder: str. Path of the folder.
+        heartbeat_seconds: float. Time between two signs of life.
+        stale_seconds: float. Silence after which the owner counts as gone.
+        settle_seconds: float. Wait before the lock counts as one's own.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        heartbeat_seconds: float,
+        stale_seconds: float,
+        settle_seconds: float,
+    ) -> None:
+        self._folder = folder
+        self._path = os.path.join(folder, LOCK_FILE)
+        self._heartbeat_seconds = heartbeat_seconds
+        self._stale_seconds = stale_seconds
+        self._settle_seconds = settle_seconds
+        self._owner = this_process()
+        self._loss: OutputExistsError | None = None
+        self._end = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def token(self) -> str:
+        """What tells this owner from all others."""
+        return self._owner["token"]
+
+    def acquire(self) -> None:
+        """Takes the lock; OutputExistsError where another process has it."""
+        make_folder(self._folder)
+        there = self._there()
+        if there and not self._is_gone(there):
+            raise refused(there, self._path)
+        self._owner = this_process()
+        self._loss = None
+        self._end.clear()
+        self._beat()
+        content = {**self._owner, "heartbeat": time.time()}
+        write_file(self._path, json.dumps(content).encode())
+        time.sleep(self._settle_seconds)
+        now = self._there()
+        if now.get("token") != self.token:
+            self._remove_signs_of(self._owner)
+            raise refused(now, self._path)
+        self._remove_signs_of(there)
+        self._thread = threading.Thread(target=self._run, name="directory-lock", daemon=True)
+        self._thread.start()
+
+    def release(self) -> None:
+        """Gives the lock back; a second call does nothing."""
+        if self._thread is None:
+            return
+        self._end.set()
+        self._thread.join()
+        self._thread = None
+        # What cannot be removed becomes stale.
+        with contextlib.suppress(OSError):
+            self._remove_signs_of(self._owner)
+            if self._there().get("token") == self.token:
+                remove_file(self._path)
+
+    def check(self) -> None:
+        """Raises OutputExistsError where this process has lost the lock."""
+        if self._thread is None:
+            raise lost("the lock of the folder was given back", self._path)
+        if self._loss is None:
+            self._loss = self._found_loss()
+        if self._loss is not None:
+            # A new one each time: an exception that is raised again gets longer and longer.
+            loss = self._loss
+            raise OutputExistsError(loss.what, where=loss.where, remedy=loss.remedy)
+
+    def _found_loss(self) -> OutputExistsError | None:
+        there = self._there()
+        if there.get("token") == self.token:
+            return None
+        if there:
+            return refused(there, self._path)
+        return lost("its lock was removed or damaged", self._path)
+
+    def _run(self) -> None:
+        while not self._end.wait(self._heartbeat_seconds):
+            # Whoever was silent for too long finds another owner, and must not write.
+            # A store that does not answer now may answer next time.
+            with contextlib.suppress(OSError):
+                self._loss = self._loss or self._found_loss()
+                if self._loss is not None:
+                    return
+                self._beat()
+
+    def _beat(self) -> None:
+        content = {"heartbeat": time.time()}
+        write_file(self._signs_of(self.token), json.dumps(content).encode())
+
+    def _there(self) -> dict[str, Any]:
+        return _content(self._path)
+
+    def _signs_of(self, token: str) -> str:
+        return f"{self._path}.{token}"
+
+    def _remove_signs_of(self, owner: dict[str, Any]) -> None:
+        token = owner.get("token")
+        if isinstance(token, str) and _TOKEN.fullmatch(token):
+            remove_file(self._signs_of(token))
+
+    def _is_gone(self, there: dict[str, Any]) -> bool:
+        heartbeats = [there.get("heartbeat")]
+        token = there.get("token")
+        if isinstance(token, str) and _TOKEN.fullmatch(token):
+            heartbeats.append(_content(self._signs_of(token)).get("heartbeat"))
+        times = [each for each in heartbeats if isinstance(each, int | float)]
+        if not times:
+            return True  # nobody who lives leaves it like that
+        if time.time() - max(times) > self._stale_seconds:
+            return True
+        if there.get("host") != socket.gethostname():
+            return False
+        return start_of(there.get("pid")) != there.get("process_start")
+
+
+def _content(path: str) -> dict[str, Any]:
+    try:
+        return owner_in(read_file(path))
+    except (FileNotFoundError, DataDamagedError):
+        return {}

@@ -1,0 +1,372 @@
+"""A folder that is written into as long as its writer may write there."""
+
+import abc
+import contextlib
+import os
+import re
+import uuid
+from collections.abc import Callable, Iterator
+
+from txl_tf.storage.files import (
+    is_remote,
+    list_folder,
+    make_folder,
+    no_check,
+    remove_file,
+    remove_folder,
+    rename_remote_file,
+    temporary_path,
+    write_remote_file,
+)
+from txl_tf.storage.local_files import (
+    flush_in,
+    flush_tree_in,
+    open_folder,
+    open_for_writing,
+    remove_file_in,
+    remove_folder_in,
+    replace_file,
+)
+
+_DESCRIPTORS = "/proc/self/fd"
+_TEMPORARY = re.compile(r"\.[^.].*\.tmp")
+
+
+class WritableFolder(abc.ABC):
+    """Writes files into a folder and removes them there.
+
+    Before every change it asks whether this process may still write here, see
+    `DirectoryLock.folder`. A local folder of a lock is reached by the lock's
+    own descriptor and never by path: should it be removed, renamed or replaced
+    between the question and the change, then the change fails or is made in
+    the old folder, and never in another one that has come to its place. Below
+    the folder that was named no link is followed. A store has no descriptors,
+    there the question comes immediately before each request.
+
+    Args:
+        path: str. Path of the folder, for reading and for errors.
+        check: function that raises an error where writing is not allowed.
+    """
+
+    def __init__(self, path: str, check: Callable[[], None]) -> None:
+        self.path = path
+        self.check = check
+
+    @staticmethod
+    def at(
+        path: "str | os.PathLike[str] | WritableFolder",
+        check: Callable[[], None] = no_check,
+        *,
+        descriptor: Callable[[], int] | None = None,
+        token: str | None = None,
+    ) -> "WritableFolder":
+        """The folder of a path.
+
+        Args:
+            path: path of the folder, also a remote one; one that is a
+                `WritableFolder` already is returned as it is.
+            check: function that raises an error where writing is not allowed.
+            descriptor: optional function that returns a descriptor of the
+                folder, where it is local. Defaults to opening the path.
+            token: optional str. What tells the temporary names of this writer
+                from those of others, in a store.
+
+        Returns:
+            `WritableFolder`; the folder need not be there.
+        """
+        if isinstance(path, WritableFolder):
+            return path
+        path = os.fspath(path)
+        if is_remote(path):
+            return _RemoteFolder(path, check, token or uuid.uuid4().hex)
+        return _LocalFolder(path, check, descriptor)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is in a store."""
+        return is_remote(self.path)
+
+    @abc.abstractmethod
+    def subfolder(self, *names: str) -> "WritableFolder":
+        """A folder below this one; nothing is made yet."""
+
+    @abc.abstractmethod
+    def names(self) -> list[str]:
+        """The sorted names in it; none where it is not there."""
+
+    @abc.abstractmethod
+    def make(self) -> None:
+        """Makes the folder with those above it, where it is not there."""
+
+    @abc.abstractmethod
+    def make_new(self, name: str) -> "WritableFolder":
+        """Makes this folder, and one below it that must not be there yet."""
+
+    @abc.abstractmethod
+    def write(self, name: str, content: bytes) -> None:
+        """Writes a small file, as `write_file` does; makes the folder."""
+
+    @abc.abstractmethod
+    def write_new(self, name: str, content: bytes) -> None:
+        """Writes a file that must not be there yet; `flush_tree` makes it durable."""
+
+    @abc.abstractmethod
+    def remove_file(self, name: str) -> None:
+        """Removes a file; one that is not there is no error."""
+
+    @abc.abstractmethod
+    def remove_folder(self, name: str) -> None:
+        """Removes a folder with all in it; one that is not there is no error."""
+
+    @abc.abstractmethod
+    def rename(self, name: str, new_name: str) -> None:
+        """Gives a file another name; in a local folder also a folder."""
+
+    @abc.abstractmethod
+    def append(self, name: str, content: bytes) -> None:
+        """Writes to the end of a local file that is there."""
+
+    @abc.abstractmethod
+    def truncate(self, name: str, num_bytes: int) -> None:
+        """Cuts off the end of a local file."""
+
+    @abc.abstractmethod
+    def flush(self, name: str | None = None) -> None:
+        """Forces a file, or the names in the folder, to a local disk."""
+
+    @abc.abstractmethod
+    def flush_tree(self, name: str) -> None:
+        """Forces a folder below it with everything in it to a local disk."""
+
+    @abc.abstractmethod
+    def reached_by_path(self) -> contextlib.AbstractContextManager[str]:
+        """Makes the folder, and gives a path for what only writes by path.
+
+        The path of a local folder leads to this very folder, whatever becomes
+        of its own path, until the `with` block is left.
+        """
+
+    def remove_temporaries(self) -> list[str]:
+        """Removes what killed processes left of files that they were writing.
+
+        What is left of hidden files stays: a lock may be written right now.
+
+        Returns:
+            The paths that were removed.
+        """
+        self.check()
+        names = [name for name in self.names() if _TEMPORARY.fullmatch(name)]
+        for name in names:
+            self.remove_file(name)
+        return [os.path.join(self.path, name) for name in names]
+
+
+class _LocalFolder(WritableFolder):
+    """A folder of a local disk, below a descriptor or a path."""
+
+    def __init__(
+        self,
+        path: str,
+        check: Callable[[], None],
+        descriptor: Callable[[], int] | None,
+        names: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(os.path.join(path, *names), check)
+        self._top = path
+        self._descriptor = descriptor
+        self._names = names
+
+    def subfolder(self, *names: str) -> "_LocalFolder":
+        return _LocalFolder(self._top, self.check, self._descriptor, (*self._names, *names))
+
+    def names(self) -> list[str]:
+        try:
+            with self._opened() as folder:
+                return sorted(os.listdir(folder))
+        except FileNotFoundError:
+            return []
+
+    def make(self) -> None:
+        with self._changing(makes=True):
+            pass
+
+    def make_new(self, name: str) -> "_LocalFolder":
+        with self._changing(makes=True) as folder:
+            os.mkdir(name, dir_fd=folder)
+        return self.subfolder(name)
+
+    def write(self, name: str, content: bytes) -> None:
+        with self._changing(makes=True) as folder:
+            replace_file(folder, name, temporary_path(name), content)
+
+    def write_new(self, name: str, content: bytes) -> None:
+        with (
+            self._changing() as folder,
+            os.fdopen(open_for_writing(name, inside=folder, must_be_new=True), "wb") as file,
+        ):
+            file.write(content)
+
+    def remove_file(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError), self._changing() as folder:
+            remove_file_in(folder, name)
+
+    def remove_folder(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError), self._changing() as folder:
+            remove_folder_in(folder, name)
+
+    def rename(self, name: str, new_name: str) -> None:
+        with self._changing() as folder:
+            os.rename(name, new_name, src_dir_fd=folder, dst_dir_fd=folder)
+
+    def append(self, name: str, content: bytes) -> None:
+        with self._changing() as folder, _opened_file(folder, name, appends=True) as file:
+            if os.fstat(file).st_nlink > 1:
+                self._replace(folder, name, file, None, content)
+                return
+            while content:
+                content = content[os.write(file, content) :]
+
+    def truncate(self, name: str, num_bytes: int) -> None:
+        with self._changing() as folder, _opened_file(folder, name) as file:
+            if os.fstat(file).st_nlink > 1:
+                self._replace(folder, name, file, num_bytes, b"")
+                return
+            os.ftruncate(file, num_bytes)
+            os.fsync(file)
+
+    def flush(self, name: str | None = None) -> None:
+        with self._changing() as folder:
+            if name is None:
+                os.fsync(folder)
+            else:
+                flush_in(folder, name)
+
+    def flush_tree(self, name: str) -> None:
+        with self._changing() as folder:
+            flush_tree_in(folder, name)
+
+    @contextlib.contextmanager
+    def reached_by_path(self) -> Iterator[str]:
+        with self._changing(makes=True) as folder:
+            path = f"{_DESCRIPTORS}/{folder}"
+            yield path if os.path.isdir(path) else self.path
+
+    @contextlib.contextmanager
+    def _changing(self, makes: bool = False) -> Iterator[int]:
+        """A descriptor of the folder, for one change that is allowed."""
+        self.check()
+        try:
+            with self._opened(makes) as folder:
+                yield folder
+        except OSError:
+            # Where the folder was taken away just now, that is what went wrong.
+            self.check()
+            raise
+
+    @contextlib.contextmanager
+    def _opened(self, makes: bool = False) -> Iterator[int]:
+        if self._descriptor is None:
+            if makes:
+                make_folder(self._top)
+            folder = open_folder(self._top)
+        else:
+            folder = os.dup(self._descriptor())
+        try:
+            for name in self._names:
+                below = _open_below(folder, name, makes)
+                os.close(folder)
+                folder = below
+            yield folder
+        finally:
+            os.close(folder)
+
+    @staticmethod
+    def _replace(folder: int, name: str, file: int, num_bytes: int | None, added: bytes) -> None:
+        """Another name shares the file, as in a copy made of links: it stays as it is."""
+        with os.fdopen(os.dup(file), "rb") as shared:
+            shared.seek(0)
+            content = shared.read() if num_bytes is None else shared.read(num_bytes)
+        replace_file(folder, name, temporary_path(name), content + added)
+
+
+class _RemoteFolder(WritableFolder):
+    """A folder of a store."""
+
+    def __init__(self, path: str, check: Callable[[], None], token: str) -> None:
+        super().__init__(path, check)
+        self._token = token
+
+    def subfolder(self, *names: str) -> "_RemoteFolder":
+        return _RemoteFolder(os.path.join(self.path, *names), self.check, self._token)
+
+    def names(self) -> list[str]:
+        return list_folder(self.path)
+
+    def make(self) -> None:
+        self.check()
+        make_folder(self.path)
+
+    def make_new(self, name: str) -> "_RemoteFolder":
+        below = self.subfolder(name)
+        # Stores have no folders that could be there already; their own names keep writers apart.
+        below.make()
+        return below
+
+    def write(self, name: str, content: bytes) -> None:
+        self.make()
+        # One name for all writers, and a late one would rename what another has written.
+        temporary = os.path.join(self.path, f".{name}.{self._token[:12]}.tmp")
+        write_remote_file(os.path.join(self.path, name), temporary, content, self.check)
+
+    def write_new(self, name: str, content: bytes) -> None:
+        self.write(name, content)
+
+    def remove_file(self, name: str) -> None:
+        self.check()
+        remove_file(os.path.join(self.path, name))
+
+    def remove_folder(self, name: str) -> None:
+        self.check()
+        remove_folder(os.path.join(self.path, name))
+
+    def rename(self, name: str, new_name: str) -> None:
+        self.check()
+        rename_remote_file(os.path.join(self.path, name), os.path.join(self.path, new_name))
+
+    def append(self, name: str, content: bytes) -> None:
+        raise NotImplementedError("objects of a store cannot be appended to")
+
+    def truncate(self, name: str, num_bytes: int) -> None:
+        raise NotImplementedError("objects of a store cannot be cut")
+
+    def flush(self, name: str | None = None) -> None:
+        """Every object is durable when it is written."""
+
+    def flush_tree(self, name: str) -> None:
+        """Every object is durable when it is written."""
+
+    @contextlib.contextmanager
+    def reached_by_path(self) -> Iterator[str]:
+        self.make()
+        yield self.path
+
+
+@contextlib.contextmanager
+def _opened_file(folder: int, name: str, appends: bool = False) -> Iterator[int]:
+    file = open_for_writing(name, inside=folder, appends=appends, reads=True, must_exist=True)
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
+def _open_below(folder: int, name: str, makes: bool) -> int:
+    try:
+        return open_folder(name, inside=folder)
+    except FileNotFoundError:
+        if not makes:
+            raise
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, dir_fd=folder)
+    os.fsync(folder)
+    return open_folder(name, inside=folder)

@@ -1,0 +1,159 @@
+"""TPU generations with their published peaks, and slice topologies."""
+
+import dataclasses
+import math
+import re
+from typing import Self
+
+from txl_tf.errors import UsageError
+
+_GIBIBYTE = 2**30
+_TERA = 1e12
+_GIGA = 1e9
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Chip:
+    """One generation of TPU chips; all figures are of a whole chip."""
+
+    name: str
+    """What Cloud TPU calls it, such as `v5e`."""
+    num_replicas: int
+    """Replicas that one chip runs: 2 where each core is a device of its own."""
+    num_dimensions: int
+    """Dimensions of its network, 2 or 3."""
+    flops_per_second: float
+    """Peak of the matrix units in bfloat16."""
+    hbm_bytes: int
+    """High-bandwidth memory."""
+    usable_hbm_bytes: int
+    """What of it programs get; the rest is the system's."""
+    hbm_bytes_per_second: float
+    """Its bandwidth."""
+    interconnect_bytes_per_second: float
+    """What all links of a chip carry together, counted in one direction."""
+    chip_config_name: str | None = None
+    """The compiler's name for the way the cores are used, where it is not the default."""
+
+
+def _chip(
+    name: str,
+    num_replicas: int,
+    num_dimensions: int,
+    teraflops: float,
+    hbm_gibibytes: int,
+    usable_hbm_gibibytes: float,
+    hbm_gigabytes_per_second: float,
+    interconnect_gigabits_per_second: float,
+    chip_config_name: str | None = None,
+) -> Chip:
+    return Chip(
+        name=name,
+        num_replicas=num_replicas,
+        num_dimensions=num_dimensions,
+        flops_per_second=teraflops * _TERA,
+        hbm_bytes=hbm_gibibytes * _GIBIBYTE,
+        usable_hbm_bytes=int(usable_hbm_gibibytes * _GIBIBYTE),
+        hbm_bytes_per_second=hbm_gigabytes_per_second * _GIGA,
+        interconnect_bytes_per_second=interconnect_gigabits_per_second * _GIGA / 8,
+        chip_config_name=chip_config_name,
+    )
+
+
+# Peaks, memory and network per chip are those of Google's pages of system architecture,
+# "TPU v2" to "TPU v6e" (the network's as "inter-chip interconnect bandwidth", gigabits per
+# second and chip); v2 and v3: Jouppi et al., 2020, "A domain-specific supercomputer for
+# training deep neural networks", table 3, four links of 496 and 656 gigabits per second.
+# The pages count the memory of v2 and v3 for the chip; each of its two cores has half. The
+# two cores of a v4 and v5p chip work as one device ("megacore"). Usable is what the compiler of
+# libtpu 0.0.31 names as the limit when it refuses a program ("Used 24.00G of 15.75G hbm"); of v5p
+# it would use 95.74 GiB, more than is published.
+_ALL = (
+    #     replicas, dimensions, TFLOP/s, HBM GiB and usable, HBM GB/s, network Gbit/s
+    _chip("v2", 2, 2, 45, 16, 2 * 7.48, 700, 4 * 496),
+    _chip("v3", 2, 2, 123, 32, 2 * 15.48, 900, 4 * 656),
+    _chip("v4", 1, 3, 275, 32, 30.75, 1228, 2400, chip_config_name="megacore"),
+    _chip("v5e", 1, 2, 197, 16, 15.75, 819, 1600),
+    _chip("v5p", 1, 3, 459, 95, 95, 2765, 4800),
+    _chip("v6e", 1, 2, 918, 32, 31.25, 1640, 3584),
+)
+CHIPS: dict[str, Chip] = {chip.name: chip for chip in _ALL}
+"""All generations that can be compiled for, by name."""
+
+_NAME = re.compile(r"(v\d+[a-z]?):(\d{1,5}(?:x\d{1,5}){0,9})", re.ASCII)
+_MAX_CHIPS = 8960
+
+
+@dataclasses.dataclass(frozen=True)
+class Topology:
+    """A slice, such as `v5e:4x4` or `v4:2x2x4`.
+
+    Attributes:
+        chip: `Chip`.
+        shape: tuple of int. Chips along each dimension of the network.
+    """
+
+    chip: Chip
+    shape: tuple[int, ...]
+
+    @classmethod
+    def parse(cls, name: str) -> Self:
+        """Reads a name.
+
+        Args:
+            name: str. Generation and shape, such as `v5e:4x4`.
+
+        Returns:
+            The `Topology`.
+
+        Raises:
+            UsageError: If there are no such chips, or none wired like that.
+        """
+        matched = _NAME.fullmatch(name)
+        if matched is None or matched[1] not in CHIPS:
+            raise _unknown("This is not the name of a topology.", name)
+        chip = CHIPS[matched[1]]
+        shape = tuple(int(length) for length in matched[2].split("x"))
+        if len(shape) != chip.num_dimensions:
+            raise _unknown(
+                f"{chip.name} chips are wired in {chip.num_dimensions} dimensions.", name
+            )
+        # Every host has 2 x 2 chips, except that a single chip can be had by itself.
+        is_whole_hosts = all(length > 0 and length % 2 == 0 for length in shape[:2])
+        if not (is_whole_hosts or math.prod(shape) == 1) or 0 in shape:
+            raise _unknown("The first two lengths are even, since a host has 2 x 2 chips.", name)
+        if math.prod(shape) > _MAX_CHIPS:
+            raise _unknown(f"No slice has more than {_MAX_CHIPS} chips.", name)
+        return cls(chip, shape)
+
+    @property
+    def name(self) -> str:
+        """What `parse` reads."""
+        return f"{self.chip.name}:{'x'.join(map(str, self.shape))}"
+
+    @property
+    def num_chips(self) -> int:
+        """Chips of the slice."""
+        return math.prod(self.shape)
+
+    @property
+    def num_replicas(self) -> int:
+        """Replicas of the slice, one per device."""
+        return self.num_chips * self.chip.num_replicas
+
+    @property
+    def hbm_bytes_per_replica(self) -> int:
+        """Memory of one device that programs get."""
+        return self.chip.usable_hbm_bytes // self.chip.num_replicas
+
+
+EXAMPLES = ("v2:2x2", "v3:4x4", "v4:2x2x4", "v5e:4x4", "v5p:2x2x4", "v6e:4x4")
+"""A topology of every generation."""
+
+
+def _unknown(what: str, name: str) -> UsageError:
+    return UsageError(
+        what,
+        where=f"--topology {name}",
+        remedy=f"Generation and chips along each dimension, such as {', '.join(EXAMPLES)}.",
+    )

@@ -1,0 +1,333 @@
+"""TPU compiler in a separate process, with its result and memory figures.
+
+The compiler reads its settings from the environment before it is imported,
+ends the process when it meets an error of its own, and takes gigabytes that it
+does not give back. TensorFlow is not imported here: the caller has read all of
+its memory's worth already.
+"""
+
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from txl_tf.errors import JobError
+from txl_tf.imports import require_extra
+from txl_tf.tpu_compiler.chips import Topology
+from txl_tf.tpu_compiler.cost_analysis import CompiledText
+
+if TYPE_CHECKING:
+    from txl_tf.tpu_compiler.lowering import LoweredProgram
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CompiledProgram:
+    """A program of one replica that fits its chip, or what it would need.
+
+    Memory figures are in bytes of one device; in a program that does not fit,
+    all but `needed_bytes` and `limit_bytes` are 0.
+    """
+
+    fits: bool
+    """Whether the compiler found a place for everything."""
+    needed_bytes: int
+    """Memory that the program needs: all of the below together."""
+    limit_bytes: int
+    """Memory that the compiler may use; the chip's, less what the system keeps."""
+    argument_bytes: int = 0
+    """Weights, optimizer state, memory of the rows and the batch."""
+    output_bytes: int = 0
+    """Results that do not take the place of an argument."""
+    temporary_bytes: int = 0
+    """Activations and whatever else lives during the step only."""
+    code_bytes: int = 0
+    """The program itself."""
+    flops: float = 0.0
+    """Floating-point operations; loops count as often as they are known to run."""
+    bytes_accessed: float = 0.0
+    """Bytes that operations read and write, those on the chip itself included."""
+    hbm_bytes: int = 0
+    """Bytes read from and written to the chip's high-bandwidth memory, with padding."""
+    all_reduce_bytes: int = 0
+    """Bytes that each replica gives to all-reduces."""
+    details: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """See `CompiledText.to_dict`."""
+
+    @classmethod
+    def from_result(cls, result: dict[str, Any], hbm_bytes_per_replica: int) -> Self:
+        """Reads what the compiler's process has written.
+
+        Args:
+            result: dict from `compile_file`.
+            hbm_bytes_per_replica: int. Memory of the device.
+
+        Returns:
+            The `CompiledProgram`.
+        """
+        if result["status"] == "out_of_memory":
+            return cls(
+                fits=False,
+                needed_bytes=result.get("needed_bytes", 0),
+                limit_bytes=result.get("limit_bytes", hbm_bytes_per_replica),
+                details={"message": result["message"]},
+            )
+        output_bytes = result["output_bytes"] - result["shared_bytes"]
+        parts = (
+            result["argument_bytes"],
+            output_bytes,
+            result["temporary_bytes"],
+            result["code_bytes"],
+        )
+        counted = ("flops", "bytes_accessed", "hbm_bytes", "all_reduce_bytes")
+        known = {field.name for field in dataclasses.fields(cls)}
+        return cls(
+            fits=True,
+            needed_bytes=sum(parts),
+            limit_bytes=hbm_bytes_per_replica,
+            argument_bytes=result["argument_bytes"],
+            output_bytes=output_bytes,
+            temporary_bytes=result["temporary_bytes"],
+            code_bytes=result["code_bytes"],
+            flops=result["flops"] * (1.0 + result["repeated_share"]),
+            bytes_accessed=result["bytes_accessed"] + result["repeated_bytes"],
+            hbm_bytes=result["hbm_bytes"],
+            all_reduce_bytes=result["all_reduce_bytes"],
+            details={
+                name: value
+                for name, value in result.items()
+                if name not in {*known, *counted, "status", "shared_bytes"}
+            },
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """All figures by name."""
+        return dataclasses.asdict(self)
+
+
+_OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
+_USED = re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm")
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def compile_file(request: dict[str, Any]) -> dict[str, Any]:
+    """Compiles a program.
+
+    Args:
+        request: dict with the file `program`, `topology`, optional
+            `chip_config_name`, `num_replicas`, and optional `text_file`,
+            where the compiled program is to be written.
+
+    Returns:
+        Dict with `status`, which is `compiled`, `out_of_memory` or `failed`,
+        and what is known of the program.
+    """
+    import jax
+
+    options = {}
+    if request["chip_config_name"] is not None:
+        options["chip_config_name"] = request["chip_config_name"]
+    if request["topology"].endswith((":1x1", ":1x1x1")):
+        options["chips_per_host_bounds"] = (1, 1, 1)
+    try:
+        executable = _compile(request, options)
+    except jax.errors.JaxRuntimeError as error:
+        return _explain(str(error))
+    text = executable.hlo_modules()[0].to_string()
+    if request["text_file"] is not None:
+        Path(request["text_file"]).write_text(text)
+    memory = executable.get_compiled_memory_stats()
+    costs = executable.cost_analysis()
+    costs = costs[0] if isinstance(costs, list) else costs
+    return {
+        "status": "compiled",
+        "flops": costs["flops"],
+        "bytes_accessed": costs["bytes accessed"],
+        "argument_bytes": memory.argument_size_in_bytes,
+        "output_bytes": memory.output_size_in_bytes,
+        "shared_bytes": memory.alias_size_in_bytes,
+        "temporary_bytes": memory.temp_size_in_bytes,
+        "code_bytes": memory.generated_code_size_in_bytes,
+        **CompiledText(text).to_dict(),
+    }
+
+
+def _compile(request: dict[str, Any], options: dict[str, Any]) -> Any:
+    import numpy as np
+
+    # The public interface of JAX compiles functions of JAX only; the exact version is pinned.
+    from jax._src.interpreters import mlir as interpreter
+    from jax._src.lib import _jax, xla_client
+    from jax._src.lib.mlir import ir
+    from jax.experimental import topologies
+    from jax.extend import mlir
+
+    topology = topologies.get_topology_desc(
+        platform="tpu", topology_name=request["topology"], **options
+    )
+    num_replicas = request["num_replicas"]
+    devices = tuple(topology.devices[:num_replicas])
+    compile_options = xla_client.CompileOptions()
+    compile_options.num_replicas = num_replicas
+    compile_options.num_partitions = 1
+    compile_options.device_assignment = xla_client.DeviceAssignment.create(
+        np.array([[device.id] for device in devices])
+    )
+    hlo = Path(request["program"]).read_bytes()
+    module = ir.Module.parse(mlir.hlo_to_stablehlo(hlo), interpreter.make_ir_context())
+    return devices[0].client.compile(module, _jax.DeviceList(devices), compile_options)
+
+
+def _explain(message: str) -> dict[str, Any]:
+    if _OUT_OF_MEMORY not in message:
+        return {"status": "failed", "message": message[:2000]}
+    used = _USED.search(message)
+    result: dict[str, Any] = {"status": "out_of_memory", "message": message[:6000]}
+    if used is not None:
+        result["needed_bytes"] = int(float(used[1]) * _UNITS[used[2]])
+        result["limit_bytes"] = int(float(used[3]) * _UNITS[used[4]])
+    return result
+
+
+def main(arguments: list[str]) -> None:
+    """Reads the request from one file and writes the result to another.
+
+    Args:
+        arguments: list of the two paths.
+    """
+    request = json.loads(Path(arguments[0]).read_text())
+    Path(arguments[1]).write_text(json.dumps(compile_file(request)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
+
+
+def hbm_at_once(
+    training: CompiledProgram, evaluation: CompiledProgram | None, shared_bytes: int
+) -> dict[str, Any]:
+    """Adds up the memory of a run's two programs.
+
+    Weights, optimizer state and the memory of the rows stay in place during an
+    evaluation, which reads the same weights, and the program that does not
+    run stays loaded.
+
+    Args:
+        training: `CompiledProgram` of the training loop.
+        evaluation: optional `CompiledProgram` of the evaluation.
+        shared_bytes: int. Bytes of the evaluation's arguments that are the
+            trainer's variables.
+
+    Returns:
+        Dict of the bytes while training and while evaluating, the limit, and
+        whether both fit.
+    """
+    other_code = 0 if evaluation is None else evaluation.code_bytes
+    while_training = training.needed_bytes + other_code
+    while_evaluating = 0
+    if evaluation is not None:
+        kept = training.argument_bytes + training.code_bytes
+        while_evaluating = kept + max(evaluation.needed_bytes - shared_bytes, 0)
+    fits = training.fits and (evaluation is None or evaluation.fits)
+    return {
+        "while_training_bytes": while_training,
+        "while_evaluating_bytes": while_evaluating,
+        "limit_bytes": training.limit_bytes,
+        "fits": fits and max(while_training, while_evaluating) <= training.limit_bytes,
+    }
+
+
+_MODULE = "txl_tf.tpu_compiler.compiler"
+_PACKAGES = ("jax", "libtpu")
+# The compiler wants to know the machine it runs on, and must not ask the network for it;
+# what it is told does not matter to the topologies that are named.
+_ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    # Nothing here uses a device, so other processes do not matter.
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_STDERR_LOG_LEVEL": "3",
+    "TPU_MIN_LOG_LEVEL": "3",
+}
+
+
+def require_tpu_compiler() -> None:
+    """Checks that the compiler is installed, without importing it.
+
+    Raises:
+        UsageError: If it is not.
+    """
+    require_extra("tpu-compile", *_PACKAGES, purpose="Compiling for a TPU", where=sys.prefix)
+
+
+class TpuCompiler:
+    """Compiles programs for one topology.
+
+    Args:
+        topology: `Topology`.
+        text_folder: optional path of a folder that compiled programs are
+            written to, as text.
+    """
+
+    def __init__(self, topology: Topology, text_folder: Path | None = None) -> None:
+        self.topology = topology
+        self._text_folder = text_folder
+
+    def compile(self, program: "LoweredProgram", name: str) -> CompiledProgram:
+        """Compiles a program.
+
+        Args:
+            program: `LoweredProgram`.
+            name: str. What errors and files call it.
+
+        Returns:
+            A `CompiledProgram`, whether it fits the chip or not.
+
+        Raises:
+            JobError: If the compiler fails for another reason than memory.
+        """
+        with tempfile.TemporaryDirectory(prefix="txl-compile-") as folder:
+            hlo, request, result = (Path(folder, each) for each in ("hlo", "request", "result"))
+            hlo.write_bytes(program.hlo)
+            text_file = None
+            if self._text_folder is not None:
+                text_file = str(self._text_folder.resolve() / f"{name}.hlo.txt")
+            values = {
+                "program": str(hlo),
+                "topology": self.topology.name,
+                "chip_config_name": self.topology.chip.chip_config_name,
+                "num_replicas": program.num_replicas,
+                "text_file": text_file,
+            }
+            request.write_text(json.dumps(values))
+            finished = subprocess.run(
+                [sys.executable, "-m", _MODULE, str(request), str(result)],
+                env=self._environment(),
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            answer = json.loads(result.read_text()) if result.is_file() else None
+        if answer is None or answer["status"] == "failed":
+            output = finished.stderr if answer is None else answer["message"]
+            raise self._failed(name, output, finished.returncode)
+        return CompiledProgram.from_result(answer, self.topology.hbm_bytes_per_replica)
+
+    def _environment(self) -> dict[str, str]:
+        # The package is found from wherever the job was started.
+        here = str(Path(__file__).resolve().parents[2])
+        paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
+        return {**os.environ, **_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(paths)}
+
+    def _failed(self, name: str, output: str, exit_code: int) -> JobError:
+        lines = [line for line in output.splitlines() if line.strip()] or ["no message"]
+        return JobError(
+            f"The TPU compiler ended with exit code {exit_code}: {lines[-1].strip()[:300]}",
+            where=f"{name} for {self.topology.name}",
+        )

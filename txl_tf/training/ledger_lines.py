@@ -1,0 +1,310 @@
+"""Lines of the ledger: their format, and reading a whole ledger."""
+
+import dataclasses
+import hashlib
+import re
+from collections.abc import Iterable
+from typing import Any, Self
+
+import numpy as np
+
+from txl_tf.errors import DataDamagedError
+
+_RUN = re.compile(r"(\d+)(?:([+-]\d+)\*(\d+))?")
+_HEX_FLOAT = r"-?0x[01](?:\.[0-9a-f]+)?p[+-]\d+|-?inf|nan"
+_LINE = re.compile(
+    rf"step=(\d+) rows=([\d+*,-]+) checksum=([0-9a-f]{{8}}) "
+    rf"loss=({_HEX_FLOAT}) norm=({_HEX_FLOAT}) status=([a-z][a-z_-]*)"
+)
+_MAX_ROWS = 1 << 24
+_STATUS = re.compile(r"[a-z][a-z_-]*")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LedgerLine:
+    """What one training step read and what came out, to the last bit.
+
+    As text: `step=12 rows=0+4096*22 checksum=1a2b3c4d loss=0x1.8p+1
+    norm=0x1.2p-3 status=applied`. Two lines are equal if their texts are, so
+    one that is not a number is equal to itself.
+
+    Args:
+        step: int. The step, from 1.
+        positions: integers `[B]`, the first token of every row; or what
+            `describe_positions` made of them, which is kept.
+        checksum: int, 32 bits without sign. Of what was read.
+        loss: float. Nats per token; rounded to float32.
+        gradient_norm: float. Rounded to float32.
+        status: str. What became of the step, in small letters: `applied`.
+
+    Raises:
+        ValueError: If a value cannot be written into a line.
+    """
+
+    step: int
+    positions: str | np.ndarray
+    checksum: int
+    loss: float
+    gradient_norm: float
+    status: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.positions, str):
+            object.__setattr__(self, "positions", describe_positions(self.positions))
+        if self.step < 1:
+            raise ValueError(f"`step` must be at least 1. Received: step={self.step}")
+        if not 0 <= self.checksum < 2**32:
+            raise ValueError(f"`checksum` must have 32 bits. Received: checksum={self.checksum}")
+        if not _STATUS.fullmatch(self.status):
+            raise ValueError(
+                f"`status` must be a word in small letters. Received: status={self.status!r}"
+            )
+        if not all(_RUN.fullmatch(run) for run in self.positions.split(",")):
+            raise ValueError(
+                "`positions` must be what `describe_positions` returns. "
+                f"Received: positions={self.positions!r}"
+            )
+        for name in ("loss", "gradient_norm"):
+            object.__setattr__(self, name, float(np.float32(getattr(self, name))))
+
+    def __str__(self) -> str:
+        return (
+            f"step={self.step} rows={self.positions} checksum={self.checksum:08x} "
+            f"loss={_hex(self.loss)} norm={_hex(self.gradient_norm)} status={self.status}"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LedgerLine) and str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads a line.
+
+        Args:
+            text: str. The line, without its end.
+
+        Returns:
+            The `LedgerLine` of which it is the text.
+
+        Raises:
+            ValueError: If it is no such text.
+        """
+        match = _LINE.fullmatch(text)
+        if match is None:
+            raise ValueError(f"`text` must be a line of a ledger. Received: {text[:200]!r}")
+        step, positions, checksum, loss, norm, status = match.groups()
+        return cls(
+            step=int(step),
+            positions=positions,
+            checksum=int(checksum, 16),
+            loss=float.fromhex(loss),
+            gradient_norm=float.fromhex(norm),
+            status=status,
+        )
+
+
+def describe_positions(positions: np.ndarray) -> str:
+    """Writes the first tokens of rows as arithmetic progressions.
+
+    Args:
+        positions: integers `[B]`, none negative.
+
+    Returns:
+        Runs `first+stride*count`, or `first` alone, joined by commas.
+
+    Raises:
+        ValueError: If it is no such array.
+    """
+    array = np.asarray(positions)
+    if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu" or array.min() < 0:
+        raise ValueError(
+            "`positions` must be a vector of token positions. "
+            f"Received: shape={array.shape}, dtype={array.dtype}"
+        )
+    values = array.astype(np.int64)
+    strides = np.diff(values)
+    # Places whose stride differs from the one before: there a run ends.
+    ends = [*(np.flatnonzero(np.diff(strides)) + 1).tolist(), len(strides)]
+    runs, start = [], 0
+    for end in ends:
+        # The stride between two runs is of neither.
+        if end > start:
+            runs.append(f"{values[start]}{strides[start]:+d}*{end - start + 1}")
+            start = end + 1
+    if start < len(values):
+        runs.append(f"{values[start]}")
+    return ",".join(runs)
+
+
+def parse_positions(text: str) -> np.ndarray:
+    """Reads what `describe_positions` wrote.
+
+    Args:
+        text: str. The runs.
+
+    Returns:
+        int64 `[B]`.
+
+    Raises:
+        ValueError: If it is no such text.
+    """
+    parts: list[np.ndarray] = []
+    num_rows = 0
+    for run in text.split(","):
+        match = _RUN.fullmatch(run)
+        if match is None:
+            raise ValueError(f"`text` must be runs of positions. Received: {text[:200]!r}")
+        first, stride, count = (int(group or 0) for group in match.groups())
+        num_rows += max(count, 1)
+        last = first + stride * max(count - 1, 0)
+        if num_rows > _MAX_ROWS or not 0 <= last < 2**63 or not first < 2**63:
+            raise ValueError(
+                f"`text` must be positions of at most {_MAX_ROWS} rows. Received: {text[:200]!r}"
+            )
+        parts.append(first + stride * np.arange(count if match.group(3) else 1, dtype=np.int64))
+    return np.concatenate(parts)
+
+
+def _hex(value: float) -> str:
+    """`float.hex` without the zeros at the end, of which float32 leaves many."""
+    return re.sub(r"\.?0*p", "p", value.hex())
+
+
+# The rows of a step are a few arithmetic progressions; a line has some hundred bytes.
+MAX_LINE_BYTES = 1 << 20
+_HEADER = re.compile(r"txl ledger format=1 first=([1-9]\d{0,18})")
+_REMEDY = "Restore it from a copy, or move it away: a new one begins at this step."
+
+
+class LedgerReader:
+    """Reads a ledger as it comes, so that its length takes no memory.
+
+    Args:
+        lines: iterable of bytes. The lines with their ends; what has no end, or
+            more than `MAX_LINE_BYTES`, is no line.
+        where: str. Path of the ledger, for errors.
+
+    Raises:
+        DataDamagedError: If it does not begin as a ledger does.
+    """
+
+    def __init__(self, lines: Iterable[bytes], where: str) -> None:
+        self._lines = iter(lines)
+        self._where = where
+        self._number = 1
+        self._hash = hashlib.sha256()
+        self.num_bytes = 0
+        """Bytes up to the end of the last line that was read."""
+        header = next(self._lines, b"")
+        match = _HEADER.fullmatch(_text(header) or "")
+        if match is None:
+            raise self.damaged("it does not begin as a ledger does")
+        self.first_step = int(match.group(1))
+        """The first step that is in it."""
+        self.last_step = self.first_step - 1
+        """The last step that was read."""
+        self._take(header)
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256, in hexadecimal, of the bytes up to the end of the last line."""
+        return self._hash.hexdigest()
+
+    def read_until(self, step: int) -> None:
+        """Reads the lines up to a step.
+
+        Args:
+            step: int. The last step to read.
+
+        Raises:
+            DataDamagedError: If the lines are not one for each step.
+        """
+        while self.last_step < step:
+            content = next(self._lines, b"")
+            text = _text(content)
+            self._number += 1
+            if not content:
+                raise self.damaged(f"the line of step {self.last_step + 1} is missing")
+            try:
+                found = LedgerLine.parse(text or "").step
+            except ValueError as error:
+                shown = ascii(content[:60].decode("ascii", "replace"))
+                raise self.damaged(f"not a line of a ledger: {shown}") from error
+            if found != self.last_step + 1:
+                raise self.damaged(f"of step {found} instead of {self.last_step + 1}")
+            self.last_step = found
+            self._take(content)
+
+    def check(self, digest: dict[str, Any] | None) -> None:
+        """Holds what was read against what a checkpoint of the last step keeps of it.
+
+        Args:
+            digest: optional dict, see `StepLedger.digest`. A ledger that begins
+                after the checkpoint took the place of one that was lost.
+
+        Raises:
+            DataDamagedError: If it is not what was written.
+        """
+        if digest is None or self.last_step < self.first_step:
+            return
+        if digest != {"first_step": self.first_step, "sha256": self.sha256}:
+            raise DataDamagedError(
+                f"The ledger up to step {self.last_step} is not what was written: "
+                "a line was altered.",
+                where=f"{self._where}, up to line {self._number}",
+                remedy=_REMEDY,
+            )
+
+    def copied_hash(self) -> "hashlib._Hash":
+        """The SHA-256 so far, to go on with."""
+        return self._hash.copy()
+
+    def read_rest(self) -> tuple[list[LedgerLine], bool]:
+        """Reads on to the first line that is none: a power cut may leave anything behind.
+
+        Returns:
+            Tuple of the lines, and whether they end the ledger but for a line
+            that was cut short.
+        """
+        rest: list[LedgerLine] = []
+        for content in self._lines:
+            text = _text(content)
+            if text is None:
+                return rest, next(self._lines, None) is None and len(content) < MAX_LINE_BYTES
+            try:
+                line = LedgerLine.parse(text)
+            except ValueError:
+                return rest, False
+            if line.step != self.last_step + 1 + len(rest):
+                return rest, False
+            rest.append(line)
+        return rest, True
+
+    def damaged(self, what: str) -> DataDamagedError:
+        """The error about the line that was read last.
+
+        Args:
+            what: str. What is wrong with it.
+
+        Returns:
+            The error to raise.
+        """
+        return DataDamagedError(
+            f"The ledger of the run is damaged at line {self._number}: {what}.",
+            where=self._where,
+            remedy=_REMEDY,
+        )
+
+    def _take(self, content: bytes) -> None:
+        self._hash.update(content)
+        self.num_bytes += len(content)
+
+
+def _text(content: bytes) -> str | None:
+    """The text of a line that has its end."""
+    if not content.endswith(b"\n"):
+        return None
+    return content[:-1].decode("ascii", "replace")

@@ -1,0 +1,209 @@
+"""Training loss: next-token loss, auxiliary losses, and the rows of a batch.
+
+Shape letters used in this module: B rows, T positions that are trained on, D hidden width, L
+layers, T segment length.
+"""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.layers.adaptive_softmax import AdaptiveSoftmax
+from txl_tf.models.memory import Memory
+from txl_tf.models.transformer_xl import TransformerXL
+
+_SECOND_TARGET_WEIGHT = 0.5
+
+
+class AuxiliaryLosses:
+    """The intermediate layer losses and multiple targets of Al-Rfou et al. (2019).
+
+    Intermediate layer losses: every block predicts the next token, not the last
+    one alone. Block `l` of `L` does so until `l / (2 L)` of the run is over, so
+    that none is left after half of it.
+
+    Multiple targets: every position that predicts the next token predicts the
+    one after it too, with a softmax of its own and half the weight. The last
+    position of a segment does not, because that token is not in its batch.
+
+    Each loss is the mean over its positions, and all are added up. The model's
+    softmax scores the next token for all blocks, and one further softmax the
+    second target; in the paper every block has classifiers of its own.
+
+    Args:
+        model: `TransformerXL`.
+        config: `ExperimentConfig` of the run.
+
+    References:
+     - [Al-Rfou et al., 2019](https://arxiv.org/abs/1808.04444), Section 2.1
+    """
+
+    def __init__(self, model: TransformerXL, config: ExperimentConfig) -> None:
+        self._model = model
+        self._global_batch_size = config.training.global_batch_size
+        self._end_steps = _end_steps(config)
+        self.second_softmax: AdaptiveSoftmax | None = None
+        if config.training.num_targets == 2:
+            self.second_softmax = _own_softmax(model)
+
+    @property
+    def variables(self) -> list:
+        """The trainable variables that are not the model's."""
+        return [] if self.second_softmax is None else self.second_softmax.trainable_variables
+
+    @property
+    def needs_all_layers(self) -> bool:
+        """Whether the hidden states of all layers are needed, not the last ones alone."""
+        return bool(self._end_steps)
+
+    def __call__(
+        self,
+        hidden_states: list[tf.Tensor],
+        target_ids: tf.Tensor,
+        row_weights: tf.Tensor,
+        step: tf.Tensor,
+    ) -> tf.Tensor:
+        """This replica's share of the sum of all auxiliary losses.
+
+        Args:
+            hidden_states: list of `(B, T, D)`: of the embeddings and of all
+                blocks, or where `needs_all_layers` is not set, of the last
+                block alone.
+            target_ids: int32 tensor `(B, T)`.
+            row_weights: float32 tensor `(B,)`. 0 for rows that are only padding.
+            step: int tensor. Steps done before this one.
+
+        Returns:
+            Float32 scalar tensor.
+        """
+        total = self._second_target_loss(hidden_states[-1], target_ids, row_weights)
+        for hidden, end in zip(hidden_states[1:-1], self._end_steps, strict=True):
+            nll = self._model.negative_log_likelihood(hidden, target_ids)
+            loss = self._mean(nll, row_weights)
+            loss += self._second_target_loss(hidden, target_ids, row_weights)
+            total += loss * tf.cast(step < end, loss.dtype)
+        return total
+
+    def _second_target_loss(
+        self, hidden: tf.Tensor, target_ids: tf.Tensor, row_weights: tf.Tensor
+    ) -> tf.Tensor:
+        if self.second_softmax is None:
+            return tf.zeros([])
+        # The target of the next position is the second target of this one.
+        nll = self.second_softmax(
+            hidden[:, :-1], target_ids[:, 1:], projections=self._model.embedding.projections
+        )
+        return _SECOND_TARGET_WEIGHT * self._mean(nll, row_weights)
+
+    def _mean(self, nll: tf.Tensor, row_weights: tf.Tensor) -> tf.Tensor:
+        num_tokens = self._global_batch_size * nll.shape[1]
+        return tf.reduce_sum(tf.reduce_sum(nll, axis=1) * row_weights) / num_tokens
+
+
+def _end_steps(config: ExperimentConfig) -> list[int]:
+    """For every block but the last, the first step at which it predicts no more."""
+    if not config.training.intermediate_losses:
+        return []
+    num_layers = config.model.num_layers
+    # Rounded up: the loss stops with the first step that finds so much of the run done.
+    return [
+        -(-config.training.num_steps * layer // (2 * num_layers)) for layer in range(1, num_layers)
+    ]
+
+
+def _own_softmax(model: TransformerXL) -> AdaptiveSoftmax:
+    """A softmax like the model's, but with tables of its own."""
+    settings = {
+        **model.softmax.get_config(),
+        "name": "second_target_softmax",
+        "tie_weights": False,
+        "share_tail_projections": False,
+    }
+    softmax = AdaptiveSoftmax.from_config(settings)
+    softmax.build((None, None, model.config.hidden_dim))
+    return softmax
+
+
+class Rows(NamedTuple):
+    """What is needed to train on some rows; every tensor has an axis of rows first.
+
+    Attributes:
+        token_ids: int32 tensor `(B, T)`.
+        target_ids: int32 tensor `(B, T)`.
+        document_starts: bool tensor `(B, T)`, true for the first token of each
+            document; all false where documents are not told apart.
+        memory: `Memory` of the segments before.
+        dropout_seeds: int32 tensor `(B, 2)`.
+        weights: float32 tensor `(B,)`. 1, or 0 for rows that are only padding.
+    """
+
+    token_ids: tf.Tensor
+    target_ids: tf.Tensor
+    document_starts: tf.Tensor
+    memory: Memory
+    dropout_seeds: tf.Tensor
+    weights: tf.Tensor
+
+
+class TrainingObjective:
+    """The loss of the next token, and whatever else the run trains on.
+
+    The loss is the mean over the positions that `loss_positions` counts. Those
+    that it does not count, at the beginning of a segment, pass their hidden
+    states on but predict nothing.
+
+    Args:
+        model: `TransformerXL`.
+        config: `ExperimentConfig` of the run.
+    """
+
+    def __init__(self, model: TransformerXL, config: ExperimentConfig) -> None:
+        self._model = model
+        training = config.training
+        self._global_batch_size = training.global_batch_size
+        length = config.model.segment_length
+        self._first_position = length // 2 if training.loss_positions == "last_half" else 0
+        self._masks_documents = training.document_boundaries == "mask"
+        self._auxiliary_losses: AuxiliaryLosses | None = None
+        if training.intermediate_losses or training.num_targets > 1:
+            self._auxiliary_losses = AuxiliaryLosses(model, config)
+
+    @property
+    def auxiliary_variables(self) -> list:
+        """The trainable variables that are not the model's."""
+        return [] if self._auxiliary_losses is None else self._auxiliary_losses.variables
+
+    def __call__(self, rows: Rows, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Memory]:
+        """Computes the share of some rows; those of all rows add up.
+
+        Args:
+            rows: `Rows`.
+            step: int tensor. Steps done before this one.
+
+        Returns:
+            Tuple of the objective, the loss of the next token alone for each
+            row, float32 `(B,)`, and the next `Memory`.
+        """
+        hidden_states, memory = self._hidden_states(rows)
+        target_ids = rows.target_ids
+        first = self._first_position
+        if first > 0:
+            hidden_states = [hidden[:, first:] for hidden in hidden_states]
+            target_ids = target_ids[:, first:]
+        nll = self._model.negative_log_likelihood(hidden_states[-1], target_ids)
+        num_tokens = self._global_batch_size * target_ids.shape[1]
+        row_losses = tf.reduce_sum(nll, axis=1) * rows.weights / num_tokens
+        objective = tf.reduce_sum(row_losses)
+        if self._auxiliary_losses is not None:
+            objective += self._auxiliary_losses(hidden_states, target_ids, rows.weights, step)
+        return objective, row_losses, memory
+
+    def _hidden_states(self, rows: Rows) -> tuple[list[tf.Tensor], Memory]:
+        options = {"dropout_seed": rows.dropout_seeds, "training": True}
+        if self._masks_documents:
+            options["document_starts"] = rows.document_starts
+        if self._auxiliary_losses is not None and self._auxiliary_losses.needs_all_layers:
+            return self._model.hidden_states(rows.token_ids, rows.memory, **options)
+        hidden, memory = self._model(rows.token_ids, rows.memory, **options)
+        return [hidden], memory

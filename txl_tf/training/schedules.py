@@ -1,0 +1,268 @@
+"""Learning-rate schedules: warm-up, then constant, cosine, inverse square root or plateau."""
+
+import math
+
+import keras
+import numpy as np
+from keras import ops
+
+# Of the best so far; less counts as standing still.
+_MIN_IMPROVEMENT = 1e-4
+
+
+class PlateauScale:
+    """A multiplier of the learning rate that falls at every plateau.
+
+    It starts as 1. An evaluation is an improvement if it is below the best by
+    more than one part in ten thousand. After more than `patience` evaluations
+    in a row without one, the multiplier falls by `factor` and the count of
+    them starts anew.
+
+    `variables` holds its whole state. They are variables, so that a compiled
+    step sees a new multiplier without being traced again. They are created in
+    the scope of the strategy this is made in.
+
+    Args:
+        factor: float. What the multiplier is multiplied by.
+        patience: int. Evaluations without improvement in a row that change
+            nothing.
+        minimum: float. The floor of the multiplier.
+
+    Raises:
+        ValueError: If a value is out of its range.
+    """
+
+    def __init__(self, factor: float = 0.5, patience: int = 0, minimum: float = 0.0) -> None:
+        if not 0.0 < factor < 1.0 or patience < 0 or not 0.0 <= minimum <= 1.0:
+            raise ValueError(
+                "`factor` must be in (0, 1), `patience` at least 0 and `minimum` in [0, 1]. "
+                f"Received: factor={factor}, patience={patience}, minimum={minimum}"
+            )
+        self.factor = factor
+        self.patience = patience
+        self.minimum = minimum
+        self.variables = {
+            name: keras.Variable(value, dtype=dtype, trainable=False, autocast=False, name=name)
+            for name, value, dtype in (
+                ("scale", 1.0, "float32"),
+                # Finite, as all that a checkpoint holds.
+                ("best_nats", np.finfo(np.float32).max, "float32"),
+                ("num_bad", 0, "int64"),
+            )
+        }
+
+    @property
+    def scale(self) -> keras.Variable:
+        """The multiplier, a float32 scalar."""
+        return self.variables["scale"]
+
+    def observe(self, nats_per_token: float) -> bool:
+        """Takes in an evaluation; on the host, between loops.
+
+        Workers that train together must all call it with the same value.
+
+        Args:
+            nats_per_token: float. The validation loss. What is not a number
+                is no improvement.
+
+        Returns:
+            Whether the multiplier has fallen.
+        """
+        best, num_bad = self.variables["best_nats"], self.variables["num_bad"]
+        # Rounded as it is stored, so that a resumed run compares the same numbers.
+        nats = np.float32(nats_per_token)
+        if nats < np.float32(best.numpy()) * np.float32(1.0 - _MIN_IMPROVEMENT):
+            best.assign(nats)
+            num_bad.assign(0)
+            return False
+        count = int(num_bad.numpy()) + 1
+        if count <= self.patience:
+            num_bad.assign(count)
+            return False
+        num_bad.assign(0)
+        before = float(self.scale.numpy())
+        self.scale.assign(max(before * self.factor, self.minimum))
+        return float(self.scale.numpy()) < before
+
+    def get_config(self) -> dict[str, float]:
+        """Returns the arguments it was made with."""
+        return {"factor": self.factor, "patience": self.patience, "minimum": self.minimum}
+
+
+@keras.saving.register_keras_serializable(package="txl_tf")
+class WarmupConstant(keras.optimizers.schedules.LearningRateSchedule):
+    """Rises linearly to a peak and stays there.
+
+    Args:
+        peak: float. Learning rate from the end of the warm-up on.
+        warmup_steps: int. Steps of the rise; 0 starts at the peak.
+
+    Call arguments:
+        step: int tensor. Number of updates made so far.
+
+    Returns:
+        Float32 scalar tensor.
+
+    Raises:
+        ValueError: If the number of steps is negative.
+    """
+
+    def __init__(self, peak, warmup_steps):
+        super().__init__()
+        if warmup_steps < 0:
+            raise ValueError(
+                f"`warmup_steps` must not be negative. Received: warmup_steps={warmup_steps}"
+            )
+        self.peak = peak
+        self.warmup_steps = warmup_steps
+
+    def __call__(self, step):
+        if not self.warmup_steps:
+            return ops.convert_to_tensor(self.peak, "float32")
+        step = ops.cast(step, "float32")
+        return self.peak * ops.minimum(step / self.warmup_steps, 1.0)
+
+    def get_config(self):
+        return {"peak": self.peak, "warmup_steps": self.warmup_steps}
+
+
+@keras.saving.register_keras_serializable(package="txl_tf")
+class WarmupCosineDecay(keras.optimizers.schedules.LearningRateSchedule):
+    """Rises linearly to a peak, then falls along a cosine to a floor.
+
+    Args:
+        peak: float. Learning rate at the end of the warm-up.
+        warmup_steps: int. Steps of the rise; 0 starts at the peak.
+        num_steps: int. Steps of the whole run; from there on the floor holds.
+        final_fraction: float. The floor as a fraction of the peak.
+
+    Call arguments:
+        step: int tensor. Number of updates made so far.
+
+    Returns:
+        Float32 scalar tensor.
+
+    Raises:
+        ValueError: If the warm-up is not shorter than the run.
+    """
+
+    def __init__(self, peak, warmup_steps, num_steps, final_fraction=0.0):
+        super().__init__()
+        if not 0 <= warmup_steps < num_steps:
+            raise ValueError(
+                "`warmup_steps` must be at least 0 and less than `num_steps`. "
+                f"Received: warmup_steps={warmup_steps}, num_steps={num_steps}"
+            )
+        self.peak = peak
+        self.warmup_steps = warmup_steps
+        self.num_steps = num_steps
+        self.final_fraction = final_fraction
+
+    def __call__(self, step):
+        step = ops.cast(step, "float32")
+        rise = step / max(self.warmup_steps, 1)
+        done = (step - self.warmup_steps) / (self.num_steps - self.warmup_steps)
+        cosine = 0.5 * (1.0 + ops.cos(math.pi * ops.clip(done, 0.0, 1.0)))
+        fall = self.final_fraction + (1.0 - self.final_fraction) * cosine
+        return self.peak * ops.where(step < self.warmup_steps, rise, fall)
+
+    def get_config(self):
+        return {
+            "peak": self.peak,
+            "warmup_steps": self.warmup_steps,
+            "num_steps": self.num_steps,
+            "final_fraction": self.final_fraction,
+        }
+
+
+@keras.saving.register_keras_serializable(package="txl_tf")
+class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
+    """Rises linearly to a peak, then falls as `peak * sqrt(warmup_steps / step)`.
+
+    The official code gives the learning rate of step 1 without a warm-up
+    instead, which is `peak * sqrt(warmup_steps)`.
+
+    Args:
+        peak: float. Learning rate at the end of the warm-up.
+        warmup_steps: int. Steps of the rise; 0 falls from step 1 on.
+
+    Call arguments:
+        step: int tensor. Number of updates made so far.
+
+    Returns:
+        Float32 scalar tensor.
+
+    Raises:
+        ValueError: If the number of steps is negative.
+
+    References:
+     - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), Section 5.3
+    """
+
+    def __init__(self, peak, warmup_steps):
+        super().__init__()
+        if warmup_steps < 0:
+            raise ValueError(
+                f"`warmup_steps` must not be negative. Received: warmup_steps={warmup_steps}"
+            )
+        self.peak = peak
+        self.warmup_steps = warmup_steps
+
+    def __call__(self, step):
+        step = ops.cast(step, "float32")
+        top = max(self.warmup_steps, 1)
+        fall = math.sqrt(top) * ops.rsqrt(ops.maximum(step, float(top)))
+        return self.peak * ops.where(step < self.warmup_steps, step / top, fall)
+
+    def get_config(self):
+        return {"peak": self.peak, "warmup_steps": self.warmup_steps}
+
+
+@keras.saving.register_keras_serializable(package="txl_tf")
+class WarmupPlateau(keras.optimizers.schedules.LearningRateSchedule):
+    """Rises linearly to a peak, times a multiplier that is lowered from outside.
+
+    Args:
+        peak: float. Learning rate at the end of the warm-up.
+        warmup_steps: int. Steps of the rise; 0 starts at the peak.
+        plateau_scale: `PlateauScale`, the multiplier. It is lowered by calls
+            of its `observe`.
+
+    Call arguments:
+        step: int tensor. Number of updates made so far.
+
+    Returns:
+        Float32 scalar tensor.
+
+    Raises:
+        ValueError: If the number of steps is negative.
+    """
+
+    def __init__(self, peak, warmup_steps, plateau_scale):
+        super().__init__()
+        if warmup_steps < 0:
+            raise ValueError(
+                f"`warmup_steps` must not be negative. Received: warmup_steps={warmup_steps}"
+            )
+        self.peak = peak
+        self.warmup_steps = warmup_steps
+        self.plateau_scale = plateau_scale
+
+    def __call__(self, step):
+        rate = self.peak * ops.convert_to_tensor(self.plateau_scale.scale)
+        if not self.warmup_steps:
+            return rate
+        step = ops.cast(step, "float32")
+        return rate * ops.minimum(step / self.warmup_steps, 1.0)
+
+    def get_config(self):
+        return {
+            "peak": self.peak,
+            "warmup_steps": self.warmup_steps,
+            "plateau_scale": self.plateau_scale.get_config(),
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        plateau_scale = PlateauScale(**config["plateau_scale"])
+        return cls(**{**config, "plateau_scale": plateau_scale})

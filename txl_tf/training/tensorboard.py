@@ -1,0 +1,118 @@
+"""TensorBoard writer of scalars, text and images."""
+
+import contextlib
+import math
+import os
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+from txl_tf.distribution.remote_hosts import this_host
+from txl_tf.errors import StorageError
+from txl_tf.evaluation.result import EvaluationResult
+from txl_tf.storage.files import first_line
+from txl_tf.storage.writable_folder import WritableFolder
+from txl_tf.training.step_report import LoopReport
+
+
+def write_images(folder: WritableFolder, run: str, step: int, images: Mapping[str, bytes]) -> None:
+    """Writes figures as images of a TensorBoard run of their own.
+
+    Args:
+        folder: `WritableFolder` that TensorBoard shows.
+        run: str. Name of the run in it.
+        step: int. Training steps of the weights.
+        images: contents of PNG files, by tag.
+    """
+    import tensorflow as tf
+
+    with folder.subfolder(run).reached_by_path() as path:
+        writer = tf.summary.create_file_writer(path)
+        with writer.as_default():
+            for tag, content in images.items():
+                tf.summary.image(tag, tf.image.decode_png(content, channels=3)[None], step=step)
+        writer.close()
+
+
+class TensorBoardWriter:
+    """Writes one TensorBoard run for training and one for each split.
+
+    The losses have the same tags in all of them, so that TensorBoard draws
+    training and evaluation into one picture.
+
+    Args:
+        folder: path of the folder that TensorBoard is to show, or the
+            `WritableFolder`.
+        bytes_per_token: float. Bytes of text per token of the training split.
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str] | WritableFolder, bytes_per_token: float
+    ) -> None:
+        self._folder = WritableFolder.at(folder)
+        self._bytes_per_token = bytes_per_token
+        self._paths = contextlib.ExitStack()
+        self._writers: dict[str, tf.summary.SummaryWriter] = {}
+
+    def write_training(self, report: LoopReport) -> None:
+        """Writes the figures of a loop of steps."""
+        bits_per_token = report.nats_per_token / math.log(2.0)
+        self._write_scalars(
+            "train",
+            report.step,
+            {
+                "loss/nats_per_token": report.nats_per_token,
+                "loss/perplexity": report.perplexity,
+                "loss/bits_per_byte": bits_per_token / self._bytes_per_token,
+                "optimizer/learning_rate": report.learning_rate,
+                "optimizer/gradient_norm": report.gradient_norm,
+                "optimizer/skipped_steps": report.num_skipped_steps,
+                "performance/tokens_per_second": report.tokens_per_second,
+            },
+        )
+
+    def write_evaluation(self, result: EvaluationResult) -> None:
+        """Writes the figures of an evaluation."""
+        scalars = {
+            "loss/nats_per_token": result.nats_per_token,
+            "loss/perplexity": result.perplexity,
+            "loss/bits_per_byte": result.bits_per_byte,
+            "loss/bits_per_character": result.bits_per_character,
+            "loss/word_perplexity": result.word_perplexity,
+            "performance/evaluation_seconds": result.seconds,
+        }
+        known = {tag: value for tag, value in scalars.items() if value is not None}
+        self._write_scalars(result.split, result.step, known)
+
+    def write_sample(self, step: int, text: str) -> None:
+        """Writes a generated text, as it is."""
+        # Four spaces make a block of code, which Markdown leaves alone.
+        block = "\n".join("    " + line for line in text.splitlines())
+        with this_host():
+            writer = self._writer("train")
+            with writer.as_default():
+                tf.summary.text("sample", block, step=step)
+            writer.flush()
+
+    def _write_scalars(self, run: str, step: int, scalars: dict[str, float]) -> None:
+        with this_host():
+            writer = self._writer(run)
+            with writer.as_default():
+                for tag, value in scalars.items():
+                    tf.summary.scalar(tag, value, step=step)
+            writer.flush()
+
+    def _writer(self, run: str) -> tf.summary.SummaryWriter:
+        try:
+            self._folder.check()
+            if run not in self._writers:
+                # The writer opens its file when it likes, and another one if it finds that gone.
+                path = self._paths.enter_context(self._folder.subfolder(run).reached_by_path())
+                self._writers[run] = tf.summary.create_file_writer(path)
+        except OSError as error:
+            raise StorageError(
+                f"The figures for TensorBoard cannot be written: {first_line(error)}",
+                where=self._folder.path,
+                remedy="Make room or check the permissions.",
+            ) from error
+        return self._writers[run]
