@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from pipelines.analysis.ablation_findings import Finding, RowSummary, findings
+from pipelines.analysis.ablation_findings import AblationFinding, RowSummary, findings
 from pipelines.analysis.ablation_row import AblationCell
 from pipelines.analysis.ablation_runs import CellProcesses, CellResult
 from pipelines.analysis.ablation_study import AblationStudy, load_study
@@ -55,7 +55,7 @@ class AblationTable:
 
     def __init__(self, rows: Sequence[RowSummary]) -> None:
         self._rows = list(rows)
-        self._findings: list[Finding] = findings(self._rows)
+        self._findings: list[AblationFinding] = findings(self._rows)
 
     def text(self) -> str:
         """The table in columns, with the findings below."""

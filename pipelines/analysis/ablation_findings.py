@@ -186,7 +186,7 @@ _PUBLISHED = {True: "; published: yes", False: "; published: no", None: ""}
 
 
 @dataclasses.dataclass(frozen=True)
-class Finding:
+class AblationFinding:
     """One comparison, seed by seed.
 
     Attributes:
@@ -253,7 +253,7 @@ class Finding:
         }
 
 
-def findings(rows: Sequence[RowSummary]) -> list[Finding]:
+def findings(rows: Sequence[RowSummary]) -> list[AblationFinding]:
     """Makes every comparison of the paper that the rows of a study allow.
 
     Rows are compared at their best attention lengths if they differ in one
@@ -263,7 +263,7 @@ def findings(rows: Sequence[RowSummary]) -> list[Finding]:
         rows: sequence of `RowSummary`.
 
     Returns:
-        List of `Finding`, those of one claim together.
+        List of `AblationFinding`, those of one claim together.
     """
     return [
         *_pairs(rows, RECURRENCE, "recurrence", True),
@@ -296,7 +296,9 @@ def _describe(aspects: dict[str, Any], without: str) -> str:
     return ", ".join(word for name, word in words.items() if word and name != without)
 
 
-def _pairs(rows: Sequence[RowSummary], claim: str, aspect: str, better: Any) -> list[Finding]:
+def _pairs(
+    rows: Sequence[RowSummary], claim: str, aspect: str, better: Any
+) -> list[AblationFinding]:
     found = []
     for after in rows:
         own = _aspects(after)
@@ -313,7 +315,7 @@ def _pairs(rows: Sequence[RowSummary], claim: str, aspect: str, better: Any) -> 
     return [finding for finding in found if finding is not None]
 
 
-def _equal_memory(rows: Sequence[RowSummary]) -> list[Finding]:
+def _equal_memory(rows: Sequence[RowSummary]) -> list[AblationFinding]:
     named = {summary.cell.row.name: summary for summary in rows}
     found = []
     for before in rows:
@@ -325,7 +327,7 @@ def _equal_memory(rows: Sequence[RowSummary]) -> list[Finding]:
     return [finding for finding in found if finding is not None]
 
 
-def _longer(rows: Sequence[RowSummary]) -> list[Finding]:
+def _longer(rows: Sequence[RowSummary]) -> list[AblationFinding]:
     found = []
     for summary in rows:
         longer = summary.best_longer_length
@@ -336,11 +338,15 @@ def _longer(rows: Sequence[RowSummary]) -> list[Finding]:
         conditions = f"{_describe(aspects, without='')}, {longer.length} instead of {own}"
         there = summary.published
         published = None if there is None else there.best < there.initial
-        found.append(Finding(LONGER, conditions, summary.initial, summary.at(longer), published))
+        found.append(
+            AblationFinding(LONGER, conditions, summary.initial, summary.at(longer), published)
+        )
     return found
 
 
-def _compared(claim: str, conditions: str, before: RowSummary, after: RowSummary) -> Finding | None:
+def _compared(
+    claim: str, conditions: str, before: RowSummary, after: RowSummary
+) -> AblationFinding | None:
     """Compares the seeds that both rows have; `None` where there are none."""
     seeds = [seed for seed in after.seeds if seed in before.seeds]
     if not seeds:
@@ -350,7 +356,7 @@ def _compared(claim: str, conditions: str, before: RowSummary, after: RowSummary
     published = None
     if before.published is not None and after.published is not None:
         published = after.published.best < before.published.best
-    return Finding(
+    return AblationFinding(
         claim,
         conditions,
         SampleStatistics([without[seed] for seed in seeds]),

@@ -1,0 +1,1 @@
+"""Files, locks and staging folders, on a local disk or in an object store."""
