@@ -63,10 +63,8 @@ class ChunkEncoding:
         return TokenChunk(token_ids, starts, TextCounts.of(pieces))
 
     def _encode(self, piece: TextPiece) -> np.ndarray:
-        encode_piece = getattr(self._tokenizer, "encode_piece", None)
-        if encode_piece is None:
-            return self._tokenizer.encode(piece.text)
-        return encode_piece(line_text(piece), piece.begins_line, piece.ends_document)
+        text = line_text(piece) if self._tokenizer.reads_lines else piece.text
+        return self._tokenizer.encode_piece(text, piece.begins_line, piece.ends_document)
 
 
 def line_text(piece: TextPiece) -> bytes:

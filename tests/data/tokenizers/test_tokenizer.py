@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.data.tokenizers.hostile_texts import hostile_texts, random_pieces
-from txl_tf.data.tokenizers.tokenizer import InvalidTextError, encode_line_pieces, encode_pieces
+from txl_tf.data.tokenizers.tokenizer import InvalidTextError, encode_in_order
 
 
 def lines_of(text, begins_line, ends_document):
@@ -21,7 +21,7 @@ def test_pieces_have_the_lines_of_the_whole():
     for text in hostile_texts(500):
         pieces = random_pieces(text, chosen)
         whole = lines_of(text, True, True)
-        assert sum(map(len, encode_line_pieces(lines_of, pieces))) == len(whole), pieces
+        assert sum(map(len, encode_in_order(lines_of, pieces))) == len(whole), pieces
 
 
 def test_only_the_first_and_the_last_piece_are_told_so():
@@ -31,7 +31,7 @@ def test_only_the_first_and_the_last_piece_are_told_so():
         seen.append((text, begins_line, ends_document))
         return np.zeros(0)
 
-    list(encode_line_pieces(encode, [b"a", b"b\r", b"\nc\n", b"", b"d"]))
+    list(encode_in_order(encode, [b"a", b"b\r", b"\nc\n", b"", b"d"]))
     assert seen == [
         (b"a", True, False),
         (b"b\r", False, False),
@@ -39,7 +39,7 @@ def test_only_the_first_and_the_last_piece_are_told_so():
         (b"", True, False),
         (b"d", True, True),
     ]
-    assert list(encode_line_pieces(encode, [])) == []
+    assert list(encode_in_order(encode, [])) == []
 
 
 @pytest.mark.parametrize("in_lines", [False, True])
@@ -50,7 +50,7 @@ def test_the_place_of_an_error_is_counted_from_the_document(in_lines):
         return np.zeros(0)
 
     pieces = [b"one\ntwo\r", b"\n\nthree !"]
-    encoded = (encode_line_pieces if in_lines else encode_pieces)(encode, pieces)
+    encoded = encode_in_order(encode, pieces, in_lines)
     with pytest.raises(InvalidTextError) as caught:
         list(encoded)
     assert (caught.value.line, caught.value.offset_bytes) == (4, b"".join(pieces).index(b"!"))

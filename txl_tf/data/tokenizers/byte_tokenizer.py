@@ -1,20 +1,17 @@
 """The tokenizer without a vocabulary: every byte is a token."""
 
-import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from txl_tf.data.tokenizers.tokenizer import checked_token_ids
+from txl_tf.data.tokenizers.tokenizer import Tokenizer, checked_token_ids
 
 if TYPE_CHECKING:
     from txl_tf.data.tokenizers.graph_tokenizers import GraphByteTokenizer
 
-_DEFINITION = b"txl-tf tokenizer; kind bytes; version 1; 256 ids; id = value of the byte"
 
-
-class ByteTokenizer:
+class ByteTokenizer(Tokenizer):
     """Reads text as bytes, with the value of the byte as its token id.
 
     Any input is valid and `decode(encode(text)) == text` always holds, whether
@@ -22,30 +19,15 @@ class ByteTokenizer:
     """
 
     kind = "bytes"
+    _definition = b"txl-tf tokenizer; kind bytes; version 1; 256 ids; id = value of the byte"
     vocabulary_size = 256
     token_dtype = np.dtype("u1")
 
     @classmethod
     def from_vocabulary_files(cls, files: Mapping[str, bytes]) -> Self:
-        """Builds the tokenizer that a data set keeps.
-
-        Args:
-            files: dict of name to content; empty, for there is no vocabulary.
-
-        Returns:
-            The tokenizer.
-
-        Raises:
-            ValueError: If there are files.
-        """
         if files:
             raise ValueError(f"Bytes have no vocabulary. Received: {', '.join(files)}")
         return cls()
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256, in hexadecimal, of what defines the tokenizer."""
-        return hashlib.sha256(_DEFINITION).hexdigest()
 
     @property
     def vocabulary_files(self) -> Mapping[str, bytes]:
@@ -63,16 +45,8 @@ class ByteTokenizer:
         """
         return np.frombuffer(text, dtype=self.token_dtype)
 
-    def encode_pieces(self, pieces: Iterable[bytes]) -> Iterator[np.ndarray]:
-        """Turns a document that comes in pieces into token ids.
-
-        Args:
-            pieces: iterable of bytes. The document, in any pieces.
-
-        Returns:
-            Iterator over the token ids of every piece.
-        """
-        return map(self.encode, pieces)
+    def encode_piece(self, text: bytes, begins_line: bool, ends_document: bool) -> np.ndarray:
+        return self.encode(text)
 
     def decode(self, token_ids: np.ndarray | Sequence[int]) -> bytes:
         """Turns token ids back into bytes.
@@ -90,7 +64,6 @@ class ByteTokenizer:
         return ids.astype(self.token_dtype).tobytes()
 
     def graph_tokenizer(self) -> "GraphByteTokenizer":
-        """Returns the same tokenizer as TensorFlow operations."""
         from txl_tf.data.tokenizers.graph_tokenizers import GraphByteTokenizer
 
         return GraphByteTokenizer()

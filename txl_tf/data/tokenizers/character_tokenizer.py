@@ -1,19 +1,16 @@
 """Unicode character tokenizer and the builder of its vocabulary."""
 
-import functools
-import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from txl_tf.data.text import text_pieces
 from txl_tf.data.tokenizers.tokenizer import (
     InvalidTextError,
+    Tokenizer,
     checked_token_ids,
     decode_utf8,
-    encode_pieces,
     narrowest_token_dtype,
 )
 from txl_tf.storage.json_text import parse_json
@@ -23,12 +20,11 @@ if TYPE_CHECKING:
 
 
 NUM_CODE_POINTS = 0x110000
-_DEFINITION = b"txl-tf tokenizer; kind characters; version 1\n"
 _OPTIONS_FILE = "vocabulary.json"
 _CHARACTERS_FILE = "vocabulary.txt"
 
 
-class CharacterTokenizer:
+class CharacterTokenizer(Tokenizer):
     """Reads text as Unicode characters of a fixed vocabulary.
 
     Every character is kept, line ends and white space among them, so that
@@ -46,6 +42,7 @@ class CharacterTokenizer:
     """
 
     kind = "characters"
+    _definition = b"txl-tf tokenizer; kind characters; version 1\n"
 
     def __init__(self, characters: Sequence[str], *, unknown_token: str | None = None) -> None:
         if not characters or any(len(character) != 1 for character in characters):
@@ -73,17 +70,6 @@ class CharacterTokenizer:
 
     @classmethod
     def from_vocabulary_files(cls, files: Mapping[str, bytes]) -> Self:
-        """Builds the tokenizer that a data set keeps.
-
-        Args:
-            files: dict of name to content, as `vocabulary_files` gives it.
-
-        Returns:
-            The tokenizer.
-
-        Raises:
-            ValueError: If the files are not such a vocabulary.
-        """
         options = parse_json(files[_OPTIONS_FILE])
         lines = files[_CHARACTERS_FILE].decode("ascii").split()
         if any(not line.startswith("U+") for line in lines):
@@ -102,46 +88,7 @@ class CharacterTokenizer:
             _OPTIONS_FILE: (json.dumps(options, indent=2) + "\n").encode(),
         }
 
-    @functools.cached_property
-    def fingerprint(self) -> str:
-        """SHA-256, in hexadecimal, of what defines the tokenizer."""
-        files = self.vocabulary_files
-        return hashlib.sha256(
-            _DEFINITION + files[_OPTIONS_FILE] + files[_CHARACTERS_FILE]
-        ).hexdigest()
-
-    def encode(self, text: bytes) -> np.ndarray:
-        """Turns text into token ids.
-
-        Args:
-            text: bytes. UTF-8.
-
-        Returns:
-            Vector of type `token_dtype`, with one id per character.
-
-        Raises:
-            InvalidTextError: If the text is not UTF-8, or a character is
-                unknown and there is no `unknown_token`.
-        """
-        parts = list(self.encode_pieces(text_pieces([text])))
-        return np.concatenate(parts) if parts else np.zeros(0, self.token_dtype)
-
-    def encode_pieces(self, pieces: Iterable[bytes]) -> Iterator[np.ndarray]:
-        """Turns a document that comes in pieces into token ids.
-
-        Args:
-            pieces: iterable of bytes. The pieces of one document, in any size
-                that does not cut a character.
-
-        Returns:
-            Iterator over the token ids of every piece.
-
-        Raises:
-            InvalidTextError: As `encode`.
-        """
-        return encode_pieces(self._encode_piece, pieces)
-
-    def _encode_piece(self, text: bytes) -> np.ndarray:
+    def encode_piece(self, text: bytes, begins_line: bool, ends_document: bool) -> np.ndarray:
         code_points = code_points_of(text)
         ids = self._ids[code_points]
         if self.unknown_token is None and ids.size and ids.min() < 0:
@@ -169,7 +116,6 @@ class CharacterTokenizer:
         return "".join(map(self.tokens.__getitem__, ids)).encode()
 
     def graph_tokenizer(self) -> "GraphCharacterTokenizer":
-        """Returns the same tokenizer as TensorFlow operations."""
         from txl_tf.data.tokenizers.graph_tokenizers import GraphCharacterTokenizer
 
         return GraphCharacterTokenizer(self.characters, self.tokens, self.unknown_token)

@@ -1,5 +1,6 @@
 """Tokenizers as TensorFlow operations, for exported graphs."""
 
+import abc
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -10,7 +11,43 @@ from txl_tf.data.tokenizers.word_piece_tokenizer import SUFFIX_INDICATOR
 from txl_tf.data.tokenizers.word_splitting import LINE_MARK, WordRule
 
 
-class GraphByteTokenizer(tf.Module):
+class GraphTokenizer(tf.Module, abc.ABC):
+    """Base class of tokenizers within a graph."""
+
+    @abc.abstractmethod
+    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Turns texts into token ids.
+
+        Args:
+            texts: string tensor `[B]`. UTF-8, unless the tokenizer takes any
+                bytes.
+
+        Returns:
+            int32 ragged tensor `[B, T]`.
+
+        Raises:
+            tf.errors.InvalidArgumentError: If a text is not UTF-8, or has
+                something that is not in the vocabulary, which has no token for
+                that.
+        """
+
+    @abc.abstractmethod
+    def detokenize(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
+        """Turns token ids back into texts, as `Tokenizer.decode` does.
+
+        Args:
+            token_ids: int32 ragged tensor `[B, T]`.
+
+        Returns:
+            string tensor `[B]`.
+
+        Raises:
+            tf.errors.InvalidArgumentError: If an id is not in the vocabulary
+                (SentencePiece: OutOfRangeError).
+        """
+
+
+class GraphByteTokenizer(GraphTokenizer):
     """Reads texts as bytes, within a graph."""
 
     def __init__(self) -> None:
@@ -32,21 +69,10 @@ class GraphByteTokenizer(tf.Module):
         return tf.RaggedTensor.from_row_lengths(tf.cast(values, tf.int32), lengths)
 
     def detokenize(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
-        """Turns token ids back into texts.
-
-        Args:
-            token_ids: int32 ragged tensor `[B, T]`.
-
-        Returns:
-            string tensor `[B]`.
-
-        Raises:
-            tf.errors.InvalidArgumentError: If an id is not a byte.
-        """
         return tf.strings.reduce_join(tf.gather(self._bytes, token_ids), axis=-1)
 
 
-class GraphCharacterTokenizer(tf.Module):
+class GraphCharacterTokenizer(GraphTokenizer):
     """Reads texts as characters, within a graph.
 
     Args:
@@ -67,18 +93,6 @@ class GraphCharacterTokenizer(tf.Module):
         self._table = tf.lookup.StaticHashTable(initializer, default_value=unknown_id)
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Turns texts into token ids.
-
-        Args:
-            texts: string tensor `[B]`. UTF-8.
-
-        Returns:
-            int32 ragged tensor `[B, T]`.
-
-        Raises:
-            tf.errors.InvalidArgumentError: If a text is not UTF-8, or a
-                character is unknown and there is no token for that.
-        """
         code_points = tf.strings.unicode_decode(texts, "UTF-8", errors="strict")
         ids = self._table.lookup(tf.cast(code_points, tf.int64))
         with tf.control_dependencies(
@@ -87,21 +101,10 @@ class GraphCharacterTokenizer(tf.Module):
             return tf.cast(ids, tf.int32)
 
     def detokenize(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
-        """Turns token ids back into texts.
-
-        Args:
-            token_ids: int32 ragged tensor `[B, T]`.
-
-        Returns:
-            string tensor `[B]`.
-
-        Raises:
-            tf.errors.InvalidArgumentError: If an id is not in the vocabulary.
-        """
         return tf.strings.reduce_join(tf.gather(self._tokens, token_ids), axis=-1)
 
 
-class GraphSentencePieceTokenizer(tf.Module):
+class GraphSentencePieceTokenizer(GraphTokenizer):
     """Reads texts as the pieces of a SentencePiece model, within a graph.
 
     Args:
@@ -132,18 +135,6 @@ class GraphSentencePieceTokenizer(tf.Module):
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Turns texts into token ids.
-
-        Args:
-            texts: string tensor `[B]`. UTF-8.
-
-        Returns:
-            int32 ragged tensor `[B, T]`.
-
-        Raises:
-            tf.errors.InvalidArgumentError: If a text is not UTF-8 or has
-                U+10FFFE.
-        """
         characters = tf.strings.unicode_decode(texts, "UTF-8", errors="strict")
         is_valid = tf.debugging.assert_none_equal(
             characters.values, ord(BLOCK_SUBSTITUTE), message="A text has U+10FFFE."
@@ -158,17 +149,6 @@ class GraphSentencePieceTokenizer(tf.Module):
 
     @tf.function(input_signature=[tf.RaggedTensorSpec([None, None], tf.int32, ragged_rank=1)])
     def detokenize(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
-        """Turns token ids back into texts.
-
-        Args:
-            token_ids: int32 ragged tensor `[B, T]`.
-
-        Returns:
-            string tensor `[B]`.
-
-        Raises:
-            tf.errors.OutOfRangeError: If an id is not in the vocabulary.
-        """
         return self._operation.detokenize(token_ids)
 
 
@@ -251,7 +231,7 @@ def graph_join_words(
     return tf.strings.regex_replace(tf.strings.regex_replace(texts, " \n", "\n"), "\n ", "\n")
 
 
-class GraphWordPieceTokenizer(tf.Module):
+class GraphWordPieceTokenizer(GraphTokenizer):
     """Reads texts as parts of words, within a graph.
 
     Args:
@@ -275,17 +255,6 @@ class GraphWordPieceTokenizer(tf.Module):
         self._mark_id = mark_id
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Turns texts into token ids.
-
-        Args:
-            texts: string tensor `[B]`. UTF-8.
-
-        Returns:
-            int32 ragged tensor `[B, T]`.
-
-        Raises:
-            tf.errors.InvalidArgumentError: If a text is not UTF-8.
-        """
         words = graph_split_words(texts, self._rule)
         if self._mark_id is not None:
             flat = words.values
@@ -295,22 +264,11 @@ class GraphWordPieceTokenizer(tf.Module):
         return words.with_values(self._operation.tokenize(words.values)).merge_dims(1, 2)
 
     def detokenize(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
-        """Turns token ids back into texts, as `WordPieceTokenizer.decode` does.
-
-        Args:
-            token_ids: int32 ragged tensor `[B, T]`.
-
-        Returns:
-            string tensor `[B]`.
-
-        Raises:
-            tf.errors.InvalidArgumentError: If an id is not in the vocabulary.
-        """
         texts = graph_join_words(token_ids, self._pieces, self._mark_id, self._rule.add_double_eos)
         return tf.strings.regex_replace(texts, f" ?{SUFFIX_INDICATOR}", "")
 
 
-class GraphWordTokenizer(tf.Module):
+class GraphWordTokenizer(GraphTokenizer):
     """Reads texts as words, within a graph.
 
     Args:
@@ -340,33 +298,10 @@ class GraphWordTokenizer(tf.Module):
         self._table = tf.lookup.StaticHashTable(initializer, default_value=default)
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Turns texts into token ids.
-
-        Args:
-            texts: string tensor `[B]`. UTF-8.
-
-        Returns:
-            int32 ragged tensor `[B, T]`.
-
-        Raises:
-            tf.errors.InvalidArgumentError: If a text is not UTF-8, or a word
-                is unknown and there is no token for that.
-        """
         ids = self._table.lookup(graph_split_words(texts, self._rule))
         is_known = tf.debugging.assert_non_negative(ids.values, "A word is not in the vocabulary.")
         with tf.control_dependencies([is_known]):
             return tf.cast(ids, tf.int32)
 
     def detokenize(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
-        """Turns token ids back into texts, as `WordTokenizer.decode` does.
-
-        Args:
-            token_ids: int32 ragged tensor `[B, T]`.
-
-        Returns:
-            string tensor `[B]`.
-
-        Raises:
-            tf.errors.InvalidArgumentError: If an id is not in the vocabulary.
-        """
         return graph_join_words(token_ids, self._words, self._mark_id, self._rule.add_double_eos)

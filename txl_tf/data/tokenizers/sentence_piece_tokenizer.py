@@ -1,7 +1,6 @@
 """SentencePiece tokenizer and the trainer of its models."""
 
 import functools
-import hashlib
 import io
 import os
 import tempfile
@@ -13,9 +12,9 @@ import numpy as np
 from txl_tf.data.text import text_pieces
 from txl_tf.data.tokenizers.tokenizer import (
     InvalidTextError,
+    Tokenizer,
     checked_token_ids,
     decode_utf8,
-    encode_pieces,
     narrowest_token_dtype,
 )
 from txl_tf.imports import require_extra
@@ -28,11 +27,10 @@ if TYPE_CHECKING:
 BLOCK_CHARACTER = "\u2581"
 # No character at all: Unicode reserves it for use within a program.
 BLOCK_SUBSTITUTE = "\U0010fffe"
-_DEFINITION = b"txl-tf tokenizer; kind sentencepiece; version 1\n"
 _MODEL_FILE = "vocabulary.model"
 
 
-class SentencePieceTokenizer:
+class SentencePieceTokenizer(Tokenizer):
     """Reads text as the pieces of a SentencePiece model, BPE or unigram.
 
     Kudo and Richardson (2018); run by tensorflow-text, the same operation that
@@ -50,6 +48,7 @@ class SentencePieceTokenizer:
     """
 
     kind = "sentencepiece"
+    _definition = b"txl-tf tokenizer; kind sentencepiece; version 1\n"
 
     def __init__(self, model: bytes) -> None:
         self.model = model
@@ -58,17 +57,6 @@ class SentencePieceTokenizer:
 
     @classmethod
     def from_vocabulary_files(cls, files: Mapping[str, bytes]) -> Self:
-        """Builds the tokenizer that a data set keeps.
-
-        Args:
-            files: dict of name to content, as `vocabulary_files` gives it.
-
-        Returns:
-            The tokenizer.
-
-        Raises:
-            ValueError: If the files are not such a vocabulary.
-        """
         return cls(files[_MODEL_FILE])
 
     @property
@@ -76,42 +64,7 @@ class SentencePieceTokenizer:
         """Names and contents of the files: the model in SentencePiece's own format."""
         return {_MODEL_FILE: self.model}
 
-    @functools.cached_property
-    def fingerprint(self) -> str:
-        """SHA-256, in hexadecimal, of what defines the tokenizer."""
-        return hashlib.sha256(_DEFINITION + self.model).hexdigest()
-
-    def encode(self, text: bytes) -> np.ndarray:
-        """Turns text into token ids.
-
-        Args:
-            text: bytes. UTF-8.
-
-        Returns:
-            Vector of type `token_dtype`.
-
-        Raises:
-            InvalidTextError: If the text is not UTF-8 or has U+10FFFE.
-        """
-        parts = list(self.encode_pieces(text_pieces([text])))
-        return np.concatenate(parts) if parts else np.zeros(0, self.token_dtype)
-
-    def encode_pieces(self, pieces: Iterable[bytes]) -> Iterator[np.ndarray]:
-        """Turns a document that comes in pieces into token ids.
-
-        Args:
-            pieces: iterable of bytes. The pieces of one document, cut where
-                `text_pieces` cuts.
-
-        Returns:
-            Iterator over the token ids of every piece.
-
-        Raises:
-            InvalidTextError: As `encode`.
-        """
-        return encode_pieces(self._encode_piece, pieces)
-
-    def _encode_piece(self, text: bytes) -> np.ndarray:
+    def encode_piece(self, text: bytes, begins_line: bool, ends_document: bool) -> np.ndarray:
         decode_utf8(text)
         place = text.find(BLOCK_SUBSTITUTE.encode())
         if place >= 0:
@@ -141,7 +94,6 @@ class SentencePieceTokenizer:
         return self._graph_tokenizer.detokenize(row).numpy()[0]
 
     def graph_tokenizer(self) -> "GraphSentencePieceTokenizer":
-        """Returns the same tokenizer as TensorFlow operations."""
         return self._graph_tokenizer
 
     @functools.cached_property

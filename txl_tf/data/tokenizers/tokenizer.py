@@ -1,38 +1,18 @@
 """Tokenizer interface, with checks of token ids and of UTF-8 text."""
 
+import abc
+import functools
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
 from txl_tf.data.records import token_dtype
+from txl_tf.data.text import text_pieces
 
-
-class Tokenizer(Protocol):
-    """The interface of a tokenizer.
-
-    A tokenizer turns bytes into token ids and back. Its `fingerprint` covers
-    everything that decides the ids, so that a data set, a checkpoint and an
-    export can be held against each other.
-    """
-
-    kind: str
-    vocabulary_size: int
-    token_dtype: np.dtype
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256, in hexadecimal, of what defines the tokenizer."""
-
-    @property
-    def vocabulary_files(self) -> Mapping[str, bytes]:
-        """Names and contents of the files that a data set keeps of it."""
-
-    def encode(self, text: bytes) -> np.ndarray:
-        """Turns bytes into a vector of token ids of type `token_dtype`."""
-
-    def decode(self, token_ids: np.ndarray) -> bytes:
-        """Turns token ids back into bytes."""
+if TYPE_CHECKING:
+    from txl_tf.data.tokenizers.graph_tokenizers import GraphTokenizer
 
 
 class InvalidTextError(ValueError):
@@ -85,19 +65,32 @@ class InvalidTextError(ValueError):
         )
 
 
-def encode_line_pieces(
-    encode: Callable[[bytes, bool, bool], np.ndarray], pieces: Iterable[bytes]
+def _with_last(pieces: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
+    iterator = iter(pieces)
+    for piece in iterator:
+        for following in iterator:
+            yield piece, False
+            piece = following
+        yield piece, True
+
+
+def encode_in_order(
+    encode: Callable[[bytes, bool, bool], np.ndarray],
+    pieces: Iterable[bytes],
+    reads_lines: bool = True,
 ) -> Iterator[np.ndarray]:
-    """Encodes the pieces of one document in order, for tokenizers that mark lines.
+    """Encodes the pieces of one document, one after the other.
 
     Args:
         encode: function of a piece, of whether it begins a line and of whether
             it ends the document.
         pieces: iterable of bytes. The document, in any pieces that do not cut
             a character; CR LF can be cut.
+        reads_lines: bool. Whether CR LF is one line end. Then the second half
+            is left out where a piece begins with it. Defaults to `True`.
 
     Yields:
-        The token ids of every piece.
+        The array of every piece.
 
     Raises:
         InvalidTextError: If a piece cannot be encoded. Its place is counted
@@ -107,15 +100,11 @@ def encode_line_pieces(
     begins_line = True
     after_return = False
     for piece, is_last in _with_last(pieces):
-        text = piece
-        if after_return and piece[:1] == b"\n":
-            # The line ended with the CR of the piece before.
-            text = piece[1:]
+        skips = reads_lines and after_return and piece[:1] == b"\n"
         try:
-            yield encode(text, begins_line, is_last)
+            yield encode(piece[skips:], begins_line, is_last)
         except InvalidTextError as error:
-            skipped = len(piece) - len(text)
-            raise error.shifted(bytes_before + skipped, lines_before + skipped) from error
+            raise error.shifted(bytes_before + skips, lines_before + skips) from error
         bytes_before += len(piece)
         lines_before += piece.count(b"\n")
         if piece:
@@ -123,39 +112,117 @@ def encode_line_pieces(
             after_return = piece[-1:] == b"\r"
 
 
-def encode_pieces(
-    encode: Callable[[bytes], np.ndarray], pieces: Iterable[bytes]
-) -> Iterator[np.ndarray]:
-    """Encodes the pieces of one document in order.
+class Tokenizer(abc.ABC):
+    """Base class of tokenizers.
 
-    Args:
-        encode: function of a piece.
-        pieces: iterable of bytes. The document.
+    A tokenizer turns bytes into token ids and back. Its `fingerprint` covers
+    everything that decides the ids, so that data sets, checkpoints and exports
+    can be compared.
 
-    Yields:
-        The token ids of every piece.
-
-    Raises:
-        InvalidTextError: If a piece cannot be encoded. Its place is counted
-            from the beginning of the document.
+    A subclass defines `kind`, `vocabulary_size`, `token_dtype` and the abstract
+    methods.
     """
-    bytes_before = lines_before = 0
-    for piece in pieces:
-        try:
-            yield encode(piece)
-        except InvalidTextError as error:
-            raise error.shifted(bytes_before, lines_before) from error
-        bytes_before += len(piece)
-        lines_before += piece.count(b"\n")
 
+    kind: str
+    vocabulary_size: int
+    token_dtype: np.dtype
+    reads_lines: ClassVar[bool] = False
+    """Whether ids depend on line ends; then CR LF is one of them, also where a piece cuts it."""
+    _definition: ClassVar[bytes]
 
-def _with_last(pieces: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
-    iterator = iter(pieces)
-    for piece in iterator:
-        for following in iterator:
-            yield piece, False
-            piece = following
-        yield piece, True
+    @classmethod
+    @abc.abstractmethod
+    def from_vocabulary_files(cls, files: Mapping[str, bytes]) -> Self:
+        """Builds the tokenizer that a data set keeps.
+
+        Args:
+            files: dict of name to content, as `vocabulary_files` gives it.
+
+        Returns:
+            The tokenizer.
+
+        Raises:
+            ValueError: If the files are not such a vocabulary.
+        """
+
+    @property
+    @abc.abstractmethod
+    def vocabulary_files(self) -> Mapping[str, bytes]:
+        """Names and contents of the files that a data set keeps of it."""
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """SHA-256, in hexadecimal, of what defines the tokenizer."""
+        files = self.vocabulary_files
+        content = b"".join([self._definition, *(files[name] for name in sorted(files))])
+        return hashlib.sha256(content).hexdigest()
+
+    def encode(self, text: bytes) -> np.ndarray:
+        """Turns a document into token ids.
+
+        Args:
+            text: bytes. UTF-8, unless the tokenizer takes any bytes.
+
+        Returns:
+            Vector of type `token_dtype`.
+
+        Raises:
+            InvalidTextError: If the text is not UTF-8, or has something that is
+                not in the vocabulary, which has no token for that.
+        """
+        parts = list(self.encode_pieces(text_pieces([text])))
+        return np.concatenate(parts) if parts else np.zeros(0, self.token_dtype)
+
+    def encode_pieces(self, pieces: Iterable[bytes]) -> Iterator[np.ndarray]:
+        """Turns a document that comes in pieces into token ids.
+
+        Args:
+            pieces: iterable of bytes. The pieces of one document, cut where
+                `text_pieces` cuts. CR LF can be cut.
+
+        Returns:
+            Iterator over the token ids of every piece.
+
+        Raises:
+            InvalidTextError: As `encode`. The place is counted from the
+                beginning of the document.
+        """
+        return encode_in_order(self.encode_piece, pieces, self.reads_lines)
+
+    @abc.abstractmethod
+    def encode_piece(self, text: bytes, begins_line: bool, ends_document: bool) -> np.ndarray:
+        """Turns one piece of a document into token ids; pieces can be in any order.
+
+        Args:
+            text: bytes. The piece, without the half of a line end that an
+                earlier piece ended with.
+            begins_line: bool. Whether the piece begins a line.
+            ends_document: bool. Whether the document ends with the piece.
+
+        Returns:
+            Vector of type `token_dtype`.
+
+        Raises:
+            InvalidTextError: As `encode`.
+        """
+
+    @abc.abstractmethod
+    def decode(self, token_ids: np.ndarray | Sequence[int]) -> bytes:
+        """Turns token ids back into bytes.
+
+        Args:
+            token_ids: vector of ints in `[0, vocabulary_size)`.
+
+        Returns:
+            The text.
+
+        Raises:
+            ValueError: If an id is out of range or not an integer.
+        """
+
+    @abc.abstractmethod
+    def graph_tokenizer(self) -> "GraphTokenizer":
+        """Returns the same tokenizer as TensorFlow operations."""
 
 
 def narrowest_token_dtype(vocabulary_size: int) -> np.dtype:

@@ -2,19 +2,18 @@
 
 import collections
 import functools
-import hashlib
 import itertools
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from txl_tf.data.text import PIECE_BYTES, text_pieces
+from txl_tf.data.text import PIECE_BYTES
 from txl_tf.data.tokenizers.tokenizer import (
+    Tokenizer,
     checked_token_ids,
-    encode_line_pieces,
     narrowest_token_dtype,
 )
 from txl_tf.data.tokenizers.word_splitting import LINE_MARK, WordRule, join_words
@@ -29,12 +28,11 @@ if TYPE_CHECKING:
 
 # A no-break space is white space for the rule and so in no word; the usual "##" can be one.
 SUFFIX_INDICATOR = "\u00a0"
-_DEFINITION = b"txl-tf tokenizer; kind wordpiece; version 1\n"
 _OPTIONS_FILE = "vocabulary.json"
 _PIECES_FILE = "vocabulary.txt"
 
 
-class WordPieceTokenizer:
+class WordPieceTokenizer(Tokenizer):
     """Reads words as their longest known beginnings, again and again.
 
     Schuster and Nakajima (2012); run by tensorflow-text (Song et al. 2021), the
@@ -56,6 +54,8 @@ class WordPieceTokenizer:
     """
 
     kind = "wordpiece"
+    reads_lines = True
+    _definition = b"txl-tf tokenizer; kind wordpiece; version 1\n"
 
     def __init__(
         self,
@@ -96,17 +96,6 @@ class WordPieceTokenizer:
 
     @classmethod
     def from_vocabulary_files(cls, files: Mapping[str, bytes]) -> Self:
-        """Builds the tokenizer that a data set keeps.
-
-        Args:
-            files: dict of name to content, as `vocabulary_files` gives it.
-
-        Returns:
-            The tokenizer.
-
-        Raises:
-            ValueError: If the files are not such a vocabulary.
-        """
         options = parse_json(files[_OPTIONS_FILE])
         tokens = {name: options.pop(name) for name in ("eos_token", "unknown_token")}
         pieces = files[_PIECES_FILE].decode().removesuffix("\n").split("\n")
@@ -122,57 +111,7 @@ class WordPieceTokenizer:
             _OPTIONS_FILE: (json.dumps(options, indent=2) + "\n").encode(),
         }
 
-    @functools.cached_property
-    def fingerprint(self) -> str:
-        """SHA-256, in hexadecimal, of what defines the tokenizer."""
-        files = self.vocabulary_files
-        content = _DEFINITION + files[_OPTIONS_FILE] + files[_PIECES_FILE]
-        return hashlib.sha256(content).hexdigest()
-
-    def encode(self, text: bytes) -> np.ndarray:
-        """Turns a document into token ids.
-
-        Args:
-            text: bytes. UTF-8.
-
-        Returns:
-            Vector of type `token_dtype`.
-
-        Raises:
-            InvalidTextError: If the text is not UTF-8.
-        """
-        parts = list(self.encode_pieces(text_pieces([text])))
-        return np.concatenate(parts) if parts else np.zeros(0, self.token_dtype)
-
-    def encode_pieces(self, pieces: Iterable[bytes]) -> Iterator[np.ndarray]:
-        """Turns a document that comes in pieces into token ids.
-
-        Args:
-            pieces: iterable of bytes. The pieces of one document, cut where
-                `text_pieces` cuts.
-
-        Returns:
-            Iterator over the token ids of every piece.
-
-        Raises:
-            InvalidTextError: As `encode`.
-        """
-        return encode_line_pieces(self.encode_piece, pieces)
-
     def encode_piece(self, text: bytes, begins_line: bool, ends_document: bool) -> np.ndarray:
-        """Turns one piece of a document into token ids; pieces can be in any order.
-
-        Args:
-            text: bytes. UTF-8.
-            begins_line: bool. Whether the piece begins a line.
-            ends_document: bool. Whether the document ends with the piece.
-
-        Returns:
-            Vector of type `token_dtype`.
-
-        Raises:
-            InvalidTextError: As `encode`.
-        """
         words = self.rule.split(text, begins_line, ends_document)
         if not words:
             return np.zeros(0, self.token_dtype)
@@ -205,7 +144,6 @@ class WordPieceTokenizer:
         return text.replace(b" " + indicator, b"").replace(indicator, b"")
 
     def graph_tokenizer(self) -> "GraphWordPieceTokenizer":
-        """Returns the same tokenizer as TensorFlow operations."""
         from txl_tf.data.tokenizers.graph_tokenizers import GraphWordPieceTokenizer
 
         return GraphWordPieceTokenizer(self._operation, self._encoded, self.rule, self._mark_id)

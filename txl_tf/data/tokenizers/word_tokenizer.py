@@ -1,20 +1,17 @@
 """The tokenizer of words that white space separates."""
 
-import functools
-import hashlib
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from txl_tf.data.text import text_pieces
 from txl_tf.data.tokenizers.tokenizer import (
     InvalidTextError,
+    Tokenizer,
     checked_token_ids,
-    encode_line_pieces,
     narrowest_token_dtype,
 )
 from txl_tf.data.tokenizers.word_splitting import LINE_MARK, WordRule, join_words
@@ -23,12 +20,11 @@ from txl_tf.storage.json_text import parse_json
 if TYPE_CHECKING:
     from txl_tf.data.tokenizers.graph_tokenizers import GraphWordTokenizer
 
-_DEFINITION = b"txl-tf tokenizer; kind words; version 1\n"
 _OPTIONS_FILE = "vocabulary.json"
 _WORDS_FILE = "vocabulary.txt"
 
 
-class WordTokenizer:
+class WordTokenizer(Tokenizer):
     """Reads text as words of a fixed vocabulary, as the official code does.
 
     White space is not kept: `decode` puts one space between words, and a line
@@ -49,6 +45,8 @@ class WordTokenizer:
     """
 
     kind = "words"
+    reads_lines = True
+    _definition = b"txl-tf tokenizer; kind words; version 1\n"
 
     def __init__(
         self,
@@ -130,17 +128,6 @@ class WordTokenizer:
 
     @classmethod
     def from_vocabulary_files(cls, files: Mapping[str, bytes]) -> Self:
-        """Builds the tokenizer that a data set keeps.
-
-        Args:
-            files: dict of name to content, as `vocabulary_files` gives it.
-
-        Returns:
-            The tokenizer.
-
-        Raises:
-            ValueError: If the files are not such a vocabulary.
-        """
         options = parse_json(files[_OPTIONS_FILE])
         tokens = {name: options.pop(name) for name in ("eos_token", "unknown_token")}
         words = files[_WORDS_FILE].decode().removesuffix("\n").split("\n")
@@ -156,57 +143,7 @@ class WordTokenizer:
             _OPTIONS_FILE: (json.dumps(options, indent=2) + "\n").encode(),
         }
 
-    @functools.cached_property
-    def fingerprint(self) -> str:
-        """SHA-256, in hexadecimal, of what defines the tokenizer."""
-        files = self.vocabulary_files
-        return hashlib.sha256(_DEFINITION + files[_OPTIONS_FILE] + files[_WORDS_FILE]).hexdigest()
-
-    def encode(self, text: bytes) -> np.ndarray:
-        """Turns a document into token ids.
-
-        Args:
-            text: bytes. UTF-8.
-
-        Returns:
-            Vector of type `token_dtype`.
-
-        Raises:
-            InvalidTextError: If the text is not UTF-8, or a word is unknown
-                and there is no `unknown_token`.
-        """
-        parts = list(self.encode_pieces(text_pieces([text])))
-        return np.concatenate(parts) if parts else np.zeros(0, self.token_dtype)
-
-    def encode_pieces(self, pieces: Iterable[bytes]) -> Iterator[np.ndarray]:
-        """Turns a document that comes in pieces into token ids.
-
-        Args:
-            pieces: iterable of bytes. The pieces of one document, cut where
-                `text_pieces` cuts.
-
-        Returns:
-            Iterator over the token ids of every piece.
-
-        Raises:
-            InvalidTextError: As `encode`.
-        """
-        return encode_line_pieces(self.encode_piece, pieces)
-
     def encode_piece(self, text: bytes, begins_line: bool, ends_document: bool) -> np.ndarray:
-        """Turns one piece of a document into token ids; pieces can be in any order.
-
-        Args:
-            text: bytes. UTF-8.
-            begins_line: bool. Whether the piece begins a line.
-            ends_document: bool. Whether the document ends with the piece.
-
-        Returns:
-            Vector of type `token_dtype`.
-
-        Raises:
-            InvalidTextError: As `encode`.
-        """
         words = self.rule.split(text, begins_line, ends_document)
         try:
             return self.ids_of(words)
@@ -256,7 +193,6 @@ class WordTokenizer:
         return join_words(ids, self.words, self._mark_id, self.rule.add_double_eos)
 
     def graph_tokenizer(self) -> "GraphWordTokenizer":
-        """Returns the same tokenizer as TensorFlow operations."""
         from txl_tf.data.tokenizers.graph_tokenizers import GraphWordTokenizer
 
         unknown_id = None

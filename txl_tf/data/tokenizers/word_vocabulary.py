@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from txl_tf.data.tokenizers.tokenizer import encode_line_pieces
+from txl_tf.data.tokenizers.tokenizer import encode_in_order
 from txl_tf.data.tokenizers.word_splitting import LINE_MARK, WordRule
 from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer
 
@@ -87,7 +87,7 @@ class WordVocabularyBuilder:
         Raises:
             InvalidTextError: If the text is not UTF-8.
         """
-        return encode_line_pieces(self.number, pieces)
+        return encode_in_order(self.number, pieces)
 
     def merge(self, words: Sequence[bytes], counts: np.ndarray) -> np.ndarray:
         """Adds what another builder has counted in the text that follows.
