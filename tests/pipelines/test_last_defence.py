@@ -161,7 +161,7 @@ def test_a_worker_process_tells_what_failed_in_it(failing):
     assert exit_code == 70
     assert "A worker failed: ValueError: invalid literal for int()" in lines[0]
     text = Path(re.search(r"\S+\.txt", lines[1])[0]).read_text()
-    assert "worker_process.py" in text
+    assert "workers.py" in text
     assert text.count("Traceback (most recent call last)") == 2
 
 
