@@ -3,10 +3,6 @@
 import re
 from pathlib import Path
 
-import numpy as np
-
-import txl_tf
-
 ROOT = Path(__file__).parent.parent
 INSTALL_AND_RUN = "python -m pip install -c .ci/constraints.txt -e . && txl quickstart"
 INSTALL_AND_TEST = "python -m pip install -c .ci/constraints.txt -e '.[test]' && python -m pytest"
@@ -50,24 +46,3 @@ def test_what_contributors_are_told_is_there():
     assert len(paths) > 5
     for path in paths:
         assert (ROOT / path).exists(), path
-
-
-def test_the_python_of_the_readme_runs():
-    config = txl_tf.ModelConfig(
-        vocabulary_size=256,
-        num_layers=2,
-        hidden_dim=64,
-        num_heads=2,
-        head_dim=32,
-        intermediate_dim=256,
-        segment_length=32,
-        memory_length=32,
-    )
-    model = txl_tf.TransformerXL(config)
-    memory = model.initial_memory(batch_size=1)
-    tokens = np.frombuffer(b"Every public call takes memory and gives memory back.", np.uint8)
-    nll, memory = model.score(tokens[None, :-1], tokens[None, 1:], memory)
-    assert nll.shape == (1, len(tokens) - 1)
-    log_probs, memory = model.log_probs(tokens[None, -1:], memory)
-    np.testing.assert_allclose(np.exp(log_probs).sum(), 1.0, atol=1e-5)
-    assert int(memory.valid_length[0]) == 32

@@ -11,12 +11,12 @@ from txl_tf.imports import lazy_names
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from txl_tf import convert, functional, layers, samplers
+    from txl_tf import convert, data, functional, generation, layers, samplers, serving
     from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
     from txl_tf.config.model import ModelConfig
     from txl_tf.config.training import OptimizerConfig, TrainingConfig
     from txl_tf.export import export_saved_model
-    from txl_tf.generation import generate
+    from txl_tf.generation import GenerationSession, generate
     from txl_tf.inference.engine import InferenceEngine
     from txl_tf.inference.memory import KeyValueMemory
     from txl_tf.models.memory import Memory
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "EvaluationConfig": "txl_tf.config.experiment",
     "ExperimentConfig": "txl_tf.config.experiment",
+    "GenerationSession": "txl_tf.generation",
     "InferenceEngine": "txl_tf.inference.engine",
     "KeyValueMemory": "txl_tf.inference.memory",
     "Memory": "txl_tf.models.memory",
@@ -36,17 +37,21 @@ _MODULES = {
     "TrainingConfig": "txl_tf.config.training",
     "TransformerXL": "txl_tf.models.transformer_xl",
     "convert": "txl_tf.convert",
+    "data": "txl_tf.data",
     "export_saved_model": "txl_tf.export",
     "functional": "txl_tf.functional",
     "generate": "txl_tf.generation",
+    "generation": "txl_tf.generation",
     "layers": "txl_tf.layers",
     "preset": "txl_tf.models.presets",
     "samplers": "txl_tf.samplers",
+    "serving": "txl_tf.serving",
 }
 
 __all__ = [
     "EvaluationConfig",
     "ExperimentConfig",
+    "GenerationSession",
     "InferenceEngine",
     "KeyValueMemory",
     "Memory",
@@ -56,12 +61,15 @@ __all__ = [
     "TrainingConfig",
     "TransformerXL",
     "convert",
+    "data",
     "export_saved_model",
     "functional",
     "generate",
+    "generation",
     "layers",
     "preset",
     "samplers",
+    "serving",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, _MODULES)

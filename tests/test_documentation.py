@@ -1,0 +1,141 @@
+"""The Python of README and of the docstrings runs, read from where it stands."""
+
+import ast
+import importlib
+import re
+import shutil
+import textwrap
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import txl_tf
+from pipelines.verify import verify_export
+from tests.convert.goldens import FOLDER as GOLDEN
+from tests.generation.models import expressive, prompt
+from tests.serving.byte_model import write_version
+from tests.test_architecture import ROOT, SOURCES, module_name, tree_of
+from txl_tf.evaluation.attention_profiler import profiled_config
+from txl_tf.serving import LoopbackServer
+
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef)
+_FENCED = re.compile(r"```python\n(.*?)```", re.DOTALL)
+
+
+def examples_of_docstrings():
+    found = {}
+    for path in SOURCES:
+        for node in ast.walk(tree_of(path)):
+            docstring = ast.get_docstring(node) if isinstance(node, _DOCUMENTED) else None
+            for code in _FENCED.findall(docstring or ""):
+                found[f"{module_name(path)}.{getattr(node, 'name', '')}"] = code
+    return found
+
+
+def examples_of_readme():
+    """The indented blocks that are Python; the others are commands and the tree of folders."""
+    text = (ROOT / "README.md").read_text()
+    blocks = [textwrap.dedent(block) for block in re.findall(r"(?:^    .*\n|^\n)+", text, re.M)]
+    return [block for block in blocks if re.match(r"\s*(?:import|from|\w+ = txl_tf)\b", block)]
+
+
+def names_of(module):
+    """The public names that an example may use without importing them."""
+    return {name: value for name, value in vars(module).items() if not name.startswith("_")}
+
+
+def small_model(**changes):
+    model = expressive(**changes)
+    return {"model": model, "config": model.config, "memory_length": model.config.memory_length}
+
+
+def profiled_model():
+    config = small_model()["config"]
+    profiled = profiled_config(config, config.segment_length, config.memory_length)
+    segments = [prompt(config.segment_length, num_rows=4)] * 20
+    return {"model": txl_tf.TransformerXL(profiled), "segments": segments}
+
+
+def scored_segments():
+    names = small_model()
+    ids = prompt(4 * names["config"].segment_length + 1, num_rows=1)
+    inputs, targets = np.split(ids[:, :-1], 4, axis=1), np.split(ids[:, 1:], 4, axis=1)
+    return {**names, "segments": list(zip(inputs, targets, strict=True))}
+
+
+# The names that an example of an object takes for granted, besides those of its module.
+MADE = {
+    "AttentionProfiler": profiled_model,
+    "GenerationSession": lambda: {**small_model(), "prompt_ids": prompt(7, num_rows=1)},
+    "InferenceEngine": scored_segments,
+    "SessionFile": lambda: {"prompt_ids": prompt(7, num_rows=1), "session": greedy_session()},
+    "RecordWriter": lambda: {"token_ids": np.arange(200, dtype=np.uint8)},
+    "StatefulTransformerXL": lambda: trained_model(),
+}
+
+
+def greedy_session():
+    sampler = txl_tf.samplers.GreedySampler()
+    return txl_tf.GenerationSession(small_model()["model"], sampler)
+
+
+def trained_model():
+    config = small_model(dropout=0.0)["config"]
+    ids = prompt(config.segment_length + 1, num_rows=16)
+    dataset = tf.data.Dataset.from_tensors((ids[:, :-1], ids[:, 1:])).repeat(2)
+    return {"config": config, "ordered_dataset": dataset}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with what the examples read; they run within it."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(GOLDEN / "tf1_wt103_like", tmp_path / "tf_wt103" / "model")
+    txl_tf.data.prepare_dataset(
+        {"train": [b"a text of bytes " * 40]},
+        txl_tf.data.ByteTokenizer(),
+        str(tmp_path / "data"),
+        "example",
+    )
+    return tmp_path
+
+
+def run_example(code, names):
+    names = {"keras": keras, "np": np, "text": b"one two\none three\n", "txl_tf": txl_tf, **names}
+    exec(compile(code, "example", "exec"), names)
+    return names
+
+
+DOCSTRINGS = examples_of_docstrings()
+
+
+@pytest.mark.parametrize("name", DOCSTRINGS)
+def test_the_example_of_a_docstring_runs(name, folder):
+    module, _, documented = name.rpartition(".")
+    given = MADE.get(documented, dict)()
+    public = vars(importlib.import_module(module))
+    where = folder / "data"
+    if documented == "RecordWriter":
+        where = folder / "new"
+        where.mkdir()
+    run_example(DOCSTRINGS[name], {**public, "folder": str(where), **given})
+
+
+def test_the_python_of_the_readme_runs(folder):
+    write_version(folder / "versions", 1)
+    versions = str(folder / "versions")
+    with LoopbackServer(versions, verify_export, model_name="txl") as server:
+        names = {}
+        for code in examples_of_readme():
+            names |= trained_model() if "ordered_dataset" in code else {}
+            port = f"127.0.0.1:{server.grpc_port}"
+            names = run_example(code.replace("127.0.0.1:8500", port), names)
+    assert names["nll"].shape == (1, len(names["tokens"]) - 1)
+    np.testing.assert_allclose(np.exp(names["log_probs"]).sum(), 1.0, atol=1e-5)
+
+
+def test_examples_are_found():
+    assert len(DOCSTRINGS) > 10
+    assert len(examples_of_readme()) == 3
