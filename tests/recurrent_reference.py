@@ -55,7 +55,7 @@ def qrnn_layer(layer, inputs, last_input, cell):
 def language_model(layer_oracle, model, tokens, targets, states):
     """One segment, in float64: nats, hidden states and the next states."""
     states = [list(state) for state in states]
-    table = model.embedding.table.numpy().astype("float64")
+    table = model.embedding.tables[0].numpy().astype("float64")
     nats, outputs = np.zeros(tokens.shape), []
     for row in range(len(tokens)):
         hidden = [table[token] * math.sqrt(table.shape[1]) for token in tokens[row]]
@@ -64,7 +64,7 @@ def language_model(layer_oracle, model, tokens, targets, states):
             hidden, first, cell = layer_oracle(layer, hidden, first, cell)
             states[2 * index][row], states[2 * index + 1][row] = first, cell
         for at, vector in enumerate(hidden):
-            logits = table @ vector + model.softmax.bias.numpy()
+            logits = table @ vector + model.softmax.biases[0].numpy()
             nats[row, at] = math.log(np.exp(logits).sum()) - logits[targets[row, at]]
         outputs.append(hidden)
     return nats, np.array(outputs), [np.array(state) for state in states]

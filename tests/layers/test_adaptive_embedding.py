@@ -19,7 +19,8 @@ from txl_tf.config.model import LSTMConfig
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.text_rows import EvaluationText
 from txl_tf.evaluation.windows import ContextLosses
-from txl_tf.layers.adaptive_embedding import AdaptiveEmbedding, TokenEmbedding, check_token_ids
+from txl_tf.layers.adaptive_embedding import AdaptiveEmbedding
+from txl_tf.layers.vocabulary_layer import check_token_ids
 from txl_tf.models.recurrent import LSTMLanguageModel
 
 SETTINGS = {
@@ -110,13 +111,6 @@ def test_tails_that_are_absent_are_not_computed():
     assert np.all(np.isfinite(ops.convert_to_numpy(layer(token_ids))))
 
 
-def test_without_clusters_it_is_the_token_embedding():
-    layer, simple = made(cutoffs=(), division_factor=1), TokenEmbedding(40, 8)
-    simple.build((None, None))
-    simple.table.assign(layer.tables[0])
-    assert max_difference(layer(TOKEN_IDS), simple(TOKEN_IDS)) == 0.0
-
-
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
@@ -193,44 +187,41 @@ def test_sizes_must_fit(changes, message):
         AdaptiveEmbedding(**{**SETTINGS, **changes})
 
 
-TEST_TOKEN_EMBEDDING_TOKEN_IDS = np.array([[0, 4, 4], [3, 1, 0]], "int32")
+FEW_IDS = np.array([[0, 4, 4], [3, 1, 0]], "int32")
 
 
-def test_token_embedding_basics():
+def test_basics_without_clusters():
     check_layer(
-        TokenEmbedding,
+        AdaptiveEmbedding,
         init_kwargs={"vocabulary_size": 5, "hidden_dim": 8},
-        inputs={"token_ids": TEST_TOKEN_EMBEDDING_TOKEN_IDS},
+        inputs={"token_ids": FEW_IDS},
         expected_output_shape=(2, 3, 8),
         num_weights=1,
     )
 
 
 def test_rows_of_the_table_are_scaled_by_the_root_of_the_width():
-    layer = TokenEmbedding(5, 8)
-    outputs = ops.convert_to_numpy(layer(TEST_TOKEN_EMBEDDING_TOKEN_IDS))
-    table = layer.table.numpy()
+    layer = AdaptiveEmbedding(5, 8)
+    outputs = ops.convert_to_numpy(layer(FEW_IDS))
+    table = layer.tables[0].numpy()
     for row in range(2):
         for at in range(3):
-            expected = table[TEST_TOKEN_EMBEDDING_TOKEN_IDS[row, at]] * math.sqrt(8)
+            expected = table[FEW_IDS[row, at]] * math.sqrt(8)
             assert reference.max_difference(outputs[row, at], expected) <= 1e-7
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int32", "int64"])
-def test_token_embedding_ids_of_any_integer_dtype_mean_the_same(dtype):
-    layer = TokenEmbedding(5, 8)
-    expected = layer(TEST_TOKEN_EMBEDDING_TOKEN_IDS)
-    assert (
-        reference.max_difference(layer(TEST_TOKEN_EMBEDDING_TOKEN_IDS.astype(dtype)), expected)
-        == 0.0
-    )
+def test_without_clusters_ids_of_any_integer_dtype_mean_the_same(dtype):
+    layer = AdaptiveEmbedding(5, 8)
+    expected = layer(FEW_IDS)
+    assert reference.max_difference(layer(FEW_IDS.astype(dtype)), expected) == 0.0
 
 
 def test_half_precision_keeps_large_ids_apart():
     # bfloat16 cannot count above 256: ids must never pass through it.
-    layer = TokenEmbedding(2000, 2, dtype="bfloat16")
+    layer = AdaptiveEmbedding(2000, 2, dtype="bfloat16")
     layer.build((None, None))
-    layer.table.assign(ops.stack([ops.arange(2000) // 100, ops.arange(2000) % 100], axis=1))
+    layer.tables[0].assign(ops.stack([ops.arange(2000) // 100, ops.arange(2000) % 100], axis=1))
     outputs = layer(np.array([[1000, 1001, 1999]], "int32"))
     outputs = ops.convert_to_numpy(ops.cast(outputs, "float32")) / math.sqrt(2)
     np.testing.assert_allclose(outputs, [[[10, 0], [10, 1], [19, 99]]], rtol=0.01)
@@ -238,8 +229,8 @@ def test_half_precision_keeps_large_ids_apart():
 
 @pytest.mark.parametrize("sizes", [(0, 8), (5, 0)])
 def test_sizes_must_be_positive(sizes):
-    with pytest.raises(ValueError, match=r"`vocabulary_size` and `hidden_dim`.*Received"):
-        TokenEmbedding(*sizes)
+    with pytest.raises(ValueError, match=r"`(vocabulary_size|hidden_dim)` must be positive"):
+        AdaptiveEmbedding(*sizes)
 
 
 V = 13

@@ -12,7 +12,7 @@ from tests.toy_batches import (
     toy_experiment,
     toy_tokens,
 )
-from txl_tf.layers import DecoderBlock, TiedSoftmax, TokenEmbedding
+from txl_tf.layers import AdaptiveEmbedding, AdaptiveSoftmax, DecoderBlock
 from txl_tf.models.stateful import StatefulTransformerXL
 from txl_tf.training.schedules import WarmupCosineDecay
 from txl_tf.training.trainer import Trainer
@@ -33,13 +33,13 @@ class TiedLogits(keras.layers.Layer):
     def __init__(self, embedding, **kwargs):
         super().__init__(**kwargs)
         self.embedding = embedding
-        self.softmax = TiedSoftmax(VOCABULARY_SIZE, name="softmax")
+        self.softmax = AdaptiveSoftmax(VOCABULARY_SIZE, embedding.hidden_dim, name="softmax")
 
     def build(self, hidden_shape):
         self.softmax.build(hidden_shape)
 
     def call(self, hidden):
-        return self.softmax(hidden, self.embedding.table)
+        return self.softmax.log_probs(hidden, self.embedding.tables)
 
     def compute_output_shape(self, hidden_shape):
         return (*hidden_shape[:-1], VOCABULARY_SIZE)
@@ -65,7 +65,7 @@ class Losses(keras.callbacks.Callback):
 def stateful_model(weights, jit_compile="auto"):
     """A functional model with the same weights as a `TransformerXL`."""
     config = EXPERIMENT.model
-    embedding = TokenEmbedding(VOCABULARY_SIZE, config.hidden_dim, name="embedding")
+    embedding = AdaptiveEmbedding(VOCABULARY_SIZE, config.hidden_dim, name="embedding")
     token_ids = keras.Input(batch_shape=(NUM_ROWS, SEGMENT_LENGTH), dtype="int32")
     hidden = embedding(token_ids)
     for index in range(config.num_layers):

@@ -1,7 +1,7 @@
 """The layers of Transformer-XL and of the models it is compared with, for Keras 3."""
 
-from txl_tf.layers.adaptive_embedding import AdaptiveEmbedding, TokenEmbedding
-from txl_tf.layers.adaptive_softmax import AdaptiveSoftmax, TiedSoftmax
+from txl_tf.layers.adaptive_embedding import AdaptiveEmbedding
+from txl_tf.layers.adaptive_softmax import AdaptiveSoftmax
 from txl_tf.layers.attention import AbsoluteAttention, ShawAttention
 from txl_tf.layers.decoder_block import DecoderBlock
 from txl_tf.layers.dropout import SeededDropout
@@ -17,6 +17,4 @@ __all__ = [
     "RelativeAttention",
     "SeededDropout",
     "ShawAttention",
-    "TiedSoftmax",
-    "TokenEmbedding",
 ]

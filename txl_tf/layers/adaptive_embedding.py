@@ -7,58 +7,15 @@ Shape letters used in this module: B rows, T segment length, N = B * T tokens, V
 hidden width, E embedding width, R token ids of one cluster, W width of one cluster.
 """
 
-from typing import Any
-
 import keras
-import numpy as np
 from keras import ops
 
-from txl_tf.config.vocabulary_clusters import VocabularyClusters
 from txl_tf.layers import cluster_loop
-
-
-def check_token_ids(token_ids: Any, vocabulary_size: int, name: str = "token_ids") -> None:
-    """Refuses ids that no vocabulary of this size has.
-
-    Looked at are NumPy arrays, lists, and TensorFlow's eager tensors in the
-    memory of the host. Everything else passes: within `tf.function` and
-    other compiled functions there are no numbers yet, and asking an accelerator
-    for them would stop it.
-
-    Args:
-        token_ids: ints of any shape.
-        vocabulary_size: int.
-        name: str. What they are called in the error.
-
-    Raises:
-        ValueError: If they are no integers, negative, or too large.
-    """
-    values = _on_host(token_ids)
-    if values is None or not values.size:
-        return
-    if values.dtype.kind not in "iu":
-        raise ValueError(f"`{name}` must be integers. Received: {name} of type {values.dtype}")
-    least, most = values.min(), values.max()
-    if least < 0 or most >= vocabulary_size:
-        raise ValueError(
-            f"`{name}` must be in [0, {vocabulary_size}). Received: from {least} to {most}"
-        )
-
-
-def _on_host(values: Any) -> np.ndarray | None:
-    try:
-        if isinstance(values, np.ndarray | np.generic | list | tuple | int | float):
-            values = np.asarray(values)
-            return values if values.dtype.kind in "biufc" else None
-        if hasattr(values, "numpy") and "CPU" in str(getattr(values, "device", "")):
-            return np.asarray(values.numpy())
-    except (TypeError, ValueError, NotImplementedError):
-        pass  # such as a list of tensors that have no numbers yet
-    return None
+from txl_tf.layers.vocabulary_layer import VocabularyLayer, check_token_ids
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
-class AdaptiveEmbedding(keras.layers.Layer):
+class AdaptiveEmbedding(VocabularyLayer):
     """Looks token ids up, projects the rows to `D` and scales by `sqrt(D)`.
 
     Ids are sorted by falling frequency and cut into clusters. Each cluster has
@@ -105,40 +62,6 @@ class AdaptiveEmbedding(keras.layers.Layer):
     References:
      - [Baevski and Auli, 2019](https://arxiv.org/abs/1809.10853)
     """
-
-    def __init__(
-        self,
-        vocabulary_size,
-        hidden_dim,
-        embedding_dim=None,
-        cutoffs=(),
-        division_factor=1,
-        project_same_dim=True,
-        embeddings_initializer=None,
-        projection_initializer=None,
-        **kwargs,
-    ):
-        super().__init__(**kwargs)
-        self.vocabulary_size = vocabulary_size
-        self.hidden_dim = hidden_dim
-        self.embedding_dim = hidden_dim if embedding_dim is None else embedding_dim
-        self.cutoffs = tuple(cutoffs)
-        self.division_factor = division_factor
-        self.project_same_dim = project_same_dim
-        if embeddings_initializer is None:
-            embeddings_initializer = keras.initializers.RandomNormal(stddev=0.02)
-        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
-        if projection_initializer is None:
-            projection_initializer = keras.initializers.RandomNormal(stddev=0.01)
-        self.projection_initializer = keras.initializers.get(projection_initializer)
-        self.clusters = VocabularyClusters(
-            vocabulary_size=vocabulary_size,
-            hidden_dim=hidden_dim,
-            embedding_dim=self.embedding_dim,
-            cutoffs=self.cutoffs,
-            division_factor=division_factor,
-            project_same_dim=project_same_dim,
-        )
 
     def build(self, token_ids_shape):
         has_one_table = len(self.clusters.table_shapes) == 1
@@ -206,80 +129,3 @@ class AdaptiveEmbedding(keras.layers.Layer):
 
     def compute_output_spec(self, token_ids):
         return keras.KerasTensor((*token_ids.shape, self.hidden_dim), dtype=self.compute_dtype)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "vocabulary_size": self.vocabulary_size,
-            "hidden_dim": self.hidden_dim,
-            "embedding_dim": self.embedding_dim,
-            "cutoffs": list(self.cutoffs),
-            "division_factor": self.division_factor,
-            "project_same_dim": self.project_same_dim,
-            "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
-            "projection_initializer": keras.initializers.serialize(self.projection_initializer),
-        }
-
-
-@keras.saving.register_keras_serializable(package="txl_tf")
-class TokenEmbedding(keras.layers.Layer):
-    """Looks token ids up in a table and scales by `sqrt(D)`.
-
-    Args:
-        vocabulary_size: int. Number of token ids, `V`.
-        hidden_dim: int. Width `D`.
-        embeddings_initializer: initializer of the table. Defaults to a normal
-            distribution of stddev 0.02.
-        **kwargs: other keyword arguments passed to `keras.layers.Layer`.
-
-    Call arguments:
-        token_ids: int tensor `(B, T)` with values in `[0, V)`.
-
-    Returns:
-        Float tensor `(B, T, D)`.
-
-    Raises:
-        ValueError: If a size is not positive; if ids are not in `[0, V)` and
-            are at hand, see `check_token_ids`. In a compiled function the row
-            of such an id is not defined.
-    """
-
-    def __init__(self, vocabulary_size, hidden_dim, embeddings_initializer=None, **kwargs):
-        super().__init__(**kwargs)
-        if vocabulary_size <= 0 or hidden_dim <= 0:
-            raise ValueError(
-                "`vocabulary_size` and `hidden_dim` must be positive. "
-                f"Received: vocabulary_size={vocabulary_size}, hidden_dim={hidden_dim}"
-            )
-        self.vocabulary_size = vocabulary_size
-        self.hidden_dim = hidden_dim
-        if embeddings_initializer is None:
-            embeddings_initializer = keras.initializers.RandomNormal(stddev=0.02)
-        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
-
-    def build(self, token_ids_shape):
-        self.table = self.add_weight(
-            shape=(self.vocabulary_size, self.hidden_dim),
-            initializer=self.embeddings_initializer,
-            name="table",
-        )
-
-    def __call__(self, token_ids, *args, **kwargs):
-        check_token_ids(token_ids, self.vocabulary_size)
-        return super().__call__(token_ids, *args, **kwargs)
-
-    def call(self, token_ids):
-        token_ids = ops.cast(token_ids, "int32")  # bytes are no index in TensorFlow
-        embedded = ops.take(self.table, token_ids, axis=0)  # [B, T, D]
-        return ops.cast(embedded, self.compute_dtype) * self.hidden_dim**0.5
-
-    def compute_output_spec(self, token_ids):
-        return keras.KerasTensor((*token_ids.shape, self.hidden_dim), dtype=self.compute_dtype)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "vocabulary_size": self.vocabulary_size,
-            "hidden_dim": self.hidden_dim,
-            "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
-        }

@@ -8,15 +8,14 @@ import keras
 from keras import ops
 
 from txl_tf import functional
-from txl_tf.config.vocabulary_clusters import VocabularyClusters
 from txl_tf.layers import cluster_loop
-from txl_tf.layers.adaptive_embedding import check_token_ids
+from txl_tf.layers.vocabulary_layer import VocabularyLayer, check_token_ids
 
 _MAX_CHUNK_LOGITS = 2**26  # 256 MiB in float32
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
-class AdaptiveSoftmax(keras.layers.Layer):
+class AdaptiveSoftmax(VocabularyLayer):
     """Scores targets by the adaptive softmax of Grave et al. (2017).
 
     Ids are sorted by falling frequency and cut into clusters. The head is a
@@ -82,41 +81,15 @@ class AdaptiveSoftmax(keras.layers.Layer):
         self,
         vocabulary_size,
         hidden_dim,
-        embedding_dim=None,
-        cutoffs=(),
-        division_factor=1,
-        project_same_dim=True,
         share_tail_projections=False,
         tie_weights=True,
         capacities=None,
-        embeddings_initializer=None,
-        projection_initializer=None,
         **kwargs,
     ):
-        super().__init__(**kwargs)
-        self.vocabulary_size = vocabulary_size
-        self.hidden_dim = hidden_dim
-        self.embedding_dim = hidden_dim if embedding_dim is None else embedding_dim
-        self.cutoffs = tuple(cutoffs)
-        self.division_factor = division_factor
-        self.project_same_dim = project_same_dim
+        super().__init__(vocabulary_size, hidden_dim, **kwargs)
         self.share_tail_projections = share_tail_projections
         self.tie_weights = tie_weights
         self.capacities = None if capacities is None else tuple(capacities)
-        if embeddings_initializer is None:
-            embeddings_initializer = keras.initializers.RandomNormal(stddev=0.02)
-        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
-        if projection_initializer is None:
-            projection_initializer = keras.initializers.RandomNormal(stddev=0.01)
-        self.projection_initializer = keras.initializers.get(projection_initializer)
-        self.clusters = VocabularyClusters(
-            vocabulary_size=vocabulary_size,
-            hidden_dim=hidden_dim,
-            embedding_dim=self.embedding_dim,
-            cutoffs=self.cutoffs,
-            division_factor=division_factor,
-            project_same_dim=project_same_dim,
-        )
         self._check_capacities()
 
     def _check_capacities(self):
@@ -289,72 +262,7 @@ class AdaptiveSoftmax(keras.layers.Layer):
     def get_config(self):
         return {
             **super().get_config(),
-            "vocabulary_size": self.vocabulary_size,
-            "hidden_dim": self.hidden_dim,
-            "embedding_dim": self.embedding_dim,
-            "cutoffs": list(self.cutoffs),
-            "division_factor": self.division_factor,
-            "project_same_dim": self.project_same_dim,
             "share_tail_projections": self.share_tail_projections,
             "tie_weights": self.tie_weights,
             "capacities": None if self.capacities is None else list(self.capacities),
-            "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
-            "projection_initializer": keras.initializers.serialize(self.projection_initializer),
         }
-
-
-@keras.saving.register_keras_serializable(package="txl_tf")
-class TiedSoftmax(keras.layers.Layer):
-    """Logits of all tokens: hidden states times the embedding table, plus bias.
-
-    The table belongs to the embedding layer and is a call argument, so the two
-    are one variable. The bias starts at 0.
-
-    Args:
-        vocabulary_size: int. Number of token ids, `V`.
-        **kwargs: other keyword arguments passed to `keras.layers.Layer`.
-
-    Call arguments:
-        hidden: float tensor `(B, T, D)`.
-        table: float tensor `(V, D)`.
-
-    Returns:
-        Logits: float32 tensor `(B, T, V)`, float64 if the inputs are.
-
-    Raises:
-        ValueError: If `vocabulary_size` is not positive.
-    """
-
-    def __init__(self, vocabulary_size, **kwargs):
-        super().__init__(**kwargs)
-        if vocabulary_size <= 0:
-            raise ValueError(
-                f"`vocabulary_size` must be positive. Received: vocabulary_size={vocabulary_size}"
-            )
-        self.vocabulary_size = vocabulary_size
-
-    def build(self, hidden_shape, table_shape=None):
-        self.bias = self.add_weight(
-            shape=(self.vocabulary_size,), initializer="zeros", autocast=False, name="bias"
-        )
-
-    def call(self, hidden, table):
-        logits = ops.matmul(hidden, ops.transpose(ops.cast(table, self.compute_dtype)))
-        logits = functional.at_least_float32(logits)
-        return logits + ops.cast(self.bias, logits.dtype)  # [B, T, V]
-
-    def negative_log_likelihood(self, hidden, target_ids, table):
-        """Nats per token: float32 tensor `(B, T)`; targets are checked if they are at hand."""
-        check_token_ids(target_ids, self.vocabulary_size, "target_ids")
-        return functional.negative_log_likelihood(self(hidden, table), target_ids)
-
-    def log_probs(self, hidden, table):
-        """Log-probabilities of all tokens: float32 tensor `(B, T, V)`."""
-        return ops.log_softmax(self(hidden, table), axis=-1)
-
-    def compute_output_spec(self, hidden, table):
-        dtype = "float64" if self.compute_dtype == "float64" else "float32"
-        return keras.KerasTensor((*hidden.shape[:-1], self.vocabulary_size), dtype=dtype)
-
-    def get_config(self):
-        return {**super().get_config(), "vocabulary_size": self.vocabulary_size}

@@ -1,23 +1,138 @@
-"""Interface of all language models, and `create_model`, which builds one from its config."""
+"""Interface of all language models, and `create_model`, which builds one from its config.
+
+Shape letters used in this module: B rows, T segment length, D hidden width, V vocabulary.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
+import keras
 import numpy as np
 
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 from txl_tf.errors import MismatchError
-from txl_tf.models.recurrent import LSTMLanguageModel, QRNNLanguageModel
-from txl_tf.models.transformer_xl import TransformerXL
+from txl_tf.layers.vocabulary_layer import check_token_ids
+
+
+class LanguageModel(keras.Model):
+    """Base class of models that read segments of tokens and carry memory.
+
+    A call takes `token_ids` `(B, T)`, a memory and an optional `dropout_seed`, and
+    returns hidden states `(B, T, D)` and the next memory. A subclass sets
+    `config_class`, creates `embedding` and `softmax`, and defines `call` and
+    `initial_memory`.
+
+    Args:
+        config: configuration of the class `config_class`, or the dict that its
+            `to_dict` returns.
+        **kwargs: other keyword arguments passed to `keras.Model`, including
+            `name` and `dtype`.
+
+    Raises:
+        ValueError: If `config` is of another class; if ids are not in `[0, V)`
+            and are at hand, see `check_token_ids`: this holds for all methods. In
+            a compiled function the result of such an id is not defined.
+    """
+
+    config_class: type = ModelConfig
+
+    def __init__(self, config, **kwargs):
+        super().__init__(**kwargs)
+        if isinstance(config, dict):
+            config = self.config_class.from_dict(config)
+        if not isinstance(config, self.config_class):
+            raise ValueError(
+                f"`config` must be a `{self.config_class.__name__}`. Received: config={config}"
+            )
+        self.config = config
+
+    def __call__(self, token_ids, *args, **kwargs):
+        check_token_ids(token_ids, self.config.vocabulary_size)
+        return super().__call__(token_ids, *args, **kwargs)
+
+    def initial_memory(self, batch_size):
+        """Memory of rows that have read nothing yet.
+
+        Args:
+            batch_size: int. Number of rows `B`.
+
+        Returns:
+            A memory of the model's kind.
+        """
+        raise NotImplementedError
+
+    def score(self, token_ids, target_ids, memory, dropout_seed=None, training=False):
+        """Scores targets by the negative log-likelihood of each.
+
+        Args:
+            token_ids: int tensor `(B, T)`.
+            target_ids: int tensor `(B, T)`; position `t` is the token after
+                `token_ids[:, t]`.
+            memory: memory of the segments before, from `initial_memory` or a call.
+            dropout_seed: as in a call.
+            training: bool. Whether dropout is active.
+
+        Returns:
+            Tuple of the negative log-likelihood in nats, float32 `(B, T)`, and
+            the next memory.
+        """
+        hidden, memory = self(token_ids, memory, dropout_seed=dropout_seed, training=training)
+        return self.negative_log_likelihood(hidden, target_ids), memory
+
+    def negative_log_likelihood(self, hidden, target_ids):
+        """Scores targets by hidden states.
+
+        Args:
+            hidden: float tensor `(B, T, D)`.
+            target_ids: int tensor `(B, T)`.
+
+        Returns:
+            Nats per token: float32 tensor `(B, T)`.
+        """
+        return self.softmax(hidden, target_ids, **self._tied())
+
+    def log_probs(self, token_ids, memory):
+        """Log-probabilities of every token of the vocabulary coming next.
+
+        Args:
+            token_ids: int tensor `(B, T)`.
+            memory: memory of the segments before.
+
+        Returns:
+            Tuple of a float32 tensor `(B, T, V)` and the next memory.
+        """
+        hidden, memory = self(token_ids, memory)
+        return self.log_probs_of(hidden), memory
+
+    def log_probs_of(self, hidden):
+        """Log-probabilities of all tokens by hidden states.
+
+        Args:
+            hidden: float tensor `(B, T, D)`.
+
+        Returns:
+            Float32 tensor `(B, T, V)`.
+        """
+        return self.softmax.log_probs(hidden, **self._tied())
+
+    def _tied(self):
+        return {
+            "tables": self.embedding.tables if self.softmax.tie_weights else None,
+            "projections": self.embedding.projections,
+        }
+
+    def get_config(self):
+        return {**super().get_config(), "config": self.config.to_dict()}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        return cls(**config)
 
 
 def create_model(
     config: ModelConfig | LSTMConfig | QRNNConfig, *, rematerialize: bool = False, dtype=None
-) -> TransformerXL | LSTMLanguageModel | QRNNLanguageModel:
+) -> LanguageModel:
     """Builds the language model of a configuration, with initial weights.
-
-    All of them score alike: `initial_memory`, a call that takes and returns a
-    memory, `negative_log_likelihood`, `score` and `log_probs`.
 
     Args:
         config: `ModelConfig`, `LSTMConfig` or `QRNNConfig`.
@@ -30,6 +145,10 @@ def create_model(
     Raises:
         ValueError: If `rematerialize` is set for a recurrent model.
     """
+    # Imported here, for the models import their base class from this module.
+    from txl_tf.models.recurrent import LSTMLanguageModel, QRNNLanguageModel
+    from txl_tf.models.transformer_xl import TransformerXL
+
     if isinstance(config, ModelConfig):
         return TransformerXL(config, rematerialize=rematerialize, dtype=dtype)
     if rematerialize:

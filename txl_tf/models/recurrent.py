@@ -9,14 +9,15 @@ from keras import ops
 
 from txl_tf import functional
 from txl_tf.config.model import LSTMConfig, QRNNConfig, RecurrentConfig
-from txl_tf.layers.adaptive_embedding import TokenEmbedding, check_token_ids
-from txl_tf.layers.adaptive_softmax import TiedSoftmax
+from txl_tf.layers.adaptive_embedding import AdaptiveEmbedding
+from txl_tf.layers.adaptive_softmax import AdaptiveSoftmax
 from txl_tf.layers.dropout import SeededDropout
 from txl_tf.layers.quasi_recurrent import QuasiRecurrent
+from txl_tf.models.language_model import LanguageModel
 from txl_tf.models.memory import RecurrentMemory
 
 
-class RecurrentLanguageModel(keras.Model):
+class RecurrentLanguageModel(LanguageModel):
     """Stacked recurrent layers that carry their states from segment to segment.
 
     It scores like a `TransformerXL`. A subclass says what its layers are: it
@@ -26,33 +27,25 @@ class RecurrentLanguageModel(keras.Model):
         config: `RecurrentConfig`, or the dict that its `to_dict` returns.
         **kwargs: other keyword arguments passed to `keras.Model`, including
             `name` and `dtype`.
-
-    Raises:
-        ValueError: If ids are not in `[0, V)` and are at hand, see
-            `check_token_ids`; this holds for all methods. In a compiled function
-            the result of such an id is not defined.
     """
 
     config_class = RecurrentConfig
 
     def __init__(self, config, **kwargs):
         # Autocasting would round the states that are handed in.
-        super().__init__(autocast=False, **kwargs)
-        if isinstance(config, dict):
-            config = self.config_class.from_dict(config)
-        if not isinstance(config, self.config_class):
-            raise ValueError(
-                f"`config` must be a `{self.config_class.__name__}`. Received: config={config}"
-            )
-        self.config = config
-        common = {"dtype": self.dtype_policy}
-        self.embedding = TokenEmbedding(
-            config.vocabulary_size,
-            config.table_dim,
-            embeddings_initializer=self._initializer(),
-            name="embedding",
-            **common,
-        )
+        super().__init__(config, autocast=False, **kwargs)
+        config, common = self.config, {"dtype": self.dtype_policy}
+        initializer = self._initializer()
+        table = {
+            "vocabulary_size": config.vocabulary_size,
+            "hidden_dim": config.table_dim,
+            # With the seed given, a copy of it draws the same numbers.
+            "embeddings_initializer": keras.initializers.RandomNormal(
+                stddev=initializer.stddev, seed=initializer.seed
+            ),
+            "projection_initializer": "zeros",  # there is no projection
+        }
+        self.embedding = AdaptiveEmbedding(**table, name="embedding", **common)
         self.recurrent_layers = [
             self.create_layer(width, index) for index, width in enumerate(config.layer_dims)
         ]
@@ -61,7 +54,7 @@ class RecurrentLanguageModel(keras.Model):
             SeededDropout(config.dropout, name=f"dropout_{index}", **common)
             for index in range(config.num_layers)
         ]
-        self.softmax = TiedSoftmax(config.vocabulary_size, name="softmax", **common)
+        self.softmax = AdaptiveSoftmax(**table, name="softmax", **common)
         self._build_layers()
 
     def _initializer(self):
@@ -92,10 +85,6 @@ class RecurrentLanguageModel(keras.Model):
         self.softmax.build((None, None, width))
         self.built = True
 
-    def __call__(self, token_ids, *args, **kwargs):
-        check_token_ids(token_ids, self.config.vocabulary_size)
-        return super().__call__(token_ids, *args, **kwargs)
-
     def call(self, token_ids, memory, dropout_seed=None, training=False):
         def drop(layer, tensor, site):
             return layer(tensor, seed=functional.fold_seed(dropout_seed, site), training=training)
@@ -122,57 +111,6 @@ class RecurrentLanguageModel(keras.Model):
         return RecurrentMemory.empty(
             widths=self.state_widths(), batch_size=batch_size, dtype=self.state_dtype()
         )
-
-    def score(self, token_ids, target_ids, memory, dropout_seed=None, training=False):
-        """Scores targets: how surprised the model is by each.
-
-        Args:
-            token_ids: int tensor `(B, T)`.
-            target_ids: int tensor `(B, T)`; position `t` is the token after
-                `token_ids[:, t]`.
-            memory: `RecurrentMemory` of the segments before.
-            dropout_seed: optional int32 tensor `(2,)` or `(B, 2)`.
-            training: bool. Whether dropout is active.
-
-        Returns:
-            Tuple of the negative log-likelihood in nats, float32 `(B, T)`, and
-            the next `RecurrentMemory`.
-        """
-        hidden, memory = self(token_ids, memory, dropout_seed=dropout_seed, training=training)
-        return self.negative_log_likelihood(hidden, target_ids), memory
-
-    def negative_log_likelihood(self, hidden, target_ids):
-        """Scores targets by hidden states.
-
-        Args:
-            hidden: float tensor `(B, T, E)`.
-            target_ids: int tensor `(B, T)`.
-
-        Returns:
-            Nats per token: float32 tensor `(B, T)`.
-        """
-        return self.softmax.negative_log_likelihood(hidden, target_ids, self.embedding.table)
-
-    def log_probs(self, token_ids, memory):
-        """Log-probabilities of every token of the vocabulary coming next.
-
-        Args:
-            token_ids: int tensor `(B, T)`.
-            memory: `RecurrentMemory` of the segments before.
-
-        Returns:
-            Tuple of a float32 tensor `(B, T, V)` and the next
-            `RecurrentMemory`.
-        """
-        hidden, memory = self(token_ids, memory)
-        return self.softmax.log_probs(hidden, self.embedding.table), memory
-
-    def get_config(self):
-        return {**super().get_config(), "config": self.config.to_dict()}
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        return cls(**config)
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")

@@ -13,7 +13,7 @@ import keras
 from keras import ops
 
 from txl_tf.config.model import ModelConfig
-from txl_tf.layers.adaptive_embedding import check_token_ids
+from txl_tf.layers.vocabulary_layer import check_token_ids
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
 

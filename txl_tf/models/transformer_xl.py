@@ -10,11 +10,12 @@ from keras import ops
 
 from txl_tf import functional
 from txl_tf.config.model import ModelConfig
-from txl_tf.layers.adaptive_embedding import AdaptiveEmbedding, check_token_ids
+from txl_tf.layers.adaptive_embedding import AdaptiveEmbedding
 from txl_tf.layers.adaptive_softmax import AdaptiveSoftmax
 from txl_tf.layers.decoder_block import DecoderBlock
 from txl_tf.layers.dropout import SeededDropout
 from txl_tf.layers.rematerialization import rematerialized_call
+from txl_tf.models.language_model import LanguageModel
 from txl_tf.models.memory import Memory
 
 _SITES_PER_BLOCK = 8
@@ -25,7 +26,7 @@ def _run(block, hidden, **arguments):
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
-class TransformerXL(keras.Model):
+class TransformerXL(LanguageModel):
     """A language model that carries hidden states from segment to segment.
 
     Memory is an argument and a result of every call: nothing is hidden. The
@@ -56,9 +57,8 @@ class TransformerXL(keras.Model):
         Tuple of the hidden states `(B, T, D)` and the next `Memory`.
 
     Raises:
-        ValueError: If ids are not in `[0, V)` and are at hand, see
-            `check_token_ids`; this holds for all methods. In a compiled function
-            the result of such an id is not defined.
+        ValueError: If ids are not in `[0, V)`, see `LanguageModel`; if the memory has
+            not as many layers as the model.
 
     Example:
     ```python
@@ -76,12 +76,11 @@ class TransformerXL(keras.Model):
      - [Dai et al., 2019](https://arxiv.org/abs/1901.02860)
     """
 
+    config_class = ModelConfig
+
     def __init__(self, config, rematerialize=False, name="transformer_xl", **kwargs):
         # A name of its own for every model would make the paths of weights differ.
-        super().__init__(name=name, **kwargs)
-        if isinstance(config, dict):
-            config = ModelConfig.from_dict(config)
-        self.config = config
+        super().__init__(config, name=name, **kwargs)
         self.rematerialize = rematerialize
         self._create_layers()
         self._build_layers()
@@ -172,10 +171,6 @@ class TransformerXL(keras.Model):
             initializer=self._initializer(),
             name=name,
         )
-
-    def __call__(self, token_ids, *args, **kwargs):
-        check_token_ids(token_ids, self.config.vocabulary_size)
-        return super().__call__(token_ids, *args, **kwargs)
 
     def call(self, token_ids, memory, dropout_seed=None, document_starts=None, training=False):
         hidden_states, memory = self.hidden_states(
@@ -315,73 +310,5 @@ class TransformerXL(keras.Model):
             dtype=self.compute_dtype,
         )
 
-    def score(self, token_ids, target_ids, memory, dropout_seed=None, training=False):
-        """Scores targets: how surprised the model is by each.
-
-        Args:
-            token_ids: int tensor `(B, T)`.
-            target_ids: int tensor `(B, T)`; position `t` is the token after
-                `token_ids[:, t]`.
-            memory: `Memory` of the segments before.
-            dropout_seed: as in a call.
-            training: bool. Whether dropout is active.
-
-        Returns:
-            Tuple of the negative log-likelihood in nats, float32 `(B, T)`, and
-            the next `Memory`.
-        """
-        hidden, memory = self(token_ids, memory, dropout_seed=dropout_seed, training=training)
-        return self.negative_log_likelihood(hidden, target_ids), memory
-
-    def negative_log_likelihood(self, hidden, target_ids):
-        """Scores targets by hidden states.
-
-        Args:
-            hidden: float tensor `(B, T, D)`.
-            target_ids: int tensor `(B, T)`.
-
-        Returns:
-            Nats per token: float32 tensor `(B, T)`.
-        """
-        return self.softmax(hidden, target_ids, **self._tied())
-
-    def _tied(self):
-        return {
-            "tables": self.embedding.tables if self.config.tie_weights else None,
-            "projections": self.embedding.projections,
-        }
-
-    def log_probs(self, token_ids, memory):
-        """Log-probabilities of every token of the vocabulary coming next.
-
-        Args:
-            token_ids: int tensor `(B, T)`.
-            memory: `Memory` of the segments before.
-
-        Returns:
-            Tuple of a float32 tensor `(B, T, V)` and the next `Memory`.
-        """
-        hidden, memory = self(token_ids, memory)
-        return self.log_probs_of(hidden), memory
-
-    def log_probs_of(self, hidden):
-        """Log-probabilities of all tokens by hidden states.
-
-        Args:
-            hidden: float tensor `(B, T, D)`.
-
-        Returns:
-            Float32 tensor `(B, T, V)`.
-        """
-        return self.softmax.log_probs(hidden, **self._tied())
-
     def get_config(self):
-        return {
-            **super().get_config(),
-            "config": self.config.to_dict(),
-            "rematerialize": self.rematerialize,
-        }
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        return cls(**config)
+        return {**super().get_config(), "rematerialize": self.rematerialize}

@@ -3,8 +3,8 @@ import pytest
 from keras import ops
 
 from tests import reference
-from tests.layer_checks import check_layer, needs_tensorflow, randomize_weights
-from txl_tf.layers.adaptive_softmax import TiedSoftmax
+from tests.layer_checks import needs_tensorflow, randomize_weights
+from txl_tf.layers.adaptive_softmax import AdaptiveSoftmax
 
 RNG = np.random.default_rng(0)
 HIDDEN = RNG.normal(size=(2, 3, 8)).astype("float32")
@@ -13,67 +13,57 @@ TARGET_IDS = np.array([[0, 4, 4], [3, 1, 0]], "int32")
 
 
 def made(**kwargs):
-    layer = TiedSoftmax(5, **kwargs)
+    layer = AdaptiveSoftmax(5, 8, **kwargs)
     layer.build(HIDDEN.shape)
     randomize_weights(layer)
     return layer
 
 
-def test_basics():
-    check_layer(
-        TiedSoftmax,
-        init_kwargs={"vocabulary_size": 5},
-        inputs={"hidden": HIDDEN, "table": TABLE},
-        expected_output_shape=(2, 3, 5),
-        num_weights=1,
-        output_dtype=lambda compute_dtype: "float32",
-    )
-
-
 def test_nll_matches_the_oracle():
     layer = made()
-    nll = ops.convert_to_numpy(layer.negative_log_likelihood(HIDDEN, TARGET_IDS, TABLE))
+    nll = ops.convert_to_numpy(layer(HIDDEN, TARGET_IDS, [TABLE]))
     hidden, table = HIDDEN.astype("float64"), TABLE.astype("float64")
     for row in range(2):
         for at in range(3):
             expected = reference.token_nll(
-                hidden[row, at], TARGET_IDS[row, at], table, layer.bias.numpy()
+                hidden[row, at], TARGET_IDS[row, at], table, layer.biases[0].numpy()
             )
             assert abs(nll[row, at] - expected) <= 1e-5
 
 
 def test_log_probs_sum_to_one_and_hold_the_nll():
     layer = made()
-    log_probs = ops.convert_to_numpy(layer.log_probs(HIDDEN, TABLE))
+    log_probs = ops.convert_to_numpy(layer.log_probs(HIDDEN, [TABLE]))
     np.testing.assert_allclose(np.exp(log_probs).sum(-1), 1.0, atol=1e-6)
-    nll = layer.negative_log_likelihood(HIDDEN, TARGET_IDS, TABLE)
+    nll = layer(HIDDEN, TARGET_IDS, [TABLE])
     picked = np.take_along_axis(log_probs, TARGET_IDS[..., None], axis=-1)[..., 0]
     assert reference.max_difference(nll, -picked) <= 1e-6
 
 
 def test_large_logits_stay_finite_and_the_certain_token_costs_nothing():
     layer = made()
-    nll = layer.negative_log_likelihood(HIDDEN[:1, :1] * 1e4, TARGET_IDS[:1, :1], TABLE)
+    nll = layer(HIDDEN[:1, :1] * 1e4, TARGET_IDS[:1, :1], [TABLE])
     assert np.all(np.isfinite(ops.convert_to_numpy(nll)))
     hidden = 1e3 * TABLE[None, [2]] / np.sum(TABLE[2] ** 2)
     table = np.where(np.arange(5)[:, None] == 2, TABLE, 0.0).astype("float32")
-    nll = layer.negative_log_likelihood(hidden.astype("float32"), np.array([[2]]), table)
+    nll = layer(hidden.astype("float32"), np.array([[2]]), [table])
     assert ops.convert_to_numpy(nll).item() == 0.0
 
 
 def test_bias_of_mixed_precision_is_not_rounded():
     layer = made(dtype="mixed_bfloat16")
-    logits = layer(np.zeros_like(HIDDEN), TABLE)
-    for row in ops.convert_to_numpy(logits).reshape(-1, 5):
-        np.testing.assert_array_equal(row, layer.bias.numpy())
+    log_probs = layer.log_probs(np.zeros_like(HIDDEN), [TABLE])
+    expected = ops.convert_to_numpy(ops.log_softmax(layer.biases[0].value))
+    for row in ops.convert_to_numpy(log_probs).reshape(-1, 5):
+        np.testing.assert_array_equal(row, expected)
 
 
 @needs_tensorflow  # JAX has no float64 unless the whole process asks for it
 def test_double_precision_stays_double():
-    logits = made(dtype="float64")(HIDDEN.astype("float64"), TABLE.astype("float64"))
-    assert logits.dtype.name == "float64"
+    log_probs = made(dtype="float64").log_probs(HIDDEN.astype("float64"), [TABLE])
+    assert log_probs.dtype.name == "float64"
 
 
 def test_size_must_be_positive():
     with pytest.raises(ValueError, match=r"`vocabulary_size` must be positive.*Received.*=0"):
-        TiedSoftmax(0)
+        AdaptiveSoftmax(0, 8)
