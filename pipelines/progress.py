@@ -1,7 +1,6 @@
 """Progress of a job: a bar on a terminal, plain lines elsewhere."""
 
 import contextlib
-import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +10,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from txl_tf import metrics
 from txl_tf.training.step_report import LoopReport
 
 _BYTES_PER_MEGABYTE = 1_000_000
@@ -135,7 +135,7 @@ class TrainingProgress:
             )
 
     def _figures(self, report: LoopReport) -> str:
-        bits_per_byte = report.nats_per_token / math.log(2.0) / self._bytes_per_token
+        bits_per_byte = metrics.bits(report.nats_per_token) / self._bytes_per_token
         return (
             f"loss {report.nats_per_token:.4f} nats  {bits_per_byte:.4f} bits/byte  "
             f"{report.tokens_per_second:,.0f} tokens/s"

@@ -1,7 +1,6 @@
 """Scores of a user text by token, and of a split by document."""
 
 import json
-import math
 import os
 import sys
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from txl_tf import metrics
 from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.data.text import TextCounts, TextPiece
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
@@ -62,7 +62,7 @@ class DocumentScores:
                     "num_tokens": count,
                     "total_nats": nats,
                     "nats_per_token": mean,
-                    "perplexity": None if mean is None else math.exp(min(mean, 700.0)),
+                    "perplexity": None if mean is None else metrics.perplexity(mean),
                 }
             )
         return figures

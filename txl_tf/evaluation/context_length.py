@@ -4,10 +4,11 @@ Shape letters used in this module: I models, C context lengths, N tokens.
 """
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
+
+from txl_tf import metrics
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -116,7 +117,7 @@ class ModelGroup:
         Returns:
             The perplexity.
         """
-        return math.exp(self._of(context)[model].mean())
+        return metrics.perplexity(self._of(context)[model].mean())
 
     def baseline(self, context: int) -> np.ndarray:
         """The least loss that any model has on each token: `b(c, t)`.
@@ -175,8 +176,8 @@ class ModelGroup:
         Returns:
             `exp f_i(c, c) - exp f_i(c, c')`, never negative.
         """
-        before = math.exp(self.relative_loss(model, short, short, ratio))
-        return before - math.exp(self.relative_loss(model, short, long, ratio))
+        before = metrics.perplexity(self.relative_loss(model, short, short, ratio))
+        return before - metrics.perplexity(self.relative_loss(model, short, long, ratio))
 
     def relative_gain(self, model: int, short: int, long: int, ratio: float) -> float:
         """The share of the baseline's perplexity that a long context takes off: `g_i(c, c')`.
@@ -190,7 +191,7 @@ class ModelGroup:
         Returns:
             Between 0 and 1.
         """
-        before = math.exp(self.relative_loss(model, short, short, ratio))
+        before = metrics.perplexity(self.relative_loss(model, short, short, ratio))
         return self.perplexity_gain(model, short, long, ratio) / before
 
     def _of(self, context: int) -> np.ndarray:

@@ -1,11 +1,9 @@
 """Results of an evaluation: summed nats and counts, and the figures derived from them."""
 
 import dataclasses
-import math
 from typing import Any
 
-# exp() of more is no float64.
-_MAX_EXPONENT = 700.0
+from txl_tf import metrics
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,12 +30,12 @@ class MeasuredLoss:
     @property
     def perplexity(self) -> float:
         """Exponential of the mean."""
-        return math.exp(min(self.nats_per_token, _MAX_EXPONENT))
+        return metrics.perplexity(self.nats_per_token)
 
     @property
     def bits_per_byte(self) -> float:
         """Bits for each byte of text."""
-        return self.total_nats / math.log(2.0) / self.num_bytes
+        return metrics.bits(self.total_nats) / self.num_bytes
 
     def describe(self) -> str:
         """The figures in one line."""
@@ -114,26 +112,26 @@ class EvaluationResult:
     @property
     def perplexity(self) -> float:
         """Exponential of the mean: never a mean of perplexities."""
-        return math.exp(min(self.nats_per_token, _MAX_EXPONENT))
+        return metrics.perplexity(self.nats_per_token)
 
     @property
     def bits_per_byte(self) -> float:
         """Bits for each byte of text; does not depend on the tokenizer."""
-        return self.total_nats / math.log(2.0) / self.num_bytes
+        return metrics.bits(self.total_nats) / self.num_bytes
 
     @property
     def bits_per_character(self) -> float | None:
         """Bits for each UTF-8 code point of text; None where there is none."""
         if not self.num_characters:
             return None
-        return self.total_nats / math.log(2.0) / self.num_characters
+        return metrics.bits(self.total_nats) / self.num_characters
 
     @property
     def word_perplexity(self) -> float | None:
         """Exponential of the nats for each word; None where there is no word."""
         if not self.num_words:
             return None
-        return math.exp(min(self.total_nats / self.num_words, _MAX_EXPONENT))
+        return metrics.perplexity(self.total_nats / self.num_words)
 
     def to_dict(self) -> dict[str, Any]:
         """All fields and all figures as plain JSON types."""

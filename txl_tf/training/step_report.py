@@ -2,8 +2,9 @@
 
 import dataclasses
 import enum
-import math
 import statistics
+
+from txl_tf import metrics
 
 
 class StepStatus(enum.IntEnum):
@@ -78,7 +79,7 @@ class LoopReport:
     @property
     def perplexity(self) -> float:
         """Exponential of the mean loss."""
-        return math.exp(min(self.nats_per_token, 700.0))
+        return metrics.perplexity(self.nats_per_token)
 
     @property
     def tokens_per_second(self) -> float:

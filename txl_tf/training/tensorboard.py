@@ -1,12 +1,12 @@
 """TensorBoard writer of scalars, text and images."""
 
 import contextlib
-import math
 import os
 from collections.abc import Mapping
 
 import tensorflow as tf
 
+from txl_tf import metrics
 from txl_tf.distribution.remote_hosts import this_host
 from txl_tf.errors import StorageError
 from txl_tf.evaluation.result import EvaluationResult
@@ -56,14 +56,13 @@ class TensorBoardWriter:
 
     def write_training(self, report: LoopReport) -> None:
         """Writes the figures of a loop of steps."""
-        bits_per_token = report.nats_per_token / math.log(2.0)
         self._write_scalars(
             "train",
             report.step,
             {
                 "loss/nats_per_token": report.nats_per_token,
                 "loss/perplexity": report.perplexity,
-                "loss/bits_per_byte": bits_per_token / self._bytes_per_token,
+                "loss/bits_per_byte": metrics.bits(report.nats_per_token) / self._bytes_per_token,
                 "optimizer/learning_rate": report.learning_rate,
                 "optimizer/gradient_norm": report.gradient_norm,
                 "optimizer/skipped_steps": report.num_skipped_steps,
