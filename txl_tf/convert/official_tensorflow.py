@@ -29,6 +29,7 @@ from txl_tf.convert.model_sizes import (
 from txl_tf.convert.tensor_map import ForeignTensor, Shape
 from txl_tf.errors import DataDamagedError, InputMissingError
 from txl_tf.models.transformer_xl import TransformerXL
+from txl_tf.storage.files import first_line
 from txl_tf.storage.tensor_bundle import checked_tensor_bundle
 
 # State of the optimizer and the step, which are no weights.
@@ -203,7 +204,7 @@ def _read(prefix: Path) -> dict[str, np.ndarray]:
         }
     except (OSError, tf.errors.OpError, LookupError, RuntimeError, ValueError) as error:
         raise DataDamagedError(
-            f"The checkpoint cannot be read: {(str(error).splitlines() or ['unknown'])[0][:200]}",
+            f"The checkpoint cannot be read: {first_line(error)}",
             where=str(prefix),
             remedy="Restore it from a copy.",
         ) from error

@@ -1,7 +1,6 @@
 """Downloads of published files that resume and verify SHA-256."""
 
 import contextlib
-import fcntl
 import http.client
 import os
 import shutil
@@ -10,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from txl_tf.data.partial_download import HttpAnswer, PartialFile, PublishedFile
 from txl_tf.errors import DataDamagedError, InputMissingError, OutputExistsError, StorageError
-from txl_tf.storage.local_files import open_for_writing
+from txl_tf.storage.local_files import open_locked
 
 Progress = Callable[[int, int | None], None]
 
@@ -282,16 +281,15 @@ def _is_there(file: PublishedFile, target: str) -> bool:
 @contextlib.contextmanager
 def _locked(target: str) -> Iterator[None]:
     """Holds a lock beside the target; it ends with the process."""
-    descriptor = open_for_writing(f"{target}.lock", reads=True)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise OutputExistsError(
-                "Another process is downloading this file.",
-                where=target,
-                remedy="Wait for it to end, or name another folder.",
-            ) from error
+        descriptor = open_locked(f"{target}.lock", reads=True)
+    except BlockingIOError as error:
+        raise OutputExistsError(
+            "Another process is downloading this file.",
+            where=target,
+            remedy="Wait for it to end, or name another folder.",
+        ) from error
+    try:
         yield
     finally:
         os.close(descriptor)

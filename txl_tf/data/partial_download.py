@@ -1,7 +1,6 @@
 """An incomplete download: expected file, HTTP answer, bytes on disk."""
 
 import dataclasses
-import fcntl
 import http.client
 import json
 import os
@@ -15,7 +14,7 @@ from typing import IO, Self
 from txl_tf.errors import DataDamagedError, InputMissingError, OutputExistsError, StorageError
 from txl_tf.storage.files import file_sha256, read_file, remove_file, write_file
 from txl_tf.storage.json_text import parse_json
-from txl_tf.storage.local_files import flush_to_disk, open_for_writing
+from txl_tf.storage.local_files import flush_to_disk, open_locked
 
 # No file has more bytes than 18 digits can say.
 _RANGE = re.compile(r"bytes (?:([0-9]{1,18})-[0-9]{1,18}|\*)/([0-9]{1,18}|\*)")
@@ -217,11 +216,9 @@ class PartialFile:
             OutputExistsError: If another process writes it.
         """
         self._check()
-        descriptor = open_for_writing(self.path, appends=True)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            descriptor = open_locked(self.path, appends=True)
         except BlockingIOError as error:
-            os.close(descriptor)
             raise self._of_another() from error
         self._written = os.fstat(descriptor)
         return os.fdopen(descriptor, "ab")
@@ -323,7 +320,7 @@ class PublishedFile:
             if self.size_bytes not in (None, size):
                 what = f"{self.name} must have {self.size_bytes} bytes, but has {size}."
                 raise DataDamagedError(what, where=path, remedy=remedy)
-            if self.sha256 is not None and (found := sha256_of_file(path)) != self.sha256:
+            if self.sha256 is not None and (found := file_sha256(path)) != self.sha256:
                 what = f"{self.name} must have SHA-256 {self.sha256}, but has {found}."
                 raise DataDamagedError(what, where=path, remedy=remedy)
         except FileNotFoundError as error:
@@ -332,18 +329,3 @@ class PublishedFile:
         except OSError as error:
             what = f"The file cannot be read: {error.strerror or error}"
             raise StorageError(what, where=path, remedy="Check the storage.") from error
-
-
-def sha256_of_file(path: str) -> str:
-    """Returns the SHA-256 of a file.
-
-    Args:
-        path: str. The file.
-
-    Returns:
-        The SHA-256 in hexadecimal.
-
-    Raises:
-        OSError: If the file cannot be read.
-    """
-    return file_sha256(path)

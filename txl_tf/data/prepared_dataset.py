@@ -341,7 +341,7 @@ class PreparedDataset:
             what = "A shard is missing or shorter than its manifest says."
             raise DataDamagedError(what, where=path, remedy=_REMEDY) from error
         except tf.errors.OpError as error:
-            what = f"A shard cannot be read: {error.message.splitlines()[0]}"
+            what = f"A shard cannot be read: {first_line(error)}"
             raise StorageError(what, where=path, remedy="Check the storage.") from error
         wanted = slice(start - first * size, stop - first * size)
         token_ids, document_starts = (np.concatenate(part) for part in zip(*parts, strict=True))

@@ -20,6 +20,7 @@ from txl_tf.distribution.server_address import (
     within,
 )
 from txl_tf.errors import InputMissingError, UsageError
+from txl_tf.storage.files import first_line
 from txl_tf.storage.json_text import parse_json
 
 _CLUSTER_VARIABLE = "TF_CONFIG"
@@ -133,7 +134,7 @@ def _several_workers(cluster: str) -> tf.distribute.Strategy:
         strategy = _joined(parse_json(cluster))
     except (ValueError, RuntimeError, OSError, tf.errors.OpError) as error:
         raise InputMissingError(
-            f"The workers cannot be joined: {_first_line(error)}",
+            f"The workers cannot be joined: {first_line(error)}",
             where=f"{_CLUSTER_VARIABLE}={cluster[:200]}",
             remedy="Check that every address is right, free, and reached from the others.",
         ) from error
@@ -242,7 +243,7 @@ def _tpu_strategy(tpu: str) -> tf.distribute.Strategy:
         within(START_SECONDS, lambda: tf.tpu.experimental.initialize_tpu_system(resolver))
     except (ValueError, RuntimeError, OSError, ImportError, tf.errors.OpError) as error:
         raise InputMissingError(
-            f"No TPU answers: {_first_line(error)}",
+            f"No TPU answers: {first_line(error)}",
             where=f"--tpu {tpu}",
             remedy="On a TPU VM use `--tpu local` with tensorflow-tpu installed.",
         ) from error
@@ -254,11 +255,6 @@ def _connected_resolver(tpu: str) -> tf.distribute.cluster_resolver.TPUClusterRe
     if tpu != "local":
         tf.config.experimental_connect_to_cluster(resolver)
     return resolver
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:200]
 
 
 def _logical_cpus(count: int) -> tuple[str, ...]:

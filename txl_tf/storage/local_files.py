@@ -6,6 +6,7 @@ its path meanwhile, no other folder is written into.
 
 import contextlib
 import errno
+import fcntl
 import os
 import shutil
 import stat
@@ -111,6 +112,39 @@ def open_for_writing(
         return descriptor
     os.close(descriptor)
     raise _in_the_way(path, inside)
+
+
+def lock(descriptor: int, *, waits: bool = False) -> None:
+    """Locks a file or folder until its descriptor is closed, for this process alone.
+
+    Args:
+        descriptor: int. The open file or folder.
+        waits: bool. Whether to wait for another process that has it locked.
+
+    Raises:
+        BlockingIOError: If another process has it locked, unless `waits`.
+        OSError: If the file system has no such locks.
+    """
+    fcntl.flock(descriptor, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def open_locked(path: str, *, appends: bool = False, reads: bool = False) -> int:
+    """Opens a regular file for writing, and locks it; see `open_for_writing`.
+
+    Returns:
+        Its descriptor.
+
+    Raises:
+        BlockingIOError: If another process has it locked.
+        OSError: If it cannot be opened.
+    """
+    descriptor = open_for_writing(path, appends=appends, reads=reads)
+    try:
+        lock(descriptor)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def replace_file(folder: int, name: str, temporary: str, content: bytes) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import threading
@@ -12,7 +11,7 @@ from typing import Self
 
 from txl_tf.errors import OutputExistsError, StorageError
 from txl_tf.storage.files import first_line, is_remote, make_folder
-from txl_tf.storage.local_files import open_folder, open_for_writing
+from txl_tf.storage.local_files import lock, open_folder, open_for_writing
 from txl_tf.storage.lock_owner import (
     LOCK_FILE,
     MAX_LOCK_BYTES,
@@ -153,7 +152,7 @@ class LocalLock:
                 # A copy made of links: the file, and its lock, are another folder's too.
                 os.unlink(LOCK_FILE, dir_fd=folder)
                 raise FileNotFoundError
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(file)
             if not os.path.samestat(os.fstat(file), _status_in(folder)):
                 raise FileNotFoundError
             if is_shared:
@@ -196,7 +195,7 @@ def _status_in(folder: int) -> os.stat_result:
 def _lock_folder(folder: int) -> bool:
     """Locks a folder itself, and returns whether its file system can do that."""
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(folder)
     except OSError as error:
         if error.errno in _UNSUPPORTED:
             return False

@@ -1,7 +1,6 @@
 """A folder that appears under its name only when it is complete."""
 
 import contextlib
-import fcntl
 import os
 import random
 import shutil
@@ -13,7 +12,7 @@ from typing import Self
 
 from txl_tf.errors import OutputExistsError
 from txl_tf.storage.files import list_folder, remove_folder
-from txl_tf.storage.local_files import flush_to_disk
+from txl_tf.storage.local_files import flush_to_disk, lock
 
 _MARK = ".preparing-"
 _LOCKING = ".locking"
@@ -128,7 +127,7 @@ class StagingFolder:
         except FileNotFoundError:
             return None  # another process took it for one that was left
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            lock(descriptor, waits=True)
             os.rename(unlocked, self.path)
         except FileNotFoundError:
             os.close(descriptor)
@@ -162,7 +161,7 @@ class StagingFolder:
         except FileNotFoundError:
             return False
         try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(folder)
             if os.path.basename(path).startswith(_LOCKING):
                 with contextlib.suppress(OSError):
                     os.rmdir(path)
