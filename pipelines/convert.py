@@ -17,11 +17,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.arguments import MAX_STEP, require_range
-from pipelines.trained_model import converted_config
+from pipelines.trained_model import read_experiment
 from pipelines.workdir import Workdir
 from txl_tf.config.base import parse_setting
-from txl_tf.config.model import ModelConfig
 from txl_tf.errors import InputMissingError, UsageError
+from txl_tf.run_folder import (
+    CHECKPOINTS,
+    CONFIG_FILE,
+    CONVERTED_STEP,
+    converted_identity,
+    load_model,
+)
 from txl_tf.storage.staging import StagingFolder, require_absent
 
 if TYPE_CHECKING:
@@ -29,8 +35,6 @@ if TYPE_CHECKING:
 
 SOURCES = ("official_tensorflow", "hugging_face", "official_pytorch", "nvidia")
 
-_CONFIG_FILE = "config.json"
-_CHECKPOINTS = "checkpoints"
 _PREFIX = "model/"
 _SECTION = "model."
 # What belongs to which of the three ways to use the job.
@@ -79,8 +83,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         arguments.settings = _settings(arguments.overrides)
     elif way == "to_system":
         workdir = Workdir(arguments.workdir)
-        if not _is_converted(Path(workdir.folder)):
-            workdir.read()
+        read_experiment(workdir.folder, arguments.step)
     elif not Path(arguments.vocabulary).is_file():
         where = f"--vocabulary {arguments.vocabulary}"
         raise InputMissingError("There is no such file.", where=where)
@@ -95,7 +98,7 @@ def run(arguments: argparse.Namespace) -> None:
         model = _load(arguments.from_system, arguments.source, arguments.settings)
         write_converted(model, arguments.out)
     else:
-        model = _trained_model(Workdir(arguments.workdir), arguments.step)
+        model = load_model(arguments.workdir, arguments.step)
         _save_hugging_face(model, arguments.out)
     num_weights = sum(variable.value.shape.num_elements() for variable in model.weights)
     print(f"{num_weights} weights in {len(model.weights)} variables")
@@ -118,53 +121,12 @@ def write_converted(model: "TransformerXL", folder: str) -> None:
 
     config = model.config.to_dict()
     arrays = {_PREFIX + name: variable.numpy() for name, variable in named_variables(model).items()}
-    with StagingFolder(folder, last_file=_CONFIG_FILE) as staging:
-        CheckpointStore(Path(staging.path) / _CHECKPOINTS, {"model": config}).save(0, arrays)
+    with StagingFolder(folder, last_file=CONFIG_FILE) as staging:
+        store = CheckpointStore(Path(staging.path) / CHECKPOINTS, converted_identity(model.config))
+        store.save(CONVERTED_STEP, arrays)
         text = json.dumps(config, indent=1) + "\n"
-        (Path(staging.path) / _CONFIG_FILE).write_text(text)
+        (Path(staging.path) / CONFIG_FILE).write_text(text)
         staging.publish()
-
-
-def read_converted(folder: str | Path) -> "TransformerXL":
-    """Reads a model that `write_converted` wrote, after verifying it.
-
-    Args:
-        folder: path of the folder.
-
-    Returns:
-        The model, in float32.
-
-    Raises:
-        InputMissingError: If there is no converted model.
-        DataDamagedError: If it is damaged.
-        MismatchError: If configuration and weights are not of one model.
-    """
-    from txl_tf.convert.model_building import named_variables
-    from txl_tf.models.language_model import assign_weights
-    from txl_tf.models.transformer_xl import TransformerXL
-    from txl_tf.training.checkpoint_store import CheckpointStore
-
-    config = _converted_config(Path(folder))
-    store = CheckpointStore(Path(folder) / _CHECKPOINTS, {"model": config.to_dict()})
-    arrays = store.load(0)
-    model = TransformerXL(config, dtype="float32")
-    variables = named_variables(model).items()
-    assign_weights({_PREFIX + name: variable for name, variable in variables}, arrays)
-    return model
-
-
-def _is_converted(folder: Path) -> bool:
-    return (folder / _CONFIG_FILE).is_file() and (folder / _CHECKPOINTS).is_dir()
-
-
-def _converted_config(folder: Path) -> ModelConfig:
-    if not _is_converted(folder):
-        raise InputMissingError(
-            "There is no converted model in this folder.",
-            where=str(folder),
-            remedy="`txl convert --from` makes one.",
-        )
-    return converted_config(str(folder))
 
 
 def _require_source(source: str, system: str) -> None:
@@ -212,15 +174,6 @@ def _load(system: str, source: str, settings: dict[str, Any]) -> "TransformerXL"
         raise UsageError(
             f"{error}", where=f"--source {source}", remedy="Give it with --set model.FIELD=VALUE."
         ) from error
-
-
-def _trained_model(workdir: Workdir, step: int | None) -> "TransformerXL":
-    if _is_converted(Path(workdir.folder)):
-        return read_converted(workdir.folder)
-    from pipelines.trained_model import build_model, read_weights
-
-    _, weights = read_weights(workdir, step)
-    return build_model(workdir.read()[0].model, weights)
 
 
 def _save_hugging_face(model: "TransformerXL", folder: str) -> None:

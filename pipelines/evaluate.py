@@ -30,10 +30,11 @@ from pipelines.arguments import (
 )
 from pipelines.evaluation.scores import OwnText, check_text_file
 from pipelines.memory_needs import check_cpu_replicas, require_evaluation_memory
-from pipelines.trained_model import converted_experiment, is_converted
+from pipelines.trained_model import read_experiment
 from pipelines.workdir import Workdir, add_workdir_argument, check_tokenizer, check_vocabulary
 from txl_tf.distribution.server_address import ANSWER_SECONDS, tpu_addresses
 from txl_tf.errors import UsageError
+from txl_tf.run_folder import read_weights
 
 if TYPE_CHECKING:
     import numpy as np
@@ -105,11 +106,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks what can be checked before TensorFlow is imported."""
     workdir = Workdir(arguments.workdir)
-    arguments.is_converted = not workdir.has_run() and is_converted(workdir.folder)
-    if arguments.is_converted:
-        experiment, arguments.data_identity = converted_experiment(workdir.folder), None
-    else:
-        experiment, arguments.data_identity = workdir.read()
+    experiment, arguments.data_identity = read_experiment(workdir.folder, arguments.step)
+    arguments.is_converted = arguments.data_identity is None
     for assignment in arguments.overrides:
         if not assignment.startswith("evaluation."):
             raise UsageError(
@@ -211,7 +209,7 @@ def _evaluate_split(arguments: argparse.Namespace, strategy: "tf.distribute.Stra
     # Before the weights are read, which must be those of the run that the figures go to.
     writes = arguments.is_chief and not arguments.is_converted
     board_folder = tensorboard_folder(Workdir(arguments.workdir)) if writes else None
-    step, weights = _read_weights(arguments)
+    step, weights = read_weights(arguments.workdir, arguments.step)
     evaluator = create_evaluator(arguments.experiment, strategy)
     evaluator.load_arrays(weights)
     documents = None
@@ -266,7 +264,7 @@ def _evaluate_text(arguments: argparse.Namespace, strategy: "tf.distribute.Strat
 
     dataset = None if arguments.data is None else _open_dataset(arguments)
     own = OwnText(arguments.text, _tokenizer(arguments, dataset))
-    step, weights = _read_weights(arguments)
+    step, weights = read_weights(arguments.workdir, arguments.step)
     evaluator = create_evaluator(arguments.experiment, strategy)
     evaluator.load_arrays(weights)
     text = own.text
@@ -302,17 +300,6 @@ def _open_dataset(arguments: argparse.Namespace) -> "PreparedDataset":
     else:
         check_tokenizer(arguments.data_identity, manifest, arguments.data)
     return dataset
-
-
-def _read_weights(arguments: argparse.Namespace) -> "tuple[int, dict[str, np.ndarray]]":
-    if not arguments.is_converted:
-        from pipelines.trained_model import read_weights
-
-        return read_weights(Workdir(arguments.workdir), arguments.step)
-    from pipelines.convert import read_converted
-
-    model = read_converted(arguments.workdir)
-    return 0, {variable.path: variable.numpy() for variable in model.weights}
 
 
 def _tokenizer(arguments: argparse.Namespace, dataset: "PreparedDataset | None") -> "Tokenizer":

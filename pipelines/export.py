@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Any
 from pipelines.arguments import MAX_COUNT, MAX_STEP, require_range
 from pipelines.evaluation.evaluation_log import read_evaluation_lines
 from pipelines.memory_needs import reading_needs, require_memory_of
-from pipelines.trained_model import converted_experiment, is_converted
+from pipelines.trained_model import read_experiment
 from pipelines.workdir import Workdir, add_workdir_argument
 from txl_tf.config.base import MAX_TOKENS
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import MismatchError, StorageError, UsageError
+from txl_tf.run_folder import build_model, read_weights
 from txl_tf.storage.files import first_line, is_remote, list_folder, path_exists
 from txl_tf.storage.untrusted_files import read_json_object
 
@@ -91,13 +92,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks what can be checked before TensorFlow is imported."""
     workdir = Workdir(arguments.workdir)
-    arguments.is_converted = not workdir.has_run() and is_converted(workdir.folder)
-    if arguments.is_converted:
-        arguments.experiment, arguments.data_identity = converted_experiment(workdir.folder), None
-        if arguments.step is not None:
-            raise UsageError("A converted model has no steps.", where=f"--step {arguments.step}")
-    else:
-        arguments.experiment, arguments.data_identity = workdir.read()
+    arguments.experiment, arguments.data_identity = read_experiment(workdir.folder, arguments.step)
     if not isinstance(arguments.experiment.model, ModelConfig):
         raise UsageError(
             "Only models with attention are exported; this one is recurrent.",
@@ -162,19 +157,13 @@ def _report(folder: str, options: "ExportOptions") -> None:
 
 
 def _read_model(arguments: argparse.Namespace) -> "tuple[int | None, TransformerXL]":
-    from pipelines.convert import read_converted
-    from pipelines.trained_model import build_model, read_weights
 
-    workdir = Workdir(arguments.workdir)
     config = arguments.experiment.model
-    if arguments.is_converted:
-        model = read_converted(workdir.folder)
-        step, weights = None, {variable.path: variable.numpy() for variable in model.weights}
-    else:
-        step, weights = read_weights(workdir, arguments.step)
+    step, weights = read_weights(arguments.workdir, arguments.step)
     if arguments.memory_length is not None:
         config = config.replace(memory_length=arguments.memory_length)
-    return step, build_model(config, weights)
+    is_run = arguments.data_identity is not None
+    return step if is_run else None, build_model(config, weights)
 
 
 def _open_dataset(arguments: argparse.Namespace) -> "PreparedDataset":

@@ -17,6 +17,7 @@ from pipelines.workdir import Workdir, add_workdir_argument
 from txl_tf.config.base import MAX_TOKENS
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import InputMissingError, StorageError, UsageError
+from txl_tf.run_folder import load_model
 from txl_tf.storage.files import first_line, path_exists, read_file
 
 if TYPE_CHECKING:
@@ -193,14 +194,13 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _write(arguments: argparse.Namespace, file: "SessionFile | None") -> None:
     from pipelines.text_writer import TextWriter, converse, stop_tokens
-    from pipelines.trained_model import build_model, read_weights, tokenizer_of
+    from pipelines.trained_model import tokenizer_of
     from txl_tf.generation import GenerationSession
 
     workdir = Workdir(arguments.workdir)
     tokenizer = tokenizer_of(workdir, arguments.data_identity)
-    _, weights = read_weights(workdir, arguments.step)
     session = GenerationSession(
-        build_model(arguments.experiment.model, weights),
+        load_model(workdir.folder, arguments.step),
         _sampler(arguments),
         num_rows=arguments.num_samples,
         seed=arguments.seed,

@@ -21,6 +21,7 @@ from pipelines.memory_needs import require_training_memory
 from pipelines.workdir import Workdir
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.errors import NonFiniteError, UsageError
+from txl_tf.run_folder import build_model
 
 if TYPE_CHECKING:
     from txl_tf.data.prepared_dataset import PreparedDataset
@@ -63,7 +64,6 @@ def run(arguments: argparse.Namespace) -> None:
 
     from pipelines.tensorboard_folder import tensorboard_folder
     from pipelines.train import train
-    from pipelines.trained_model import build_model
     from txl_tf.data.prepared_dataset import PreparedDataset
     from txl_tf.training.tensorboard import TensorBoardWriter
 

@@ -4,10 +4,11 @@ import os
 
 from pipelines.evaluation.evaluation_log import read_evaluation_lines
 from pipelines.progress import ReportBytes
-from pipelines.run_description import RunDescription
-from pipelines.trained_model import converted_config, tokenizer_of
-from pipelines.workdir import Workdir, identity
+from pipelines.trained_model import tokenizer_of
+from pipelines.workdir import Workdir
 from txl_tf.errors import DataDamagedError, InputMissingError, StorageError
+from txl_tf.run_description import RunDescription, identity
+from txl_tf.run_folder import converted_config, converted_identity
 from txl_tf.storage.files import file_bytes, first_line, list_folder, path_exists
 
 _RESTORE = "Restore it from a copy."
@@ -74,7 +75,7 @@ def verify_converted(folder: str, report: ReportBytes) -> list[str]:
     """
     config = converted_config(folder)
     checkpoints = Workdir(folder).checkpoints
-    lines = verify_checkpoints(checkpoints, {"model": config.to_dict()}, report)
+    lines = verify_checkpoints(checkpoints, converted_identity(config), report)
     if not lines:
         raise DataDamagedError("The weights are missing.", where=checkpoints, remedy=_RESTORE)
     # The checkpoint keeps the configuration that it is of, and both were compared.

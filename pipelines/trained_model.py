@@ -5,9 +5,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from pipelines.workdir import Workdir, identity
+from pipelines.workdir import Workdir
 from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 from txl_tf.config.training import OptimizerConfig, TrainingConfig
@@ -18,86 +16,19 @@ from txl_tf.errors import (
     StorageError,
     UsageError,
 )
-from txl_tf.storage.files import first_line, path_exists
-from txl_tf.storage.untrusted_files import read_json_object
+from txl_tf.run_folder import (
+    build_model,
+    converted_config,
+    kind,
+    read_weights,
+    require_no_step,
+)
+from txl_tf.storage.files import first_line
 
 if TYPE_CHECKING:
     from txl_tf.data.tokenizers.tokenizer import Tokenizer
     from txl_tf.models.recurrent import LSTMLanguageModel, QRNNLanguageModel
     from txl_tf.models.transformer_xl import TransformerXL
-    from txl_tf.training.checkpoint_store import CheckpointStore
-
-
-def read_weights(workdir: Workdir, step: int | None) -> tuple[int, dict[str, np.ndarray]]:
-    """Reads the weights of a checkpoint after verifying it.
-
-    Where the run averages its weights, these are the averages.
-
-    Args:
-        workdir: `Workdir`.
-        step: optional int; the newest checkpoint by default.
-
-    Returns:
-        Tuple of the step and a dict of variable path to array.
-
-    Raises:
-        InputMissingError: If there is no checkpoint.
-        UsageError: If there is none of this step.
-        DataDamagedError: If it is damaged.
-    """
-    store = checkpoint_store(workdir)
-    step = require_step(store.steps(), step, workdir.checkpoints)
-    arrays = store.load(step)
-    weights, averages = _with_prefix(arrays, "model/"), _with_prefix(arrays, "average/")
-    # Among the averages is also how many steps they are of.
-    return step, {path: averages.get(path, weight) for path, weight in weights.items()}
-
-
-def checkpoint_store(workdir: Workdir) -> "CheckpointStore":
-    """The checkpoints of a run, for reading.
-
-    Args:
-        workdir: `Workdir`.
-
-    Returns:
-        The `CheckpointStore`.
-
-    Raises:
-        InputMissingError: If there is no run.
-    """
-    from txl_tf.training.checkpoint_store import CheckpointStore
-
-    return CheckpointStore(workdir.checkpoints, identity(*workdir.read()))
-
-
-def _with_prefix(arrays: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    return {
-        name.removeprefix(prefix): array
-        for name, array in arrays.items()
-        if name.startswith(prefix)
-    }
-
-
-def build_model(
-    config: ModelConfig | LSTMConfig | QRNNConfig, weights: dict[str, np.ndarray]
-) -> "TransformerXL | LSTMLanguageModel | QRNNLanguageModel":
-    """Builds a model with these weights, in float32.
-
-    Args:
-        config: `ModelConfig`, `LSTMConfig` or `QRNNConfig`.
-        weights: dict of variable path to array.
-
-    Returns:
-        The model.
-
-    Raises:
-        MismatchError: If they are not those of such a model.
-    """
-    from txl_tf.models.language_model import assign_weights, create_model
-
-    model = create_model(config, dtype="float32")
-    assign_weights({variable.path: variable for variable in model.weights}, weights)
-    return model
 
 
 def tokenizer_of(workdir: Workdir, data: dict[str, Any]) -> "Tokenizer":
@@ -154,36 +85,6 @@ def _vocabulary_files(workdir: Workdir) -> dict[str, bytes]:
         raise StorageError(what, where=folder, remedy="Check the storage.") from error
 
 
-def require_step(steps: list[int], step: int | None, where: str) -> int:
-    """The checkpoint that was asked for, or the newest.
-
-    Args:
-        steps: list of int. Steps that have a checkpoint.
-        step: optional int. The one asked for.
-        where: path of the checkpoints.
-
-    Returns:
-        The step.
-
-    Raises:
-        InputMissingError: If there is no checkpoint yet.
-        UsageError: If there is none of this step.
-    """
-    if not steps:
-        raise InputMissingError(
-            "There is no checkpoint yet.", where=where, remedy="`txl train` makes them."
-        )
-    if step is None:
-        return steps[-1]
-    if step not in steps:
-        raise UsageError(
-            f"There is no checkpoint of step {step}.",
-            where=f"--step {step}",
-            remedy=f"There are: {', '.join(map(str, steps))}.",
-        )
-    return step
-
-
 _LENGTHS = ("segment_length", "memory_length", "clamp_length", "same_length", "same_length_keys")
 
 
@@ -217,7 +118,7 @@ class AnalyzedRun:
         Returns:
             Tuple of the step of the checkpoint and the model.
         """
-        step, weights = read_weights(self.workdir, None)
+        step, weights = read_weights(self.workdir.folder)
         config = _as_evaluated(self.experiment.model, self.experiment.evaluation)
         return step, build_model(config, weights)
 
@@ -272,52 +173,29 @@ def _names(paths: Sequence[str]) -> list[str]:
     return [os.sep.join(each) for each in parts]
 
 
-_CONFIG_FILE = "config.json"
-_REMEDY = "Convert it anew."
-
-
-def is_converted(folder: str) -> bool:
-    """Whether a folder looks like one of a converted model."""
-    return path_exists(os.path.join(folder, _CONFIG_FILE))
-
-
-def converted_config(folder: str) -> ModelConfig:
-    """The configuration of a converted model.
+def read_experiment(
+    folder: str, step: int | None
+) -> tuple[ExperimentConfig, dict[str, Any] | None]:
+    """Configuration of a run, or of a converted model with evaluation as by default.
 
     Args:
         folder: str. The folder.
+        step: optional int. The checkpoint that was asked for.
 
     Returns:
-        A `ModelConfig`.
+        Tuple of the experiment and the identity of its data; `None` for a
+        converted model, of whose data and training nothing is known.
 
     Raises:
-        DataDamagedError: If it cannot be read.
+        UsageError: If a step of a converted model is asked for.
+        JobError: As `describe_run` and `converted_config` do.
     """
-    path = os.path.join(folder, _CONFIG_FILE)
-    try:
-        return ModelConfig.from_dict(read_json_object(path, remedy=_REMEDY))
-    except (ValueError, OSError) as error:
-        raise DataDamagedError(
-            f"The configuration of the model cannot be read: {first_line(error)}",
-            where=path,
-            remedy=_REMEDY,
-        ) from error
-
-
-def converted_experiment(folder: str) -> ExperimentConfig:
-    """The configuration of a converted model, with evaluation as by default.
-
-    Args:
-        folder: str. The folder.
-
-    Returns:
-        An `ExperimentConfig`. Of its training nothing is known.
-
-    Raises:
-        DataDamagedError: If the configuration cannot be read.
-    """
-    return ExperimentConfig(
+    if kind(folder) != "converted":
+        return Workdir(folder).read()
+    require_no_step(step)
+    experiment = ExperimentConfig(
         model=converted_config(folder),
         training=TrainingConfig(global_batch_size=1, num_steps=1),
         optimizer=OptimizerConfig(warmup_steps=0),
     )
+    return experiment, None

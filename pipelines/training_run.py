@@ -12,10 +12,9 @@ import tensorflow as tf
 
 from pipelines.evaluation.splits import create_evaluator
 from pipelines.progress import TrainingProgress
-from pipelines.run_description import RunDescription
 from pipelines.run_verification import latest_explained_step, require_checkpoints
 from pipelines.training_data import TrainingData
-from pipelines.workdir import Workdir, data_identity, identity
+from pipelines.workdir import Workdir, data_identity
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.distribution.strategy import is_chief
@@ -28,6 +27,7 @@ from txl_tf.errors import (
 )
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.result import EvaluationResult
+from txl_tf.run_description import RunDescription, identity
 from txl_tf.storage.files import path_exists
 from txl_tf.storage.writable_folder import WritableFolder
 from txl_tf.training.background_saver import BackgroundSaver

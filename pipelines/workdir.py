@@ -8,20 +8,17 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from pipelines.run_description import FORMAT_VERSION, RunDescription
 from txl_tf.config.base import differing_settings
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.manifest import Manifest
 from txl_tf.errors import (
-    DataDamagedError,
-    InputMissingError,
     MismatchError,
     OutputExistsError,
-    StorageError,
     UsageError,
 )
+from txl_tf.run_description import RunDescription, identity
+from txl_tf.run_folder import CHECKPOINTS, RUN_FILE, describe_run, run_folder_error
 from txl_tf.storage.files import (
-    first_line,
     is_remote,
     list_folder,
     path_exists,
@@ -29,24 +26,9 @@ from txl_tf.storage.files import (
     temporary_path,
 )
 from txl_tf.storage.locks import DirectoryLock
-from txl_tf.storage.untrusted_files import read_json_object
 from txl_tf.storage.writable_folder import WritableFolder
 
-_RUN_FILE = "run.json"
 _VOCABULARY = "vocabulary"
-# What may change from one start of a run to the next: it does not change a sound step, or only
-# in which order it adds up, as another number of replicas does too.
-_FREE_FIELDS = (
-    "steps_per_loop",
-    "checkpoint_every_steps",
-    "evaluate_every_steps",
-    "num_kept_checkpoints",
-    "tensor_float_32",
-    "gradient_accumulation_steps",
-    "rematerialize",
-    "jit_compile",
-    "on_non_finite",
-)
 
 
 def add_workdir_argument(parser: argparse.ArgumentParser) -> None:
@@ -83,7 +65,7 @@ class Workdir:
     @property
     def checkpoints(self) -> str:
         """Folder of the checkpoints."""
-        return os.path.join(self.folder, "checkpoints")
+        return os.path.join(self.folder, CHECKPOINTS)
 
     @property
     def best_checkpoint(self) -> str:
@@ -131,7 +113,7 @@ class Workdir:
         except NotADirectoryError:
             pass
         except OSError as error:
-            raise self._storage_error("read", error) from error
+            raise run_folder_error(self.folder, "read", error) from error
         raise OutputExistsError(
             "The folder exists and is not the folder of a run.",
             where=self.folder,
@@ -228,7 +210,7 @@ class Workdir:
                 if not path_exists(path) or read_file(path) != content:
                     folder.subfolder(_VOCABULARY).write(name, content)
         except OSError as error:
-            raise self._storage_error("written", error) from error
+            raise run_folder_error(self.folder, "written", error) from error
 
     def remove_leftovers(self, folder: WritableFolder) -> None:
         """Removes what killed processes left of the description and the vocabulary.
@@ -244,7 +226,7 @@ class Workdir:
             folder.remove_temporaries()
             folder.subfolder(_VOCABULARY).remove_temporaries()
         except OSError as error:
-            raise self._storage_error("cleaned up", error) from error
+            raise run_folder_error(self.folder, "cleaned up", error) from error
 
     def read(self) -> tuple[ExperimentConfig, dict[str, Any]]:
         """Reads what was begun here.
@@ -270,48 +252,18 @@ class Workdir:
             MismatchError: If it is of a version that is not known.
             StorageError: If it cannot be read.
         """
-        try:
-            values = read_json_object(self._run_file)
-            version = values.get("format_version")
-            if version == FORMAT_VERSION:
-                return RunDescription.from_values(values)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise InputMissingError(
-                "There is no run in this folder.",
-                where=f"--workdir {self.folder}",
-                remedy="`txl train --workdir` begins one.",
-            ) from error
-        except OSError as error:
-            raise self._storage_error("read", error) from error
-        except ValueError as error:
-            raise DataDamagedError(
-                f"The description of the run cannot be read: {first_line(error)}",
-                where=self._run_file,
-                remedy="Restore it from a copy.",
-            ) from error
-        raise MismatchError(
-            f"The run is of format {ascii(version)[:40]}; this version reads {FORMAT_VERSION}.",
-            where=self._run_file,
-            remedy="Use the version of txl-tf that began it, or a newer one.",
-        )
+        return describe_run(self.folder)
 
     def _write(self, description: RunDescription, folder: WritableFolder | None) -> None:
         try:
             folder = folder or WritableFolder.at(self.folder)
-            folder.write(_RUN_FILE, description.to_json())
+            folder.write(RUN_FILE, description.to_json())
         except OSError as error:
-            raise self._storage_error("written", error) from error
+            raise run_folder_error(self.folder, "written", error) from error
 
     @property
     def _run_file(self) -> str:
-        return os.path.join(self.folder, _RUN_FILE)
-
-    def _storage_error(self, done: str, error: OSError) -> StorageError:
-        return StorageError(
-            f"The folder of the run cannot be {done}: {first_line(error)}",
-            where=self.folder,
-            remedy="Check the storage and the permissions, or choose another --workdir.",
-        )
+        return os.path.join(self.folder, RUN_FILE)
 
 
 def data_identity(manifest: Manifest) -> dict[str, Any]:
@@ -330,33 +282,6 @@ def data_identity(manifest: Manifest) -> dict[str, Any]:
         "tokenizer_sha256": manifest.tokenizer_sha256,
         "vocabulary_size": manifest.vocabulary_size,
     }
-
-
-def identity(experiment: ExperimentConfig, data: dict[str, Any]) -> dict[str, Any]:
-    """What decides every step of a run; its checkpoints are bound to it.
-
-    Args:
-        experiment: `ExperimentConfig`.
-        data: dict that `data_identity` returned.
-
-    Returns:
-        Dict of JSON values.
-    """
-    values = experiment.to_dict()
-    training = {
-        name: value for name, value in values["training"].items() if name not in _FREE_FIELDS
-    }
-    deciding = {
-        "model": values["model"],
-        "optimizer": values["optimizer"],
-        "training": training,
-        "data": data,
-    }
-    if experiment.optimizer.schedule == "plateau":
-        # Evaluations decide the learning rate.
-        training["evaluate_every_steps"] = experiment.training.evaluate_every_steps
-        deciding["evaluation"] = values["evaluation"]
-    return deciding
 
 
 def check_vocabulary(experiment: ExperimentConfig, manifest: Manifest, where: str) -> None:

@@ -36,6 +36,8 @@ ALLOWED = {
     "training": {"distribution", "evaluation", *MODELS},
     "serving": {"storage", *LOWEST},
     "convert": MODELS,
+    "run_description": {"config", *LOWEST},
+    "run_folder": {"convert", "run_description", "training", *MODELS},
     "tpu_compiler": {"distribution", "evaluation", "training", *MODELS},
 }
 # These compute with `keras.ops` alone.
@@ -72,6 +74,8 @@ LOADED_FIRST = (
     "txl_tf.evaluation.result",
     "txl_tf.models.presets",
     "txl_tf.models.sizes",
+    "txl_tf.run_description",
+    "txl_tf.run_folder",
     "txl_tf.storage.*",
     "txl_tf.tpu_compiler.chips",
     "txl_tf.training.ledger",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from txl_tf.models.presets import preset
     from txl_tf.models.stateful import StatefulTransformerXL
     from txl_tf.models.transformer_xl import TransformerXL
+    from txl_tf.run_folder import load_model
 
 _MODULES = {
     "EvaluationConfig": "txl_tf.config.experiment",
@@ -43,6 +44,7 @@ _MODULES = {
     "generate": "txl_tf.generation",
     "generation": "txl_tf.generation",
     "layers": "txl_tf.layers",
+    "load_model": "txl_tf.run_folder",
     "preset": "txl_tf.models.presets",
     "samplers": "txl_tf.samplers",
     "serving": "txl_tf.serving",
@@ -67,6 +69,7 @@ __all__ = [
     "generate",
     "generation",
     "layers",
+    "load_model",
     "preset",
     "samplers",
     "serving",

@@ -4,10 +4,10 @@ import dataclasses
 import re
 from typing import Any, Literal, Self, cast
 
-from pipelines.workdir import identity
 from txl_tf.config.base import MAX_TOKENS, FrozenConfig, shown_value
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
+from txl_tf.run_description import identity
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,99}")
 _WITH_TABLE = ("shaw", "learned")

@@ -11,7 +11,6 @@ from pipelines.analysis.ablation_row import AblationCell, AttentionLength
 from pipelines.analysis.ablation_runs import CellResult
 from pipelines.analysis.context_windows import evaluate_windows
 from pipelines.evaluation.splits import create_evaluator, split_text
-from pipelines.trained_model import build_model, read_weights
 from pipelines.training_data import TrainingData
 from pipelines.training_run import TrainingRun
 from pipelines.workdir import Workdir, data_identity
@@ -22,6 +21,7 @@ from txl_tf.distribution.strategy import create_strategy
 from txl_tf.errors import PreemptedError
 from txl_tf.evaluation.result import MeasuredLoss
 from txl_tf.evaluation.text_rows import EvaluationText
+from txl_tf.run_folder import build_model, read_weights
 from txl_tf.storage.locks import DirectoryLock
 from txl_tf.storage.writable_folder import WritableFolder
 
@@ -73,7 +73,7 @@ class CellRun:
         if not missing:
             return result
         self._train()
-        step, weights = read_weights(self._workdir, None)
+        step, weights = read_weights(self._workdir.folder)
         text = self._text(dataset)
         for length in missing:
             result.figures[length] = self._evaluate(length, step, weights, text)

@@ -28,6 +28,7 @@ from txl_tf.config.model import ModelConfig
 from txl_tf.errors import UsageError
 from txl_tf.evaluation.attention_profile import AttentionProfile
 from txl_tf.imports import require_extra
+from txl_tf.run_folder import build_model, read_weights
 from txl_tf.storage.staging import StagingFolder, require_absent
 
 if TYPE_CHECKING:
@@ -141,7 +142,6 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _create_profiler(arguments: argparse.Namespace) -> "tuple[int, AttentionProfiler]":
-    from pipelines.trained_model import build_model, read_weights
     from txl_tf.evaluation.attention_profiler import AttentionProfiler, profiled_config
 
     experiment = arguments.experiment
@@ -152,7 +152,7 @@ def _create_profiler(arguments: argparse.Namespace) -> "tuple[int, AttentionProf
         config = profiled_config(model, **_lengths(arguments))
     except ValueError as error:
         raise UsageError(f"{error}", where=f"--workdir {arguments.workdir}") from error
-    step, weights = read_weights(Workdir(arguments.workdir), arguments.step)
+    step, weights = read_weights(arguments.workdir, arguments.step)
     profiler = AttentionProfiler(
         build_model(config, weights), arguments.rows, experiment.training.jit_compile
     )

@@ -25,6 +25,7 @@ from txl_tf.config.base import MAX_ROWS, MAX_TOKENS
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.errors import UsageError
 from txl_tf.imports import require_extra
+from txl_tf.run_folder import read_weights
 from txl_tf.storage.staging import StagingFolder, require_absent
 
 if TYPE_CHECKING:
@@ -221,9 +222,8 @@ def _perplexity_by_memory(
 ) -> Callable[[int], float]:
     """A function of a memory length that evaluates the split with it."""
     from pipelines.evaluation.splits import create_evaluator, evaluate_split
-    from pipelines.trained_model import read_weights
 
-    step, weights = read_weights(run.workdir, None)
+    step, weights = read_weights(run.workdir.folder)
     usual = run.experiment.evaluation
 
     def perplexity(memory_length: int) -> float:

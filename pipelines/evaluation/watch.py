@@ -8,12 +8,12 @@ from typing import Any
 
 from pipelines.evaluation.evaluation_log import EvaluationLog
 from pipelines.tensorboard_folder import tensorboard_folder
-from pipelines.trained_model import checkpoint_store, read_weights
 from pipelines.workdir import Workdir
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import DataDamagedError, PreemptedError
 from txl_tf.evaluation.result import EvaluationResult
 from txl_tf.evaluation.text_rows import EvaluationBatch
+from txl_tf.run_folder import checkpoint_store, read_weights
 from txl_tf.training.tensorboard import TensorBoardWriter
 
 _POLL_SECONDS = 2.0
@@ -120,7 +120,7 @@ def watch_checkpoints(
         JobError: If a checkpoint cannot be read or evaluated.
     """
     experiment, _ = workdir.read()
-    store = checkpoint_store(workdir)
+    store = checkpoint_store(workdir.folder)
     watch = CheckpointWatch(store.steps, experiment.training.num_steps, patience_seconds)
     log = EvaluationLog(workdir.evaluations, split, conditions)
 
@@ -133,7 +133,7 @@ def watch_checkpoints(
         board = TensorBoardWriter(tensorboard_folder(workdir, lock.check), 1.0)
         for step in watch.steps(log.steps):
             try:
-                _, weights = read_weights(workdir, step)
+                _, weights = read_weights(workdir.folder, step)
             except DataDamagedError as error:
                 if step in store.steps():
                     raise

@@ -11,6 +11,7 @@ from tests.convert.goldens import FOLDER, Golden
 from tests.convert.models import assert_same_weights
 from tests.pipelines.txl_process import error_lines, run_txl
 from tests.slow_case import slow_case
+from txl_tf import load_model
 
 PREFIX = FOLDER / "tf1_wt103_like" / "model.ckpt-0"
 FROM_TENSORFLOW = ("convert", "--from", "official_tensorflow", "--source", PREFIX)
@@ -29,7 +30,7 @@ def converted(tmp_path_factory):
 
 def test_a_converted_model_is_the_original(converted):
     golden = Golden("tf1_wt103_like")
-    model = convert.read_converted(converted)
+    model = load_model(converted)
     assert_same_weights(model, golden.load())
     assert model.config == golden.load().config
     assert max(golden.differences(model).values()) <= 2e-5
@@ -39,7 +40,7 @@ def test_a_converted_model_is_the_original(converted):
 def test_shared_biases_survive(tmp_path):
     golden = Golden("tf1_enwik8_like")
     convert.write_converted(golden.load(), str(tmp_path / "model"))
-    assert_same_weights(convert.read_converted(tmp_path / "model"), golden.load())
+    assert_same_weights(load_model(tmp_path / "model"), golden.load())
 
 
 def test_a_damaged_model_is_refused(converted, tmp_path):
@@ -52,17 +53,17 @@ def test_a_damaged_model_is_refused(converted, tmp_path):
     config = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps({**config, "clamp_length": 11}))
     with pytest.raises(MismatchError):
-        convert.read_converted(copy)
+        load_model(copy)
     (copy / "config.json").write_text("{")
     with pytest.raises(DataDamagedError):
-        convert.read_converted(copy)
+        load_model(copy)
     (copy / "config.json").write_text(json.dumps(config))
     data = next((copy / "checkpoints").rglob("*.data*"))
     data.write_bytes(data.read_bytes()[:-1] + b"x")
     with pytest.raises(DataDamagedError):
-        convert.read_converted(copy)
+        load_model(copy)
     with pytest.raises(InputMissingError):
-        convert.read_converted(tmp_path)
+        load_model(tmp_path)
 
 
 def test_the_output_is_not_overwritten(converted):
@@ -120,7 +121,7 @@ def test_a_state_dict_of_hugging_face(tmp_path):
         "convert", "--from", "hugging_face", "--source", source, "--out", tmp_path / "model"
     )
     assert finished.returncode == 0, finished.stderr
-    assert_same_weights(convert.read_converted(tmp_path / "model"), golden.load())
+    assert_same_weights(load_model(tmp_path / "model"), golden.load())
 
 
 @pytest.mark.slow
@@ -139,16 +140,15 @@ def test_a_converted_model_for_hugging_face(tmp_path):
 @pytest.mark.slow
 def test_a_trained_run_for_hugging_face(trained, tmp_path):
     pytest.importorskip("safetensors")
-    from pipelines.trained_model import read_weights
-    from pipelines.workdir import Workdir
     from txl_tf.convert import load_hugging_face
+    from txl_tf.run_folder import read_weights
 
     workdir, _ = trained
     finished = run_txl(
         "convert", "--to", "hugging_face", "--workdir", workdir, "--out", tmp_path / "theirs"
     )
     assert finished.returncode == 0, finished.stderr
-    _, weights = read_weights(Workdir(workdir), None)
+    _, weights = read_weights(str(workdir))
     table = load_hugging_face(tmp_path / "theirs").embedding.tables[0]
     np.testing.assert_array_equal(table.numpy(), weights["embedding/table"])
 

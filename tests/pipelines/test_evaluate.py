@@ -20,7 +20,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from pipelines.command_line import main
 from pipelines.convert import write_converted
 from pipelines.evaluation.watch import CheckpointWatch
-from pipelines.workdir import Workdir, data_identity, identity
+from pipelines.workdir import Workdir, data_identity
 from tests.distribution.two_workers import free_addresses
 from tests.pipelines.txl_process import command, environment
 from tests.toy_batches import toy_experiment
@@ -29,6 +29,7 @@ from txl_tf.data.manifest import Manifest
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.models.transformer_xl import TransformerXL
+from txl_tf.run_description import identity
 from txl_tf.training.checkpoint_store import CheckpointStore
 
 DOCUMENTS = [b"a", b"One is short. ", b"Another one has more to say. ", b"\xc3\xa9t\xc3\xa9 no. "]

@@ -8,7 +8,7 @@ import pytest
 
 from pipelines.command_line import main
 from pipelines.trained_model import tokenizer_of
-from pipelines.workdir import Workdir, data_identity, identity
+from pipelines.workdir import Workdir, data_identity
 from tests.data.tokenizers.trained_sentence_piece import LINES, trained_sentence_piece
 from tests.pipelines.txl_process import run_txl
 from tests.slow_case import slow_case
@@ -22,6 +22,7 @@ from txl_tf.data.tokenizers.word_splitting import WordRule
 from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError
 from txl_tf.models.transformer_xl import TransformerXL
+from txl_tf.run_description import identity
 from txl_tf.training.checkpoint_store import CheckpointStore
 
 KINDS = [

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipelines.workdir import Workdir, identity
+from pipelines.workdir import Workdir
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.errors import (
     DataDamagedError,
@@ -20,6 +20,7 @@ from txl_tf.errors import (
     StorageError,
     UsageError,
 )
+from txl_tf.run_description import identity
 from txl_tf.training.checkpoint_store import CheckpointStore
 
 ROOT = Path(__file__).resolve().parents[2]

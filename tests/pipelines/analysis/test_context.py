@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from pipelines.command_line import main
-from pipelines.workdir import Workdir, data_identity, identity
+from pipelines.workdir import Workdir, data_identity
 from tests.pipelines.conftest import EXPERIMENT
 from tests.pipelines.txl_process import run_txl
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.models.language_model import create_model
+from txl_tf.run_description import identity
 from txl_tf.training.checkpoint_store import CheckpointStore
 
 TRANSFORMER = {**EXPERIMENT["model"], "segment_length": 8, "memory_length": 6}

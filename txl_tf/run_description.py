@@ -15,6 +15,19 @@ _DATA_FIELDS = {
     "tokenizer_sha256": str,
     "vocabulary_size": int,
 }
+# What may change from one start of a run to the next: it does not change a sound step, or only
+# in which order it adds up, as another number of replicas does too.
+_FREE_FIELDS = (
+    "steps_per_loop",
+    "checkpoint_every_steps",
+    "evaluate_every_steps",
+    "num_kept_checkpoints",
+    "tensor_float_32",
+    "gradient_accumulation_steps",
+    "rematerialize",
+    "jit_compile",
+    "on_non_finite",
+)
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -24,7 +37,8 @@ class RunDescription:
 
     Attributes:
         experiment: `ExperimentConfig`.
-        data: dict of JSON values, see `data_identity`.
+        data: dict of JSON values that decide the tokens: fingerprint, corpus,
+            tokenizer, its SHA-256 and the size of the vocabulary.
         run_id: optional str. Tells the run from all others, also of the same
             settings; `None` where a version of before wrote the description.
         first_checkpoint_step: optional int. Steps done at the first checkpoint
@@ -113,3 +127,30 @@ def _check_data(data: dict[str, Any], vocabulary_size: int) -> None:
 
 def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 0
+
+
+def identity(experiment: ExperimentConfig, data: dict[str, Any]) -> dict[str, Any]:
+    """What decides every step of a run; its checkpoints are bound to it.
+
+    Args:
+        experiment: `ExperimentConfig`.
+        data: dict. Identity of the data, see `RunDescription`.
+
+    Returns:
+        Dict of JSON values.
+    """
+    values = experiment.to_dict()
+    training = {
+        name: value for name, value in values["training"].items() if name not in _FREE_FIELDS
+    }
+    deciding = {
+        "model": values["model"],
+        "optimizer": values["optimizer"],
+        "training": training,
+        "data": data,
+    }
+    if experiment.optimizer.schedule == "plateau":
+        # Evaluations decide the learning rate.
+        training["evaluate_every_steps"] = experiment.training.evaluate_every_steps
+        deciding["evaluation"] = values["evaluation"]
+    return deciding
