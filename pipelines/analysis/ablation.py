@@ -41,8 +41,9 @@ _ENCODINGS = {
 }
 _LOSSES = {"all": "full", "last_half": "half"}
 _HEAD = (
-    *("remark", "recurrence", "encoding", "loss", "T", "parameters", "training memory"),
-    *("PPL init", "PPL best", "Attn Len", "seeds", "published (WikiText-103)"),
+    *("remark", "recurrence", "encoding", "loss", "T", "parameters"),
+    *("training memory (computed)", "PPL init", "PPL best", "Attn Len", "seeds"),
+    "published (OpenReview, WikiText-103)",
 )
 
 

@@ -208,7 +208,7 @@ class SpeedMeasurement:
 
 
 PUBLISHED_SLOWDOWNS = {800: 363, 1800: 773, 2800: 1409, 3800: 1874}
-"""Dai et al. (2019), Table 7, by attention length."""
+"""Dai et al. (2019), Table 7, by attention length, with a memory of hidden states."""
 
 _MEMORIES = {
     "none": "none (vanilla)",
@@ -248,7 +248,7 @@ def speed_report(
 
 
 def best_slowdown(attention_length: int, speeds: Mapping[Reading, TokenSpeed]) -> str:
-    """The largest slowdown at an attention length, in words.
+    """The slowdown with hidden states, as published, and the largest one, in words.
 
     Args:
         attention_length: int.
@@ -258,24 +258,32 @@ def best_slowdown(attention_length: int, speeds: Mapping[Reading, TokenSpeed]) -
         A line of text.
     """
     with_memory = [reading for reading in speeds if reading != VANILLA]
-    fastest = min(with_memory, key=lambda reading: speeds[reading].seconds_per_token)
-    slowdown = speeds[VANILLA].seconds_per_token / speeds[fastest].seconds_per_token
-    return (
-        f"attention {attention_length:,}: the vanilla model takes {slowdown:,.1f} times as long "
-        f"as a memory of {_MEMORIES[fastest.memory]}, {fastest.tokens_per_call} tokens at a time"
-    )
+    states = [reading for reading in with_memory if reading.memory == "states"]
+    # The method of the paper, and the fastest; they may be one.
+    chosen = [_fastest(states, speeds), _fastest(with_memory, speeds)]
+    vanilla = speeds[VANILLA].seconds_per_token
+    parts = [
+        f"{vanilla / speeds[reading].seconds_per_token:,.1f} times as long as a memory of "
+        f"{_MEMORIES[reading.memory]}, {reading.tokens_per_call} tokens at a time"
+        for reading in dict.fromkeys(chosen)
+    ]
+    return f"attention {attention_length:,}: the vanilla model takes {'; '.join(parts)}"
+
+
+def _fastest(readings: list[Reading], speeds: Mapping[Reading, TokenSpeed]) -> Reading:
+    return min(readings, key=lambda reading: speeds[reading].seconds_per_token)
 
 
 def _row(
     attention_length: int, reading: Reading, speed: TokenSpeed, vanilla: TokenSpeed
 ) -> dict[str, Any]:
-    has_memory = reading != VANILLA
+    is_published = reading.memory == "states"
     return {
         "attention_length": attention_length,
         "memory": reading.memory,
         **speed.to_dict(),
         "slowdown_of_vanilla": vanilla.seconds_per_token / speed.seconds_per_token,
-        "published_slowdown": PUBLISHED_SLOWDOWNS.get(attention_length) if has_memory else None,
+        "published_slowdown": PUBLISHED_SLOWDOWNS.get(attention_length) if is_published else None,
     }
 
 
@@ -300,7 +308,7 @@ def describe(report: dict[str, Any]) -> str:
     lines += [_line(row) for row in report["rows"]]
     lines.append(
         "slowdown: how many times longer the vanilla model takes; tokens: read at a time; "
-        "published: Dai et al. (2019), Table 7, on one GPU"
+        "published: Dai et al. (2019), Table 7, with hidden states on one GPU"
     )
     return "\n".join(lines)
 

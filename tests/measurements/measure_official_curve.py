@@ -6,9 +6,10 @@
 `data/enwik8-prefix/enwik8.first4150000`. The same command goes on where it was
 stopped; what it compares are the seeds that it names. The order of the data is
 the official one to the last byte: 16 rows, each from its own sixteenth of the
-text on. So are the warm-up, which there begins at a hundredth of the peak and
-here at nothing, and Adam's epsilon, which there comes after the bias correction
-and here before, unless `--own-optimizer` is given. With `--peer-python`, one
+text on. Unless `--own-optimizer` is given, the end of the warm-up and Adam's
+epsilon are those of the official code too: its warm-up is one step ahead, so it
+begins at a hundredth of the peak and not at nothing, and its epsilon is added
+after the bias correction and not before. With `--peer-python`, one
 with `torch`, so are the weights in the beginning and all dropout masks: then a
 seed is the official one, and ours follows its curve as far as rounding lets it.
 """
