@@ -4,49 +4,16 @@ import json
 from typing import Any
 
 from pipelines.launch.plan import LaunchPlan
-from pipelines.launch.shell import ShellText, both, command, install_commands, join, train_words
+from pipelines.launch.shell import (
+    ShellText,
+    both,
+    command,
+    doctor_words,
+    install_commands,
+    join,
+    train_words,
+)
 from pipelines.launch.tpu_vm import PORT
-
-
-def yaml_text(value: Any, indentation: str = "") -> str:
-    """Writes a value as a YAML block.
-
-    Args:
-        value: dict with str keys, list, str, bool or int; dicts and lists are
-            not empty.
-        indentation: str. Spaces before each line.
-
-    Returns:
-        The text; its last line has an end.
-    """
-    if isinstance(value, dict):
-        return "".join(
-            f"{indentation}{key}:{_after_key(item, indentation)}" for key, item in value.items()
-        )
-    if isinstance(value, list):
-        return "".join(_item(item, indentation) for item in value)
-    # JSON is YAML, and quotes whatever YAML would take for something else.
-    return f"{indentation}{json.dumps(value)}\n"
-
-
-def _after_key(value: Any, indentation: str) -> str:
-    if isinstance(value, dict | list):
-        return "\n" + yaml_text(value, indentation + "  ")
-    if isinstance(value, str) and "\n" in value:
-        return _block(value, indentation + "  ")
-    return f" {json.dumps(value)}\n"
-
-
-def _item(value: Any, indentation: str) -> str:
-    if isinstance(value, str) and "\n" in value:
-        return f"{indentation}-{_block(value, indentation + '  ')}"
-    return f"{indentation}- {yaml_text(value, indentation + '  ').lstrip(' ')}"
-
-
-def _block(text: str, indentation: str) -> str:
-    lines = [f"{indentation}{line}\n" if line else "\n" for line in text.splitlines()]
-    return f" |{'' if text.endswith(chr(10)) else '-'}\n{''.join(lines)}"
-
 
 _PREEMPTED = 75
 _MAX_RESTARTS = 5
@@ -108,15 +75,17 @@ def job_set(plan: LaunchPlan) -> dict[str, Any]:
 
 
 def gke_job_set_manifest(plan: LaunchPlan) -> str:
-    """The manifest as YAML, the commands to use it in comments.
+    """The manifest as JSON, with the commands to use it in comments before it.
 
     Args:
         plan: `LaunchPlan` with an image.
 
     Returns:
-        YAML for `kubectl apply -f -`.
+        YAML for `kubectl apply -f -`, of which JSON is a part.
     """
-    return _comments(plan) + yaml_text(job_set(plan))
+    # YAML does not put two escapes together to one character, as JSON does.
+    manifest = json.dumps(job_set(plan), indent=2, ensure_ascii=False)
+    return f"{_comments(plan)}{manifest}\n"
 
 
 def _replicated_jobs(plan: LaunchPlan) -> list[dict[str, Any]]:
@@ -148,17 +117,10 @@ def _wait_for(hosts: list[str]) -> str:
 
 
 def _training_script(plan: LaunchPlan, tpu: str) -> str:
-    words = ["txl", "doctor", "--tpu", tpu, "--folder", plan.workdir]
-    doctor = command([*words, "--config", plan.config])
-    train = train_words(
-        tpu=tpu,
-        config=plan.config,
-        data=plan.data,
-        workdir=plan.workdir,
-        overrides=plan.overrides,
-    )
+    doctor = command(doctor_words(plan, tpu))
     # `exec`, so that the script is the process that is told to stop.
-    return f"set -e\n{doctor}\n{command(['exec', 'sh', _RUN_UNTIL_DONE, *train])}\n"
+    train = command(["exec", "sh", _RUN_UNTIL_DONE, *train_words(plan, tpu)])
+    return f"set -e\n{doctor}\n{train}\n"
 
 
 def _job(

@@ -6,60 +6,11 @@ import re
 from typing import Self
 
 from txl_tf.errors import UsageError
+from txl_tf.tpu_compiler.chips import CHIPS
 
-_NAME = re.compile(r"(v2|v3|v4|v5litepod|v5p|v6e)-([1-9][0-9]{0,4})")
-# Shapes of the generations with two dimensions, by the number of chips.
-_SHAPES_OF_SMALL_CHIPS = {
-    1: "1x1",
-    4: "2x2",
-    8: "2x4",
-    16: "4x4",
-    32: "4x8",
-    64: "8x8",
-    128: "8x16",
-    256: "16x16",
-}
-_SHAPES_OF_V2 = {4: "2x2", 16: "4x4", 64: "8x8", 128: "8x16", 256: "16x16"}
-_SHAPES_OF_V3 = {4: "2x2", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
-_SHAPES_OF_V3 |= {512: "16x32", 1024: "32x32"}
-# The shapes that a size stands for by itself; others are asked for by their shape.
-_SHAPES_OF_CUBES = {
-    4: "2x2x1",
-    8: "2x2x2",
-    16: "2x2x4",
-    32: "2x4x4",
-    64: "4x4x4",
-    128: "4x4x8",
-    256: "4x8x8",
-    512: "8x8x8",
-    1024: "8x8x16",
-    2048: "8x16x16",
-}
-_MAX_CHIPS_OF_ONE_HOST = 8
+_GENERATIONS = {chip.cloud.generation: chip.cloud for chip in CHIPS.values()}
+_NAME = re.compile(rf"({'|'.join(_GENERATIONS)})-([1-9][0-9]{{0,4}})")
 _CHIPS_PER_HOST = 4
-
-
-@dataclasses.dataclass(frozen=True)
-class _Generation:
-    cores_per_chip: int
-    """What the number in the name counts, per chip."""
-    shapes: dict[int, str]
-    runtime_version: str
-    """Image that the provider names for what brings its own framework, as TensorFlow is here."""
-    gke_accelerator: str | None
-
-
-_GENERATIONS = {
-    "v2": _Generation(2, _SHAPES_OF_V2, "tpu-ubuntu2204-base", None),
-    "v3": _Generation(2, _SHAPES_OF_V3, "tpu-ubuntu2204-base", "tpu-v3-slice"),
-    "v4": _Generation(2, _SHAPES_OF_CUBES, "tpu-ubuntu2204-base", "tpu-v4-podslice"),
-    "v5litepod": _Generation(
-        1, _SHAPES_OF_SMALL_CHIPS, "v2-alpha-tpuv5-lite", "tpu-v5-lite-podslice"
-    ),
-    "v5p": _Generation(2, _SHAPES_OF_CUBES, "v2-alpha-tpuv5", "tpu-v5p-slice"),
-    "v6e": _Generation(1, _SHAPES_OF_SMALL_CHIPS, "v2-alpha-tpuv6e", "tpu-v6e-slice"),
-}
-_SINGLE_V3_HOST = "tpu-v3-device"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,11 +55,10 @@ class Accelerator:
                 f"{matched[1]}-{chips * generation.cores_per_chip}" for chips in generation.shapes
             ]
             raise _unknown(f"There is no {matched[1]} slice of this size.", name, sizes)
-        has_large_hosts = generation.shapes is _SHAPES_OF_SMALL_CHIPS
-        is_one_host = num_chips <= (_MAX_CHIPS_OF_ONE_HOST if has_large_hosts else _CHIPS_PER_HOST)
+        is_one_host = num_chips <= generation.max_chips_per_host
         gke_accelerator = generation.gke_accelerator
-        if is_one_host and matched[1] == "v3":
-            gke_accelerator = _SINGLE_V3_HOST
+        if is_one_host:
+            gke_accelerator = generation.gke_accelerator_of_one_host or gke_accelerator
         return cls(
             name=name,
             topology=generation.shapes[num_chips],

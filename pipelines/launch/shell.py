@@ -1,10 +1,11 @@
 """Shell commands as text: every word quoted, long ones over several lines."""
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from pipelines.diagnosis.version_checks import TestedVersions
+from pipelines.launch.plan import LaunchPlan
 
 REQUIREMENTS = Path(__file__).with_name("requirements-tpu-vm.txt")
 """What a TPU VM installs, with hashes."""
@@ -96,25 +97,25 @@ def section(title: str, *commands: str) -> str:
     return "\n".join([comment, *commands, ""])
 
 
-def train_words(
-    *, tpu: str, config: str, data: str, workdir: str, overrides: Sequence[str]
-) -> list[str]:
+def doctor_words(plan: LaunchPlan, tpu: str) -> list[str]:
+    """The words of `txl doctor`, not quoted; arguments as for `train_words`."""
+    return ["txl", "doctor", "--tpu", tpu, "--folder", plan.workdir, "--config", plan.config]
+
+
+def train_words(plan: LaunchPlan, tpu: str) -> list[str]:
     """The words of `txl train`.
 
     Args:
-        tpu: str. `local`, or a `ShellText` that becomes addresses.
-        config: str. Name of an experiment.
-        data: str. A prepared data set.
-        workdir: str. Folder of the run.
-        overrides: list of str, the values of `--set`.
+        plan: `LaunchPlan`.
+        tpu: str. `local`, addresses, or a `ShellText` that becomes addresses.
 
     Returns:
         List of str, not quoted.
     """
-    words = ["txl", "train", "--tpu", tpu, "--config", config, "--data", data]
-    words += ["--workdir", workdir]
+    words = ["txl", "train", "--tpu", tpu, "--config", plan.config, "--data", plan.data]
+    words += ["--workdir", plan.workdir]
     # With `=`, a value that begins with a hyphen is still a value.
-    return words + [f"--set={override}" for override in overrides]
+    return words + [f"--set={override}" for override in plan.overrides]
 
 
 def _quoted(word: str) -> str:

@@ -7,6 +7,7 @@ from pipelines.launch.shell import (
     ShellText,
     both,
     command,
+    doctor_words,
     install_commands,
     join,
     section,
@@ -31,23 +32,21 @@ def tpu_vm_script(plan: LaunchPlan) -> str:
     Returns:
         Shell text.
     """
+    return _node_script(plan, "Create the TPU VM.", host_sections(plan))
+
+
+def _node_script(plan: LaunchPlan, title: str, sections: list[str]) -> str:
+    """A node that is created, used and deleted."""
     words = ["tpu-vm", "create", plan.name]
     words += ["--accelerator-type", plan.accelerator.name, "--version", plan.runtime_version]
-    create = section(
-        "Create the TPU VM.", gcloud(plan, *words, *(["--spot"] if plan.is_spot else []))
-    )
-    delete = section("Delete it.", delete_tpu_vm(plan))
-    return "\n".join([create, *host_sections(plan), delete])
+    create = gcloud(plan, *words, *(["--spot"] if plan.is_spot else []))
+    delete = gcloud(plan, "tpu-vm", "delete", plan.name, "--quiet")
+    return "\n".join([section(title, create), *sections, section("Delete it.", delete)])
 
 
 def gcloud(plan: LaunchPlan, *words: str) -> str:
     """A command of `gcloud compute tpus` in the zone and project of the plan."""
     return command([*_GCLOUD, *words, "--zone", plan.zone, "--project", plan.project])
-
-
-def delete_tpu_vm(plan: LaunchPlan) -> str:
-    """The command that deletes the node."""
-    return gcloud(plan, "tpu-vm", "delete", plan.name, "--quiet")
 
 
 def host_sections(plan: LaunchPlan) -> list[str]:
@@ -89,22 +88,13 @@ def job_sections(plan: LaunchPlan, tpu: str, environment: tuple[str, ...]) -> li
     Returns:
         List of shell texts.
     """
-    doctor = ["txl", "doctor", "--tpu", tpu, "--folder", plan.workdir]
-    doctor += ["--config", plan.config]
-    train = train_words(
-        tpu=tpu,
-        config=plan.config,
-        data=plan.data,
-        workdir=plan.workdir,
-        overrides=plan.overrides,
-    )
-    train = ["nohup", "env", *environment, "sh", _RUN_UNTIL_DONE, *train]
+    train = ["nohup", "env", *environment, "sh", _RUN_UNTIL_DONE, *train_words(plan, tpu)]
     start = f"{join(train)} > {_LOG} 2>&1 < /dev/null & echo $! > {_PROCESS_ID}"
     stop = f'kill -s TERM "$(cat {_PROCESS_ID})"'
     return [
         section(
             "Check the machine and the folder of the run before money is spent.",
-            on_host(plan, with_path(join(["env", *environment, *doctor]))),
+            on_host(plan, with_path(join(["env", *environment, *doctor_words(plan, tpu)]))),
         ),
         section(
             "Train. The job outlives the connection, and starts again after a preemption\n"
@@ -183,16 +173,7 @@ def pod_slice_script(plan: LaunchPlan) -> str:
     Returns:
         Shell text.
     """
-    words = ["tpu-vm", "create", plan.name]
-    words += ["--accelerator-type", plan.accelerator.name, "--version", plan.runtime_version]
-    create = gcloud(plan, *words, *(["--spot"] if plan.is_spot else []))
-    return "\n".join(
-        [
-            section("Create the slice.", create),
-            *pod_sections(plan),
-            section("Delete it.", delete_tpu_vm(plan)),
-        ]
-    )
+    return _node_script(plan, "Create the slice.", pod_sections(plan))
 
 
 def pod_sections(plan: LaunchPlan) -> list[str]:

@@ -12,6 +12,79 @@ _TERA = 1e12
 _GIGA = 1e9
 
 
+# Shapes that a size stands for by itself, by the number of chips.
+_SHAPES_OF_V2 = {4: "2x2", 16: "4x4", 64: "8x8", 128: "8x16", 256: "16x16"}
+_SHAPES_OF_V3 = {4: "2x2", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
+_SHAPES_OF_V3 |= {512: "16x32", 1024: "32x32"}
+_SHAPES_OF_SMALL_CHIPS = {
+    1: "1x1",
+    4: "2x2",
+    8: "2x4",
+    16: "4x4",
+    32: "4x8",
+    64: "8x8",
+    128: "8x16",
+    256: "16x16",
+}
+_SHAPES_OF_CUBES = {
+    4: "2x2x1",
+    8: "2x2x2",
+    16: "2x2x4",
+    32: "2x4x4",
+    64: "4x4x4",
+    128: "4x4x8",
+    256: "4x8x8",
+    512: "8x8x8",
+    1024: "8x8x16",
+    2048: "8x16x16",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class CloudNames:
+    """Names of Cloud TPU and GKE for slices of one generation of chips."""
+
+    generation: str
+    """The accelerator type without its size, such as `v5litepod`."""
+    cores_per_chip: int
+    """What the size in an accelerator type counts, per chip."""
+    shapes: dict[int, str]
+    """Topologies by the number of chips."""
+    runtime_version: str
+    """Image that the provider names for what brings its own framework, as TensorFlow is here."""
+    gke_accelerator: str | None
+    """GKE's name; `None` where GKE has none of them."""
+    gke_accelerator_of_one_host: str | None = None
+    """GKE's name for a slice of one host, where it is another."""
+    max_chips_per_host: int = 4
+    """Chips of the largest slice with one host; in larger slices a host has 4."""
+
+
+_UBUNTU = "tpu-ubuntu2204-base"
+_CLOUD_NAMES = {
+    "v2": CloudNames("v2", 2, _SHAPES_OF_V2, _UBUNTU, None),
+    "v3": CloudNames("v3", 2, _SHAPES_OF_V3, _UBUNTU, "tpu-v3-slice", "tpu-v3-device"),
+    "v4": CloudNames("v4", 2, _SHAPES_OF_CUBES, _UBUNTU, "tpu-v4-podslice"),
+    "v5e": CloudNames(
+        "v5litepod",
+        1,
+        _SHAPES_OF_SMALL_CHIPS,
+        "v2-alpha-tpuv5-lite",
+        "tpu-v5-lite-podslice",
+        max_chips_per_host=8,
+    ),
+    "v5p": CloudNames("v5p", 2, _SHAPES_OF_CUBES, "v2-alpha-tpuv5", "tpu-v5p-slice"),
+    "v6e": CloudNames(
+        "v6e",
+        1,
+        _SHAPES_OF_SMALL_CHIPS,
+        "v2-alpha-tpuv6e",
+        "tpu-v6e-slice",
+        max_chips_per_host=8,
+    ),
+}
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chip:
     """One generation of TPU chips; all figures are of a whole chip."""
@@ -34,6 +107,8 @@ class Chip:
     """What all links of a chip carry together, counted in one direction."""
     chip_config_name: str | None = None
     """The compiler's name for the way the cores are used, where it is not the default."""
+    cloud: CloudNames
+    """How slices of these chips are asked for."""
 
 
 def _chip(
@@ -57,6 +132,7 @@ def _chip(
         hbm_bytes_per_second=hbm_gigabytes_per_second * _GIGA,
         interconnect_bytes_per_second=interconnect_gigabits_per_second * _GIGA / 8,
         chip_config_name=chip_config_name,
+        cloud=_CLOUD_NAMES[name],
     )
 
 
