@@ -58,21 +58,15 @@ def profiled_model():
     return {"model": txl_tf.TransformerXL(profiled), "segments": segments}
 
 
-def scored_segments():
-    names = small_model()
-    ids = prompt(4 * names["config"].segment_length + 1, num_rows=1)
-    inputs, targets = np.split(ids[:, :-1], 4, axis=1), np.split(ids[:, 1:], 4, axis=1)
-    return {**names, "segments": list(zip(inputs, targets, strict=True))}
-
-
 # The names that an example of an object takes for granted, besides those of its module.
 MADE = {
     "AttentionProfiler": profiled_model,
     "GenerationSession": lambda: {**small_model(), "prompt_ids": prompt(7, num_rows=1)},
-    "InferenceEngine": scored_segments,
+    "InferenceEngine": lambda: {**small_model(), "token_ids": prompt(11, num_rows=1)},
     "SessionFile": lambda: {"prompt_ids": prompt(7, num_rows=1), "session": greedy_session()},
     "RecordWriter": lambda: {"token_ids": np.arange(200, dtype=np.uint8)},
     "StatefulTransformerXL": lambda: trained_model(),
+    "load_model": lambda: {"token_ids": prompt(5, num_rows=1)},
 }
 
 
@@ -93,6 +87,7 @@ def folder(tmp_path, monkeypatch):
     """A folder with what the examples read; they run within it."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(GOLDEN / "tf1_wt103_like", tmp_path / "tf_wt103" / "model")
+    shutil.copytree(GOLDEN / "formats" / "converted", tmp_path / "runs" / "enwik8")
     txl_tf.data.prepare_dataset(
         {"train": [b"a text of bytes " * 40]},
         txl_tf.data.ByteTokenizer(),

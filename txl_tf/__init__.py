@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from txl_tf.config.model import ModelConfig
     from txl_tf.config.training import OptimizerConfig, TrainingConfig
     from txl_tf.export import export_saved_model
-    from txl_tf.generation import GenerationSession, generate
+    from txl_tf.generation.generate import generate
+    from txl_tf.generation.session import GenerationSession
     from txl_tf.inference.engine import InferenceEngine
     from txl_tf.inference.memory import KeyValueMemory
     from txl_tf.models.memory import Memory

@@ -72,7 +72,7 @@ class GenerationSession:
 
     Example:
     ```python
-    session = txl_tf.generation.GenerationSession(model, TopPSampler(0.9))
+    session = txl_tf.GenerationSession(model, txl_tf.samplers.TopPSampler(0.9))
     text = session.write(prompt_ids, num_tokens=100)
     more = session.write(num_tokens=100)
     session.save("session.npz")
