@@ -80,7 +80,7 @@ def prepare_dataset(
     sizes = {"tokens_per_record": tokens_per_record, "shard_bytes": shard_bytes}
     with (
         _storage_errors(output_folder),
-        _tensorflow_loading(),
+        contextlib.nullcontext() if tokenizer.uses_tensorflow else _tensorflow_loading(),
         StagingFolder(output_folder, last_file=MANIFEST_FILE) as staging,
         OrderedWorkers(num_workers) as workers,
     ):
@@ -222,7 +222,10 @@ def _storage_error(error: Exception, output_folder: str) -> StorageError:
 
 @contextlib.contextmanager
 def _tensorflow_loading() -> Iterator[None]:
-    """Imports TensorFlow, which takes seconds, while the workers have begun."""
+    """Imports TensorFlow, which takes seconds, while the workers have begun.
+
+    Not where this thread imports parts of it too: then two imports can wait for each other.
+    """
     thread = threading.Thread(target=importlib.import_module, args=("tensorflow",))
     thread.start()
     try:

@@ -4,7 +4,7 @@ import abc
 import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -39,6 +39,8 @@ class VocabularyTraining(abc.ABC):
     """
 
     counted_splits: tuple[str, ...] = ("train",)
+    uses_tensorflow: ClassVar[bool] = False
+    """Whether TensorFlow encodes with the vocabulary."""
 
     @abc.abstractmethod
     def train(
@@ -219,6 +221,8 @@ class SentencePieceTraining(VocabularyTraining):
         model_type: str. `"bpe"` or `"unigram"`. Defaults to `"unigram"`.
     """
 
+    uses_tensorflow = True
+
     vocabulary_size: int = 32_000
     model_type: Literal["bpe", "unigram"] = "unigram"
 
@@ -256,6 +260,8 @@ class WordPieceTraining(VocabularyTraining):
         vocabulary_size: int. Largest number of pieces. Defaults to `32_000`.
         unknown_token: str. Defaults to `"<unk>"`.
     """
+
+    uses_tensorflow = True
 
     rule: WordRule
     vocabulary_size: int = 32_000

@@ -128,6 +128,8 @@ class Tokenizer(abc.ABC):
     token_dtype: np.dtype
     reads_lines: ClassVar[bool] = False
     """Whether ids depend on line ends; then CR LF is one of them, also where a piece cuts it."""
+    uses_tensorflow: ClassVar[bool] = False
+    """Whether TensorFlow encodes."""
     _definition: ClassVar[bytes]
 
     @classmethod

@@ -54,6 +54,7 @@ class WordPieceTokenizer(Tokenizer):
     """
 
     kind = "wordpiece"
+    uses_tensorflow = True
     reads_lines = True
     _definition = b"txl-tf tokenizer; kind wordpiece; version 1\n"
 
