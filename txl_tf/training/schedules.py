@@ -89,8 +89,24 @@ class PlateauScale:
         return {"factor": self.factor, "patience": self.patience, "minimum": self.minimum}
 
 
+class _WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
+    """A schedule that rises linearly to a peak; subclasses say what comes then."""
+
+    def __init__(self, peak, warmup_steps):
+        super().__init__()
+        if warmup_steps < 0:
+            raise ValueError(
+                f"`warmup_steps` must not be negative. Received: warmup_steps={warmup_steps}"
+            )
+        self.peak = peak
+        self.warmup_steps = warmup_steps
+
+    def get_config(self):
+        return {"peak": self.peak, "warmup_steps": self.warmup_steps}
+
+
 @keras.saving.register_keras_serializable(package="txl_tf")
-class WarmupConstant(keras.optimizers.schedules.LearningRateSchedule):
+class WarmupConstant(_WarmupSchedule):
     """Rises linearly to a peak and stays there.
 
     Args:
@@ -107,27 +123,15 @@ class WarmupConstant(keras.optimizers.schedules.LearningRateSchedule):
         ValueError: If the number of steps is negative.
     """
 
-    def __init__(self, peak, warmup_steps):
-        super().__init__()
-        if warmup_steps < 0:
-            raise ValueError(
-                f"`warmup_steps` must not be negative. Received: warmup_steps={warmup_steps}"
-            )
-        self.peak = peak
-        self.warmup_steps = warmup_steps
-
     def __call__(self, step):
         if not self.warmup_steps:
             return ops.convert_to_tensor(self.peak, "float32")
         step = ops.cast(step, "float32")
         return self.peak * ops.minimum(step / self.warmup_steps, 1.0)
 
-    def get_config(self):
-        return {"peak": self.peak, "warmup_steps": self.warmup_steps}
-
 
 @keras.saving.register_keras_serializable(package="txl_tf")
-class WarmupCosineDecay(keras.optimizers.schedules.LearningRateSchedule):
+class WarmupCosineDecay(_WarmupSchedule):
     """Rises linearly to a peak, then falls along a cosine to a floor.
 
     Args:
@@ -147,14 +151,12 @@ class WarmupCosineDecay(keras.optimizers.schedules.LearningRateSchedule):
     """
 
     def __init__(self, peak, warmup_steps, num_steps, final_fraction=0.0):
-        super().__init__()
         if not 0 <= warmup_steps < num_steps:
             raise ValueError(
                 "`warmup_steps` must be at least 0 and less than `num_steps`. "
                 f"Received: warmup_steps={warmup_steps}, num_steps={num_steps}"
             )
-        self.peak = peak
-        self.warmup_steps = warmup_steps
+        super().__init__(peak, warmup_steps)
         self.num_steps = num_steps
         self.final_fraction = final_fraction
 
@@ -168,15 +170,14 @@ class WarmupCosineDecay(keras.optimizers.schedules.LearningRateSchedule):
 
     def get_config(self):
         return {
-            "peak": self.peak,
-            "warmup_steps": self.warmup_steps,
+            **super().get_config(),
             "num_steps": self.num_steps,
             "final_fraction": self.final_fraction,
         }
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
-class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
+class WarmupInverseSquareRoot(_WarmupSchedule):
     """Rises linearly to a peak, then falls as `peak * sqrt(warmup_steps / step)`.
 
     The official code gives the learning rate of step 1 without a warm-up
@@ -199,27 +200,15 @@ class WarmupInverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
      - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), Section 5.3
     """
 
-    def __init__(self, peak, warmup_steps):
-        super().__init__()
-        if warmup_steps < 0:
-            raise ValueError(
-                f"`warmup_steps` must not be negative. Received: warmup_steps={warmup_steps}"
-            )
-        self.peak = peak
-        self.warmup_steps = warmup_steps
-
     def __call__(self, step):
         step = ops.cast(step, "float32")
         top = max(self.warmup_steps, 1)
         fall = math.sqrt(top) * ops.rsqrt(ops.maximum(step, float(top)))
         return self.peak * ops.where(step < self.warmup_steps, step / top, fall)
 
-    def get_config(self):
-        return {"peak": self.peak, "warmup_steps": self.warmup_steps}
-
 
 @keras.saving.register_keras_serializable(package="txl_tf")
-class WarmupPlateau(keras.optimizers.schedules.LearningRateSchedule):
+class WarmupPlateau(_WarmupSchedule):
     """Rises linearly to a peak, times a multiplier that is lowered from outside.
 
     Args:
@@ -239,13 +228,7 @@ class WarmupPlateau(keras.optimizers.schedules.LearningRateSchedule):
     """
 
     def __init__(self, peak, warmup_steps, plateau_scale):
-        super().__init__()
-        if warmup_steps < 0:
-            raise ValueError(
-                f"`warmup_steps` must not be negative. Received: warmup_steps={warmup_steps}"
-            )
-        self.peak = peak
-        self.warmup_steps = warmup_steps
+        super().__init__(peak, warmup_steps)
         self.plateau_scale = plateau_scale
 
     def __call__(self, step):
@@ -257,8 +240,7 @@ class WarmupPlateau(keras.optimizers.schedules.LearningRateSchedule):
 
     def get_config(self):
         return {
-            "peak": self.peak,
-            "warmup_steps": self.warmup_steps,
+            **super().get_config(),
             "plateau_scale": self.plateau_scale.get_config(),
         }
 
