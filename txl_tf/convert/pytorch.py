@@ -252,11 +252,7 @@ def load_nvidia_pytorch(
         The model.
 
     Raises:
-        InputMissingError: If there is no such file, or a package is missing.
-        DataDamagedError: If it cannot be read, or a value is not finite.
-        MismatchError: If a tensor is missing, surplus or misshapen, or a
-            setting contradicts the shapes.
-        ValueError: If a setting is not valid.
+        JobError, ValueError: As `load_official_pytorch` does.
     """
     return _load(source, NVIDIA_PYTORCH, what_shapes_cannot_tell, dtype)
 

@@ -156,16 +156,7 @@ def mismatch(differences: TensorDifferences, where: str) -> MismatchError:
 
 
 def damaged(differences: TensorDifferences, where: str) -> DataDamagedError:
-    """The error of a checkpoint whose values are not finite.
-
-    Args:
-        differences: `TensorDifferences`; the error has them as an attribute
-            `differences`.
-        where: str. The checkpoint.
-
-    Returns:
-        The error, to be raised.
-    """
+    """The error of a checkpoint whose values are not finite; see `mismatch`."""
     error = DataDamagedError(
         f"Tensors of the checkpoint are {differences.describe()}",
         where=where,

@@ -217,23 +217,13 @@ def _unusable(what: str, place: str) -> DataDamagedError:
     return DataDamagedError(what, where=place, remedy="Correct the line, or name another field.")
 
 
-class LineDocuments:
+class LineDocuments(FileDocuments):
     """The documents of text files: every line is one, with its line end.
 
     Lines without anything but their end are left out.
 
-    Args:
-        paths: sequence of str. Files, folders or patterns; see `text_files`.
-        check_utf8: bool. Whether text that is not UTF-8 is refused. Defaults to
-            `False`, which takes any bytes.
-
-    Raises:
-        InputMissingError: If a path has no file.
+    The arguments are those of `FileDocuments`.
     """
-
-    def __init__(self, paths: Sequence[str], *, check_utf8: bool = False) -> None:
-        self.files = text_files(paths)
-        self._check_utf8 = check_utf8
 
     def __iter__(self) -> Iterator[Iterator[bytes]]:
         """Yields documents; a line longer than a piece comes in several."""

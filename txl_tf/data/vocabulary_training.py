@@ -274,10 +274,7 @@ class WordPieceTraining(VocabularyTraining):
         progress: Progress,
     ) -> WordPieceTokenizer:
         """Learns; see `VocabularyTraining`."""
-        numbers = WordNumbers(self.rule)
-        for name in self.counted(splits):
-            for chunk in numbers.chunks(name, splits[name], workers):
-                progress(name, chunk.counts.bytes)
+        numbers = _numbered_words(self, splits, workers, progress)
         try:
             return train_word_pieces(
                 numbers.vocabulary_builder(),
@@ -318,10 +315,7 @@ class WordTraining(VocabularyTraining):
         progress: Progress,
     ) -> WordTokenizer:
         """Counts the words; see `VocabularyTraining`."""
-        numbers = WordNumbers(self.rule)
-        for name in self.counted(splits):
-            for chunk in numbers.chunks(name, splits[name], workers):
-                progress(name, chunk.counts.bytes)
+        numbers = _numbered_words(self, splits, workers, progress)
         return self._build(numbers)
 
     def tokenize(
@@ -364,3 +358,17 @@ class WordTraining(VocabularyTraining):
             )
         except ValueError as error:
             raise no_vocabulary(error) from error
+
+
+def _numbered_words(
+    training: WordPieceTraining | WordTraining,
+    splits: Mapping[str, Iterable[Document]],
+    workers: OrderedWorkers,
+    progress: Progress,
+) -> WordNumbers:
+    """Numbers the words of the splits that count."""
+    numbers = WordNumbers(training.rule)
+    for name in training.counted(splits):
+        for chunk in numbers.chunks(name, splits[name], workers):
+            progress(name, chunk.counts.bytes)
+    return numbers

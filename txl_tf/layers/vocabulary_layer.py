@@ -51,20 +51,7 @@ def _on_host(values: Any) -> np.ndarray | None:
 class VocabularyLayer(keras.layers.Layer):
     """Base class of layers that have weights for every token id, cluster by cluster.
 
-    Args:
-        vocabulary_size: int. Number of token ids, `V`.
-        hidden_dim: int. Width `D`.
-        embedding_dim: optional int. Width `E` of the first cluster; `D` by
-            default.
-        cutoffs: ascending ints. The first id of every cluster but the first.
-        division_factor: int. Cluster `i` is `E // division_factor**i` wide.
-        project_same_dim: bool. Whether a cluster that is `D` wide already is
-            projected too; without effect if `division_factor` is 1.
-        embeddings_initializer: initializer of the tables. Defaults to a normal
-            distribution of stddev 0.02.
-        projection_initializer: initializer of the projections. Defaults to a
-            normal distribution of stddev 0.01.
-        **kwargs: other keyword arguments passed to `keras.layers.Layer`.
+    The arguments are those of `AdaptiveEmbedding`.
 
     Attributes:
         clusters: the `VocabularyClusters` of these arguments.
