@@ -21,7 +21,9 @@ from tests.serving.servers import MODEL_NAME, TRANSPORTS
 from txl_tf.serving import SamplingSettings, ServingSession
 
 END_SECONDS = 10.0
-SIGNALS = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
+# Where SIGHUP is ignored, as under `nohup`, a server ignores it too.
+IGNORES_HANGUP = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+SIGNALS = [signal.SIGTERM, signal.SIGINT, *([] if IGNORES_HANGUP else [signal.SIGHUP])]
 
 
 @pytest.mark.parametrize(
@@ -86,11 +88,13 @@ def _serving(folder):
 
 
 def _await_handlers(process):
-    """Waits until SIGHUP is handled, the last of them; SIGINT is from the start, by Python."""
+    """Waits until the server handles signals; SIGINT is handled from the start, by Python."""
+    wanted = {number - 1 for number in SIGNALS if number != signal.SIGINT}
     while True:
+        assert process.poll() is None
         with open(f"/proc/{process.pid}/status") as file:
-            caught = next(line for line in file if line.startswith("SigCgt"))
-        if int(caught.split()[1], 16) >> (signal.SIGHUP - 1) & 1:
+            caught = next(int(line.split()[1], 16) for line in file if line.startswith("SigCgt"))
+        if all(caught >> place & 1 for place in wanted):
             return
         time.sleep(0.02)
 
