@@ -249,7 +249,7 @@ def last_positions(tensor, axis, lengths, memory_length):
     # All rows along one axis: a gather with an index for every number takes far longer.
     before = math.prod(shape[1:axis])
     places = ops.expand_dims(lengths, 1) + ops.arange(memory_length, dtype="int32")  # [B, M]
-    places = ops.repeat(places, before, axis=0)
+    places = ops.repeat(places, before, axis=0) if before > 1 else places
     firsts = ops.arange(shape[0] * before, dtype="int32") * shape[axis]
     rows = ops.reshape(tensor, [-1, *shape[axis + 1 :]])
     return ops.reshape(ops.take(rows, places + ops.expand_dims(firsts, 1), axis=0), kept)

@@ -13,8 +13,8 @@ import tensorflow as tf
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.evaluation.windows import WindowScorer, without_memory
-from txl_tf.inference.engine import InferenceEngine, device_of
-from txl_tf.inference.execution_plan import ExecutionPlan
+from txl_tf.inference.engine import InferenceEngine
+from txl_tf.inference.execution_plan import ExecutionPlan, device_of
 from txl_tf.models.transformer_xl import TransformerXL
 
 

@@ -15,7 +15,6 @@ import statistics
 import time
 
 import numpy as np
-from txl_tf.evaluation.memory_reader import MemoryReader
 
 import txl_tf
 from tests.hugging_face_peer import HuggingFacePeer
@@ -26,27 +25,20 @@ from txl_tf.evaluation.text_rows import EvaluationText
 SEGMENT_LENGTH = 128
 
 
-class HiddenStates(Evaluator):
-    """The same evaluation with a memory of hidden states."""
-
-    def _create_reader(self):
-        return MemoryReader(self.model)
-
-
 def text_of(num_tokens, vocabulary_size):
     tokens = np.random.default_rng(0).integers(0, vocabulary_size, num_tokens).astype("int32")
     sizes = {"num_bytes": num_tokens, "num_characters": num_tokens, "num_words": 1}
     return EvaluationText.of_tokens("random", tokens, **sizes)
 
 
-def evaluator_of(evaluator_class, memory_length, num_layers, jit_compile):
+def evaluator_of(keeps, memory_length, num_layers, jit_compile):
     config = txl_tf.preset("enwik8_base").replace(
         num_layers=num_layers, segment_length=SEGMENT_LENGTH, memory_length=memory_length
     )
     evaluation = EvaluationConfig(
         batch_size=1, segment_length=SEGMENT_LENGTH, memory_length=memory_length
     )
-    return evaluator_class(config, evaluation, jit_compile=jit_compile)
+    return Evaluator(config, evaluation, jit_compile=jit_compile, keeps=keeps)
 
 
 def seconds_per_token(evaluator, text):
@@ -56,8 +48,8 @@ def seconds_per_token(evaluator, text):
 
 
 def measure(memory_length, arguments):
-    options = memory_length, arguments.layers, arguments.xla
-    projected, hidden = (evaluator_of(each, *options) for each in (Evaluator, HiddenStates))
+    options = memory_length, arguments.layers, arguments.xla or None
+    projected, hidden = (evaluator_of(each, *options) for each in ("auto", "hidden_states"))
     hidden.load_weights_of(projected.model)
     text = text_of(arguments.segments * SEGMENT_LENGTH + 1, projected.config.vocabulary_size)
     peer = None

@@ -117,34 +117,29 @@ class AttentionProfiler:
             raise ValueError("There must be a segment before its rows. Received: none")
         token_ids, memory = self._last
         hidden_states, _ = self.model.hidden_states(tf.constant(token_ids), memory)
-        block = self.model.blocks[layer]
-        inputs, state = _attention_inputs(block, hidden_states[layer], memory.states[layer])
-        mask = self._mask(memory.valid_length)
-        probabilities = block.attention.attention_probabilities(
-            inputs, state, mask, **self._position_arguments()
-        )
+        arguments = self.model.attention_inputs(layer, hidden_states[layer], memory)
+        probabilities = self.model.blocks[layer].attention.attention_probabilities(**arguments)
         return probabilities.numpy()[0, head]
 
     def _measure(self, token_ids: tf.Tensor, memory: Memory) -> tuple[dict[str, tf.Tensor], Memory]:
         hidden_states, next_memory = self.model.hidden_states(token_ids, memory)
         layers = [
-            self._layer_sums(block, *_attention_inputs(block, inputs, state))
-            for block, inputs, state in zip(
-                self.model.blocks, hidden_states[:-1], memory.states, strict=True
+            self._layer_sums(
+                block.attention, self.model.attention_inputs(layer, hidden_states[layer], memory)
             )
+            for layer, block in enumerate(self.model.blocks)
         ]
         sums = {name: tf.stack([layer[name] for layer in layers]) for name in layers[0]}
         return sums, next_memory
 
-    def _layer_sums(self, block, inputs: tf.Tensor, state: tf.Tensor) -> dict[str, tf.Tensor]:
+    def _layer_sums(self, attention, arguments: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Sums over rows and queries: `(N, M + 1)` each, and `(N,)` of the entropy."""
-        attention, mask = block.attention, self._mask(valid_length=None)
-        position = self._position_arguments()
-        probabilities = attention.attention_probabilities(inputs, state, mask, **position)
+        probabilities = attention.attention_probabilities(**arguments)
         surprise = -tf.math.xlogy(probabilities, probabilities)
         distributions = {"attention": probabilities}
-        if position:
-            scores = attention.score_terms(inputs, memory=state, **position)
+        mask = arguments.pop("attention_mask")
+        if "position_encoding" in arguments:
+            scores = attention.score_terms(**arguments)
             for name, term in zip("abcd", scores, strict=True):
                 if name in TERMS:
                     term = functional.mask_scores(functional.at_least_float32(term), mask)
@@ -157,33 +152,6 @@ class AttentionProfiler:
                 for name, array in distributions.items()
             },
         }
-
-    def _mask(self, valid_length: tf.Tensor | None) -> tf.Tensor:
-        config = self.model.config
-        return functional.causal_memory_mask(
-            config.segment_length,
-            config.memory_length,
-            valid_length,
-            config.same_length,
-            config.same_length_keys,
-        )
-
-    def _position_arguments(self) -> dict[str, tf.Tensor]:
-        config = self.model.config
-        if config.position_encoding != "transformer_xl":
-            return {}
-        arguments = {
-            "position_encoding": functional.relative_positional_encoding(
-                config.memory_length + config.segment_length,
-                config.hidden_dim,
-                config.clamp_length,
-                dtype=self.model.compute_dtype,
-            )
-        }
-        if config.share_attention_biases:
-            arguments["content_bias"] = self.model.content_bias
-            arguments["position_bias"] = self.model.position_bias
-        return arguments
 
 
 def profiled_config(config: ModelConfig, segment_length: int, memory_length: int) -> ModelConfig:
@@ -236,10 +204,3 @@ def by_distance(probabilities: tf.Tensor, memory_length: int) -> tf.Tensor:
     flat = tf.pad(flat, [[0, 0], [0, 0], [0, segment_length]])
     turned = tf.reshape(flat, [num_rows, num_heads, segment_length, key_length + 1])
     return tf.reverse(turned[..., : memory_length + 1], axis=[3])
-
-
-def _attention_inputs(block, inputs: tf.Tensor, state: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """What the attention of a block is given of what the block is given."""
-    if block.pre_norm:
-        return block.attention_norm(inputs), block.attention_norm(tf.cast(state, inputs.dtype))
-    return inputs, state

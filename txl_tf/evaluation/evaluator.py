@@ -52,6 +52,8 @@ class Evaluator:
         dtype_policy: str. Keras dtype policy.
         jit_compile: optional bool. Whether XLA compiles the step, where there is
             no strategy. Defaults to `None`: where the plan of the device says so.
+        keeps: str. The kind of memory, see `InferenceEngine`. Where the weights
+            follow the text, it is hidden states.
         masks_documents: bool. Whether no token sees what is before its
             document, as for models that were trained so. Defaults to `False`.
         strategy: optional `tf.distribute.Strategy`, whose replicas share the
@@ -73,6 +75,7 @@ class Evaluator:
         dtype_policy: str = "float32",
         jit_compile: bool | None = None,
         *,
+        keeps: str = "auto",
         masks_documents: bool = False,
         strategy: tf.distribute.Strategy | None = None,
         variables: Mapping[str, keras.Variable] | None = None,
@@ -91,7 +94,12 @@ class Evaluator:
         self.model = create_evaluation_model(*own, variables)
         self._dynamic = self._create_dynamic_reader()
         self._scoring = ScoringStep(
-            self.model, self._dynamic, masks_documents, self._strategy, jit_compile
+            self.model,
+            self._dynamic,
+            keeps=keeps,
+            masks_documents=masks_documents,
+            strategy=self._strategy,
+            jit_compile=jit_compile,
         )
 
     def _create_dynamic_reader(self) -> DynamicReader | None:

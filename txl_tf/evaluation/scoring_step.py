@@ -12,8 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from txl_tf.evaluation.dynamic import DynamicReader
-from txl_tf.inference.engine import InferenceEngine, device_of
-from txl_tf.inference.execution_plan import ExecutionPlan
+from txl_tf.inference.engine import InferenceEngine
 
 
 class ScoringStep:
@@ -24,6 +23,7 @@ class ScoringStep:
     Args:
         model: any language model that `create_model` builds.
         dynamic: optional `DynamicReader`, where the weights follow the text.
+        keeps: str. The kind of memory, see `InferenceEngine`.
         masks_documents: bool. Whether no token sees what is before its document.
         strategy: optional `tf.distribute.Strategy`.
         jit_compile: optional bool. Whether XLA compiles the step; `None` leaves
@@ -34,6 +34,8 @@ class ScoringStep:
         self,
         model: keras.Model,
         dynamic: DynamicReader | None,
+        *,
+        keeps: str,
         masks_documents: bool,
         strategy: tf.distribute.Strategy | None,
         jit_compile: bool | None,
@@ -44,7 +46,7 @@ class ScoringStep:
         self._masks_documents = masks_documents
         self._strategy = strategy
         self._jit_compile = jit_compile
-        self._keeps_states = dynamic is not None or not self._config.has_relative_positions
+        self._keeps = keeps if dynamic is None else "hidden_states"
         self._engines: dict[int, InferenceEngine] = {}
         self._steps: dict[int, Callable[..., Any]] = {}
         # Made once: each tf.function would be traced anew.
@@ -53,16 +55,13 @@ class ScoringStep:
     def engine(self, num_rows: int) -> InferenceEngine:
         """The engine for so many rows of a replica."""
         if num_rows not in self._engines:
-            plan = ExecutionPlan.choose(
-                self._config,
-                device=device_of(self._model),
+            self._engines[num_rows] = InferenceEngine(
+                self._model,
+                keeps=self._keeps,
                 num_rows=num_rows,
-                keeps_states=self._keeps_states,
                 is_distributed=self._strategy is not None,
                 jit_compile=self._jit_compile,
             )
-            keeps = "hidden_states" if self._keeps_states else "keys_and_values"
-            self._engines[num_rows] = InferenceEngine(self._model, keeps=keeps, plan=plan)
         return self._engines[num_rows]
 
     def segments_per_read(self, num_rows: int) -> int:

@@ -5,15 +5,18 @@ tokens to write, M memory length, D hidden width, L layers, T tokens, C candidat
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from txl_tf import functional
 from txl_tf.export import guards
-from txl_tf.export.padded_rows import PaddedReader, ProjectedSteps, SegmentSteps, traced_once
 from txl_tf.export.row_sampler import RowSampler
+from txl_tf.export.tracing import traced_once
+from txl_tf.inference.engine import InferenceEngine
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
 
@@ -155,22 +158,21 @@ def _quantized(array: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
 class TokenWriter:
     """Goes on from a token and a memory.
 
-    Must be made where the model's weights are those of the graph at hand.
+    It keeps keys and values where positions allow it, and the inputs of every layer,
+    of which memory on the wire is made.
 
     Args:
         model: `TransformerXL`, with a memory.
     """
 
     def __init__(self, model: TransformerXL) -> None:
-        if model.config.has_relative_positions:
-            self._steps: Any = ProjectedSteps(model, model.config.memory_length)
-        else:
-            self._steps = SegmentSteps(model)
+        self._model = model
+        self._engine = InferenceEngine(model)
 
     def write(
         self, pending: tf.Tensor, memory: Memory, sampling: Sampling
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, Memory]:
-        """Writes.
+        """Writes, where the model's weights are those of the graph at hand.
 
         Args:
             pending: int32 tensor `(B,)`. The token to go on from.
@@ -191,11 +193,13 @@ class TokenWriter:
             tf.TensorArray(tf.float32, size=width, element_shape=[len(memory.states), None, None]),
         )
 
+        constants = self._engine.constants(1)
+
         def goes_on(_index, _pending, is_active, *_):
             return tf.reduce_any(is_active)
 
         def body(index, pending, is_active, counts, arrays, state):
-            log_probs, inputs, state = self._steps.step(pending, state)
+            log_probs, inputs, state = self._step(pending, state, constants)
             token_ids = sampler(log_probs, index)
             nll = -tf.gather(log_probs, token_ids, batch_dims=1)
             written = (
@@ -213,20 +217,25 @@ class TokenWriter:
         none = tf.zeros_like(pending)
         begin = (tf.constant(0), pending, tf.equal(none, 0), none, arrays)
         steps, *_, counts, arrays, _ = tf.while_loop(
-            goes_on, body, (*begin, self._steps.begin(memory))
+            goes_on, body, (*begin, self._engine.adopt(memory))
         )
         token_ids, nll, inputs = (array.gather(tf.range(steps)) for array in arrays)
         padding = [[0, 0], [0, width - steps]]
         token_ids, nll = (tf.pad(tf.transpose(each), padding) for each in (token_ids, nll))
         return token_ids, nll, counts, _remember(memory, inputs, counts)
 
+    def _step(self, token_ids, state, constants):
+        """Log-probabilities `(B, V)`, inputs of all layers `(L, B, D)`, the next state."""
+        hidden, state = self._engine.hidden_states(token_ids[:, None], state, constants=constants)
+        inputs = tf.stack([each[:, 0] for each in hidden[:-1]])
+        return self._model.log_probs_of(hidden[-1])[:, 0], inputs, state
+
 
 def _remember(memory: Memory, inputs: tf.Tensor, counts: tf.Tensor) -> Memory:
     """Memory with the first tokens of each row, of what all layers read `(S, L, B, D)`."""
     memory_length = memory.states[0].shape[1]
-    places = counts[:, None] + tf.range(memory_length)  # [B, M]
     states = tuple(
-        tf.gather(tf.concat([state, read], axis=1), places, batch_dims=1)
+        functional.last_positions(tf.concat([state, read], axis=1), 1, counts, memory_length)
         for state, read in zip(
             memory.states, tf.unstack(tf.transpose(inputs, [1, 2, 0, 3])), strict=True
         )
@@ -250,7 +259,10 @@ class ServedModel:
         self.num_candidates = min(num_candidates, model.config.vocabulary_size)
         self._model = model
         self._weights = weights
-        self._reader = PaddedReader(model)
+        # Hidden states are half of what keys and values would be on the wire.
+        self._engine = InferenceEngine(model, keeps="hidden_states")
+        self._writer = TokenWriter(model)
+        self._read_segment = self._traced_segment()
         ids, rows = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int32)
         memory = self._memory_spec()
         self.score = traced_once(self._score, [ids, ids, rows, memory])
@@ -263,6 +275,72 @@ class ServedModel:
         states = tf.TensorSpec([None, config.effective_memory_length, config.hidden_dim])
         return Memory((states,) * config.num_layers, tf.TensorSpec([None], tf.int32))
 
+    def _with_weights(self, weights: list[tf.Tensor]) -> keras.StatelessScope:
+        """A scope in which the model has these weights."""
+        return keras.StatelessScope(
+            state_mapping=list(zip(self._model.weights, weights, strict=True))
+        )
+
+    def _traced_segment(self) -> Any:
+        rows, ids = tf.TensorSpec([None], tf.int32), tf.TensorSpec([None, None], tf.int32)
+        weights = [tf.TensorSpec(variable.shape) for variable in self._model.weights]
+        return traced_once(self._segment, [weights, ids, rows, self._memory_spec()])
+
+    def _segment(self, weights, token_ids, kept_lengths, memory):
+        """One segment: hidden states, and the memory with the tokens that are kept."""
+        if not self.config.has_relative_positions:
+            kept_lengths = kept_lengths[0]  # they are all the same
+        with self._with_weights(weights):
+            return self._engine.read(token_ids, memory, lengths=kept_lengths)
+
+    def _read(
+        self,
+        weights: list[tf.Tensor],
+        token_ids: tf.Tensor,
+        lengths: tf.Tensor,
+        memory: Memory,
+        carry: tf.Tensor,
+        use: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor],
+    ) -> tuple[tf.Tensor, Memory]:
+        """Reads token ids, a segment of the model's length at a time.
+
+        Rows are padded on the right. Where positions are absolute, all rows must be
+        of one length.
+
+        Args:
+            weights: list of float32 tensors.
+            token_ids: int32 tensor `(B, T)`, `T` may be 0.
+            lengths: int32 tensor `(B,)`. How many tokens of each row are to be
+                remembered, 0 to `T`.
+            memory: `Memory` of what came before.
+            carry: tensor that `use` changes.
+            use: function of `carry`, the hidden states `(B, S, D)` of a segment
+                and the place of its first token, that returns the next `carry`.
+
+        Returns:
+            Tuple of the last `carry` and the next `Memory`.
+        """
+        num_tokens = tf.shape(token_ids)[1]
+        if not self.config.has_relative_positions:
+            lengths = _of_one_length(lengths)
+
+        def body(start, memory, carry):
+            stop = tf.minimum(start + self.config.segment_length, num_tokens)
+            kept = tf.clip_by_value(lengths - start, 0, stop - start)
+            hidden, memory = self._read_segment(weights, token_ids[:, start:stop], kept, memory)
+            return stop, memory, use(carry, hidden, start)
+
+        state = (tf.constant(0), memory, carry)
+        shapes = tf.nest.map_structure(lambda each: each.shape, state)
+        _, memory, carry = tf.while_loop(
+            lambda start, *_: start < num_tokens,
+            body,
+            state,
+            # What is carried may grow from segment to segment.
+            (*shapes[:2], tf.TensorShape([None, None])),
+        )
+        return carry, memory
+
     def initial_memory(self, num_rows: int) -> Memory:
         """Memory of rows that have read nothing."""
         return self._model.initial_memory(num_rows)
@@ -273,12 +351,12 @@ class ServedModel:
 
         def use(nll, hidden, start):
             stop = start + tf.shape(hidden)[1]
-            with self._reader.with_weights(weights):
+            with self._with_weights(weights):
                 new = self._model.negative_log_likelihood(hidden, target_ids[:, start:stop])
             return tf.concat([nll, new], axis=1)
 
         nothing = tf.zeros([tf.shape(token_ids)[0], 0])
-        nll, memory = self._reader.read(weights, token_ids, lengths, memory, nothing, use)
+        nll, memory = self._read(weights, token_ids, lengths, memory, nothing, use)
         nll = tf.where(tf.sequence_mask(lengths, tf.shape(nll)[1]), nll, 0.0)
         return guards.finite(nll, "nll"), memory
 
@@ -293,9 +371,9 @@ class ServedModel:
             return tf.where(is_here[:, None], here, last)
 
         nothing = tf.zeros([tf.shape(token_ids)[0], self.config.hidden_dim])
-        last, memory = self._reader.read(weights, token_ids, kept_lengths, memory, nothing, use)
+        last, memory = self._read(weights, token_ids, kept_lengths, memory, nothing, use)
         last = tf.ensure_shape(last, [None, self.config.hidden_dim])
-        with self._reader.with_weights(weights):
+        with self._with_weights(weights):
             log_probs = self._model.log_probs_of(last[:, None])[:, 0]
         log_probs, candidate_ids = tf.math.top_k(log_probs, self.num_candidates)
         return candidate_ids, guards.finite(tf.exp(log_probs), "probabilities"), memory
@@ -305,14 +383,27 @@ class ServedModel:
         weights = self._weights.values()
         nothing = tf.zeros([0, 0])
         read_ids = token_ids[:, : tf.reduce_max(lengths) - 1]
-        _, memory = self._reader.read(
+        _, memory = self._read(
             weights, read_ids, lengths - 1, memory, nothing, lambda carry, *_: carry
         )
         pending = tf.gather(token_ids, lengths - 1, batch_dims=1)
-        with self._reader.with_weights(weights):
-            writer = TokenWriter(self._model)
-            written, nll, counts, memory = writer.write(pending, memory, sampling)
+        with self._with_weights(weights):
+            written, nll, counts, memory = self._writer.write(pending, memory, sampling)
         return written, guards.finite(nll, "nll"), counts, memory
+
+
+def _of_one_length(lengths: tf.Tensor) -> tf.Tensor:
+    return guards.refuse_unless(
+        tf.reduce_all(tf.equal(lengths, lengths[:1])),
+        lambda: tf.strings.join(
+            [
+                "lengths are ",
+                tf.strings.reduce_join(tf.strings.as_string(lengths), separator=", "),
+                "; a model with absolute positions reads rows of one length.",
+            ]
+        ),
+        lengths,
+    )
 
 
 _POSITIVE = ("max_text_bytes", "max_tokens", "max_new_tokens", "num_candidates")

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from txl_tf.config.model import ModelConfig
 from txl_tf.export import guards
-from txl_tf.export.padded_rows import signature, traced_once
 from txl_tf.export.served_model import ExportOptions, Sampling, ServedModel
+from txl_tf.export.tracing import signature, traced_once
 from txl_tf.models.memory import Memory
 
 STATES = "memory_states"

@@ -36,8 +36,7 @@ from txl_tf.generation.session_file import (
     check_values,
     named_parts,
 )
-from txl_tf.inference.engine import InferenceEngine, device_of
-from txl_tf.inference.execution_plan import ExecutionPlan
+from txl_tf.inference.engine import InferenceEngine
 from txl_tf.samplers import BeamSampler
 
 CAPACITY = 64
@@ -357,15 +356,9 @@ def _engine_of(
     if memory_length is None and config.has_relative_positions and not config.recurrence:
         # A model without recurrence remembers, while it writes, the rest of a segment.
         memory_length = config.segment_length - 1
-    plan = ExecutionPlan.choose(
-        config,
-        device=device_of(model),
-        num_rows=num_rows,
-        keeps_states=not config.has_relative_positions,
-        writes=True,
-        jit_compile=jit_compile,
+    return InferenceEngine(
+        model, memory_length, num_rows=num_rows, writes=True, jit_compile=jit_compile
     )
-    return InferenceEngine(model, memory_length, plan=plan)
 
 
 def _check(num_rows: int, seed: int, stop_token_ids: Sequence[int], vocabulary_size: int) -> None:

@@ -10,7 +10,7 @@ from keras import ops
 
 from txl_tf import functional
 from txl_tf.config.model import ModelConfig
-from txl_tf.inference.execution_plan import ExecutionPlan
+from txl_tf.inference.execution_plan import ExecutionPlan, device_of
 from txl_tf.inference.memory import KeyValueMemory, PerHeadMemory, RecentTokens
 from txl_tf.inference.relative_model import RelativeModel
 from txl_tf.inference.token_model import TokenModel
@@ -42,9 +42,8 @@ class InferenceEngine:
         keeps: str. `"keys_and_values"`, `"hidden_states"`, which is the model's
             own memory and lets weights change between reads, or `"auto"`.
         segment_length: optional int. Tokens of a segment, if not the model's.
-        num_rows: optional int. `B`, by which the plan is chosen; `None` where it
-            is open.
         plan: optional `ExecutionPlan`, if not the one of the model's device.
+        **choice: arguments of `ExecutionPlan.choose`, such as `num_rows`.
 
     Attributes:
         model: the model.
@@ -61,8 +60,8 @@ class InferenceEngine:
         keeps="auto",
         *,
         segment_length=None,
-        num_rows=None,
         plan=None,
+        **choice,
     ):
         config = model.config
         if keeps not in ("auto", "keys_and_values", "hidden_states"):
@@ -87,10 +86,7 @@ class InferenceEngine:
         self.memory_length = memory_length
         self.segment_length = segment_length or config.segment_length
         self.plan = plan or ExecutionPlan.choose(
-            config,
-            device=device_of(model),
-            num_rows=num_rows,
-            keeps_states=self.keeps_states,
+            config, device=device_of(model), keeps_states=self.keeps_states, **choice
         )
         self._relative = None
         if not self.keeps_states:
@@ -185,8 +181,8 @@ class InferenceEngine:
             token_ids: int tensor `(B, T)` with values in `[0, V)`.
             memory: memory of what came before.
             lengths: optional int32 tensor `(B,)`, from 0 to `T`: the tokens of each
-                row, where what is behind has no influence; or a scalar, where all
-                rows have as many. Only for relative positions.
+                row that memory takes. Relative positions let what is behind have no
+                influence; others take a scalar, the same for all rows.
             constants: optional result of `constants(T)`.
             document_starts: optional bool tensor `(B, T)`, as in `TransformerXL`;
                 not with `lengths`.
@@ -198,6 +194,53 @@ class InferenceEngine:
         Raises:
             ValueError: If ids are out of range, or `lengths` are given where they
                 cannot be.
+        """
+        num_tokens = token_ids.shape[1]
+        if self._relative is None and num_tokens is not None and num_tokens > self.segment_length:
+            return self._read_segments(token_ids, memory, lengths, document_starts)
+        hidden_states, memory = self.hidden_states(
+            token_ids,
+            memory,
+            lengths=lengths,
+            constants=constants,
+            document_starts=document_starts,
+        )
+        return hidden_states[-1], memory
+
+    def _read_segments(self, token_ids, memory, lengths, document_starts):
+        """Segment by segment, with the model's own memory."""
+        if lengths is not None:
+            raise ValueError(
+                f"`lengths` are for one segment of {self.segment_length} tokens. "
+                f"Received: {token_ids.shape[1]} tokens"
+            )
+        hidden = []
+        for start in range(0, token_ids.shape[1], self.segment_length):
+            piece = slice(start, start + self.segment_length)
+            starts = None if document_starts is None else document_starts[:, piece]
+            outputs, memory = self.read(token_ids[:, piece], memory, document_starts=starts)
+            hidden.append(outputs)
+        return ops.concatenate(hidden, axis=1), memory
+
+    def hidden_states(
+        self, token_ids, memory, *, lengths=None, constants=None, document_starts=None
+    ):
+        """The hidden states of all layers of a `TransformerXL`.
+
+        Args:
+            token_ids: as in `read`; with the model's own memory one segment at most.
+            memory: as in `read`.
+            lengths: as in `read`.
+            constants: as in `read`.
+            document_starts: as in `read`.
+
+        Returns:
+            Tuple of a list and the memory after each row's length. The list has the
+            embeddings and the output of every block, `L + 1` tensors `(B, T, D)`;
+            of a recurrent model the last output alone.
+
+        Raises:
+            ValueError: As `read`.
         """
         check_token_ids(token_ids, self.model.config.vocabulary_size)
         if lengths is not None and document_starts is not None:
@@ -211,32 +254,25 @@ class InferenceEngine:
                 self.segment_length,
                 document_starts,
             )
-        if lengths is not None:
-            return self._read_states_of(token_ids, memory, lengths)
-        if document_starts is not None:
-            return self._read_states(token_ids, memory, document_starts=document_starts)
-        return self._read_states(token_ids, memory)
-
-    def _read_states(self, token_ids, memory, **tensors):
-        length, hidden = self.segment_length, []
-        num_tokens = token_ids.shape[1]
-        if num_tokens is None or num_tokens <= length:
-            return self.model(token_ids, memory, **tensors)
-        for start in range(0, num_tokens, length):
-            piece = slice(start, start + length)
-            of_piece = {name: each[:, piece] for name, each in tensors.items()}
-            outputs, memory = self.model(token_ids[:, piece], memory, **of_piece)
-            hidden.append(outputs)
-        return ops.concatenate(hidden, axis=1), memory
-
-    def _read_states_of(self, token_ids, memory, lengths):
-        """One segment of rows of several lengths."""
-        if not self.model.config.has_relative_positions:
+        is_recurrent = self.memory_length is None
+        is_ragged = lengths is not None and (is_recurrent or len(lengths.shape) > 0)
+        if is_ragged and not self.model.config.has_relative_positions:
             raise ValueError(
                 "Rows of several lengths are for models with relative positions. "
                 f"Received: lengths={lengths}"
             )
-        hidden, _ = self.model.hidden_states(token_ids, memory)
+        if is_recurrent:
+            outputs, memory = self.model(token_ids, memory)
+            return [outputs], memory
+        hidden_states, next_memory = self.model.hidden_states(
+            token_ids, memory, document_starts=document_starts
+        )
+        if lengths is not None:
+            next_memory = self._memory_after(memory, hidden_states, lengths)
+        return hidden_states, next_memory
+
+    def _memory_after(self, memory, hidden_states, lengths):
+        """The model's memory with the first tokens of each row."""
         states = tuple(
             functional.last_positions(
                 ops.concatenate([state, ops.cast(inputs, state.dtype)], axis=1),
@@ -244,10 +280,10 @@ class InferenceEngine:
                 lengths,
                 self.memory_length,
             )
-            for state, inputs in zip(memory.states, hidden[:-1], strict=True)
+            for state, inputs in zip(memory.states, hidden_states[:-1], strict=True)
         )
         valid_length = ops.minimum(memory.valid_length + lengths, self.memory_length)
-        return hidden[-1], Memory(states, valid_length)
+        return Memory(states, valid_length)
 
     def score(self, token_ids, target_ids, memory, **as_read):
         """Scores targets: how surprised the model is by each.
@@ -362,18 +398,3 @@ class InferenceEngine:
         if self._relative is None:
             return recent
         return self._tokens.append(memory, recent, lengths)
-
-
-def device_of(model):
-    """The kind of device that a model's weights are on.
-
-    Args:
-        model: Keras model with weights.
-
-    Returns:
-        `"CPU"`, `"GPU"` or `"TPU"`.
-    """
-    name = str(getattr(model.weights[0].value, "device", "")).upper()
-    if "TPU" in name:
-        return "TPU"
-    return "GPU" if "GPU" in name or "CUDA" in name else "CPU"

@@ -1,7 +1,7 @@
 """How an engine reads, chosen by device."""
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 from txl_tf.config.model import ModelConfig, RecurrentConfig
 
@@ -39,7 +39,7 @@ class ExecutionPlan:
         config: ModelConfig | RecurrentConfig,
         *,
         device: str,
-        num_rows: int | None,
+        num_rows: int | None = None,
         keeps_states: bool = False,
         writes: bool = False,
         is_distributed: bool = False,
@@ -95,3 +95,18 @@ class ExecutionPlan:
             A positive int.
         """
         return max(1, self.tokens_per_read // (num_rows * segment_length))
+
+
+def device_of(model: Any) -> str:
+    """The kind of device that a model's weights are on.
+
+    Args:
+        model: Keras model with weights.
+
+    Returns:
+        `"CPU"`, `"GPU"` or `"TPU"`.
+    """
+    name = str(getattr(model.weights[0].value, "device", "")).upper()
+    if "TPU" in name:
+        return "TPU"
+    return "GPU" if "GPU" in name or "CUDA" in name else "CPU"

@@ -48,7 +48,8 @@ class RelativeModel:
             with `lengths`.
 
     Returns:
-        Tuple of the hidden states `(B, T, D)` and the next `KeyValueMemory`.
+        Tuple of a list and the next `KeyValueMemory`. The list has the embeddings
+        and the output of every block, `L + 1` tensors `(B, T, D)`.
 
     Raises:
         ValueError: If the positions of the model are absolute.
@@ -159,12 +160,14 @@ class RelativeModel:
             together = self.tokens_together(num_tokens, segment_length)
             position_keys = self.position_keys(memory_length + together)
         hidden = self.model.embedding(token_ids)  # [B, T, D]
+        hidden_states = [hidden]
         masks = self._masks(num_tokens, memory, segment_length, document_starts)
         next_keys, next_values = [], []
         for block, keys, values, distance_keys in zip(
             self.blocks, memory.keys, memory.values, position_keys, strict=True
         ):
             hidden, keys, values = block(hidden, keys, values, masks, distance_keys)
+            hidden_states.append(hidden)
             axis = block.keys_axis
             next_keys.append(functional.last_positions(keys, axis, lengths, memory_length))
             next_values.append(functional.last_positions(values, 2, lengths, memory_length))
@@ -174,7 +177,7 @@ class RelativeModel:
             )
         else:
             valid_length = ops.minimum(memory.valid_length + lengths, memory_length)
-        return hidden, self.memory_class(tuple(next_keys), tuple(next_values), valid_length)
+        return hidden_states, self.memory_class(tuple(next_keys), tuple(next_values), valid_length)
 
     def _masks(self, num_tokens, memory, segment_length, document_starts):
         """The argument `mask_scores` of the blocks."""

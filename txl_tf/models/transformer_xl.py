@@ -210,13 +210,7 @@ class TransformerXL(LanguageModel):
         segment_length = ops.shape(token_ids)[1]
         hidden = drop(self.embedding_dropout, self.embedding(token_ids), 0)  # [B, T, D]
         position = self._position_arguments(memory_length + segment_length, drop_positions)
-        attention_mask = functional.causal_memory_mask(
-            segment_length,
-            memory_length,
-            memory.valid_length,
-            self.config.same_length,
-            self.config.same_length_keys,
-        )
+        attention_mask = self._attention_mask(segment_length, memory)
         if document_starts is not None:
             same_document = functional.same_document_mask(document_starts, memory_length)
             attention_mask = ops.logical_and(attention_mask, same_document)
@@ -241,6 +235,31 @@ class TransformerXL(LanguageModel):
             memory.valid_length, memory_length, segment_length, document_starts
         )
         return hidden_states, Memory(tuple(next_states), next_valid_length)
+
+    def _attention_mask(self, segment_length, memory):
+        return functional.causal_memory_mask(
+            segment_length,
+            memory.states[0].shape[1],
+            memory.valid_length,
+            self.config.same_length,
+            self.config.same_length_keys,
+        )
+
+    def attention_inputs(self, layer, hidden, memory):
+        """The arguments of one layer's `attention_probabilities`, without absolute positions.
+
+        Args:
+            layer: int. From 0.
+            hidden: float tensor `(B, T, D)`. Inputs of the block, from `hidden_states`.
+            memory: `Memory` of the segments before.
+        """
+        block, state = self.blocks[layer], ops.cast(memory.states[layer], hidden.dtype)
+        segment_length = ops.shape(hidden)[1]
+        position = self._position_arguments(state.shape[1] + segment_length, lambda each: each)
+        if block.pre_norm:
+            hidden, state = block.attention_norm(hidden), block.attention_norm(state)
+        mask = self._attention_mask(segment_length, memory)
+        return {"inputs": hidden, "memory": state, "attention_mask": mask, **position}
 
     def _run_again_in_backward_pass(self, block, hidden, attention_mask, training, **tensors):
         return rematerialized_call(
@@ -284,8 +303,7 @@ class TransformerXL(LanguageModel):
         return arguments
 
     def _add_positions(self, hidden, state, drop_positions):
-        """Positions of memory and segment as seen from the segment's end."""
-        memory_length = state.shape[1]
+        memory_length = state.shape[1]  # positions are counted from the segment's end
         positions = self._sinusoids(memory_length + ops.shape(hidden)[1], drop_positions)
         state = ops.cast(state, hidden.dtype) + positions[:memory_length]
         return hidden + positions[memory_length:], state
@@ -302,12 +320,10 @@ class TransformerXL(LanguageModel):
         """
         if memory_length is None:
             memory_length = self.config.effective_memory_length
+        config = self.config
+        shape = {"num_layers": config.num_layers, "hidden_dim": config.hidden_dim}
         return Memory.empty(
-            num_layers=self.config.num_layers,
-            batch_size=batch_size,
-            memory_length=memory_length,
-            hidden_dim=self.config.hidden_dim,
-            dtype=self.compute_dtype,
+            **shape, batch_size=batch_size, memory_length=memory_length, dtype=self.compute_dtype
         )
 
     def get_config(self):
