@@ -1,6 +1,7 @@
 """Set-up of every test process: two logical CPUs stand in for two replicas."""
 
 import os
+import signal
 import subprocess
 
 from txl_tf.storage.store_client import set_read_ahead
@@ -55,6 +56,17 @@ def chips_as_before(monkeypatch):
     monkeypatch.setenv("TPU_LOAD_LIBRARY", before or "")
     if before is None:
         monkeypatch.delenv("TPU_LOAD_LIBRARY")
+
+
+@pytest.fixture(autouse=True)
+def signals_as_before():
+    """A run that was stopped in this process ignores signals, and so would what it starts."""
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    yield
+    for number, handler in before.items():
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
 
 
 @pytest.fixture
