@@ -23,8 +23,10 @@ from pipelines.configs.published import (
     wikitext103_large,
 )
 from pipelines.configs.quickstart import quickstart
+from pipelines.memory_needs import check_cpu_replicas
 from txl_tf.config.base import shown_value
 from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.distribution.server_address import ANSWER_SECONDS, tpu_addresses
 from txl_tf.errors import DataDamagedError, InputMissingError, StorageError, UsageError
 from txl_tf.storage.files import first_line, read_file
 from txl_tf.storage.json_text import check_values, parse_json
@@ -142,6 +144,48 @@ def add_override_argument(parser: argparse.ArgumentParser) -> None:
         dest="overrides",
         help="change one value of the configuration; may be repeated",
     )
+
+
+def add_device_arguments(parser: argparse.ArgumentParser, use: str) -> None:
+    """Adds `--tpu` and `--cpu-replicas`.
+
+    Args:
+        parser: `argparse.ArgumentParser`.
+        use: str. What the job does with a TPU, such as `train on`.
+    """
+    parser.add_argument(
+        "--tpu",
+        metavar="local|NAME|ADDRESS",
+        help=f"{use} this TPU; one that does not answer is given up after {ANSWER_SECONDS:g} s",
+    )
+    parser.add_argument(
+        "--cpu-replicas",
+        type=int,
+        default=1,
+        metavar="N",
+        help="split the CPU into N replicas (default: 1)",
+    )
+
+
+def check_devices(arguments: argparse.Namespace) -> None:
+    """Checks `--tpu` and `--cpu-replicas`.
+
+    Args:
+        arguments: `argparse.Namespace`.
+
+    Raises:
+        UsageError: If both are given, or one cannot be.
+    """
+    check_cpu_replicas(arguments.cpu_replicas)
+    if arguments.tpu is None:
+        return
+    tpu_addresses(arguments.tpu)
+    if arguments.cpu_replicas > 1:
+        raise UsageError(
+            "A job has either a TPU or CPU replicas.",
+            where=f"--tpu {arguments.tpu} --cpu-replicas {arguments.cpu_replicas}",
+            remedy="Leave one of the two out.",
+        )
 
 
 def load_experiment(source: str, overrides: list[str]) -> ExperimentConfig:

@@ -17,22 +17,23 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pipelines.arguments import (
     MAX_SECONDS,
     MAX_STEP,
+    add_device_arguments,
     add_override_argument,
+    check_devices,
     flag_of,
     override,
     require_range,
 )
 from pipelines.evaluation.scores import OwnText, check_text_file
-from pipelines.memory_needs import check_cpu_replicas, require_evaluation_memory
+from pipelines.memory_needs import require_evaluation_memory
+from pipelines.progress import show_progress
 from pipelines.trained_model import read_experiment
 from pipelines.workdir import Workdir, add_workdir_argument, check_tokenizer, check_vocabulary
-from txl_tf.distribution.server_address import ANSWER_SECONDS, tpu_addresses
 from txl_tf.errors import UsageError
 from txl_tf.run_folder import read_weights
 
@@ -87,19 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="words of the text, for the perplexity of words (default: as white space divides it)",
     )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    parser.add_argument(
-        "--tpu",
-        metavar="local|NAME|ADDRESS",
-        help="share the rows on this TPU; one that does not answer is given up after "
-        f"{ANSWER_SECONDS:g} s",
-    )
-    parser.add_argument(
-        "--cpu-replicas",
-        type=int,
-        default=1,
-        metavar="N",
-        help="share the rows among N replicas of the CPU (default: 1)",
-    )
+    add_device_arguments(parser, "share the rows on")
     add_override_argument(parser)
 
 
@@ -159,18 +148,9 @@ def _check_combination(arguments: argparse.Namespace) -> None:
 
 
 def _check_replicas(arguments: argparse.Namespace) -> None:
-    replicas = arguments.cpu_replicas
-    check_cpu_replicas(replicas)
-    if arguments.tpu is not None:
-        tpu_addresses(arguments.tpu)
-    if arguments.tpu is not None and replicas > 1:
-        raise UsageError(
-            "A job has either a TPU or CPU replicas.",
-            where=f"--tpu {arguments.tpu} --cpu-replicas {replicas}",
-            remedy="Leave one of the two out.",
-        )
+    check_devices(arguments)
     is_dynamic = arguments.experiment.evaluation.dynamic_learning_rate is not None
-    if is_dynamic and (arguments.tpu is not None or replicas > 1):
+    if is_dynamic and (arguments.tpu is not None or arguments.cpu_replicas > 1):
         raise UsageError(
             "Weights that follow the text read one row, on one device.",
             where="--set evaluation.dynamic_learning_rate",
@@ -316,31 +296,6 @@ def _tokenizer(arguments: argparse.Namespace, dataset: "PreparedDataset | None")
 def _print(result: "EvaluationResult", arguments: argparse.Namespace) -> None:
     if arguments.is_chief:
         print(json.dumps(result.to_dict()) if arguments.json else result.describe(), flush=True)
-
-
-def show_progress(batches: Iterable[Any], num_batches: int) -> Iterator[Any]:
-    """Passes batches on; a bar on a terminal.
-
-    Args:
-        batches: iterable.
-        num_batches: int.
-
-    Yields:
-        The batches.
-    """
-    if not sys.stderr.isatty():
-        yield from batches
-        return
-    from rich.console import Console
-    from rich.progress import track
-
-    yield from track(
-        batches,
-        "evaluating",
-        total=num_batches,
-        console=Console(stderr=True),
-        transient=True,
-    )
 
 
 if __name__ == "__main__":

@@ -8,9 +8,8 @@ it is good for any batch size, segment length and number of hosts.
 """
 
 import argparse
-import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from pipelines.arguments import require_range
@@ -29,7 +28,7 @@ from pipelines.prepare_tokenizer import (
     is_official,
     tokenizer_kind,
 )
-from pipelines.progress import ReportBytes, byte_progress
+from pipelines.progress import ReportBytes, byte_progress, download_progress
 from txl_tf.data.records import SHARD_BYTES
 from txl_tf.data.vocabulary_training import VocabularyTraining
 from txl_tf.errors import UsageError
@@ -142,7 +141,7 @@ def run(arguments: argparse.Namespace) -> None:
     tokenizer = choose_tokenizer(arguments, corpus)
     # The tokenizer of an earlier data set says itself what it is.
     kind = getattr(tokenizer, "kind", tokenizer_kind(arguments, corpus))
-    with _download_progress() as report_download:
+    with download_progress() as report_download:
         splits = read_splits(arguments, check_utf8=kind != "bytes", progress=report_download)
     total_bytes = known_bytes(arguments)
     if isinstance(tokenizer, VocabularyTraining):
@@ -219,22 +218,6 @@ def _print_manifest(manifest: "Manifest", folder: str) -> None:
         )
     print(f"fingerprint: {manifest.fingerprint}")
     print(f"written: {folder}")
-
-
-@contextlib.contextmanager
-def _download_progress() -> Iterator[Callable[[int, int | None], None]]:
-    done_before = 0
-    with contextlib.ExitStack() as stack:
-        report: ReportBytes | None = None
-
-        def advance(done_bytes: int, total_bytes: int | None) -> None:
-            nonlocal done_before, report
-            if report is None:
-                report = stack.enter_context(byte_progress(total_bytes, "downloading"))
-            report("the corpus", done_bytes - done_before)
-            done_before = done_bytes
-
-        yield advance
 
 
 if __name__ == "__main__":

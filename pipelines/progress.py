@@ -3,12 +3,21 @@
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+    track,
+)
 
 from txl_tf import metrics
 from txl_tf.training.step_report import LoopReport
@@ -17,6 +26,7 @@ _BYTES_PER_MEGABYTE = 1_000_000
 _SECONDS_BETWEEN_LINES = 10.0
 
 ReportBytes = Callable[[str, int], None]
+Item = TypeVar("Item")
 
 
 @contextlib.contextmanager
@@ -34,17 +44,14 @@ def byte_progress(total_bytes: int | None, verb: str) -> Iterator[ReportBytes]:
     if not sys.stderr.isatty():
         yield _line_printer(total_bytes, verb)
         return
-    from rich import progress
-    from rich.console import Console
-
     columns = (
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(),
-        progress.DownloadColumn(),
-        progress.TransferSpeedColumn(),
-        progress.TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
     )
-    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(verb, total=total_bytes)
         yield lambda split, num_bytes: bar.update(task, advance=num_bytes, description=split)
 
@@ -63,6 +70,47 @@ def _line_printer(total_bytes: int | None, verb: str) -> ReportBytes:
             print(f"{verb} {split}: {megabytes} MB", file=sys.stderr, flush=True)
 
     return report
+
+
+@contextlib.contextmanager
+def download_progress() -> Iterator[Callable[[int, int | None], None]]:
+    """Shows how far a download is, once it has begun, while the `with` block runs.
+
+    Yields:
+        Function to call with the bytes that are there and all there will be, if known.
+    """
+    done_before = 0
+    with contextlib.ExitStack() as stack:
+        report: ReportBytes | None = None
+
+        def advance(done_bytes: int, total_bytes: int | None) -> None:
+            nonlocal done_before, report
+            if report is None:
+                report = stack.enter_context(byte_progress(total_bytes, "downloading"))
+            report("the corpus", done_bytes - done_before)
+            done_before = done_bytes
+
+        yield advance
+
+
+def show_progress(
+    items: Iterable[Item], num_items: int, what: str = "evaluating"
+) -> Iterator[Item]:
+    """Passes items on; a bar on a terminal, nothing elsewhere.
+
+    Args:
+        items: iterable.
+        num_items: int.
+        what: str. What is being done.
+
+    Yields:
+        The items.
+    """
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    console = Console(stderr=True)
+    yield from track(items, what, total=num_items, console=console, transient=True)
 
 
 class TrainingProgress:

@@ -18,6 +18,7 @@ import numpy as np
 from pipelines.arguments import add_override_argument, override
 from pipelines.configs.quickstart import quickstart
 from pipelines.memory_needs import require_training_memory
+from pipelines.progress import show_progress
 from pipelines.workdir import Workdir
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.errors import NonFiniteError, UsageError
@@ -179,7 +180,6 @@ def _evaluate(
     step: int,
     valid: "EvaluationResult | None",
 ) -> "list[EvaluationResult]":
-    from pipelines.evaluate import show_progress
     from pipelines.evaluation.splits import evaluate_split
 
     if valid is None:

@@ -10,12 +10,17 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from pipelines.arguments import add_override_argument, load_experiment, override
-from pipelines.memory_needs import check_cpu_replicas, require_training_memory
+from pipelines.arguments import (
+    add_device_arguments,
+    add_override_argument,
+    check_devices,
+    load_experiment,
+    override,
+)
+from pipelines.memory_needs import require_training_memory
 from pipelines.workdir import Workdir, add_workdir_argument
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.distribution.preemption import PreemptionWatcher
-from txl_tf.distribution.server_address import ANSWER_SECONDS, tpu_addresses
 from txl_tf.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,18 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DIR", required=True, help="prepared data set")
     add_workdir_argument(parser)
     add_override_argument(parser)
-    parser.add_argument(
-        "--tpu",
-        metavar="local|NAME|ADDRESS",
-        help=f"train on this TPU; one that does not answer is given up after {ANSWER_SECONDS:g} s",
-    )
-    parser.add_argument(
-        "--cpu-replicas",
-        type=int,
-        default=1,
-        metavar="N",
-        help="split the CPU into N replicas (default: 1)",
-    )
+    add_device_arguments(parser, "train on")
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
@@ -54,17 +48,10 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     workdir = Workdir(arguments.workdir)
     workdir.check_usable()
     arguments.experiment = _experiment(arguments, workdir)
-    replicas = arguments.cpu_replicas
-    check_cpu_replicas(replicas)
-    if arguments.tpu is not None:
-        tpu_addresses(arguments.tpu)
-    if arguments.tpu is not None and replicas > 1:
-        raise UsageError(
-            "A run has either a TPU or CPU replicas.",
-            where=f"--tpu {arguments.tpu} --cpu-replicas {replicas}",
-            remedy="Leave one of the two out.",
-        )
-    require_training_memory(arguments.experiment, num_replicas=replicas, tpu=arguments.tpu)
+    check_devices(arguments)
+    require_training_memory(
+        arguments.experiment, num_replicas=arguments.cpu_replicas, tpu=arguments.tpu
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -22,6 +22,7 @@ import numpy as np
 
 from pipelines.arguments import MAX_COUNT, MAX_STEP, require_range
 from pipelines.memory_needs import reading_needs, require_memory_of
+from pipelines.progress import show_progress
 from pipelines.workdir import Workdir, add_workdir_argument, check_tokenizer
 from txl_tf.config.base import MAX_ROWS, MAX_TOKENS
 from txl_tf.config.model import ModelConfig
@@ -190,8 +191,6 @@ def _read_rows(
 
 
 def _profile(profiler: "AttentionProfiler", rows: np.ndarray) -> AttentionProfile:
-    from pipelines.evaluate import show_progress
-
     segment_length = profiler.model.config.segment_length
     firsts = range(0, rows.shape[1], segment_length)
     for first in show_progress(firsts, len(firsts)):

@@ -13,12 +13,12 @@ import argparse
 import itertools
 import json
 import os
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipelines.arguments import MAX_COUNT, MAX_STEP, lengths, require_range
 from pipelines.memory_needs import reading_needs, require_memory_of
+from pipelines.progress import show_progress
 from pipelines.trained_model import AnalyzedRun, read_runs
 from pipelines.workdir import check_tokenizer, check_vocabulary
 from txl_tf.config.base import MAX_ROWS, MAX_TOKENS
@@ -185,7 +185,10 @@ def _measure(
 
     step, model = run.load_model()
     losses_of = ContextLosses(model, batch_size)
-    losses = [losses_of(windows.of_length(context)) for context in _tracked(contexts, run.name)]
+    losses = [
+        losses_of(windows.of_length(context))
+        for context in show_progress(contexts, len(contexts), run.name)
+    ]
     facts = {
         "name": run.name,
         "step": step,
@@ -212,7 +215,7 @@ def _memory(
     )
     perplexity_of = _perplexity_by_memory(run, dataset, arguments.split)
     found: EffectiveMemoryLength = effective_memory_length(
-        _tracked(lengths, f"{run.name}, memory"), perplexity_of
+        show_progress(lengths, len(lengths), f"{run.name}, memory"), perplexity_of
     )
     return memory_report(found, training_length)
 
@@ -262,13 +265,3 @@ def _check_steps(contexts: list[int], step_size: int) -> None:
             where=f"--step-size {step_size}",
             remedy=f"Add to --context: {missing or contexts[0] + step_size}.",
         )
-
-
-def _tracked(lengths: Sequence[int], what: str) -> Iterable[int]:
-    """Passes lengths on; a bar on a terminal."""
-    if not sys.stderr.isatty():
-        return lengths
-    from rich.console import Console
-    from rich.progress import track
-
-    return track(lengths, what, console=Console(stderr=True), transient=True)
