@@ -1,4 +1,4 @@
-"""What a trained model does, in figures: `txl analyze ANALYSIS`.
+"""Analyses of trained models: `txl analyze ANALYSIS`.
 
     txl analyze context --workdir DIR --data DIR --out DIR
     txl analyze context --help

@@ -57,7 +57,7 @@ def require_range(arguments: argparse.Namespace, ranges: Mapping[str, tuple[floa
 
 
 def out_of_range(option: str, value: float, least: float, most: float) -> UsageError:
-    """The error of a number that is out of its range.
+    """Creates the error of a number that is out of its range.
 
     Args:
         option: str. Such as `--rows`.
@@ -76,7 +76,7 @@ def out_of_range(option: str, value: float, least: float, most: float) -> UsageE
 
 
 def flag_of(name: str) -> str:
-    """The option of an argument: `--num-tokens` for `num_tokens`."""
+    """Returns the option of an argument: `--num-tokens` for `num_tokens`."""
     return "--" + name.replace("_", "-")
 
 

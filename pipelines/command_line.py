@@ -106,7 +106,7 @@ def _dispatch(arguments: list[str]) -> None:
 
 
 def _check_encoding(arguments: list[str]) -> None:
-    """Python keeps bytes that it cannot decode as surrogates, which nobody else can take."""
+    """Refuses arguments with bytes that cannot be decoded."""
     for argument in arguments:
         if argument.isascii() or not any("\ud800" <= each <= "\udfff" for each in argument):
             continue

@@ -1,4 +1,4 @@
-"""Prints what `txl compile` has found, as tables."""
+"""Tables of the report of `txl compile`."""
 
 from typing import Any
 
@@ -64,7 +64,7 @@ def _checkpoint(cost: dict[str, Any]) -> str:
 
 
 def _verdict_on_memory(report: dict[str, Any]) -> list[str]:
-    """What training and evaluation take together, and how they fit."""
+    """Describes the memory of training and evaluation together, and whether it fits."""
     evaluation, together = report["evaluation"], report["together"]
     lines = []
     if evaluation is not None and not evaluation["fits"]:
@@ -114,7 +114,7 @@ def _figures(columns: list[tuple[str, dict[str, Any]]]) -> Table:
 
 
 def _work(name: str, values: dict[str, Any]) -> Table:
-    """Where the traffic and the compiler's estimated cycles go."""
+    """Describes where memory traffic and estimated cycles go."""
     table = Table(f"{name}: kind of work, then operation", "times", "HBM %", "cycles %")
     details = values["details"]
     total_bytes = max(values["hbm_bytes"], 1)

@@ -171,7 +171,7 @@ def compile_experiment(
 
 
 class _TrainingCompilation:
-    """The training step with different numbers of rows."""
+    """Compilation of the training step with different numbers of rows."""
 
     def __init__(
         self,
@@ -204,7 +204,7 @@ class _TrainingCompilation:
     def fitting_settings(
         self, evaluation: CompiledProgram | None, shared_bytes: int
     ) -> dict[str, Any] | None:
-        """The first settings with which all rows fit, the evaluation beside them."""
+        """Returns the first settings with which all rows fit, the evaluation beside them."""
         is_transformer = isinstance(self._experiment.model, ModelConfig)
         for changes in _SAVING:
             num_parts = changes.get("gradient_accumulation_steps", 1)
@@ -226,7 +226,7 @@ class _TrainingCompilation:
         return Trial(rows, program.fits, program.needed_bytes, program.limit_bytes)
 
     def figures(self, rows: int) -> dict[str, Any]:
-        """What is known of the step with these rows."""
+        """Returns the figures of the training step with this number of rows per replica."""
         topology = self._compiler.topology
         program = self._programs[rows]
         global_batch_size = self._with_rows(rows).training.global_batch_size

@@ -1,4 +1,4 @@
-"""Says what is wrong with an installation and what mends it: `txl doctor`.
+"""Diagnosis of an installation with a remedy for each problem: `txl doctor`.
 
     txl doctor
     txl doctor --tpu local --folder gs://BUCKET/runs

@@ -283,7 +283,7 @@ def _open_dataset(arguments: argparse.Namespace) -> "PreparedDataset":
 
 
 def _tokenizer(arguments: argparse.Namespace, dataset: "PreparedDataset | None") -> "Tokenizer":
-    """That of the data, where it is named, or else the run's own."""
+    """Returns the tokenizer of the data set if one is named, else that of the run."""
     if dataset is None:
         from pipelines.trained_model import tokenizer_of
 

@@ -197,7 +197,7 @@ def _sample(arguments: argparse.Namespace, dataset: "PreparedDataset") -> Any:
 def _tokenizer(
     arguments: argparse.Namespace, dataset: "PreparedDataset | None"
 ) -> "Tokenizer | None":
-    """The tokenizer of a run; of a converted model, that of the data, if there is any."""
+    """Returns the tokenizer of a run; of a converted model, that of the data, if there is any."""
     from pipelines.trained_model import tokenizer_of
     from txl_tf.data.prepared_dataset import dataset_tokenizer
 
@@ -219,7 +219,7 @@ def _card(
 
 
 def measured_quality(workdir: Workdir, step: int) -> dict[str, Any]:
-    """What `txl evaluate --watch` has found of a checkpoint.
+    """Reads the figures that `txl evaluate --watch` stored for a checkpoint.
 
     Args:
         workdir: `Workdir`.
@@ -252,7 +252,7 @@ def measured_quality(workdir: Workdir, step: int) -> dict[str, Any]:
 def model_card(
     experiment: ExperimentConfig, data: dict[str, Any], step: int, **quality: Any
 ) -> dict[str, Any]:
-    """What a user of an export wants to know of it.
+    """Builds the model card of an export.
 
     Args:
         experiment: `ExperimentConfig`.

@@ -18,7 +18,7 @@ _TAIL_CHARACTERS = 100
 
 
 def printed_error(error: JobError) -> str:
-    """What is said of an error.
+    """Formats an error as at most three lines: what, where, what to do.
 
     Args:
         error: `JobError`.
@@ -33,7 +33,7 @@ def printed_error(error: JobError) -> str:
 
 
 def one_line(text: str) -> str:
-    """A text on one line that every terminal can show.
+    """Returns a text on one line that every terminal can show.
 
     What breaks lines becomes a space, other control characters and lone
     surrogates are escaped, and of a long text the middle is left out.
@@ -124,7 +124,7 @@ def _open_null(descriptor: int) -> None:
 
 
 def _forget(stream: Any) -> None:
-    """Sends the rest to nowhere, or it would be tried again when the process ends."""
+    """Redirects a broken stream to the null device, so that exit does not write to it."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())
@@ -145,7 +145,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def explained(error: BaseException) -> JobError:
-    """The error that is reported.
+    """Converts an exception into the error that is printed.
 
     Args:
         error: exception that ended a job.
@@ -249,7 +249,7 @@ READER_LEFT = 141
 
 
 def guard_process() -> None:
-    """Prepares the streams, and reports what no job catches because it is not running yet."""
+    """Prepares the standard streams and installs the handler of unhandled exceptions."""
     prepare_streams()
     sys.excepthook = _end_of_process
     threading.excepthook = _end_of_thread

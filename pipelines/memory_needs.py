@@ -1,4 +1,4 @@
-"""What a job takes of this machine at least, from its numbers alone.
+"""Lower bounds of the memory of a job, computed from its settings.
 
 Every figure here is a lower bound: what is left out can only add to it, so that
 nothing is refused that would have worked. Shape letters used in this module:
@@ -31,7 +31,7 @@ AnyModelConfig = ModelConfig | LSTMConfig | QRNNConfig
 
 @dataclasses.dataclass(frozen=True)
 class MemoryNeed:
-    """A part of what a job takes.
+    """One part of the memory of a job, with the settings that decide it.
 
     Attributes:
         what: str. What it is.
@@ -98,7 +98,7 @@ def require_evaluation_memory(
 
 
 def training_needs(experiment: ExperimentConfig, num_replicas: int = 1) -> list[MemoryNeed]:
-    """What training takes on a machine without accelerators.
+    """Lists the lower bounds of memory for training on a CPU machine.
 
     Args:
         experiment: `ExperimentConfig`.
@@ -147,7 +147,7 @@ def training_needs(experiment: ExperimentConfig, num_replicas: int = 1) -> list[
 
 
 def evaluation_needs(model: AnyModelConfig, evaluation: EvaluationConfig) -> list[MemoryNeed]:
-    """What an evaluation takes on a machine without accelerators.
+    """Lists the lower bounds of memory for an evaluation on a CPU machine.
 
     Args:
         model: configuration of the model.
@@ -173,7 +173,7 @@ def evaluation_needs(model: AnyModelConfig, evaluation: EvaluationConfig) -> lis
 def reading_needs(
     model: AnyModelConfig, num_rows: int, segment_length: int, memory_length: int, where: str
 ) -> list[MemoryNeed]:
-    """What it takes to read rows without learning from them.
+    """Lists the lower bounds of memory for reading rows without training.
 
     Args:
         model: configuration of the model.
@@ -216,7 +216,7 @@ def require_memory_of(needs: Sequence[MemoryNeed], what: str) -> None:
 
 
 def _copies(optimizer: OptimizerConfig, training: TrainingConfig) -> int:
-    """Arrays of the size of the weights: they, their gradients, and what belongs to each."""
+    """Counts the arrays of the size of the weights: weights, gradients, optimizer state."""
     slots = _SLOTS[optimizer.name]
     if optimizer.name == "sgd" and optimizer.momentum:
         slots = 1

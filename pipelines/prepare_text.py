@@ -1,4 +1,4 @@
-"""Which text `txl prepare` reads."""
+"""Text sources of `txl prepare`."""
 
 import argparse
 import contextlib
@@ -239,7 +239,7 @@ def _check_fractions(arguments: argparse.Namespace) -> None:
 
 
 def _check_fitting(arguments: argparse.Namespace) -> None:
-    """An option that nothing would read is a mistake of somebody."""
+    """Refuses an option that has no effect with the chosen text."""
     is_corpus = arguments.corpus is not None
     is_jsonl = arguments.format == "jsonl"
     is_line = arguments.one_document_per == "line"

@@ -1,4 +1,4 @@
-"""How `txl prepare` makes tokens of text."""
+"""Tokenizer arguments of `txl prepare`."""
 
 import argparse
 import dataclasses

@@ -114,7 +114,7 @@ def show_progress(
 
 
 class TrainingProgress:
-    """Shows step, loss, bits per byte, tokens per second and time left.
+    """Progress of training: step, loss, bits per byte, tokens per second, time left.
 
     Args:
         num_steps: int. Steps of the whole run.

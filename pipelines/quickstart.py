@@ -1,4 +1,4 @@
-"""From text to a served model in a few minutes: `txl quickstart`.
+"""Preparation, training, evaluation and export of a small model: `txl quickstart`.
 
 Prepares the source of the Python standard library, trains a small model on its
 bytes, evaluates it, writes a sample, exports a SavedModel, loads that and
@@ -113,7 +113,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def run_workdir(arguments: argparse.Namespace) -> Workdir:
-    """The folder of the training run, beside data and export."""
+    """Returns the folder of the training run, beside data and export."""
     return Workdir(os.path.join(arguments.workdir, "run"))
 
 

@@ -249,7 +249,7 @@ def require_checkpoints(workdir: Workdir, described: RunDescription, steps: list
 
 
 def latest_explained_step(described: RunDescription, steps: list[int]) -> int:
-    """The last step that the ledger can have with the checkpoints that are there.
+    """Returns the last ledger step that the existing checkpoints allow.
 
     Lines of later steps are held back until the next checkpoint is on the disk.
 

@@ -8,7 +8,7 @@ from txl_tf.storage.writable_folder import WritableFolder
 
 
 def tensorboard_folder(workdir: Workdir, check: Callable[[], None] | None = None) -> WritableFolder:
-    """The folder of a run's TensorBoard files, as long as the run is this one.
+    """Returns the folder of a run's TensorBoard files, as long as the run is this one.
 
     An evaluation takes its time. Meanwhile the folder may have been removed,
     and another run begun there, which the figures are not of.
@@ -38,6 +38,6 @@ def tensorboard_folder(workdir: Workdir, check: Callable[[], None] | None = None
 
 
 def _identity(workdir: Workdir) -> object:
-    """Names the run; one of an earlier version has no name but its settings."""
+    """Returns the identity of a run; the settings, for runs without an id."""
     described = workdir.describe()
     return described.run_id or (described.experiment, described.data)

@@ -24,7 +24,7 @@ _CONTEXT_TOKENS = 64
 
 
 class TextWriter:
-    """Continues a text, piece by piece.
+    """Text generator over a session: continues a text piece by piece.
 
     Args:
         session: `GenerationSession` of one row.
@@ -96,7 +96,7 @@ class TextWriter:
 def texts_until(
     tokenizer: "Tokenizer", prompt_ids: np.ndarray, rows: np.ndarray, stop_texts: Sequence[str]
 ) -> list[str]:
-    """The texts of tokens that are all there.
+    """Decodes each row and cuts its text before the first stop text.
 
     Args:
         tokenizer: `Tokenizer`.
@@ -117,7 +117,7 @@ def texts_until(
 
 
 def stop_tokens(tokenizer: "Tokenizer", stop_texts: Sequence[str]) -> list[int]:
-    """The tokens that are a stop text by themselves.
+    """Returns the tokens that are stop texts on their own.
 
     Args:
         tokenizer: `Tokenizer`.
@@ -138,7 +138,7 @@ def stop_tokens(tokenizer: "Tokenizer", stop_texts: Sequence[str]) -> list[int]:
 
 
 def prompt_tokens(tokenizer: "Tokenizer", prompt: str) -> np.ndarray:
-    """The tokens of a text that is to be gone on with.
+    """Encodes a prompt.
 
     Args:
         tokenizer: `Tokenizer`.
@@ -168,7 +168,7 @@ def prompt_tokens(tokenizer: "Tokenizer", prompt: str) -> np.ndarray:
 
 
 def decoded(tokenizer: "Tokenizer", token_ids: np.ndarray) -> str:
-    """Tokens as text; the replacement sign for bytes that are no UTF-8."""
+    """Decodes tokens; bytes that are not UTF-8 become replacement characters."""
     return tokenizer.decode(token_ids).decode("utf-8", errors="replace")
 
 
@@ -216,7 +216,7 @@ def _next_line() -> str | None:
 
 @contextlib.contextmanager
 def _interruption() -> Iterator[Callable[[], bool]]:
-    """Notes Ctrl-C: between two tokens the session can be stopped, within one it cannot."""
+    """Records Ctrl-C while the block runs; the session can stop only between two tokens."""
     signals: list[int] = []
     previous = signal.signal(signal.SIGINT, lambda number, _: signals.append(number))
     try:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def tokenizer_of(workdir: Workdir, data: dict[str, Any]) -> "Tokenizer":
-    """The tokenizer that a run was trained with, from the run's own folder.
+    """Returns the tokenizer that a run was trained with, from the run's own folder.
 
     Args:
         workdir: `Workdir`.
@@ -90,7 +90,7 @@ _LENGTHS = ("segment_length", "memory_length", "clamp_length", "same_length", "s
 
 @dataclasses.dataclass(frozen=True)
 class AnalyzedRun:
-    """What was trained in a folder.
+    """Trained run that takes part in an analysis.
 
     Args:
         name: str. How figures and tables call it.
@@ -106,7 +106,7 @@ class AnalyzedRun:
 
     @property
     def has_memory(self) -> bool:
-        """Whether tokens are remembered, as many as one likes."""
+        """Whether the model has a memory whose length can be chosen at evaluation."""
         model = self.experiment.model
         return model.effective_memory_length > 0
 
@@ -131,7 +131,7 @@ def _as_evaluated(
 
 
 def read_runs(folders: Sequence[str]) -> list[AnalyzedRun]:
-    """Reads what was trained in some folders; no weights yet.
+    """Reads the descriptions of trained runs, without their weights.
 
     A run is called like its folder, or where several folders have one name,
     by the parts in which their paths differ.
@@ -162,7 +162,7 @@ def read_runs(folders: Sequence[str]) -> list[AnalyzedRun]:
 
 
 def _names(paths: Sequence[str]) -> list[str]:
-    """The last parts of the paths, or if some are alike, what not all paths begin or end with."""
+    """Returns short unique names of the paths."""
     names = [os.path.basename(path) for path in paths]
     if len(set(names)) == len(names):
         return names

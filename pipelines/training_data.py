@@ -45,7 +45,7 @@ class TrainingData:
 
     @property
     def manifest(self) -> Manifest:
-        """What the data set contains."""
+        """Manifest of the data set."""
         return self.dataset.manifest
 
     @property
@@ -98,7 +98,7 @@ class TrainingData:
 
 
 def plan_of(experiment: ExperimentConfig, manifest: Manifest, where: str) -> SegmentPlan:
-    """Decides which tokens every row reads at every step.
+    """Builds the plan of the tokens that each row reads at each step.
 
     Args:
         experiment: `ExperimentConfig`.

@@ -44,7 +44,7 @@ _LOSS_TOLERANCE = 1e-3
 
 
 class TrainingRun:
-    """Trains a run to its end, from its last checkpoint if it has one.
+    """Training run from its start, or from its last checkpoint, to its end.
 
     A step counts as done when its line is in the ledger. Checkpoints are
     written in the background, and lines of later steps are held back until the
@@ -134,7 +134,7 @@ class TrainingRun:
 
     @functools.cached_property
     def evaluator(self) -> Evaluator:
-        """What the run is evaluated with; built when it is first asked for."""
+        """Evaluator of the run, built on first use."""
         # Several workers evaluate all of it each, and need not wait for one another.
         if self.trainer.num_workers > 1:
             return create_evaluator(self._experiment)
@@ -142,7 +142,7 @@ class TrainingRun:
         return create_evaluator(self._experiment, self._strategy, variables)
 
     def ready_evaluator(self) -> Evaluator:
-        """The evaluator with the weights of now."""
+        """Returns the evaluator with the current weights."""
         if not self.evaluator.reads_given_variables:
             self.evaluator.load_arrays(self.trainer.inference_weights())
         return self.evaluator
@@ -180,13 +180,13 @@ class TrainingRun:
         return result
 
     def _note_best(self, step: int) -> None:
-        """The process before may have ended between the best checkpoint and the note of it."""
+        """Repairs the note of the best checkpoint after an interrupted process."""
         best = self._history.best_step
         if best in self._store.steps() and best != self._store.best_step(until=step):
             self._store.keep_best(best)
 
     def _description(self, folder: WritableFolder) -> RunDescription:
-        """The run as it was begun, which is now unless it was before."""
+        """Returns the stored description of the run, or a new one."""
         data = data_identity(self._data.manifest)
         if not self._workdir.has_run():
             return self._workdir.begin(self._experiment, data, folder)
@@ -285,7 +285,7 @@ class TrainingRun:
             self._write_held_lines()
 
     def _note_first_checkpoint(self) -> None:
-        """Before any line of a later step: without checkpoints these could be of a new run."""
+        """Notes the first checkpoint before any ledger line of a later step is written."""
         step = self._saver.saved_step if self._is_chief else None
         if step is not None and self._described.first_checkpoint_step is None:
             self._workdir.note_checkpoint(step, self._folder)
@@ -297,7 +297,7 @@ class TrainingRun:
         self._held_lines = []
 
     def _compare(self, before: LedgerLine, now: LedgerLine) -> None:
-        """A step that is done again must read the same data and find the same loss."""
+        """Compares a repeated step with its ledger line."""
         if (before.positions, before.checksum) != (now.positions, now.checksum):
             raise DataDamagedError(
                 f"Step {now.step} was done before with other tokens: checksum "

@@ -195,7 +195,7 @@ def _verify_exports(path: str, report: ReportBytes) -> list[str]:
 
 
 def _exports(path: str) -> list[str]:
-    """The exports that a folder is or has: a server wants one folder for every version."""
+    """Lists the exported versions in a folder; a server expects one folder per version."""
     below = [os.path.join(path, name) for name in _names(path)]
     return [folder for folder in (path, *below) if _exists(folder, _SAVED_MODEL_FILE)]
 
@@ -222,7 +222,7 @@ def _exists(folder: str, name: str) -> bool:
 
 
 def _total_bytes(path: str) -> int:
-    """The bytes of all files below a folder, which are most of what is going to be read."""
+    """Sums the bytes of all files below a folder."""
     try:
         if is_remote(path):
             return sum(file_bytes(os.path.join(path, name)) for name in files_below(path))

@@ -73,7 +73,7 @@ def _end_process(lost: list[RemoteHost]) -> None:
 
 @contextlib.contextmanager
 def _quiet_when_dropped() -> Iterator[None]:
-    """Keeps what TensorFlow raises where nobody can catch it from being printed."""
+    """Suppresses TensorFlow errors that are raised while objects are dropped."""
     before = sys.unraisablehook
 
     def ignore_operations(arguments: "sys.UnraisableHookArgs") -> None:

@@ -38,7 +38,7 @@ def add_workdir_argument(parser: argparse.ArgumentParser) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Workdir:
-    """Names the files of a run and reads and writes its description.
+    """Folder of a run: the paths of its files, and its description.
 
     The folder may be a remote one (`gs://bucket/run`): the machines of a TPU
     lose their disks when they are taken away.
@@ -93,7 +93,7 @@ class Workdir:
         return os.path.join(self.folder, "evaluations")
 
     def lock(self) -> DirectoryLock:
-        """The lock that whoever writes into the folder holds."""
+        """Returns the lock for writing into the folder."""
         return DirectoryLock(self.folder)
 
     def has_run(self) -> bool:
@@ -149,7 +149,7 @@ class Workdir:
         folder: WritableFolder | None = None,
         run_id: str | None = None,
     ) -> RunDescription:
-        """Describes the run, or checks that it is the one that was begun.
+        """Writes the description of a new run, or checks the existing one.
 
         Args:
             experiment: `ExperimentConfig`.
@@ -267,7 +267,7 @@ class Workdir:
 
 
 def data_identity(manifest: Manifest) -> dict[str, Any]:
-    """What decides the tokens of a data set.
+    """Returns the values that decide the tokens of a data set.
 
     Args:
         manifest: `Manifest`.

@@ -21,7 +21,7 @@ _SQUARE_ROOT = 0x6A09E667
 
 
 def relative_positional_encoding(key_length, hidden_dim, clamp_length=None, dtype="float32"):
-    """Sinusoids of the distances `key_length - 1` down to 0.
+    """Computes the sinusoids of the distances `key_length - 1` down to 0.
 
     Dai et al. (2019), Section 3.3: `R`. The sines of all frequencies come
     first, then the cosines.
@@ -44,7 +44,7 @@ def relative_positional_encoding(key_length, hidden_dim, clamp_length=None, dtyp
 
 
 def distances_to_end(key_length, num_positions):
-    """Row of a table of `num_positions` distances for every key.
+    """Maps each key to its row in a table of `num_positions` distances.
 
     Args:
         key_length: int. Number of keys, `K`.
@@ -58,7 +58,7 @@ def distances_to_end(key_length, num_positions):
 
 
 def relative_shift(scores):
-    """Turns scores over distances into scores over keys.
+    """Shifts scores by distance to scores by key.
 
     Every query row moves left by one place less than the row above. Padding one
     column and reading the same numbers with another row length does it without a
@@ -121,7 +121,7 @@ def causal_memory_mask(
     same_length=False,
     same_length_keys="memory_and_self",
 ):
-    """Which keys every query may attend to.
+    """Computes which keys each query may attend to.
 
     Args:
         segment_length: int. Number of queries, `T`.
@@ -161,7 +161,7 @@ def causal_memory_mask(
 
 
 def same_document_mask(document_starts, memory_length):
-    """Which keys are of the document that a query is of.
+    """Computes which keys belong to the document of each query.
 
     Args:
         document_starts: bool tensor `(B, T)`. True for the first token of each
@@ -256,7 +256,7 @@ def last_positions(tensor, axis, lengths, memory_length):
 
 
 def next_valid_length(valid_length, memory_length, segment_length, document_starts=None):
-    """How much of the memory is filled after one more segment.
+    """Computes the filled length of memory after one more segment.
 
     Args:
         valid_length: int32 tensor `(B,)`.
@@ -277,7 +277,7 @@ def next_valid_length(valid_length, memory_length, segment_length, document_star
 
 
 def fold_seed(seed, site):
-    """A seed of its own for each place that draws random numbers.
+    """Derives a seed for one place that draws random numbers.
 
     Only the first number changes, by large steps, so that the sites of neighbouring
     seeds differ. Folding twice adds the sites up.
@@ -296,7 +296,7 @@ def fold_seed(seed, site):
 
 
 def row_seeds(seed, rows):
-    """A seed of its own for each row.
+    """Derives a seed for each row.
 
     The first number is the same for all rows, see `common_seed`; no two share the
     second. It depends on the row's place alone, not on the other rows.
@@ -320,7 +320,7 @@ def _common_number(seed):
 
 
 def common_seed(seed):
-    """The seed of what all rows share.
+    """Derives the seed that all rows share.
 
     Args:
         seed: optional int32 tensor `(2,)`, or `(B, 2)` from `row_seeds`, folded
@@ -338,7 +338,7 @@ def common_seed(seed):
 
 
 def random_bits(seeds, sizes):
-    """Random numbers that are a hash of the row's seed and the place in the row.
+    """Computes random bits as a hash of row seed and position.
 
     They are the same bits on any backend. Two rounds of hashing, each keyed by both
     numbers of the seed: with one, masks of two seeds would be permutations.
@@ -374,7 +374,7 @@ def _counted_from(starts, sizes):
 
 
 def _mixed(bits):
-    """A bijection of 32-bit numbers in which every bit of the input tells on all.
+    """Mixes 32-bit numbers by a bijection; every input bit affects all output bits.
 
     The shifts and factors are those of C. Wellons' `lowbias32`, found by a
     search for the least bias.
@@ -387,7 +387,7 @@ def _mixed(bits):
 
 
 def negative_log_likelihood(logits, target_ids):
-    """Nats per token, in float32.
+    """Computes nats per token, in float32.
 
     Args:
         logits: float tensor `(..., V)`.

@@ -1,4 +1,4 @@
-"""Memory of this machine that the process may still take."""
+"""Memory that the process can still allocate."""
 
 import contextlib
 import resource
@@ -54,7 +54,7 @@ def require_memory(num_bytes: int, *, what: str, where: str, remedy: str) -> Non
 
 
 def describe_bytes(num_bytes: int) -> str:
-    """A number of bytes for people, such as `1.5 GiB`."""
+    """Formats a number of bytes, such as `1.5 GiB`."""
     if num_bytes < 1 << 20:
         return f"{num_bytes:,} bytes"
     if num_bytes < 1 << 30:

@@ -1,4 +1,4 @@
-"""What a run is, and what has been reached of it: the file `run.json`."""
+"""Description of a run and of its progress: the file `run.json`."""
 
 import dataclasses
 import json
@@ -60,7 +60,7 @@ class RunDescription:
         object.__setattr__(self, "longest_checkpoint_period", period)
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with other values."""
+        """Returns a copy with other values."""
         return dataclasses.replace(self, **changes)
 
     def to_json(self) -> bytes:
@@ -130,7 +130,7 @@ def _is_count(value: Any) -> bool:
 
 
 def identity(experiment: ExperimentConfig, data: dict[str, Any]) -> dict[str, Any]:
-    """What decides every step of a run; its checkpoints are bound to it.
+    """Returns the settings that decide every step; checkpoints are bound to them.
 
     Args:
         experiment: `ExperimentConfig`.

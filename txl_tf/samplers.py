@@ -14,7 +14,7 @@ IMPOSSIBLE_SCORE = -1e30
 
 
 class BeamSampler:
-    """Keeps the best `num_beams` continuations of each row, token by token.
+    """Beam search step: keeps the best `num_beams` continuations of each row.
 
     A beam's score is the sum of the log-probabilities of its tokens. A beam
     that ended keeps its score and its place among the others.
@@ -73,7 +73,7 @@ class BeamSampler:
 
 
 class GreedySampler:
-    """Picks the token with the highest logit; the first of equals.
+    """Greedy sampler: the token with the highest logit, the first of equals.
 
     Call arguments:
         logits: float tensor `(B, V)`.
@@ -89,7 +89,7 @@ class GreedySampler:
 
 
 class RandomSampler:
-    """Draws from the softmax of the logits.
+    """Sampler from the softmax of the logits.
 
     Random numbers are a hash of the seed, the row and the token, so a row's
     draw depends neither on the other rows nor on the backend.
@@ -146,7 +146,7 @@ def _gumbel(bits):
 
 
 class MinPSampler(RandomSampler):
-    """Draws from the tokens with at least `min_p` of the highest probability.
+    """Min-p sampler: tokens with at least `min_p` of the highest probability.
 
     Where the model is certain few tokens remain, where it is not many.
 
@@ -173,7 +173,7 @@ class MinPSampler(RandomSampler):
 
 
 class RepetitionPenalty:
-    """Lowers the scores of tokens that were used.
+    """Penalty that lowers the scores of tokens that were used.
 
     Keskar et al. (2019), Section 4.1: scores of used tokens are divided by the
     penalty. A score can have either sign and be shifted by any constant, while
@@ -210,7 +210,7 @@ class RepetitionPenalty:
 
 
 class TopKSampler(RandomSampler):
-    """Draws from the softmax over the `k` highest logits.
+    """Top-k sampler: the softmax over the `k` highest logits.
 
     Args:
         k: int. Number of candidates; all where the vocabulary is smaller.
@@ -234,7 +234,7 @@ class TopKSampler(RandomSampler):
 
 
 class TopPSampler(RandomSampler):
-    """Draws from the fewest tokens whose probabilities reach `p` together.
+    """Top-p sampler: the fewest tokens whose probabilities sum to `p` or more.
 
     Holtzman et al. (2020), the nucleus.
 

@@ -59,7 +59,7 @@ class AblationTable:
         self._findings: list[AblationFinding] = findings(self._rows)
 
     def text(self) -> str:
-        """The table in columns, with the findings below."""
+        """Formats table and findings as aligned columns."""
         lines = [list(_HEAD), *map(_cells, self._rows)]
         widths = [max(len(line[index]) for line in lines) for index in range(len(_HEAD))]
         table = [
@@ -69,13 +69,13 @@ class AblationTable:
         return "\n".join([*table, "", *(finding.describe() for finding in self._findings)])
 
     def markdown(self) -> str:
-        """The same for a README."""
+        """Formats table and findings as Markdown."""
         lines = [list(_HEAD), ["---"] * len(_HEAD), *map(_cells, self._rows)]
         table = [f"| {' | '.join(line)} |" for line in lines]
         return "\n".join([*table, "", *(f"- {each.describe()}" for each in self._findings), ""])
 
     def to_dict(self) -> dict[str, Any]:
-        """All figures as plain JSON types."""
+        """Returns all figures as plain JSON types."""
         return {
             "rows": [row.to_dict() for row in self._rows],
             "findings": [finding.to_dict() for finding in self._findings],
@@ -216,7 +216,7 @@ def _run_missing(
 
 
 def _command(arguments: argparse.Namespace, name: str) -> list[str]:
-    """The same command for one cell, in a process of its own."""
+    """Builds the command that trains and evaluates one run in its own process."""
     return [
         *(sys.executable, "-m", "pipelines.command_line", "analyze", "ablation"),
         *("--study", arguments.study, "--data", arguments.data, "--out", arguments.out),
@@ -243,7 +243,7 @@ def _results(
 
 
 def _rows(study: AblationStudy, results: list[tuple[AblationCell, CellResult]]) -> list[RowSummary]:
-    """The rows with a finished seed."""
+    """Returns the rows with a finished seed."""
     finished = [(cell, result) for cell, result in results if not result.missing(cell)]
     of_row = {
         row.name: {cell.seed: (cell, result) for cell, result in finished if cell.row == row}

@@ -25,7 +25,7 @@ class PublishedRow(NamedTuple):
     attention_length: int
 
     def describe(self) -> str:
-        """The row in short."""
+        """Returns the row in short."""
         return f"{self.initial:.2f}, {self.best:.2f} at {self.attention_length}"
 
 
@@ -85,7 +85,7 @@ class RowSummary:
 
     @property
     def published(self) -> PublishedRow | None:
-        """What Dai et al. publish of such a row, if it is one of theirs."""
+        """Figures that Dai et al. (2019) publish for this row; `None` if they have no such row."""
         row = self.cell.row
         if row.set or row.segment_length is not None:
             return None
@@ -144,7 +144,7 @@ class RowSummary:
         return SampleStatistics([*self.perplexities[length].values()])
 
     def to_dict(self) -> dict[str, Any]:
-        """All figures as plain JSON types."""
+        """Returns all figures as plain JSON types."""
         experiment, row = self.cell.experiment, self.cell.row
         model = cast(ModelConfig, experiment.model)
         return {
@@ -187,7 +187,7 @@ _PUBLISHED = {True: "; published: yes", False: "; published: no", None: ""}
 
 @dataclasses.dataclass(frozen=True)
 class AblationFinding:
-    """One comparison, seed by seed.
+    """Comparison of two rows of a study, paired by seed.
 
     Attributes:
         claim: str. What the comparison is about.
@@ -206,7 +206,7 @@ class AblationFinding:
 
     @property
     def difference(self) -> SampleStatistics:
-        """By how much perplexity falls, paired by seed."""
+        """Decrease of the perplexity, paired by seed."""
         pairs = zip(self.before.values, self.after.values, strict=True)
         return SampleStatistics([before - after for before, after in pairs])
 
@@ -225,7 +225,7 @@ class AblationFinding:
         return "no" if interval[1] < 0.0 else "within the spread"
 
     def describe(self) -> str:
-        """The comparison in one line."""
+        """Returns the comparison in one line."""
         difference = self.difference
         interval = difference.interval
         known_to = ""
@@ -239,7 +239,7 @@ class AblationFinding:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """All figures as plain JSON types."""
+        """Returns all figures as plain JSON types."""
         return {
             "claim": self.claim,
             "conditions": self.conditions,
@@ -349,7 +349,7 @@ def _longer(rows: Sequence[RowSummary]) -> list[AblationFinding]:
 def _compared(
     claim: str, conditions: str, before: RowSummary, after: RowSummary
 ) -> AblationFinding | None:
-    """Compares the seeds that both rows have; `None` where there are none."""
+    """Compares two rows on the seeds that both have; returns `None` without common seeds."""
     seeds = [seed for seed in after.seeds if seed in before.seeds]
     if not seeds:
         return None

@@ -15,7 +15,7 @@ _WITH_TABLE = ("shaw", "learned")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AblationRow(FrozenConfig):
-    """Recurrence, encoding and loss, as in Table 5 of Dai et al. (2019).
+    """Model parts of one row: recurrence, encoding and loss (Table 5 of Dai et al., 2019).
 
     Raises:
         ValueError: If a value is out of its range.
@@ -74,7 +74,7 @@ class AblationRow(FrozenConfig):
     def experiment(
         self, base: ExperimentConfig, seed: int, segment_length: int | None = None
     ) -> ExperimentConfig:
-        """What a cell of this row trains.
+        """Builds the experiment of one run of this row.
 
         Settings of the base that another encoding does not know are left out:
         `clamp_length` and `share_attention_biases`. Learned tables have a
@@ -115,7 +115,7 @@ class AblationRow(FrozenConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttentionLength:
-    """How far back a model may look, and how that is done.
+    """Attention length of an evaluation: by memory or by sliding window.
 
     Attributes:
         length: int. Tokens before the one that is predicted: the memory's
@@ -136,7 +136,7 @@ class AttentionLength:
     is_training_length: bool
 
     def to_dict(self) -> dict[str, Any]:
-        """The values as plain JSON types."""
+        """Returns the values as plain JSON types."""
         return dataclasses.asdict(self)
 
     @classmethod
@@ -204,7 +204,7 @@ class StudyEvaluation(FrozenConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AblationCell:
-    """What is trained, and how it is evaluated.
+    """One run of an ablation study: its row, seed, experiment and evaluation.
 
     Attributes:
         row: `AblationRow`.
@@ -224,7 +224,7 @@ class AblationCell:
         return f"{self.row.name}/seed-{self.seed}"
 
     def attention_lengths(self) -> list[AttentionLength]:
-        """The lengths to evaluate at, that of training first.
+        """Returns the lengths to evaluate at, that of training first.
 
         Returns:
             List of `AttentionLength`.
@@ -272,7 +272,7 @@ class AblationCell:
         ]
 
     def settings(self, data: dict[str, Any]) -> dict[str, Any]:
-        """What decides every figure of the cell.
+        """Returns the settings that decide all figures of the run.
 
         Args:
             data: dict that `data_identity` returned.

@@ -28,7 +28,7 @@ _LOG_FILE = "log.txt"
 
 
 class CellProcesses:
-    """Processes that train and evaluate cells.
+    """Worker processes that train and evaluate the runs of an ablation.
 
     A new process for every cell gives all memory back. After a notice of
     preemption no further process is begun, and those that run are told to save
@@ -158,7 +158,7 @@ class CellProcesses:
 
 
 def _said(log: Path) -> str:
-    """What a process said when it failed: its error, which has at most three lines."""
+    """Returns the error message that a failed process printed."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     errors = [line.removeprefix("txl: ") for line in lines if line.startswith("txl: ")]
     return (errors or lines or ["it said nothing"])[-1].strip()[:300]
@@ -171,7 +171,7 @@ _REMEDY = "Remove the file; they are measured again from the trained weights."
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CellResult:
-    """What has been measured of a cell so far.
+    """Figures of one run of an ablation, as far as they are measured.
 
     Attributes:
         settings: dict of JSON values, see `AblationCell.settings`.
@@ -231,7 +231,7 @@ class CellResult:
         return result
 
     def missing(self, cell: AblationCell) -> list[AttentionLength]:
-        """The lengths of a cell that have not been measured.
+        """Returns the lengths of a cell that have not been measured.
 
         Args:
             cell: `AblationCell`.

@@ -23,7 +23,7 @@ _MAX_CELLS = 10_000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AblationStudy:
-    """Everything that an ablation trains and evaluates.
+    """Definition of an ablation study: base experiment, rows, seeds and evaluation.
 
     Attributes:
         base: `ExperimentConfig` that all rows have in common.
@@ -38,7 +38,7 @@ class AblationStudy:
     evaluation: StudyEvaluation
 
     def cells(self) -> list[AblationCell]:
-        """All runs, the first seed of all rows first.
+        """Returns all runs, the first seed of all rows first.
 
         Returns:
             List of `AblationCell`.

@@ -1,4 +1,4 @@
-"""Trains and evaluates one cell of an ablation in this process."""
+"""Training and evaluation of one ablation run in the current process."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator
@@ -30,7 +30,7 @@ RUN_FOLDER = "run"
 
 
 class CellRun:
-    """One cell from whatever there is of it to all its figures.
+    """Training and evaluation of one ablation run, from its last checkpoint on.
 
     What is trained is an ordinary run, which `txl train` could go on with. What
     was measured is kept after every attention length.
@@ -147,7 +147,7 @@ class CellRun:
 
 
 class _StudyData(TrainingData):
-    """Data whose split `valid` is left to the study, unless the run looks at it on its way."""
+    """Training data that reads the split `valid` only for evaluations during the run."""
 
     def __init__(self, folder: str, experiment: ExperimentConfig) -> None:
         super().__init__(folder, experiment)

@@ -163,7 +163,7 @@ def _create_profiler(arguments: argparse.Namespace) -> "tuple[int, AttentionProf
 def _read_rows(
     arguments: argparse.Namespace, dataset: "PreparedDataset", config: ModelConfig
 ) -> np.ndarray:
-    """Whole segments of every row, one after the other, without gaps."""
+    """Reads consecutive whole segments of each row."""
     split, num_rows, segment_length = arguments.split, arguments.rows, config.segment_length
     if split not in dataset.manifest.split_names:
         raise UsageError(
@@ -237,7 +237,7 @@ def attention_report(
     shown_head: tuple[int, int],
     num_rows: int,
 ) -> dict[str, Any]:
-    """The figures of an analysis with their conditions.
+    """Returns the figures of an analysis with their conditions.
 
     Args:
         about: dict. What was read.
@@ -268,7 +268,7 @@ def attention_report(
 
 
 def describe(report: dict[str, Any]) -> str:
-    """The figures of every layer.
+    """Returns the figures of every layer.
 
     Args:
         report: dict from `attention_report`.

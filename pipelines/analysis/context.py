@@ -1,4 +1,4 @@
-"""How much context runs make use of: `txl analyze context`.
+"""Effective context length of trained runs: `txl analyze context`.
 
     txl analyze context --workdir A --workdir B --data DIR --out DIR
 
@@ -203,7 +203,7 @@ def _measure(
 def _memory(
     run: AnalyzedRun, dataset: "PreparedDataset", arguments: argparse.Namespace
 ) -> dict[str, Any] | None:
-    """The longest useful memory of a run; `None` of one without."""
+    """Returns the longest useful memory of a run; `None` of one without."""
     from pipelines.analysis.context_report import memory_report
     from txl_tf.evaluation.context_length import effective_memory_length
 
@@ -223,7 +223,7 @@ def _memory(
 def _perplexity_by_memory(
     run: AnalyzedRun, dataset: "PreparedDataset", split: str
 ) -> Callable[[int], float]:
-    """A function of a memory length that evaluates the split with it."""
+    """Returns a function of a memory length that evaluates the split with it."""
     from pipelines.evaluation.splits import create_evaluator, evaluate_split
 
     step, weights = read_weights(run.workdir.folder)
@@ -253,7 +253,7 @@ def _ascending(text: str, option: str, least: int) -> list[int]:
 
 
 def _check_steps(contexts: list[int], step_size: int) -> None:
-    """Every step from the first context must lead to one that is measured."""
+    """Checks that every step from the first context leads to a measured length."""
     if step_size < 1:
         raise UsageError("A step must be positive.", where=f"--step-size {step_size}")
     needed = range(contexts[0], contexts[-1] + 1, step_size)

@@ -1,4 +1,4 @@
-"""The figures of the context analysis: computed, and printed as tables."""
+"""Report of the context analysis as JSON values and as tables."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ RATIOS = (0.1, 0.5, 1.0)
 
 
 def group_report(group: ModelGroup, names: Sequence[str], step_size: int) -> list[dict[str, Any]]:
-    """What RECL says of each run, for every share of hard tokens.
+    """Reports the RECL of each run for each share of hard tokens.
 
     Args:
         group: `ModelGroup`.
@@ -68,7 +68,7 @@ def _run_report(
 
 
 def memory_report(found: EffectiveMemoryLength, training_length: int) -> dict[str, Any]:
-    """The longest useful memory of a run, beside that of training.
+    """Returns the longest useful memory of a run, beside that of training.
 
     Args:
         found: `EffectiveMemoryLength`.
@@ -149,5 +149,5 @@ def _memory_table(report: dict[str, Any]) -> Table:
 
 
 def _at_least(found: dict[str, Any]) -> str:
-    """A length; with a mark where more was not measured."""
+    """Returns a length; with a mark where more was not measured."""
     return f">= {found['length']}" if found["is_lower_bound"] else str(found["length"])

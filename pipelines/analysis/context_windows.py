@@ -70,7 +70,7 @@ class ContextWindows:
         )
 
     def of_length(self, context: int) -> np.ndarray:
-        """The tokens with this much before each.
+        """Returns the scored tokens with the given number of context tokens.
 
         Args:
             context: int. Context length `C`, at most the longest.
@@ -85,7 +85,7 @@ Track = Callable[[Iterable, int], Iterable]
 
 
 class WindowBatch(NamedTuple):
-    """Some windows.
+    """Batch of windows with the targets that are scored in each.
 
     Attributes:
         token_ids: int32 array `(B, A)`.
@@ -159,7 +159,7 @@ def evaluate_windows(
     jit_compile: bool = True,
     track: Track | None = None,
 ) -> MeasuredLoss:
-    """Scores every token of a text with the last tokens before it and nothing else.
+    """Scores every token of a text with a sliding window of preceding tokens.
 
     Every token but the first ones of the text is predicted from
     `window_length - stride + 1` to `window_length` tokens. That is how Dai et

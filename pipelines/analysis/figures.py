@@ -25,7 +25,7 @@ _DOTS_PER_INCH = 120
 
 
 def new_figure(width_inches: float, height_inches: float) -> "Figure":
-    """An empty figure that needs no display.
+    """Returns an empty figure that needs no display.
 
     Args:
         width_inches: float.
@@ -67,7 +67,7 @@ _HIGHLIGHTED_SHARE = 0.2
 def draw_figures(
     profile: AttentionProfile, shown_rows: np.ndarray, shown_head: tuple[int, int], source: str
 ) -> dict[str, bytes]:
-    """Draws all there is to an analysis.
+    """Draws all figures of an attention analysis.
 
     Args:
         profile: `AttentionProfile`.
@@ -92,7 +92,7 @@ def draw_figures(
 
 
 def profile_figure(profile: AttentionProfile, title: str) -> "Figure":
-    """Mean attention by relative position: Figure 5 of Dai et al. (2019).
+    """Draws mean attention by relative position: Figure 5 of Dai et al. (2019).
 
     Args:
         profile: `AttentionProfile`.
@@ -110,7 +110,7 @@ def profile_figure(profile: AttentionProfile, title: str) -> "Figure":
 
 
 def terms_figure(profile: AttentionProfile, title: str) -> "Figure":
-    """The same for one term of the score at a time: Figure 7 of Dai et al. (2019).
+    """Draws mean attention by position for each score term: Figure 7 of Dai et al. (2019).
 
     Args:
         profile: `AttentionProfile` with terms.
@@ -133,7 +133,7 @@ def terms_figure(profile: AttentionProfile, title: str) -> "Figure":
 
 
 def head_figure(rows: np.ndarray, memory_length: int, title: str) -> "Figure":
-    """What one head attends to, query by query: Figure 6 of Dai et al. (2019).
+    """Draws the attention of one head, query by query: Figure 6 of Dai et al. (2019).
 
     The fifth of what a query sees that it attends to most is red.
 
@@ -170,7 +170,7 @@ def head_figure(rows: np.ndarray, memory_length: int, title: str) -> "Figure":
 
 
 def highest_share(rows: np.ndarray, share: float) -> np.ndarray:
-    """The tokens that a query attends to most.
+    """Marks the tokens with the highest attention of each query.
 
     Args:
         rows: float array `(T, K)`; 0 for tokens that a query cannot see.
@@ -192,7 +192,7 @@ def _panel_inches(attention: np.ndarray) -> float:
 
 
 def _draw_heads(figure: "Figure", axes: "Axes", attention: np.ndarray, highest: float) -> None:
-    """A row for every head of every layer, the first on top; the query is at the right."""
+    """Draws one row per head, the first layer on top, the query at the right."""
     from matplotlib.colors import LogNorm
 
     num_layers, num_heads, num_distances = attention.shape

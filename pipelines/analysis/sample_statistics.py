@@ -1,4 +1,4 @@
-"""Mean and spread of a few numbers, one of each seed."""
+"""Mean, deviation and confidence interval over seeds."""
 
 import dataclasses
 import math
@@ -16,7 +16,7 @@ _NORMAL_QUANTILE = 1.960
 
 @dataclasses.dataclass(frozen=True)
 class SampleStatistics:
-    """Mean, spread and the interval the mean is known to.
+    """Mean of a sample with its deviation and 95 % confidence interval.
 
     Args:
         values: sequence of float, one or more.
@@ -46,7 +46,7 @@ class SampleStatistics:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Where the true mean is in 95 of 100 cases (Student's t); `None` of a single value."""
+        """95 % confidence interval of the mean (Student's t); `None` for a single value."""
         if self.deviation is None:
             return None
         freedom = self.count - 1

@@ -1,4 +1,4 @@
-"""What the memory saves at evaluation: `txl analyze speed`.
+"""Time per token with memory and with sliding windows: `txl analyze speed`.
 
     txl analyze speed
     txl analyze speed --attention 800,3800 --config FILE --set model.num_layers=2 --json

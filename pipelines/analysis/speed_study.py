@@ -34,16 +34,16 @@ class TokenSpeed:
 
     @property
     def fastest_seconds_per_token(self) -> float:
-        """That of the fastest call."""
+        """Seconds per token of the fastest call."""
         return min(self.call_seconds) / self.tokens_per_call
 
     @property
     def slowest_seconds_per_token(self) -> float:
-        """That of the slowest call."""
+        """Seconds per token of the slowest call."""
         return max(self.call_seconds) / self.tokens_per_call
 
     def to_dict(self) -> dict[str, Any]:
-        """All figures as plain JSON types."""
+        """Returns all figures as plain JSON types."""
         return {
             "tokens_per_call": self.tokens_per_call,
             "num_calls": len(self.call_seconds),
@@ -60,7 +60,7 @@ def measure_in_turn(
     num_turns: int,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[Any, TokenSpeed]:
-    """Times several things on one machine, so that they can be compared.
+    """Times several functions in alternating rounds.
 
     They take turns: whatever else the machine does in the meantime slows all
     of them down. Each is called once before, to compile it.
@@ -95,7 +95,7 @@ _SEGMENTS_PER_TURN = 3
 
 
 class Reading(NamedTuple):
-    """A way to read a text, to be timed.
+    """Timed method of scoring: kind of memory and tokens per call.
 
     Attributes:
         memory: str. `"none"`, where each token is scored by a window of its
@@ -112,7 +112,7 @@ VANILLA = Reading("none", 1)
 
 
 class SpeedMeasurement:
-    """Times both models at any attention length.
+    """Timing of a model with memory and of a sliding-window model, at any attention length.
 
     The model with a memory reads segments and remembers as many tokens as the
     other's window has, so that it attends to at least as many. Its memory is
@@ -137,7 +137,7 @@ class SpeedMeasurement:
         self._random = np.random.default_rng(0)
 
     def measure(self, attention_length: int) -> dict[Reading, TokenSpeed]:
-        """Times one token of every way to read.
+        """Times one token with every method at an attention length.
 
         Args:
             attention_length: int. Tokens of the window and of the memory.
@@ -220,7 +220,7 @@ _MEMORIES = {
 def speed_report(
     experiment: ExperimentConfig, config: str, measured: Mapping[int, Mapping[Reading, TokenSpeed]]
 ) -> dict[str, Any]:
-    """The figures with their conditions.
+    """Returns the figures with their conditions.
 
     Args:
         experiment: `ExperimentConfig`.
@@ -288,7 +288,7 @@ def _row(
 
 
 def describe(report: dict[str, Any]) -> str:
-    """The figures as a table.
+    """Returns the figures as a table.
 
     Args:
         report: dict from `speed_report`.

@@ -1,1 +1,1 @@
-"""What `txl doctor` checks; every part but the probe runs without TensorFlow."""
+"""Checks of `txl doctor`; only the probe imports TensorFlow."""

@@ -1,4 +1,4 @@
-"""What one check found."""
+"""Result of one check of `txl doctor`."""
 
 import dataclasses
 from typing import Any, Literal, Self
@@ -10,7 +10,7 @@ _INDENT = " " * 9
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """The answer of one check.
+    """Result of one check: verdict, message and remedy.
 
     Attributes:
         check: str. What was looked at, in a word or two.
@@ -29,19 +29,19 @@ class Finding:
 
     @classmethod
     def ok(cls, check: str, what: str) -> Self:
-        """Nothing is wrong."""
+        """Creates a finding without a problem."""
         return cls(check, "ok", what)
 
     @classmethod
     def warning(cls, check: str, what: str, remedy: str) -> Self:
-        """Something is not as it was tested."""
+        """Creates a finding about a deviation from the tested set."""
         return cls(check, "warning", what, remedy)
 
     @classmethod
     def fault(
         cls, check: str, what: str, remedy: str, error: type[JobError] = MismatchError
     ) -> Self:
-        """Something has to be mended."""
+        """Creates a finding about a problem that must be repaired."""
         return cls(check, "fault", what, remedy, error)
 
     def describe(self) -> str:

@@ -179,7 +179,7 @@ def _fault(variable: str, what: str) -> Finding:
 
 
 def _lock_owner(descriptor: int) -> int | None:
-    """The process that holds a lock on a file, asked for without taking it."""
+    """Returns the process that holds a lock on a file, asked for without taking it."""
     question = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     kind, _, _, _, owner = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, question))
     return None if kind == fcntl.F_UNLCK else owner

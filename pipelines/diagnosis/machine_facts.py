@@ -26,7 +26,7 @@ _PRODUCT_FILE = Path("/sys/class/dmi/id/product_name")
 
 @dataclasses.dataclass(frozen=True)
 class MachineFacts:
-    """The facts that checks judge; tests make up their own.
+    """Facts about a machine on which the checks decide; tests construct their own.
 
     Attributes:
         python: str. Version of Python.
@@ -73,7 +73,7 @@ class MachineFacts:
 
 
 def _build_on_disk() -> str | None:
-    """Tells by its size whose library was written last."""
+    """Identifies the installed TensorFlow build by the size of its library."""
     for build in BUILDS:
         try:
             found = metadata.distribution(build)

@@ -28,7 +28,7 @@ _ERRORS_ONLY = "2"
 
 @dataclasses.dataclass(frozen=True)
 class ProbeReport:
-    """What became of the probe.
+    """Outcome of the TensorFlow probe: answers by stage, exit code, last message.
 
     Attributes:
         answers: dict from stage to its answer, which has `result` or `error`.

@@ -77,7 +77,7 @@ def _folders(folders: list[str]) -> list[dict[str, Any]]:
 
 
 def _all_reduce(tpu: str | None) -> dict[str, Any]:
-    """Each replica gives its number plus one, and each must get the sum of all."""
+    """Checks that an all-reduce gives every replica the sum of all numbers."""
     import tensorflow as tf
 
     from txl_tf.distribution.strategy import create_strategy
@@ -95,7 +95,7 @@ def _all_reduce(tpu: str | None) -> dict[str, Any]:
 
 
 def sum_of_replicas(strategy: "tf.distribute.Strategy") -> Callable[[], Any]:
-    """What every replica is asked for, compiled.
+    """Builds the compiled function that all-reduces a number over the replicas.
 
     Args:
         strategy: `tf.distribute.Strategy`.

@@ -162,7 +162,7 @@ def check_other_packages(facts: MachineFacts, tested: TestedVersions) -> Finding
 
 
 def tpu_install_command(tested: TestedVersions) -> str:
-    """The command that installs TensorFlow for TPUs."""
+    """Returns the command that installs TensorFlow for TPUs."""
     return _install_build(_TPU_BUILD, tested)
 
 
@@ -178,7 +178,7 @@ def _install_build(build: str, tested: TestedVersions) -> str:
 
 
 def _with_tensorflow(packages: Mapping[str, str]) -> dict[str, str]:
-    """Any build counts as `tensorflow`; which one is right is another check's."""
+    """Adds the installed build of TensorFlow under the name `tensorflow`."""
     found = [packages[build] for build in BUILDS if build in packages]
     return {**packages, **({"tensorflow": found[0]} if found else {})}
 

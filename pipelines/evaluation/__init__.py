@@ -1,1 +1,1 @@
-"""Parts of `txl evaluate`: own text, documents, checkpoints that are still to come."""
+"""Parts of `txl evaluate`: user texts, documents, and the watch on new checkpoints."""

@@ -20,7 +20,7 @@ _READ_TOKENS = 1 << 22
 
 
 class DocumentScores:
-    """Adds up the nats of every document of a split.
+    """Sums of nats for every document of a split.
 
     A target counts for the document it is in: the first token of a document
     too, whatever it was predicted from. The first token of the split is no
@@ -44,7 +44,7 @@ class DocumentScores:
         np.add.at(self._counts, documents, 1)
 
     def figures(self) -> list[dict[str, Any]]:
-        """The figures of every document.
+        """Returns the figures of every document.
 
         Returns:
             List of dicts with `document`, its number from 0; `first_token`, its
@@ -88,7 +88,7 @@ class DocumentScores:
 
 
 def _document_starts(dataset: PreparedDataset, split: str, num_tokens: int) -> np.ndarray:
-    """Places of the first tokens; the split begins a document, or goes on with one."""
+    """Returns the positions where documents begin; the start of the split counts as one."""
     found = [np.zeros(1, np.int64)]
     for start in range(0, num_tokens, _READ_TOKENS):
         stop = min(start + _READ_TOKENS, num_tokens)
@@ -120,7 +120,7 @@ def check_text_file(path: str) -> None:
 
 
 class OwnText:
-    """A text, its tokens, and after an evaluation what each of them was worth.
+    """User text with its tokens and, after an evaluation, their scores.
 
     Args:
         path: str. A file, or `-` for the standard input.
@@ -158,7 +158,7 @@ class OwnText:
         self._nats[places] = nats
 
     def scores(self) -> Iterator[dict[str, Any]]:
-        """The score of every token, in the order of the text.
+        """Returns the score of every token, in the order of the text.
 
         Yields:
             Dict with `token`, its place; `id`; `text`, what it decodes to by

@@ -98,7 +98,7 @@ def evaluate_split(
 
 
 def split_text(dataset: PreparedDataset, split: str) -> EvaluationText:
-    """The text of a split, read from the disk as it is needed.
+    """Returns the text of a split, read from the disk as it is needed.
 
     Args:
         dataset: `PreparedDataset`.
@@ -134,7 +134,7 @@ def bytes_per_token(manifest: Manifest, split: str) -> float:
 
 
 def statistics_text(evaluator: Evaluator, dataset: PreparedDataset | None) -> EvaluationText | None:
-    """The text whose gradients scale those of the text that is evaluated.
+    """Returns the training text whose gradients scale dynamic evaluation.
 
     Args:
         evaluator: `Evaluator`.

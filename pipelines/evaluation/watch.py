@@ -20,7 +20,7 @@ _POLL_SECONDS = 2.0
 
 
 class CheckpointWatch:
-    """Gives the steps of checkpoints as they appear, until the run is finished.
+    """Iterator over the steps of new checkpoints, until the run is finished.
 
     Args:
         list_steps: function without arguments that returns the steps of the
@@ -55,7 +55,7 @@ class CheckpointWatch:
         self._stop.set()
 
     def steps(self, done: Collection[int]) -> Iterator[int]:
-        """The steps to evaluate.
+        """Returns the steps to evaluate.
 
         Args:
             done: steps that need no evaluation, to which the caller adds the

@@ -30,7 +30,7 @@ _RUN_UNTIL_DONE = ShellText(
 
 
 def job_set(plan: LaunchPlan) -> dict[str, Any]:
-    """The manifest as plain values.
+    """Returns the manifest as plain values.
 
     On one host the trainer uses the chips of its machine. On several, every
     machine with chips runs TensorFlow's server, and a trainer without chips

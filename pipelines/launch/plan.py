@@ -102,7 +102,7 @@ _REPORTS = "with TensorFlow 2.18 and 2.19 slices were reported to hang when conn
 
 @dataclasses.dataclass(frozen=True)
 class ChipSupport:
-    """One line of the table.
+    """Support of one TPU generation: what should work, and what is unproven.
 
     Args:
         expected: str. What should work, and why one may think so.
@@ -144,7 +144,7 @@ _SUPPORT = {
 
 
 def support_of(accelerator: Accelerator) -> ChipSupport:
-    """The line of the table that a slice belongs to.
+    """Returns the table line of a slice.
 
     Args:
         accelerator: `Accelerator`.
@@ -156,7 +156,7 @@ def support_of(accelerator: Accelerator) -> ChipSupport:
 
 
 def support_table() -> str:
-    """All lines, as a Markdown table."""
+    """Returns all lines, as a Markdown table."""
     rows = ["| chips | hosts | expected | unproven |", "|---|---|---|---|"]
     for (generation, is_slice), support in _SUPPORT.items():
         hosts = "several" if is_slice else "one"
@@ -166,7 +166,7 @@ def support_table() -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LaunchPlan:
-    """A training job and the TPU it is to run on; every field was checked."""
+    """Training job and its TPU slice; every field is validated."""
 
     name: str
     """Of the TPU, the queued resource or the job set."""

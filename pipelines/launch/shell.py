@@ -51,7 +51,7 @@ def join(words: Iterable[str]) -> str:
 
 
 def both(*commands: str) -> str:
-    """Commands of which each runs only if those before it have succeeded.
+    """Joins commands with `&&`.
 
     Args:
         *commands: str. Shell text.
@@ -63,7 +63,7 @@ def both(*commands: str) -> str:
 
 
 def install_commands(folder: str, pip: str = "pip") -> list[str]:
-    """The commands that install the locked requirements and then the code.
+    """Returns the commands that install the locked requirements and then the code.
 
     Args:
         folder: str. A checkout, relative to where the commands run.
@@ -84,7 +84,7 @@ def install_commands(folder: str, pip: str = "pip") -> list[str]:
 
 
 def section(title: str, *commands: str) -> str:
-    """A comment and the commands it is about.
+    """Returns a comment and the commands it is about.
 
     Args:
         title: str. One line or several.
@@ -103,7 +103,7 @@ def doctor_words(plan: LaunchPlan, tpu: str) -> list[str]:
 
 
 def train_words(plan: LaunchPlan, tpu: str) -> list[str]:
-    """The words of `txl train`.
+    """Returns the words of `txl train`.
 
     Args:
         plan: `LaunchPlan`.

@@ -24,7 +24,7 @@ _RUN_UNTIL_DONE = f"{_CODE}/pipelines/launch/run_until_done.sh"
 
 
 def tpu_vm_script(plan: LaunchPlan) -> str:
-    """The commands from creating the TPU VM to deleting it.
+    """Returns the commands from creating the TPU VM to deleting it.
 
     Args:
         plan: `LaunchPlan`.
@@ -45,12 +45,12 @@ def _node_script(plan: LaunchPlan, title: str, sections: list[str]) -> str:
 
 
 def gcloud(plan: LaunchPlan, *words: str) -> str:
-    """A command of `gcloud compute tpus` in the zone and project of the plan."""
+    """Returns a command of `gcloud compute tpus` in the zone and project of the plan."""
     return command([*_GCLOUD, *words, "--zone", plan.zone, "--project", plan.project])
 
 
 def host_sections(plan: LaunchPlan) -> list[str]:
-    """What is done on a TPU VM, from copying the code to the logs.
+    """Renders the commands on a TPU VM, from copying the code to reading the logs.
 
     Args:
         plan: `LaunchPlan`.
@@ -149,7 +149,7 @@ def _install() -> str:
 
 
 def with_path(remote_command: str) -> str:
-    """A command that finds the programs that were installed."""
+    """Returns a command that finds the programs that were installed."""
     return f'export PATH="$HOME/{_PROGRAMS}:$PATH" && {remote_command}'
 
 
@@ -165,7 +165,7 @@ _ENVIRONMENT = ("TPU_LOAD_LIBRARY=0",)
 
 
 def pod_slice_script(plan: LaunchPlan) -> str:
-    """The commands from creating the slice to deleting it.
+    """Returns the commands from creating the slice to deleting it.
 
     Args:
         plan: `LaunchPlan`.
@@ -177,7 +177,7 @@ def pod_slice_script(plan: LaunchPlan) -> str:
 
 
 def pod_sections(plan: LaunchPlan) -> list[str]:
-    """What is done once the slice is there.
+    """Renders the commands that follow the creation of a multi-host slice.
 
     Every host runs the server of the `tensorflow-tpu` package, which is
     installed on all of them. Training runs on the first host only and gives the
@@ -226,7 +226,7 @@ _LOST = "FAILED|SUSPENDING|SUSPENDED"
 
 
 def queued_resource_script(plan: LaunchPlan) -> str:
-    """The commands from asking for the TPU to giving it back.
+    """Returns the commands from asking for the TPU to giving it back.
 
     Args:
         plan: `LaunchPlan`; of one host or several.

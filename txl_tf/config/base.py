@@ -16,7 +16,7 @@ _LARGEST_BITS = 256
 
 
 def shown_value(value: Any) -> str:
-    """A short text that tells a value.
+    """Formats a value as short text for an error message.
 
     Args:
         value: any value that a configuration may be given.
@@ -157,7 +157,7 @@ def _check_size(name: str, value: Any) -> None:
 
 
 def _coerced(value: Any, hint: Any) -> Any:
-    """JSON knows no tuples and writes 1.0 as 1; both are meant, not mistaken."""
+    """Converts JSON values to field types: lists to tuples, whole numbers to float."""
     options = _alternatives(hint)
     if isinstance(value, list) and any(typing.get_origin(option) is tuple for option in options):
         return tuple(value)

@@ -108,7 +108,7 @@ _LIMITS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingConfig(FrozenConfig):
-    """How many rows and steps, how often what, and in which precision.
+    """Batch size, steps, intervals and precision of a training run.
 
     Raises:
         ValueError: If a value is out of its range.

@@ -1,4 +1,4 @@
-"""How a vocabulary is cut into clusters of frequent and rare tokens.
+"""Division of a vocabulary into clusters of frequent and rare tokens.
 
 Shape letters used in this module: V vocabulary, D hidden width, E embedding
 width, W width of one cluster, R token ids of one cluster.
@@ -13,7 +13,7 @@ _EULER_GAMMA = 0.5772156649
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VocabularyClusters:
-    """Sizes of an adaptive embedding and of the softmax that is its reverse.
+    """Cluster sizes of an adaptive embedding and of its adaptive softmax.
 
     Ids are sorted by falling frequency. Cluster 0 is the head, the others are
     tails; cluster `i` holds the ids from `cutoffs[i - 1]` up to `cutoffs[i]`.
@@ -101,7 +101,7 @@ class VocabularyClusters:
         return (width, self.hidden_dim)
 
     def tail_capacities(self, num_tokens: int) -> tuple[int, ...]:
-        """How many tokens of every tail cluster to expect, and a little more.
+        """Expected number of tokens in each tail cluster, with a margin.
 
         By Zipf's law with exponent 1 the share of a cluster is the difference
         of the harmonic numbers of its bounds. Two standard deviations more make

@@ -52,7 +52,7 @@ _ONLY = {"attn_type": 0, "ext_len": 0}
 
 
 def from_hugging_face_config(config: dict[str, Any], where: str) -> dict[str, Any]:
-    """Fields of our configuration that theirs tells.
+    """Returns the `ModelConfig` fields that a Hugging Face configuration determines.
 
     Keys that say nothing about the numbers are passed over.
 
@@ -276,7 +276,7 @@ def save_hugging_face(model: TransformerXL, folder: str | Path) -> Path:
 
 
 def hugging_face_tensors(model: TransformerXL) -> dict[str, np.ndarray]:
-    """The state dict of a model, with the names of Hugging Face.
+    """Returns the state dict of a model, with the names of Hugging Face.
 
     Args:
         model: `TransformerXL`.

@@ -63,7 +63,7 @@ def uses_own_projection(config: ModelConfig, cluster: int) -> bool:
 
 
 def variable_shapes(config: ModelConfig) -> dict[str, Shape]:
-    """Names and shapes of all variables of a model that is not built yet.
+    """Returns names and shapes of all variables of a model that is not built yet.
 
     Args:
         config: `ModelConfig` with `position_encoding="transformer_xl"`.
@@ -82,7 +82,7 @@ def variable_shapes(config: ModelConfig) -> dict[str, Shape]:
 
 
 def named_variables(model: TransformerXL) -> dict[str, keras.Variable]:
-    """The variables of a model, under names that do not depend on its own.
+    """Returns the variables of a model, under names that do not depend on its own.
 
     Args:
         model: `TransformerXL`.

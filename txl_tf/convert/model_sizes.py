@@ -90,7 +90,7 @@ _ANY_SIZES = {
 def required_shape(
     shapes: dict[str, Shape], name: str, ranks: tuple[int, ...], where: str
 ) -> Shape:
-    """The shape of a tensor that every checkpoint of this kind has.
+    """Returns the shape of a tensor that every checkpoint of this kind has.
 
     Args:
         shapes: dict of name to shape.
@@ -115,7 +115,7 @@ def required_shape(
 
 
 def count_numbered(shapes: Mapping[str, Any], pattern: str) -> int:
-    """How many layers or clusters there are.
+    """Counts layers or clusters by the numbers in tensor names.
 
     Args:
         shapes: dict of name to shape.
@@ -135,7 +135,7 @@ def count_numbered(shapes: Mapping[str, Any], pattern: str) -> int:
 
 
 def division_factor_of(widths: list[int], where: str) -> int:
-    """By how much each cluster is narrower than the one before.
+    """Infers the ratio of the widths of consecutive clusters.
 
     Args:
         widths: list of int, of all clusters.
@@ -160,7 +160,7 @@ def division_factor_of(widths: list[int], where: str) -> int:
 
 
 def cutoffs_of(cluster_sizes: list[int]) -> tuple[int, ...]:
-    """The first ids of all clusters but the first.
+    """Returns the first ids of all clusters but the first.
 
     Args:
         cluster_sizes: list of int.

@@ -53,7 +53,7 @@ _BIASES = {"transformer/r_w_bias": "content_bias", "transformer/r_r_bias": "posi
 
 
 def official_tensorflow_table(config: ModelConfig) -> list[ForeignTensor]:
-    """Every tensor of an official TensorFlow checkpoint of a model.
+    """Returns every tensor of an official TensorFlow checkpoint of a model.
 
     Args:
         config: `ModelConfig`.

@@ -150,7 +150,7 @@ def _symbols(idx2sym: Any) -> tuple[str, ...]:
 
 
 def _decoded(values: list[Any]) -> list[str]:
-    """Text of Python 2 is bytes: UTF-8 if all of it is valid, else Latin-1."""
+    """Decodes Python 2 text: UTF-8 if it is valid, else Latin-1."""
     if not all(isinstance(value, str | bytes) for value in values):
         raise ValueError("a symbol is not a text")
     for encoding in ("utf-8", "latin-1"):
@@ -175,7 +175,7 @@ def _check_ids(sym2idx: Any, num_symbols: int) -> None:
 
 
 def _cutoffs(values: Any, num_symbols: int) -> tuple[int, ...]:
-    """The official list begins with 0 and ends with the vocabulary's size."""
+    """Checks official cutoffs and removes the leading 0 and the vocabulary size."""
     if not values:
         return ()
     if not isinstance(values, list) or not all(type(each) is int for each in values):

@@ -71,7 +71,7 @@ _BIASES = {"r_w_bias": "content_bias", "r_r_bias": "position_bias"}
 
 
 def pytorch_table(config: ModelConfig, system: PytorchSystem) -> list[ForeignTensor]:
-    """Every tensor of a state dict of a model.
+    """Returns every tensor of a state dict of a model.
 
     Args:
         config: `ModelConfig`.

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 @dataclasses.dataclass(eq=False)
 class InertObject:
-    """An object that a pickle asks for and that was not made.
+    """Description of an object that a pickle refers to; nothing is imported or called.
 
     Attributes:
         kind: str. Module and name of the class, or of the function that would
@@ -284,7 +284,7 @@ def _pairs(items: list[Any]) -> list[tuple[Any, Any]]:
 
 
 def _as_dict(arguments: tuple[Any, ...]) -> dict[Any, Any]:
-    """The dict that `OrderedDict` or `Counter` would be, given these arguments."""
+    """Returns the dict that `OrderedDict` or `Counter` would be, given these arguments."""
     if not arguments:
         return {}
     content = arguments[0]

@@ -24,7 +24,7 @@ _NESTED = ("model_state", "state_dict")
 
 
 def find_tensor_file(source: str | Path) -> Path:
-    """The file of tensors that is meant.
+    """Finds the tensor file that a path refers to.
 
     Args:
         source: path of a file, or of a folder with one such file; among
@@ -180,7 +180,7 @@ def _read_torch(path: Path) -> dict[str, np.ndarray]:
 
 
 def _check_expansion(tensors: dict[str, Any], num_bytes: int) -> None:
-    """A tensor can be a view that repeats one number for ever; a copy of it takes memory."""
+    """Refuses tensors whose views repeat values to more memory than the file has."""
     total = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     # Tied tensors are stored once.
     if total > _MAX_SHARING * num_bytes:

@@ -12,7 +12,7 @@ Shape = tuple[int, ...]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ForeignTensor:
-    """Says how a tensor of a checkpoint and variables of ours are the same.
+    """Mapping between a tensor of a checkpoint and variables of a model.
 
     Read from ours to theirs: the variables are joined, the result is
     transposed, then its first axis is reversed.
@@ -36,7 +36,7 @@ class ForeignTensor:
     A copy may be left out of the file, but must not differ."""
 
     def shape(self, shapes: dict[str, Shape]) -> Shape:
-        """The shape that the tensor has.
+        """Returns the shape that the tensor has.
 
         Args:
             shapes: dict of the shapes of our variables.
@@ -100,7 +100,7 @@ _NUM_SHOWN = 3
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TensorDifferences:
-    """Where a checkpoint is not what its model needs; all names are theirs."""
+    """Differences between a checkpoint and its model, by foreign tensor names."""
 
     missing: tuple[str, ...] = ()
     """Tensors that are not there."""
@@ -136,7 +136,7 @@ class TensorDifferences:
 
 
 def mismatch(differences: TensorDifferences, where: str) -> MismatchError:
-    """The error of a checkpoint that does not fit.
+    """Creates the error of a checkpoint that does not fit.
 
     Args:
         differences: `TensorDifferences`; the error has them as an attribute

@@ -132,7 +132,7 @@ class _Writing:
 
 
 class _ResultFile:
-    """Writes what a pass found, for the process that started it."""
+    """Result file of a Beam pass, for the process that started the pipeline."""
 
     def __init__(self, path: str) -> None:
         self._path = path

@@ -17,7 +17,7 @@ from txl_tf.storage.files import make_folder, remove_folder
 
 
 class ChunkReading:
-    """Reads splits in numbered chunks, the same ones every time.
+    """Reading of splits in numbered chunks, for a Beam pipeline.
 
     Args:
         splits: mapping of split name to documents, which can be sent to other
@@ -78,7 +78,7 @@ class ShardPlan:
 
 
 class ShardWriting:
-    """Writes shards, each into a folder of its own first.
+    """Writing of shards, each into its own folder first, for a Beam pipeline.
 
     A pipeline may do work twice, and at the same time; the bytes are the same,
     and the last rename counts.
@@ -159,7 +159,7 @@ def _gathered(parts: Iterable[Any], dtype: np.dtype) -> tuple[np.ndarray, list[i
 
 
 class TokenCounting:
-    """Counts the tokens and the text of chunks.
+    """Counts of tokens and text per chunk, for a Beam pipeline.
 
     Args:
         tokenizer: `Tokenizer`.
@@ -196,7 +196,7 @@ class _Part(NamedTuple):
 
 
 class TokenPlacing:
-    """Cuts the tokens of chunks where a shard ends.
+    """Division of the tokens of chunks at shard ends, for a Beam pipeline.
 
     Args:
         tokenizer: `Tokenizer`.

@@ -1,4 +1,4 @@
-"""Counts the text of a data set again, where its tokens tell the text."""
+"""Recount of the text of a data set, for tokenizers whose tokens determine the text."""
 
 import os
 
@@ -14,7 +14,7 @@ _BLOCK_TOKENS = 1 << 22
 
 
 def verify_counts(dataset: PreparedDataset, tokenizer: Tokenizer) -> bool:
-    """Holds bytes, characters and words of every split against its tokens.
+    """Compares bytes, characters and words of every split with its tokens.
 
     Documents without text leave no token, so of documents there may be more
     than the tokens tell.

@@ -13,7 +13,7 @@ from txl_tf.errors import DataDamagedError
 
 
 class TokenChunk(NamedTuple):
-    """What comes of consecutive pieces of a split.
+    """Tokens, document starts and text counts of consecutive pieces of a split.
 
     Args:
         token_ids: int vector. The tokens.
@@ -28,7 +28,7 @@ class TokenChunk(NamedTuple):
 
 
 class ChunkEncoding:
-    """Encodes chunks with a tokenizer; every piece can be encoded by itself.
+    """Encoder of text chunks; each piece can be encoded on its own.
 
     To another process only kind and vocabulary are sent.
 
@@ -68,7 +68,7 @@ class ChunkEncoding:
 
 
 def line_text(piece: TextPiece) -> bytes:
-    """The text of a piece without the half of a line end that an earlier piece ended with."""
+    """Returns a piece without the part of a line end that the previous piece contained."""
     return piece.text[1:] if piece.splits_line_end else piece.text
 
 
@@ -113,7 +113,7 @@ def located(function: Callable[[TextPiece], Any], piece: TextPiece) -> Any:
 
 
 class EncodedTexts:
-    """Encodes the splits of a text with a tokenizer.
+    """Splits of a text, encoded with a given tokenizer.
 
     Args:
         splits: dict of split name to documents.
@@ -148,7 +148,7 @@ class EncodedTexts:
 
 
 class TokenTexts(Protocol):
-    """The tokens of the splits of a text, and the tokenizer they are of."""
+    """Interface of encoded splits: chunks of tokens and their tokenizer."""
 
     tokenizer: Tokenizer
 

@@ -140,7 +140,7 @@ _REMEDY = "Prepare the data set again."
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest(FrozenConfig):
-    """What a prepared data set contains and how to check it.
+    """Description of a prepared data set: tokenizer, splits, shards and checksums.
 
     Args:
         format_version: int. Version of the layout of the folder.
@@ -196,7 +196,7 @@ class Manifest(FrozenConfig):
                 )
 
     def _check_counts(self) -> None:
-        """What a tokenizer makes a token of, there are as many of as tokens."""
+        """Checks that the count of the token unit, such as bytes, equals the tokens."""
         counted = _TOKEN_IS.get(self.tokenizer_kind)
         for split in self.splits:
             if counted is not None and getattr(split, counted) != split.tokens:

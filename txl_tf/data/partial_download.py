@@ -99,7 +99,7 @@ class HttpAnswer:
 
     @property
     def version(self) -> str | None:
-        """What names this version of the file; `None` if nothing reliable does."""
+        """Strong ETag, else Last-Modified; `None` if the server sends neither."""
         tag = self._response.headers.get("ETag")
         # A weak tag is the same for files that mean the same, and may differ in bytes.
         if tag and not tag.startswith("W/"):
@@ -125,7 +125,7 @@ class HttpAnswer:
 
 
 def _broken(error: Exception) -> http.client.HTTPException:
-    """One kind for all that a connection can do, and not that of a failing disk."""
+    """Converts all connection errors to one type, distinct from disk errors."""
     reason = getattr(error, "reason", None) or error
     return http.client.HTTPException(" ".join(str(reason).split()) or type(error).__name__)
 
@@ -231,7 +231,7 @@ class PartialFile:
         self._written = None
 
     def set_aside(self) -> str:
-        """Moves the part to where it is in nobody's way, but can be looked at.
+        """Renames the partial file to `NAME.damaged`, so that it can be inspected.
 
         Returns:
             Where it is now.
@@ -276,7 +276,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublishedFile:
-    """A file with the addresses it can be had from.
+    """Published file: addresses, size and SHA-256.
 
     Args:
         name: str. The name of the file, without folders.

@@ -142,7 +142,7 @@ def write_split(
 
 
 def empty_split(name: str) -> DataDamagedError:
-    """The error about a split without tokens."""
+    """Creates the error about a split without tokens."""
     return DataDamagedError(
         "A split of the input is empty.",
         where=f"split {name}",

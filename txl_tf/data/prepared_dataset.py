@@ -361,7 +361,7 @@ class PreparedDataset:
         return frame_bytes(self.manifest.tokens_per_record, self.manifest.token_bytes)
 
     def _check_file(self, shard: ShardManifest) -> None:
-        """Once for every file: what the manifest says of it decides how much is read."""
+        """Checks a shard file once, before its manifest decides how much is read."""
         if shard.file in self._checked_files:
             return
         try:
@@ -379,7 +379,7 @@ class PreparedDataset:
         self._checked_files.add(shard.file)
 
     def _check_size(self, shard: ShardManifest) -> None:
-        """Random access multiplies; a manifest that denies it is not of this format."""
+        """Checks that the size of a shard in the manifest is that of its records."""
         records, rest = divmod(shard.tokens, self.manifest.tokens_per_record)
         expected = records * self._full_frame_bytes()
         if rest:

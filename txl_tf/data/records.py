@@ -160,7 +160,7 @@ def _only_value(example: Any, feature: str) -> bytes:
 
 
 class FrameLayout(NamedTuple):
-    """The places in a frame of so many tokens.
+    """Byte positions within a frame of a given number of tokens.
 
     Args:
         num_bytes: int. Size of the frame.
@@ -222,7 +222,7 @@ class RecordLocation(NamedTuple):
 
 
 class RecordWriter:
-    """Writes the token stream of one split into TFRecord shards, in order.
+    """Writer of the token stream of one split into TFRecord shards.
 
     Every record holds `tokens_per_record` tokens, except the last one of the
     stream. Memory is constant: at most one record and one piece are held.
@@ -317,7 +317,7 @@ class RecordWriter:
         del self._pending[:whole]
 
     def _take_starts(self, num_tokens: int) -> bytes:
-        """The bits of the record that the first pending tokens become."""
+        """Returns the bits of the record that the first pending tokens become."""
         count = bisect.bisect_left(self._pending_starts, num_tokens)
         bits = pack_document_starts(num_tokens, self._pending_starts[:count])
         self._pending_starts = [start - num_tokens for start in self._pending_starts[count:]]
@@ -359,7 +359,7 @@ class RecordWriter:
         return os.path.join(self._folder, f"{self._split}-{index:05d}.partial")
 
     def _name_shard(self, index: int, num_shards: int) -> ShardManifest:
-        """The number of shards is part of a name, and known only at the end."""
+        """Renames a finished shard once the number of shards is known."""
         import tensorflow as tf
 
         file = shard_file_name(self._split, index, num_shards)

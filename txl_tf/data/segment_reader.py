@@ -23,7 +23,7 @@ _MAX_INT64 = np.iinfo(np.int64).max
 
 
 class SegmentReader:
-    """Reads one split in the order of a plan.
+    """Reader of one split in the order of a plan.
 
     The data sets are made of TensorFlow operations only, so that they also run
     on the hosts of a TPU slice, which see nothing of this process.
@@ -278,7 +278,7 @@ class SegmentReader:
         return segments.unbatch().take(num_segments).apply(exactly)
 
     def _decode(self, record: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """The tokens of a record and, on request, where documents begin."""
+        """Returns the tokens of a record and, on request, where documents begin."""
         feature = tf.io.FixedLenFeature([], tf.string)
         names = [TOKENS_FEATURE]
         if self._with_document_starts:

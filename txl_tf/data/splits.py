@@ -132,7 +132,7 @@ def _survey(documents: Iterable[Document], seed: int) -> tuple[np.ndarray, np.nd
 
 
 def _taken(hashes: np.ndarray, sizes: np.ndarray, is_free: np.ndarray, target: float) -> np.ndarray:
-    """Which of the free documents a split takes, so as to have about `target` bytes."""
+    """Selects free documents of about `target` bytes for a split."""
     free = np.flatnonzero(is_free)
     order = free[np.argsort(hashes[free], kind="stable")]
     fitting = order[sizes[order] <= 2 * target]
@@ -206,7 +206,7 @@ def _cut_one(
 
 
 def _cuts(documents: Iterable[Document], targets: list[int]) -> list[int]:
-    """For every target the next line end, or else the end of the piece it is in."""
+    """Returns the next line end for every target, else the end of its piece."""
     cuts: list[int] = []
     offset = 0
     for piece in pieces_of(next(iter(documents), b"")):

@@ -10,7 +10,7 @@ Document = bytes | Iterable[bytes]
 
 
 class TextPiece(NamedTuple):
-    """A piece of a document that can be encoded and counted by itself.
+    """Piece of a document that can be encoded and counted independently.
 
     Args:
         text: bytes. The piece.
@@ -44,7 +44,7 @@ _SPACES = b" \t\n\r\x0b\x0c"
 
 
 def text_chunks(split: str, documents: Iterable[Document]) -> Iterator[list[TextPiece]]:
-    """Gathers the pieces of documents, in order.
+    """Groups the pieces of documents into chunks of work, in order.
 
     Args:
         split: str. Name of the split.

@@ -94,7 +94,7 @@ def unreadable(path: str, error: OSError) -> JobError:
 class _Decoder(Protocol):
     @property
     def errors(self) -> tuple[type[Exception], ...]:
-        """What damaged data raises."""
+        """Exception types that damaged compressed data raises."""
 
     @property
     def eof(self) -> bool:

@@ -20,7 +20,7 @@ _BLOCK_BYTES = 4 << 20
 
 @dataclasses.dataclass(frozen=True)
 class RecordCheck:
-    """Checks frames: whether they are records of the right size with ids of the vocabulary.
+    """Check of frames: record size and token ids of the vocabulary.
 
     A checksum says that a file is as it was written. This says that what was
     written can be trained on: an id outside of the vocabulary would look up no
@@ -235,7 +235,7 @@ def _read(
 
 
 def _first_damaged_record(path: str, shard: ShardManifest, check: RecordCheck) -> int:
-    """The record with which a file of the wrong size begins to be another one."""
+    """Returns the first record that differs in a file of the wrong size."""
     record = 0
     for block in file_blocks(path, check.block_bytes):
         problem = check.first_problem(block, record, shard)

@@ -31,7 +31,7 @@ Progress = Callable[[str, int], None]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VocabularyTraining(abc.ABC):
-    """Makes the vocabulary of a text and then its tokens; the text is read twice at most.
+    """Base class of vocabulary training; reads the text at most twice.
 
     Args:
         counted_splits: tuple of str. The splits that the vocabulary is of; what
@@ -90,19 +90,19 @@ class VocabularyTraining(abc.ABC):
         return EncodedTexts(splits, self.train(splits, workers, progress), workers)
 
     def counted(self, splits: Mapping[str, Iterable[Document]]) -> list[str]:
-        """The names of the counted splits there are, in the order of the text."""
+        """Returns the names of the counted splits there are, in the order of the text."""
         return [name for name in splits if name in self.counted_splits]
 
 
 def no_vocabulary(error: ValueError) -> DataDamagedError:
-    """The error about a text that does not give the vocabulary that was asked for."""
+    """Creates the error for a text that cannot give the requested vocabulary."""
     what = f"The text gives no such vocabulary: {' '.join(str(error).split())[:300]}"
     return DataDamagedError(what, remedy="Give more text, or ask for another vocabulary.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CharacterTraining(VocabularyTraining):
-    """Counts characters; see `CharacterVocabularyBuilder.build`.
+    """Training of a character vocabulary; see `CharacterVocabularyBuilder.build`.
 
     Args:
         min_frequency: int. Defaults to `0`.
@@ -145,7 +145,7 @@ def _count(pieces: Sequence[TextPiece]) -> tuple[list[str], np.ndarray, int]:
 
 
 class NumberedTexts:
-    """Keeps numbers in files, and reads them as token ids.
+    """Provisional word numbers in files, read as token ids.
 
     Args:
         folder: str. A local folder for the files.
@@ -175,7 +175,7 @@ class NumberedTexts:
                 progress(split, counts.bytes)
 
     def use(self, tokenizer: Tokenizer, ids: np.ndarray) -> None:
-        """Says what the numbers mean.
+        """Sets the tokenizer and the token id of every provisional number.
 
         Args:
             tokenizer: `Tokenizer`. The tokenizer with the vocabulary.
@@ -212,7 +212,7 @@ class NumberedTexts:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SentencePieceTraining(VocabularyTraining):
-    """Trains a SentencePiece model; see `train_sentence_piece`.
+    """Training of a SentencePiece model; see `train_sentence_piece`.
 
     The training runs in this process; the workers encode.
 
@@ -253,7 +253,7 @@ class SentencePieceTraining(VocabularyTraining):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WordPieceTraining(VocabularyTraining):
-    """Counts words and learns parts of them; see `train_word_pieces`.
+    """Training of a WordPiece vocabulary; see `train_word_pieces`.
 
     Args:
         rule: `WordRule`. How text is split into words.
@@ -287,7 +287,7 @@ class WordPieceTraining(VocabularyTraining):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WordTraining(VocabularyTraining):
-    """Counts words; see `WordVocabularyBuilder.build`.
+    """Training of a word vocabulary; see `WordVocabularyBuilder.build`.
 
     The text is read once: its words are numbered as they come, the numbers go
     to files, and become token ids by one look-up when the vocabulary is known.

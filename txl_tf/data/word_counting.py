@@ -24,7 +24,7 @@ class _NumberedChunk(NamedTuple):
 
 
 class WordNumbering:
-    """Gives every word that is new to this worker the next number.
+    """Word counter of one worker: the next number for each word that is new to it.
 
     Args:
         rule: `WordRule`. How text is split.
@@ -83,7 +83,7 @@ class WordNumbering:
 
 
 class WordNumbers:
-    """Puts together what workers number on their own.
+    """Word numbers merged from all workers.
 
     A worker names the words of a chunk that are new to it, in order. Chunks are
     merged in the order of the text, and a worker gets them in that order. So a

@@ -19,7 +19,7 @@ _MODULE = "txl_tf.data.workers"
 
 
 class WorkerProcess:
-    """A process that applies a function to what it is sent, and sends back.
+    """Process that applies a function to each item that it receives.
 
     It is a fresh Python, not a copy of this one: a copy of a process that has
     threads, as TensorFlow starts them, can hang. It ends when this process
@@ -117,7 +117,7 @@ def _work(connection: Connection) -> None:
 
 
 def _failure(error: Exception) -> RuntimeError:
-    """What the process that waits is told; its own traceback shows this one too."""
+    """Builds the error for the parent process, with the traceback of the worker."""
     text = str(error).strip().splitlines() or [""]
     failure = RuntimeError(f"A worker failed: {type(error).__name__}: {text[0][:200]}")
     failure.add_note(traceback.format_exc())
@@ -135,7 +135,7 @@ _ITEMS_PER_WORKER = 3
 
 
 class OrderedWorkers:
-    """Applies functions to streams of items, on several cores.
+    """Worker processes that apply functions to streams of items, in order.
 
     Item number `i` goes to worker `i % num_workers`, and results are taken in
     the same order, so that they do not depend on which worker is fast. Items
@@ -224,7 +224,7 @@ class _Feeder:
         self._thread.start()
 
     def next_worker(self) -> WorkerProcess | None:
-        """The worker that has the next item; `None` after the last."""
+        """Returns the worker that has the next item; `None` after the last."""
         fed = self._fed.get()
         if isinstance(fed, BaseException):
             raise fed

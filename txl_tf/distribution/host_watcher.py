@@ -12,7 +12,7 @@ from txl_tf.distribution.remote_hosts import RemoteHost
 
 
 class HostWatcher:
-    """Asks each host again and again, in a thread for each.
+    """Watch on remote hosts, with one polling thread per host.
 
     A host that was told to go says so, and there is time to save. A connection
     that breaks ends the training loop with an error, and needs no watcher. But

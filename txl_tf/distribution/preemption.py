@@ -62,7 +62,7 @@ _END = b"\0"
 
 
 class PreemptionWatcher:
-    """Calls a function as soon as the process is asked to stop.
+    """Watch for requests to stop: signals and notices of the cloud.
 
     What asks is SIGTERM, SIGHUP of a terminal that is closed, or on Google
     Cloud the metadata server, which knows of a preemption or a maintenance
@@ -184,11 +184,11 @@ class PreemptionWatcher:
 
 
 def _do_nothing(number: int, frame: object) -> None:
-    """Python must handle a signal for it to be written to the wake-up descriptor."""
+    """Empty handler: Python writes handled signals only to the wake-up descriptor."""
 
 
 class _MetadataPoll:
-    """Waits in a thread for one value of the metadata server.
+    """Thread that waits for one value of the metadata server.
 
     Args:
         key: str. Name of the value under `instance/`.
@@ -236,7 +236,7 @@ class _MetadataPoll:
                 return
 
     def _ask(self, wait_seconds: int) -> str:
-        """The value, when it changes or the time is over."""
+        """Returns the value, when it changes or the time is over."""
         # It knows no proxies, through which the server could not be reached.
         connection = http.client.HTTPConnection(
             os.environ.get("GCE_METADATA_HOST") or _METADATA_HOST,

@@ -69,7 +69,7 @@ class RemoteHost:
 
 
 def remote_hosts(strategy: tf.distribute.Strategy) -> list[RemoteHost]:
-    """The hosts of a strategy's replicas that are not this process.
+    """Returns the hosts of a strategy's replicas that are not this process.
 
     Args:
         strategy: `tf.distribute.Strategy`.

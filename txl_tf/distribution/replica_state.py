@@ -79,7 +79,7 @@ class ReplicaState:
             variable.assign(tf.cast(values[name], variable.dtype))
 
     def to_global(self) -> dict[str, np.ndarray]:
-        """The state of all rows, in the order of the global batch.
+        """Returns the state of all rows, in the order of the global batch.
 
         With several workers all of them must call it, and each gets all rows.
 
@@ -142,7 +142,7 @@ class ReplicaState:
         return tuple(self._variables)
 
     def _rows_of(self, array: np.ndarray, first: int) -> np.ndarray:
-        """The rows of the replica that begins with row `first`."""
+        """Returns the rows of the replica that begins with row `first`."""
         rows = array[first : first + self._rows_per_replica]
         if len(rows) == self._rows_per_replica:
             return rows
@@ -151,7 +151,7 @@ class ReplicaState:
         return padded
 
     def _stored_dtype(self, name: str) -> tf.DType:
-        """Workers cannot exchange all types, and their variables begin with an exchange."""
+        """Returns the dtype in storage: workers cannot exchange all dtypes."""
         dtype = self._dtypes[name]
         if self._has_several_workers:
             return {tf.bfloat16: tf.float32, tf.bool: tf.int32}.get(dtype, dtype)

@@ -17,7 +17,7 @@ _PAUSE_SECONDS = 0.5
 
 
 def tpu_addresses(tpu: str) -> list[str]:
-    """The servers of a TPU that is named by addresses.
+    """Returns the servers of a TPU that is named by addresses.
 
     Args:
         tpu: str. `local`, a name, or addresses `grpc://host:port` with commas
@@ -55,7 +55,7 @@ def is_address(text: str) -> bool:
 
 
 def unreachable(addresses: Sequence[str], seconds: float) -> dict[str, str]:
-    """Tries whether something accepts connections, again and again for some time.
+    """Tries to connect repeatedly until a time limit; returns the failures.
 
     Args:
         addresses: sequence of `host:port`.
@@ -80,7 +80,7 @@ def unreachable(addresses: Sequence[str], seconds: float) -> dict[str, str]:
 
 
 def described(failures: dict[str, str]) -> str:
-    """What was tried, in one line; of many addresses the first."""
+    """Describes the failed addresses in one line, at most three by name."""
     shown = [f"{address} ({reason})" for address, reason in list(failures.items())[:3]]
     more = len(failures) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")

@@ -1,4 +1,4 @@
-"""One place that decides on which devices a job runs."""
+"""Choice of the devices on which a job runs."""
 
 import functools
 import json
@@ -175,7 +175,7 @@ def _joined(values: dict[str, Any]) -> tf.distribute.Strategy:
 
 
 def _cluster_of_several() -> str | None:
-    """What the environment says about the workers, if it names more than one."""
+    """Returns `TF_CONFIG` if it names more than one worker."""
     cluster = os.environ.get(_CLUSTER_VARIABLE, "").strip()
     values = _parsed(cluster) if cluster else {}
     # Launchers set it for single machines too.

@@ -1,4 +1,4 @@
-"""What every head of a model attends to, on average.
+"""Mean attention by distance for each head.
 
 Shape letters used in this module: M memory length, L layers, N heads.
 """
@@ -48,7 +48,7 @@ class AttentionProfile:
         return int(layer), int(head)
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """All arrays by name, for an `.npz` file."""
+        """Returns all arrays by name, for an `.npz` file."""
         return {
             "attention": self.attention,
             **{f"term_{name}": array for name, array in self.terms.items()},
@@ -57,7 +57,7 @@ class AttentionProfile:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """The figures of heads and layers as plain JSON types; layers and heads from 0."""
+        """Returns the figures of heads and layers as plain JSON types; layers and heads from 0."""
         layer, head = self.farthest_head
         return {
             "num_queries": self.num_queries,

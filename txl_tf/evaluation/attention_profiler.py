@@ -1,4 +1,4 @@
-"""Reads text with a model and averages what its heads attend to.
+"""Measurement of mean attention by distance.
 
 Shape letters used in this module:
   B rows, T segment length, M memory length, K = M + T key length,
@@ -17,7 +17,7 @@ from txl_tf.models.transformer_xl import TransformerXL
 
 
 class AttentionProfiler:
-    """Averages the attention of every head by distance.
+    """Measurement of the mean attention of every head by distance.
 
     Every query must see the same distances, 0 to `M`, or the average of the
     far ones would be one of the late queries alone. So the model has
@@ -80,7 +80,7 @@ class AttentionProfiler:
         self._num_queries += token_ids.size
 
     def result(self) -> AttentionProfile:
-        """The averages over all queries so far.
+        """Returns the averages over all queries so far.
 
         Raises:
             ValueError: If no segment was read with a full memory.
@@ -100,7 +100,7 @@ class AttentionProfiler:
         )
 
     def last_rows(self, layer: int, head: int) -> np.ndarray:
-        """What one head attends to in the first row of the last segment.
+        """Computes the attention of one head in the first row of the last segment.
 
         Args:
             layer: int. From 0.
@@ -155,7 +155,7 @@ class AttentionProfiler:
 
 
 def profiled_config(config: ModelConfig, segment_length: int, memory_length: int) -> ModelConfig:
-    """The configuration that a model is profiled with; weights stay the same.
+    """Returns the configuration that a model is profiled with; weights stay the same.
 
     Args:
         config: `ModelConfig` of a trained model.

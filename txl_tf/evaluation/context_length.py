@@ -108,7 +108,7 @@ class ModelGroup:
         return self._losses.shape[2]
 
     def perplexity(self, model: int, context: int) -> float:
-        """The perplexity of a model with one context length, on all tokens.
+        """Returns the perplexity of a model with one context length, on all tokens.
 
         Args:
             model: int. Index of the model.
@@ -120,7 +120,7 @@ class ModelGroup:
         return metrics.perplexity(self._of(context)[model].mean())
 
     def baseline(self, context: int) -> np.ndarray:
-        """The least loss that any model has on each token: `b(c, t)`.
+        """Returns the least loss that any model has on each token: `b(c, t)`.
 
         Args:
             context: int. Context length `c`.
@@ -131,7 +131,7 @@ class ModelGroup:
         return self._of(context).min(axis=0)
 
     def hard_tokens(self, context: int, ratio: float) -> np.ndarray:
-        """The tokens with the largest baseline.
+        """Returns the tokens with the largest baseline.
 
         Args:
             context: int. Context length of the baseline.
@@ -150,7 +150,7 @@ class ModelGroup:
         return np.argsort(-self.baseline(context), kind="stable")[:count]
 
     def relative_loss(self, model: int, short: int, long: int, ratio: float) -> float:
-        """The loss with a long context, where it is below the baseline: `f_i(c, c')`.
+        """Returns the loss with a long context, where it is below the baseline: `f_i(c, c')`.
 
         Args:
             model: int. Index of the model.
@@ -165,7 +165,7 @@ class ModelGroup:
         return float(losses[self.hard_tokens(short, ratio)].mean())
 
     def perplexity_gain(self, model: int, short: int, long: int, ratio: float) -> float:
-        """The perplexity that a long context takes off the baseline's, not normalised.
+        """Returns the perplexity that a long context takes off the baseline's, not normalised.
 
         Args:
             model: int. Index of the model.

@@ -17,7 +17,7 @@ _EPSILON = 1e-3
 
 
 class DynamicUpdate:
-    """Changes weights by the gradients of what was just read, and puts them back.
+    """Update of weights by the gradients of a scored segment, and their restoration.
 
     With the gradient `g` of the segment's mean loss, the rate `r` and the decay
     `d`, the weights `w` become `w - r * g + d * (w0 - w)`, where `w0` are the
@@ -119,7 +119,7 @@ def _zeros_like(variable: keras.Variable) -> tf.Variable:
 
 
 class DynamicReader:
-    """Scores a segment first and learns from it after: dynamic evaluation.
+    """Dynamic evaluation: scores a segment, then updates the weights by its gradients.
 
     No token is scored by weights that have seen it or anything after it. The
     memory stays as the weights of its time computed it.

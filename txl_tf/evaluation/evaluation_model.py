@@ -19,7 +19,7 @@ _ALIGNMENT_BYTES = 64
 
 @contextlib.contextmanager
 def unallocated_variables() -> Iterator[None]:
-    """Within it, large variables are made of pages that were never written.
+    """Creates large variables of memory pages that are never written, in the block.
 
     A compiler asks variables for their shape and type only. Weights and the two
     means of Adam for 838 million parameters would be 10 GB, so they are arrays

@@ -280,7 +280,7 @@ class Evaluator:
 
     @contextlib.contextmanager
     def _learning(self, statistics_text: EvaluationText | None) -> Iterator[None]:
-        """Lets the weights follow the text, if they are to, and puts them back."""
+        """Enables dynamic evaluation in the block, if configured, and restores the weights."""
         if self._dynamic is None:
             yield
             return

@@ -8,7 +8,7 @@ from txl_tf import metrics
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeasuredLoss:
-    """Totals, of which all other figures are made.
+    """Summed loss and counts of an evaluation, from which its figures are computed.
 
     Attributes:
         total_nats: float. Sum of the negative log-likelihoods.
@@ -38,7 +38,7 @@ class MeasuredLoss:
         return metrics.bits(self.total_nats) / self.num_bytes
 
     def describe(self) -> str:
-        """The figures in one line."""
+        """Returns the figures in one line."""
         return (
             f"{self.bits_per_byte:.4f} bits/byte, {self.nats_per_token:.4f} nats/token, "
             f"perplexity {self.perplexity:.2f} ({self.num_tokens:,} tokens, "
@@ -134,7 +134,7 @@ class EvaluationResult:
         return metrics.perplexity(self.total_nats / self.num_words)
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields and all figures as plain JSON types."""
+        """Returns all fields and all figures as plain JSON types."""
         return {
             **dataclasses.asdict(self),
             "nats_per_token": self.nats_per_token,
@@ -145,7 +145,7 @@ class EvaluationResult:
         }
 
     def describe(self) -> str:
-        """The figures with their denominators, and the conditions, in one line."""
+        """Returns the figures with their denominators, and the conditions, in one line."""
         figures = [f"{self.bits_per_byte:.6f} bits/byte ({self.num_bytes:,.0f} bytes)"]
         if self.bits_per_character is not None:
             figures.append(

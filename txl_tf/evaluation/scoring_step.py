@@ -155,7 +155,7 @@ class ScoringStep:
 
 
 class ReplicaRows:
-    """Hands each replica its rows, and puts the rows of all together again.
+    """Division of evaluation rows over replicas, and the joining of their results.
 
     Rows that the replicas cannot share out equally are made up with empty
     ones, which `join` leaves out.

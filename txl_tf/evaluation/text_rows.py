@@ -14,7 +14,7 @@ from txl_tf.config.model import ModelConfig, RecurrentConfig
 
 
 def context_reach(config: ModelConfig | RecurrentConfig) -> int:
-    """Tokens before a token that can have any influence on what it predicts.
+    """Computes how many preceding tokens can influence a prediction.
 
     A layer sees the memory and the segment before a position, of which each
     position was computed by the layer below from what that one saw: every
@@ -204,7 +204,7 @@ class EvaluationRows:
 
 
 class _RowStream:
-    """Reads a text from front to back in large blocks, for a record costs the same as a part."""
+    """Forward reader of a text in large blocks; a whole record costs as much as a part."""
 
     def __init__(self, text: EvaluationText, tokens_per_step: int) -> None:
         self._text = text
@@ -213,7 +213,7 @@ class _RowStream:
         self._tokens = self._document_starts = np.zeros(0)
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """The tokens of a range, and which of them begin documents."""
+        """Returns the tokens of a range, and which of them begin documents."""
         if not self._start <= start <= stop <= self._stop:
             self._fill(start)
         wanted = slice(start - self._start, stop - self._start)

@@ -17,7 +17,7 @@ from txl_tf.models.transformer_xl import TransformerXL
 
 
 class ContextLosses:
-    """Scores tokens, each from a window of its own: `l_i(c, t)`.
+    """Losses of tokens with a window each: `l_i(c, t)` of the paper.
 
     A token's window is the `C` tokens before it and nothing else. It is read
     from an empty memory: memory and states that came from before the window
@@ -91,7 +91,7 @@ class ContextLosses:
         return nats.numpy().astype(np.float64)
 
     def _segments(self, context: int) -> Iterable[tuple[int, int]]:
-        """Where segments of a window begin and end; the last ends with the window."""
+        """Returns the bounds of the segments of a window; the last segment ends the window."""
         config = self._model.config
         if not self._remembers():
             is_limited = config.position_encoding == "learned"
@@ -108,7 +108,7 @@ class ContextLosses:
         return self._model(token_ids, memory)[1]
 
     def _loss(self, token_ids, target_ids, memory):
-        """The loss of the one token `(B, 1)` after a segment `(B, T)`."""
+        """Returns the loss of the one token `(B, 1)` after a segment `(B, T)`."""
         hidden, _ = self._model(token_ids, memory)
         return self._model.negative_log_likelihood(hidden[:, -1:], target_ids)[:, 0]
 
@@ -118,7 +118,7 @@ def _any_number_of_rows(tensor: tf.Tensor) -> tf.TensorSpec:
 
 
 class WindowScorer:
-    """Scores the token after a window, and of the window nothing else.
+    """Scorer of the token that follows a window.
 
     The evaluation of Al-Rfou et al. (2019) that Dai et al. (2019), Section
     4.4, compare with: the window moves on by one token and is processed from
@@ -157,7 +157,7 @@ class WindowScorer:
 
 
 def without_memory(config: ModelConfig, window_length: int) -> ModelConfig:
-    """The model of Al-Rfou et al. (2019) with the sizes of another.
+    """Returns the configuration of Al-Rfou et al. (2019) with the sizes of a given model.
 
     Every layer learns positions of its own, and there is no recurrence.
 

@@ -14,12 +14,12 @@ from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 
 def node_of(reference: str) -> str:
-    """The node that `name:output:0`, `name:0`, `name` or `^name` refers to."""
+    """Returns the node that `name:output:0`, `name:0`, `name` or `^name` refers to."""
     return reference.removeprefix("^").split(":")[0]
 
 
 def renamed(reference: str, names: dict[str, str]) -> str:
-    """The same reference to a node of another name.
+    """Replaces the node name in a reference.
 
     Args:
         reference: str. As in `node_of`.
@@ -33,7 +33,7 @@ def renamed(reference: str, names: dict[str, str]) -> str:
 
 
 def reached(starts: Iterable[str], following: Callable[[str], Iterable[str]]) -> set[str]:
-    """What is found from some names on.
+    """Collects all names that are reachable from the given names.
 
     Args:
         starts: names to begin with.
@@ -65,7 +65,7 @@ _NOTES = (
 
 
 class FunctionCompaction:
-    """Rewrites a function in place. What it computes stays, to the last bit.
+    """Compaction of one graph function in place, with bit-identical results.
 
     Asserts and all other nodes with effects stay, with what they wait for.
 
@@ -99,7 +99,7 @@ class FunctionCompaction:
             node.ClearField("experimental_debug_info")
 
     def _bypass_identities(self) -> None:
-        """Leaves out what passes a tensor on and waits for nothing."""
+        """Removes identity nodes without control dependencies."""
         sources = {
             node.name: node.input[0]
             for node in self._function.node_def
@@ -116,7 +116,7 @@ class FunctionCompaction:
         self._rewire(followed)
 
     def _merge_equal_nodes(self) -> bool:
-        """Lets one node stand for all that compute the same from the same."""
+        """Merges nodes with equal operation, inputs and attributes."""
         firsts: dict[bytes, str] = {}
         merged: dict[str, str] = {}
         for node in self._function.node_def:
@@ -161,7 +161,7 @@ class FunctionCompaction:
         self._shorten_results()
 
     def _shorten_results(self) -> None:
-        """Callers count results; nobody asks for one by its name."""
+        """Shortens the result names; callers address results by position."""
         function = self._function
         tensors = [function.ret[result.name] for result in function.signature.output_arg]
         function.ret.clear()
@@ -239,7 +239,7 @@ def compact_graph(saved_model: saved_model_pb2.SavedModel) -> None:
 
 
 def _called_from_python(saved_model: saved_model_pb2.SavedModel) -> set[str]:
-    """Functions that are found by their names when Python loads the file."""
+    """Lists the functions that Python looks up by name when it loads the file."""
     (graph,) = saved_model.meta_graphs
     objects = graph.object_graph_def
     gradients = graph.graph_def.library.registered_gradients
@@ -251,7 +251,7 @@ def _called_from_python(saved_model: saved_model_pb2.SavedModel) -> set[str]:
 
 
 def _named_within(saved_model: saved_model_pb2.SavedModel) -> set[str]:
-    """Functions of which Python finds a tensor by its name: one that a gradient captures."""
+    """Lists the functions of which Python finds captured tensors by name."""
     nodes = saved_model.meta_graphs[0].object_graph_def.nodes
     return {node.captured_tensor.concrete_function for node in nodes}
 

@@ -1,4 +1,4 @@
-"""Samplers whose settings differ from row to row.
+"""Sampler with settings per row.
 
 Shape letters used in this module: B rows, V vocabulary.
 """
@@ -12,7 +12,7 @@ _LOWEST_TEMPERATURE = 1e-35
 
 
 class RowSampler(RandomSampler):
-    """Draws each row by its own settings.
+    """Sampler with a temperature, top-k and top-p for each row.
 
     A row draws what `GreedySampler`, `RandomSampler`, `TopKSampler` or
     `TopPSampler` would draw for the first row of a text written alone, whatever

@@ -36,7 +36,7 @@ _LENGTH_DELIMITED = 2
 
 
 def prediction_log(signature_name: str, inputs: dict[str, tf.Tensor]) -> bytes:
-    """A request as a serialized `PredictionLog`.
+    """Returns a request as a serialized `PredictionLog`.
 
     Args:
         signature_name: str.
@@ -75,7 +75,7 @@ _TEXT = b""
 def warm_up_requests(
     memory: WireMemory, names: list[str]
 ) -> list[tuple[str, dict[str, tf.Tensor]]]:
-    """A small request for every signature, of one row.
+    """Returns a small request for every signature, of one row.
 
     Args:
         memory: `WireMemory`.
@@ -114,7 +114,7 @@ def warm_up_requests(
 
 
 def warm_up_file(requests: list[tuple[str, dict[str, tf.Tensor]]]) -> bytes:
-    """The requests as a file of records.
+    """Returns the requests as a file of records.
 
     Args:
         requests: list of tuples of signature name and inputs.
@@ -211,7 +211,7 @@ def _signatures(
     options: ExportOptions,
     tokenizer: "Tokenizer | None",
 ) -> dict[str, Any]:
-    """All signatures by name; `root` comes to own what they need besides weights."""
+    """Returns all signatures by name; `root` comes to own what they need besides weights."""
     tokens = TokenSignatures(served, memory, options)
     if tokenizer is None:
         return tokens.functions()
@@ -222,7 +222,7 @@ def _signatures(
 
 
 def _input_shapes(memory: WireMemory) -> dict[str, list[int]]:
-    """The shapes of all inputs by name, -1 where they are open."""
+    """Returns the shapes of all inputs by name, -1 where they are open."""
     rows = ("lengths", "texts", "previous_token_ids", VALID_LENGTH, *Sampling._fields)
     return {
         **{name: [-1] for name in rows},
@@ -262,7 +262,7 @@ def _weights_card(
 
 
 def mean_loss(served: ServedModel, token_ids: np.ndarray) -> float:
-    """The loss of a text, read in a few rows with memory.
+    """Returns the loss of a text, read in a few rows with memory.
 
     Args:
         served: `ServedModel`.

@@ -42,7 +42,7 @@ class Sampling(NamedTuple):
 
     @classmethod
     def specs(cls, *, are_checked: bool) -> list[tf.TensorSpec]:
-        """What a signature takes.
+        """Returns the input specs of the sampling settings.
 
         Args:
             are_checked: bool. Whether the shapes can be relied on.
@@ -95,7 +95,7 @@ _LARGEST_INT8 = 127
 
 
 class ServedWeights(tf.Module):
-    """Stores the weights of a model, matrices in fewer bits if so wanted.
+    """Weights of a model as an export stores them, optionally in fewer bits.
 
     In int8 a matrix has a scale for every row or for every column, whichever
     loses less, and the scale times a number in [-127, 127] is the weight.
@@ -126,7 +126,7 @@ class ServedWeights(tf.Module):
         return sum(each.shape.num_elements() * each.dtype.size for each in stored)
 
     def values(self) -> list[tf.Tensor]:
-        """The weights, float32, in the order of `variables`."""
+        """Returns the weights, float32, in the order of `variables`."""
         pairs = zip(self._numbers, self._scales, strict=True)
         return [
             tf.cast(numbers, tf.float32) * (1.0 if scale is None else scale)
@@ -156,7 +156,7 @@ def _quantized(array: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 class TokenWriter:
-    """Goes on from a token and a memory.
+    """Token generator within a graph, from a first token and a memory.
 
     It keeps keys and values where positions allow it, and the inputs of every layer,
     of which memory on the wire is made.
@@ -276,7 +276,7 @@ class ServedModel:
         return Memory((states,) * config.num_layers, tf.TensorSpec([None], tf.int32))
 
     def _with_weights(self, weights: list[tf.Tensor]) -> keras.StatelessScope:
-        """A scope in which the model has these weights."""
+        """Returns a scope in which the model has these weights."""
         return keras.StatelessScope(
             state_mapping=list(zip(self._model.weights, weights, strict=True))
         )
@@ -342,7 +342,7 @@ class ServedModel:
         return carry, memory
 
     def initial_memory(self, num_rows: int) -> Memory:
-        """Memory of rows that have read nothing."""
+        """Returns the memory of rows that have read nothing."""
         return self._model.initial_memory(num_rows)
 
     def _score(self, token_ids, target_ids, lengths, memory):
@@ -379,7 +379,7 @@ class ServedModel:
         return candidate_ids, guards.finite(tf.exp(log_probs), "probabilities"), memory
 
     def _generate(self, token_ids, lengths, sampling, memory):
-        """What was written, its nats, how much it is, and the memory without the last."""
+        """Generates tokens; returns them, their nats, their counts and the memory."""
         weights = self._weights.values()
         nothing = tf.zeros([0, 0])
         read_ids = token_ids[:, : tf.reduce_max(lengths) - 1]

@@ -15,7 +15,7 @@ from txl_tf.export.tracing import signature, traced_once
 
 
 class TextSignatures:
-    """Checks requests of texts, and answers them.
+    """Signatures on text: checks of requests, and their answers.
 
     The newest token of a text is not in memory yet: it is what the next one is
     predicted from. So a text's state is its memory and its last token, which
@@ -58,7 +58,7 @@ class TextSignatures:
         )
 
     def functions(self) -> dict[str, Callable[..., Any]]:
-        """The signatures by name, as functions of TensorFlow.
+        """Returns the signatures by name, as functions of TensorFlow.
 
         Returns:
             Dict of name to `tf.function`. A model without memory has no
@@ -106,7 +106,7 @@ class TextSignatures:
         return {"texts_bytes": self._text_of(token_ids, lengths)}
 
     def score_text(self, texts, previous_token_ids, memory_states, memory_valid_length):
-        """How surprised the model is by each token of texts.
+        """Scores each token of each text, in nats.
 
         Args:
             texts: string tensor `(B,)`.
@@ -139,7 +139,7 @@ class TextSignatures:
         }
 
     def next_token_text(self, texts, previous_token_ids, memory_states, memory_valid_length):
-        """What probably comes after texts.
+        """Returns the most probable next tokens after each text.
 
         Args:
             texts: string tensor `(B,)`.
@@ -170,7 +170,7 @@ class TextSignatures:
         }
 
     def generate_text(self, texts, *sampling_and_state):
-        """Goes on from texts.
+        """Generates a continuation of each text.
 
         Args:
             texts: string tensor `(B,)`.
@@ -211,7 +211,7 @@ class TextSignatures:
         return tf.RaggedTensor.from_row_splits(values, splits, validate=False)
 
     def _checked_state(self, texts, previous_token_ids, memory_states, memory_valid_length):
-        """The ids of the texts, those with the token before, and the memory."""
+        """Returns the ids of the texts, those with the token before, and the memory."""
         ids = self._ids_of(texts)
         num_rows = ids.nrows()
         previous = guards.row_vector(previous_token_ids, "previous_token_ids", num_rows)
@@ -230,7 +230,7 @@ class TextSignatures:
 
 
 def _last_of(rows: tf.RaggedTensor) -> tf.Tensor:
-    """The last token of each row, -1 of an empty one."""
+    """Returns the last token of each row, -1 of an empty one."""
     return tf.reduce_max(rows[:, -1:].to_tensor(default_value=-1, shape=[None, 1]), axis=1)
 
 

@@ -20,7 +20,7 @@ VALID_LENGTH = "memory_valid_length"
 
 
 class WireMemory:
-    """Takes memory in from a request and gives it back.
+    """Conversion of memory from and to the tensors of requests.
 
     On the wire it is one tensor `(B, L, M, D)` and the valid lengths `(B,)`.
     Hidden states are half of what keys and values would be. Rows that have
@@ -50,7 +50,7 @@ class WireMemory:
         self.give = traced_once(self._give, [memory])
 
     def specs(self) -> list[tf.TensorSpec]:
-        """What a signature takes; the shapes are for the guard to look at."""
+        """Returns the input specs of memory; shapes are open, because guards check them."""
         return [
             tf.TensorSpec(None, self.dtype, STATES),
             tf.TensorSpec(None, tf.int32, VALID_LENGTH),
@@ -78,7 +78,7 @@ class WireMemory:
 
 
 class TokenSignatures:
-    """Checks requests of token ids, and answers them.
+    """Signatures on token ids: checks of requests, and their answers.
 
     Args:
         served: `ServedModel`.
@@ -106,7 +106,7 @@ class TokenSignatures:
         self._checked_targets = traced_once(self._targets, [open_ids, padded, rows])
 
     def functions(self) -> dict[str, Callable[..., Any]]:
-        """The signatures by name, as functions of TensorFlow.
+        """Returns the signatures by name, as functions of TensorFlow.
 
         Returns:
             Dict of name to `tf.function`. A model without memory has no
@@ -126,7 +126,7 @@ class TokenSignatures:
         return found
 
     def score(self, token_ids, target_ids, lengths, memory_states, memory_valid_length):
-        """How surprised the model is by each target.
+        """Scores each target, in nats.
 
         Args:
             token_ids: int32 tensor `(B, T)`.
@@ -152,7 +152,7 @@ class TokenSignatures:
         }
 
     def next_token(self, token_ids, lengths, memory_states, memory_valid_length):
-        """What probably comes after the last token of each row.
+        """Returns the most probable next tokens of each row.
 
         Args:
             token_ids: int32 tensor `(B, T)`.
@@ -176,7 +176,7 @@ class TokenSignatures:
         }
 
     def generate(self, token_ids, lengths, *sampling_and_memory):
-        """Goes on from each row.
+        """Generates a continuation of each row.
 
         Args:
             token_ids: int32 tensor `(B, T)`.

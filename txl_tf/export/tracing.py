@@ -1,4 +1,4 @@
-"""How the functions of an export are traced."""
+"""Tracing of the functions of an export."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ import tensorflow as tf
 
 
 def traced_once(function: Callable[..., Any], specs: list[Any]) -> Any:
-    """A part of the graph that several signatures share.
+    """Returns a part of the graph that several signatures share.
 
     However many call it, it is in the export once, which makes the file much
     smaller.
@@ -23,7 +23,7 @@ def traced_once(function: Callable[..., Any], specs: list[Any]) -> Any:
 
 
 def signature(function: Callable[..., Any], specs: list[tf.TensorSpec]) -> Any:
-    """A signature: a function with named inputs of open shapes.
+    """Returns a signature: a function with named inputs of open shapes.
 
     Args:
         function: function of tensors that returns a dict of tensors.

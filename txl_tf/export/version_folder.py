@@ -33,7 +33,7 @@ GRAPH_FILE = "saved_model.pb"
 
 
 def next_version(folder: str) -> int:
-    """The number after the highest in a folder of versions; 1 in an empty one.
+    """Returns the number after the highest in a folder of versions; 1 in an empty one.
 
     Args:
         folder: str. The folder of all versions, which may not exist yet.

@@ -40,7 +40,7 @@ class StopRules:
         self.vocabulary_size = vocabulary_size
 
     def penalize(self, logits: tf.Tensor, is_used: tf.Tensor) -> tf.Tensor:
-        """Lowers what was used before.
+        """Lowers the scores of tokens that were used before.
 
         Args:
             logits: float tensor `(R, V)`.
@@ -96,7 +96,7 @@ class DecodingState(NamedTuple):
 
 
 class TokenLoop:
-    """Reads a token, samples the next one, and so on.
+    """Sampling loop: decodes a token, samples the next, repeats.
 
     The number of tokens is an argument, so one program serves them all, and
     it stops early when all rows have ended.
@@ -173,7 +173,7 @@ class TokenLoop:
 
 
 class BeamSearch:
-    """Writes with several beams per row, whose memory goes with them.
+    """Beam search with several beams per row; memory follows the beams.
 
     Memory before the search is the same for all beams of a row, and is read
     once for them all; only what was written since is put in the beams' order.

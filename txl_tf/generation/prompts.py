@@ -15,7 +15,7 @@ from txl_tf.layers.adaptive_embedding import check_token_ids
 
 
 def prompt_rows(prompt_ids: Any, num_rows: int, vocabulary_size: int) -> list[np.ndarray]:
-    """Prompts as vectors.
+    """Converts prompts to vectors of token ids.
 
     Args:
         prompt_ids: int array `(R, P)`, or a sequence of `R` int vectors.
@@ -101,7 +101,7 @@ class PromptReader:
 
 
 def _piece_length(num_tokens: int, segment_length: int) -> int:
-    """How many tokens of what is left are read at once.
+    """Returns how many of the remaining tokens are read at once.
 
     `segment_length`, or the smallest power of 2 that is enough: every length is
     one more program to compile, so there are few of them.
@@ -120,6 +120,6 @@ def _padded(rows: list[np.ndarray], length: int) -> tuple[np.ndarray, np.ndarray
 
 
 def common_length(lengths: np.ndarray) -> np.ndarray:
-    """Lengths as a scalar where they are all the same, which is faster."""
+    """Returns a scalar if all lengths are equal, which is faster."""
     lengths = np.asarray(lengths, np.int32)
     return lengths[0] if (lengths == lengths[0]).all() else lengths

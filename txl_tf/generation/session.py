@@ -1,4 +1,4 @@
-"""A text that goes on where it stopped.
+"""Generation session: continues texts and keeps their memory.
 
 Shape letters used in this module: R rows, P prompt length, S tokens to write,
 W beams of a row, V vocabulary.
@@ -47,7 +47,7 @@ Callback = Callable[[np.ndarray], None]
 
 
 class GenerationSession:
-    """Writes texts, one per row, and remembers what it read and wrote.
+    """Generation session: one text per row, continued with its memory.
 
     Everything has static shapes: programs are compiled in the first call and
     serve the session for good. The weights of the model must not change.
@@ -115,7 +115,7 @@ class GenerationSession:
         self.restart(seed, memory)
 
     def restart(self, seed: int = 0, memory: Any = None) -> None:
-        """Forgets everything, and keeps what is compiled.
+        """Empties all rows and keeps the compiled functions.
 
         Args:
             seed: int. As at the beginning.

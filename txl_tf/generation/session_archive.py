@@ -1,4 +1,4 @@
-"""How a generation session is laid out in its file."""
+"""Layout of a generation session in its file."""
 
 import hashlib
 import io
@@ -28,7 +28,7 @@ Expected = Mapping[str, tuple[tuple[int, ...], str]]
 
 
 def identity(model: keras.Model) -> dict[str, Any]:
-    """What a session depends on besides its own contents.
+    """Returns the model identity that a session depends on: config and weight hash.
 
     Args:
         model: the model that writes.
@@ -50,7 +50,7 @@ def identity(model: keras.Model) -> dict[str, Any]:
 
 
 def pack_session(model: dict[str, Any], values: dict[str, Any], arrays: list[np.ndarray]) -> bytes:
-    """The contents of a file.
+    """Returns the contents of a file.
 
     Args:
         model: dict. `identity` of the model.
@@ -161,7 +161,7 @@ def check_session(file: IO[bytes], where: str) -> int:
 
 
 def size_mismatch(where: str) -> MismatchError:
-    """The error for a session of other sizes than the one that is to go on.
+    """Creates the error for a saved session of other sizes than expected.
 
     Args:
         where: str. The file.
@@ -174,7 +174,7 @@ def size_mismatch(where: str) -> MismatchError:
 
 
 def damaged(what: str, where: str) -> DataDamagedError:
-    """The error for a file that no session wrote like that.
+    """Creates the error for a file that is not a valid session.
 
     Args:
         what: str. What is wrong, as a clause.

@@ -98,7 +98,7 @@ class SessionFile:
         return path_exists(self.path)
 
     def size(self) -> int:
-        """The size of the file in bytes.
+        """Returns the size of the file in bytes.
 
         Raises:
             InputMissingError: If there is no such file.

@@ -59,7 +59,7 @@ class BatchedBlock(InferenceBlock):
     keys_axis = 3
 
     def project(self, hidden):
-        """Keys and values of hidden states.
+        """Returns keys and values of hidden states.
 
         Args:
             hidden: float tensor `(B, T, D)`, inputs of this block.
@@ -176,7 +176,7 @@ class PerHeadBlock(BatchedBlock):
 
 
 class _Part:
-    """Tokens that attend together, and the keys that they attend to.
+    """Tokens that attend together, with their keys.
 
     Args:
         start: int. The first of the tokens.
@@ -218,12 +218,12 @@ def _parts(masks, distance_keys, memory_length):
 
 
 def _matrices(tensor, shape):
-    """The matrices that a tensor is made of, without a copy."""
+    """Splits a tensor into its matrices, without a copy."""
     return ops.unstack(ops.reshape(tensor, [-1, *shape]), axis=0)
 
 
 def _shifted(scores):
-    """`functional.shift_padded` of one head, `(T, K + 1)` to `(T, K)`."""
+    """Applies `functional.shift_padded` to one head: `(T, K + 1)` to `(T, K)`."""
     num_tokens, width = scores.shape
     read_in_order = ops.reshape(scores, [num_tokens * width])
     return ops.reshape(read_in_order[num_tokens:], [num_tokens, width - 1])
@@ -314,7 +314,7 @@ class TokenBlock(InferenceBlock):
 
 
 def _unnormalized_softmax(parts):
-    """Weights of keys whose scores are in several tensors, and the sum of all weights.
+    """Computes unnormalised softmax weights of scores in several tensors, and their sum.
 
     Putting scores together, dividing each and taking them apart again reads and
     writes them many times.
@@ -349,7 +349,7 @@ def _dense(layer, inputs):
 
 
 def _product(inputs, kernel):
-    """Inputs `(..., X)` times a kernel `(X, Y)`; of one row as the sum of two products.
+    """Multiplies `(..., X)` by a kernel `(X, Y)`; one row in two halves, for two threads.
 
     XLA computes the product of one row by one thread of a processor, and those
     that are batched by several. The time is that of reading the kernel.

@@ -96,7 +96,7 @@ class InferenceEngine:
             self._tokens = TokenModel(self._relative)
 
     def initial_memory(self, num_rows):
-        """Memory of rows that have read nothing yet.
+        """Returns the memory of rows that have read nothing yet.
 
         Args:
             num_rows: int. `B`.
@@ -286,7 +286,7 @@ class InferenceEngine:
         return Memory(states, valid_length)
 
     def score(self, token_ids, target_ids, memory, **as_read):
-        """Scores targets: how surprised the model is by each.
+        """Scores targets in nats.
 
         Args:
             token_ids: int tensor `(B, T)`.

@@ -13,7 +13,7 @@ from txl_tf.inference.memory import KeyValueMemory, PerHeadMemory
 
 
 class RelativeModel:
-    """A view on a `TransformerXL` whose weights do not change.
+    """Inference view of a `TransformerXL` with fixed weights and a key-value memory.
 
     A `Memory` holds hidden states, and every segment projects all of them to
     keys and values again, and all position encodings too. With fixed weights
@@ -97,7 +97,7 @@ class RelativeModel:
         )
 
     def project_memory(self, memory):
-        """The keys and values of a memory of hidden states.
+        """Returns the keys and values of a memory of hidden states.
 
         Args:
             memory: `Memory`.
@@ -112,7 +112,7 @@ class RelativeModel:
         return self.memory_class(keys, values, memory.valid_length)
 
     def position_keys(self, key_length):
-        """The keys of all distances, of every layer.
+        """Returns the keys of all distances, of every layer.
 
         Args:
             key_length: int. `K`: memory and the tokens that attend together.

@@ -32,7 +32,7 @@ class TokenModel:
         self._blocks = [TokenBlock(block, relative.biases) for block in relative.model.blocks]
 
     def initial_recent(self, num_rows, capacity):
-        """Room for tokens that are read one at a time.
+        """Creates the empty buffer of recent tokens.
 
         Args:
             num_rows: int. `R`.
@@ -173,7 +173,7 @@ def _distance_scores(query, distances, index):
 
 
 def _by_place(scores, memory_length, capacity, position):
-    """Scores `(R, N, 1, M + 1)` by distance, put where the keys are.
+    """Reorders scores `(R, N, 1, M + 1)` from distances to key positions.
 
     Returns:
         Tuple of scores of memory, of the recent tokens, of which only those

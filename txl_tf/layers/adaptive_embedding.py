@@ -16,7 +16,7 @@ from txl_tf.layers.vocabulary_layer import VocabularyLayer, check_token_ids
 
 @keras.saving.register_keras_serializable(package="txl_tf")
 class AdaptiveEmbedding(VocabularyLayer):
-    """Looks token ids up, projects the rows to `D` and scales by `sqrt(D)`.
+    """Token embedding by clusters, projected to `D` and scaled by `sqrt(D)`.
 
     Ids are sorted by falling frequency and cut into clusters. Each cluster has
     a table of its own width, as in Baevski and Auli (2019), "Adaptive input

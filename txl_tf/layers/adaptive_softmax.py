@@ -16,7 +16,7 @@ _MAX_CHUNK_LOGITS = 2**26  # 256 MiB in float32
 
 @keras.saving.register_keras_serializable(package="txl_tf")
 class AdaptiveSoftmax(VocabularyLayer):
-    """Scores targets by the adaptive softmax of Grave et al. (2017).
+    """Adaptive softmax of Grave et al. (2017).
 
     Ids are sorted by falling frequency and cut into clusters. The head is a
     softmax over the ids of the first cluster and one entry per tail cluster;
@@ -158,7 +158,7 @@ class AdaptiveSoftmax(VocabularyLayer):
         return ops.reshape(nll, ops.shape(target_ids))
 
     def log_probs(self, hidden, tables=None, projections=None):
-        """Log-probabilities of all tokens.
+        """Returns log-probabilities of all tokens.
 
         Args:
             hidden: float tensor `(B, T, D)`.

@@ -14,7 +14,7 @@ from txl_tf.layers.dropout import SeededDropout
 
 
 class MemoryAttention(keras.layers.Layer):
-    """Multi-head attention over a segment and its memory, without positions.
+    """Multi-head attention over segment and memory; subclasses add positions.
 
     Queries come from the segment, keys and values from memory and segment, all
     by projections without bias. Scores are computed in the compute dtype,
@@ -91,7 +91,7 @@ class MemoryAttention(keras.layers.Layer):
         return self.add_weight(shape=shape, initializer=self.kernel_initializer.clone(), name=name)
 
     def scaled_query_kernel(self):
-        """What takes inputs to queries divided by `sqrt(H)`.
+        """Returns the query kernel divided by `sqrt(H)`.
 
         To divide the weights is less than to divide the queries of a long
         segment.
@@ -125,7 +125,7 @@ class MemoryAttention(keras.layers.Layer):
         return self.output_projection(attended)  # [B, T, D]
 
     def attention_probabilities(self, inputs, memory=None, attention_mask=None, **position):
-        """How much every query attends to every key.
+        """Computes the attention probability of every key for every query.
 
         Args:
             inputs: as in a call.
@@ -183,7 +183,7 @@ class AbsoluteAttention(MemoryAttention):
 
 
 class DistanceKeys(NamedTuple):
-    """The keys of all distances of one layer; they depend on weights alone.
+    """Keys of all distances of one layer, computed from the weights alone.
 
     Column 0 belongs to no distance: reading the products with the rows one
     place shorter makes scores over keys of scores over distances
@@ -276,7 +276,7 @@ class ShawAttention(MemoryAttention):
         return scores * self.head_dim**-0.5
 
     def queries(self, scaled_query):
-        """What is compared with contents, and what with distances.
+        """Computes the queries for contents and for distances.
 
         Args:
             scaled_query: float tensor `(B, T, N * H)`, what
@@ -290,7 +290,7 @@ class ShawAttention(MemoryAttention):
         return query + content_bias * self.head_dim**-0.5, query
 
     def project_distances(self, key_length, encoding=None):
-        """The keys of all distances.
+        """Returns the keys of all distances.
 
         Args:
             key_length: int. `K`.

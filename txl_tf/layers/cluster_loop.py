@@ -1,4 +1,4 @@
-"""Work on the rare tokens of a batch alone, exactly and with static shapes.
+"""Adaptive embedding and softmax, cluster by cluster, with static shapes.
 
 Compilers for accelerators want to know every shape, but how many tokens of a
 batch are rare is known only when it is there. Here the tokens are grouped by
@@ -29,7 +29,7 @@ UNKNOWN_NUM_TOKENS = 1024
 
 
 def static_num_tokens(token_ids):
-    """The number of tokens, as far as it is known before the program runs.
+    """Returns the static number of tokens, as far as it is known during tracing.
 
     Args:
         token_ids: int tensor of any shape.
@@ -42,7 +42,7 @@ def static_num_tokens(token_ids):
 
 
 def cluster_ids(token_ids, cutoffs):
-    """The cluster of every token.
+    """Returns the cluster of each token.
 
     Args:
         token_ids: int32 tensor of any shape.
@@ -58,7 +58,7 @@ def cluster_ids(token_ids, cutoffs):
 
 
 def group_by_cluster(clusters, num_clusters, padding):
-    """Sorts tokens so that those of one cluster are neighbours.
+    """Sorts tokens so that each cluster is contiguous.
 
     Args:
         clusters: int32 tensor `(N,)`. The cluster of every token.
@@ -81,7 +81,7 @@ def group_by_cluster(clusters, num_clusters, padding):
 
 
 def for_each_chunk(update, carry, group, capacity):
-    """Goes through the tokens of one group, `capacity` of them at a time.
+    """Loops over the tokens of one cluster in chunks of `capacity`.
 
     Args:
         update: function of the places of the chunk's tokens, int32 `(C,)`, of
@@ -169,7 +169,7 @@ def _embedding_gradients(token_ids, chunks, weights, upstream):
 def cluster_negative_log_likelihood(
     hidden, target_ids, group, capacity, table, bias, projection=None
 ):
-    """Scores the targets of one cluster against the other ids of it.
+    """Computes the nats of the targets of one cluster, normalised over its ids.
 
     Logits, of which there are never more than `C * R` at a time, are float32
     or float64.
@@ -263,7 +263,7 @@ def _chunk_logits(hidden, places, weights):
 
 
 def project_back(hidden, projection):
-    """Hidden states in the width of a cluster, by the transposed projection.
+    """Projects hidden states to the width of a cluster by the transposed projection.
 
     Args:
         hidden: float tensor `(..., D)`.

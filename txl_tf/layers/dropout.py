@@ -1,4 +1,4 @@
-"""Dropout whose mask is a function of a seed that is handed in."""
+"""Dropout whose mask is computed from an explicit seed."""
 
 import keras
 from keras import ops

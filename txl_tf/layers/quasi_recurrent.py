@@ -126,7 +126,7 @@ class QuasiRecurrent(keras.layers.Layer):
 
 
 def _pool(candidates, forget_gates, cell_state):
-    """Cell states of all positions, in about `log2(T)` steps instead of `T`.
+    """Computes the cell states of all positions in about `log2(T)` steps.
 
     What a run of positions does to the cell state before it is one decay and
     one addition, and two adjoining runs make one again:
@@ -160,7 +160,7 @@ def _pool(candidates, forget_gates, cell_state):
 
 
 def _doubled(run_length, decays, additions):
-    """Joins the run that ends at each position with the one right before it."""
+    """Combines the span that ends at each position with the span before it."""
     positions = ops.arange(ops.shape(decays)[1], dtype="int32")
     has_run_before = ops.reshape(positions >= run_length, [1, -1, 1])
     before = ops.roll(additions, run_length, axis=1)

@@ -118,7 +118,7 @@ class RelativeAttention(MemoryAttention):
         return content_scores + functional.relative_shift(position_scores)
 
     def queries(self, scaled_query, content_bias=None, position_bias=None):
-        """What is compared with contents, and what with distances.
+        """Computes the queries for contents and for distances.
 
         Args:
             scaled_query: float tensor `(B, T, N * H)`, what
@@ -135,7 +135,7 @@ class RelativeAttention(MemoryAttention):
         return query + content_bias * scale, query + position_bias * scale
 
     def project_distances(self, key_length, encoding):
-        """The keys of all distances.
+        """Computes the keys of all distances.
 
         Args:
             key_length: int. `K`.
@@ -173,7 +173,7 @@ class RelativeAttention(MemoryAttention):
         content_bias=None,
         position_bias=None,
     ):
-        """The four terms of the scores, apart from each other.
+        """Computes the four terms (a) to (d) of the scores separately.
 
         Dai et al. (2019), Section 3.3. Their sum is what the softmax is given,
         before the mask.

@@ -1,4 +1,4 @@
-"""Layers that are computed again in the backward pass instead of kept.
+"""Rematerialisation: recomputes a layer in the backward pass.
 
 Chen et al. (2016), "Training deep nets with sublinear memory cost".
 """
@@ -81,7 +81,7 @@ def _call_on_tensorflow(call, values, given):
 
 
 def _waiting_for(gradient, tensors):
-    """The tensors unchanged, but not before the gradient is known.
+    """Returns the tensors unchanged, but only once the gradient is known.
 
     Added is a 0 of which no compiler can prove that it is one, as it would be
     a 1 if the gradient began with a certain not-a-number. XLA has an operation

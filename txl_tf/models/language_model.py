@@ -92,7 +92,7 @@ class LanguageModel(keras.Model):
         return self.softmax(hidden, target_ids, **self._tied())
 
     def log_probs(self, token_ids, memory):
-        """Log-probabilities of every token of the vocabulary coming next.
+        """Returns log-probabilities of every token of the vocabulary coming next.
 
         Args:
             token_ids: int tensor `(B, T)`.
@@ -105,7 +105,7 @@ class LanguageModel(keras.Model):
         return self.log_probs_of(hidden), memory
 
     def log_probs_of(self, hidden):
-        """Log-probabilities of all tokens by hidden states.
+        """Returns log-probabilities of all tokens by hidden states.
 
         Args:
             hidden: float tensor `(B, T, D)`.

@@ -28,7 +28,7 @@ class Memory(NamedTuple):
     def empty(
         cls, *, num_layers: int, batch_size: int, memory_length: int, hidden_dim: int, dtype: str
     ) -> "Memory":
-        """Memory of rows that have read nothing.
+        """Returns the memory of rows that have read nothing.
 
         Args:
             num_layers: int. `L`.
@@ -56,7 +56,7 @@ class Memory(NamedTuple):
         return cls(tuple(tensors[name] for name in names), tensors["valid_length"])
 
     def forget(self, rows: Any) -> "Memory":
-        """Empties the memory of some rows, whose streams start anew.
+        """Empties the memory of rows whose streams start again.
 
         Args:
             rows: bool tensor `(B,)`. True where the memory is to be forgotten.
@@ -84,7 +84,7 @@ class RecurrentMemory(NamedTuple):
     def empty(
         cls, *, widths: tuple[tuple[int, int], ...], batch_size: int, dtype: str
     ) -> "RecurrentMemory":
-        """Memory of rows that have read nothing.
+        """Returns the memory of rows that have read nothing.
 
         Args:
             widths: for every layer the widths of its two states.
@@ -99,7 +99,7 @@ class RecurrentMemory(NamedTuple):
         )
 
     def by_layer(self, num_layers: int) -> list[tuple[Any, Any]]:
-        """The two states of every layer, as constants.
+        """Returns the two states of every layer, as constants.
 
         No gradient flows through them, which truncates back-propagation in
         time at the border of the segment.
@@ -123,7 +123,7 @@ class RecurrentMemory(NamedTuple):
 
     @classmethod
     def of_layers(cls, pairs: list[tuple[Any, Any]]) -> "RecurrentMemory":
-        """The memory for the next segment, of which no gradient comes back.
+        """Returns the memory for the next segment, of which no gradient comes back.
 
         Args:
             pairs: list of `L` pairs of float tensors `(B, W)`.
@@ -143,7 +143,7 @@ class RecurrentMemory(NamedTuple):
         return cls(tuple(tensors[name] for name in sorted(tensors)))
 
     def forget(self, rows: Any) -> "RecurrentMemory":
-        """Empties the memory of some rows, whose streams start anew.
+        """Empties the memory of rows whose streams start again.
 
         Args:
             rows: bool tensor `(B,)`. True where the memory is to be forgotten.

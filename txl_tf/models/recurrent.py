@@ -61,7 +61,7 @@ class RecurrentLanguageModel(LanguageModel):
         return keras.initializers.RandomNormal(stddev=self.config.initializer_stddev)
 
     def create_layer(self, width, index):
-        """The recurrent layer `index` with `width` outputs."""
+        """Returns the recurrent layer `index` with `width` outputs."""
         raise NotImplementedError
 
     def run_layer(self, layer, hidden, state):
@@ -100,7 +100,7 @@ class RecurrentLanguageModel(LanguageModel):
         return hidden, RecurrentMemory.of_layers(next_states)
 
     def initial_memory(self, batch_size):
-        """Memory of rows that have read nothing yet.
+        """Returns the memory of rows that have read nothing yet.
 
         Args:
             batch_size: int. Number of rows `B`.

@@ -108,7 +108,7 @@ _NUMBERS_PER_PARAMETER = 4
 
 
 def training_memory_bytes(experiment: ExperimentConfig) -> int:
-    """Estimates the memory of a training step in float32.
+    """Computes the memory of a training step in float32 by a formula.
 
     What counts is what the backward pass reads again, of every row and layer:
     the block's input and the memory beside it, queries with their biases, keys,
@@ -141,7 +141,7 @@ def training_memory_bytes(experiment: ExperimentConfig) -> int:
 
 
 def row_numbers(model: ModelConfig) -> int:
-    """What the backward pass reads again of a row in a layer.
+    """Counts the values that the backward pass keeps for one row in one layer.
 
     Args:
         model: `ModelConfig`.
@@ -164,7 +164,7 @@ def row_numbers(model: ModelConfig) -> int:
 
 
 def equal_memory_segment_length(reference: ExperimentConfig, candidate: ExperimentConfig) -> int:
-    """The longest segment with which a model needs no more memory than another.
+    """Finds the longest segment whose computed memory fits the budget of another model.
 
     As in Table 8 of Dai et al. (2019), Appendix A: what recurrence costs in
     memory, a model without it may spend on longer segments.

@@ -105,7 +105,7 @@ class MemoryVariables:
         self.variables.append(create_variable(empty.valid_length, "valid_length"))
 
     def read(self, num_rows: Any = None) -> Memory:
-        """The memory of the first rows, as it is now.
+        """Returns the memory of the first rows, as it is now.
 
         Args:
             num_rows: optional int or int tensor, at most `B`; all rows if it is

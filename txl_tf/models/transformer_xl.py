@@ -181,7 +181,7 @@ class TransformerXL(LanguageModel):
     def hidden_states(
         self, token_ids, memory, dropout_seed=None, document_starts=None, training=False
     ):
-        """The hidden states of all layers.
+        """Returns the hidden states of all layers.
 
         Args:
             token_ids: as in a call.
@@ -269,7 +269,7 @@ class TransformerXL(LanguageModel):
         )
 
     def _drawn_seed(self):
-        """A seed for one call; what runs twice cannot draw from a generator each time."""
+        """Draws one seed for a call; code that runs twice must not draw twice."""
         for layer in (self.embedding_dropout, self.blocks[0].attention.probability_dropout):
             if layer.rate > 0:
                 return ops.cast(layer.seed_generator.next(), "int32")
@@ -309,7 +309,7 @@ class TransformerXL(LanguageModel):
         return hidden + positions[memory_length:], state
 
     def initial_memory(self, batch_size, memory_length=None):
-        """Memory of rows that have read nothing yet.
+        """Returns the memory of rows that have read nothing yet.
 
         Args:
             batch_size: int. Number of rows `B`.

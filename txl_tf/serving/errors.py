@@ -31,7 +31,7 @@ class StatusCode(enum.IntEnum):
 
     @classmethod
     def of_http_status(cls, http_status: int) -> "StatusCode":
-        """The code that an HTTP status most probably stands for.
+        """Returns the code that an HTTP status most probably stands for.
 
         Args:
             http_status: int. Status of an HTTP answer.
@@ -76,7 +76,7 @@ _OF_HTTP_STATUS = {
 
 
 class PredictionError(Exception):
-    """A request was refused, or there was nobody to answer it.
+    """Failed request: the server refused it or did not answer.
 
     Args:
         code: `StatusCode`.
@@ -123,7 +123,7 @@ class RequestError(Exception):
 
     @classmethod
     def of_busy_server(cls, message: str) -> "RequestError":
-        """The error of a request that is good, at a server that has too many.
+        """Creates the error for a valid request to a server that is full.
 
         Args:
             message: str. What there is too much of.

@@ -31,7 +31,7 @@ class _Arrival(NamedTuple):
 
 
 class GrpcArrivals:
-    """Watches requests from their first byte to the last one.
+    """Watch on gRPC requests from their first to their last byte.
 
     gRPC counts neither the time nor the bytes of a message that is under way.
     Messages that take longer than a second are ended before their time where the
@@ -117,7 +117,7 @@ _Request = TypeVar("_Request", bound=Message)
 
 
 class GrpcService:
-    """Answers `Predict` and `GetModelMetadata`; the other calls are unimplemented.
+    """gRPC service with `Predict` and `GetModelMetadata`.
 
     Messages are taken as bytes, and as streams of one message, so that what is
     malformed is refused here, and what does not arrive can be ended. On the wire
@@ -135,7 +135,7 @@ class GrpcService:
         self._arrivals = arrivals
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """What a `grpc.Server` takes."""
+        """Returns the handler for `grpc.Server`."""
         calls = {
             "Predict": self._call(predict_pb2.PredictRequest, self._predict),
             "GetModelMetadata": self._call(

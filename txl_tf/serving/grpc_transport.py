@@ -57,7 +57,7 @@ class GrpcTransport:
     def predict(
         self, signature_name: str, inputs: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """As in `Transport`."""
+        """Calls a signature, see `Transport`."""
         request = predict_pb2.PredictRequest()
         self._describe(request.model_spec)
         request.model_spec.signature_name = signature_name
@@ -75,7 +75,7 @@ class GrpcTransport:
             raise self._error(StatusCode.INTERNAL, message, signature_name) from error
 
     def signatures(self) -> dict[str, meta_graph_pb2.SignatureDef]:
-        """As in `Transport`. Asked once, and again after an error."""
+        """Returns the signatures, asked once and again after an error, see `Transport`."""
         found = self._signatures
         if found is None:
             request = get_model_metadata_pb2.GetModelMetadataRequest()
@@ -93,7 +93,7 @@ class GrpcTransport:
         return found
 
     def close(self) -> None:
-        """As in `Transport`."""
+        """Closes the connection, see `Transport`."""
         self._channel.close()
 
     def _describe(self, model_spec: Any) -> None:

@@ -43,7 +43,7 @@ _NUMBERS = (
 def arrays_of_request(
     body: Mapping[str, Any], signature: meta_graph_pb2.SignatureDef
 ) -> dict[str, np.ndarray]:
-    """The inputs in the body of a request.
+    """Returns the inputs in the body of a request.
 
     Args:
         body: dict, the decoded JSON.
@@ -67,7 +67,7 @@ def arrays_of_request(
 
 
 def json_of_answer(outputs: Mapping[str, np.ndarray], *, in_rows: bool) -> dict[str, Any]:
-    """The body of an answer.
+    """Returns the body of an answer.
 
     Args:
         outputs: dict of name to array.
@@ -109,7 +109,7 @@ def json_of_inputs(inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
 def arrays_of_outputs(
     outputs: Any, signature: meta_graph_pb2.SignatureDef
 ) -> dict[str, np.ndarray]:
-    """The arrays of an answer in columnar format.
+    """Returns the arrays of an answer in columnar format.
 
     Args:
         outputs: the JSON value of `outputs`.
@@ -184,7 +184,7 @@ def _dtype_of(name: str, tensor: meta_graph_pb2.TensorInfo) -> np.dtype:
 
 
 def _flat(value: Any, name: str) -> tuple[list[int], list[Any]]:
-    """The sizes of nested lists, and what they hold, in order; they must be rectangular."""
+    """Returns the sizes of nested lists, and what they hold, in order; they must be rectangular."""
     sizes: list[int] = []
     values = [value]
     while set(map(type, values)) == {list}:

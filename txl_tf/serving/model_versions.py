@@ -27,7 +27,7 @@ _TOKENS_AT_A_TIME = 512
 
 
 class LoadedVersion:
-    """Answers requests from their inputs alone; threads may share it.
+    """Loaded version of an export; stateless, so threads may share it.
 
     Args:
         folder: str. Path of a SavedModel.
@@ -59,7 +59,7 @@ class LoadedVersion:
         self._widest = _widest_variable(folder)
 
     def signature(self, name: str) -> meta_graph_pb2.SignatureDef:
-        """What a signature takes and gives.
+        """Returns inputs and outputs of a signature.
 
         Args:
             name: str. Its name; empty for the default one.
@@ -141,14 +141,14 @@ class LoadedVersion:
 
 
 def _widest_variable(folder: str) -> int:
-    """The largest axis of all variables: most often the vocabulary."""
+    """Returns the largest axis of all variables: most often the vocabulary."""
     prefix = os.path.join(folder, "variables", "variables")
     shapes = [shape for _, shape in tf.train.list_variables(prefix)]
     return max((max(shape) for shape in shapes if len(shape) > 1), default=1)
 
 
 def _words_of(error: tf.errors.OpError) -> str:
-    """What an operation says, without what TensorFlow puts around it in Python."""
+    """Returns the message of a TensorFlow error without its Python preamble."""
     words = error.message.rpartition(_END_OF_PREAMBLE)[2]
     return words.rpartition(" [Op:")[0] or words
 
@@ -167,7 +167,7 @@ class _Refusal(NamedTuple):
 
 
 class VersionWatcher:
-    """Holds one version at a time: the old one, or the new one, complete.
+    """Holder of one complete model version, which newer versions replace.
 
     A request keeps the version it began with. A version that is not as its
     checksums say, or cannot be loaded for whatever reason, is refused, and the one
@@ -193,7 +193,7 @@ class VersionWatcher:
         self._thread: threading.Thread | None = None
 
     def current(self, version: int | None = None) -> LoadedVersion:
-        """The version that answers requests from now on.
+        """Returns the version that answers requests from now on.
 
         Args:
             version: optional int. The version that a request insists on.
@@ -306,7 +306,7 @@ class VersionWatcher:
 
 
 def _state_of(folder: str) -> object:
-    """Something that changes when files of a local folder do."""
+    """Returns a value that changes when files of a local folder change."""
     if is_remote(folder):
         return None
     found = []

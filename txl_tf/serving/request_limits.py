@@ -22,7 +22,7 @@ def return_free_memory() -> None:
 
 
 class MemoryBudget:
-    """Lends bytes of a total; threads may share it.
+    """Budget of bytes that requests borrow; threads may share it.
 
     Args:
         total_bytes: int. What can be lent at a time.
@@ -38,7 +38,7 @@ class MemoryBudget:
 
     @property
     def lent_bytes(self) -> int:
-        """What is lent now."""
+        """Bytes that are lent at the moment."""
         return self._lent
 
     @contextlib.contextmanager

@@ -20,7 +20,7 @@ class _Entry(NamedTuple):
 
 
 class RequestQueue:
-    """Runs functions on threads of its own, first come, first served.
+    """Queue with its own threads: first come, first served.
 
     The threads are daemons: a computation that does not end keeps no process
     alive.
@@ -109,7 +109,7 @@ _LARGE_BYTES = 16 << 20
 
 
 class RequestEngine:
-    """What the interfaces share: versions, a queue and memory.
+    """Model versions, request queue and memory budget that REST and gRPC share.
 
     Args:
         versions: `VersionWatcher`.

@@ -89,7 +89,7 @@ def require_shapes(
 
 
 def element_bytes(tensor: meta_graph_pb2.TensorInfo) -> int:
-    """The bytes of an element; of a string, those that it takes if it is empty.
+    """Returns the bytes of an element; of a string, those that it takes if it is empty.
 
     Args:
         tensor: `TensorInfo`.
@@ -102,7 +102,7 @@ def element_bytes(tensor: meta_graph_pb2.TensorInfo) -> int:
 
 
 def type_name(enumerated: int) -> str:
-    """The name of a type by its number in messages, whatever number it is."""
+    """Returns the name of a type by its number in messages, whatever number it is."""
     try:
         return types_pb2.DataType.Name(enumerated)
     except ValueError:
@@ -110,7 +110,7 @@ def type_name(enumerated: int) -> str:
 
 
 def invalid(message: str) -> RequestError:
-    """The error of a request that is wrong.
+    """Creates the error for an invalid request.
 
     Args:
         message: str. What is wrong with it.
@@ -162,7 +162,7 @@ def shapes_of_protos(
     protos: Mapping[str, tensor_pb2.TensorProto],
     tensors: Mapping[str, meta_graph_pb2.TensorInfo],
 ) -> dict[str, list[int]]:
-    """The shapes that messages stand for; all that can be known is checked.
+    """Returns the shapes that messages stand for; all that can be known is checked.
 
     Args:
         protos: map of name to `TensorProto`.
@@ -190,7 +190,7 @@ def arrays_of_protos(
     protos: Mapping[str, tensor_pb2.TensorProto],
     tensors: Mapping[str, meta_graph_pb2.TensorInfo],
 ) -> dict[str, np.ndarray]:
-    """The arrays that messages stand for.
+    """Returns the arrays that messages stand for.
 
     Args:
         protos: map of name to `TensorProto`.
@@ -236,7 +236,7 @@ def _require_form(
 
 
 def _string_bytes(values: Any, sizes: list[int]) -> int:
-    """The bytes of all strings, the last of which stands for the rest."""
+    """Returns the bytes of all strings, the last of which stands for the rest."""
     count = 1
     for size in sizes:
         count *= max(size, 0)

@@ -18,7 +18,7 @@ _CONFUSING = {"content_length", "transfer_encoding"}
 
 
 class RestBodies:
-    """Counts the bytes of all bodies as they arrive, not as they are announced.
+    """Count of the bytes of all bodies as they arrive, not as they are announced.
 
     Args:
         limits: `ServerLimits`.
@@ -163,7 +163,7 @@ def body_memory(content: bytes, max_values: int, max_containers: int) -> int:
 
 
 def parse_body(content: bytes) -> dict[str, Any]:
-    """The values of a body.
+    """Returns the values of a body.
 
     Args:
         content: bytes of JSON.

@@ -23,7 +23,7 @@ _LINGERING_SECONDS = 2.0
 
 
 class CrowdedConnection(asyncio.Protocol):
-    """Says that there are too many connections, and ends."""
+    """Connection beyond the limit: answers that the server is full, and closes."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         content = json.dumps({"error": "There are too many connections. Ask again later."})
@@ -44,7 +44,7 @@ _MAX_SHOWN = 200
 
 
 class RestConnection(web.RequestHandler):
-    """Answers a client that sends no more, too, and ends where it asks nothing.
+    """HTTP connection that answers half-closed clients and closes when it is idle.
 
     Args:
         server: `aiohttp.web.Server`.
@@ -123,7 +123,7 @@ _COPIES_AS_JSON = 2
 
 
 class RestService:
-    """Answers over HTTP on this machine; an event loop holds the connections.
+    """REST service on this machine, on one event loop.
 
     `POST /v1/models/NAME[/versions/N]:predict` asks a signature,
     `GET /v1/models/NAME[/versions/N]` says what is loaded, and
@@ -189,7 +189,7 @@ class RestService:
         await server.shutdown(grace_seconds)
 
     def connection(self, server: web.Server) -> asyncio.Protocol:
-        """What holds the next connection.
+        """Creates the protocol of the next connection, or refuses it at the limit.
 
         Args:
             server: `aiohttp.web.Server`.
@@ -276,7 +276,7 @@ class RestService:
         return {"model_spec": spec, "metadata": metadata}
 
     def _status(self, version: int | None) -> dict[str, Any]:
-        """The version that answers, and those that were not loaded."""
+        """Returns the version that answers, and those that were not loaded."""
         found = {}
         refused = self._engine.versions.refused
         for number, why in refused.items():

@@ -96,7 +96,7 @@ class RestTransport:
     def predict(
         self, signature_name: str, inputs: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """As in `Transport`."""
+        """Calls a signature, see `Transport`."""
         signatures = self.signatures()
         try:
             body = {"signature_name": signature_name, "inputs": json_of_inputs(inputs)}
@@ -113,7 +113,7 @@ class RestTransport:
             raise self._error(code, message, signature_name) from error
 
     def signatures(self) -> dict[str, meta_graph_pb2.SignatureDef]:
-        """As in `Transport`. Asked once, and again after an error."""
+        """Returns the signatures, asked once and again after an error, see `Transport`."""
         found = self._signatures
         if found is None:
             answer = self._ask("GET", "/metadata", "")
@@ -132,7 +132,7 @@ class RestTransport:
         return found
 
     def close(self) -> None:
-        """As in `Transport`."""
+        """Closes the connections, see `Transport`."""
         self._pool.clear()
 
     def _ask(self, method: str, what: str, signature: str, body: Any = None) -> dict[str, Any]:
@@ -218,7 +218,7 @@ def require_answer(
 
 
 def refused_answer(message: str, signature_name: str) -> PredictionError:
-    """The error of an answer that cannot be one.
+    """Creates the error for an answer that does not match its signature.
 
     Args:
         message: str. What is wrong with it.
@@ -234,7 +234,7 @@ def refused_answer(message: str, signature_name: str) -> PredictionError:
 
 
 def _fault(name: str, array: np.ndarray | None, sizes: tuple[int | None, ...]) -> str:
-    """What is wrong with an array; empty if nothing is."""
+    """Describes what is wrong with an array; empty if it is valid."""
     if array is None:
         return "is missing."
     fits = array.ndim == len(sizes) and all(
@@ -260,7 +260,7 @@ def _fault(name: str, array: np.ndarray | None, sizes: tuple[int | None, ...]) -
 
 
 class Transport(Protocol):
-    """Sends requests to the signatures of one model; threads may share it."""
+    """Connection to the signatures of one model; threads may share it."""
 
     def predict(
         self, signature_name: str, inputs: Mapping[str, np.ndarray]
@@ -281,7 +281,7 @@ class Transport(Protocol):
         ...
 
     def signatures(self) -> dict[str, meta_graph_pb2.SignatureDef]:
-        """What the model offers.
+        """Returns the signatures of the model.
 
         Returns:
             Dict of signature name to its inputs and outputs.

@@ -21,7 +21,7 @@ _GRACE_SECONDS = 2.0
 
 
 class LoopbackServer:
-    """Serves the highest version of an export over REST and gRPC on 127.0.0.1.
+    """Server of the highest version of an export: REST and gRPC on 127.0.0.1.
 
     It speaks what TensorFlow Serving speaks, on the SavedModel itself, so that
     clients can be tried without TensorFlow Serving. It keeps nothing between

@@ -38,7 +38,7 @@ class SamplingSettings:
     stop_token_id: int = -1
 
     def inputs(self) -> dict[str, np.ndarray]:
-        """The settings of one row as inputs of a signature.
+        """Returns the settings of one row as inputs of a signature.
 
         Returns:
             Dict of name to array `(1,)`, float32 or int32.
@@ -68,12 +68,12 @@ class TextState(NamedTuple):
 
     @classmethod
     def initial(cls) -> "TextState":
-        """The state of a text of which nothing has been read."""
+        """Returns the state of a text of which nothing has been read."""
         return cls(None, _frozen(np.zeros([1], np.int32)), -1)
 
     @classmethod
     def of_answer(cls, answer: dict[str, np.ndarray], last_token_id: int) -> "TextState":
-        """The state after a request.
+        """Returns the state after a request.
 
         Args:
             answer: dict of outputs of a signature for one row.
@@ -111,7 +111,7 @@ class _Written(NamedTuple):
 
 
 class ServingSession:
-    """Reads and writes one text, a request at a time.
+    """Client session that reads and writes one text.
 
     Every answer brings the memory to send with the next request. A request that
     fails leaves the session as it was. Where a new version of the model is
@@ -163,7 +163,7 @@ class ServingSession:
             return self._score(token_ids)
 
     def next_token(self) -> tuple[np.ndarray, np.ndarray]:
-        """What probably comes after the text. The text stays as it is.
+        """Returns the most probable next tokens. The text does not change.
 
         Returns:
             Tuple of token ids, int32 `(C,)`, and their probabilities, float32
@@ -278,7 +278,7 @@ class ServingSession:
         return np.append(np.float32(0.0), nll) if begins else nll
 
     def _read_ids(self, token_ids: np.ndarray) -> np.ndarray:
-        """The tokens that are not in memory yet."""
+        """Returns the tokens that are not in memory yet."""
         last = [self.state.last_token_id] if self.state.last_token_id >= 0 else []
         read = np.append(np.array(last, np.int32), token_ids).astype(np.int32)
         if not read.size:

@@ -30,7 +30,7 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text, at most 200 characters of it.
+    """Returns the first line of an error's text, at most 200 characters of it.
 
     Args:
         error: exception.
@@ -156,7 +156,7 @@ def path_exists(path: str) -> bool:
 
 
 def file_bytes(path: str) -> int:
-    """The size of a file, in bytes; FileNotFoundError if it is not there."""
+    """Returns the size of a file, in bytes; FileNotFoundError if it is not there."""
     with _as_os_errors(path):
         if not is_remote(path):
             return os.stat(path).st_size
@@ -166,7 +166,7 @@ def file_bytes(path: str) -> int:
 
 
 def list_folder(folder: str) -> list[str]:
-    """The sorted names in a folder; none where there is no such folder.
+    """Returns the sorted names in a folder; none where there is no such folder.
 
     Args:
         folder: str. Path of the folder.

@@ -1,4 +1,4 @@
-"""Who holds the lock of a folder, as the lock itself says it."""
+"""Owner of a folder lock, as the lock stores it."""
 
 import os
 import socket
@@ -25,7 +25,7 @@ def this_process() -> dict[str, Any]:
 
 
 def start_of(pid: Any) -> str | None:
-    """When a process of this machine began, so that another of its id is told apart."""
+    """Returns the start time of a process, to tell processes with equal ids apart."""
     try:
         with open(f"/proc/{int(pid)}/stat") as file:
             # The name, in parentheses, may have spaces in it.
@@ -37,7 +37,7 @@ def start_of(pid: Any) -> str | None:
 
 
 def owner_in(content: bytes) -> dict[str, Any]:
-    """What a lock says; nothing where it is not whole."""
+    """Parses the owner from the content of a lock; empty if the content is damaged."""
     try:
         values = parse_json(content)
     except ValueError:
@@ -46,7 +46,7 @@ def owner_in(content: bytes) -> dict[str, Any]:
 
 
 def refused(owner: dict[str, Any], path: str) -> OutputExistsError:
-    """The error about a folder that another process is writing.
+    """Creates the error for a folder that another process is writing.
 
     Args:
         owner: dict. What the lock says.
@@ -63,7 +63,7 @@ def refused(owner: dict[str, Any], path: str) -> OutputExistsError:
 
 
 def lost(what: str, path: str) -> OutputExistsError:
-    """The error about a folder that this process may not write any more.
+    """Creates the error for a folder that this process may no longer write.
 
     Args:
         what: str. What became of the folder or its lock, as a clause.

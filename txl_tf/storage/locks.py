@@ -31,7 +31,7 @@ _UNSUPPORTED = (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP, errno
 
 
 class LocalLock:
-    """A lock of the kernel's on a folder itself, and on a file in it.
+    """Kernel lock on a folder itself and on a file in it.
 
     The lock on the folder stays with the folder whatever is removed from it.
     The file names the owner; where a file system cannot lock folders, it is
@@ -55,7 +55,7 @@ class LocalLock:
 
     @property
     def token(self) -> str:
-        """What tells this owner from all others."""
+        """Unique token of this owner."""
         return self._owner["token"]
 
     def acquire(self) -> None:
@@ -86,7 +86,7 @@ class LocalLock:
         os.close(folder)
 
     def descriptor(self) -> int:
-        """A descriptor of the locked folder."""
+        """Returns a descriptor of the locked folder."""
         if self._folder is None:
             raise lost("the lock of the folder was given back", self._path)
         return self._folder
@@ -108,7 +108,7 @@ class LocalLock:
                 raise refused(self._owner_there(), self._lock_path)
 
     def _restore(self, folder: int) -> None:
-        """Names the owner again, where the file was removed; the folder is still locked."""
+        """Writes the lock file again if it was removed; the folder stays locked."""
         try:
             file = self._locked_file(folder) if self._locks_folder else None
         except FileNotFoundError as error:  # nothing can be made in a folder that was removed
@@ -204,7 +204,7 @@ def _lock_folder(folder: int) -> bool:
 
 
 class DirectoryLock:
-    """Lets one process at a time write into a folder.
+    """Lock of a folder for one writing process.
 
     A local folder is locked by the kernel (`flock`), which unlocks it when the
     owner ends, however it ends; a process of the same id later changes nothing.

@@ -144,7 +144,7 @@ class StagingFolder:
             self._lock = None
 
     def _stale_paths(self) -> list[str]:
-        """The hidden folders of others for the same target."""
+        """Returns the hidden folders of others for the same target."""
         beginning = f".{self._name}{_MARK}"
         beginnings = (beginning, _LOCKING + beginning)
         paths = [

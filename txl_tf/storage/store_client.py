@@ -1,4 +1,4 @@
-"""How TensorFlow's client of stores reads: as much as is needed, in few requests.
+"""Read settings of TensorFlow's client for object stores.
 
 The client has no block size per file. It reads ahead as far as a setting of the
 process says, 64 MiB by default, unless more than that is asked for at once. Rows

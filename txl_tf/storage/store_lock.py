@@ -1,4 +1,4 @@
-"""Locks a folder of a store."""
+"""Lock of a folder in an object store."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ _TOKEN = re.compile(r"[0-9a-f]{32}")
 
 
 class StoreLock:
-    """An object that names the owner, beside one with the owner's signs of life.
+    """Lock object that names the owner, with a heartbeat object beside it.
 
     The first is written once, on entering. Each owner writes signs of life
     into an object of its own: a process that was frozen and wakes up cannot
@@ -49,7 +49,7 @@ class StoreLock:
 
     @property
     def token(self) -> str:
-        """What tells this owner from all others."""
+        """Unique token of this owner."""
         return self._owner["token"]
 
     def acquire(self) -> None:

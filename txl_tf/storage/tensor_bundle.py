@@ -1,4 +1,4 @@
-"""What the index of a TensorFlow checkpoint says, held against its files.
+"""Index of a TensorFlow checkpoint, checked against its data files.
 
 TensorFlow takes the memory that an index asks for, and ends the process where
 an index is impossible. So the index, which is a sorted table of protocol
@@ -81,7 +81,7 @@ def checked_tensor_bundle(prefix: str, *, remedy: str) -> dict[str, StoredTensor
 
 
 def _table(content: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The entries of a sorted table, see `tensorflow/core/lib/io/format.h`."""
+    """Returns the entries of a sorted table, see `tensorflow/core/lib/io/format.h`."""
     footer = content[-_FOOTER_BYTES:]
     if len(footer) < _FOOTER_BYTES or struct.unpack("<Q", footer[-8:])[0] != _MAGIC:
         raise ValueError("it does not end as a table does")
@@ -129,7 +129,7 @@ def _block(content: bytes, start: int, size: int) -> Iterator[tuple[bytes, bytes
 
 
 def _number(content: bytes, place: int) -> tuple[int, int]:
-    """A number in groups of seven bits, and where it ends."""
+    """Parses a varint; returns the number and where it ends."""
     value = 0
     for shift in range(0, 64, 7):
         if place >= len(content):
@@ -213,7 +213,7 @@ def _check_places(tensors: dict[str, StoredTensor]) -> None:
 def _check_ends(
     tensors: dict[str, StoredTensor], files: list[tuple[str, int]], remedy: str
 ) -> None:
-    """What follows the last tensor, nobody reads; and hashing it could take for ever."""
+    """Refuses data files that continue after their last tensor."""
     for path, num_bytes in files:
         ends = [each.offset + each.num_bytes for each in tensors.values() if each.data_file == path]
         if num_bytes != max(ends, default=0):

@@ -1,4 +1,4 @@
-"""JSON objects that describe files, and the files that they name; neither is trusted."""
+"""Checked reading of JSON manifests and of the files that they name."""
 
 import os
 import re
@@ -56,7 +56,7 @@ def read_json_object(
 def listed_file(
     folder: str, name: Any, *, listed_in: str, remedy: str = _RESTORE, num_bytes: Any = None
 ) -> str:
-    """Path of a file that a manifest or a list of checksums names.
+    """Returns the path of a file that a manifest or a list of checksums names.
 
     Nothing is opened that is not a regular file inside the folder: a device or
     a pipe would never end, and a link could lead anywhere.
@@ -88,7 +88,7 @@ def listed_file(
 
 
 def files_below(folder: str, *, remedy: str = _RESTORE) -> list[str]:
-    """The files in a folder and in all folders below it.
+    """Returns the files in a folder and in all folders below it.
 
     Args:
         folder: str. Path of the folder, also a remote one.

@@ -1,4 +1,4 @@
-"""A folder that is written into as long as its writer may write there."""
+"""Folder that is written only while its writer holds the lock."""
 
 import abc
 import contextlib
@@ -33,7 +33,7 @@ _TEMPORARY = re.compile(r"\.[^.].*\.tmp")
 
 
 class WritableFolder(abc.ABC):
-    """Writes files into a folder and removes them there.
+    """Folder whose files are written and removed only if the writer may.
 
     Before every change it asks whether this process may still write here, see
     `DirectoryLock.folder`. A local folder of a lock is reached by the lock's
@@ -60,7 +60,7 @@ class WritableFolder(abc.ABC):
         descriptor: Callable[[], int] | None = None,
         token: str | None = None,
     ) -> "WritableFolder":
-        """The folder of a path.
+        """Returns the folder of a path.
 
         Args:
             path: path of the folder, also a remote one; one that is a
@@ -88,11 +88,11 @@ class WritableFolder(abc.ABC):
 
     @abc.abstractmethod
     def subfolder(self, *names: str) -> "WritableFolder":
-        """A folder below this one; nothing is made yet."""
+        """Returns a folder below this one; nothing is made yet."""
 
     @abc.abstractmethod
     def names(self) -> list[str]:
-        """The sorted names in it; none where it is not there."""
+        """Returns the sorted names in it; none where it is not there."""
 
     @abc.abstractmethod
     def make(self) -> None:
@@ -140,7 +140,7 @@ class WritableFolder(abc.ABC):
 
     @abc.abstractmethod
     def reached_by_path(self) -> contextlib.AbstractContextManager[str]:
-        """Makes the folder, and gives a path for what only writes by path.
+        """Creates the folder and returns a path for code that can only write by path.
 
         The path of a local folder leads to this very folder, whatever becomes
         of its own path, until the `with` block is left.
@@ -253,7 +253,7 @@ class _LocalFolder(WritableFolder):
 
     @contextlib.contextmanager
     def _changing(self, makes: bool = False) -> Iterator[int]:
-        """A descriptor of the folder, for one change that is allowed."""
+        """Returns a descriptor of the folder, for one change that is allowed."""
         self.check()
         try:
             with self._opened(makes) as folder:
@@ -282,7 +282,7 @@ class _LocalFolder(WritableFolder):
 
     @staticmethod
     def _replace(folder: int, name: str, file: int, num_bytes: int | None, added: bytes) -> None:
-        """Another name shares the file, as in a copy made of links: it stays as it is."""
+        """Replaces a file by a longer copy, so that hard links to it stay unchanged."""
         with os.fdopen(os.dup(file), "rb") as shared:
             shared.seek(0)
             content = shared.read() if num_bytes is None else shared.read(num_bytes)

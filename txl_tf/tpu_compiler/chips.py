@@ -204,7 +204,7 @@ class Topology:
 
     @property
     def name(self) -> str:
-        """What `parse` reads."""
+        """Name of the topology, as `parse` accepts it."""
         return f"{self.chip.name}:{'x'.join(map(str, self.shape))}"
 
     @property

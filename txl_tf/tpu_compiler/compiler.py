@@ -105,7 +105,7 @@ class CompiledProgram:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """All figures by name."""
+        """Returns all figures by name."""
         return dataclasses.asdict(self)
 
 
@@ -267,7 +267,7 @@ def require_tpu_compiler() -> None:
 
 
 class TpuCompiler:
-    """Compiles programs for one topology.
+    """TPU compiler for one topology.
 
     Args:
         topology: `Topology`.

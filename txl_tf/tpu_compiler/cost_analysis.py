@@ -1,4 +1,4 @@
-"""What a compiled program does, counted from its text.
+"""Operations and memory traffic of a compiled program, counted from its text.
 
 The compiler's own cost analysis counts the body of a loop once, and counts
 what stays in the memory on the chip like what goes to the high-bandwidth memory.
@@ -57,7 +57,7 @@ _WIDE_TYPES = ("f64", "s64", "u64", "c128")
 
 
 class CompiledText:
-    """Reads the text of a compiled program.
+    """Counts of operations and bytes in the text of a compiled program.
 
     Args:
         text: str. What `HloModule.to_string` of the compiled program returns.
@@ -119,7 +119,7 @@ class CompiledText:
         )
 
     def repeated_share(self) -> float:
-        """What the turns of loops after the first add, as a multiple of what is counted once.
+        """Arithmetic of loop turns after the first, relative to what is counted once.
 
         Of the operations of matrix multiplications. The compiler counts a loop
         once, and windows and batches more exactly than their shapes tell.
@@ -136,7 +136,7 @@ class CompiledText:
         return sum(self._category(each) == "scalar" for _, each, _ in self._all_executed())
 
     def loops(self) -> list[dict[str, Any]]:
-        """Every loop: where it comes from and how often it runs, `None` if data decide."""
+        """Returns every loop: where it comes from and how often it runs, `None` if data decide."""
         return [
             {"op_name": _general(each.op_name), "times": self._trip_count(name, each)}
             for name, each, _ in self._all_executed()
@@ -148,11 +148,11 @@ class CompiledText:
         return self._grouped(lambda each: self._category(each), limit=None)
 
     def operations(self) -> dict[str, dict[str, int]]:
-        """The same by TensorFlow operation, those with most bytes first."""
+        """Returns instructions, bytes and cycles by TensorFlow operation, most bytes first."""
         return self._grouped(lambda each: _general(each.op_name), limit=_NUM_LISTED)
 
     def largest_tensors(self) -> list[dict[str, Any]]:
-        """The largest tensors that go through the high-bandwidth memory."""
+        """Returns the largest tensors that go through the high-bandwidth memory."""
         found: collections.Counter[tuple[str, str, int]] = collections.Counter()
         for _, instruction, _ in self._all_executed():
             if instruction.opcode in _FREE:
@@ -237,7 +237,7 @@ class CompiledText:
         return written + sum(_hbm(tensor) for tensor in inputs)
 
     def _fusion_traffic(self, name: str, fusion: HloInstruction) -> int:
-        """Of what a fusion only slices or updates in place, the slice counts."""
+        """Counts the traffic of a fusion; of sliced or updated operands, the slice only."""
         body = self._computations[fusion.called("calls")[0]]
         shapes = self._shapes[fusion.called("calls")[0]]
         users = collections.defaultdict(list)
@@ -339,5 +339,5 @@ def _described(tensor: HloTensor) -> str:
 
 
 def _general(op_name: str) -> str:
-    """The name without numbers, so that all blocks count together."""
+    """Returns the name without numbers, so that all blocks count together."""
     return _NUMBERS.sub("", op_name) or "(made by the compiler)"

@@ -171,7 +171,7 @@ class HloInstruction:
 
 
 def _end_of_group(text: str, start: int) -> int:
-    """The place after the bracket that closes the one at `start`."""
+    """Returns the place after the bracket that closes the one at `start`."""
     depth = 0
     for place in range(start, len(text)):
         if text[place] in "({":
@@ -225,7 +225,7 @@ def trip_count(
 
 
 def _start(loop: HloInstruction, index: int, caller: Mapping[str, HloInstruction]) -> str | None:
-    """The constant that an element of the loop's state begins with."""
+    """Returns the constant that an element of the loop's state begins with."""
     state = caller.get(loop.operands[0])
     if state is None or state.opcode != "tuple":
         return None

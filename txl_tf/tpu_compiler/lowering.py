@@ -19,7 +19,7 @@ _BITS = {"pred": 8}
 
 @dataclasses.dataclass(frozen=True)
 class LoweredProgram:
-    """What one replica runs, not yet compiled.
+    """HLO program of one replica, before compilation.
 
     Attributes:
         hlo: bytes. A serialized `HloModuleProto`.
@@ -129,14 +129,14 @@ def traced_tpu_strategy(
 
 
 class _ResolverWithoutTpu(tf.distribute.cluster_resolver.TPUClusterResolver):
-    """Knows what a TPU would answer."""
+    """Cluster resolver that answers as a TPU would."""
 
     def __init__(self, num_replicas: int) -> None:
         # The original one looks for the TPU.
         self._num_replicas = num_replicas
 
     def get_tpu_system_metadata(self) -> TPUSystemMetadata:
-        """The devices of one host."""
+        """Returns the devices of one host."""
         devices = [
             tf.config.LogicalDevice(f"/job:localhost/replica:0/task:0/device:TPU:{index}", "TPU")
             for index in range(self._num_replicas)

@@ -26,7 +26,7 @@ _Program = TypeVar("_Program", bound="ReplicaProgram")
 
 @dataclasses.dataclass(frozen=True)
 class ReplicaProgram:
-    """What TensorFlow hands to the compiler of a TPU, as a graph.
+    """Graph of one replica as TensorFlow passes it to the TPU compiler.
 
     Attributes:
         graph_def: `GraphDef` of the operations that every replica runs.
@@ -155,7 +155,7 @@ def _mark_of(operation: tf.Operation) -> bytes | None:
 
 
 def _place(name: str) -> int:
-    """The number that TPUStrategy puts into the name of an argument."""
+    """Returns the number that TPUStrategy puts into the name of an argument."""
     matched = _ARGUMENT.search(name)
     if matched is None:
         raise ValueError(f"The program must get its data as arguments. Received: {name}")
@@ -163,7 +163,7 @@ def _place(name: str) -> int:
 
 
 def _node(operation: tf.Operation, inside: set[str]) -> NodeDef:
-    """The operation as it is outside of the strategy."""
+    """Returns the operation as it is outside of the strategy."""
     node = NodeDef.FromString(operation.node_def.SerializeToString())
     node.attr.pop(_MARK, None)
     node.device = ""
@@ -177,7 +177,7 @@ def _node(operation: tf.Operation, inside: set[str]) -> NodeDef:
 
 
 class _Captures:
-    """Finds the variables that a graph in a loop stands for."""
+    """Search for the variables that a graph in a loop captures."""
 
     def __init__(self, graph: Any, callers: Sequence[tuple]) -> None:
         outermost = callers[0][0] if callers else graph
@@ -189,7 +189,7 @@ class _Captures:
             self._ways.append({placeholder.name: tensor for placeholder, tensor in given})
 
     def handles(self, tensor: tf.Tensor, num_replicas: int) -> tuple[tf.Tensor, ...]:
-        """The handles that every replica's variable has outside of all functions."""
+        """Returns the handles that every replica's variable has outside of all functions."""
         is_replicated = tensor.op.type == _INPUT
         replicated = list(tensor.op.inputs) if is_replicated else [tensor] * num_replicas
         if len(replicated) != num_replicas:
@@ -228,7 +228,7 @@ def training_program(experiment: ExperimentConfig, num_replicas: int) -> Lowered
 
 
 def traced_trainer(experiment: ExperimentConfig, num_replicas: int) -> Trainer:
-    """A trainer whose variables take no memory and whose loop can only be traced.
+    """Returns a trainer whose variables take no memory and whose loop can only be traced.
 
     Args:
         experiment: `ExperimentConfig`.

@@ -55,7 +55,7 @@ class Roofline:
         return "arithmetic" if self.flop_seconds >= self.hbm_seconds else "memory bandwidth"
 
     def to_dict(self) -> dict[str, float | str]:
-        """All figures by name."""
+        """Returns all figures by name."""
         return {
             **dataclasses.asdict(self),
             "step_seconds": self.step_seconds,

@@ -1,1 +1,1 @@
-"""The training loop and what it needs."""
+"""Training loop, optimizers, checkpoints and ledger."""

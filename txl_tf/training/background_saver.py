@@ -1,4 +1,4 @@
-"""Saves checkpoints while training goes on."""
+"""Saving of checkpoints in the background."""
 
 import queue
 import threading
@@ -11,7 +11,7 @@ from txl_tf.training.checkpoint_store import CheckpointStore
 
 
 class BackgroundSaver:
-    """Saves one checkpoint at a time in a thread of its own.
+    """Saver of one checkpoint at a time, in a thread.
 
     A save that fails is reported by the next call, and is never listed by the
     store. Leaving the `with` block waits for the save in flight; where an

@@ -164,7 +164,7 @@ def reading_failed(
 def _check_descriptions(
     stored: dict[str, StoredTensor], descriptions: dict[str, Any], prefix: str
 ) -> None:
-    """Before anything is read, so that only what the manifest describes takes memory."""
+    """Compares stored with described arrays before any array is read."""
     if stored.keys() != descriptions.keys():
         differing = ascii(min(stored.keys() ^ descriptions.keys()))[1:-1]
         raise _damaged(f"the array `{differing[:200]}` is on one side only", f"{prefix}.index")

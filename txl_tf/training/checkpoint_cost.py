@@ -1,4 +1,4 @@
-"""What a checkpoint takes: bytes, local disk and time, computed without building anything.
+"""Size and time of a checkpoint, computed from the configuration.
 
 A machine that is taken away gives notice, 30 s on a spot VM. What is not in the
 store by then is lost, and with it the steps since the checkpoint before.
@@ -43,7 +43,7 @@ class CheckpointCost:
         return self.upload_seconds <= NOTICE_SECONDS
 
     def to_dict(self) -> dict[str, object]:
-        """The figures, as JSON can hold them."""
+        """Returns the figures, as JSON can hold them."""
         return {
             "bytes": self.num_bytes,
             "local_bytes": self.local_bytes,
@@ -72,7 +72,7 @@ class CheckpointCost:
 
 
 def _memory_bytes(experiment: ExperimentConfig) -> int:
-    """The memory of one row."""
+    """Returns the memory of one row."""
     model = experiment.model
     if not isinstance(model, ModelConfig):
         return 0  # some vectors, beside weights of millions

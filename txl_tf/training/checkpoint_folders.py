@@ -31,15 +31,15 @@ class CheckpointFolders(abc.ABC):
 
     @staticmethod
     def at(folder: WritableFolder) -> "CheckpointFolders":
-        """The subfolders of a local or remote folder."""
+        """Returns the subfolders of a local or remote folder."""
         return _RemoteFolders(folder) if folder.is_remote else _LocalFolders(folder)
 
     def path(self, step: int) -> str:
-        """Path of the checkpoint of a step."""
+        """Returns the path of the checkpoint of a step."""
         return os.path.join(self.folder.path, _name(step))
 
     def steps(self) -> list[int]:
-        """The steps of all checkpoints, oldest first."""
+        """Returns the steps of all checkpoints, oldest first."""
         matches = (_FOLDER.fullmatch(name) for name in self.folder.names())
         return sorted(int(match.group(1)) for match in matches if match)
 
@@ -71,7 +71,7 @@ class CheckpointFolders(abc.ABC):
 
 
 class _LocalFolders(CheckpointFolders):
-    """Folders are written under a hidden name and renamed."""
+    """Checkpoint folders on a local disk, written under a hidden name and renamed."""
 
     def commit(self, step: int, written: WritableFolder, manifest: bytes) -> None:
         hidden = os.path.basename(written.path)

@@ -1,4 +1,4 @@
-"""What a checkpoint consists of, written into it last and verified first."""
+"""Manifest of a checkpoint, written last and verified first."""
 
 import hashlib
 import json
@@ -109,7 +109,7 @@ def verified_manifest(folder: str) -> dict[str, Any]:
 
 
 def stored_run_id(folder: str) -> str | None:
-    """The name of the run that a checkpoint says it is of.
+    """Returns the name of the run that a checkpoint says it is of.
 
     Args:
         folder: str. Path of one checkpoint.
@@ -140,12 +140,12 @@ def checksum(values: dict[str, Any]) -> str:
 
 
 def damaged(what: str, path: str) -> DataDamagedError:
-    """The error about a file of a checkpoint that is not what was written."""
+    """Creates the error for a checkpoint file that differs from what was written."""
     return DataDamagedError(what, where=path, remedy="Restore it from a copy.")
 
 
 def unreadable(error: OSError, path: str) -> DataDamagedError | StorageError:
-    """The error about a file of a checkpoint that cannot be read.
+    """Creates the error for a checkpoint file that cannot be read.
 
     A disk that cannot read a file has lost it. A store that is far away may be
     out of reach for now, and an older checkpoint would not help.
@@ -159,7 +159,7 @@ def unreadable(error: OSError, path: str) -> DataDamagedError | StorageError:
 
 
 def _check_fields(manifest: dict[str, Any], path: str) -> None:
-    """A checksum says that the fields are as somebody wrote them, not that they can be."""
+    """Checks the types and ranges of the manifest's fields."""
     for name, kind in _FIELDS.items():
         # `True` is an int to Python, and no step.
         if type(manifest.get(name)) is not kind:

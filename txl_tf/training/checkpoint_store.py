@@ -116,7 +116,7 @@ class CheckpointStore:
         return self._folders.path(step)
 
     def steps(self) -> list[int]:
-        """The steps of all checkpoints, oldest first."""
+        """Returns the steps of all checkpoints, oldest first."""
         return self._folders.steps()
 
     def keep_best(self, step: int) -> None:
@@ -149,7 +149,7 @@ class CheckpointStore:
                 ) from error
 
     def best_step(self, until: int | None = None) -> int | None:
-        """The step that `keep_best` was called with last.
+        """Returns the step that `keep_best` was called with last.
 
         Args:
             until: optional int. A checkpoint of a later step may be gone: a
@@ -241,7 +241,7 @@ class CheckpointStore:
         return read_arrays(os.path.join(folder, ARRAYS_PREFIX), manifest["arrays"])
 
     def ledger_digest(self, step: int) -> dict[str, Any] | None:
-        """What a checkpoint keeps of the ledger, see `StepLedger.digest`.
+        """Returns the ledger digest that a checkpoint stores, see `StepLedger.digest`.
 
         Args:
             step: int. One of `steps()`.
@@ -282,7 +282,7 @@ class CheckpointStore:
         return None in (run_id, self._run_id) or run_id == self._run_id
 
     def _require_own(self, step: int) -> None:
-        """A damaged one of the same step is replaced, one of another run is not."""
+        """Refuses to replace a checkpoint of another run; a damaged one is replaced."""
         if step in self.steps() and not self._is_own(step):
             raise OutputExistsError(
                 f"The checkpoint of step {step} is of another run with the same settings.",

@@ -17,7 +17,7 @@ _NUM_READERS = 16
 
 
 class StepLedger:
-    """Writes down what every step read and what came out.
+    """Ledger of a run: one text line per step.
 
     Two runs took the same steps if their ledgers are the same, byte for byte.
     The first line names the first step that is in it: 1, unless the ledger was
@@ -65,7 +65,7 @@ class StepLedger:
     def resume(
         self, step: int, expected: dict[str, Any] | None = None, latest: int | None = None
     ) -> list[LedgerLine]:
-        """Cuts off what came after a step, and goes on from there.
+        """Removes the lines after a step and continues from there.
 
         A line that a kill cut short is dropped. Where there is no ledger, or
         none of so early a step, a new one begins after the step.
@@ -98,7 +98,7 @@ class StepLedger:
         return cut
 
     def reader(self) -> LedgerReader | None:
-        """What goes through its lines from the first one on.
+        """Returns a reader of the ledger from its first line.
 
         Returns:
             The `LedgerReader`, or `None` where there is no ledger.

@@ -22,7 +22,7 @@ _STATUS = re.compile(r"[a-z][a-z_-]*")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LedgerLine:
-    """What one training step read and what came out, to the last bit.
+    """One line of the ledger: tokens read, loss and gradient norm, exact to the last bit.
 
     As text: `step=12 rows=0+4096*22 checksum=1a2b3c4d loss=0x1.8p+1
     norm=0x1.2p-3 status=applied`. Two lines are equal if their texts are, so
@@ -180,7 +180,7 @@ _REMEDY = "Restore it from a copy, or move it away: a new one begins at this ste
 
 
 class LedgerReader:
-    """Reads a ledger as it comes, so that its length takes no memory.
+    """Streaming reader of a ledger; its memory does not grow with the length.
 
     Args:
         lines: iterable of bytes. The lines with their ends; what has no end, or
@@ -259,7 +259,7 @@ class LedgerReader:
             )
 
     def copied_hash(self) -> "hashlib._Hash":
-        """The SHA-256 so far, to go on with."""
+        """Returns a copy of the SHA-256 state, which can be continued."""
         return self._hash.copy()
 
     def read_rest(self) -> tuple[list[LedgerLine], bool]:
@@ -284,7 +284,7 @@ class LedgerReader:
         return rest, True
 
     def damaged(self, what: str) -> DataDamagedError:
-        """The error about the line that was read last.
+        """Creates the error about the line that was read last.
 
         Args:
             what: str. What is wrong with it.
@@ -304,7 +304,7 @@ class LedgerReader:
 
 
 def _text(content: bytes) -> str | None:
-    """The text of a line that has its end."""
+    """Returns the text of a line that has its end."""
     if not content.endswith(b"\n"):
         return None
     return content[:-1].decode("ascii", "replace")

@@ -102,7 +102,7 @@ class AuxiliaryLosses:
 
 
 def _end_steps(config: ExperimentConfig) -> list[int]:
-    """For every block but the last, the first step at which it predicts no more."""
+    """Returns the step at which each block but the last stops predicting."""
     if not config.training.intermediate_losses:
         return []
     num_layers = config.model.num_layers
@@ -113,7 +113,7 @@ def _end_steps(config: ExperimentConfig) -> list[int]:
 
 
 def _own_softmax(model: TransformerXL) -> AdaptiveSoftmax:
-    """A softmax like the model's, but with tables of its own."""
+    """Returns a softmax like the model's, but with tables of its own."""
     settings = {
         **model.softmax.get_config(),
         "name": "second_target_softmax",
@@ -126,7 +126,7 @@ def _own_softmax(model: TransformerXL) -> AdaptiveSoftmax:
 
 
 class Rows(NamedTuple):
-    """What is needed to train on some rows; every tensor has an axis of rows first.
+    """Batch of a replica; every tensor has rows as its first axis.
 
     Attributes:
         token_ids: int32 tensor `(B, T)`.
@@ -147,7 +147,7 @@ class Rows(NamedTuple):
 
 
 class TrainingObjective:
-    """The loss of the next token, and whatever else the run trains on.
+    """Training loss of a batch: next-token loss plus the auxiliary losses of the run.
 
     The loss is the mean over the positions that `loss_positions` counts. Those
     that it does not count, at the beginning of a segment, pass their hidden

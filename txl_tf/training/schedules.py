@@ -107,7 +107,7 @@ class _WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
 @keras.saving.register_keras_serializable(package="txl_tf")
 class WarmupConstant(_WarmupSchedule):
-    """Rises linearly to a peak and stays there.
+    """Constant learning rate after a linear warm-up.
 
     Args:
         peak: float. Learning rate from the end of the warm-up on.
@@ -132,7 +132,7 @@ class WarmupConstant(_WarmupSchedule):
 
 @keras.saving.register_keras_serializable(package="txl_tf")
 class WarmupCosineDecay(_WarmupSchedule):
-    """Rises linearly to a peak, then falls along a cosine to a floor.
+    """Cosine decay to a floor after a linear warm-up.
 
     Args:
         peak: float. Learning rate at the end of the warm-up.
@@ -178,7 +178,7 @@ class WarmupCosineDecay(_WarmupSchedule):
 
 @keras.saving.register_keras_serializable(package="txl_tf")
 class WarmupInverseSquareRoot(_WarmupSchedule):
-    """Rises linearly to a peak, then falls as `peak * sqrt(warmup_steps / step)`.
+    """Decay as `peak * sqrt(warmup_steps / step)` after a linear warm-up.
 
     The official code gives the learning rate of step 1 without a warm-up
     instead, which is `peak * sqrt(warmup_steps)`.
@@ -209,7 +209,7 @@ class WarmupInverseSquareRoot(_WarmupSchedule):
 
 @keras.saving.register_keras_serializable(package="txl_tf")
 class WarmupPlateau(_WarmupSchedule):
-    """Rises linearly to a peak, times a multiplier that is lowered from outside.
+    """Constant learning rate after a linear warm-up, times a plateau multiplier.
 
     Args:
         peak: float. Learning rate at the end of the warm-up.

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 
 class GuardedUpdate:
-    """Takes an update back unless it is wanted.
+    """Update of variables that is undone unless the step is accepted.
 
     An optimizer can only be called, not be asked what it would do, and a
     condition around it cannot be traced where it sums over replicas. So the
@@ -99,7 +99,7 @@ class SpikeDetector:
         return tf.logical_and(is_above, self.variables["num_steps"].value >= _MIN_STEPS)
 
     def next_values(self, loss: tf.Tensor, gradient_norm: tf.Tensor) -> list[tf.Tensor]:
-        """What the variables are to be after a step; inside `strategy.run` only.
+        """Computes the next values of the variables; inside `strategy.run` only.
 
         Args:
             loss: float32 scalar tensor.

@@ -83,7 +83,7 @@ class StepRecords:
         self._rows.write({"is_finite": tf.where(was_stopped, before, finite_rows)})
 
     def fetch(self, first_step: int, last_step: int) -> list[StepRecord]:
-        """The records of a loop.
+        """Returns the records of a loop.
 
         Args:
             first_step: int. Steps done before the loop.

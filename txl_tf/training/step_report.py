@@ -8,7 +8,7 @@ from txl_tf import metrics
 
 
 class StepStatus(enum.IntEnum):
-    """What a step did with its gradients."""
+    """Outcome of a training step: applied, skipped or stopped."""
 
     APPLIED = 1
     """The weights were changed."""

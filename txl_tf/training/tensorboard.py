@@ -35,7 +35,7 @@ def write_images(folder: WritableFolder, run: str, step: int, images: Mapping[st
 
 
 class TensorBoardWriter:
-    """Writes one TensorBoard run for training and one for each split.
+    """TensorBoard writer with one run for training and one per split.
 
     The losses have the same tags in all of them, so that TensorBoard draws
     training and evaluation into one picture.

@@ -55,7 +55,7 @@ class EvaluationHistory:
         return True
 
     def state(self) -> dict[str, np.ndarray]:
-        """The history as arrays, by name."""
+        """Returns the history as arrays, by name."""
         return {
             "evaluation/last_step": np.asarray(self.last_step, np.int64),
             "evaluation/best_step": np.asarray(self.best_step, np.int64),
@@ -84,7 +84,7 @@ class EvaluationHistory:
 
 
 class TrainingVariables:
-    """Model, optimizer, and what the configuration asks for besides them.
+    """Variables of a run: model, optimizer, weight average and plateau scale.
 
     To be created under the scope of the strategy that trains. Initial weights
     are drawn from Keras' global seed.
@@ -122,7 +122,7 @@ class TrainingVariables:
             self._spike_detector = SpikeDetector(training.spike_deviations)
 
     def by_name(self) -> dict[str, keras.Variable]:
-        """All variables under the names that checkpoints have for them."""
+        """Returns all variables under the names that checkpoints have for them."""
         named = [(f"model/{variable.path}", variable) for variable in self.model.weights]
         named += [
             (f"auxiliary/{variable.path}", variable)
@@ -141,7 +141,7 @@ class TrainingVariables:
         return dict(named)
 
     def for_inference(self) -> dict[str, keras.Variable]:
-        """The weights to evaluate, generate and export with, by path.
+        """Returns the weights to evaluate, generate and export with, by path.
 
         Returns:
             Dict of variable path to variable: averages where the run keeps
@@ -159,7 +159,7 @@ class TrainingVariables:
         records: StepRecords,
         all_reduce: AllReduce | None = None,
     ) -> TrainStep:
-        """The step that changes these variables.
+        """Returns the step that changes these variables.
 
         Args:
             replica_memory: `ReplicaState` of the rows of each replica.

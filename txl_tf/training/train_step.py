@@ -18,7 +18,7 @@ from txl_tf.training.weight_average import WeightAverage
 
 
 class RowGradients:
-    """Computes losses and gradients, reading the rows in one or several parts.
+    """Losses and gradients of a replica's rows, read in one or several parts.
 
     Parts are read one after the other and their gradients are added up, so
     that only the activations of one part are held. Nothing in the objective
@@ -102,7 +102,7 @@ AllReduce = Callable[[list[tf.Tensor]], list[tf.Tensor]]
 
 
 class TrainStep:
-    """Scores a batch, sums the gradients of all replicas, clips and applies.
+    """Training step: losses, gradients summed over replicas, clipping and update.
 
     The objective of a replica is the sum of its token losses over the number
     of tokens of all replicas, so the sum of the replicas' gradients is the
@@ -223,7 +223,7 @@ class TrainStep:
         )
 
     def dropout_seeds(self, step: tf.Tensor) -> tf.Tensor:
-        """What this replica's dropout masks are drawn from; inside `strategy.run` only.
+        """Computes the dropout seeds of this replica's rows; inside `strategy.run` only.
 
         Args:
             step: int64 tensor. Steps done before this one.
@@ -236,7 +236,7 @@ class TrainStep:
         return functional.row_seeds(tf.stack([self._drawn_seed, step]), places)
 
     def _judge(self, loss: tf.Tensor, norm: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """The status, whether weights change, and whether the run goes on to the next step."""
+        """Returns the status, whether weights change, and whether the run continues."""
         is_finite = tf.logical_and(tf.math.is_finite(loss), tf.math.is_finite(norm))
         is_spike = tf.constant(False)
         if self._spike_detector is not None:
@@ -294,7 +294,7 @@ class TrainStep:
 
 
 def _drawn_once(seed: int) -> int:
-    """A number that depends on the run's seed, the same on every platform.
+    """Derives a number from the run's seed, equal on every platform.
 
     It is drawn before the run and not in the step, because in the step a TPU
     would draw it with its own generator.
@@ -312,7 +312,7 @@ def _sum_over_replicas(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def memory_specs(memory: Memory | RecurrentMemory) -> dict[str, tf.TensorSpec]:
-    """Names and specs of one row of a memory, for a `ReplicaState`.
+    """Returns names and specs of one row of a memory, for a `ReplicaState`.
 
     Args:
         memory: `Memory` or `RecurrentMemory` with any number of rows.

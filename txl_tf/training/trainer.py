@@ -24,7 +24,7 @@ _MAX_ROWS_NAMED = 4
 
 
 class Trainer:
-    """Model, optimizer and memory of a run, and the loop that moves them on.
+    """Training loop of a run with its model, optimizer and memory.
 
     The state after step `n` is a function of the configuration, the data and
     `n` alone: batches are addressed by step, dropout masks by seed, step and
@@ -86,7 +86,7 @@ class Trainer:
 
     @property
     def plateau_scale(self) -> PlateauScale | None:
-        """What lowers the learning rate when validation stalls, if the schedule is that."""
+        """Learning-rate multiplier of the plateau schedule; `None` for other schedules."""
         return self._variables.plateau_scale
 
     @property
@@ -100,7 +100,7 @@ class Trainer:
         return num_workers(self.strategy)
 
     def run(self) -> Iterator[LoopReport]:
-        """Trains to the end of the run, from where it stands.
+        """Trains from the current step to the end of the run.
 
         Loops end at multiples of `steps_per_loop` and wherever a checkpoint or
         an evaluation is due, so that the caller can act between them, and
@@ -173,7 +173,7 @@ class Trainer:
         return arrays | {f"memory/{name}": array for name, array in memory.items()}
 
     def inference_weights(self) -> dict[str, np.ndarray]:
-        """The weights to evaluate, generate and export with.
+        """Returns the weights to evaluate, generate and export with.
 
         Returns:
             Dict of variable path to array: averages where the run keeps them,
@@ -182,11 +182,11 @@ class Trainer:
         return {path: variable.numpy() for path, variable in self.inference_variables().items()}
 
     def inference_variables(self) -> dict[str, keras.Variable]:
-        """The variables that `inference_weights` are the values of, by path."""
+        """Returns the variables that `inference_weights` are the values of, by path."""
         return self._variables.for_inference()
 
     def load_state(self, arrays: dict[str, np.ndarray]) -> None:
-        """Takes up what `state` returned, under any number of replicas.
+        """Restores a state that `state` returned, under any number of replicas.
 
         Args:
             arrays: dict of name to array.

@@ -1,4 +1,4 @@
-"""The mean of the weights after many steps."""
+"""Average of the weights over steps."""
 
 from collections.abc import Sequence
 

@@ -158,7 +158,7 @@ class ZipFiles:
 
 
 class CorpusFiles(Protocol):
-    """Gives the files of a corpus as streams."""
+    """Interface to the files of a corpus as streams."""
 
     def blocks(self, member: CorpusMember) -> Iterator[bytes]:
         """Yields the bytes of a file in blocks."""

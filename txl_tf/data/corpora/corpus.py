@@ -73,7 +73,7 @@ def _surprise(what: str, where: str) -> DataDamagedError:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenizerOptions:
-    """What decides the tokens and the vocabulary of a published corpus.
+    """Options that decide the tokens and the vocabulary of a published corpus.
 
     A line is split at white space into words, or into its characters or bytes;
     lines follow each other without a token for the line end, unless `add_eos`
@@ -109,7 +109,7 @@ class TokenizerOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Corpus(abc.ABC):
-    """A published data set with the conventions that published numbers follow.
+    """Published corpus with the tokenization and counts that published results use.
 
     A subclass is a frozen dataclass whose fields are the choices there are. Its
     class attributes are what was published, taken over from the official
@@ -136,17 +136,17 @@ class Corpus(abc.ABC):
     @property
     @abc.abstractmethod
     def tokenizer_options(self) -> TokenizerOptions:
-        """How the official preparation makes tokens of the text."""
+        """Returns the tokenization of the official preparation."""
 
     @property
     @abc.abstractmethod
     def expected_counts(self) -> tuple[ExpectedCounts, ...]:
-        """What the splits must come to, in the order of the splits."""
+        """Returns the expected counts of each split, in the order of the splits."""
 
     @property
     @abc.abstractmethod
     def vocabulary_sizes(self) -> tuple[int, ...]:
-        """The sizes of the vocabulary that are right; one, or the published ones."""
+        """Returns the accepted sizes of the vocabulary."""
 
     @abc.abstractmethod
     def documents(self, files: CorpusFiles) -> Mapping[str, Iterable[Document]]:

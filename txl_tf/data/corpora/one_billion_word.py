@@ -145,7 +145,7 @@ class OneBillionWord(Corpus):
 
     @property
     def expected_counts(self) -> tuple[ExpectedCounts, ...]:
-        """What the makers report; tokens are words and two for every sentence."""
+        """Returns the counts of the corpus authors; tokens are words and two marks per sentence."""
         held_out = {"words": 153_583, "documents": 1, "tokens": 165_733}
         return (
             ExpectedCounts(

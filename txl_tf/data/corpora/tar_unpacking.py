@@ -115,7 +115,7 @@ def unpack_tar(path: str, members: Sequence[CorpusMember], folder: str) -> None:
 
 
 class _Stream(io.RawIOBase):
-    """Blocks of bytes as a file that can only be read on.
+    """Forward-only file object over blocks of bytes.
 
     It ends with an error where there are more bytes than an archive of this
     size stands for, or before the next file than a name can take: the reader of
@@ -129,7 +129,7 @@ class _Stream(io.RawIOBase):
         self._left_before_next = _MAX_HEADER_BYTES
 
     def allow(self, info: tarfile.TarInfo) -> None:
-        """Lets the contents of a file pass, and what stands before the next one."""
+        """Allows the bytes of one file and of the header of the next."""
         if info.issparse():
             raise ValueError("it has a file with holes")
         self._left_before_next = info.size + _MAX_HEADER_BYTES

@@ -146,7 +146,7 @@ class WikiText103(WikiText):
 
     @property
     def expected_counts(self) -> tuple[ExpectedCounts, ...]:
-        """What the paper and many users report; tokens are words and lines."""
+        """Returns the published counts; tokens are words and line ends."""
         return (
             ExpectedCounts(split="train", words=101_425_671, tokens=103_227_021),
             ExpectedCounts(split="valid", words=213_886, documents=60, tokens=217_646),
@@ -189,7 +189,7 @@ class WikiText2(WikiText):
 
     @property
     def expected_counts(self) -> tuple[ExpectedCounts, ...]:
-        """What the paper and many users report; tokens are words and lines."""
+        """Returns the published counts; tokens are words and line ends."""
         return (
             ExpectedCounts(split="train", words=2_051_910, tokens=2_088_628),
             ExpectedCounts(split="valid", words=213_886, tokens=217_646),

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ByteTokenizer(Tokenizer):
-    """Reads text as bytes, with the value of the byte as its token id.
+    """Byte tokenizer: the token id is the value of the byte.
 
     Any input is valid and `decode(encode(text)) == text` always holds, whether
     or not the bytes are UTF-8.

@@ -25,7 +25,7 @@ _CHARACTERS_FILE = "vocabulary.txt"
 
 
 class CharacterTokenizer(Tokenizer):
-    """Reads text as Unicode characters of a fixed vocabulary.
+    """Tokenizer of Unicode characters with a fixed vocabulary.
 
     Every character is kept, line ends and white space among them, so that
     `decode(encode(text)) == text` unless characters are unknown.
@@ -143,7 +143,7 @@ _MAX_SEARCHES = 64
 
 
 class CharacterVocabularyBuilder:
-    """Counts characters and keeps the order in which they were first seen.
+    """Builder of a character vocabulary: counts, in order of first occurrence.
 
     Builders of consecutive parts of a text, merged in the order of the text,
     give the vocabulary of one pass, ties included.
@@ -229,7 +229,7 @@ class CharacterVocabularyBuilder:
 
 
 def _first_places(code_points: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Where each wanted code point, all of which occur, occurs first."""
+    """Returns the position where each wanted code point occurs first; all must occur."""
     if len(wanted) <= _MAX_SEARCHES:
         return np.array([np.argmax(code_points == each) for each in wanted], np.int64)
     different, places = np.unique(code_points, return_index=True)

@@ -48,7 +48,7 @@ class GraphTokenizer(tf.Module, abc.ABC):
 
 
 class GraphByteTokenizer(GraphTokenizer):
-    """Reads texts as bytes, within a graph."""
+    """Byte tokenizer as TensorFlow operations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class GraphByteTokenizer(GraphTokenizer):
 
 
 class GraphCharacterTokenizer(GraphTokenizer):
-    """Reads texts as characters, within a graph.
+    """Character tokenizer as TensorFlow operations.
 
     Args:
         characters: sequence of str. The characters that have ids.
@@ -105,7 +105,7 @@ class GraphCharacterTokenizer(GraphTokenizer):
 
 
 class GraphSentencePieceTokenizer(GraphTokenizer):
-    """Reads texts as the pieces of a SentencePiece model, within a graph.
+    """SentencePiece tokenizer as TensorFlow operations.
 
     Args:
         model: bytes. The serialized model.
@@ -232,7 +232,7 @@ def graph_join_words(
 
 
 class GraphWordPieceTokenizer(GraphTokenizer):
-    """Reads texts as parts of words, within a graph.
+    """WordPiece tokenizer as TensorFlow operations.
 
     Args:
         operation: `tensorflow_text.FastWordpieceTokenizer`. Splits words.
@@ -269,7 +269,7 @@ class GraphWordPieceTokenizer(GraphTokenizer):
 
 
 class GraphWordTokenizer(GraphTokenizer):
-    """Reads texts as words, within a graph.
+    """Word tokenizer as TensorFlow operations.
 
     Args:
         words: sequence of bytes. The vocabulary.

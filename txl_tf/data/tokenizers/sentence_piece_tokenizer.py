@@ -31,7 +31,7 @@ _MODEL_FILE = "vocabulary.model"
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """Reads text as the pieces of a SentencePiece model, BPE or unigram.
+    """Tokenizer of a SentencePiece model, BPE or unigram.
 
     Kudo and Richardson (2018); run by tensorflow-text, the same operation that
     an export has in its graph. With a model of `train_sentence_piece`,
@@ -221,7 +221,7 @@ def _rule_file(folder: str, name: str, source: str, target: str) -> str:
 
 
 def _without_paths(model: bytes) -> bytes:
-    """The model without the names of the rule files, which differ from run to run."""
+    """Returns the model without the names of the rule files, which differ from run to run."""
     from sentencepiece import sentencepiece_model_pb2
 
     messages: Any = sentencepiece_model_pb2

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class InvalidTextError(ValueError):
-    """Text has something that the tokenizer neither keeps nor drops silently.
+    """Text that the tokenizer can neither encode nor drop silently.
 
     A tokenizer knows the text it is given, and not the file it comes from;
     who knows more moves the place by `shifted`.

@@ -33,7 +33,7 @@ _PIECES_FILE = "vocabulary.txt"
 
 
 class WordPieceTokenizer(Tokenizer):
-    """Reads words as their longest known beginnings, again and again.
+    """WordPiece tokenizer: splits each word by greedy longest match.
 
     Schuster and Nakajima (2012); run by tensorflow-text (Song et al. 2021), the
     same operation that an export has in its graph. Words are split by white
@@ -166,7 +166,7 @@ class WordPieceTokenizer(Tokenizer):
 
 
 def _gathered(values: np.ndarray, row_splits: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The values of the given rows of a ragged array, one row after the other."""
+    """Returns the values of the given rows of a ragged array, one row after the other."""
     lengths = np.diff(row_splits)[rows]
     ends = np.cumsum(lengths)
     shifts = row_splits[:-1][rows] - (ends - lengths)
@@ -231,7 +231,7 @@ def _learned(
     reserved: list[str],
     max_characters: int,
 ) -> list[str]:
-    """The pieces for the lowest threshold that gives no more than are wanted.
+    """Returns the pieces for the lowest threshold that gives no more than are wanted.
 
     The learner's own search can end at a threshold that gives too many, and it
     halves counts, of which most are small, where this halves their logarithm.

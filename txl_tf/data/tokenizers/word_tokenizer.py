@@ -25,7 +25,7 @@ _WORDS_FILE = "vocabulary.txt"
 
 
 class WordTokenizer(Tokenizer):
-    """Reads text as words of a fixed vocabulary, as the official code does.
+    """Word tokenizer with a fixed vocabulary and the rules of the official code.
 
     White space is not kept: `decode` puts one space between words, and a line
     end where lines have tokens. A line longer than half a mebibyte is read in

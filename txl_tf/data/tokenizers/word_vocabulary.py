@@ -14,7 +14,7 @@ _DEFAULT_TOKENS = {"add_eos": "<eos>", "add_double_eos": "<S>"}
 
 
 class WordVocabularyBuilder:
-    """Gives every new word the next number, and counts how often it comes.
+    """Builder of a word vocabulary: numbers words by first occurrence and counts them.
 
     The numbers are those of the order of first sight. They make text readable
     once: what `number` returns becomes token ids by one look-up in the array
