@@ -138,9 +138,8 @@ def test_every_file_verifies(server, folder):
     )
 
 
-@pytest.mark.parametrize(
-    "kind", ["bytes", "characters", "words", slow_case("wordpiece"), slow_case("sentencepiece")]
-)
+# Not of SentencePiece: another version of the library learns other bytes from the same text.
+@pytest.mark.parametrize("kind", ["bytes", "characters", "words", slow_case("wordpiece")])
 def test_texts_make_the_same_data_set(server, folder, kind):
     printed(server, folder, jobs.prepare_command(kind, "again"))
     assert contents(folder / "again") == contents(folder / f"data_{kind}")
