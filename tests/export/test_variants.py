@@ -16,7 +16,8 @@ from tests.export.requests import (
 )
 from tests.toy_batches import SEGMENT_LENGTH, toy_experiment
 from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
-from txl_tf.export.served_model import ExportOptions, Sampling, ServedModel, ServedWeights
+from txl_tf.export.served_model import ExportOptions, Sampling, ServedModel
+from txl_tf.export.served_weights import ServedWeights
 from txl_tf.samplers import GreedySampler
 
 pytestmark = pytest.mark.slow

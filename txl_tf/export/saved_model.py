@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from txl_tf.export.served_model import ExportOptions, Sampling, ServedModel, ServedWeights
+from txl_tf.export.served_model import ExportOptions, Sampling, ServedModel
+from txl_tf.export.served_weights import ServedWeights
 from txl_tf.export.text_signatures import TextSignatures
 from txl_tf.export.token_signatures import STATES, VALID_LENGTH, TokenSignatures, WireMemory
 from txl_tf.export.version_folder import card_page, write_version

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from txl_tf import functional
 from txl_tf.export import guards
 from txl_tf.export.row_sampler import RowSampler
+from txl_tf.export.served_weights import ServedWeights
 from txl_tf.export.tracing import traced_once
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.models.memory import Memory
@@ -85,74 +85,6 @@ class Sampling(NamedTuple):
         for name, (lowest, highest) in ranges.items():  # any seed will do
             rows[name] = guards.in_range(rows[name], name, lowest, highest)
         return Sampling(**rows)
-
-
-# Biases and norms are a thousandth of the weights and matter more each.
-_MIN_MATRIX_ELEMENTS = 4096
-# A scale takes as much as four of its numbers.
-_MIN_NUMBERS_PER_SCALE = 32
-_LARGEST_INT8 = 127
-
-
-class ServedWeights(tf.Module):
-    """Weights of a model as an export stores them, optionally in fewer bits.
-
-    In int8 a matrix has a scale for every row or for every column, whichever
-    loses less, and the scale times a number in [-127, 127] is the weight.
-    Whatever is stored, `values` are float32.
-
-    Args:
-        variables: list of the model's variables.
-        stored_as: str. `"float32"`, `"bfloat16"` or `"int8"`.
-    """
-
-    def __init__(self, variables: list[keras.Variable], stored_as: str) -> None:
-        super().__init__(name="weights")
-        self._numbers: list[tf.Variable] = []
-        self._scales: list[tf.Variable | None] = []
-        for variable in variables:
-            array = np.asarray(variable.numpy(), np.float32)
-            numbers, scale = _stored(array, stored_as)
-            name = variable.path.replace("/", ".")
-            self._numbers.append(tf.Variable(numbers, trainable=False, name=name))
-            self._scales.append(
-                None if scale is None else tf.Variable(scale, trainable=False, name=f"{name}.scale")
-            )
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of all that is stored."""
-        stored = [*self._numbers, *(scale for scale in self._scales if scale is not None)]
-        return sum(each.shape.num_elements() * each.dtype.size for each in stored)
-
-    def values(self) -> list[tf.Tensor]:
-        """Returns the weights, float32, in the order of `variables`."""
-        pairs = zip(self._numbers, self._scales, strict=True)
-        return [
-            tf.cast(numbers, tf.float32) * (1.0 if scale is None else scale)
-            if numbers.dtype != tf.float32
-            else numbers.read_value()
-            for numbers, scale in pairs
-        ]
-
-
-def _stored(array: np.ndarray, stored_as: str) -> tuple[Any, np.ndarray | None]:
-    if array.ndim != 2 or array.size < _MIN_MATRIX_ELEMENTS or stored_as == "float32":
-        return array, None
-    if stored_as == "bfloat16":
-        return tf.cast(array, tf.bfloat16), None
-    # Along a row or along a column; a short one would have nearly as many scales as numbers.
-    axes = [axis for axis in (0, 1) if array.shape[axis] >= _MIN_NUMBERS_PER_SCALE]
-    if not axes:
-        return array, None
-    choices = [_quantized(array, axis) for axis in axes]
-    return min(choices, key=lambda choice: np.square(choice[0] * choice[1] - array).sum())
-
-
-def _quantized(array: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
-    scale = np.abs(array).max(axis=axis, keepdims=True) / _LARGEST_INT8
-    scale = np.where(scale == 0, 1.0, scale).astype(np.float32)
-    return np.round(array / scale).astype(np.int8), scale
 
 
 class TokenWriter:
