@@ -9,7 +9,7 @@ import pytest
 import txl_tf
 from pipelines.convert import write_converted
 from pipelines.workdir import Workdir
-from tests.pipelines.txl_process import run_txl
+from tests.pipelines.txl_process import error_lines, run_txl
 from tests.toy_batches import toy_experiment
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, UsageError
 from txl_tf.models.language_model import create_model
@@ -188,5 +188,6 @@ def test_the_jobs_say_the_same(damage, copy, tmp_path):
     arguments = ("convert", "--to", "hugging_face", "--workdir", copy)
     finished = run_txl(*arguments, "--out", tmp_path / "out")
     assert finished.returncode == caught.value.exit_code
-    said = finished.stderr.removeprefix("txl: ").strip().splitlines()
-    assert [line.strip() for line in said] == str(caught.value).splitlines()
+    what, *others = error_lines(finished)
+    said = [what.removeprefix("txl: "), *map(str.strip, others)]
+    assert said == str(caught.value).splitlines()

@@ -261,7 +261,7 @@ def next_valid_length(valid_length, memory_length, segment_length, document_star
     Args:
         valid_length: int32 tensor `(B,)`.
         memory_length: int. `M`.
-        segment_length: int. `T`.
+        segment_length: int `T`, or int32 tensor: the tokens that rows take over.
         document_starts: optional bool tensor `(B, T)`. What comes before the
             last start is not to be remembered.
 

@@ -17,13 +17,10 @@ PATIENCE_SECONDS = 10.0
 
 @pytest.fixture(autouse=True)
 def handler():
-    """The handler of before, which each test finds and leaves."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    """The handler of before, which each test finds."""
     # A test runner that was started by `nohup` ignores it.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield before[signal.SIGTERM]
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    return signal.getsignal(signal.SIGTERM)
 
 
 @pytest.fixture(autouse=True)
@@ -110,15 +107,12 @@ def test_what_nohup_ignores_stays_ignored():
 
 def test_ctrl_c_stays_an_interrupt():
     # A shell starts background jobs with the signal ignored.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with PreemptionWatcher() as watcher:
-            with pytest.raises(KeyboardInterrupt):
-                os.kill(os.getpid(), signal.SIGINT)
-                time.sleep(PATIENCE_SECONDS)
-            assert watcher.requested is None
-    finally:
-        signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with PreemptionWatcher() as watcher:
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(PATIENCE_SECONDS)
+        assert watcher.requested is None
 
 
 def test_only_the_main_thread_may_watch():

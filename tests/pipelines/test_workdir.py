@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from pipelines.workdir import Workdir
+from tests.storage.places import KINDS, place
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.errors import (
     DataDamagedError,
@@ -90,13 +91,9 @@ def digest(folder):
     }
 
 
-@pytest.fixture(params=["local", "ram", "file"])
+@pytest.fixture(params=KINDS)
 def folder(request, tmp_path):
-    return {
-        "local": str(tmp_path / "run"),
-        "ram": f"ram://{tmp_path.name}/run",
-        "file": f"file://{tmp_path}/run",
-    }[request.param]
+    return place(request.param, tmp_path, "run")
 
 
 def test_a_run_is_begun_once_and_read_again(folder):

@@ -7,6 +7,7 @@ import os
 import pytest
 import tensorflow as tf
 
+from tests.storage.places import KINDS, place
 from txl_tf.storage.files import (
     file_bytes,
     file_sha256,
@@ -23,13 +24,9 @@ from txl_tf.storage.files import (
 )
 
 
-@pytest.fixture(params=["local", "ram", "file"])
+@pytest.fixture(params=KINDS)
 def folder(request, tmp_path):
-    return {
-        "local": str(tmp_path / "folder"),
-        "ram": f"ram://{tmp_path.name}/folder",
-        "file": f"file://{tmp_path}/folder",
-    }[request.param]
+    return place(request.param, tmp_path, "folder")
 
 
 def test_files_are_written_anew_read_listed_and_removed(folder):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.storage.places import KINDS, place
 from txl_tf.errors import OutputExistsError, StorageError
 from txl_tf.storage.files import list_folder, path_exists, read_file, write_file
 from txl_tf.storage.lock_owner import LOCK_FILE
@@ -40,13 +41,9 @@ def quick(folder):
     return DirectoryLock(folder, heartbeat_seconds=0.05, stale_seconds=0.5, settle_seconds=0.0)
 
 
-@pytest.fixture(params=["local", "ram", "file"])
+@pytest.fixture(params=KINDS)
 def folder(request, tmp_path):
-    return {
-        "local": str(tmp_path / "run"),
-        "ram": f"ram://{tmp_path.name}/run",
-        "file": f"file://{tmp_path}/run",
-    }[request.param]
+    return place(request.param, tmp_path, "run")
 
 
 def test_a_second_writer_is_refused_and_told_who_the_first_is(folder):

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
+from tests.storage.places import KINDS, place
 from txl_tf.errors import DataDamagedError, StorageError
 from txl_tf.storage.files import list_folder
 from txl_tf.training.ledger import StepLedger
@@ -29,13 +30,9 @@ def lines(first, last):
     return [line(step) for step in range(first, last + 1)]
 
 
-@pytest.fixture(params=["local", "ram", "file"])
+@pytest.fixture(params=KINDS)
 def path(request, tmp_path):
-    return {
-        "local": str(tmp_path / "ledger.txt"),
-        "ram": f"ram://{tmp_path.name}/ledger",
-        "file": f"file://{tmp_path}/ledger",
-    }[request.param]
+    return place(request.param, tmp_path, "ledger.txt")
 
 
 def begun(path, step):

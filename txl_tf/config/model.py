@@ -12,6 +12,7 @@ from txl_tf.config.base import (
     MAX_WIDTH,
     FrozenConfig,
 )
+from txl_tf.config.vocabulary_clusters import VocabularyClusters
 
 _RECURRENT_CONFIG_LIMITS = {
     "vocabulary_size": MAX_TOKEN_IDS,
@@ -223,6 +224,18 @@ class ModelConfig(FrozenConfig):
     """The uniform distribution is from minus this to this."""
     projection_stddev: float = 0.01
     """Standard deviation of the projections of embedding and softmax, if normal."""
+
+    @property
+    def clusters(self) -> VocabularyClusters:
+        """How embedding and softmax cut the vocabulary."""
+        return VocabularyClusters(
+            vocabulary_size=self.vocabulary_size,
+            hidden_dim=self.hidden_dim,
+            embedding_dim=self.embedding_dim or self.hidden_dim,
+            cutoffs=self.cutoffs,
+            division_factor=self.division_factor,
+            project_same_dim=self.project_same_dim,
+        )
 
     @property
     def effective_memory_length(self) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from txl_tf.config.model import ModelConfig
-from txl_tf.convert.model_building import clusters_of, named_variables
+from txl_tf.convert.model_building import named_variables
 from txl_tf.convert.model_sizes import check_settings
 from txl_tf.convert.pytorch import model_from_state_dict
 from txl_tf.convert.pytorch_names import HUGGING_FACE, pytorch_table
@@ -114,7 +114,7 @@ def to_hugging_face_config(config: ModelConfig) -> dict[str, Any]:
         "model_type": "transfo-xl",
         "torch_dtype": "float32",
         **values,
-        "d_embed": clusters_of(config).embedding_dim,
+        "d_embed": config.clusters.embedding_dim,
         "adaptive": True,
         "attn_type": 0,
         "clamp_len": config.clamp_length or -1,
@@ -136,7 +136,7 @@ def _check_expressible(config: ModelConfig) -> None:
     }
     if config.same_length:
         needed["same_length_keys"] = "memory"
-    if config.division_factor > 1 and config.hidden_dim in clusters_of(config).widths:
+    if config.division_factor > 1 and config.hidden_dim in config.clusters.widths:
         needed["project_same_dim"] = True
     for name, value in needed.items():
         if getattr(config, name) != value:

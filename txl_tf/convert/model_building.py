@@ -10,30 +10,10 @@ import keras
 import numpy as np
 
 from txl_tf.config.model import ModelConfig
-from txl_tf.config.vocabulary_clusters import VocabularyClusters
 from txl_tf.convert.tensor_map import ForeignTensor, Shape, TensorDifferences, damaged, mismatch
 from txl_tf.models.transformer_xl import TransformerXL
 
 SHARED_BIASES = ("content_bias", "position_bias")
-
-
-def clusters_of(config: ModelConfig) -> VocabularyClusters:
-    """How a model cuts its vocabulary.
-
-    Args:
-        config: `ModelConfig`.
-
-    Returns:
-        `VocabularyClusters`.
-    """
-    return VocabularyClusters(
-        vocabulary_size=config.vocabulary_size,
-        hidden_dim=config.hidden_dim,
-        embedding_dim=config.embedding_dim or config.hidden_dim,
-        cutoffs=config.cutoffs,
-        division_factor=config.division_factor,
-        project_same_dim=config.project_same_dim,
-    )
 
 
 def numbered(name: str, count: int) -> list[str]:
@@ -97,7 +77,7 @@ def named_variables(model: TransformerXL) -> dict[str, keras.Variable]:
 
 
 def _vocabulary_shapes(config: ModelConfig) -> dict[str, Shape]:
-    clusters = clusters_of(config)
+    clusters = config.clusters
     num_tables, num_clusters = len(clusters.table_shapes), len(clusters.sizes)
     shapes: dict[str, Shape] = {}
     for layer in ("embedding",) if config.tie_weights else ("embedding", "softmax"):

@@ -1,6 +1,6 @@
 """Model sizes inferred from tensor shapes, and settings known for published models.
 
-Recognised by depth, width and the first cutoff.
+Published models are recognised by depth, width and the first cutoff.
 
 Shape letters used in this module: L layers, N heads, H head width, D hidden width, F inner
 width.

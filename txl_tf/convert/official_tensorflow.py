@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from txl_tf.config.model import ModelConfig
 from txl_tf.convert.model_building import (
-    clusters_of,
     model_from_tensors,
     numbered,
     uses_own_projection,
@@ -85,7 +84,7 @@ def _same(name: str, variable: str) -> ForeignTensor:
 
 
 def _embedding(config: ModelConfig) -> list[ForeignTensor]:
-    clusters = clusters_of(config)
+    clusters = config.clusters
     count = len(clusters.table_shapes)
     folders = [f"{_EMBEDDING}/cutoff_{i}" for i in range(count)] if count > 1 else [_EMBEDDING]
     table = [
@@ -106,7 +105,7 @@ def _softmax(config: ModelConfig) -> list[ForeignTensor]:
         _same(f"{_SOFTMAX}/cutoff_0/cluster_W", "softmax/cluster_weight"),
         _same(f"{_SOFTMAX}/cutoff_0/cluster_b", "softmax/cluster_bias"),
     ]
-    for index, shape in enumerate(clusters_of(config).output_projection_shapes):
+    for index, shape in enumerate(config.clusters.output_projection_shapes):
         table.append(_same(f"{_SOFTMAX}/cutoff_{index}/b", f"softmax/bias_{index}"))
         if shape is not None and uses_own_projection(config, index):
             table.append(_same(f"{_SOFTMAX}/cutoff_{index}/proj", f"softmax/projection_{index}"))

@@ -8,7 +8,7 @@ import re
 from typing import Literal
 
 from txl_tf.config.model import ModelConfig
-from txl_tf.convert.model_building import clusters_of, numbered, uses_own_projection
+from txl_tf.convert.model_building import numbered, uses_own_projection
 from txl_tf.convert.tensor_map import ForeignTensor
 
 
@@ -157,7 +157,7 @@ def _block_biases(config: ModelConfig, system: PytorchSystem, index: int) -> lis
 
 
 def _embedding(config: ModelConfig, system: PytorchSystem) -> list[ForeignTensor]:
-    shapes = clusters_of(config).projection_shapes
+    shapes = config.clusters.projection_shapes
     folder = f"{system.prefix}word_emb"
     table = [
         _same(f"{folder}.emb_layers.{index}.weight", name)
@@ -172,7 +172,7 @@ def _embedding(config: ModelConfig, system: PytorchSystem) -> list[ForeignTensor
 
 
 def _softmax(config: ModelConfig, system: PytorchSystem) -> list[ForeignTensor]:
-    clusters = clusters_of(config)
+    clusters = config.clusters
     num_tables, num_clusters = len(clusters.table_shapes), len(clusters.sizes)
     layer = "embedding" if config.tie_weights else "softmax"
     table = [
@@ -200,7 +200,7 @@ def _softmax(config: ModelConfig, system: PytorchSystem) -> list[ForeignTensor]:
 
 
 def _output_projections(config: ModelConfig) -> list[ForeignTensor]:
-    clusters = clusters_of(config)
+    clusters = config.clusters
     shared = numbered("embedding/projection", len(clusters.table_shapes))
     table = []
     for index, shape in enumerate(clusters.output_projection_shapes):

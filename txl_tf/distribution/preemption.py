@@ -1,10 +1,11 @@
 """Detection of preemption: SIGTERM and the notices of the cloud metadata server.
 
-The host's server writes it and serves on; the process that trains looks for it
-through the server, saves, writes into it and ends. This module does not import TensorFlow.
-
 TensorFlow's own watcher does nothing on Cloud TPU. This module does not import
 TensorFlow, so that a job can watch before it takes the seconds to import it.
+
+A host of a slice that was told to go leaves a note. Its server writes the note and
+serves on; the process that trains looks for it through the server, saves, writes
+into it and ends.
 """
 
 import contextlib

@@ -156,7 +156,6 @@ class DynamicReader:
         is_scored: tf.Tensor,
         document_starts: tf.Tensor,
         memory: Memory | RecurrentMemory,
-        constants: tuple[Any, ...] = (),
     ) -> tuple[tf.Tensor, Memory | RecurrentMemory]:
         """Scores one segment of every row, then changes the weights.
 
@@ -166,7 +165,6 @@ class DynamicReader:
             is_scored: bool tensor `(B, T)`; nothing else is learned from.
             document_starts: bool tensor `(B, T)`.
             memory: memory of the segments before.
-            constants: has no influence.
 
         Returns:
             Tuple of the negative log-likelihood in nats, float32 `(B, T)`, and
@@ -189,7 +187,7 @@ class DynamicReader:
     ) -> tuple[tf.Tensor, Memory | RecurrentMemory]:
         """Scores a segment of training text and takes its gradients into the statistics.
 
-        Arguments and results are those of a call.
+        Arguments and results are those of a call; `constants` has no influence.
         """
         batch = token_ids, target_ids, is_scored, document_starts
         nll, memory, gradients = self._gradients(*batch, memory)

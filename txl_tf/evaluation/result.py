@@ -6,8 +6,31 @@ from typing import Any
 from txl_tf import metrics
 
 
+class _Figures:
+    """Figures that follow from totals."""
+
+    total_nats: float
+    num_tokens: int
+    num_bytes: float
+
+    @property
+    def nats_per_token(self) -> float:
+        """Mean negative log-likelihood of a token."""
+        return self.total_nats / self.num_tokens
+
+    @property
+    def perplexity(self) -> float:
+        """Exponential of the mean: never a mean of perplexities."""
+        return metrics.perplexity(self.nats_per_token)
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Bits for each byte of text; does not depend on the tokenizer."""
+        return metrics.bits(self.total_nats) / self.num_bytes
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MeasuredLoss:
+class MeasuredLoss(_Figures):
     """Summed loss and counts of an evaluation, from which its figures are computed.
 
     Attributes:
@@ -22,21 +45,6 @@ class MeasuredLoss:
     num_bytes: float
     seconds: float
 
-    @property
-    def nats_per_token(self) -> float:
-        """Mean negative log-likelihood of a token."""
-        return self.total_nats / self.num_tokens
-
-    @property
-    def perplexity(self) -> float:
-        """Exponential of the mean."""
-        return metrics.perplexity(self.nats_per_token)
-
-    @property
-    def bits_per_byte(self) -> float:
-        """Bits for each byte of text."""
-        return metrics.bits(self.total_nats) / self.num_bytes
-
     def describe(self) -> str:
         """Returns the figures in one line."""
         return (
@@ -47,7 +55,7 @@ class MeasuredLoss:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EvaluationResult:
+class EvaluationResult(_Figures):
     """Totals of a split and what follows from them.
 
     A split of `n` tokens has `n - 1` targets: nothing comes before the first,
@@ -103,21 +111,6 @@ class EvaluationResult:
     """Segments of training text that scaled the gradients."""
     seconds: float
     """Wall time, compiling included."""
-
-    @property
-    def nats_per_token(self) -> float:
-        """Mean negative log-likelihood of a token."""
-        return self.total_nats / self.num_tokens
-
-    @property
-    def perplexity(self) -> float:
-        """Exponential of the mean: never a mean of perplexities."""
-        return metrics.perplexity(self.nats_per_token)
-
-    @property
-    def bits_per_byte(self) -> float:
-        """Bits for each byte of text; does not depend on the tokenizer."""
-        return metrics.bits(self.total_nats) / self.num_bytes
 
     @property
     def bits_per_character(self) -> float | None:

@@ -1,10 +1,9 @@
 """Export of a model as a SavedModel with signatures, model card and warm-up requests.
 
-The messages are those of TensorFlow Serving's `prediction_log.proto`. Only what
-a request needs is written here, so that no package of it is needed.
-
 The first request of a program traces, compiles and allocates. TensorFlow Serving
-does that while it loads a version, with the requests in `assets.extra`.
+does that while it loads a version, with the requests in `assets.extra`. Their
+messages are those of its `prediction_log.proto`. Only what a request needs is
+written here, so that no package of it is needed.
 """
 
 import json

@@ -14,7 +14,7 @@ from txl_tf.inference.execution_plan import ExecutionPlan, device_of
 from txl_tf.inference.memory import KeyValueMemory, PerHeadMemory, RecentTokens
 from txl_tf.inference.relative_model import RelativeModel
 from txl_tf.inference.token_model import TokenModel
-from txl_tf.layers.adaptive_embedding import check_token_ids
+from txl_tf.layers.vocabulary_layer import check_token_ids
 from txl_tf.models.memory import Memory
 
 
@@ -273,17 +273,14 @@ class InferenceEngine:
 
     def _memory_after(self, memory, hidden_states, lengths):
         """The model's memory with the first tokens of each row."""
+        length = self.memory_length
         states = tuple(
             functional.last_positions(
-                ops.concatenate([state, ops.cast(inputs, state.dtype)], axis=1),
-                1,
-                lengths,
-                self.memory_length,
+                ops.concatenate([state, ops.cast(inputs, state.dtype)], axis=1), 1, lengths, length
             )
             for state, inputs in zip(memory.states, hidden_states[:-1], strict=True)
         )
-        valid_length = ops.minimum(memory.valid_length + lengths, self.memory_length)
-        return Memory(states, valid_length)
+        return Memory(states, functional.next_valid_length(memory.valid_length, length, lengths))
 
     def score(self, token_ids, target_ids, memory, **as_read):
         """Scores targets in nats.

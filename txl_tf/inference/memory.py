@@ -86,7 +86,7 @@ class FoldedDistances(NamedTuple):
 
 
 class StepConstants(NamedTuple):
-    """What reading single tokens needs of the weights, computed once.
+    """Values that reading single tokens needs, computed once from the weights.
 
     Attributes:
         kernels: tuple of `L` float tensors `(D, 3 * N * H)`, from inputs to

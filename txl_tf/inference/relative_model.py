@@ -171,12 +171,10 @@ class RelativeModel:
             axis = block.keys_axis
             next_keys.append(functional.last_positions(keys, axis, lengths, memory_length))
             next_values.append(functional.last_positions(values, 2, lengths, memory_length))
-        if lengths is None:
-            valid_length = functional.next_valid_length(
-                memory.valid_length, memory_length, num_tokens, document_starts
-            )
-        else:
-            valid_length = ops.minimum(memory.valid_length + lengths, memory_length)
+        num_read = num_tokens if lengths is None else lengths
+        valid_length = functional.next_valid_length(
+            memory.valid_length, memory_length, num_read, document_starts
+        )
         return hidden_states, self.memory_class(tuple(next_keys), tuple(next_values), valid_length)
 
     def _masks(self, num_tokens, memory, segment_length, document_starts):

@@ -131,7 +131,7 @@ class TokenModel:
             )
             for axis, old, new in ((3, memory.keys, recent.keys), (2, memory.values, recent.values))
         )
-        valid_length = ops.minimum(memory.valid_length + lengths, memory_length)
+        valid_length = functional.next_valid_length(memory.valid_length, memory_length, lengths)
         return KeyValueMemory(keys, values, valid_length)
 
     def _mask_scores(self, memory, num_rows, capacity, position):

@@ -1,7 +1,7 @@
 """Token embedding with narrower vectors for rarer tokens; one table without cutoffs.
 
-A compiled program cannot refuse: there an id beyond the table reads whatever
-the backend has for it, zeros or another row.
+A compiled program cannot refuse an id beyond the table: it reads whatever the
+backend has for it, zeros or another row.
 
 Shape letters used in this module: B rows, T segment length, N = B * T tokens, V vocabulary, D
 hidden width, E embedding width, R token ids of one cluster, W width of one cluster.

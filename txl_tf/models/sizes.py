@@ -12,7 +12,6 @@ from typing import cast
 from txl_tf.config.base import MAX_TOKENS
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
-from txl_tf.config.vocabulary_clusters import VocabularyClusters
 
 
 def num_parameters(config: ModelConfig | LSTMConfig | QRNNConfig) -> int:
@@ -69,24 +68,13 @@ def _attention_parameters(config: ModelConfig) -> int:
     return count
 
 
-def _clusters(config: ModelConfig) -> VocabularyClusters:
-    return VocabularyClusters(
-        vocabulary_size=config.vocabulary_size,
-        hidden_dim=config.hidden_dim,
-        embedding_dim=config.embedding_dim or config.hidden_dim,
-        cutoffs=config.cutoffs,
-        division_factor=config.division_factor,
-        project_same_dim=config.project_same_dim,
-    )
-
-
 def _embedding_parameters(config: ModelConfig) -> int:
-    clusters = _clusters(config)
+    clusters = config.clusters
     return _size(clusters.table_shapes) + _size(clusters.projection_shapes)
 
 
 def _softmax_parameters(config: ModelConfig) -> int:
-    clusters = _clusters(config)
+    clusters = config.clusters
     num_tails = len(config.cutoffs)
     count = config.vocabulary_size + num_tails * (clusters.widths[0] + 1)
     if not config.tie_weights:

@@ -1,7 +1,7 @@
 """Transport interface of the client, and its implementation over HTTP with retries.
 
-A session would otherwise keep whatever a server says as its memory, and send it
-back for the rest of the text.
+Answers are checked: a session would otherwise keep whatever a server says as its
+memory, and send it back for the rest of the text.
 """
 
 import json
