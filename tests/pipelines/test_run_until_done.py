@@ -12,14 +12,19 @@ from pipelines.launch.shell import RUN_UNTIL_DONE
 
 def run_until_done(program, tmp_path, **environment):
     """Starts the script with a child of a few lines of shell."""
-    return subprocess.Popen(
-        ["sh", str(RUN_UNTIL_DONE), "sh", "-c", program],
-        cwd=tmp_path,
-        env={**os.environ, "TXL_PAUSE_SECONDS": "0", **environment},
-        stderr=subprocess.DEVNULL,
-        # A shell starts background jobs with the signal ignored, and no child can undo that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    # A shell starts background jobs with the signal ignored, and no child can undo that. A
+    # handler of Python becomes the default action in a child. `preexec_fn` would fork with
+    # gRPC's threads at work, and a child of such a fork may abort.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return subprocess.Popen(
+            ["sh", str(RUN_UNTIL_DONE), "sh", "-c", program],
+            cwd=tmp_path,
+            env={**os.environ, "TXL_PAUSE_SECONDS": "0", **environment},
+            stderr=subprocess.DEVNULL,
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize(
