@@ -14,6 +14,10 @@ from txl_tf.storage.files import first_line
 from txl_tf.storage.writable_folder import WritableFolder
 from txl_tf.training.step_report import LoopReport
 
+# Summaries are float32, and TensorFlow converts no larger number. The word perplexity of a
+# text without spaces has hundreds of digits.
+_LARGEST = float(tf.float32.max)
+
 
 def write_images(folder: WritableFolder, run: str, step: int, images: Mapping[str, bytes]) -> None:
     """Writes figures as images of a TensorBoard run of their own.
@@ -98,7 +102,7 @@ class TensorBoardWriter:
             writer = self._writer(run)
             with writer.as_default():
                 for tag, value in scalars.items():
-                    tf.summary.scalar(tag, value, step=step)
+                    tf.summary.scalar(tag, min(value, _LARGEST), step=step)
             writer.flush()
 
     def _writer(self, run: str) -> tf.summary.SummaryWriter:

@@ -1,0 +1,31 @@
+"""Figures in the files of TensorBoard: as they are, or as large as a summary can hold."""
+
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from tests.evaluation.test_result import result_of
+from txl_tf.training.tensorboard import TensorBoardWriter
+
+
+@pytest.mark.parametrize("total_nats", [30.0, 4000.0, 1e6])
+def test_every_figure_of_an_evaluation_is_written(total_nats, tmp_path):
+    """A text without spaces is one word, whose perplexity no float32 holds."""
+    result = result_of(total_nats=total_nats, num_words=1.0, num_tokens=12)
+    TensorBoardWriter(tmp_path, bytes_per_token=1.0).write_evaluation(result)
+    events = EventAccumulator(str(tmp_path / "valid")).Reload()
+    written = {
+        tag: events.Tensors(tag)[-1].tensor_proto.float_val[0] for tag in events.Tags()["tensors"]
+    }
+    expected = {
+        "loss/nats_per_token": result.nats_per_token,
+        "loss/perplexity": result.perplexity,
+        "loss/bits_per_byte": result.bits_per_byte,
+        "loss/bits_per_character": result.bits_per_character,
+        "loss/word_perplexity": result.word_perplexity,
+        "performance/evaluation_seconds": result.seconds,
+    }
+    largest = float(np.finfo(np.float32).max)
+    assert written == {
+        tag: pytest.approx(min(value, largest), rel=1e-6) for tag, value in expected.items()
+    }
