@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.evaluation.test_result import result_of
@@ -15,7 +16,8 @@ def test_every_figure_of_an_evaluation_is_written(total_nats, tmp_path):
     TensorBoardWriter(tmp_path, bytes_per_token=1.0).write_evaluation(result)
     events = EventAccumulator(str(tmp_path / "valid")).Reload()
     written = {
-        tag: events.Tensors(tag)[-1].tensor_proto.float_val[0] for tag in events.Tags()["tensors"]
+        tag: float(tf.make_ndarray(events.Tensors(tag)[-1].tensor_proto))
+        for tag in events.Tags()["tensors"]
     }
     expected = {
         "loss/nats_per_token": result.nats_per_token,
