@@ -1,12 +1,15 @@
 """Export of a model as a SavedModel with signatures, model card and warm-up requests.
 
 The first request of a program traces, compiles and allocates. TensorFlow Serving
-does that while it loads a version, with the requests in `assets.extra`. Their
-messages are those of its `prediction_log.proto`. Only what a request needs is
-written here, so that no package of it is needed.
+does that while it loads a version, with the requests in `assets.extra`. They are
+written with the messages of `tensorflow-serving-api`, in the extra `serving`. It
+requires the package `tensorflow`, which is the wrong one on a TPU VM; an export
+without the extra has no warm-up requests and is otherwise the same.
 """
 
+import importlib.util
 import json
+import logging
 import os
 import tempfile
 from typing import TYPE_CHECKING, Any
@@ -26,46 +29,7 @@ if TYPE_CHECKING:
     from txl_tf.data.tokenizers.tokenizer import Tokenizer
 
 
-# Numbers of the fields, which never change.
-_PREDICTION_LOG_PREDICT_LOG = 6
-_PREDICT_LOG_REQUEST = 1
-_REQUEST_MODEL_SPEC, _REQUEST_INPUTS = 1, 2
-_MODEL_SPEC_SIGNATURE_NAME = 3
-_MAP_KEY, _MAP_VALUE = 1, 2
-_LENGTH_DELIMITED = 2
-
-
-def prediction_log(signature_name: str, inputs: dict[str, tf.Tensor]) -> bytes:
-    """Returns a request as a serialized `PredictionLog`.
-
-    Args:
-        signature_name: str.
-        inputs: dict of name to tensor.
-
-    Returns:
-        The message.
-    """
-    model_spec = _field(_MODEL_SPEC_SIGNATURE_NAME, signature_name.encode())
-    request = _field(_REQUEST_MODEL_SPEC, model_spec)
-    for name in sorted(inputs):
-        tensor = tf.make_tensor_proto(inputs[name]).SerializeToString()
-        entry = _field(_MAP_KEY, name.encode()) + _field(_MAP_VALUE, tensor)
-        request += _field(_REQUEST_INPUTS, entry)
-    return _field(_PREDICTION_LOG_PREDICT_LOG, _field(_PREDICT_LOG_REQUEST, request))
-
-
-def _field(number: int, content: bytes) -> bytes:
-    return _varint(number << 3 | _LENGTH_DELIMITED) + _varint(len(content)) + content
-
-
-def _varint(number: int) -> bytes:
-    groups = []
-    while number > 0x7F:
-        groups.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*groups, number])
-
-
+_LOGGER = logging.getLogger(__name__)
 WARM_UP_FILE = "assets.extra/tf_serving_warmup_requests"
 _NUM_TOKENS = 4
 # Every tokenizer can take it, and a token before it is something to go on from.
@@ -114,7 +78,9 @@ def warm_up_requests(
 
 
 def warm_up_file(requests: list[tuple[str, dict[str, tf.Tensor]]]) -> bytes:
-    """Returns the requests as a file of records.
+    """Returns a TFRecord file with each request as a `PredictionLog`.
+
+    Needs the extra `serving`.
 
     Args:
         requests: list of tuples of signature name and inputs.
@@ -122,11 +88,19 @@ def warm_up_file(requests: list[tuple[str, dict[str, tf.Tensor]]]) -> bytes:
     Returns:
         The content of the file.
     """
+    from tensorflow_serving.apis import prediction_log_pb2
+
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "records")
         with tf.io.TFRecordWriter(path) as writer:
-            for name, inputs in requests:
-                writer.write(prediction_log(name, inputs))
+            for signature_name, inputs in requests:
+                log = prediction_log_pb2.PredictionLog()
+                request = log.predict_log.request
+                request.model_spec.signature_name = signature_name
+                for name, tensor in inputs.items():
+                    request.inputs[name].CopyFrom(tf.make_tensor_proto(tensor))
+                # The order of a map is otherwise another one in every process.
+                writer.write(log.SerializeToString(deterministic=True))
         return read_file(path)
 
 
@@ -155,8 +129,9 @@ def export_saved_model(
     Memory is `memory_states` `(B, L, M, D)` and `memory_valid_length` `(B,)`; a
     new text has valid length 0 and a tensor of that shape or `(B, 0, 0, 0)`.
 
-    The folder also has requests to warm a server up, a model card, and a list
-    `SHA256SUMS` of all files. It appears when it is complete.
+    The folder also has a model card, a list `SHA256SUMS` of all files, and, with
+    the extra `serving`, requests to warm a server up. It appears when it is
+    complete.
 
     Args:
         model: `TransformerXL`.
@@ -305,8 +280,12 @@ def _serving_card(
 
 
 def _files(card: dict[str, Any], memory: WireMemory, names: list[str]) -> dict[str, bytes]:
-    return {
+    files = {
         "assets.extra/model_card.json": (json.dumps(card, indent=1) + "\n").encode(),
         "assets.extra/model_card.md": card_page(card).encode(),
-        WARM_UP_FILE: warm_up_file(warm_up_requests(memory, names)),
     }
+    if importlib.util.find_spec("tensorflow_serving") is None:
+        _LOGGER.warning("The export has no warm-up requests: the extra `serving` is not installed.")
+    else:
+        files[WARM_UP_FILE] = warm_up_file(warm_up_requests(memory, names))
+    return files
