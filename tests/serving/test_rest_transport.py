@@ -3,6 +3,7 @@
 import http.server
 import json
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -100,11 +101,13 @@ def test_whatever_comes_back_is_kept_whole_or_not_at_all(name, value):
 
 @pytest.fixture
 def strange_server():
-    """A server that answers everything with the same bytes, and a function that sets them."""
-    content = {"status": 200, "body": b""}
+    """A server that answers everything with the same bytes, and its settings."""
+    content = {"status": 200, "body": b"", "seconds": 0.0, "requests": 0}
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
+            content["requests"] += 1
+            time.sleep(content["seconds"])
             self.send_response(content["status"])
             self.send_header("Content-Length", str(len(content["body"])))
             self.end_headers()
@@ -118,7 +121,7 @@ def strange_server():
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=[0.01])
         thread.start()
-        yield server.server_address[1], content.update
+        yield server.server_address[1], content
         server.shutdown()
         thread.join()
 
@@ -140,10 +143,33 @@ def strange_server():
 )
 @pytest.mark.parametrize("status", [200, 302, 500])
 def test_a_server_that_speaks_nonsense_is_an_error_of_ours(strange_server, body, status):
-    port, set_content = strange_server
-    set_content(body=body, status=status)
+    port, content = strange_server
+    content.update(body=body, status=status)
     transport = RestTransport(f"http://127.0.0.1:{port}", num_attempts=1, timeout_seconds=5.0)
     with pytest.raises(PredictionError) as caught:
         ServingSession(transport).score([1, 2, 3])
     assert str(port) in str(caught.value)
+    transport.close()
+
+
+@pytest.mark.parametrize(("status", "num_requests"), [(503, 3), (500, 1)])
+def test_a_server_that_is_not_ready_is_asked_again(strange_server, status, num_requests):
+    port, content = strange_server
+    content.update(status=status)
+    transport = RestTransport(f"http://127.0.0.1:{port}", num_attempts=3, timeout_seconds=5.0)
+    with pytest.raises(PredictionError):
+        transport.signatures()
+    assert content["requests"] == num_requests
+    transport.close()
+
+
+def test_all_attempts_share_one_deadline(strange_server):
+    port, content = strange_server
+    content.update(status=503, seconds=0.4)
+    transport = RestTransport(f"http://127.0.0.1:{port}", num_attempts=9, timeout_seconds=1.0)
+    start = time.monotonic()
+    with pytest.raises(PredictionError):
+        transport.signatures()
+    assert time.monotonic() - start < 1.5
+    assert 2 <= content["requests"] <= 3
     transport.close()

@@ -108,7 +108,6 @@ def _resident_bytes() -> int:
 
 _LOGGER = logging.getLogger(__name__)
 _SERVICE = "tensorflow.serving.PredictionService"
-_GRPC_CODES = {code.value[0]: code for code in grpc.StatusCode}
 # Messages travel in headers, which must stay small.
 _MAX_MESSAGE_LETTERS = 2000
 _MAX_SHOWN = 200
@@ -160,7 +159,7 @@ class GrpcService:
             except Exception as error:  # told to whoever asked, and kept in the log
                 _LOGGER.exception("A request failed.")
                 code, words = StatusCode.INTERNAL, f"{type(error).__name__}: {error}"
-            context.abort(_GRPC_CODES[code], words[:_MAX_MESSAGE_LETTERS])
+            context.abort(grpc.StatusCode[code.name], words[:_MAX_MESSAGE_LETTERS])
             raise AssertionError
 
         return grpc.stream_unary_rpc_method_handler(answer)

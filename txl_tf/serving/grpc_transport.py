@@ -1,5 +1,6 @@
 """Requests to a served model over gRPC."""
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,9 +17,10 @@ from tensorflow_serving.apis import (
 
 from txl_tf.serving.errors import PredictionError, RequestError, StatusCode
 from txl_tf.serving.request_shapes import arrays_of_protos, invalid
-from txl_tf.serving.rest_transport import call_with_retries
 
+_SERVICE = "tensorflow.serving.PredictionService"
 _UNLIMITED = -1
+_LARGEST_INTEGER = 2**31 - 1
 _MAX_SHOWN = 10
 
 
@@ -30,7 +32,11 @@ class GrpcTransport:
         model_name: str. Name of the model there.
         version: optional int. The version to insist on; by default the highest.
         timeout_seconds: float. The most time for a request with its repetitions.
-        num_attempts: int. How often a server that is not there is asked.
+        num_attempts: int. How often a server that is not there is asked; gRPC
+            takes every number above 5 for 5.
+
+    Raises:
+        ValueError: If `num_attempts` is not positive.
     """
 
     def __init__(
@@ -46,11 +52,7 @@ class GrpcTransport:
         self._model_name = model_name
         self._version = version
         self._timeout_seconds = timeout_seconds
-        self._num_attempts = num_attempts
-        lengths = ("grpc.max_send_message_length", "grpc.max_receive_message_length")
-        self._channel = grpc.insecure_channel(
-            address, options=[(name, _UNLIMITED) for name in lengths]
-        )
+        self._channel = grpc.insecure_channel(address, options=_options(num_attempts))
         self._stub = prediction_service_pb2_grpc.PredictionServiceStub(self._channel)
         self._signatures: dict[str, meta_graph_pb2.SignatureDef] | None = None
 
@@ -102,19 +104,40 @@ class GrpcTransport:
             model_spec.version.value = self._version
 
     def _ask(self, call: Callable[..., Any], request: Any, signature: str) -> Any:
-        def ask(timeout_seconds: float) -> Any:
-            try:
-                return call(request, timeout=timeout_seconds)
-            except grpc.RpcError as error:
-                code = StatusCode(error.code().value[0])
-                raise self._error(code, error.details() or "", signature) from error
-
         try:
-            return call_with_retries(ask, self._num_attempts, self._timeout_seconds)
-        except PredictionError:
-            # Another version may be served by now.
-            self._signatures = None
-            raise
+            return call(request, timeout=self._timeout_seconds)
+        except grpc.RpcError as error:
+            self._signatures = None  # another version may be served by now
+            code = StatusCode[error.code().name]
+            raise self._error(code, error.details() or "", signature) from error
 
     def _error(self, code: StatusCode, message: str, signature: str = "") -> PredictionError:
         return PredictionError(code, message, server=self._server, signature=signature)
+
+
+def _options(num_attempts: int) -> list[tuple[str, int | str]]:
+    """Returns the options of a channel that repeats requests within their deadline.
+
+    Every request may be repeated, because a server keeps nothing. Only UNAVAILABLE is:
+    what was refused once is refused again, and a server that took too long needs no
+    second request.
+    """
+    if num_attempts < 1:
+        raise ValueError(f"`num_attempts` must be positive. Received: {num_attempts}")
+    policy = {
+        "maxAttempts": num_attempts,
+        "initialBackoff": "0.1s",
+        "maxBackoff": "10s",
+        "backoffMultiplier": 2,
+        "retryableStatusCodes": ["UNAVAILABLE"],
+    }
+    method: dict[str, Any] = {"name": [{"service": _SERVICE}]}
+    if num_attempts > 1:  # a policy must have two attempts at least
+        method["retryPolicy"] = policy
+    return [
+        ("grpc.max_send_message_length", _UNLIMITED),
+        ("grpc.max_receive_message_length", _UNLIMITED),
+        ("grpc.service_config", json.dumps({"methodConfig": [method]})),
+        # By default only messages up to 256 KiB are repeated; memory is larger.
+        ("grpc.per_rpc_retry_buffer_size", _LARGEST_INTEGER),
+    ]

@@ -6,8 +6,8 @@ memory, and send it back for the rest of the text.
 
 import json
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import ml_dtypes
 import numpy as np
@@ -19,45 +19,7 @@ from txl_tf.serving.errors import PredictionError, RequestError, StatusCode
 from txl_tf.serving.json_tensors import arrays_of_outputs, json_of_inputs
 from txl_tf.storage.json_text import parse_json
 
-_Answer = TypeVar("_Answer")
-
 _FIRST_WAIT_SECONDS = 0.1
-
-
-def call_with_retries(
-    call: Callable[[float], _Answer], num_attempts: int, timeout_seconds: float
-) -> _Answer:
-    """Calls until there is an answer.
-
-    Every request of a served model may be repeated, because a server keeps
-    nothing. Only UNAVAILABLE is: what was refused once is refused again, and
-    a server that took too long needs no second request.
-
-    Args:
-        call: function of the seconds it may take. It raises PredictionError.
-        num_attempts: int. The most calls, with growing waits between them.
-        timeout_seconds: float. The most time for all of it.
-
-    Returns:
-        What `call` returned.
-
-    Raises:
-        PredictionError: The last one, where no call succeeded in time.
-    """
-    deadline = time.monotonic() + timeout_seconds
-    for attempt in range(num_attempts):
-        try:
-            return call(max(deadline - time.monotonic(), 0.001))
-        except PredictionError as error:
-            wait_seconds = _FIRST_WAIT_SECONDS * 2**attempt
-            is_last = attempt + 1 == num_attempts
-            too_late = time.monotonic() + wait_seconds >= deadline
-            if error.code != StatusCode.UNAVAILABLE or is_last or too_late:
-                raise
-        time.sleep(wait_seconds)
-    raise ValueError(f"`num_attempts` must be positive. Received: {num_attempts}")
-
-
 _MOST_CONNECTIONS = 32
 _MAX_MESSAGE_LETTERS = 2000
 
@@ -75,6 +37,9 @@ class RestTransport:
         version: optional int. The version to insist on; by default the highest.
         timeout_seconds: float. The most time for a request with its repetitions.
         num_attempts: int. How often a server that is not there is asked.
+
+    Raises:
+        ValueError: If `num_attempts` is not positive.
     """
 
     def __init__(
@@ -86,6 +51,8 @@ class RestTransport:
         timeout_seconds: float = 60.0,
         num_attempts: int = 4,
     ) -> None:
+        if num_attempts < 1:
+            raise ValueError(f"`num_attempts` must be positive. Received: {num_attempts}")
         pinned = "" if version is None else f"/versions/{version}"
         self._url = f"{address.rstrip('/')}/v1/models/{model_name}{pinned}"
         self._timeout_seconds = timeout_seconds
@@ -138,15 +105,23 @@ class RestTransport:
     def _ask(self, method: str, what: str, signature: str, body: Any = None) -> dict[str, Any]:
         content = None if body is None else json.dumps(body).encode()
 
-        def ask(timeout_seconds: float) -> dict[str, Any]:
-            return self._ask_once(method, what, signature, content, timeout_seconds)
-
-        try:
-            return call_with_retries(ask, self._num_attempts, self._timeout_seconds)
-        except PredictionError:
-            # Another version may be served by now.
-            self._signatures = None
-            raise
+        # `urllib3.Retry` gives every attempt the whole time; here they share one deadline.
+        deadline = time.monotonic() + self._timeout_seconds
+        wait_seconds, num_left = _FIRST_WAIT_SECONDS, self._num_attempts
+        while True:
+            num_left -= 1
+            left = max(deadline - time.monotonic(), 0.001)
+            try:
+                return self._ask_once(method, what, signature, content, left)
+            except PredictionError as error:
+                self._signatures = None  # another version may be served by now
+                too_late = time.monotonic() + wait_seconds >= deadline
+                # What was refused once is refused again, and a server that took too long needs
+                # no second request. All others may be repeated: a server keeps nothing.
+                if error.code != StatusCode.UNAVAILABLE or not num_left or too_late:
+                    raise
+            time.sleep(wait_seconds)
+            wait_seconds *= 2
 
     def _ask_once(
         self, method: str, what: str, signature: str, content: bytes | None, timeout_seconds: float
