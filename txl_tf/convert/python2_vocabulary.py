@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from txl_tf.convert.safe_pickle import InertObject, InertPickleReader
+from txl_tf.convert.safe_pickle import InertObject, SafePickleReader
 from txl_tf.errors import DataDamagedError, InputMissingError, OutputExistsError
 from txl_tf.storage.files import make_folder, write_file
 
@@ -73,7 +73,7 @@ def read_python2_vocabulary(path: str | Path) -> Python2Vocabulary:
         if num_bytes > _MAX_BYTES:
             raise ValueError(f"it has more than {_MAX_BYTES} bytes")
         with path.open("rb") as file:
-            root = InertPickleReader(file, num_bytes, _ADMITTED).read()
+            root = SafePickleReader(file, num_bytes, _ADMITTED).read()
         return _vocabulary(root)
     except (ValueError, OverflowError) as error:
         raise DataDamagedError(

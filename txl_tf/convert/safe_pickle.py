@@ -8,7 +8,7 @@ only of the names that the caller admits.
 
 import codecs
 import dataclasses
-import struct
+import pickletools
 from collections.abc import Callable
 from typing import IO, Any
 
@@ -31,7 +31,7 @@ _MAX_OPERATIONS = 32_000_000
 _COST_OF_AN_ENTRY = 16
 _MAX_DEPTH = 1000
 _MAX_LINE_BYTES = 4096
-_MAX_INTEGER_BYTES = 16
+_MAX_INTEGER_BITS = 128
 _MAX_KEPT_BYTES = 2**20
 _MAX_ALL_KEPT_BYTES = 2**29
 _MAX_PROTOCOL = 4
@@ -42,28 +42,97 @@ _DICTS = {"collections.OrderedDict", "collections.Counter"}
 _RECONSTRUCTORS = {"copy_reg._reconstructor", "copyreg._reconstructor"}
 
 
-class InertPickleReader:
+class _BoundedFile:
+    """Reads no more than the file has, and keeps no more than the limits allow."""
+
+    def __init__(self, file: IO[bytes], num_bytes: int) -> None:
+        self._file = file
+        self._left = num_bytes
+        self._kept_bytes_left = _MAX_ALL_KEPT_BYTES
+
+    def read(self, count: int) -> bytes:
+        if count > _MAX_KEPT_BYTES:
+            raise ValueError("a text is too long")
+        data = self._file.read(min(count, self._left))
+        if len(data) != count:
+            raise ValueError("it ends early")
+        self._kept(count)
+        return data
+
+    def readline(self) -> bytes:
+        line = self._file.readline(min(_MAX_LINE_BYTES, self._left))
+        if not line.endswith(b"\n"):
+            raise ValueError("a line is too long or ends early")
+        self._kept(len(line))
+        return line
+
+    def read_or_skip(self, count: int) -> bytes | InertObject:
+        if count <= _MAX_KEPT_BYTES:
+            return self.read(count)
+        if count > self._left:
+            raise ValueError("it ends early")
+        self._file.seek(count, 1)
+        self._left -= count
+        return InertObject("bytes")
+
+    def _kept(self, count: int) -> None:
+        self._left -= count
+        self._kept_bytes_left -= count
+        if self._kept_bytes_left < 0:
+            raise ValueError(f"it has more than {_MAX_ALL_KEPT_BYTES} bytes of text")
+
+
+def _read_bytes(file: _BoundedFile, read_length: Callable[[Any], int]) -> bytes | InertObject:
+    count = read_length(file)
+    if count < 0:
+        raise ValueError("it ends early")
+    return file.read_or_skip(count)
+
+
+def _read_quoted(file: _BoundedFile) -> bytes:
+    line = file.readline().strip()
+    if len(line) < 2 or line[:1] not in (b'"', b"'") or line[-1:] != line[:1]:
+        raise ValueError("a string is not in quotation marks")
+    return codecs.escape_decode(line[1:-1])[0]
+
+
+def _read_name(file: _BoundedFile) -> str:
+    return b".".join(file.readline()[:-1] for _ in range(2)).decode("latin-1")
+
+
+# `pickletools` decodes these as ASCII text, though Python 2 wrote bytes, and keeps long ones.
+_BYTES_READERS: dict[str, Callable[[Any], Any]] = {
+    "STRING": _read_quoted,
+    "BINSTRING": lambda file: _read_bytes(file, pickletools.read_int4),
+    "SHORT_BINSTRING": lambda file: _read_bytes(file, pickletools.read_uint1),
+    "BINBYTES": lambda file: _read_bytes(file, pickletools.read_uint4),
+    "SHORT_BINBYTES": lambda file: _read_bytes(file, pickletools.read_uint1),
+    "BINBYTES8": lambda file: _read_bytes(file, pickletools.read_uint8),
+}
+# `pickletools` warns of escapes in names.
+_READERS = {"GLOBAL": _read_name, "INST": _read_name, **_BYTES_READERS}
+
+
+class SafePickleReader:
     """A stack machine for pickles that can only build plain data.
 
-    Bytes longer than a mebibyte are passed over and become an `InertObject`
-    of the kind `"bytes"`: long arrays need no memory. Their number of
-    operations, depth and integers are limited, and nothing is allocated for a
-    length that the file does not have.
+    `pickletools` decodes the operations. Bytes longer than a mebibyte are passed
+    over and become an `InertObject` of the kind `"bytes"`: long arrays need no
+    memory. The number of operations, the depth and integers are limited, and nothing
+    is allocated for a length that the file does not have.
 
     Args:
         file: binary file, at its beginning.
         num_bytes: int. Length of the file.
         admitted: set of str. Names `module.name` that the pickle may mention,
-            `collections.OrderedDict` and `collections.Counter` apart, which
+            besides `collections.OrderedDict` and `collections.Counter`, which
             become dicts.
     """
 
     def __init__(self, file: IO[bytes], num_bytes: int, admitted: frozenset[str]) -> None:
-        self._file = file
-        self._left = num_bytes
+        self._file = _BoundedFile(file, num_bytes)
         self._operations_left = _MAX_OPERATIONS
-        self._kept_bytes_left = _MAX_ALL_KEPT_BYTES
-        self._admitted = admitted
+        self._admitted = admitted | _DICTS
         self._stack: list[Any] = []
         self._outer: list[list[Any]] = []
         self._memo: dict[int, Any] = {}
@@ -78,52 +147,18 @@ class InertPickleReader:
         Raises:
             ValueError: If the pickle is damaged, or is more than data.
         """
-        while (operation := self._take(1)) != b".":
-            handler = _HANDLERS.get(operation)
-            if handler is None:
-                raise ValueError(f"it uses the operation {operation!r}, which is not for data")
+        while (code := self._file.read(1)) != b".":
+            if code not in _OPERATIONS:
+                raise ValueError(f"it uses the operation {code!r}, which is not for data")
             self._spend(1)
-            handler(self)
+            reader, handler = _OPERATIONS[code]
+            handler(self, reader(self._file) if reader else None)
         return self._pop()
 
     def _spend(self, num_operations: int) -> None:
         self._operations_left -= num_operations
         if self._operations_left < 0:
             raise ValueError(f"it has more than {_MAX_OPERATIONS} operations")
-
-    # === Input ===
-
-    def _take(self, count: int) -> bytes:
-        if count > self._left:
-            raise ValueError("it ends early")
-        data = self._file.read(count)
-        if len(data) != count:
-            raise ValueError("it ends early")
-        self._left -= count
-        return data
-
-    def _line(self) -> bytes:
-        line = self._file.readline(min(_MAX_LINE_BYTES, self._left))
-        self._left -= len(line)
-        if not line.endswith(b"\n"):
-            raise ValueError("a line is too long or ends early")
-        return line[:-1]
-
-    def _number(self, layout: str) -> int:
-        return struct.unpack(layout, self._take(struct.calcsize(layout)))[0]
-
-    def _raw(self, layout: str) -> bytes | InertObject:
-        count = self._number(layout)
-        if count < 0 or count > self._left:
-            raise ValueError("it ends early")
-        if count <= _MAX_KEPT_BYTES:
-            self._kept_bytes_left -= count
-            if self._kept_bytes_left < 0:
-                raise ValueError(f"it has more than {_MAX_ALL_KEPT_BYTES} bytes of text")
-            return self._take(count)
-        self._file.seek(count, 1)
-        self._left -= count
-        return InertObject("bytes")
 
     # === Stack ===
 
@@ -134,6 +169,9 @@ class InertPickleReader:
         if not self._stack:
             raise ValueError("it takes from an empty stack")
         return self._stack.pop()
+
+    def _pop_many(self, count: int) -> list[Any]:
+        return [self._pop() for _ in range(count)][::-1]
 
     def _top(self, kind: type) -> Any:
         if not self._stack or not isinstance(self._stack[-1], kind):
@@ -166,73 +204,33 @@ class InertPickleReader:
 
     # === Values ===
 
-    def _protocol(self) -> None:
-        version = self._take(1)[0]
+    def _protocol(self, version: int) -> None:
         if version > _MAX_PROTOCOL:
             raise ValueError(f"it is of protocol {version}")
 
-    def _text_integer(self) -> None:
-        line = self._line().rstrip(b"L")
-        if len(line) > _MAX_INTEGER_BYTES:
+    def _integer(self, value: int) -> None:
+        if value.bit_length() > _MAX_INTEGER_BITS:
             raise ValueError("an integer is too long")
-        booleans = {b"00": False, b"01": True}
-        self._push(booleans[line] if line in booleans else int(line))
-
-    def _long_integer(self, layout: str) -> None:
-        count = self._number(layout)
-        if not 0 <= count <= _MAX_INTEGER_BYTES:
-            raise ValueError("an integer is too long")
-        self._push(int.from_bytes(self._take(count), "little", signed=True))
-
-    def _quoted(self) -> None:
-        line = self._line().strip()
-        if len(line) < 2 or line[:1] not in (b'"', b"'") or line[-1:] != line[:1]:
-            raise ValueError("a string is not in quotation marks")
-        self._push(codecs.escape_decode(line[1:-1])[0])
-
-    def _text(self, layout: str) -> None:
-        data = self._raw(layout)
-        if isinstance(data, InertObject):
-            raise ValueError("a text is too long")
-        self._push(data.decode("utf-8", "surrogatepass"))
+        self._push(value)
 
     # === Containers ===
 
-    def _tuple(self, count: int) -> None:
-        items = [self._pop() for _ in range(count)]
-        self._push(tuple(reversed(items)))
-
-    def _append(self) -> None:
-        value = self._pop()
-        self._top(list).append(value)
-
-    def _appends(self) -> None:
-        items = self._pop_mark()
+    def _extend(self, items: list[Any]) -> None:
         self._top(list).extend(items)
 
-    def _set_item(self) -> None:
-        value, key = self._pop(), self._pop()
-        self._top(dict).update(_pairs([key, value]))
-
-    def _set_items(self) -> None:
-        items = self._pop_mark()
+    def _update(self, items: list[Any]) -> None:
         self._top(dict).update(_pairs(items))
 
     # === Objects, which are described and not made ===
-
-    def _global_line(self) -> None:
-        module, name = self._line(), self._line()
-        self._global(module.decode("latin-1"), name.decode("latin-1"))
 
     def _global_stack(self) -> None:
         name, module = self._pop(), self._pop()
         if not isinstance(name, str) or not isinstance(module, str):
             raise ValueError("the name of an object is not a text")
-        self._global(module, name)
+        self._global(f"{module}.{name}")
 
-    def _global(self, module: str, name: str) -> None:
-        full_name = f"{module}.{name}"
-        if full_name not in self._admitted | _DICTS:
+    def _global(self, full_name: str) -> None:
+        if full_name not in self._admitted:
             raise ValueError(f"it asks for {full_name[:100]!r}, which is not data")
         self._push(_Name(full_name))
 
@@ -258,9 +256,9 @@ class InertPickleReader:
             raise ValueError("an object has no class")
         self._push(self._described(items[0], tuple(items[1:])))
 
-    def _old_instance(self) -> None:
+    def _old_instance(self, full_name: str) -> None:
         items = self._pop_mark()
-        self._global_line()
+        self._global(full_name)
         self._push(self._described(self._pop(), tuple(items)))
 
     def _build(self) -> None:
@@ -297,68 +295,59 @@ def _as_dict(arguments: tuple[Any, ...]) -> dict[Any, Any]:
     return dict(_pairs([each for pair in content for each in pair]))
 
 
-_Handler = Callable[[InertPickleReader], Any]
+def _alike(handler: Callable[[SafePickleReader, Any], Any], *names: str) -> dict[str, Any]:
+    return dict.fromkeys(names, handler)
 
 
-def _pushing(value: Any) -> _Handler:
-    return lambda machine: machine._push(value)
+# Each operation by its name in `pickletools`.
+_HANDLERS: dict[str, Callable[[SafePickleReader, Any], Any]] = {
+    **_alike(SafePickleReader._integer, "INT", "LONG", "LONG1", "LONG4"),
+    **_alike(SafePickleReader._push, "BININT", "BININT1", "BININT2", "FLOAT", "BINFLOAT"),
+    **_alike(SafePickleReader._push, *_BYTES_READERS),
+    **_alike(SafePickleReader._push, "UNICODE", "SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"),
+    "NONE": lambda machine, _: machine._push(None),
+    "NEWTRUE": lambda machine, _: machine._push(True),
+    "NEWFALSE": lambda machine, _: machine._push(False),
+    "EMPTY_LIST": lambda machine, _: machine._push([]),
+    "APPEND": lambda machine, _: machine._extend(machine._pop_many(1)),
+    "APPENDS": lambda machine, _: machine._extend(machine._pop_mark()),
+    "LIST": lambda machine, _: machine._push(machine._pop_mark()),
+    "EMPTY_TUPLE": lambda machine, _: machine._push(()),
+    "TUPLE": lambda machine, _: machine._push(tuple(machine._pop_mark())),
+    "TUPLE1": lambda machine, _: machine._push(tuple(machine._pop_many(1))),
+    "TUPLE2": lambda machine, _: machine._push(tuple(machine._pop_many(2))),
+    "TUPLE3": lambda machine, _: machine._push(tuple(machine._pop_many(3))),
+    "EMPTY_DICT": lambda machine, _: machine._push({}),
+    "DICT": lambda machine, _: machine._push(dict(_pairs(machine._pop_mark()))),
+    "SETITEM": lambda machine, _: machine._update(machine._pop_many(2)),
+    "SETITEMS": lambda machine, _: machine._update(machine._pop_mark()),
+    "POP": lambda machine, _: machine._stack.pop() if machine._stack else machine._pop_mark(),
+    "DUP": lambda machine, _: machine._push(machine._top(object)),
+    "MARK": lambda machine, _: machine._mark(),
+    "POP_MARK": lambda machine, _: machine._pop_mark(),
+    **_alike(SafePickleReader._get, "GET", "BINGET", "LONG_BINGET"),
+    **_alike(SafePickleReader._put, "PUT", "BINPUT", "LONG_BINPUT"),
+    "MEMOIZE": lambda machine, _: machine._put(len(machine._memo)),
+    "GLOBAL": SafePickleReader._global,
+    "STACK_GLOBAL": lambda machine, _: machine._global_stack(),
+    "REDUCE": lambda machine, _: machine._reduce(),
+    "NEWOBJ": lambda machine, _: machine._reduce(),
+    "INST": SafePickleReader._old_instance,
+    "OBJ": lambda machine, _: machine._old_object(),
+    "BUILD": lambda machine, _: machine._build(),
+    "PROTO": SafePickleReader._protocol,
+    "FRAME": lambda machine, _: None,
+}
+_Reader = Callable[[Any], Any] | None
 
 
-# Each operation by its byte, in the order of the list in `pickletools`.
-_HANDLERS: dict[bytes, _Handler] = {
-    b"I": InertPickleReader._text_integer,
-    b"L": InertPickleReader._text_integer,
-    b"J": lambda machine: machine._push(machine._number("<i")),
-    b"K": lambda machine: machine._push(machine._number("<B")),
-    b"M": lambda machine: machine._push(machine._number("<H")),
-    b"\x8a": lambda machine: machine._long_integer("<B"),
-    b"\x8b": lambda machine: machine._long_integer("<i"),
-    b"S": InertPickleReader._quoted,
-    b"T": lambda machine: machine._push(machine._raw("<i")),
-    b"U": lambda machine: machine._push(machine._raw("<B")),
-    b"B": lambda machine: machine._push(machine._raw("<I")),
-    b"C": lambda machine: machine._push(machine._raw("<B")),
-    b"\x8e": lambda machine: machine._push(machine._raw("<Q")),
-    b"N": _pushing(None),
-    b"\x88": _pushing(True),
-    b"\x89": _pushing(False),
-    b"V": lambda machine: machine._push(machine._line().decode("raw-unicode-escape")),
-    b"\x8c": lambda machine: machine._text("<B"),
-    b"X": lambda machine: machine._text("<I"),
-    b"\x8d": lambda machine: machine._text("<Q"),
-    b"F": lambda machine: machine._push(float(machine._line())),
-    b"G": lambda machine: machine._push(machine._number(">d")),
-    b"]": lambda machine: machine._push([]),
-    b"a": InertPickleReader._append,
-    b"e": InertPickleReader._appends,
-    b"l": lambda machine: machine._push(machine._pop_mark()),
-    b")": _pushing(()),
-    b"t": lambda machine: machine._push(tuple(machine._pop_mark())),
-    b"\x85": lambda machine: machine._tuple(1),
-    b"\x86": lambda machine: machine._tuple(2),
-    b"\x87": lambda machine: machine._tuple(3),
-    b"}": lambda machine: machine._push({}),
-    b"d": lambda machine: machine._push(dict(_pairs(machine._pop_mark()))),
-    b"s": InertPickleReader._set_item,
-    b"u": InertPickleReader._set_items,
-    b"0": lambda machine: machine._stack.pop() if machine._stack else machine._pop_mark(),
-    b"2": lambda machine: machine._push(machine._top(object)),
-    b"(": InertPickleReader._mark,
-    b"1": InertPickleReader._pop_mark,
-    b"g": lambda machine: machine._get(int(machine._line())),
-    b"h": lambda machine: machine._get(machine._number("<B")),
-    b"j": lambda machine: machine._get(machine._number("<I")),
-    b"p": lambda machine: machine._put(int(machine._line())),
-    b"q": lambda machine: machine._put(machine._number("<B")),
-    b"r": lambda machine: machine._put(machine._number("<I")),
-    b"\x94": lambda machine: machine._put(len(machine._memo)),
-    b"c": InertPickleReader._global_line,
-    b"\x93": InertPickleReader._global_stack,
-    b"R": InertPickleReader._reduce,
-    b"\x81": InertPickleReader._reduce,
-    b"i": InertPickleReader._old_instance,
-    b"o": InertPickleReader._old_object,
-    b"b": InertPickleReader._build,
-    b"\x80": InertPickleReader._protocol,
-    b"\x95": lambda machine: machine._take(8),
+def _reader_of(operation: pickletools.OpcodeInfo) -> _Reader:
+    default = operation.arg.reader if operation.arg else None
+    return _READERS.get(operation.name, default)
+
+
+_OPERATIONS: dict[bytes, tuple[_Reader, Callable[[SafePickleReader, Any], Any]]] = {
+    operation.code.encode("latin-1"): (_reader_of(operation), _HANDLERS[operation.name])
+    for operation in pickletools.opcodes
+    if operation.name in _HANDLERS
 }
