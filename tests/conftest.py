@@ -27,6 +27,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("reproducible")
 
 from tests.object_store.fixtures import object_store, store_process  # noqa: F401
+from tests.pipelines.fork_server import shared_server
 
 if keras.backend.backend() == "tensorflow":
     import tensorflow as tf
@@ -67,6 +68,13 @@ def signals_as_before():
     for number, handler in before.items():
         if signal.getsignal(number) is not handler:
             signal.signal(number, handler)
+
+
+@pytest.fixture(scope="module")
+def server():
+    """The `ForkServer` of this process."""
+    yield shared_server()
+    shared_server().end_runs()
 
 
 @pytest.fixture

@@ -30,7 +30,6 @@ import pytest
 from tests.golden import format_jobs as jobs
 from tests.golden.format_names import experiments, fields, model_variables
 from tests.golden.served_answers import served_answers
-from tests.pipelines.fork_server import ForkServer
 from tests.slow_case import slow_case
 
 EXPECTED = json.loads(jobs.EXPECTED.read_text(encoding="utf-8"))
@@ -42,12 +41,6 @@ VERIFIED = [
     "converted",
     "export/1",
 ]
-
-
-@pytest.fixture(scope="module")
-def server():
-    with ForkServer() as server:
-        yield server
 
 
 @pytest.fixture

@@ -35,6 +35,7 @@ from tests.mutated_files.mutations import (
     special_mutations,
 )
 from tests.mutated_files.targets import Target, all_targets
+from tests.pipelines.fork_server import import_before_forks
 
 _MOST_SECONDS = 10.0
 _MOST_BYTES = 1 << 30
@@ -89,7 +90,7 @@ def _print_results(folder: Path) -> None:
 
 
 def _measure_part(arguments: argparse.Namespace) -> None:
-    forked_jobs.prepare()
+    import_before_forks()
     with contextlib.ExitStack() as exits:
         scratch = exits.enter_context(tempfile.TemporaryDirectory())
         good, work = Path(scratch) / "good", Path(scratch) / "work"

@@ -6,25 +6,46 @@ child for every run. Tests use `ForkServer`, since their own process has
 TensorFlow running and must not be forked.
 
 The server reads a line of JSON for every request and answers with one:
-`{"run": [argument, ...], "output": path, "errors": path}` with `{"pid": 7}`, and
-`{"wait": 7, "blocks": true}` with `{"exit": 0}`, or null while it runs.
+`{"run": [argument, ...], "output": path, "errors": path, "cwd": path, "environment":
+{name: value}}` with `{"pid": 7}`, and `{"wait": 7, "blocks": true}` with `{"exit": 0}`,
+or null while it runs.
 """
 
+import atexit
 import contextlib
+import functools
 import gc
 import importlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-_JOB_MODULES = ("pipelines.train", "pipelines.training_data", "pipelines.training_run")
+_JOB_MODULES = (
+    "pipelines.analyze",
+    "pipelines.convert",
+    "pipelines.evaluate",
+    "pipelines.export",
+    "pipelines.generate",
+    "pipelines.prepare",
+    "pipelines.quickstart",
+    "pipelines.train",
+    "pipelines.verify",
+    "pipelines.run_verification",
+    "pipelines.training_data",
+    "pipelines.training_run",
+    "tensorflow_text",
+    "txl_tf.data.count_verification",
+    "txl_tf.export",
+    "txl_tf.generation",
+)
 _POLL_SECONDS = 0.0005
 
 
@@ -47,8 +68,23 @@ class ForkedRun:
         """The exit code, negative for a signal, or None while it runs."""
         return self._asked(blocks=False)
 
-    def wait(self) -> int:
-        """The exit code, once it has ended."""
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, once it has ended.
+
+        Args:
+            timeout: optional float. Seconds after which it is killed.
+
+        Raises:
+            TimeoutError: If it was killed.
+        """
+        if timeout is not None and self._exit_code is None:
+            descriptor = os.pidfd_open(self.pid)
+            has_ended = select.select([descriptor], [], [], timeout)[0]
+            os.close(descriptor)
+            if not has_ended:
+                self.send(signal.SIGKILL)
+                self.wait()
+                raise TimeoutError(f"It ran for {timeout} seconds: {self.output()}")
         exit_code = self._asked(blocks=True)
         assert exit_code is not None
         return exit_code
@@ -94,26 +130,40 @@ class ForkServer:
         return self
 
     def __exit__(self, *unused: object) -> None:
-        for child in self._children:
-            if child.poll() is None:
-                child.send(signal.SIGKILL)
-                child.wait()
+        self.end_runs()
         # It ends when there is nothing more to read.
         with self._process:
             pass
 
-    def start(self, *arguments: object, output: Path, errors: Path | None = None) -> ForkedRun:
-        """Begins a run.
+    def end_runs(self) -> None:
+        """Kills the runs that have not ended."""
+        for child in self._children:
+            if child.poll() is None:
+                child.send(signal.SIGKILL)
+                child.wait()
+        self._children.clear()
+
+    def start(
+        self,
+        *arguments: object,
+        output: Path,
+        errors: Path | None = None,
+        cwd: str | Path | None = None,
+    ) -> ForkedRun:
+        """Begins a run, with the environment variables of this process.
 
         Args:
             *arguments: those of `txl`.
             output: path of the file to append stdout and stderr to.
             errors: optional path of another file for stderr.
+            cwd: optional path of the working directory.
         """
         request = {
             "run": [str(argument) for argument in arguments],
             "output": str(output),
             "errors": str(errors or output),
+            "cwd": str(cwd or Path.cwd()),
+            "environment": dict(os.environ),
         }
         self._children.append(ForkedRun(self, self.ask(request)["pid"], output))
         return self._children[-1]
@@ -130,33 +180,62 @@ class ForkServer:
         return json.loads(line)
 
 
-def import_before_forks(modules: Iterable[str]) -> None:
-    """Imports what jobs need, once, in the process that forks them.
+@functools.cache
+def shared_server() -> ForkServer:
+    """Returns the server of this process, which it starts on first use and ends at its exit."""
+    server = ForkServer().__enter__()
+    atexit.register(server.__exit__)
+    return server
 
-    Args:
-        modules: full names.
-    """
+
+def import_before_forks() -> None:
+    """Imports what jobs need, once, in the process that forks them."""
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    for module in modules:
+    for module in _JOB_MODULES:
         importlib.import_module(module)
     # What was imported stays: collecting garbage in a child need not look through it.
     gc.freeze()
 
 
+def fork_job(
+    arguments: Sequence[str],
+    outputs: Sequence[Path | str],
+    before: Callable[[], None] = lambda: None,
+) -> int:
+    """Forks a child that runs a job and ends, whatever happens.
+
+    Args:
+        arguments: those of `txl`.
+        outputs: paths of the files to append stdout and stderr to.
+        before: function to call in the child first. Whatever starts threads, as
+            TensorFlow does, belongs there: a fork of several threads may wait for
+            ever.
+
+    Returns:
+        The process id of the child.
+    """
+    # Locks that another thread holds would be held for ever in the child.
+    assert _num_threads() == 1
+    pid = os.fork()
+    if pid == 0:
+        exit_code = 99
+        with contextlib.suppress(BaseException):
+            before()
+            exit_code = _run(list(arguments), outputs)
+        os._exit(exit_code)
+    return pid
+
+
 def serve() -> None:
     """Answers requests until there are no more."""
-    import_before_forks(_JOB_MODULES)
+    import_before_forks()
     print(json.dumps({"threads": _num_threads()}), flush=True)
     for line in sys.stdin:
         request = json.loads(line)
         if "run" in request:
-            # Locks that another thread holds would be held for ever in the child.
-            assert _num_threads() == 1
-            pid = os.fork()
-            if pid == 0:
-                _run(request["run"], [request["output"], request["errors"]])
-            answer = {"pid": pid}
+            outputs = [request["output"], request["errors"]]
+            answer = {"pid": fork_job(request["run"], outputs, lambda: _move_to(request))}  # noqa: B023
         else:
             options = 0 if request["blocks"] else os.WNOHANG
             pid, status = os.waitpid(request["wait"], options)
@@ -168,28 +247,35 @@ def _num_threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-def _run(arguments: list[str], outputs: list[str]) -> None:
-    """The child: runs the job and ends the process, whatever happens."""
-    exit_code = 1
-    with contextlib.suppress(BaseException):
-        # A test runner that was started by `nohup` ignores it.
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
-        for stream, path in zip((1, 2), outputs, strict=True):
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            os.dup2(os.open(path, flags, 0o644), stream)
-        from pipelines.command_line import main
+def _move_to(request: dict[str, Any]) -> None:
+    """Gives the child the surroundings of whoever asked for it."""
+    # A test runner that was started by `nohup` ignores SIGHUP.
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["cwd"])
 
-        try:
-            exit_code = main(arguments)
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
-            raise
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-    os._exit(exit_code)
+
+def _run(arguments: list[str], outputs: Sequence[Path | str]) -> int:
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    for stream, path in zip((1, 2), outputs, strict=True):
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        os.dup2(os.open(path, flags, 0o644), stream)
+    from pipelines.command_line import main
+
+    try:
+        return main(arguments)
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else 1
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        return 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.command_line import JOBS
-from tests.pipelines.txl_process import error_lines, run_txl
+from tests.pipelines.txl_process import error_lines, run_new_txl, run_txl
 
 
 def digest(folder: Path) -> dict[str, str]:
@@ -31,6 +31,9 @@ def assert_refused(finished, exit_code: int, *words: str) -> None:
         assert word in finished.stderr
 
 
+TRAIN = ("train", "--data", "d", "--workdir", "w")
+
+
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
@@ -39,69 +42,17 @@ def assert_refused(finished, exit_code: int, *words: str) -> None:
         (["train", "--data", "d"], "--workdir"),
         (["fly"], "fly"),
         ([], "JOB"),
-        (
-            [
-                "train",
-                "--data",
-                "d",
-                "--workdir",
-                "w",
-                "--config",
-                "quickstart",
-                "--cpu-replicas",
-                "0",
-            ],
-            "--cpu-replicas 0",
-        ),
-        (
-            [
-                "train",
-                "--data",
-                "d",
-                "--workdir",
-                "w",
-                "--config",
-                "quickstart",
-                "--set",
-                "model.depth=3",
-            ],
-            "model.depth",
-        ),
-        (
-            [
-                "train",
-                "--data",
-                "d",
-                "--workdir",
-                "w",
-                "--config",
-                "quickstart",
-                "--set",
-                "model.num_layers=-1",
-            ],
-            "num_layers",
-        ),
-        (
-            [
-                "train",
-                "--data",
-                "d",
-                "--workdir",
-                "w",
-                "--config",
-                "quickstart",
-                "--set",
-                "model.num_layers",
-            ],
-            "model.num_layers",
-        ),
-        (["train", "--data", "d", "--workdir", "w"], "--config"),
+        ([*TRAIN, "--config", "quickstart", "--cpu-replicas", "0"], "--cpu-replicas 0"),
+        ([*TRAIN, "--config", "quickstart", "--set", "model.depth=3"], "model.depth"),
+        ([*TRAIN, "--config", "quickstart", "--set", "model.num_layers=-1"], "num_layers"),
+        ([*TRAIN, "--config", "quickstart", "--set", "model.num_layers"], "model.num_layers"),
+        (TRAIN, "--config"),
         (["quickstart", "--set", "training.num_steps=many"], "num_steps"),
     ],
 )
 def test_wrong_usage_is_exit_code_2(arguments, word, tmp_path):
     begin = time.monotonic()
-    finished = run_txl(*arguments, cwd=str(tmp_path))
+    finished = run_new_txl(*arguments, cwd=tmp_path)
     assert_refused(finished, 2, word)
     # Three seconds of it would be TensorFlow's import.
     assert time.monotonic() - begin < 10

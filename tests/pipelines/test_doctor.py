@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.pipelines.txl_process import error_lines, run_txl
+from tests.pipelines.txl_process import error_lines, run_new_txl
 
 
 def findings_of(finished):
@@ -16,9 +16,9 @@ def test_this_machine_is_well_and_a_bad_folder_is_said(tmp_path):
     blocked.write_text("")
     remote = "ram://doctor/run"
 
-    finished = run_txl("doctor", "--json", "--folder", tmp_path, "--folder", remote)
+    finished = run_new_txl("doctor", "--json", "--folder", tmp_path, "--folder", remote)
     findings = findings_of(finished)
-    bad = run_txl(
+    bad = run_new_txl(
         "doctor", "--json", "--folder", blocked, "--folder", "ram://x/y", "--timeout-seconds", "0.1"
     )
 
@@ -37,7 +37,7 @@ def test_this_machine_is_well_and_a_bad_folder_is_said(tmp_path):
     "arguments", [["--timeout-seconds", "0"], ["--timeout-seconds", "nan"], ["--tpu", ""]]
 )
 def test_an_argument_that_means_nothing_is_refused(arguments):
-    finished = run_txl("doctor", *arguments)
+    finished = run_new_txl("doctor", *arguments)
 
     assert finished.returncode == 2
     assert arguments[0] in finished.stderr

@@ -10,18 +10,11 @@ import signal
 import pytest
 
 from tests.pipelines.folder_changes import digest_of
-from tests.pipelines.fork_server import ForkServer
 from tests.pipelines.interrupted_run import InterruptedRun
 
 pytestmark = pytest.mark.slow
 NUM_STEPS = 40
 LOCKED = 73
-
-
-@pytest.fixture(scope="module")
-def server():
-    with ForkServer() as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

@@ -104,10 +104,9 @@ class Killer:
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_again_and_again_takes_the_same_steps_to_the_same_bits(tmp_path):
-    with ForkServer() as server:
-        killer = Killer(server, tmp_path, num_steps=200, seed=1)
-        killer.kill(10)
+def test_a_run_killed_again_and_again_takes_the_same_steps_to_the_same_bits(server, tmp_path):
+    killer = Killer(server, tmp_path, num_steps=200, seed=1)
+    killer.kill(10)
     assert killer.num_kills == 10
     assert set(killer.kinds) == set(KINDS)
 

@@ -142,10 +142,9 @@ class Stopper:
 
 
 @pytest.mark.slow
-def test_a_run_that_is_stopped_again_and_again_loses_nothing(tmp_path):
-    with ForkServer() as server:
-        stopper = Stopper(server, tmp_path, num_steps=200, seed=1)
-        stopper.stop(8)
+def test_a_run_that_is_stopped_again_and_again_loses_nothing(server, tmp_path):
+    stopper = Stopper(server, tmp_path, num_steps=200, seed=1)
+    stopper.stop(8)
     assert stopper.num_stops == 8
     assert set(stopper.kinds) == set(KINDS)
 

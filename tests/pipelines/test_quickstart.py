@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.pipelines.txl_process import command, environment, run_txl
+from tests.pipelines.txl_process import command, environment, run_new_txl, run_txl
 
 LIMIT_SECONDS = 360
 SMALL = (
@@ -30,7 +30,7 @@ def whole_quickstart(tmp_path_factory):
 def timed_quickstart(workdir):
     """The job's folder, what it said, and its seconds_of_own_cores."""
     begin, ticks_before = time.monotonic(), processor_ticks()
-    finished = run_txl("quickstart", "--workdir", workdir)
+    finished = run_new_txl("quickstart", "--workdir", workdir)
     seconds = time.monotonic() - begin
     assert finished.returncode == 0, finished.stderr
     return workdir, finished, seconds_of_own_cores(seconds, ticks_before, processor_ticks())

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.pipelines.txl_process import environment, run_txl
+from tests.pipelines.txl_process import environment, run_new_txl
 
 pytestmark = pytest.mark.slow
 # The first operation that only a TPU has.
@@ -38,6 +38,6 @@ def test_an_evaluation_comes_to_the_device(data_folder, trained):
 
 def test_without_any_help_the_answer_is_that_there_is_no_tpu(data_folder, config_file, tmp_path):
     run = "--data", data_folder, "--workdir", tmp_path / "run"
-    finished = run_txl("train", "--config", config_file, *run, "--tpu", "local")
+    finished = run_new_txl("train", "--config", config_file, *run, "--tpu", "local")
     assert finished.returncode == 66, finished.stderr
     assert "No TPU answers" in finished.stderr

@@ -3,23 +3,44 @@
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
+
+from tests.pipelines.fork_server import shared_server
 
 TIMEOUT_SECONDS = 900
 
 
-def command(*arguments: str) -> list[str]:
+def command(*arguments: object) -> list[str]:
     """The command line of a job."""
     return [sys.executable, "-m", "pipelines.command_line", *map(str, arguments)]
 
 
 def environment() -> dict[str, str]:
-    """The environment of the process, without the test process's own settings."""
+    """The environment of a new process, without the test process's own settings."""
     return {**os.environ, "PYTHONWARNINGS": "ignore"}
 
 
-def run_txl(*arguments: str, cwd: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Runs a job to its end."""
+def run_txl(*arguments: object, cwd: str | Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs a job to its end, in a process that has imported already what jobs import."""
+    with tempfile.TemporaryDirectory() as folder:
+        output, errors = Path(folder, "output"), Path(folder, "errors")
+        run = shared_server().start(*arguments, output=output, errors=errors, cwd=cwd)
+        exit_code = run.wait(TIMEOUT_SECONDS)
+        return subprocess.CompletedProcess(
+            arguments, exit_code, output.read_text(), errors.read_text()
+        )
+
+
+def run_new_txl(
+    *arguments: object, cwd: str | Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs a job to its end in a new process.
+
+    For tests of what such a process imports, reads from its environment while it
+    does, or takes in time.
+    """
     return subprocess.run(
         command(*arguments),
         capture_output=True,
