@@ -64,9 +64,6 @@ def out_of_range(option: str, value: float, least: float, most: float) -> UsageE
         value: the number.
         least: the least it can be.
         most: the largest it can be.
-
-    Returns:
-        A `UsageError`.
     """
     return UsageError(
         "The value is out of range.",
@@ -170,9 +167,6 @@ def add_device_arguments(parser: argparse.ArgumentParser, use: str) -> None:
 def check_devices(arguments: argparse.Namespace) -> None:
     """Checks `--tpu` and `--cpu-replicas`.
 
-    Args:
-        arguments: `argparse.Namespace`.
-
     Raises:
         UsageError: If both are given, or one cannot be.
     """
@@ -259,10 +253,6 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 def override(experiment: ExperimentConfig, overrides: list[str]) -> ExperimentConfig:
     """Applies `--set`.
-
-    Args:
-        experiment: `ExperimentConfig`.
-        overrides: list of str.
 
     Returns:
         The changed experiment.

@@ -20,9 +20,6 @@ _TAIL_CHARACTERS = 100
 def printed_error(error: JobError) -> str:
     """Formats an error as at most three lines: what, where, what to do.
 
-    Args:
-        error: `JobError`.
-
     Returns:
         One to three lines: what, where and what to do, as far as it is known.
     """
@@ -37,9 +34,6 @@ def one_line(text: str) -> str:
 
     What breaks lines becomes a space, other control characters and lone
     surrogates are escaped, and of a long text the middle is left out.
-
-    Args:
-        text: str.
 
     Returns:
         At most `MAX_LINE_CHARACTERS` characters.

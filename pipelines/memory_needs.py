@@ -47,9 +47,6 @@ class MemoryNeed:
 def check_cpu_replicas(num_replicas: int) -> None:
     """Refuses a number of replicas that no machine is split into.
 
-    Args:
-        num_replicas: int.
-
     Raises:
         UsageError: If there are too few or too many.
     """
@@ -103,9 +100,6 @@ def training_needs(experiment: ExperimentConfig, num_replicas: int = 1) -> list[
     Args:
         experiment: `ExperimentConfig`.
         num_replicas: int. Replicas of the machine.
-
-    Returns:
-        List of `MemoryNeed`.
     """
     model, training = experiment.model, experiment.training
     copies = _copies(experiment.optimizer, training)
@@ -152,9 +146,6 @@ def evaluation_needs(model: AnyModelConfig, evaluation: EvaluationConfig) -> lis
     Args:
         model: configuration of the model.
         evaluation: `EvaluationConfig`.
-
-    Returns:
-        List of `MemoryNeed`.
     """
     segment_length = evaluation.segment_length or model.segment_length
     memory_length = evaluation.memory_length
@@ -181,9 +172,6 @@ def reading_needs(
         segment_length: int. `T`.
         memory_length: int. `M`.
         where: str. The settings that decide rows and lengths.
-
-    Returns:
-        List of `MemoryNeed`.
     """
     row = _remembered(model, memory_length)
     if isinstance(model, ModelConfig):

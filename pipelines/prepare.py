@@ -47,11 +47,7 @@ _MAX_SHARDS = 99_999
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of the job.
-
-    Args:
-        parser: `argparse.ArgumentParser`. The parser of the job.
-    """
+    """Adds the arguments of the job."""
     add_source_arguments(parser)
     add_tokenizer_arguments(parser)
     parser.add_argument("--out", metavar="DIR", required=True, help="folder to make")
@@ -81,9 +77,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks what can be checked before TensorFlow is imported.
-
-    Args:
-        arguments: `argparse.Namespace`. The parsed arguments.
 
     Raises:
         UsageError: If a value is out of range, or options do not fit.
@@ -132,11 +125,7 @@ def _check_number_of_shards(arguments: argparse.Namespace) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Prepares the data set and prints what was written.
-
-    Args:
-        arguments: `argparse.Namespace`. The checked arguments.
-    """
+    """Prepares the data set and prints what was written."""
     corpus = corpus_of(arguments)
     tokenizer = choose_tokenizer(arguments, corpus)
     # The tokenizer of an earlier data set says itself what it is.

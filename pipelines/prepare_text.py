@@ -34,11 +34,7 @@ _CORPORA = {corpus.name: corpus for corpus in PUBLISHED_CORPORA}
 
 
 def add_source_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments that say what is read.
-
-    Args:
-        parser: `argparse.ArgumentParser`. The parser of the job.
-    """
+    """Adds the arguments that say what is read."""
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument(
         "--text", metavar="PATH", nargs="+", help="text files, folders or patterns to divide"
@@ -86,9 +82,6 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
 def check_source_arguments(arguments: argparse.Namespace) -> None:
     """Checks the arguments that say what is read.
 
-    Args:
-        arguments: `argparse.Namespace`. The parsed arguments.
-
     Raises:
         UsageError: If they contradict each other or are out of range.
         InputMissingError: If a file is missing.
@@ -115,9 +108,6 @@ def check_source_arguments(arguments: argparse.Namespace) -> None:
 def corpus_of(arguments: argparse.Namespace) -> Corpus | None:
     """Returns the published corpus that is asked for, with its choices.
 
-    Args:
-        arguments: `argparse.Namespace`. The checked arguments.
-
     Returns:
         The corpus; `None` for other text.
     """
@@ -133,9 +123,6 @@ def corpus_of(arguments: argparse.Namespace) -> Corpus | None:
 
 def source_name(arguments: argparse.Namespace) -> str:
     """Returns a name of the text for the manifest.
-
-    Args:
-        arguments: `argparse.Namespace`. The checked arguments.
 
     Returns:
         Name of the corpus, or of the first file.
@@ -189,9 +176,6 @@ def read_splits(
 
 def known_bytes(arguments: argparse.Namespace) -> int | None:
     """Returns the size of the text, if it can be told without reading it.
-
-    Args:
-        arguments: `argparse.Namespace`. The checked arguments.
 
     Returns:
         The size of its files in bytes, or `None`.

@@ -37,11 +37,7 @@ _READ_BY = {
 
 
 def add_tokenizer_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments that say what a token is.
-
-    Args:
-        parser: `argparse.ArgumentParser`. The parser of the job.
-    """
+    """Adds the arguments that say what a token is."""
     parser.add_argument(
         "--tokenizer",
         choices=_KINDS,
@@ -79,10 +75,6 @@ def add_tokenizer_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check_tokenizer_arguments(arguments: argparse.Namespace, corpus: Corpus | None) -> None:
     """Checks the arguments that say what a token is.
-
-    Args:
-        arguments: `argparse.Namespace`. The parsed arguments.
-        corpus: optional `Corpus`.
 
     Raises:
         UsageError: If an option does not fit the kind of tokens.
@@ -134,10 +126,6 @@ def tokenizer_kind(arguments: argparse.Namespace, corpus: Corpus | None) -> str:
 def is_official(arguments: argparse.Namespace, corpus: Corpus) -> bool:
     """Whether the tokens are those that published results of a corpus are on.
 
-    Args:
-        arguments: `argparse.Namespace`. The parsed arguments.
-        corpus: `Corpus`.
-
     Returns:
         Whether no option says otherwise.
     """
@@ -153,10 +141,6 @@ def choose_tokenizer(
     arguments: argparse.Namespace, corpus: Corpus | None
 ) -> Tokenizer | VocabularyTraining:
     """Returns the tokenizer, or the way to make one.
-
-    Args:
-        arguments: `argparse.Namespace`. The checked arguments.
-        corpus: optional `Corpus`.
 
     Returns:
         `Tokenizer` or `VocabularyTraining`.

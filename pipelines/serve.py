@@ -32,11 +32,7 @@ _MODULES = ("aiohttp", "tensorflow_serving")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of the job.
-
-    Args:
-        parser: `argparse.ArgumentParser`. The parser of the job.
-    """
+    """Adds the arguments of the job."""
     parser.add_argument("--export", metavar="DIR", required=True, help="folder of all versions")
     parser.add_argument("--name", default="txl", help="name of the model (default: txl)")
     parser.add_argument(
@@ -61,9 +57,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks what can be checked before TensorFlow is imported.
 
-    Args:
-        arguments: `argparse.Namespace`.
-
     Raises:
         InputMissingError: If there is no version in the folder.
         UsageError: If a value is out of range, or the extra `serving` is missing.
@@ -86,9 +79,6 @@ def check_arguments(arguments: argparse.Namespace) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Serves until the process is told to end.
-
-    Args:
-        arguments: `argparse.Namespace`. The checked arguments.
 
     Raises:
         InputMissingError: If no version is complete and as it was written.

@@ -119,10 +119,6 @@ def texts_until(
 def stop_tokens(tokenizer: "Tokenizer", stop_texts: Sequence[str]) -> list[int]:
     """Returns the tokens that are stop texts on their own.
 
-    Args:
-        tokenizer: `Tokenizer`.
-        stop_texts: strings.
-
     Returns:
         List of token ids; fewer than texts where some take several tokens.
     """
@@ -139,10 +135,6 @@ def stop_tokens(tokenizer: "Tokenizer", stop_texts: Sequence[str]) -> list[int]:
 
 def prompt_tokens(tokenizer: "Tokenizer", prompt: str) -> np.ndarray:
     """Encodes a prompt.
-
-    Args:
-        tokenizer: `Tokenizer`.
-        prompt: str.
 
     Returns:
         int32 vector. Where lines have tokens, the last line has none at its

@@ -136,9 +136,6 @@ def read_runs(folders: Sequence[str]) -> list[AnalyzedRun]:
     A run is called like its folder, or where several folders have one name,
     by the parts in which their paths differ.
 
-    Args:
-        folders: list of str.
-
     Returns:
         List of `AnalyzedRun`, in this order.
 

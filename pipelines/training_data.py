@@ -77,9 +77,6 @@ class TrainingData:
             evaluator: `Evaluator` with weights.
             step: int. Training steps of the weights.
             track: function, see `Evaluator.evaluate`.
-
-        Returns:
-            An `EvaluationResult`.
         """
         return evaluate_split(evaluator, self.dataset, "valid", step, track)
 

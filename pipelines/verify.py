@@ -48,11 +48,7 @@ _STEP = re.compile(r"step-\d+")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments of the job.
-
-    Args:
-        parser: `argparse.ArgumentParser`. The parser of the job.
-    """
+    """Adds the arguments of the job."""
     parser.add_argument(
         "path",
         metavar="PATH",
@@ -63,9 +59,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks what can be checked before TensorFlow is imported.
 
-    Args:
-        arguments: `argparse.Namespace`. The parsed arguments.
-
     Raises:
         InputMissingError: If there is no such folder, or nothing to verify.
     """
@@ -75,9 +68,6 @@ def check_arguments(arguments: argparse.Namespace) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Verifies, and prints what was verified.
-
-    Args:
-        arguments: `argparse.Namespace`. The checked arguments.
 
     Raises:
         DataDamagedError: If something is not what was written.

@@ -243,9 +243,6 @@ class Workdir:
     def describe(self) -> RunDescription:
         """Reads the description of the run.
 
-        Returns:
-            `RunDescription`.
-
         Raises:
             InputMissingError: If no run was begun here.
             DataDamagedError: If its description cannot be understood.
@@ -268,9 +265,6 @@ class Workdir:
 
 def data_identity(manifest: Manifest) -> dict[str, Any]:
     """Returns the values that decide the tokens of a data set.
-
-    Args:
-        manifest: `Manifest`.
 
     Returns:
         Dict of JSON values.

@@ -48,11 +48,7 @@ _HEAD = (
 
 
 class AblationTable:
-    """Table and findings of the rows that have a finished seed.
-
-    Args:
-        rows: sequence of `RowSummary`.
-    """
+    """Table and findings of the rows that have a finished seed."""
 
     def __init__(self, rows: Sequence[RowSummary]) -> None:
         self._rows = list(rows)

@@ -68,9 +68,6 @@ class RowSummary:
 
         Args:
             results: dict from seed to the cell and its figures, one or more.
-
-        Returns:
-            The `RowSummary`.
         """
         cell = next(iter(results.values()))[0]
         return cls(
@@ -260,9 +257,6 @@ def findings(rows: Sequence[RowSummary]) -> list[AblationFinding]:
     thing only. Best lengths are chosen on the compared figures. Of the lengths
     longer than training only the best is tested; this selection overstates
     small gains.
-
-    Args:
-        rows: sequence of `RowSummary`.
 
     Returns:
         List of `AblationFinding`, those of one claim together.

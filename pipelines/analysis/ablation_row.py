@@ -86,9 +86,6 @@ class AblationRow(FrozenConfig):
             segment_length: optional int. `T`, where the row leaves it open and
                 it is not the base's.
 
-        Returns:
-            The `ExperimentConfig`.
-
         Raises:
             ValueError: If a value of `set` is not valid.
         """
@@ -224,11 +221,7 @@ class AblationCell:
         return f"{self.row.name}/seed-{self.seed}"
 
     def attention_lengths(self) -> list[AttentionLength]:
-        """Returns the lengths to evaluate at, that of training first.
-
-        Returns:
-            List of `AttentionLength`.
-        """
+        """Returns the lengths to evaluate at, that of training first."""
         if cast(ModelConfig, self.experiment.model).recurrence:
             return self._memory_lengths()
         return self._window_lengths()

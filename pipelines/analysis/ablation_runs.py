@@ -231,14 +231,7 @@ class CellResult:
         return result
 
     def missing(self, cell: AblationCell) -> list[AttentionLength]:
-        """Returns the lengths of a cell that have not been measured.
-
-        Args:
-            cell: `AblationCell`.
-
-        Returns:
-            List of `AttentionLength`.
-        """
+        """Returns the lengths of a cell that have not been measured."""
         return [length for length in cell.attention_lengths() if length not in self.figures]
 
     def write(

@@ -40,9 +40,6 @@ class AblationStudy:
     def cells(self) -> list[AblationCell]:
         """Returns all runs, the first seed of all rows first.
 
-        Returns:
-            List of `AblationCell`.
-
         Raises:
             ValueError: If a row changes a value that is not valid.
         """
@@ -74,9 +71,6 @@ def load_study(source: str, overrides: list[str]) -> AblationStudy:
         source: str. A name in `pipelines/configs/studies`, or a `.json` or
             `.toml` file.
         overrides: list of str that change the base experiment.
-
-    Returns:
-        The `AblationStudy`.
 
     Raises:
         InputMissingError: If there is neither such a name nor such a file.

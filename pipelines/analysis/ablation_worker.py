@@ -54,9 +54,6 @@ class CellRun:
     def run(self) -> CellResult:
         """Trains to the end and evaluates at all attention lengths.
 
-        Returns:
-            The `CellResult`.
-
         Raises:
             PreemptedError: If the machine is being taken away.
             MismatchError: If something else was begun here.

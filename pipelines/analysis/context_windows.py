@@ -176,9 +176,6 @@ def evaluate_windows(
         track: optional function that passes the batches on and shows progress;
             it is given them and their number.
 
-    Returns:
-        The `MeasuredLoss`.
-
     Raises:
         NonFiniteError: If the total is not finite.
         ValueError: If the text is shorter than a window.

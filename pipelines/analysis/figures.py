@@ -25,15 +25,7 @@ _DOTS_PER_INCH = 120
 
 
 def new_figure(width_inches: float, height_inches: float) -> "Figure":
-    """Returns an empty figure that needs no display.
-
-    Args:
-        width_inches: float.
-        height_inches: float.
-
-    Returns:
-        A `matplotlib.figure.Figure`.
-    """
+    """Returns an empty figure that needs no display."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -44,9 +36,6 @@ def new_figure(width_inches: float, height_inches: float) -> "Figure":
 
 def png_bytes(figure: "Figure") -> bytes:
     """Draws a figure.
-
-    Args:
-        figure: `matplotlib.figure.Figure`.
 
     Returns:
         The contents of a PNG file.
@@ -92,15 +81,7 @@ def draw_figures(
 
 
 def profile_figure(profile: AttentionProfile, title: str) -> "Figure":
-    """Draws mean attention by relative position: Figure 5 of Dai et al. (2019).
-
-    Args:
-        profile: `AttentionProfile`.
-        title: str.
-
-    Returns:
-        A `matplotlib.figure.Figure`.
-    """
+    """Draws mean attention by relative position: Figure 5 of Dai et al. (2019)."""
     figure = new_figure(_WIDTH_INCHES, _panel_inches(profile.attention) + 1.0)
     axes = figure.subplots()
     _draw_heads(figure, axes, profile.attention, float(profile.attention.max()))
@@ -115,9 +96,6 @@ def terms_figure(profile: AttentionProfile, title: str) -> "Figure":
     Args:
         profile: `AttentionProfile` with terms.
         title: str.
-
-    Returns:
-        A `matplotlib.figure.Figure`.
     """
     count = len(profile.terms)
     figure = new_figure(_WIDTH_INCHES, count * _panel_inches(profile.attention) + 1.0)
@@ -141,9 +119,6 @@ def head_figure(rows: np.ndarray, memory_length: int, title: str) -> "Figure":
         rows: float array `(T, K)`, see `AttentionProfiler.last_rows`.
         memory_length: int. `M`.
         title: str.
-
-    Returns:
-        A `matplotlib.figure.Figure`.
     """
     from matplotlib.colors import ListedColormap, LogNorm
 

@@ -206,9 +206,6 @@ def check_folder(folder: str) -> Finding:
     Args:
         folder: str. Local or remote (`gs://bucket/path`); a remote one needs
             TensorFlow.
-
-    Returns:
-        The `Finding`.
     """
     check = f"folder {folder}"
     existing = folder if is_remote(folder) else _existing_parent(folder)

@@ -51,11 +51,7 @@ class MachineFacts:
 
     @classmethod
     def collect(cls) -> Self:
-        """Looks at this machine.
-
-        Returns:
-            The `MachineFacts`.
-        """
+        """Looks at this machine."""
         names = [(each.metadata["Name"], each.version) for each in metadata.distributions()]
         home = os.environ.get("KERAS_HOME") or os.path.join(os.path.expanduser("~"), ".keras")
         return cls(

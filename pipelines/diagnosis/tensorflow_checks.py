@@ -57,9 +57,6 @@ def run_probe(
         timeout_seconds: float. Then the process is killed.
         environment: mapping. The environment variables of the process.
         command: list of str. What is run.
-
-    Returns:
-        The `ProbeReport`.
     """
     variables = {name: each for name, each in environment.items() if name not in _LEFT_OUT}
     # The parent silences TensorFlow's log, which here says why the process ended.
@@ -126,11 +123,6 @@ def tensorflow_findings(
     report: ProbeReport, facts: MachineFacts, tested: TestedVersions
 ) -> list[Finding]:
     """Turns the report of the probe into findings.
-
-    Args:
-        report: `ProbeReport`.
-        facts: `MachineFacts`.
-        tested: `TestedVersions`.
 
     Returns:
         List of `Finding`, in the order of the stages.

@@ -97,9 +97,6 @@ def _all_reduce(tpu: str | None) -> dict[str, Any]:
 def sum_of_replicas(strategy: "tf.distribute.Strategy") -> Callable[[], Any]:
     """Builds the compiled function that all-reduces a number over the replicas.
 
-    Args:
-        strategy: `tf.distribute.Strategy`.
-
     Returns:
         Function that returns for each replica the sum of the numbers of all,
         counted from 1.

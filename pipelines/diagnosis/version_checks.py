@@ -36,11 +36,7 @@ class TestedVersions:
 
     @classmethod
     def read(cls) -> Self:
-        """Reads the versions that are part of the package.
-
-        Returns:
-            The `TestedVersions`.
-        """
+        """Reads the versions that are part of the package."""
         lines = _FILE.read_text(encoding="utf-8").splitlines()
         pins = [Requirement(line) for line in lines if not line.startswith("#")]
         packages: dict[str, str] = {

@@ -31,9 +31,6 @@ def create_evaluator(
             weights follow the text.
         variables: optional mapping of path to variable, see `Evaluator`. They
             are not used where the weights follow the text.
-
-    Returns:
-        An `Evaluator`.
     """
     if experiment.evaluation.dynamic_learning_rate is not None:
         strategy, variables = None, None
@@ -71,9 +68,6 @@ def evaluate_split(
         num_words: optional int. Words of the split, if not as white space
             divides it.
 
-    Returns:
-        An `EvaluationResult`.
-
     Raises:
         DataDamagedError: If there is nothing to score.
         UsageError: If gradients are to be scaled and there is no split
@@ -103,9 +97,6 @@ def split_text(dataset: PreparedDataset, split: str) -> EvaluationText:
     Args:
         dataset: `PreparedDataset`.
         split: str. Name of the split.
-
-    Returns:
-        An `EvaluationText`.
     """
     entry = dataset.manifest.split(split)
     return EvaluationText(
@@ -135,10 +126,6 @@ def bytes_per_token(manifest: Manifest, split: str) -> float:
 
 def statistics_text(evaluator: Evaluator, dataset: PreparedDataset | None) -> EvaluationText | None:
     """Returns the training text whose gradients scale dynamic evaluation.
-
-    Args:
-        evaluator: `Evaluator`.
-        dataset: optional `PreparedDataset`.
 
     Returns:
         The split `train`; None where no gradient is scaled.

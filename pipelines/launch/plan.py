@@ -39,9 +39,6 @@ class Accelerator:
             name: str. Generation and size, such as `v5litepod-16`; of v2, v3,
                 v4 and v5p the size counts cores, two to a chip.
 
-        Returns:
-            The `Accelerator`.
-
         Raises:
             UsageError: If there is none of this name.
         """
@@ -144,14 +141,7 @@ _SUPPORT = {
 
 
 def support_of(accelerator: Accelerator) -> ChipSupport:
-    """Returns the table line of a slice.
-
-    Args:
-        accelerator: `Accelerator`.
-
-    Returns:
-        A `ChipSupport`.
-    """
+    """Returns the table line of a slice."""
     return _SUPPORT[accelerator.generation, accelerator.num_hosts > 1]
 
 

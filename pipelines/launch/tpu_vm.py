@@ -26,9 +26,6 @@ _RUN_UNTIL_DONE = f"{_CODE}/pipelines/launch/run_until_done.sh"
 def tpu_vm_script(plan: LaunchPlan) -> str:
     """Returns the commands from creating the TPU VM to deleting it.
 
-    Args:
-        plan: `LaunchPlan`.
-
     Returns:
         Shell text.
     """
@@ -51,9 +48,6 @@ def gcloud(plan: LaunchPlan, *words: str) -> str:
 
 def host_sections(plan: LaunchPlan) -> list[str]:
     """Renders the commands on a TPU VM, from copying the code to reading the logs.
-
-    Args:
-        plan: `LaunchPlan`.
 
     Returns:
         List of shell texts.
@@ -167,9 +161,6 @@ _ENVIRONMENT = ("TPU_LOAD_LIBRARY=0",)
 def pod_slice_script(plan: LaunchPlan) -> str:
     """Returns the commands from creating the slice to deleting it.
 
-    Args:
-        plan: `LaunchPlan`.
-
     Returns:
         Shell text.
     """
@@ -182,9 +173,6 @@ def pod_sections(plan: LaunchPlan) -> list[str]:
     Every host runs the server of the `tensorflow-tpu` package, which is
     installed on all of them. Training runs on the first host only and gives the
     servers their work.
-
-    Args:
-        plan: `LaunchPlan`.
 
     Returns:
         List of shell texts.
