@@ -3,10 +3,9 @@
 import json
 from typing import Any
 
-from pipelines.launch.plan import LaunchPlan
-from pipelines.launch.shell import (
+from pipelines.launch.plan import (
+    LaunchPlan,
     ShellText,
-    both,
     command,
     doctor_words,
     install_commands,
@@ -25,7 +24,7 @@ _ONE_SLICE = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/g
 _TRAINER = "trainer"
 _SERVERS = "servers"
 _RUN_UNTIL_DONE = ShellText(
-    '"$(python -c "from pipelines.launch.shell import RUN_UNTIL_DONE; print(RUN_UNTIL_DONE)")"'
+    '"$(python -c "from pipelines.launch.plan import RUN_UNTIL_DONE; print(RUN_UNTIL_DONE)")"'
 )
 
 
@@ -38,9 +37,6 @@ def job_set(plan: LaunchPlan) -> dict[str, Any]:
 
     Args:
         plan: `LaunchPlan` with an image.
-
-    Returns:
-        Dict.
     """
     rules: list[dict[str, Any]] = [
         # What a job's own rules have ended: exit code 75, or a machine that was taken away.
@@ -75,14 +71,7 @@ def job_set(plan: LaunchPlan) -> dict[str, Any]:
 
 
 def gke_job_set_manifest(plan: LaunchPlan) -> str:
-    """The manifest as JSON, with the commands to use it in comments before it.
-
-    Args:
-        plan: `LaunchPlan` with an image.
-
-    Returns:
-        YAML for `kubectl apply -f -`, of which JSON is a part.
-    """
+    """Returns YAML for `kubectl apply -f -`: comments with commands, then the manifest as JSON."""
     # YAML does not put two escapes together to one character, as JSON does.
     manifest = json.dumps(job_set(plan), indent=2, ensure_ascii=False)
     return f"{_comments(plan)}{manifest}\n"
@@ -202,7 +191,7 @@ def _comments(plan: LaunchPlan) -> str:
         "    FROM python:3.11-slim",
         "    WORKDIR /txl-tf",
         "    COPY . .",
-        f"    RUN {both(*install_commands('.'))}",
+        f"    RUN {' && '.join(install_commands('.'))}",
         *build.splitlines(),
         "Begin: give this to",
         "    kubectl apply -f -",

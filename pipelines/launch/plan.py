@@ -1,10 +1,14 @@
-"""Launch plan: a training job and its TPU slice, with its Cloud TPU and GKE names."""
+"""Launch plan: a training job and its TPU slice, with its commands as quoted shell text."""
 
 import dataclasses
 import math
 import re
-from typing import Self
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple, Self
 
+from pipelines.diagnosis.version_checks import TestedVersions
 from txl_tf.errors import UsageError
 from txl_tf.tpu_compiler.chips import CHIPS
 
@@ -15,32 +19,26 @@ _CHIPS_PER_HOST = 4
 
 @dataclasses.dataclass(frozen=True)
 class Accelerator:
-    """A slice of a generation of chips.
-
-    Args:
-        name: str. The accelerator type, such as `v5litepod-16`.
-        topology: str. Chips along each dimension, such as `4x4`.
-        chips_per_host: int. TPU chips that one VM has.
-        runtime_version: str. Image of a VM.
-        gke_accelerator: optional str. GKE's name for the chips.
-    """
+    """A slice of a generation of chips."""
 
     name: str
+    """The accelerator type, such as `v5litepod-16`."""
     topology: str
+    """Chips along each dimension, such as `4x4`."""
     chips_per_host: int
+    """TPU chips of one VM."""
     runtime_version: str
+    """Image of a VM."""
     gke_accelerator: str | None
+    """GKE's name for the chips."""
 
     @classmethod
     def parse(cls, name: str) -> Self:
-        """Reads an accelerator type.
+        """Reads an accelerator type; raises UsageError for an unknown one.
 
         Args:
             name: str. Generation and size, such as `v5litepod-16`; of v2, v3,
                 v4 and v5p the size counts cores, two to a chip.
-
-        Raises:
-            UsageError: If there is none of this name.
         """
         matched = _NAME.fullmatch(name)
         if matched is None:
@@ -97,14 +95,8 @@ _NO_TPU = "nothing here has run on a TPU"
 _REPORTS = "with TensorFlow 2.18 and 2.19 slices were reported to hang when connecting"
 
 
-@dataclasses.dataclass(frozen=True)
-class ChipSupport:
-    """Support of one TPU generation: what should work, and what is unproven.
-
-    Args:
-        expected: str. What should work, and why one may think so.
-        unproven: str. What is not known.
-    """
+class ChipSupport(NamedTuple):
+    """Support of one TPU generation: what should work and why, and what is unproven."""
 
     expected: str
     unproven: str
@@ -141,7 +133,7 @@ _SUPPORT = {
 
 
 def support_of(accelerator: Accelerator) -> ChipSupport:
-    """Returns the table line of a slice."""
+    """Returns the line of `support_table` of a slice."""
     return _SUPPORT[accelerator.generation, accelerator.num_hosts > 1]
 
 
@@ -187,3 +179,79 @@ class LaunchPlan:
     def tensorboard(self) -> str:
         """Folder for `tensorboard --logdir`."""
         return f"{self.workdir.rstrip('/')}/tensorboard"
+
+
+REQUIREMENTS = Path(__file__).with_name("requirements-tpu-vm.txt")
+"""What a TPU VM installs, with hashes."""
+RUN_UNTIL_DONE = Path(__file__).with_name("run_until_done.sh")
+"""The script that starts a preempted job again."""
+_LINE_LENGTH = 88
+
+
+class ShellText(str):
+    """A word that the shell is to expand, such as `"$HOME"`; it is not quoted."""
+
+
+def command(words: Iterable[str]) -> str:
+    """Quotes the words of one command, over several lines where it is long.
+
+    A line is broken before an option only, so that options stay with their values.
+    """
+    lines = [""]
+    for word in map(_quoted, words):
+        is_too_long = len(lines[-1]) + 1 + len(word) > _LINE_LENGTH
+        if lines[-1].strip() and word.startswith("--") and is_too_long:
+            lines.append("   ")
+        lines[-1] += f" {word}" if lines[-1] else word
+    return " \\\n".join(lines)
+
+
+def join(words: Iterable[str]) -> str:
+    """Quotes the words of one command, in one line."""
+    return " ".join(map(_quoted, words))
+
+
+def install_commands(folder: str, pip: str = "pip") -> list[str]:
+    """Returns the commands that install the locked requirements and then the code.
+
+    Args:
+        folder: str. A checkout, relative to where the commands run.
+        pip: str. The program.
+    """
+    text = f"tensorflow-text=={TestedVersions.read().packages['tensorflow-text']}"
+    requirements = f"{folder}/pipelines/launch/{REQUIREMENTS.name}"
+    return [
+        join([pip, "install", "--require-hashes", "-r", requirements]),
+        # Without what it says it needs: that would be TensorFlow's CPU wheel.
+        join([pip, "install", "--no-deps", text]),
+        # What it is built with was installed from the locked requirements.
+        join([pip, "install", "--no-deps", "--no-build-isolation", folder]),
+    ]
+
+
+def section(title: str, *commands: str) -> str:
+    """Returns a comment of one line or several, and the commands it is about."""
+    comment = "\n".join(f"# {line}" for line in title.splitlines())
+    return "\n".join([comment, *commands, ""])
+
+
+def doctor_words(plan: LaunchPlan, tpu: str) -> list[str]:
+    """Returns the words of `txl doctor`, not quoted; arguments as for `train_words`."""
+    return ["txl", "doctor", "--tpu", tpu, "--folder", plan.workdir, "--config", plan.config]
+
+
+def train_words(plan: LaunchPlan, tpu: str) -> list[str]:
+    """Returns the words of `txl train`, not quoted.
+
+    Args:
+        plan: `LaunchPlan`.
+        tpu: str. `local`, addresses, or a `ShellText` that becomes addresses.
+    """
+    words = ["txl", "train", "--tpu", tpu, "--config", plan.config, "--data", plan.data]
+    words += ["--workdir", plan.workdir]
+    # With `=`, a value that begins with a hyphen is still a value.
+    return words + [f"--set={override}" for override in plan.overrides]
+
+
+def _quoted(word: str) -> str:
+    return word if isinstance(word, ShellText) else shlex.quote(word)

@@ -2,10 +2,9 @@
 
 import shlex
 
-from pipelines.launch.plan import LaunchPlan
-from pipelines.launch.shell import (
+from pipelines.launch.plan import (
+    LaunchPlan,
     ShellText,
-    both,
     command,
     doctor_words,
     install_commands,
@@ -24,11 +23,7 @@ _RUN_UNTIL_DONE = f"{_CODE}/pipelines/launch/run_until_done.sh"
 
 
 def tpu_vm_script(plan: LaunchPlan) -> str:
-    """Returns the commands from creating the TPU VM to deleting it.
-
-    Returns:
-        Shell text.
-    """
+    """Returns the commands from creating the TPU VM to deleting it."""
     return _node_script(plan, "Create the TPU VM.", host_sections(plan))
 
 
@@ -47,24 +42,12 @@ def gcloud(plan: LaunchPlan, *words: str) -> str:
 
 
 def host_sections(plan: LaunchPlan) -> list[str]:
-    """Renders the commands on a TPU VM, from copying the code to reading the logs.
-
-    Returns:
-        List of shell texts.
-    """
+    """Renders the commands on a TPU VM, from copying the code to reading the logs."""
     return [*install_sections(plan), *job_sections(plan, "local", ())]
 
 
 def install_sections(plan: LaunchPlan, worker: str = "0") -> list[str]:
-    """Copies the code and installs it.
-
-    Args:
-        plan: `LaunchPlan`.
-        worker: str. Number of a host, or `all`.
-
-    Returns:
-        List of shell texts.
-    """
+    """Renders the commands that copy and install the code, on a numbered host or `all`."""
     return [
         _copy_section(plan, worker),
         section("Install what is locked, then the code.", on_host(plan, _install(), worker)),
@@ -72,15 +55,12 @@ def install_sections(plan: LaunchPlan, worker: str = "0") -> list[str]:
 
 
 def job_sections(plan: LaunchPlan, tpu: str, environment: tuple[str, ...]) -> list[str]:
-    """Checks, trains, follows and stops, on the first host.
+    """Renders the commands that check, train, follow and stop, on the first host.
 
     Args:
         plan: `LaunchPlan`.
         tpu: str. Value of `--tpu`: `local`, or a `ShellText`.
         environment: `NAME=value` words before each job.
-
-    Returns:
-        List of shell texts.
     """
     train = ["nohup", "env", *environment, "sh", _RUN_UNTIL_DONE, *train_words(plan, tpu)]
     start = f"{join(train)} > {_LOG} 2>&1 < /dev/null & echo $! > {_PROCESS_ID}"
@@ -120,9 +100,7 @@ def _copy_section(plan: LaunchPlan, worker: str) -> str:
     parts = ["pyproject.toml", "README.md", "txl_tf", "pipelines"]
     pack = command(["tar", "--create", "--gzip", "--file", _ARCHIVE, *parts])
     words = ["tpu-vm", "scp", _ARCHIVE, f"{plan.name}:{_ARCHIVE}", "--worker", worker]
-    unpack = both(
-        f"mkdir -p {_CODE}", f"tar --extract --gzip --file {_ARCHIVE} --directory {_CODE}"
-    )
+    unpack = f"mkdir -p {_CODE} && tar --extract --gzip --file {_ARCHIVE} --directory {_CODE}"
     return section(
         "Copy the code; run this in the checkout.",
         pack,
@@ -132,14 +110,12 @@ def _copy_section(plan: LaunchPlan, worker: str) -> str:
 
 
 def _install() -> str:
-    packages = "sudo apt-get install --yes python3.11 python3.11-venv"
-    return both(
-        # The images have an older Python; its package is asked for even where there is one,
-        # because the module `venv` may be missing.
-        f"sudo apt-get update && {packages}",
-        f"python3.11 -m venv {_PROGRAMS.partition('/')[0]}",
-        *install_commands(f"./{_CODE}", f"{_PROGRAMS}/pip"),
-    )
+    # The images have an older Python. Its package is asked for even where there is one,
+    # because the module `venv` may be missing.
+    packages = "sudo apt-get update && sudo apt-get install --yes python3.11 python3.11-venv"
+    environment = f"python3.11 -m venv {_PROGRAMS.partition('/')[0]}"
+    code = install_commands(f"./{_CODE}", f"{_PROGRAMS}/pip")
+    return " && ".join([packages, environment, *code])
 
 
 def with_path(remote_command: str) -> str:
@@ -159,11 +135,7 @@ _ENVIRONMENT = ("TPU_LOAD_LIBRARY=0",)
 
 
 def pod_slice_script(plan: LaunchPlan) -> str:
-    """Returns the commands from creating the slice to deleting it.
-
-    Returns:
-        Shell text.
-    """
+    """Returns the commands from creating the slice to deleting it."""
     return _node_script(plan, "Create the slice.", pod_sections(plan))
 
 
@@ -173,9 +145,6 @@ def pod_sections(plan: LaunchPlan) -> list[str]:
     Every host runs the server of the `tensorflow-tpu` package, which is
     installed on all of them. Training runs on the first host only and gives the
     servers their work.
-
-    Returns:
-        List of shell texts.
     """
     describe = gcloud(
         plan,
@@ -214,14 +183,7 @@ _LOST = "FAILED|SUSPENDING|SUSPENDED"
 
 
 def queued_resource_script(plan: LaunchPlan) -> str:
-    """Returns the commands from asking for the TPU to giving it back.
-
-    Args:
-        plan: `LaunchPlan`; of one host or several.
-
-    Returns:
-        Shell text.
-    """
+    """Returns the commands from asking for a TPU of one host or several to giving it back."""
     words = ["queued-resources", "create", plan.name, "--node-id", plan.name]
     words += ["--accelerator-type", plan.accelerator.name]
     words += ["--runtime-version", plan.runtime_version, *(["--spot"] if plan.is_spot else [])]

@@ -15,8 +15,15 @@ import sys
 import pytest
 
 from pipelines.command_line import main
-from pipelines.launch.plan import EXAMPLES, Accelerator, support_of, support_table
-from pipelines.launch.shell import ShellText, command, join
+from pipelines.launch.plan import (
+    EXAMPLES,
+    Accelerator,
+    ShellText,
+    command,
+    join,
+    support_of,
+    support_table,
+)
 
 ODD = "a b'c\"$(touch x);`y`"
 BASE = {

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from pipelines.launch.shell import RUN_UNTIL_DONE
+from pipelines.launch.plan import RUN_UNTIL_DONE
 
 
 def run_until_done(program, tmp_path, **environment):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.diagnosis.version_checks import TestedVersions
-from pipelines.launch.shell import REQUIREMENTS, install_commands
+from pipelines.launch.plan import REQUIREMENTS, install_commands
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
