@@ -1,19 +1,28 @@
-"""Checks of environment, folders, TPU devices and the metadata server."""
+"""Facts about the machine, and checks of its environment, folders, TPU and metadata server."""
 
 import contextlib
+import dataclasses
+import email.utils
 import fcntl
+import glob
+import http.client
 import json
 import os
+import platform
 import secrets
 import shlex
 import shutil
 import struct
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
+from importlib import metadata
 from pathlib import Path
+from typing import Self
 
-from pipelines.diagnosis.finding import Finding
-from pipelines.diagnosis.machine_facts import MachineFacts
+from packaging.utils import canonicalize_name
+
+from pipelines.diagnosis import Finding
 from txl_tf.errors import InputMissingError, OutputExistsError, StorageError
 from txl_tf.storage.files import (
     file_bytes,
@@ -26,19 +35,83 @@ from txl_tf.storage.files import (
 )
 from txl_tf.training.checkpoint_cost import NOTICE_SECONDS, CheckpointCost
 
+# The older driver of the chips, and the one of v5p, v6e and later.
+_TPU_FILES = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*")
+BUILDS = ("tensorflow", "tensorflow-tpu", "tensorflow-cpu", "tf-nightly", "tf-nightly-tpu")
+"""The distributions that are TensorFlow; only one of them can be installed."""
+_LIBRARY = "tensorflow/libtensorflow_cc.so.2"
+_PRODUCT_FILE = Path("/sys/class/dmi/id/product_name")
+
+
+@dataclasses.dataclass(frozen=True)
+class MachineFacts:
+    """Facts about a machine on which the checks decide."""
+
+    python: str = ""
+    """Version of Python."""
+    packages: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Versions of the installed packages by canonical name."""
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    build_on_disk: str | None = None
+    """The one of `BUILDS` whose library is on the disk; `None` if it is of no installed one."""
+    tpu_files: tuple[str, ...] = ()
+    """Devices that look like TPU chips."""
+    lock_file: Path = Path("/tmp/libtpu_lockfile")
+    """File that processes with a TPU lock against each other."""
+    keras_settings: Path = Path("keras.json")
+    is_google_machine: bool = False
+
+    @classmethod
+    def collect(cls) -> Self:
+        """Collects the facts of this machine."""
+        names = [(each.metadata["Name"], each.version) for each in metadata.distributions()]
+        home = os.environ.get("KERAS_HOME") or os.path.join(os.path.expanduser("~"), ".keras")
+        return cls(
+            python=platform.python_version(),
+            # The first of two is the one that Python imports.
+            packages={
+                canonicalize_name(name): version for name, version in reversed(names) if name
+            },
+            environment=dict(os.environ),
+            build_on_disk=_build_on_disk(),
+            tpu_files=tuple(sorted(each for part in _TPU_FILES for each in glob.glob(part))),
+            keras_settings=Path(home) / "keras.json",
+            is_google_machine=_is_google_machine(),
+        )
+
+
+def _build_on_disk() -> str | None:
+    """Identifies the installed TensorFlow build by the size of its library."""
+    for build in BUILDS:
+        try:
+            found = metadata.distribution(build)
+        except metadata.PackageNotFoundError:
+            continue
+        for file in found.files or ():
+            if str(file) == _LIBRARY:
+                path = Path(str(found.locate_file(file)))
+                if path.is_file() and path.stat().st_size == file.size:
+                    return build
+    return None
+
+
+def _is_google_machine() -> bool:
+    try:
+        return "Google" in _PRODUCT_FILE.read_text()
+    except OSError:
+        return False
+
+
 _GIGABYTE = 1e9
 
 
 def check_checkpoints(cost: CheckpointCost, free_bytes: int | None = None) -> Iterator[Finding]:
-    """Checks the checkpoints of an experiment.
+    """Checks time and room for the checkpoints of an experiment.
 
     Args:
         cost: `CheckpointCost`.
         free_bytes: optional int. Room in the folder for temporary files;
             looked up by default.
-
-    Yields:
-        A `Finding` for the time and one for the room.
     """
     what = f"{cost.num_bytes / _GIGABYTE:.1f} GB, about {cost.upload_seconds:.0f} s to a store"
     if cost.fits_notice:
@@ -74,10 +147,10 @@ def check_environment(facts: MachineFacts, tpu: str | None) -> list[Finding]:
 
     Args:
         facts: `MachineFacts`.
-        tpu: optional str. What `--tpu` of the job will be.
+        tpu: optional str. The value of `--tpu` of the job.
 
     Returns:
-        List of `Finding`, one for each variable that hurts, or a single good one.
+        One finding for each variable that hurts, or a single good one.
     """
     environment = facts.environment
     findings = []
@@ -200,15 +273,11 @@ _GIBIBYTE = 1 << 30
 def check_folder(folder: str) -> Finding:
     """Writes, renames, reads and removes a file; a local one is forced to the disk.
 
-    A folder that is not there yet is not made: what counts is the one that it
-    would be made in.
-
-    Args:
-        folder: str. Local or remote (`gs://bucket/path`); a remote one needs
-            TensorFlow.
+    A missing folder is not made: the check is of the existing folder above it.
+    A remote folder (`gs://bucket/path`) needs TensorFlow.
     """
     check = f"folder {folder}"
-    existing = folder if is_remote(folder) else _existing_parent(folder)
+    existing = folder if is_remote(folder) else str(_existing_parent(folder))
     path = os.path.join(existing, f"txl-doctor-{secrets.token_hex(8)}")
     try:
         write_file(path, _CONTENT)
@@ -218,15 +287,12 @@ def check_folder(folder: str) -> Finding:
             remove_file(path)
         is_gone = not path_exists(path)
     except (OSError, ValueError, NotImplementedError) as error:
-        return Finding.fault(check, first_line(error), _remedy(existing), StorageError)
-    if not is_whole:
-        return Finding.fault(
-            check, "what is read is not what was written", _remedy(existing), StorageError
-        )
-    if not is_gone:
-        return Finding.fault(
-            check, "a removed file is still there", _remedy(existing), StorageError
-        )
+        failed = first_line(error)
+    else:
+        failed = "" if is_gone else "a removed file is still there"
+        failed = failed if is_whole else "what is read is not what was written"
+    if failed:
+        return Finding.fault(check, failed, _remedy(existing), StorageError)
     if is_remote(folder):
         return Finding.ok(check, "written, renamed, read and removed")
     return _check_space(check, existing)
@@ -243,11 +309,9 @@ def _check_space(check: str, folder: str) -> Finding:
     return Finding.ok(check, f"written, forced to the disk, renamed, read and removed; {what}")
 
 
-def _existing_parent(folder: str) -> str:
+def _existing_parent(folder: str) -> Path:
     path = Path(folder).absolute()
-    while not path.exists():
-        path = path.parent
-    return str(path)
+    return next(each for each in (path, *path.parents) if each.exists())
 
 
 def _remedy(folder: str) -> str:
@@ -257,3 +321,57 @@ def _remedy(folder: str) -> str:
     if is_remote(folder):
         return "Check the address and the permissions."
     return f"ls -ld {shlex.quote(folder)}; df -h {shlex.quote(folder)}"
+
+
+_HOST_VARIABLE = "GCE_METADATA_HOST"
+_HOST = "169.254.169.254"
+_HEADERS = {"Metadata-Flavor": "Google"}
+_TIMEOUT_SECONDS = 3.0
+# Access tokens are refused by a clock that is further off than some minutes.
+_LARGEST_SKEW_SECONDS = 60.0
+
+
+def check_metadata(facts: MachineFacts) -> Finding | None:
+    """Asks the metadata server, which gives access to `gs://` and tells of preemption.
+
+    `GCE_METADATA_HOST` of the environment names another server. Returns `None`
+    on a machine that is not of Google Cloud.
+    """
+    named = facts.environment.get(_HOST_VARIABLE)
+    if named is None and not facts.is_google_machine:
+        return None
+    host = named or _HOST
+    check = "metadata server"
+    remedy = f"curl -H 'Metadata-Flavor: Google' http://{host}/computeMetadata/v1/instance/id"
+    try:
+        status, flavor, date = _ask(host)
+    except (OSError, http.client.HTTPException) as error:
+        what = f"{host} does not answer ({type(error).__name__}): no access to gs://, and no word"
+        return Finding.warning(check, f"{what} of preemption", remedy)
+    if status != 200 or flavor != "Google":
+        return Finding.warning(check, f"{host} answers, but is none: status {status}", remedy)
+    skew_seconds = _skew_seconds(date)
+    if abs(skew_seconds) > _LARGEST_SKEW_SECONDS:
+        what = f"this machine's clock is off by {skew_seconds:.0f} s; gs:// may refuse it"
+        return Finding.warning("clock", what, "sudo chronyc makestep")
+    return Finding.ok(check, f"{host} answers, and the clocks agree")
+
+
+def _ask(host: str) -> tuple[int, str | None, str | None]:
+    connection = http.client.HTTPConnection(host, timeout=_TIMEOUT_SECONDS)
+    try:
+        connection.request("GET", "/computeMetadata/v1/instance/id", headers=_HEADERS)
+        response = connection.getresponse()
+        response.read()
+        return response.status, response.headers["Metadata-Flavor"], response.headers["Date"]
+    finally:
+        connection.close()
+
+
+def _skew_seconds(date: str | None) -> float:
+    if date is None:
+        return 0.0
+    try:
+        return time.time() - email.utils.parsedate_to_datetime(date).timestamp()
+    except ValueError:
+        return 0.0

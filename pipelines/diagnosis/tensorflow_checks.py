@@ -12,8 +12,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-from pipelines.diagnosis.finding import Finding
-from pipelines.diagnosis.machine_facts import BUILDS, MachineFacts
+from pipelines.diagnosis import Finding
+from pipelines.diagnosis.machine_checks import BUILDS, MachineFacts
 from pipelines.diagnosis.tensorflow_probe import STAGES
 from pipelines.diagnosis.version_checks import TestedVersions, tpu_install_command
 from txl_tf.errors import InputMissingError, JobError, MismatchError, NonFiniteError, StorageError

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from pipelines.diagnosis.machine_facts import MachineFacts
+from pipelines.diagnosis.machine_checks import MachineFacts
 from pipelines.diagnosis.version_checks import TestedVersions
 
 TESTED = TestedVersions.read()

@@ -8,7 +8,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from pipelines.diagnosis.machine_facts import MachineFacts
+from pipelines.diagnosis.machine_checks import MachineFacts
 from pipelines.diagnosis.version_checks import (
     CORE_RANGES,
     TestedVersions,
