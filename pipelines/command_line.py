@@ -47,9 +47,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Args:
         arguments: optional list of str; the process's by default.
-
-    Returns:
-        The exit code.
     """
     exit_code = 0
     try:
@@ -69,9 +66,6 @@ def run_job(name: str, arguments: Sequence[str] | None = None) -> int:
     Args:
         name: str. A key of `JOBS`.
         arguments: optional list of str; the process's by default.
-
-    Returns:
-        The exit code.
     """
     return main([name, *(sys.argv[1:] if arguments is None else arguments)])
 

@@ -12,10 +12,19 @@ does fit, and the settings with which all of them do.
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pipelines.arguments import add_override_argument, load_experiment
+from rich.console import Console
+from rich.table import Table
+
+from pipelines.arguments import (
+    add_config_argument,
+    add_json_argument,
+    add_override_argument,
+    load_experiment,
+)
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import InputMissingError, UsageError
@@ -38,19 +47,14 @@ _SAVING = (
     {"rematerialize": True, "gradient_accumulation_steps": 4},
     {"rematerialize": True, "gradient_accumulation_steps": 8},
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+_GIBIBYTE = 2**30
+_NUM_OPERATIONS = 8
+_HINT = "float32 was compiled; see also --set training.dtype_policy=mixed_bfloat16"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
-    parser.add_argument(
-        "--config",
-        metavar="NAME|FILE",
-        required=True,
-        help="named experiment or .json or .toml file",
-    )
+    add_config_argument(parser, required=True)
     parser.add_argument(
         "--topology",
         metavar="CHIP:SHAPE",
@@ -68,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="find the largest number of rows that fits, even if the experiment's does",
     )
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    add_json_argument(parser)
     parser.add_argument(
         "--text-folder",
         metavar="DIR",
@@ -100,8 +104,8 @@ def check_arguments(arguments: argparse.Namespace) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Compiles and prints the figures."""
-    text_folder = None if arguments.text_folder is None else Path(arguments.text_folder)
-    compiler = TpuCompiler(arguments.parsed_topology, text_folder)
+    text_folder = arguments.text_folder
+    compiler = TpuCompiler(arguments.parsed_topology, text_folder and Path(text_folder))
     report = compile_experiment(
         arguments.experiment,
         compiler,
@@ -111,10 +115,8 @@ def run(arguments: argparse.Namespace) -> None:
     report = {"config": arguments.config, **report}
     if arguments.json:
         print(json.dumps(report))
-        return
-    from pipelines.compilation_tables import print_report
-
-    print_report(report)
+    else:
+        print_report(report)
 
 
 def compile_experiment(
@@ -122,21 +124,18 @@ def compile_experiment(
     compiler: TpuCompiler,
     *,
     find_rows: bool = False,
-    say: "Callable[[str], None]",
+    say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Compiles the steps of an experiment.
+    """Compiles the steps of an experiment and returns all figures as JSON values.
 
     Args:
         experiment: `ExperimentConfig`.
         compiler: `TpuCompiler`.
-        find_rows: bool. Whether the largest number of rows is looked for even
-            if the experiment's fits; if it does not, it always is.
+        find_rows: bool. Whether to search the largest number of rows even if
+            the experiment's fits; if it does not fit, the search always runs.
         say: function that is told what is being done.
-
-    Returns:
-        Dict of all figures, as JSON can hold it.
     """
-    topology = compiler.topology
+    topology, settings = compiler.topology, experiment.training
     training = _TrainingCompilation(experiment, compiler, say)
     program = training.compile(training.rows)
     trials: list[Trial] = []
@@ -144,40 +143,34 @@ def compile_experiment(
         trials = training.search()
     evaluation, figures, shared_bytes = _compile_evaluation(experiment, compiler, say)
     together = hbm_at_once(program, evaluation, shared_bytes)
-    settings = None
-    if not together["fits"]:
-        settings = training.fitting_settings(evaluation, shared_bytes)
+    fits_all = together["fits"]
     fitting = [trial.num_rows for trial in trials if trial.fits]
-    checkpoint_cost = CheckpointCost.of(experiment)
-    report = {
+    largest = max(fitting, default=0)
+    return {
         "topology": topology.name,
         "num_chips": topology.num_chips,
         "num_replicas": topology.num_replicas,
-        "dtype_policy": experiment.training.dtype_policy,
-        "gradient_accumulation_steps": experiment.training.gradient_accumulation_steps,
-        "rematerialize": experiment.training.rematerialize,
+        "dtype_policy": settings.dtype_policy,
+        "gradient_accumulation_steps": settings.gradient_accumulation_steps,
+        "rematerialize": settings.rematerialize,
         "training": training.figures(training.rows),
-        "largest_rows_per_replica": max(fitting, default=0) if trials else None,
-        "largest": None,
+        "largest_rows_per_replica": largest if trials else None,
+        "largest": training.figures(largest) if largest not in (0, training.rows) else None,
         "trials": [vars(trial) for trial in trials],
-        "checkpoint": checkpoint_cost.to_dict(),
+        "checkpoint": CheckpointCost.of(experiment).to_dict(),
         "evaluation": figures,
         "together": together,
-        "fitting_settings": settings,
+        "fitting_settings": None
+        if fits_all
+        else training.fitting_settings(evaluation, shared_bytes),
     }
-    if fitting and max(fitting) != training.rows:
-        report["largest"] = training.figures(max(fitting))
-    return report
 
 
 class _TrainingCompilation:
     """Compilation of the training step with different numbers of rows."""
 
     def __init__(
-        self,
-        experiment: ExperimentConfig,
-        compiler: TpuCompiler,
-        say: "Callable[[str], None]",
+        self, experiment: ExperimentConfig, compiler: TpuCompiler, say: Callable[[str], None]
     ) -> None:
         self._experiment = experiment
         self._compiler = compiler
@@ -250,7 +243,7 @@ class _TrainingCompilation:
 
 
 def _compile_evaluation(
-    experiment: ExperimentConfig, compiler: TpuCompiler, say: "Callable[[str], None]"
+    experiment: ExperimentConfig, compiler: TpuCompiler, say: Callable[[str], None]
 ) -> tuple[CompiledProgram | None, dict[str, Any] | None, int]:
     """The evaluation's program, what is known of it, and bytes that it shares with training."""
     from txl_tf.tpu_compiler.replica_program import evaluation_program
@@ -289,6 +282,116 @@ def _speed(program: CompiledProgram, topology: Topology, num_tokens: int) -> dic
         "hbm_bytes_per_token": program.hbm_bytes * share,
         "tokens_per_second_per_chip": num_tokens / seconds / topology.num_chips,
     }
+
+
+def print_report(report: dict[str, Any], console: Console | None = None) -> None:
+    """Prints the report of `compile_experiment`, with `config` added, as tables."""
+    console = console or Console()
+    console.print(
+        f"{report['config']} on {report['topology']}: {report['num_chips']} chips, "
+        f"{report['num_replicas']} replicas, {report['dtype_policy']}"
+    )
+    console.print(_verdict(report))
+    columns = [("training", report["training"])]
+    if report["largest"] is not None:
+        columns.append(("training, most rows", report["largest"]))
+    if report["evaluation"] is not None:
+        columns.append(("evaluation", report["evaluation"]))
+    console.print(_figures([column for column in columns if column[1]["fits"]]))
+    for name, values in columns:
+        if values["fits"] and name != "evaluation":
+            console.print(_work(name, values))
+    cost = report["checkpoint"]
+    console.print(
+        f"checkpoint: {_gibibytes(cost['bytes'])} GiB, as much room in /tmp for gs://, about "
+        f"{cost['upload_seconds']:.0f} s; {'fits' if cost['fits_notice'] else 'does not fit'} "
+        "the 30 s that a spot VM is given",
+        highlight=False,
+    )
+    if report["dtype_policy"] == "float32":
+        console.print(_HINT, highlight=False)
+
+
+def _verdict(report: dict[str, Any]) -> str:
+    training = report["training"]
+    rows, padding = training["rows_per_replica"], training["padding_rows"]
+    lines = [
+        f"{'fits' if training['fits'] else 'does not fit'}: {rows} rows per replica, "
+        f"{_gibibytes(training['needed_bytes'])} of {_gibibytes(training['limit_bytes'])} GiB"
+    ]
+    if padding:
+        lines.append(
+            f"{training['global_batch_size']} rows are not a multiple of "
+            f"{report['num_replicas']} replicas: {padding} more are computed and not counted"
+        )
+    if report["largest_rows_per_replica"] is not None:
+        lines.append(f"at most {report['largest_rows_per_replica']} rows per replica fit")
+    lines += _verdict_on_memory(report)
+    return "\n".join(lines)
+
+
+def _verdict_on_memory(report: dict[str, Any]) -> list[str]:
+    """Describes the memory of training and evaluation together, and whether it fits."""
+    evaluation, together = report["evaluation"], report["together"]
+    lines = []
+    if evaluation is not None and not evaluation["fits"]:
+        lines.append(f"the evaluation's {evaluation['rows']} rows do not fit")
+    elif report["training"]["fits"]:
+        limit = _gibibytes(together["limit_bytes"])
+        lines.append(
+            f"in HBM at once: {_gibibytes(together['while_training_bytes'])} GiB while training, "
+            f"{_gibibytes(together['while_evaluating_bytes'])} while evaluating, of {limit}"
+        )
+    if not together["fits"]:
+        settings = report["fitting_settings"]
+        names = " ".join(f"--set {name}={value}" for name, value in (settings or {}).items())
+        fits = f"all rows fit with {names.lower()}" if names else "no setting makes all rows fit"
+        lines.append(fits)
+    return lines
+
+
+def _figures(columns: list[tuple[str, dict[str, Any]]]) -> Table:
+    table = Table("per step", *(name for name, _ in columns))
+    rows = {
+        "rows per replica": lambda v: str(v["rows_per_replica"]),
+        "HBM, GiB: arguments": lambda v: _gibibytes(v["argument_bytes"]),
+        "  further output": lambda v: _gibibytes(v["output_bytes"]),
+        "  temporary": lambda v: _gibibytes(v["temporary_bytes"]),
+        "  program": lambda v: _gibibytes(v["code_bytes"]),
+        "  all of a replica's": lambda v: (
+            f"{_gibibytes(v['needed_bytes'])} of {_gibibytes(v['limit_bytes'])}"
+        ),
+        "TFLOP": lambda v: f"{v['flops'] / 1e12:.3f}",
+        "GB to and from HBM": lambda v: f"{v['hbm_bytes'] / 1e9:.2f}",
+        "GB accessed, by the compiler's count": lambda v: f"{v['bytes_accessed'] / 1e9:.2f}",
+        "MB all-reduced": lambda v: f"{v['all_reduce_bytes'] / 1e6:.1f}",
+        "MFLOP per token": lambda v: f"{v['flops_per_token'] / 1e6:.1f}",
+        "KB to and from HBM per token": lambda v: f"{v['hbm_bytes_per_token'] / 1e3:.1f}",
+        "at least, ms: arithmetic": lambda v: f"{1000 * v['roofline']['flop_seconds']:.2f}",
+        "  HBM": lambda v: f"{1000 * v['roofline']['hbm_seconds']:.2f}",
+        "  all-reduce": lambda v: f"{1000 * v['roofline']['all_reduce_seconds']:.2f}",
+        "at most, tokens/s per chip": lambda v: f"{v['tokens_per_second_per_chip']:,.0f}",
+    }
+    for name, text_of in rows.items():
+        table.add_row(name, *(text_of(values) for _, values in columns))
+    return table
+
+
+def _work(name: str, values: dict[str, Any]) -> Table:
+    """Describes where memory traffic and estimated cycles go."""
+    table = Table(f"{name}: kind of work, then operation", "times", "HBM %", "cycles %")
+    categories, operations = values["details"]["categories"], values["details"]["operations"]
+    total_bytes = max(values["hbm_bytes"], 1)
+    total_cycles = max(sum(group["estimated_cycles"] for group in categories.values()), 1)
+    for title, group in [*categories.items(), *list(operations.items())[:_NUM_OPERATIONS]]:
+        bytes_share = 100 * group["hbm_bytes"] / total_bytes
+        cycles_share = 100 * group["estimated_cycles"] / total_cycles
+        table.add_row(title, str(group["count"]), f"{bytes_share:.1f}", f"{cycles_share:.1f}")
+    return table
+
+
+def _gibibytes(num_bytes: float) -> str:
+    return f"{num_bytes / _GIBIBYTE:.2f}"
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.arguments import MAX_STEP, require_range
+from pipelines.arguments import add_override_argument, add_step_argument
 from pipelines.trained_model import read_experiment
 from pipelines.workdir import Workdir
 from txl_tf.config.base import parse_setting
@@ -37,13 +37,8 @@ SOURCES = ("official_tensorflow", "hugging_face", "official_pytorch", "nvidia")
 
 _PREFIX = "model/"
 _SECTION = "model."
-# What belongs to which of the three ways to use the job.
-_NEEDED = {"from_system": ("source",), "to_system": ("workdir",), "vocabulary": ()}
-_ALLOWED = {
-    "from_system": ("source", "overrides"),
-    "to_system": ("workdir", "step"),
-    "vocabulary": (),
-}
+# Options of each of the three ways to use the job; the first is needed.
+_OPTIONS = {"from_system": ("source", "set"), "to_system": ("workdir", "step"), "vocabulary": ()}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,28 +50,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="PATH", required=True, help="folder or file to make")
     parser.add_argument("--source", metavar="PATH", help="checkpoint, file of tensors or folder")
     parser.add_argument("--workdir", metavar="DIR", help="a run, or a converted model")
-    parser.add_argument("--step", type=int, help="checkpoint of the run (default: the newest)")
-    parser.add_argument(
-        "--set",
-        metavar="model.FIELD=VALUE",
-        action="append",
-        default=[],
-        dest="overrides",
-        help="what the tensors do not tell, such as model.memory_length; may be repeated",
+    add_step_argument(parser)
+    add_override_argument(
+        parser,
+        "model.FIELD=VALUE",
+        "what the tensors do not tell, such as model.memory_length; may be repeated",
     )
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks what can be checked before TensorFlow is imported."""
-    way = next(name for name in _NEEDED if getattr(arguments, name) is not None)
-    for name in _NEEDED[way]:
-        if getattr(arguments, name) is None:
+    way, own = next(each for each in _OPTIONS.items() if getattr(arguments, each[0]) is not None)
+    values = {name: getattr(arguments, name) for name in ("source", "workdir", "step")}
+    values["set"] = arguments.overrides or None
+    for name, value in values.items():
+        if value is None and name in own[:1]:
             raise UsageError(f"This conversion needs --{name}.", where=f"--{name}")
-    for name in ("source", "overrides", "workdir", "step"):
-        if name not in _ALLOWED[way] and getattr(arguments, name) not in (None, []):
-            option = {"overrides": "set"}.get(name, name)
-            raise UsageError(f"This conversion has no use for --{option}.", where=f"--{option}")
-    require_range(arguments, {"step": (0, MAX_STEP)})
+        if value is not None and name not in own:
+            raise UsageError(f"This conversion has no use for --{name}.", where=f"--{name}")
     require_absent(arguments.out)
     if way == "from_system":
         _require_source(arguments.source, arguments.from_system)

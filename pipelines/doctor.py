@@ -16,17 +16,18 @@ import os
 import sys
 from collections.abc import Iterator
 
-from pipelines.arguments import load_experiment, require_range
-from pipelines.diagnosis.finding import Finding
+from pipelines.arguments import add_config_argument, add_tpu_argument, in_range, load_experiment
+from pipelines.diagnosis import Finding
 from pipelines.diagnosis.machine_checks import (
+    MachineFacts,
     check_checkpoints,
     check_environment,
     check_folder,
     check_keras_settings,
+    check_metadata,
     check_tpu_files,
     check_tpu_lock,
 )
-from pipelines.diagnosis.machine_facts import MachineFacts, check_metadata
 from pipelines.diagnosis.tensorflow_checks import run_probe, tensorflow_findings
 from pipelines.diagnosis.version_checks import (
     TestedVersions,
@@ -36,7 +37,6 @@ from pipelines.diagnosis.version_checks import (
     check_other_packages,
     check_python,
 )
-from txl_tf.distribution.server_address import tpu_addresses
 from txl_tf.errors import UsageError
 from txl_tf.storage.files import is_remote
 from txl_tf.training.checkpoint_cost import CheckpointCost
@@ -44,9 +44,7 @@ from txl_tf.training.checkpoint_cost import CheckpointCost
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
-    parser.add_argument(
-        "--tpu", metavar="local|NAME|ADDRESS", help="check this TPU (default: what there is)"
-    )
+    add_tpu_argument(parser, "check this TPU (default: what there is)")
     parser.add_argument(
         "--folder",
         metavar="PATH",
@@ -55,14 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="folders",
         help="check that a job can write here; may be repeated",
     )
-    parser.add_argument(
-        "--config",
-        metavar="NAME|FILE",
-        help="check that there is time and room for the checkpoints of this experiment",
+    add_config_argument(
+        parser, help="check that there is time and room for the checkpoints of this experiment"
     )
     parser.add_argument(
         "--timeout-seconds",
-        type=float,
+        type=in_range("--timeout-seconds", 0.001, 86_400.0),
         default=300.0,
         metavar="S",
         help="how long TensorFlow may take for its part (default: 300)",
@@ -72,9 +68,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks the arguments."""
-    require_range(arguments, {"timeout_seconds": (0.001, 86_400.0)})
-    if arguments.tpu is not None:
-        tpu_addresses(arguments.tpu)
     if "" in arguments.folders:
         raise UsageError("An empty name stands for nothing.", where="--folder")
 

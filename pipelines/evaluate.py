@@ -23,11 +23,11 @@ from pipelines.arguments import (
     MAX_SECONDS,
     MAX_STEP,
     add_device_arguments,
+    add_json_argument,
     add_override_argument,
-    check_devices,
-    flag_of,
+    add_step_argument,
+    in_range,
     override,
-    require_range,
 )
 from pipelines.evaluation.scores import OwnText, check_text_file
 from pipelines.memory_needs import require_evaluation_memory
@@ -45,13 +45,9 @@ if TYPE_CHECKING:
     from txl_tf.data.tokenizers.tokenizer import Tokenizer
     from txl_tf.evaluation.result import EvaluationResult
 
-# What does not go with an option.
-_EXCLUDED = {
-    "text": ("split", "watch", "per_document"),
-    "watch": ("step", "per_document"),
-}
-# What an option is of no use without.
 _LEAST_SECONDS = 1e-3
+# Pairs of options that do not go together, and what an option is of no use without.
+_EXCLUDED = {"split": "text", "step": "watch"}
 _NEEDED = {"per_token": "text", "watch_seconds": "watch"}
 
 
@@ -60,34 +56,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_workdir_argument(parser)
     parser.add_argument("--data", metavar="DIR", help="prepared data set; not needed with --text")
     parser.add_argument("--split", help="split to evaluate (default: valid)")
-    parser.add_argument(
-        "--text", metavar="FILE", help="own text to evaluate instead; - for the standard input"
+    way = parser.add_mutually_exclusive_group()
+    way.add_argument(
+        "--text", metavar="FILE", help="text file to evaluate instead; - for the standard input"
     )
-    parser.add_argument("--step", type=int, help="checkpoint to evaluate (default: the newest)")
-    parser.add_argument(
+    way.add_argument(
         "--watch",
         action="store_true",
         help="evaluate each checkpoint as it appears, until the run is finished",
     )
+    way.add_argument(
+        "--per-document", metavar="FILE", help="write a line of JSON for every document"
+    )
+    add_step_argument(parser)
     parser.add_argument(
         "--watch-seconds",
-        type=float,
+        type=in_range("--watch-seconds", _LEAST_SECONDS, MAX_SECONDS),
         metavar="SECONDS",
         help="with --watch: how long to wait for the next checkpoint (default: for ever)",
-    )
-    parser.add_argument(
-        "--per-document", metavar="FILE", help="write a line of JSON for every document"
     )
     parser.add_argument(
         "--per-token", action="store_true", help="with --text: print the nats of every token"
     )
     parser.add_argument(
         "--num-words",
-        type=int,
+        type=in_range("--num-words", 1, MAX_STEP),
         metavar="N",
         help="words of the text, for the perplexity of words (default: as white space divides it)",
     )
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    add_json_argument(parser)
     add_device_arguments(parser, "share the rows on")
     add_override_argument(parser)
 
@@ -100,9 +97,9 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     for assignment in arguments.overrides:
         if not assignment.startswith("evaluation."):
             raise UsageError(
-                "The model of a run is what it was trained as.",
+                "Only `evaluation.*` settings can be changed for a trained model.",
                 where=f"--set {assignment}",
-                remedy="Only `evaluation.` can be changed here.",
+                remedy="Leave it out; `txl train` begins a run with other settings.",
             )
     overrides = list(arguments.overrides)
     if arguments.text is not None:
@@ -118,37 +115,21 @@ def check_arguments(arguments: argparse.Namespace) -> None:
 
 
 def _check_combination(arguments: argparse.Namespace) -> None:
-    for option, others in _EXCLUDED.items():
-        other = next((name for name in others if getattr(arguments, name)), None)
-        if getattr(arguments, option) and other is not None:
-            where = f"{flag_of(option)} {flag_of(other)}"
-            raise UsageError(
-                "The two do not go together.", where=where, remedy="Leave one of them out."
-            )
+    given = {name for name, value in vars(arguments).items() if value not in (None, False)}
+    for option, other in _EXCLUDED.items():
+        if {option, other} <= given:
+            what, where = "The two do not go together.", f"--{option} --{other}"
+            raise UsageError(what, where=where, remedy="Leave one of them out.")
     for option, needed in _NEEDED.items():
-        if getattr(arguments, option) and not getattr(arguments, needed):
-            raise UsageError(
-                f"This goes with {flag_of(needed)}.", where=flag_of(option), remedy="Leave it out."
-            )
+        if option in given and needed not in given:
+            where = f"--{option.replace('_', '-')}"
+            raise UsageError(f"This goes with --{needed}.", where=where, remedy="Leave it out.")
     if arguments.data is None and (arguments.text is None or arguments.is_converted):
         what = "The tokenizer is that of a data set." if arguments.text else "There is no data."
         raise UsageError(what, where="--data", remedy="Name a prepared data set.")
     if arguments.watch and arguments.is_converted:
         what = "A converted model has one checkpoint only."
         raise UsageError(what, where="--watch", remedy="Leave it out.")
-    require_range(
-        arguments,
-        {
-            "watch_seconds": (_LEAST_SECONDS, MAX_SECONDS),
-            "num_words": (1, MAX_STEP),
-            "step": (0, MAX_STEP),
-        },
-    )
-    _check_replicas(arguments)
-
-
-def _check_replicas(arguments: argparse.Namespace) -> None:
-    check_devices(arguments)
     is_dynamic = arguments.experiment.evaluation.dynamic_learning_rate is not None
     if is_dynamic and (arguments.tpu is not None or arguments.cpu_replicas > 1):
         raise UsageError(

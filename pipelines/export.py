@@ -18,12 +18,17 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pipelines.arguments import MAX_COUNT, MAX_STEP, require_range
+from pipelines.arguments import (
+    MAX_COUNT,
+    MAX_STEP,
+    add_memory_length_argument,
+    add_step_argument,
+    in_range,
+)
 from pipelines.evaluation.evaluation_log import read_evaluation_lines
 from pipelines.memory_needs import reading_needs, require_memory_of
 from pipelines.trained_model import read_experiment
 from pipelines.workdir import Workdir, add_workdir_argument
-from txl_tf.config.base import MAX_TOKENS
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import MismatchError, StorageError, UsageError
@@ -37,16 +42,27 @@ if TYPE_CHECKING:
     from txl_tf.export import ExportOptions
     from txl_tf.models.transformer_xl import TransformerXL
 
-_LIMITS = ("max_text_bytes", "max_tokens", "max_new_tokens", "num_candidates")
+# Largest requests: the default of each limit, and its help.
+_LIMITS = {
+    "max_text_bytes": (1 << 16, "longest text of a request"),
+    "max_tokens": (1 << 16, "most tokens per row of a request"),
+    "max_new_tokens": (1024, "most tokens to write per request"),
+    "num_candidates": (16, "tokens of which next_token gives the probability"),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
     add_workdir_argument(parser)
     parser.add_argument("--out", metavar="DIR", required=True, help="folder of all versions")
-    parser.add_argument("--version", type=int, metavar="N", help="default: one more than there is")
-    parser.add_argument("--memory-length", type=int, help="tokens remembered; default: the model's")
-    parser.add_argument("--step", type=int, help="checkpoint to export (default: the newest)")
+    parser.add_argument(
+        "--version",
+        type=in_range("--version", 1, MAX_STEP),
+        metavar="N",
+        help="number of the version (default: one more than there is)",
+    )
+    add_memory_length_argument(parser)
+    add_step_argument(parser)
     parser.add_argument(
         "--weights",
         choices=["float32", "bfloat16", "int8"],
@@ -63,26 +79,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", default="valid", help="split of it (default: valid)")
     parser.add_argument(
         "--sample-tokens",
-        type=int,
+        type=in_range("--sample-tokens", 2, MAX_STEP),
         default=1 << 15,
         metavar="N",
         help="how much of the split (default: 32768)",
     )
-    _add_limits(parser)
-
-
-def _add_limits(parser: argparse.ArgumentParser) -> None:
-    limits = {
-        "max_text_bytes": (1 << 16, "longest text of a request"),
-        "max_tokens": (1 << 16, "most tokens per row of a request"),
-        "max_new_tokens": (1024, "most tokens to write per request"),
-        "num_candidates": (16, "tokens of which next_token gives the probability"),
-    }
-    for name in _LIMITS:
-        default, meaning = limits[name]
+    for name, (default, meaning) in _LIMITS.items():
+        option = "--" + name.replace("_", "-")
         parser.add_argument(
-            "--" + name.replace("_", "-"),
-            type=int,
+            option,
+            type=in_range(option, 1, MAX_COUNT),
             default=default,
             metavar="N",
             help=f"{meaning} (default: {default})",
@@ -98,16 +104,6 @@ def check_arguments(arguments: argparse.Namespace) -> None:
             "Only models with attention are exported; this one is recurrent.",
             where=f"--workdir {arguments.workdir}",
         )
-    require_range(
-        arguments,
-        {
-            "memory_length": (0, MAX_TOKENS),
-            "version": (1, MAX_STEP),
-            "step": (0, MAX_STEP),
-            "sample_tokens": (2, MAX_STEP),
-            **dict.fromkeys(_LIMITS, (1, MAX_COUNT)),
-        },
-    )
     model, memory_length = arguments.experiment.model, arguments.memory_length
     if memory_length is None:
         memory_length = model.memory_length
@@ -259,9 +255,6 @@ def model_card(
         data: dict. Identity of the training data.
         step: int. Training steps.
         **quality: measured figures by name.
-
-    Returns:
-        Dict of JSON values.
     """
     import txl_tf
 

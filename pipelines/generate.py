@@ -11,10 +11,14 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pipelines.arguments import MAX_COUNT, MAX_STEP, require_range
+from pipelines.arguments import (
+    MAX_COUNT,
+    add_memory_length_argument,
+    add_step_argument,
+    in_range,
+)
 from pipelines.memory_needs import MemoryNeed, reading_needs, require_memory_of
 from pipelines.workdir import Workdir, add_workdir_argument
-from txl_tf.config.base import MAX_TOKENS
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import InputMissingError, StorageError, UsageError
 from txl_tf.run_folder import load_model
@@ -27,19 +31,6 @@ if TYPE_CHECKING:
     from txl_tf.samplers import BeamSampler
 
 _LEAST, _MOST = 1e-6, 1e6
-_RANGES = {
-    "num_tokens": (1, MAX_COUNT),
-    "temperature": (_LEAST, _MOST),
-    "k": (1, MAX_COUNT),
-    "p": (_LEAST, 1),
-    "min_p": (_LEAST, 1),
-    "beams": (1, 1 << 16),
-    "repetition_penalty": (1, _MOST),
-    "seed": (0, 2**31 - 1),
-    "num_samples": (1, 1 << 20),
-    "memory_length": (0, MAX_TOKENS),
-    "step": (0, MAX_STEP),
-}
 _MAX_PROMPT_BYTES = 16 << 20
 _REMEDY = "Give --prompt or --prompt-file, go on with a --session, or use a terminal."
 
@@ -48,26 +39,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
     add_workdir_argument(parser)
     prompt = parser.add_mutually_exclusive_group()
-    prompt.add_argument("--prompt", help="text to go on from; default: ask on the terminal")
-    prompt.add_argument("--prompt-file", metavar="FILE", help="file with the text to go on from")
+    prompt.add_argument("--prompt", help="text to continue (default: ask on the terminal)")
+    prompt.add_argument("--prompt-file", metavar="FILE", help="file with the text to continue")
     parser.add_argument(
-        "--num-tokens", type=int, default=400, metavar="N", help="tokens to write (default: 400)"
+        "--num-tokens",
+        type=in_range("--num-tokens", 1, MAX_COUNT),
+        default=400,
+        metavar="N",
+        help="tokens to write (default: 400)",
     )
     parser.add_argument(
         "--stop", action="append", default=[], metavar="TEXT", help="end before this text"
     )
     _add_sampler_arguments(parser)
-    parser.add_argument("--seed", type=int, default=0, help="the same seed writes the same text")
     parser.add_argument(
-        "--num-samples", type=int, default=1, metavar="N", help="texts to write (default: 1)"
+        "--seed",
+        type=in_range("--seed", 0, MAX_COUNT),
+        default=0,
+        help="the same seed writes the same text (default: 0)",
+    )
+    parser.add_argument(
+        "--num-samples",
+        type=in_range("--num-samples", 1, 1 << 20),
+        default=1,
+        metavar="N",
+        help="texts to write (default: 1)",
     )
     parser.add_argument(
         "--session",
         metavar="FILE",
-        help="go on where this file stops, if it is there, and keep it up to date",
+        help="continue the text of this file, if it exists, and keep the file up to date",
     )
-    parser.add_argument("--memory-length", type=int, help="tokens remembered; default: the model's")
-    parser.add_argument("--step", type=int, help="checkpoint to use (default: the newest)")
+    add_memory_length_argument(parser)
+    add_step_argument(parser)
 
 
 def _add_sampler_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,27 +81,22 @@ def _add_sampler_arguments(parser: argparse.ArgumentParser) -> None:
         default="top_p",
         help="how the next token is picked (default: top_p)",
     )
-    parser.add_argument("--temperature", type=float, default=1.0, help="default: 1")
-    parser.add_argument("--k", type=int, default=40, help="candidates of top_k (default: 40)")
-    parser.add_argument("--p", type=float, default=0.9, help="probability of top_p (default: 0.9)")
-    parser.add_argument(
-        "--min-p",
-        type=float,
-        default=0.05,
-        help="share of the highest probability that min_p asks for (default: 0.05)",
-    )
-    parser.add_argument(
-        "--beams", type=int, metavar="N", help="search with this many beams instead of sampling"
-    )
-    parser.add_argument(
-        "--repetition-penalty", type=float, default=1.0, help="1.2 is usual (default: 1, none)"
-    )
+    numbers: dict[str, tuple[float, float, float | None, str]] = {
+        "--temperature": (_LEAST, _MOST, 1.0, "divisor of the logits (default: 1)"),
+        "--k": (1, MAX_COUNT, 40, "candidates of top_k (default: 40)"),
+        "--p": (_LEAST, 1, 0.9, "probability of top_p (default: 0.9)"),
+        "--min-p": (_LEAST, 1, 0.05, "least share of the highest probability (default: 0.05)"),
+        "--beams": (1, 1 << 16, None, "search with this many beams instead of sampling"),
+        "--repetition-penalty": (1.0, _MOST, 1.0, "1.2 is usual (default: 1, none)"),
+    }
+    for option, (least, most, default, meaning) in numbers.items():
+        number = in_range(option, least, most)
+        parser.add_argument(option, type=number, default=default, metavar="N", help=meaning)
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks what can be checked before TensorFlow is imported."""
     arguments.experiment, arguments.data_identity = Workdir(arguments.workdir).read()
-    require_range(arguments, _RANGES)
     for text in arguments.stop:
         if not text or not _is_utf8(text):
             raise UsageError(

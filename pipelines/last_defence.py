@@ -255,9 +255,6 @@ def report(error: BaseException) -> int:
 
     Args:
         error: exception.
-
-    Returns:
-        The exit code.
     """
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else int(error.code is not None)

@@ -14,12 +14,8 @@ from pathlib import Path
 from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 from txl_tf.config.training import OptimizerConfig, TrainingConfig
-from txl_tf.errors import UsageError
 from txl_tf.machine_memory import require_memory
 from txl_tf.models.sizes import num_parameters, row_numbers
-
-MIN_MAX_REPLICAS = 64
-"""Replicas of the CPU that every machine may have; more only where it has more cores."""
 
 _FLOAT_BYTES = 4
 # Where it is, the model is in the memory of the GPUs.
@@ -42,21 +38,6 @@ class MemoryNeed:
     what: str
     num_bytes: int
     where: str
-
-
-def check_cpu_replicas(num_replicas: int) -> None:
-    """Refuses a number of replicas that no machine is split into.
-
-    Raises:
-        UsageError: If there are too few or too many.
-    """
-    most = max(MIN_MAX_REPLICAS, os.cpu_count() or 1)
-    if not 1 <= num_replicas <= most:
-        raise UsageError(
-            f"The CPU is split into 1 to {most} replicas here.",
-            where=f"--cpu-replicas {num_replicas}",
-            remedy="More than there are cores are only for tests; every replica has all weights.",
-        )
 
 
 def require_training_memory(

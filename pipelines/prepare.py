@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from pipelines.arguments import require_range
+from pipelines.arguments import in_range
 from pipelines.prepare_text import (
     add_source_arguments,
     check_source_arguments,
@@ -53,14 +53,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", required=True, help="folder to make")
     parser.add_argument(
         "--shard-megabytes",
-        type=float,
+        type=in_range("--shard-megabytes", 1 / _BYTES_PER_MEGABYTE, 1e9),
         default=SHARD_BYTES / _BYTES_PER_MEGABYTE,
         metavar="MB",
         help="size of one file, in megabytes of 10^6 bytes (default: 16)",
     )
     parser.add_argument(
         "--workers",
-        type=int,
+        type=in_range("--workers", 1, max(_MAX_WORKERS, 4 * _num_cores())),
         metavar="N",
         help="processes that turn text into tokens (default: one a core; for bytes one)",
     )
@@ -85,13 +85,6 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     """
     check_source_arguments(arguments)
     check_tokenizer_arguments(arguments, corpus_of(arguments))
-    require_range(
-        arguments,
-        {
-            "shard_megabytes": (1 / _BYTES_PER_MEGABYTE, 1e9),
-            "workers": (1, max(_MAX_WORKERS, 4 * _num_cores())),
-        },
-    )
     _check_number_of_shards(arguments)
     if arguments.runner == "beam" and arguments.workers is not None:
         raise UsageError(

@@ -6,7 +6,7 @@ import os
 import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
 
-from pipelines.arguments import MAX_STEP, require_range
+from pipelines.arguments import MAX_STEP, in_range
 from txl_tf.data.corpora import PUBLISHED_CORPORA
 from txl_tf.data.corpora.corpus import Corpus
 from txl_tf.data.corpora.enwik8_text8 import Enwik8
@@ -57,8 +57,8 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"where a corpus is downloaded to (default: {_DEFAULT_FOLDER})",
     )
     parser.add_argument("--newlines", choices=["keep", "drop"], help="enwik8 (default: drop)")
-    parser.add_argument("--shuffle-seed", type=int, metavar="N", help="lm1b: order (default: 0)")
-    parser.add_argument("--passes", type=int, metavar="N", help="lm1b: passes (default: 1)")
+    _add_number(parser, "--shuffle-seed", -MAX_STEP, MAX_STEP, "lm1b: order (default: 0)")
+    _add_number(parser, "--passes", 1, _MAX_PASSES, "lm1b: passes (default: 1)")
     parser.add_argument("--format", choices=["text", "jsonl"], help="of the files (default: text)")
     parser.add_argument("--field", metavar="NAME", help="of JSON Lines (default: text)")
     parser.add_argument(
@@ -74,9 +74,14 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
             metavar="PART",
             help=f"part of --text for {split}; 0 for none (default: {_DEFAULT_FRACTION})",
         )
-    parser.add_argument(
-        "--split-seed", type=int, metavar="N", help="another number divides in another way"
-    )
+    meaning = "seed of the division into splits (default: 0)"
+    _add_number(parser, "--split-seed", -MAX_STEP, MAX_STEP, meaning)
+
+
+def _add_number(
+    parser: argparse.ArgumentParser, option: str, least: int, most: int, meaning: str
+) -> None:
+    parser.add_argument(option, type=in_range(option, least, most), metavar="N", help=meaning)
 
 
 def check_source_arguments(arguments: argparse.Namespace) -> None:
@@ -97,12 +102,6 @@ def check_source_arguments(arguments: argparse.Namespace) -> None:
         raise InputMissingError(
             "There is no such archive.", where=arguments.archive, remedy="Name an existing file."
         )
-    ranges = {
-        "passes": (1, _MAX_PASSES),
-        "shuffle_seed": (-MAX_STEP, MAX_STEP),
-        "split_seed": (-MAX_STEP, MAX_STEP),
-    }
-    require_range(arguments, ranges)
 
 
 def corpus_of(arguments: argparse.Namespace) -> Corpus | None:

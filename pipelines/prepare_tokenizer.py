@@ -5,7 +5,7 @@ import dataclasses
 import os
 from typing import Any
 
-from pipelines.arguments import MAX_STEP, require_range
+from pipelines.arguments import MAX_STEP, in_range
 from txl_tf.config.base import MAX_TOKEN_IDS
 from txl_tf.data.corpora.corpus import Corpus, TokenizerOptions
 from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
@@ -45,11 +45,16 @@ def add_tokenizer_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--vocabulary-size",
-        type=int,
+        type=in_range("--vocabulary-size", 1, MAX_TOKEN_IDS),
         metavar="N",
         help="pieces (default: 32000); of words and characters the most frequent (default: all)",
     )
-    parser.add_argument("--min-frequency", type=int, metavar="N", help="of words and characters")
+    parser.add_argument(
+        "--min-frequency",
+        type=in_range("--min-frequency", 0, MAX_STEP),
+        metavar="N",
+        help="least count of a word or character in the vocabulary",
+    )
     parser.add_argument(
         "--lower-case", action=argparse.BooleanOptionalAction, help="words in lower case"
     )
@@ -104,8 +109,6 @@ def check_tokenizer_arguments(arguments: argparse.Namespace, corpus: Corpus | No
     if arguments.add_eos and arguments.add_double_eos:
         what = "A line has one token after it, or one at both ends."
         raise UsageError(what, where="--add-eos --add-double-eos", remedy="Give one of them.")
-    ranges = {"vocabulary_size": (1, MAX_TOKEN_IDS), "min_frequency": (0, MAX_STEP)}
-    require_range(arguments, ranges)
 
 
 def tokenizer_kind(arguments: argparse.Namespace, corpus: Corpus | None) -> str:

@@ -102,9 +102,6 @@ def show_progress(
         items: iterable.
         num_items: int.
         what: str. What is being done.
-
-    Yields:
-        The items.
     """
     if not sys.stderr.isatty():
         yield from items

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipelines.arguments import add_override_argument, override
-from pipelines.configs.quickstart import quickstart
+from pipelines.configs import quickstart
 from pipelines.memory_needs import require_training_memory
 from pipelines.progress import show_progress
 from pipelines.workdir import Workdir

@@ -256,9 +256,6 @@ def latest_explained_step(described: RunDescription, steps: list[int]) -> int:
     Args:
         described: `RunDescription` as it was found.
         steps: list of int. Steps of the checkpoints that are there.
-
-    Returns:
-        The step.
     """
     return max(steps, default=0) + described.longest_checkpoint_period
 

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from pipelines.arguments import require_range
+from pipelines.arguments import in_range
 from pipelines.verify import CHECKSUMS_FILE, verify_export
 from txl_tf.errors import InputMissingError, StorageError, UsageError
 from txl_tf.imports import require_extra
@@ -35,19 +35,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
     parser.add_argument("--export", metavar="DIR", required=True, help="folder of all versions")
     parser.add_argument("--name", default="txl", help="name of the model (default: txl)")
-    parser.add_argument(
-        "--port", type=int, default=8501, metavar="N", help="of REST; 0: a free one (default: 8501)"
-    )
-    parser.add_argument(
-        "--grpc-port",
-        type=int,
-        default=8500,
-        metavar="N",
-        help="of gRPC; 0: a free one (default: 8500)",
-    )
+    for option, default, protocol in (("--port", 8501, "REST"), ("--grpc-port", 8500, "gRPC")):
+        parser.add_argument(
+            option,
+            type=in_range(option, 0, _HIGHEST_PORT),
+            default=default,
+            metavar="N",
+            help=f"port of {protocol}; 0: a free one (default: {default})",
+        )
     parser.add_argument(
         "--poll-seconds",
-        type=float,
+        type=in_range("--poll-seconds", _LEAST_POLL_SECONDS, _MOST_POLL_SECONDS),
         default=2.0,
         metavar="S",
         help="time between two looks for a new version (default: 2)",
@@ -61,14 +59,6 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         InputMissingError: If there is no version in the folder.
         UsageError: If a value is out of range, or the extra `serving` is missing.
     """
-    require_range(
-        arguments,
-        {
-            "port": (0, _HIGHEST_PORT),
-            "grpc_port": (0, _HIGHEST_PORT),
-            "poll_seconds": (_LEAST_POLL_SECONDS, _MOST_POLL_SECONDS),
-        },
-    )
     if not arguments.name or set(arguments.name) & set("/:"):
         what = "A name goes into paths: it has a letter, and neither `/` nor `:`."
         raise UsageError(what, where=f"--name {arguments.name}")

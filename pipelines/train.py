@@ -11,9 +11,9 @@ import sys
 from typing import TYPE_CHECKING
 
 from pipelines.arguments import (
+    add_config_argument,
     add_device_arguments,
     add_override_argument,
-    check_devices,
     load_experiment,
     override,
 )
@@ -32,10 +32,8 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
-    parser.add_argument(
-        "--config",
-        metavar="NAME|FILE",
-        help="named experiment or .json or .toml file; default: what the run began with",
+    add_config_argument(
+        parser, help="named experiment or .json or .toml file (default: what the run began with)"
     )
     parser.add_argument("--data", metavar="DIR", required=True, help="prepared data set")
     add_workdir_argument(parser)
@@ -48,7 +46,6 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     workdir = Workdir(arguments.workdir)
     workdir.check_usable()
     arguments.experiment = _experiment(arguments, workdir)
-    check_devices(arguments)
     require_training_memory(
         arguments.experiment, num_replicas=arguments.cpu_replicas, tpu=arguments.tpu
     )

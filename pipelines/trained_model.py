@@ -38,9 +38,6 @@ def tokenizer_of(workdir: Workdir, data: dict[str, Any]) -> "Tokenizer":
         workdir: `Workdir`.
         data: dict. Identity of the run's data.
 
-    Returns:
-        The tokenizer.
-
     Raises:
         InputMissingError: If the run has no vocabulary.
         MismatchError: If this version has another tokenizer of that name.

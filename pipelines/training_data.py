@@ -102,9 +102,6 @@ def plan_of(experiment: ExperimentConfig, manifest: Manifest, where: str) -> Seg
         manifest: `Manifest` of the data.
         where: str. Where the data set is.
 
-    Returns:
-        The plan.
-
     Raises:
         DataDamagedError: If there is no split `train`, or not enough in it.
         MismatchError: If the model has another vocabulary.

@@ -264,11 +264,7 @@ class Workdir:
 
 
 def data_identity(manifest: Manifest) -> dict[str, Any]:
-    """Returns the values that decide the tokens of a data set.
-
-    Returns:
-        Dict of JSON values.
-    """
+    """Returns the values that decide the tokens of a data set."""
     return {
         "fingerprint": manifest.fingerprint,
         "corpus": manifest.corpus_name,

@@ -21,7 +21,7 @@ from pipelines.analysis.ablation_findings import AblationFinding, RowSummary, fi
 from pipelines.analysis.ablation_row import AblationCell
 from pipelines.analysis.ablation_runs import CellProcesses, CellResult
 from pipelines.analysis.ablation_study import AblationStudy, load_study
-from pipelines.arguments import add_override_argument, require_range
+from pipelines.arguments import add_json_argument, add_override_argument, in_range
 from pipelines.memory_needs import require_training_memory
 from pipelines.workdir import data_identity
 from txl_tf.config.model import ModelConfig
@@ -109,9 +109,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", required=True, help="folder of the study")
     add_override_argument(parser)
     parser.add_argument(
-        "--jobs", type=int, default=1, metavar="N", help="runs side by side (default: 1)"
+        "--jobs",
+        type=in_range("--jobs", 1, max(_MAX_JOBS, os.cpu_count() or 1)),
+        default=1,
+        metavar="N",
+        help="runs side by side (default: 1)",
     )
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    add_json_argument(parser)
     parser.add_argument(
         "--only-table", action="store_true", help="train nothing; print what is finished"
     )
@@ -123,7 +127,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks what can be checked before TensorFlow is imported."""
     arguments.ablation = study = load_study(arguments.study, arguments.overrides)
-    require_range(arguments, {"jobs": (1, max(_MAX_JOBS, os.cpu_count() or 1))})
     if not arguments.only_table:
         for cell in study.cells():
             require_training_memory(cell.experiment)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from pipelines.arguments import MAX_COUNT, MAX_STEP, require_range
+from pipelines.arguments import MAX_COUNT, add_json_argument, add_step_argument, in_range
 from pipelines.memory_needs import reading_needs, require_memory_of
 from pipelines.progress import show_progress
 from pipelines.workdir import Workdir, add_workdir_argument, check_tokenizer
@@ -40,15 +40,6 @@ if TYPE_CHECKING:
 REPORT_FILE = "attention.json"
 
 _DEFAULT_SEGMENTS = 100
-_RANGES = {
-    "segments": (1, MAX_COUNT),
-    "rows": (1, MAX_ROWS),
-    "memory_length": (1, MAX_TOKENS),
-    "segment_length": (1, MAX_TOKENS),
-    "layer": (1, MAX_COUNT),
-    "head": (1, MAX_COUNT),
-    "step": (0, MAX_STEP),
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,29 +48,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DIR", required=True, help="prepared data set")
     parser.add_argument("--out", metavar="DIR", required=True, help="folder to make")
     parser.add_argument("--split", default="valid", help="split to read (default: valid)")
-    parser.add_argument("--step", type=int, help="checkpoint to read (default: the newest)")
+    add_step_argument(parser)
     parser.add_argument(
         "--segments",
-        type=int,
+        type=in_range("--segments", 1, MAX_COUNT),
         metavar="N",
         help="segments per row to average over, after those that fill the memory "
         f"(default: {_DEFAULT_SEGMENTS}, or as many as there are)",
     )
     parser.add_argument(
-        "--rows", type=int, metavar="N", default=4, help="rows read side by side (default: 4)"
+        "--rows",
+        type=in_range("--rows", 1, MAX_ROWS),
+        metavar="N",
+        default=4,
+        help="rows read side by side (default: 4)",
     )
-    for name in ("memory", "segment"):
-        parser.add_argument(
-            f"--{name}-length", type=int, metavar="TOKENS", help="default: the run's evaluation's"
-        )
-    parser.add_argument("--layer", type=int, help="of the head to show (default: the farthest's)")
-    parser.add_argument("--head", type=int, help="head to show (default: the layer's farthest)")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    numbers = {
+        "--memory-length": (MAX_TOKENS, "tokens remembered (default: the run's evaluation's)"),
+        "--segment-length": (MAX_TOKENS, "tokens of a segment (default: the run's evaluation's)"),
+        "--layer": (MAX_COUNT, "layer of the head to show (default: the farthest's)"),
+        "--head": (MAX_COUNT, "head to show (default: the layer's farthest)"),
+    }
+    for option, (most, meaning) in numbers.items():
+        parser.add_argument(option, type=in_range(option, 1, most), metavar="N", help=meaning)
+    add_json_argument(parser)
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks what can be checked before TensorFlow is imported."""
-    require_range(arguments, _RANGES)
     if arguments.head is not None and arguments.layer is None:
         raise UsageError("A head belongs to a layer.", where="--head", remedy="Give --layer too.")
     require_extra("plots", "matplotlib", purpose="Drawing the figures")
@@ -245,9 +241,6 @@ def attention_report(
         profile: `AttentionProfile`.
         shown_head: pair of int. Layer and head, from 0.
         num_rows: int. Rows that were read side by side.
-
-    Returns:
-        Dict of JSON values.
     """
     figures = profile.to_dict()
     farthest = figures["farthest_head"]
@@ -272,9 +265,6 @@ def describe(report: dict[str, Any]) -> str:
 
     Args:
         report: dict from `attention_report`.
-
-    Returns:
-        Lines of text.
     """
     clamp = "none" if report["clamp_length"] is None else report["clamp_length"]
     lines = [

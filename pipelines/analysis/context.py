@@ -16,7 +16,13 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipelines.arguments import MAX_COUNT, MAX_STEP, lengths, require_range
+from pipelines.arguments import (
+    MAX_COUNT,
+    MAX_STEP,
+    add_json_argument,
+    in_range,
+    numbers_in_range,
+)
 from pipelines.memory_needs import reading_needs, require_memory_of
 from pipelines.progress import show_progress
 from pipelines.trained_model import AnalyzedRun, read_runs
@@ -56,6 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--context",
         metavar="TOKENS,...",
+        type=numbers_in_range("--context", 1, MAX_TOKENS),
+        dest="contexts",
         default=_CONTEXTS,
         help=f"context lengths (default: {_CONTEXTS})",
     )
@@ -68,44 +76,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tokens",
         metavar="N",
-        type=int,
+        type=in_range("--tokens", 1, MAX_COUNT),
         default=1000,
         help="tokens to predict, drawn from the split (default: 1000)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="decides which tokens (default: 0)")
+    parser.add_argument(
+        "--seed",
+        type=in_range("--seed", 0, MAX_STEP),
+        default=0,
+        help="decides which tokens (default: 0)",
+    )
     parser.add_argument(
         "--batch-size",
         metavar="N",
-        type=int,
+        type=in_range("--batch-size", 1, MAX_ROWS),
         default=16,
         help="tokens to predict at a time (default: 16)",
     )
     parser.add_argument(
         "--memory",
         metavar="TOKENS,...",
+        type=numbers_in_range("--memory", 0, MAX_TOKENS),
+        dest="memory_lengths",
         help="memory lengths to evaluate with, until one gains less than 0.1 %% "
         "(default: halves of training's, up to six times)",
     )
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    add_json_argument(parser)
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks what can be checked before TensorFlow is imported."""
-    arguments.contexts = _ascending(arguments.context, "--context", least=1)
+    _require_ascending(arguments.contexts, "--context")
     if len(arguments.contexts) < 2:
-        raise UsageError(
-            "A gain needs two context lengths.", where=f"--context {arguments.context}"
-        )
+        where = f"--context {arguments.contexts[0]}"
+        raise UsageError("A gain needs two context lengths.", where=where)
     if arguments.step_size is None:
         arguments.step_size = arguments.contexts[1] - arguments.contexts[0]
     _check_steps(arguments.contexts, arguments.step_size)
-    arguments.memory_lengths = None
-    if arguments.memory is not None:
-        arguments.memory_lengths = _ascending(arguments.memory, "--memory", least=0)
-    require_range(
-        arguments,
-        {"tokens": (1, MAX_COUNT), "batch_size": (1, MAX_ROWS), "seed": (0, MAX_STEP)},
-    )
+    _require_ascending(arguments.memory_lengths or [], "--memory")
     require_extra("plots", "matplotlib", purpose="Drawing the figures")
     arguments.runs = read_runs(arguments.workdirs)
     for each in arguments.runs:
@@ -245,11 +253,9 @@ def _perplexity_by_memory(
     return perplexity
 
 
-def _ascending(text: str, option: str, least: int) -> list[int]:
-    found = lengths(text, option, least=least, most=MAX_TOKENS)
-    if any(first >= second for first, second in itertools.pairwise(found)):
-        raise UsageError(f"Lengths ascend, from {least} or more.", where=f"{option} {text}")
-    return found
+def _require_ascending(lengths: list[int], option: str) -> None:
+    if any(first >= second for first, second in itertools.pairwise(lengths)):
+        raise UsageError("Lengths ascend.", where=f"{option} {','.join(map(str, lengths))}")
 
 
 def _check_steps(contexts: list[int], step_size: int) -> None:

@@ -73,9 +73,6 @@ def memory_report(found: EffectiveMemoryLength, training_length: int) -> dict[st
     Args:
         found: `EffectiveMemoryLength`.
         training_length: int. Tokens remembered in training.
-
-    Returns:
-        Dict of JSON values.
     """
     return {
         **dataclasses.asdict(found),

@@ -15,10 +15,12 @@ import sys
 
 from pipelines.arguments import (
     MAX_COUNT,
+    add_config_argument,
+    add_json_argument,
     add_override_argument,
-    lengths,
+    in_range,
     load_experiment,
-    require_range,
+    numbers_in_range,
 )
 from pipelines.memory_needs import reading_needs, require_memory_of
 from txl_tf.config.base import MAX_TOKENS
@@ -29,42 +31,39 @@ _ATTENTION = "800,1800,2800,3800"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the analysis."""
-    parser.add_argument(
-        "--config",
-        metavar="NAME|FILE",
+    add_config_argument(
+        parser,
         default="enwik8_base",
         help="experiment whose model is measured (default: enwik8_base, 12 layers of 512)",
     )
     parser.add_argument(
         "--attention",
         metavar="TOKENS,...",
+        type=numbers_in_range("--attention", 1, MAX_TOKENS),
+        dest="attention_lengths",
         default=_ATTENTION,
         help=f"attention lengths: tokens of the window, and of the memory (default: {_ATTENTION})",
     )
     parser.add_argument(
         "--segment-length",
-        type=int,
+        type=in_range("--segment-length", 1, MAX_TOKENS),
         metavar="TOKENS",
         default=128,
         help="tokens that are read at a time with a memory, besides 1 (default: 128)",
     )
     parser.add_argument(
         "--repeats",
-        type=int,
+        type=in_range("--repeats", 1, MAX_COUNT),
         metavar="N",
         default=5,
         help="windows that are timed; medians are reported (default: 5)",
     )
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    add_json_argument(parser)
     add_override_argument(parser)
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks what can be checked before TensorFlow is imported."""
-    arguments.attention_lengths = lengths(
-        arguments.attention, "--attention", least=1, most=MAX_TOKENS
-    )
-    require_range(arguments, {"segment_length": (1, MAX_TOKENS), "repeats": (1, MAX_COUNT)})
     arguments.experiment = load_experiment(arguments.config, arguments.overrides)
     model = arguments.experiment.model
     if not model.has_relative_positions:

@@ -226,9 +226,6 @@ def speed_report(
         experiment: `ExperimentConfig`.
         config: str. Where it comes from.
         measured: what `SpeedMeasurement.measure` returned, by attention length.
-
-    Returns:
-        Dict of JSON values.
     """
     gpus = tf.config.list_physical_devices("GPU")
     details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus[:1]]
@@ -253,9 +250,6 @@ def best_slowdown(attention_length: int, speeds: Mapping[Reading, TokenSpeed]) -
     Args:
         attention_length: int.
         speeds: what `SpeedMeasurement.measure` returned.
-
-    Returns:
-        A line of text.
     """
     with_memory = [reading for reading in speeds if reading != VANILLA]
     states = [reading for reading in with_memory if reading.memory == "states"]
@@ -292,9 +286,6 @@ def describe(report: dict[str, Any]) -> str:
 
     Args:
         report: dict from `speed_report`.
-
-    Returns:
-        Lines of text.
     """
     model = report["model"]
     lines = [

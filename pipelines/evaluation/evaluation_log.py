@@ -99,9 +99,6 @@ class EvaluationLog:
     def locked(self) -> Iterator[DirectoryLock]:
         """Holds the lock that whoever appends must hold.
 
-        Yields:
-            The lock.
-
         Raises:
             OutputExistsError: If another process holds it.
             DataDamagedError: If the file cannot be understood.

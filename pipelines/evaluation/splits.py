@@ -116,9 +116,6 @@ def bytes_per_token(manifest: Manifest, split: str) -> float:
     Args:
         manifest: `Manifest`.
         split: str. Name of the split.
-
-    Returns:
-        The number of bytes.
     """
     entry = manifest.split(split)
     return entry.bytes / entry.tokens

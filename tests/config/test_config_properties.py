@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.analysis.ablation_study import load_study
-from pipelines.arguments import NAMED_EXPERIMENTS, load_experiment
+from pipelines.arguments import load_experiment
+from pipelines.configs import NAMED_EXPERIMENTS
 from pipelines.last_defence import printed_error
 from txl_tf.config.base import shown_value
 from txl_tf.config.experiment import ExperimentConfig

@@ -4,7 +4,7 @@ import dataclasses
 
 import txl_tf
 from pipelines.analysis.ablation_row import AblationRow, StudyEvaluation
-from pipelines.arguments import NAMED_EXPERIMENTS
+from pipelines.configs import NAMED_EXPERIMENTS
 from txl_tf.config.model import LSTMConfig, QRNNConfig
 from txl_tf.data.manifest import Manifest
 from txl_tf.export.served_model import ExportOptions

@@ -14,7 +14,7 @@ import time
 
 import tensorflow as tf
 
-from pipelines.arguments import NAMED_EXPERIMENTS
+from pipelines.configs import NAMED_EXPERIMENTS
 from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.data.segment_plan import SegmentPlan
 from txl_tf.data.segment_reader import SegmentReader

@@ -18,7 +18,7 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 
-from pipelines.arguments import NAMED_EXPERIMENTS
+from pipelines.configs import NAMED_EXPERIMENTS
 from tests.toy_batches import ToyBatches
 from txl_tf.training.background_saver import BackgroundSaver
 from txl_tf.training.checkpoint_store import CheckpointStore

@@ -2,7 +2,8 @@
 
 import pytest
 
-from pipelines.arguments import NAMED_EXPERIMENTS, load_experiment
+from pipelines.arguments import load_experiment
+from pipelines.configs import NAMED_EXPERIMENTS
 from pipelines.workdir import Workdir
 from tests.pipelines.arguments_process import STARTS, ArgumentsProcess
 

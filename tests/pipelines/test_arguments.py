@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from pipelines.arguments import NAMED_EXPERIMENTS, load_experiment
+from pipelines.arguments import load_experiment
+from pipelines.configs import NAMED_EXPERIMENTS
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.errors import InputMissingError, UsageError
 from txl_tf.models.presets import PRESETS, preset

@@ -8,8 +8,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from pipelines.compilation_tables import print_report
-from pipelines.compile import compile_experiment
+from pipelines.compile import compile_experiment, print_report
 from tests.pipelines.conftest import EXPERIMENT
 from tests.pipelines.txl_process import error_lines, run_txl
 from tests.toy_batches import toy_experiment

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from pipelines.arguments import NAMED_EXPERIMENTS
+from pipelines.configs import NAMED_EXPERIMENTS
 from tests.slow_case import slow_case
 from tests.toy_batches import toy_experiment
 from txl_tf.config.training import OptimizerConfig

@@ -1,11 +1,13 @@
 """Checked reading of JSON manifests and of the files that they name."""
 
+import contextlib
 import os
 import re
 import stat
+from collections.abc import Iterator
 from typing import Any
 
-from txl_tf.errors import DataDamagedError
+from txl_tf.errors import DataDamagedError, StorageError
 from txl_tf.storage.files import (
     file_bytes,
     first_line,
@@ -22,6 +24,23 @@ MAX_DESCRIPTION_BYTES = 64 << 20
 MAX_VALUES = 4 << 20
 _RESTORE = "Restore it from a copy."
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+@contextlib.contextmanager
+def storage_errors(
+    what: str, where: str, remedy: str = "Check the storage and the permissions."
+) -> Iterator[None]:
+    """Turns an OSError of the block into a StorageError.
+
+    Args:
+        what: str. What failed; the error's own words follow it.
+        where: str. The file or folder.
+        remedy: str. What the user can do about it.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{what}: {first_line(error)}", where=where, remedy=remedy) from error
 
 
 def read_json_object(

@@ -7,7 +7,8 @@ import pytest
 
 from pipelines.analysis.ablation_row import AblationRow
 from pipelines.analysis.ablation_study import STUDIES_FOLDER, load_study
-from pipelines.arguments import NAMED_EXPERIMENTS, load_experiment
+from pipelines.arguments import load_experiment
+from pipelines.configs import NAMED_EXPERIMENTS
 from tests.pipelines.conftest import EXPERIMENT
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.errors import InputMissingError, UsageError
