@@ -14,8 +14,7 @@ from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.distribution.server_address import ANSWER_SECONDS, tpu_addresses
 from txl_tf.errors import DataDamagedError, InputMissingError, UsageError
 from txl_tf.storage.files import read_file
-from txl_tf.storage.json_text import check_values, parse_json
-from txl_tf.storage.untrusted_files import storage_errors
+from txl_tf.storage.untrusted_files import check_values, parse_json, storage_errors
 
 MAX_COUNT = 2**31 - 1
 """Of what is counted in int32 somewhere."""

@@ -8,7 +8,7 @@ from typing import Any
 from pipelines.arguments import MAX_STEP, in_range
 from txl_tf.config.base import MAX_TOKEN_IDS
 from txl_tf.data.corpora.corpus import Corpus, TokenizerOptions
-from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.data.tokenizers.word_splitting import WordRule
 from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer

@@ -163,7 +163,7 @@ def check_export(folder: Path, model: "TransformerXL", dataset: "PreparedDataset
 def _prepare(folder: Path) -> None:
     from txl_tf.data.corpora.standard_library import python_standard_library_splits
     from txl_tf.data.preparation import prepare_dataset
-    from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
+    from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 
     if folder.exists():
         return
@@ -189,7 +189,7 @@ def _evaluate(
 
 def _sample(model: "TransformerXL") -> str:
     from pipelines.generate import write_text
-    from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
+    from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
     from txl_tf.samplers import TopPSampler
 
     pieces = write_text(
@@ -212,7 +212,7 @@ def _export(
     folder: Path,
 ) -> None:
     from pipelines.export import model_card
-    from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
+    from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
     from txl_tf.export import export_saved_model
 
     quality = {result.split: result.to_dict() for result in results}

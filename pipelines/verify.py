@@ -19,6 +19,7 @@ from typing import Any
 
 from pipelines.progress import ReportBytes, byte_progress
 from txl_tf.errors import DataDamagedError, InputMissingError, StorageError
+from txl_tf.storage.array_files import checked_tensor_bundle
 from txl_tf.storage.files import (
     file_bytes,
     file_sha256,
@@ -29,13 +30,12 @@ from txl_tf.storage.files import (
     path_exists,
     read_file,
 )
-from txl_tf.storage.json_text import parse_json
-from txl_tf.storage.tensor_bundle import checked_tensor_bundle
 from txl_tf.storage.untrusted_files import (
     MAX_DESCRIPTION_BYTES,
     MAX_VALUES,
     files_below,
     listed_file,
+    parse_json,
 )
 
 _MANIFEST_FILE = "manifest.json"
@@ -122,8 +122,8 @@ def _verify_session(path: str, report: ReportBytes) -> list[str]:
 
 
 def _verify_dataset(path: str, report: ReportBytes) -> list[str]:
-    from txl_tf.data.count_verification import verify_counts
     from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
+    from txl_tf.data.verification import verify_counts
 
     dataset = PreparedDataset.open(path, verify=False)
     manifest = dataset.manifest

@@ -12,8 +12,8 @@ import pytest
 
 from txl_tf.errors import OutputExistsError
 from txl_tf.storage.files import list_folder, path_exists, read_file, remove_folder, write_file
-from txl_tf.storage.lock_owner import LOCK_FILE
 from txl_tf.storage.locks import DirectoryLock
+from txl_tf.storage.store_lock import LOCK_FILE
 from txl_tf.storage.writable_folder import WritableFolder
 
 FORGED = {"host": "elsewhere", "pid": 7, "since": "yesterday", "token": "0" * 32}

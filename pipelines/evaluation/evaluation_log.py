@@ -10,9 +10,8 @@ from typing import Any
 from txl_tf.errors import DataDamagedError, StorageError
 from txl_tf.evaluation.result import EvaluationResult
 from txl_tf.storage.files import first_line, read_file
-from txl_tf.storage.json_text import parse_json
 from txl_tf.storage.locks import DirectoryLock
-from txl_tf.storage.untrusted_files import MAX_DESCRIPTION_BYTES, MAX_VALUES
+from txl_tf.storage.untrusted_files import MAX_DESCRIPTION_BYTES, MAX_VALUES, parse_json
 from txl_tf.storage.writable_folder import WritableFolder
 
 _REMEDY = "Restore the file from a copy, or remove it to evaluate anew."

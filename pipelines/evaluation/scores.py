@@ -10,7 +10,7 @@ import numpy as np
 
 from txl_tf import metrics
 from txl_tf.data.prepared_dataset import PreparedDataset
-from txl_tf.data.text import TextCounts, TextPiece
+from txl_tf.data.text import DocumentPiece, TextCounts
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError, StorageError, UsageError
 from txl_tf.evaluation.text_rows import EvaluationText
@@ -210,7 +210,7 @@ def _read(path: str) -> bytes:
 
 
 def _counts(content: bytes) -> TextCounts:
-    whole = TextPiece(
+    whole = DocumentPiece(
         text=content,
         split="text",
         document=0,

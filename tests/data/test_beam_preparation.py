@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from tests.data.test_parallel_preparation import KINDS, contents, documents
-from txl_tf.data import text as chunks_module
+from txl_tf.data import text as text_module
 from txl_tf.data.beam import prepare_with_beam
 from txl_tf.data.beam_shards import ShardPlan, ShardWriting, TokenCounting, TokenPlacing
 from txl_tf.data.preparation import prepare_dataset
-from txl_tf.data.text import text_chunks
-from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
+from txl_tf.data.text import work_batches
+from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.errors import DataDamagedError, UsageError
 
 SIZES = {"tokens_per_record": 64, "shard_bytes": 300}
@@ -19,20 +19,20 @@ SIZES = {"tokens_per_record": 64, "shard_bytes": 300}
 
 def test_the_passes_write_what_one_process_writes(tmp_path, monkeypatch):
     """The work of a pipeline, its parts in another order, without the pipeline."""
-    monkeypatch.setattr(chunks_module, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(text_module, "BATCH_BYTES", 100)
     texts = documents(5)
     texts.append([b""])
     manifest = prepare_dataset(
         {"train": texts}, ByteTokenizer(), str(tmp_path / "one"), "test", **SIZES
     )
-    chunks = [("train", i, pieces) for i, pieces in enumerate(text_chunks("train", texts))]
-    counted = [TokenCounting(ByteTokenizer())(chunk) for chunk in chunks]
+    batchs = [("train", i, pieces) for i, pieces in enumerate(work_batches("train", texts))]
+    counted = [TokenCounting(ByteTokenizer())(batch) for batch in batchs]
     plan = ShardPlan(tuple(each["tokens"] for each in counted), 64, 1, 300)
     assert plan.num_shards == len(manifest.split("train").shards) > 5
     placing = TokenPlacing(ByteTokenizer(), {"train": plan})
     shards = {}
-    for chunk in reversed(chunks):
-        for key, part in placing(chunk):
+    for batch in reversed(batchs):
+        for key, part in placing(batch):
             shards.setdefault(key, []).append(part)
     out = tmp_path / "out"
     out.mkdir()
@@ -47,10 +47,10 @@ def test_the_passes_write_what_one_process_writes(tmp_path, monkeypatch):
 
 
 def test_a_text_that_changes_between_the_passes_is_refused():
-    (chunk,) = text_chunks("train", [b"text"])
+    (batch,) = work_batches("train", [b"text"])
     plan = ShardPlan((5,), 64, 1, 300)
-    with pytest.raises(ValueError, match="4 tokens in chunk 0 of `train`, 5 before"):
-        list(TokenPlacing(ByteTokenizer(), {"train": plan})(("train", 0, chunk)))
+    with pytest.raises(ValueError, match="4 tokens in batch 0 of `train`, 5 before"):
+        list(TokenPlacing(ByteTokenizer(), {"train": plan})(("train", 0, batch)))
 
 
 def test_a_shard_without_all_its_tokens_is_refused(tmp_path):
@@ -71,7 +71,7 @@ def test_without_beam_the_error_says_how_to_get_it(tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind", ["bytes", "characters", "words", "wordpiece", "sentencepiece"])
 def test_a_pipeline_writes_what_one_process_writes(tmp_path, monkeypatch, kind):
     pytest.importorskip("apache_beam")
-    monkeypatch.setattr(chunks_module, "CHUNK_BYTES", 500)
+    monkeypatch.setattr(text_module, "BATCH_BYTES", 500)
     splits = {"train": documents(3, 100), "valid": documents(2, 10)}
     splits["valid"].append([b""])
     prepare_dataset(splits, KINDS[kind], str(tmp_path / "one"), "test", **SIZES)

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from txl_tf.data import text as chunks_module
+from txl_tf.data import text as text_module
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
-from txl_tf.data.text import text_pieces
-from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
+from txl_tf.data.text import split_at_lines
+from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.data.tokenizers.word_splitting import WordRule
 from txl_tf.data.vocabulary_training import (
     CharacterTraining,
@@ -32,7 +32,7 @@ def documents(seed, num_documents=40):
         words = random.integers(0, 300, random.integers(0, 60))
         texts.append(" ".join(f"word{word}" for word in words).encode() + b"\r\nend\n")
     texts[3] = b""
-    return [list(text_pieces([text], 64)) for text in texts]
+    return [list(split_at_lines([text], 64)) for text in texts]
 
 
 def contents(folder):
@@ -54,7 +54,7 @@ def prepared(folder, kind, num_workers, splits):
 
 @pytest.mark.parametrize("kind", ["bytes", "characters", "words"])
 def test_one_and_three_processes_write_the_same(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(chunks_module, "CHUNK_BYTES", 500)
+    monkeypatch.setattr(text_module, "BATCH_BYTES", 500)
     splits = {"train": documents(1), "valid": documents(2, 10)}
     one = prepared(tmp_path / "one", kind, 1, splits)
     assert len(one) > 5
@@ -76,7 +76,7 @@ def test_one_and_three_processes_write_the_same(tmp_path, monkeypatch, kind):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_one_and_eight_processes_write_the_same(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(chunks_module, "CHUNK_BYTES", 500)
+    monkeypatch.setattr(text_module, "BATCH_BYTES", 500)
     splits = {"train": documents(3, 400), "valid": documents(2, 10)}
     one = prepared(tmp_path / "one", kind, 1, splits)
     assert prepared(tmp_path / "eight", kind, 8, splits) == one

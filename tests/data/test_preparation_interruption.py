@@ -189,7 +189,7 @@ import contextlib, glob, resource, sys, threading, time
 import tensorflow
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.documents import FileDocuments
-from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.data.vocabulary_training import WordTraining
 from txl_tf.data.tokenizers.word_splitting import WordRule
 

@@ -5,31 +5,31 @@ import random
 import pytest
 
 from txl_tf.data import text as module
-from txl_tf.data.text import TextCounts, text_chunks, text_pieces
+from txl_tf.data.text import TextCounts, split_at_lines, work_batches
 
 
 def test_pieces_know_what_came_before():
     documents = [[b"a b", b"", b"c\r", b"\nd\n", b"e"], b"", b"x"]
-    (chunk,) = text_chunks("train", iter(documents))
-    assert [piece.text for piece in chunk] == [b"a b", b"c\r", b"\nd\n", b"e", b"", b"x"]
-    assert [piece.document for piece in chunk] == [0, 0, 0, 0, 1, 2]
-    assert [piece.begins_document for piece in chunk] == [True, False, False, False, True, True]
-    assert [piece.ends_document for piece in chunk] == [False, False, False, True, True, True]
-    assert [piece.begins_line for piece in chunk] == [True, False, True, True, True, True]
-    assert [piece.splits_line_end for piece in chunk] == [False, False, True, False, False, False]
-    assert [piece.continues_word for piece in chunk] == [False, True, False, False, False, False]
-    assert [piece.offset_bytes for piece in chunk] == [0, 3, 5, 8, 0, 0]
-    assert [piece.offset_lines for piece in chunk] == [0, 0, 0, 2, 0, 0]
+    (batch,) = work_batches("train", iter(documents))
+    assert [piece.text for piece in batch] == [b"a b", b"c\r", b"\nd\n", b"e", b"", b"x"]
+    assert [piece.document for piece in batch] == [0, 0, 0, 0, 1, 2]
+    assert [piece.begins_document for piece in batch] == [True, False, False, False, True, True]
+    assert [piece.ends_document for piece in batch] == [False, False, False, True, True, True]
+    assert [piece.begins_line for piece in batch] == [True, False, True, True, True, True]
+    assert [piece.splits_line_end for piece in batch] == [False, False, True, False, False, False]
+    assert [piece.continues_word for piece in batch] == [False, True, False, False, False, False]
+    assert [piece.offset_bytes for piece in batch] == [0, 3, 5, 8, 0, 0]
+    assert [piece.offset_lines for piece in batch] == [0, 0, 0, 2, 0, 0]
 
 
 def test_chunks_are_small_whatever_the_documents(monkeypatch):
-    monkeypatch.setattr(module, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(module, "BATCH_BYTES", 100)
     documents = [b"line\n"] * 1000 + [[b"x" * 60] * 10]
-    chunks = list(text_chunks("train", documents))
-    sizes = [sum(len(piece.text) for piece in chunk) for chunk in chunks]
+    batchs = list(work_batches("train", documents))
+    sizes = [sum(len(piece.text) for piece in batch) for batch in batchs]
     assert sum(sizes) == 5600
     assert max(sizes) < 200
-    many = list(text_chunks("train", [b""] * 10_000))
+    many = list(work_batches("train", [b""] * 10_000))
     assert max(map(len, many)) <= 4096
     assert sum(map(len, many)) == 10_000
 
@@ -46,15 +46,15 @@ def test_counts_do_not_depend_on_pieces_and_chunks(monkeypatch):
         words=sum(len(document.split()) for document in documents),
         documents=60,
     )
-    for chunk_bytes, piece_bytes in ((1, 1), (7, 3), (50, 11), (10_000, 10_000)):
-        monkeypatch.setattr(module, "CHUNK_BYTES", chunk_bytes)
+    for batch_bytes, piece_bytes in ((1, 1), (7, 3), (50, 11), (10_000, 10_000)):
+        monkeypatch.setattr(module, "BATCH_BYTES", batch_bytes)
         pieces = [
             [each[start : start + piece_bytes] for start in range(0, len(each), piece_bytes)]
             for each in documents
         ]
         total = TextCounts()
-        for chunk in text_chunks("train", pieces):
-            total = total.plus(TextCounts.of(chunk))
+        for batch in work_batches("train", pieces):
+            total = total.plus(TextCounts.of(batch))
         assert total == expected
 
 
@@ -73,16 +73,16 @@ def test_pieces_are_the_text_and_depend_on_nothing_else():
     generator = random.Random(1)
     for _ in range(50):
         text = random_lines(generator, 2000)
-        expected = list(text_pieces([text], 256))
+        expected = list(split_at_lines([text], 256))
         assert b"".join(expected) == text
         assert all(0 < len(piece) <= 256 for piece in expected)
         for size in (1, 7, 100, 5000):
-            assert list(text_pieces(in_blocks(text, size), 256)) == expected
+            assert list(split_at_lines(in_blocks(text, size), 256)) == expected
 
 
 def test_lines_that_are_short_enough_are_never_cut():
     lines = [b"x" * (index % 120) + b"\n" for index in range(500)]
-    pieces = list(text_pieces([b"".join(lines)], 256))
+    pieces = list(split_at_lines([b"".join(lines)], 256))
     assert all(piece.endswith(b"\n") for piece in pieces)
 
 
@@ -90,7 +90,7 @@ def test_lines_that_are_short_enough_are_never_cut():
 def test_long_lines_are_cut_at_spaces_and_long_words_between_characters(character):
     for word_characters, end in ((20, b" "), (5000, character.encode())):
         text = " ".join([character * word_characters] * 200).encode()
-        pieces = list(text_pieces([text], 257))
+        pieces = list(split_at_lines([text], 257))
         assert b"".join(pieces) == text
         for piece in pieces:
             piece.decode()
@@ -100,13 +100,13 @@ def test_long_lines_are_cut_at_spaces_and_long_words_between_characters(characte
 
 def test_bytes_that_are_no_characters_are_cut_anywhere():
     text = b"\x80" * 5000
-    assert b"".join(text_pieces([text], 64)) == text
+    assert b"".join(split_at_lines([text], 64)) == text
 
 
 def test_nothing_has_no_pieces():
-    assert list(text_pieces([])) == list(text_pieces([b"", b""])) == []
+    assert list(split_at_lines([])) == list(split_at_lines([b"", b""])) == []
 
 
 def test_pieces_too_small_for_a_character_are_refused():
     with pytest.raises(ValueError, match="Received: 7"):
-        list(text_pieces([b"text"], 7))
+        list(split_at_lines([b"text"], 7))

@@ -10,7 +10,7 @@ import pytest
 import zstandard
 
 from txl_tf.data.text_files import text_blocks, text_files, validated_text
-from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError, StorageError, UsageError
 
 COMPRESS = {

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from tests.data.tokenizers.official_words import official_lines, official_vocabulary
-from txl_tf.data import text as chunks_module
-from txl_tf.data.text import text_chunks
+from txl_tf.data import encoding
+from txl_tf.data import text as text_module
+from txl_tf.data.encoding import WorkerWordCounter
+from txl_tf.data.text import work_batches
 from txl_tf.data.tokenizers.word_splitting import WordRule
 from txl_tf.data.vocabulary_training import WordTraining
-from txl_tf.data.word_counting import WordNumbering
 from txl_tf.data.workers import OrderedWorkers
 from txl_tf.errors import DataDamagedError
 
@@ -24,7 +25,7 @@ def tokenized(training, splits, folder, num_workers=1):
     with OrderedWorkers(num_workers) as workers:
         texts = training.tokenize(splits, workers, str(folder), done.__setitem__)
         ids = {
-            name: np.concatenate([chunk.token_ids for chunk in texts.chunks(name)])
+            name: np.concatenate([batch.token_ids for batch in texts.batchs(name)])
             for name in splits
         }
     return texts.tokenizer, ids
@@ -32,7 +33,7 @@ def tokenized(training, splits, folder, num_workers=1):
 
 @pytest.mark.parametrize("num_workers", [1, 3])
 def test_vocabulary_and_ids_are_the_official_ones(tmp_path, monkeypatch, num_workers):
-    monkeypatch.setattr(chunks_module, "CHUNK_BYTES", 400)
+    monkeypatch.setattr(text_module, "BATCH_BYTES", 400)
     splits = {"train": text(1), "valid": text(2) + b"never seen\n"}
     pieces = {name: [each.splitlines(keepends=True)] for name, each in splits.items()}
     training = WordTraining(rule=WordRule(add_eos=True), unknown_token="<unk>")
@@ -74,14 +75,12 @@ def test_text_that_is_not_utf8_is_found(tmp_path):
 
 
 def test_a_worker_with_many_words_starts_again(tmp_path, monkeypatch):
-    from txl_tf.data import word_counting
-
     whole = tokenized(WordTraining(rule=WordRule()), {"train": [text(3)]}, tmp_path)
-    monkeypatch.setattr(chunks_module, "CHUNK_BYTES", 300)
+    monkeypatch.setattr(text_module, "BATCH_BYTES", 300)
     tables = set()
 
     def forgetful(rule):
-        numbering = WordNumbering(rule, max_words=5)
+        numbering = WorkerWordCounter(rule, max_words=5)
 
         def number(pieces):
             found = numbering(pieces)
@@ -90,7 +89,7 @@ def test_a_worker_with_many_words_starts_again(tmp_path, monkeypatch):
 
         return number
 
-    monkeypatch.setattr(word_counting, "WordNumbering", forgetful)
+    monkeypatch.setattr(encoding, "WorkerWordCounter", forgetful)
     splits = {"train": [text(3).splitlines(keepends=True)]}
     tokenizer, ids = tokenized(WordTraining(rule=WordRule()), splits, tmp_path)
     assert len(tables) > 5
@@ -99,8 +98,8 @@ def test_a_worker_with_many_words_starts_again(tmp_path, monkeypatch):
 
 
 def test_numbers_are_those_of_the_first_sight():
-    chunk = next(text_chunks("train", [b"b a b", b"c a"]))
-    found = WordNumbering(WordRule())(chunk)
+    batch = next(work_batches("train", [b"b a b", b"c a"]))
+    found = WorkerWordCounter(WordRule())(batch)
     assert found.new_words == [b"b", b"a", b"c"]
     assert found.tokens.token_ids.tolist() == [0, 1, 0, 2, 1]
     assert found.tokens.document_starts.tolist() == [0, 3]

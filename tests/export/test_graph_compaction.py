@@ -8,7 +8,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 import txl_tf
 from tests.export.conftest import CONFIG, MODEL_CARD, kept_signatures
 from tests.export.requests import nothing_read, random_ids, sampling, score, tensors
-from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.export import version_folder
 from txl_tf.export.graph_compaction import (
     FunctionCompaction,

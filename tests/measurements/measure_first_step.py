@@ -33,7 +33,7 @@ NEEDED_BYTES_OF_A_ROW = (NUM_STEPS * SEGMENT_LENGTH + 1) * TOKEN_BYTES
 def write_dataset(folder: Path, num_tokens: int, **sizes: int) -> None:
     """Writes a data set of the width of a large vocabulary's."""
     from txl_tf.data.preparation import prepare_dataset
-    from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
+    from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 
     class WideByteTokenizer(ByteTokenizer):
         kind = "wide"

@@ -51,7 +51,7 @@ def rows_of_text(train, num_rows, bytes_per_row):
 
 def prepare(source, folder, study):
     from txl_tf.data.preparation import prepare_dataset
-    from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
+    from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 
     if folder.exists():
         return

@@ -10,7 +10,7 @@ from pipelines.command_line import main
 from pipelines.workdir import Workdir, data_identity
 from tests.toy_batches import toy_experiment
 from txl_tf.data.preparation import prepare_dataset
-from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.generation import SessionFile
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.run_description import identity

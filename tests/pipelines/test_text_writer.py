@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from pipelines.text_writer import TextWriter, prompt_tokens, stop_tokens, texts_until
-from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
-from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
+from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
 from txl_tf.errors import UsageError
 
 

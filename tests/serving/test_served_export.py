@@ -8,7 +8,7 @@ import pytest
 import txl_tf
 from tests.serving.servers import TRANSPORTS, running_server
 from tests.toy_batches import toy_experiment
-from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.export import ExportOptions
 from txl_tf.serving import PredictionError, SamplingSettings, ServingSession
 from txl_tf.serving.errors import StatusCode

@@ -15,8 +15,8 @@ import pytest
 from tests.storage.places import KINDS, place
 from txl_tf.errors import OutputExistsError, StorageError
 from txl_tf.storage.files import list_folder, path_exists, read_file, write_file
-from txl_tf.storage.lock_owner import LOCK_FILE
 from txl_tf.storage.locks import DirectoryLock
+from txl_tf.storage.store_lock import LOCK_FILE
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = """

@@ -9,7 +9,7 @@ from tests.object_store.store_faults import KINDS
 from tests.slow_case import slow_case
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset
-from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.storage.files import (
     file_bytes,
     file_sha256,

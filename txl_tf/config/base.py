@@ -10,7 +10,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Self
 
-from txl_tf.storage.json_text import parse_json
+from txl_tf.storage.untrusted_files import parse_json
 
 _LARGEST_BITS = 256
 

@@ -10,17 +10,16 @@ from typing import Any
 import numpy as np
 
 from txl_tf.config.model import ModelConfig
+from txl_tf.convert.foreign_tensors import find_tensor_file, read_tensors, write_safetensors
 from txl_tf.convert.model_building import named_variables
 from txl_tf.convert.model_sizes import check_settings
 from txl_tf.convert.pytorch import model_from_state_dict
 from txl_tf.convert.pytorch_names import HUGGING_FACE, pytorch_table
-from txl_tf.convert.tensor_files import find_tensor_file, read_tensors, write_safetensors
 from txl_tf.errors import DataDamagedError, MismatchError, OutputExistsError, StorageError
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.storage.files import first_line
-from txl_tf.storage.json_text import parse_json
 from txl_tf.storage.local_files import flush_to_disk, flush_tree_to_disk
-from txl_tf.storage.untrusted_files import read_json_object
+from txl_tf.storage.untrusted_files import parse_json, read_json_object
 
 _INTEGERS = {
     "vocab_size": "vocabulary_size",

@@ -10,7 +10,13 @@ import keras
 import numpy as np
 
 from txl_tf.config.model import ModelConfig
-from txl_tf.convert.tensor_map import ForeignTensor, Shape, TensorDifferences, damaged, mismatch
+from txl_tf.convert.foreign_tensors import (
+    ForeignTensor,
+    Shape,
+    TensorDifferences,
+    damaged,
+    mismatch,
+)
 from txl_tf.models.transformer_xl import TransformerXL
 
 SHARED_BIASES = ("content_bias", "position_bias")

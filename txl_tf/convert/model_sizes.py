@@ -13,7 +13,7 @@ from typing import Any
 
 from txl_tf.config.base import MAX_TOKEN_IDS, MAX_WIDTH
 from txl_tf.config.model import ModelConfig
-from txl_tf.convert.tensor_map import Shape, TensorDifferences, mismatch
+from txl_tf.convert.foreign_tensors import Shape, TensorDifferences, mismatch
 from txl_tf.errors import MismatchError
 
 DEFAULT_SEGMENT_LENGTH = 128

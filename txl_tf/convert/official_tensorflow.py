@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from txl_tf.config.model import ModelConfig
+from txl_tf.convert.foreign_tensors import ForeignTensor, Shape
 from txl_tf.convert.model_building import (
     model_from_tensors,
     numbered,
@@ -25,11 +26,10 @@ from txl_tf.convert.model_sizes import (
     division_factor_of,
     required_shape,
 )
-from txl_tf.convert.tensor_map import ForeignTensor, Shape
 from txl_tf.errors import DataDamagedError, InputMissingError
 from txl_tf.models.transformer_xl import TransformerXL
+from txl_tf.storage.array_files import checked_tensor_bundle
 from txl_tf.storage.files import first_line
-from txl_tf.storage.tensor_bundle import checked_tensor_bundle
 
 # State of the optimizer and the step, which are no weights.
 IGNORED = re.compile(r"global_step|(.*/)?beta[12]_power(_\d+)?|.*/Adam(_\d+)?")

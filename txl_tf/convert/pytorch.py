@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from txl_tf.convert.foreign_tensors import Shape, find_tensor_file, read_tensors
 from txl_tf.convert.model_building import model_from_tensors
 from txl_tf.convert.model_sizes import (
     check_settings,
@@ -26,8 +27,6 @@ from txl_tf.convert.pytorch_names import (
     output_weight,
     pytorch_table,
 )
-from txl_tf.convert.tensor_files import find_tensor_file, read_tensors
-from txl_tf.convert.tensor_map import Shape
 from txl_tf.errors import MismatchError
 from txl_tf.models.transformer_xl import TransformerXL
 

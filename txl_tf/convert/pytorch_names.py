@@ -8,8 +8,8 @@ import re
 from typing import Literal
 
 from txl_tf.config.model import ModelConfig
+from txl_tf.convert.foreign_tensors import ForeignTensor
 from txl_tf.convert.model_building import numbered, uses_own_projection
-from txl_tf.convert.tensor_map import ForeignTensor
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from txl_tf.imports import lazy_names
 # Loaded on first use: the command line checks arguments with these modules
 # before TensorFlow, which takes seconds to import, is needed.
 _MODULES = {
-    "ByteTokenizer": "txl_tf.data.tokenizers.byte_tokenizer",
+    "ByteTokenizer": "txl_tf.data.tokenizers.character_tokenizer",
     "CharacterTraining": "txl_tf.data.vocabulary_training",
     "FileDocuments": "txl_tf.data.documents",
     "JsonLinesDocuments": "txl_tf.data.documents",

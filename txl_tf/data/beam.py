@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from txl_tf.data.beam_shards import (
-    ChunkReading,
+    BatchReading,
     ShardPlan,
     ShardWriting,
     TokenCounting,
@@ -44,7 +44,7 @@ def prepare_with_beam(
     """Writes a prepared data set, with the same bytes as `prepare_dataset`.
 
     Two pipelines run one after the other. The first one counts the tokens of
-    every chunk of text; their sums say where each of them begins. The second
+    every batch of text; their sums say where each of them begins. The second
     one makes the tokens again and puts them where they belong. A vocabulary, if
     one is to be made, is made before, by processes of this machine.
 
@@ -83,7 +83,7 @@ def prepare_with_beam(
                 tokenizer = tokenizer.train(splits, workers, lambda split, num_bytes: None)
         results = os.path.join(staging.path, _RESULTS)
         make_folder(results)
-        reading = ChunkReading(splits)
+        reading = BatchReading(splits)
         counted = _run(reading, _Counting(tokenizer), list(splits), results, beam_arguments)
         sizes = (tokens_per_record, tokenizer.token_dtype.itemsize, shard_bytes)
         plans = {name: _plan(name, counted, sizes) for name in splits}
@@ -107,10 +107,10 @@ class _Counting:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._counting = TokenCounting(tokenizer)
 
-    def apply(self, chunks: Any) -> Any:
+    def apply(self, batchs: Any) -> Any:
         import apache_beam as beam
 
-        return chunks | "Count" >> beam.Map(self._counting)
+        return batchs | "Count" >> beam.Map(self._counting)
 
 
 class _Writing:
@@ -120,11 +120,11 @@ class _Writing:
         self._placing = placing
         self._writing = writing
 
-    def apply(self, chunks: Any) -> Any:
+    def apply(self, batchs: Any) -> Any:
         import apache_beam as beam
 
         return (
-            chunks
+            batchs
             | "Place" >> beam.FlatMap(self._placing)
             | "Shard" >> beam.GroupByKey()
             | "Write" >> beam.Map(self._writing)
@@ -142,7 +142,7 @@ class _ResultFile:
 
 
 def _run(
-    reading: ChunkReading,
+    reading: BatchReading,
     transforms: _Counting | _Writing,
     splits: list[str],
     results: str,
@@ -153,15 +153,15 @@ def _run(
 
     path = os.path.join(results, f"{type(transforms).__name__.strip('_').lower()}.json")
     with beam.Pipeline(options=PipelineOptions(list(beam_arguments))) as pipeline:
-        chunks = (
+        batchs = (
             pipeline
             | "Splits" >> beam.Create(splits)
             | "Spread splits" >> beam.Reshuffle()
             | "Read" >> beam.FlatMap(reading)
-            | "Spread chunks" >> beam.Reshuffle()
+            | "Spread batchs" >> beam.Reshuffle()
         )
         (
-            transforms.apply(chunks)
+            transforms.apply(batchs)
             | "Together" >> beam.WithKeys(None)
             | "Gather" >> beam.GroupByKey()
             | "Results" >> beam.Map(_ResultFile(path))
@@ -170,8 +170,8 @@ def _run(
 
 
 def _plan(name: str, counted: list[dict[str, Any]], sizes: tuple[int, int, int]) -> ShardPlan:
-    chunks = sorted((each["chunk"], each["tokens"]) for each in counted if each["split"] == name)
-    plan = ShardPlan(tuple(tokens for _, tokens in chunks), *sizes)
+    batchs = sorted((each["batch"], each["tokens"]) for each in counted if each["split"] == name)
+    plan = ShardPlan(tuple(tokens for _, tokens in batchs), *sizes)
     if not plan.num_tokens:
         raise empty_split(name)
     return plan

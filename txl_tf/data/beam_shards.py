@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from txl_tf.data.encoding import ChunkEncoding
+from txl_tf.data.encoding import BatchEncoder
 from txl_tf.data.manifest import shard_file_name
 from txl_tf.data.records import RecordWriter, frame_bytes, token_dtype
-from txl_tf.data.text import Document, TextPiece, text_chunks
+from txl_tf.data.text import Document, DocumentPiece, work_batches
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.storage.files import make_folder, remove_folder
 
 
-class ChunkReading:
-    """Reading of splits in numbered chunks, for a Beam pipeline.
+class BatchReading:
+    """Reading of splits in numbered batchs, for a Beam pipeline.
 
     Args:
         splits: mapping of split name to documents, which can be sent to other
@@ -27,16 +27,16 @@ class ChunkReading:
     def __init__(self, splits: Mapping[str, Iterable[Document]]) -> None:
         self._splits = dict(splits)
 
-    def __call__(self, split: str) -> Iterator[tuple[str, int, list[TextPiece]]]:
+    def __call__(self, split: str) -> Iterator[tuple[str, int, list[DocumentPiece]]]:
         """Reads a split.
 
         Args:
             split: str. Name of the split.
 
         Yields:
-            Name of the split, number of the chunk, and its pieces.
+            Name of the split, number of the batch, and its pieces.
         """
-        for number, pieces in enumerate(text_chunks(split, self._splits[split])):
+        for number, pieces in enumerate(work_batches(split, self._splits[split])):
             yield split, number, pieces
 
 
@@ -45,13 +45,13 @@ class ShardPlan:
     """The place of every token, as `RecordWriter` would give it.
 
     Args:
-        chunk_tokens: tuple of int. Tokens of every chunk, in order.
+        batch_tokens: tuple of int. Tokens of every batch, in order.
         tokens_per_record: int.
         token_bytes: int. Width of a stored token.
         shard_bytes: int. Size at which a shard ends.
     """
 
-    chunk_tokens: tuple[int, ...]
+    batch_tokens: tuple[int, ...]
     tokens_per_record: int
     token_bytes: int
     shard_bytes: int
@@ -59,7 +59,7 @@ class ShardPlan:
     @property
     def num_tokens(self) -> int:
         """Tokens of the split."""
-        return sum(self.chunk_tokens)
+        return sum(self.batch_tokens)
 
     @property
     def tokens_per_shard(self) -> int:
@@ -72,9 +72,9 @@ class ShardPlan:
         """Shards of the split."""
         return -(-self.num_tokens // self.tokens_per_shard)
 
-    def chunk_starts(self) -> np.ndarray:
-        """Returns the first token of every chunk, as int64 vector."""
-        return np.cumsum([0, *self.chunk_tokens[:-1]], dtype=np.int64)
+    def batch_starts(self) -> np.ndarray:
+        """Returns the first token of every batch, as int64 vector."""
+        return np.cumsum([0, *self.batch_tokens[:-1]], dtype=np.int64)
 
 
 class ShardWriting:
@@ -159,29 +159,29 @@ def _gathered(parts: Iterable[Any], dtype: np.dtype) -> tuple[np.ndarray, list[i
 
 
 class TokenCounting:
-    """Counts of tokens and text per chunk, for a Beam pipeline.
+    """Counts of tokens and text per batch, for a Beam pipeline.
 
     Args:
         tokenizer: `Tokenizer`.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._encoding = ChunkEncoding(tokenizer)
+        self._encoding = BatchEncoder(tokenizer)
 
-    def __call__(self, chunk: tuple[str, int, list[TextPiece]]) -> dict[str, Any]:
-        """Counts a chunk.
+    def __call__(self, batch: tuple[str, int, list[DocumentPiece]]) -> dict[str, Any]:
+        """Counts a batch.
 
         Args:
-            chunk: tuple, as `ChunkReading` gives it.
+            batch: tuple, as `BatchReading` gives it.
 
         Returns:
             Dict of JSON values.
         """
-        split, number, pieces = chunk
+        split, number, pieces = batch
         tokens = self._encoding(pieces)
         return {
             "split": split,
-            "chunk": number,
+            "batch": number,
             "tokens": len(tokens.token_ids),
             "counts": list(tokens.counts),
         }
@@ -196,7 +196,7 @@ class _Part(NamedTuple):
 
 
 class TokenPlacing:
-    """Division of the tokens of chunks at shard ends, for a Beam pipeline.
+    """Division of the tokens of batchs at shard ends, for a Beam pipeline.
 
     Args:
         tokenizer: `Tokenizer`.
@@ -204,17 +204,17 @@ class TokenPlacing:
     """
 
     def __init__(self, tokenizer: Tokenizer, plans: Mapping[str, ShardPlan]) -> None:
-        self._encoding = ChunkEncoding(tokenizer)
+        self._encoding = BatchEncoder(tokenizer)
         self._plans = dict(plans)
-        self._starts = {name: plan.chunk_starts() for name, plan in plans.items()}
+        self._starts = {name: plan.batch_starts() for name, plan in plans.items()}
 
     def __call__(
-        self, chunk: tuple[str, int, list[TextPiece]]
+        self, batch: tuple[str, int, list[DocumentPiece]]
     ) -> Iterator[tuple[tuple[str, int], _Part]]:
-        """Places a chunk.
+        """Places a batch.
 
         Args:
-            chunk: tuple, as `ChunkReading` gives it.
+            batch: tuple, as `BatchReading` gives it.
 
         Yields:
             Pairs of the shard, which is split and number, and what belongs
@@ -223,18 +223,18 @@ class TokenPlacing:
         Raises:
             ValueError: If the text is not the one that was counted.
         """
-        split, number, pieces = chunk
+        split, number, pieces = batch
         plan = self._plans[split]
         tokens = self._encoding(pieces)
-        if len(tokens.token_ids) != plan.chunk_tokens[number]:
+        if len(tokens.token_ids) != plan.batch_tokens[number]:
             raise ValueError(
                 "The text must be the same in both passes. Received: "
-                f"{len(tokens.token_ids)} tokens in chunk {number} of `{split}`, "
-                f"{plan.chunk_tokens[number]} before"
+                f"{len(tokens.token_ids)} tokens in batch {number} of `{split}`, "
+                f"{plan.batch_tokens[number]} before"
             )
         first = int(self._starts[split][number])
         places = first + tokens.document_starts
-        # A document that begins after the last token of a chunk begins with a later one.
+        # A document that begins after the last token of a batch begins with a later one.
         places = places[places < plan.num_tokens]
         size = plan.tokens_per_shard
         stop = first + len(tokens.token_ids)

@@ -6,7 +6,7 @@ import operator
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from txl_tf.data.text import text_pieces
+from txl_tf.data.text import split_at_lines
 from txl_tf.data.text_files import text_blocks, text_files, validated_text
 from txl_tf.errors import DataDamagedError
 
@@ -21,7 +21,7 @@ def marked_documents(
     for; what has not been read of it is skipped.
 
     Args:
-        pieces: iterable of bytes. As `text_pieces` gives them.
+        pieces: iterable of bytes. As `split_at_lines` gives them.
         mark: pattern of a whole line with its end, as `line_pattern` makes it.
         keep_mark: bool. Whether the line that matches begins the document
             after it, or belongs to neither.
@@ -110,7 +110,7 @@ class FileDocuments:
             blocks = checked_blocks(path, check_utf8=self._check_utf8)
             first = next(blocks, None)
             if first is not None:
-                yield text_pieces(itertools.chain([first], blocks))
+                yield split_at_lines(itertools.chain([first], blocks))
 
 
 def checked_blocks(path: str, *, check_utf8: bool) -> Iterator[bytes]:
@@ -161,7 +161,7 @@ class JsonLinesDocuments:
             for number, offset, line in _lines(path):
                 text = _text_of(line, self._field, _place(path, number, offset))
                 if text:
-                    yield text_pieces([text])
+                    yield split_at_lines([text])
 
 
 def _lines(path: str) -> Iterator[tuple[int, int, bytes]]:
@@ -228,7 +228,7 @@ class LineDocuments(FileDocuments):
     def __iter__(self) -> Iterator[Iterator[bytes]]:
         """Yields documents; a line longer than a piece comes in several."""
         for path in self.files:
-            pieces = text_pieces(checked_blocks(path, check_utf8=self._check_utf8))
+            pieces = split_at_lines(checked_blocks(path, check_utf8=self._check_utf8))
             yield from grouped_documents(_numbered_lines(pieces))
 
 
@@ -270,5 +270,5 @@ class SeparatedDocuments:
     def __iter__(self) -> Iterator[Iterator[bytes]]:
         """Yields documents, each an iterator over pieces of at most a mebibyte."""
         for path in self.files:
-            pieces = text_pieces(checked_blocks(path, check_utf8=self._check_utf8))
+            pieces = split_at_lines(checked_blocks(path, check_utf8=self._check_utf8))
             yield from marked_documents(pieces, self._mark, keep_mark=False)

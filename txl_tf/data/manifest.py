@@ -10,8 +10,7 @@ from typing import Any, Self
 from txl_tf.config.base import FrozenConfig
 from txl_tf.errors import DataDamagedError, InputMissingError, StorageError
 from txl_tf.storage.files import first_line, read_file
-from txl_tf.storage.json_text import parse_json
-from txl_tf.storage.untrusted_files import MAX_DESCRIPTION_BYTES, MAX_VALUES
+from txl_tf.storage.untrusted_files import MAX_DESCRIPTION_BYTES, MAX_VALUES, parse_json
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,8 @@ from typing import IO, Self
 
 from txl_tf.errors import DataDamagedError, InputMissingError, OutputExistsError, StorageError
 from txl_tf.storage.files import file_sha256, read_file, remove_file, write_file
-from txl_tf.storage.json_text import parse_json
 from txl_tf.storage.local_files import flush_to_disk, open_locked
+from txl_tf.storage.untrusted_files import parse_json
 
 # No file has more bytes than 18 digits can say.
 _RANGE = re.compile(r"bytes (?:([0-9]{1,18})-[0-9]{1,18}|\*)/([0-9]{1,18}|\*)")

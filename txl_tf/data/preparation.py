@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
-from txl_tf.data.encoding import EncodedTexts, TokenChunk
+from txl_tf.data.encoding import EncodedBatch, EncodedSplits
 from txl_tf.data.manifest import FORMAT_VERSION, MANIFEST_FILE, Manifest, SplitManifest
 from txl_tf.data.records import SHARD_BYTES, TOKENS_PER_RECORD, RecordWriter
 from txl_tf.data.text import Document, TextCounts
@@ -89,14 +89,14 @@ def prepare_dataset(
             if isinstance(tokenizer, VocabularyTraining):
                 texts = tokenizer.tokenize(splits, workers, scratch_folder, progress)
             else:
-                texts = EncodedTexts(splits, tokenizer, workers)
+                texts = EncodedSplits(splits, tokenizer, workers)
             used_ids = np.zeros(texts.tokenizer.vocabulary_size, bool)
             written = []
             for name in splits:
                 token_bytes = texts.tokenizer.token_dtype.itemsize
                 with RecordWriter(staging.path, name, token_bytes=token_bytes, **sizes) as writer:
-                    chunks = texts.chunks(name)
-                    written.append(write_split(writer, name, chunks, used_ids, progress))
+                    batchs = texts.batchs(name)
+                    written.append(write_split(writer, name, batchs, used_ids, progress))
         if check is not None:
             check(written, len(used_ids), int(np.count_nonzero(used_ids)))
         manifest = describe(texts.tokenizer, corpus_name, tokens_per_record, written)
@@ -107,7 +107,7 @@ def prepare_dataset(
 def write_split(
     writer: RecordWriter,
     name: str,
-    chunks: Iterable[TokenChunk],
+    batchs: Iterable[EncodedBatch],
     used_ids: np.ndarray,
     progress: Progress,
 ) -> SplitManifest:
@@ -116,7 +116,7 @@ def write_split(
     Args:
         writer: `RecordWriter`.
         name: str. Name of the split.
-        chunks: iterable of `TokenChunk`. The tokens, in order.
+        batchs: iterable of `EncodedBatch`. The tokens, in order.
         used_ids: bool vector with one value per id of the vocabulary; set where
             an id occurs.
         progress: function, called with the name and the bytes of text.
@@ -129,11 +129,11 @@ def write_split(
         ValueError: If an id is not in the vocabulary.
     """
     counts = TextCounts()
-    for chunk in chunks:
-        _note_used(chunk.token_ids, used_ids)
-        writer.write(chunk.token_ids, document_starts=chunk.document_starts.tolist())
-        counts = counts.plus(chunk.counts)
-        progress(name, chunk.counts.bytes)
+    for batch in batchs:
+        _note_used(batch.token_ids, used_ids)
+        writer.write(batch.token_ids, document_starts=batch.document_starts.tolist())
+        counts = counts.plus(batch.counts)
+        progress(name, batch.counts.bytes)
     shards = writer.finish()
     if not shards or not counts.bytes:
         raise empty_split(name)

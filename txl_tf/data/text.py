@@ -9,7 +9,7 @@ import numpy as np
 Document = bytes | Iterable[bytes]
 
 
-class TextPiece(NamedTuple):
+class DocumentPiece(NamedTuple):
     """Piece of a document that can be encoded and counted independently.
 
     Args:
@@ -37,14 +37,14 @@ class TextPiece(NamedTuple):
     continues_word: bool
 
 
-# Large enough that handing a chunk over costs little, small enough to hold dozens.
-CHUNK_BYTES = 1 << 19
+# Large enough that handing a batch over costs little, small enough to hold dozens.
+BATCH_BYTES = 1 << 19
 _MAX_PIECES = 4096
 _SPACES = b" \t\n\r\x0b\x0c"
 
 
-def text_chunks(split: str, documents: Iterable[Document]) -> Iterator[list[TextPiece]]:
-    """Groups the pieces of documents into chunks of work, in order.
+def work_batches(split: str, documents: Iterable[Document]) -> Iterator[list[DocumentPiece]]:
+    """Groups the pieces of documents into batchs of work, in order.
 
     Args:
         split: str. Name of the split.
@@ -54,22 +54,22 @@ def text_chunks(split: str, documents: Iterable[Document]) -> Iterator[list[Text
         Lists of pieces: half a mebibyte of text or more, of one document or of many.
         A document without text is a piece without text.
     """
-    chunk: list[TextPiece] = []
+    batch: list[DocumentPiece] = []
     num_bytes = 0
     for number, document in enumerate(documents):
         pieces = (document,) if isinstance(document, bytes) else document
         for piece in _document_pieces(split, number, pieces):
-            chunk.append(piece)
+            batch.append(piece)
             num_bytes += len(piece.text)
-            if num_bytes >= CHUNK_BYTES or len(chunk) == _MAX_PIECES:
-                yield chunk
-                chunk, num_bytes = [], 0
-    if chunk:
-        yield chunk
+            if num_bytes >= BATCH_BYTES or len(batch) == _MAX_PIECES:
+                yield batch
+                batch, num_bytes = [], 0
+    if batch:
+        yield batch
 
 
-def _document_pieces(split: str, number: int, texts: Iterable[bytes]) -> Iterator[TextPiece]:
-    held = TextPiece(b"", split, number, 0, 0, True, True, True, False, False)
+def _document_pieces(split: str, number: int, texts: Iterable[bytes]) -> Iterator[DocumentPiece]:
+    held = DocumentPiece(b"", split, number, 0, 0, True, True, True, False, False)
     for text in texts:
         if not text:
             continue
@@ -81,7 +81,7 @@ def _document_pieces(split: str, number: int, texts: Iterable[bytes]) -> Iterato
     yield held
 
 
-def _following(piece: TextPiece, text: bytes) -> TextPiece:
+def _following(piece: DocumentPiece, text: bytes) -> DocumentPiece:
     last = piece.text[-1:]
     return piece._replace(
         text=text,
@@ -114,11 +114,11 @@ class TextCounts(NamedTuple):
     documents: int = 0
 
     @classmethod
-    def of(cls, pieces: Sequence[TextPiece]) -> Self:
+    def of(cls, pieces: Sequence[DocumentPiece]) -> Self:
         """Counts consecutive pieces.
 
         Args:
-            pieces: sequence of `TextPiece`, at least one.
+            pieces: sequence of `DocumentPiece`, at least one.
 
         Returns:
             The counts, to be added to those of other pieces.
@@ -151,7 +151,7 @@ class TextCounts(NamedTuple):
 PIECE_BYTES = 1 << 20
 
 
-def text_pieces(blocks: Iterable[bytes], piece_bytes: int = PIECE_BYTES) -> Iterator[bytes]:
+def split_at_lines(blocks: Iterable[bytes], piece_bytes: int = PIECE_BYTES) -> Iterator[bytes]:
     """Cuts a stream of bytes at line ends.
 
     A piece ends after the last line feed of its second half. In a line that is

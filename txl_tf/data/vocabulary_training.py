@@ -8,8 +8,14 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from txl_tf.data.encoding import EncodedTexts, TokenChunk, TokenTexts, located
-from txl_tf.data.text import Document, TextCounts, TextPiece, text_chunks
+from txl_tf.data.encoding import (
+    EncodedBatch,
+    EncodedSplits,
+    ParallelWordCounter,
+    TokenSource,
+    located,
+)
+from txl_tf.data.text import Document, DocumentPiece, TextCounts, work_batches
 from txl_tf.data.tokenizers.character_tokenizer import (
     CharacterTokenizer,
     CharacterVocabularyBuilder,
@@ -22,7 +28,6 @@ from txl_tf.data.tokenizers.tokenizer import Tokenizer, decode_utf8
 from txl_tf.data.tokenizers.word_piece_tokenizer import WordPieceTokenizer, train_word_pieces
 from txl_tf.data.tokenizers.word_splitting import LINE_MARK, WordRule
 from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer
-from txl_tf.data.word_counting import WordNumbers
 from txl_tf.data.workers import OrderedWorkers
 from txl_tf.errors import DataDamagedError
 
@@ -71,7 +76,7 @@ class VocabularyTraining(abc.ABC):
         workers: OrderedWorkers,
         scratch_folder: str,
         progress: Progress,
-    ) -> TokenTexts:
+    ) -> TokenSource:
         """Makes the vocabulary and turns the text into tokens.
 
         Args:
@@ -82,12 +87,12 @@ class VocabularyTraining(abc.ABC):
             progress: function, as for `train`.
 
         Returns:
-            The `TokenTexts`.
+            The `TokenSource`.
 
         Raises:
             DataDamagedError: If the text does not give a vocabulary.
         """
-        return EncodedTexts(splits, self.train(splits, workers, progress), workers)
+        return EncodedSplits(splits, self.train(splits, workers, progress), workers)
 
     def counted(self, splits: Mapping[str, Iterable[Document]]) -> list[str]:
         """Returns the names of the counted splits there are, in the order of the text."""
@@ -123,7 +128,7 @@ class CharacterTraining(VocabularyTraining):
         """Counts; see `VocabularyTraining`."""
         builder = CharacterVocabularyBuilder()
         for name in self.counted(splits):
-            for found in workers.map(_count, text_chunks(name, splits[name])):
+            for found in workers.map(_count, work_batches(name, splits[name])):
                 characters, counts, num_bytes = found
                 builder.merge(characters, counts)
                 progress(name, num_bytes)
@@ -137,14 +142,14 @@ class CharacterTraining(VocabularyTraining):
             raise no_vocabulary(error) from error
 
 
-def _count(pieces: Sequence[TextPiece]) -> tuple[list[str], np.ndarray, int]:
+def _count(pieces: Sequence[DocumentPiece]) -> tuple[list[str], np.ndarray, int]:
     builder = CharacterVocabularyBuilder()
     for piece in pieces:
         located(lambda piece: builder.count(piece.text), piece)
     return builder.characters, builder.counts, sum(len(piece.text) for piece in pieces)
 
 
-class NumberedTexts:
+class SpilledIds:
     """Provisional word numbers in files, read as token ids.
 
     Args:
@@ -155,19 +160,19 @@ class NumberedTexts:
         self._folder = folder
         self._ids = np.zeros(0, np.int32)
 
-    def store(self, split: str, chunks: Iterable[TokenChunk], progress: Progress) -> None:
+    def store(self, split: str, batchs: Iterable[EncodedBatch], progress: Progress) -> None:
         """Writes the numbers of a split.
 
         Args:
             split: str. Name of the split.
-            chunks: iterable of `TokenChunk`, with uint32 numbers as tokens.
+            batchs: iterable of `EncodedBatch`, with uint32 numbers as tokens.
             progress: function, called with the split and the bytes of text.
 
         Raises:
             OSError: If the file cannot be written.
         """
         with open(self._path(split), "wb") as file:
-            for numbers, starts, counts in chunks:
+            for numbers, starts, counts in batchs:
                 header = np.array([len(numbers), len(starts), *counts], np.int64)
                 # Not `tofile`, which does not say when the disk is full.
                 for part in (header, starts, numbers):
@@ -184,7 +189,7 @@ class NumberedTexts:
         self.tokenizer = tokenizer
         self._ids = ids
 
-    def chunks(self, split: str) -> Iterator[TokenChunk]:
+    def batchs(self, split: str) -> Iterator[EncodedBatch]:
         """Reads a split.
 
         Args:
@@ -204,7 +209,7 @@ class NumberedTexts:
                     what = "A temporary file is shorter than what was written."
                     raise DataDamagedError(what, where=file.name, remedy="Check the disk.")
                 counts = TextCounts(*header[2:].tolist())
-                yield TokenChunk(self._ids[numbers], starts, counts)
+                yield EncodedBatch(self._ids[numbers], starts, counts)
 
     def _path(self, split: str) -> str:
         return os.path.join(self._folder, f"{split}.numbers")
@@ -243,8 +248,8 @@ class SentencePieceTraining(VocabularyTraining):
         self, splits: Mapping[str, Iterable[Document]], progress: Progress
     ) -> Iterator[bytes]:
         for name in self.counted(splits):
-            for chunk in text_chunks(name, splits[name]):
-                for piece in chunk:
+            for batch in work_batches(name, splits[name]):
+                for piece in batch:
                     # The trainer would say nothing of where the text is wrong.
                     located(lambda piece: decode_utf8(piece.text), piece)
                     yield piece.text
@@ -324,17 +329,17 @@ class WordTraining(VocabularyTraining):
         workers: OrderedWorkers,
         scratch_folder: str,
         progress: Progress,
-    ) -> NumberedTexts:
+    ) -> SpilledIds:
         """Numbers the words; see `VocabularyTraining`."""
-        numbers = WordNumbers(self.rule)
-        texts = NumberedTexts(scratch_folder)
+        numbers = ParallelWordCounter(self.rule)
+        texts = SpilledIds(scratch_folder)
         counted = self.counted(splits)
         for name in counted:
-            texts.store(name, numbers.chunks(name, splits[name], workers), progress)
+            texts.store(name, numbers.batchs(name, splits[name], workers), progress)
         tokenizer = self._build(numbers)
         for name in splits:
             if name not in counted:
-                texts.store(name, numbers.chunks(name, splits[name], workers), progress)
+                texts.store(name, numbers.batchs(name, splits[name], workers), progress)
         words = numbers.words
         try:
             texts.use(tokenizer, tokenizer.ids_of(words))
@@ -347,7 +352,7 @@ class WordTraining(VocabularyTraining):
             ) from error
         return texts
 
-    def _build(self, numbers: WordNumbers) -> WordTokenizer:
+    def _build(self, numbers: ParallelWordCounter) -> WordTokenizer:
         try:
             return numbers.vocabulary_builder().build(
                 special_tokens=self.special_tokens,
@@ -365,10 +370,10 @@ def _numbered_words(
     splits: Mapping[str, Iterable[Document]],
     workers: OrderedWorkers,
     progress: Progress,
-) -> WordNumbers:
+) -> ParallelWordCounter:
     """Numbers the words of the splits that count."""
-    numbers = WordNumbers(training.rule)
+    numbers = ParallelWordCounter(training.rule)
     for name in training.counted(splits):
-        for chunk in numbers.chunks(name, splits[name], workers):
-            progress(name, chunk.counts.bytes)
+        for batch in numbers.batchs(name, splits[name], workers):
+            progress(name, batch.counts.bytes)
     return numbers

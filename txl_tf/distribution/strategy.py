@@ -21,7 +21,7 @@ from txl_tf.distribution.server_address import (
 )
 from txl_tf.errors import InputMissingError, UsageError
 from txl_tf.storage.files import first_line
-from txl_tf.storage.json_text import parse_json
+from txl_tf.storage.untrusted_files import parse_json
 
 _CLUSTER_VARIABLE = "TF_CONFIG"
 # What of a cluster trains; there is no parameter server and no evaluator here.

@@ -12,9 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from txl_tf.errors import DataDamagedError, MismatchError
-from txl_tf.storage.array_archive import read_array_archive
+from txl_tf.storage.array_files import read_array_archive
 from txl_tf.storage.files import first_line
-from txl_tf.storage.json_text import parse_json
+from txl_tf.storage.untrusted_files import parse_json
 
 _FORMAT_VERSION = 1
 _HEADER = "header"

@@ -10,7 +10,7 @@ from aiohttp import web
 from txl_tf.serving.errors import RequestError, StatusCode
 from txl_tf.serving.request_limits import MemoryBudget, ServerLimits
 from txl_tf.serving.request_shapes import invalid
-from txl_tf.storage.json_text import parse_json
+from txl_tf.storage.untrusted_files import parse_json
 
 _MAX_LENGTH_DIGITS = 18
 # What others may take for the headers that say where a message ends.

@@ -17,7 +17,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 
 from txl_tf.serving.errors import PredictionError, RequestError, StatusCode
 from txl_tf.serving.json_tensors import arrays_of_outputs, json_of_inputs
-from txl_tf.storage.json_text import parse_json
+from txl_tf.storage.untrusted_files import parse_json
 
 _FIRST_WAIT_SECONDS = 0.1
 _MOST_CONNECTIONS = 32

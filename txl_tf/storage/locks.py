@@ -12,15 +12,15 @@ from typing import Self
 from txl_tf.errors import OutputExistsError, StorageError
 from txl_tf.storage.files import first_line, is_remote, make_folder
 from txl_tf.storage.local_files import lock, open_folder, open_for_writing
-from txl_tf.storage.lock_owner import (
+from txl_tf.storage.store_lock import (
     LOCK_FILE,
     MAX_LOCK_BYTES,
+    StoreLock,
     lost,
     owner_in,
     refused,
     this_process,
 )
-from txl_tf.storage.store_lock import StoreLock
 from txl_tf.storage.writable_folder import WritableFolder
 
 # A process that is just ending, or has not written its name yet, is given this long.

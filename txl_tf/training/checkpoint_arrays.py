@@ -15,9 +15,9 @@ import tensorflow as tf
 
 from txl_tf.distribution.remote_hosts import this_host
 from txl_tf.errors import DataDamagedError, NonFiniteError, StorageError
+from txl_tf.storage.array_files import StoredTensor, checked_tensor_bundle
 from txl_tf.storage.files import file_bytes, first_line
 from txl_tf.storage.store_client import is_store_failure
-from txl_tf.storage.tensor_bundle import StoredTensor, checked_tensor_bundle
 from txl_tf.training.checkpoint_manifest import unreadable
 
 _REMEDY = "Restore it from a copy."

@@ -9,7 +9,7 @@ from txl_tf.data.corpora.enwik8_text8 import Text8
 from txl_tf.data.corpora.penn_treebank import PennTreebank
 from txl_tf.data.manifest import SplitManifest
 from txl_tf.data.preparation import prepare_dataset
-from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.errors import DataDamagedError
 
 

@@ -7,12 +7,11 @@ import pytest
 
 from tests.data.tokenizers.official_words import official_lines
 from tests.data.tokenizers.trained_sentence_piece import trained_sentence_piece
-from txl_tf.data.text import text_pieces
-from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
-from txl_tf.data.tokenizers.character_tokenizer import CharacterVocabularyBuilder
+from txl_tf.data.text import split_at_lines
+from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterVocabularyBuilder
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError
 from txl_tf.data.tokenizers.word_splitting import WordRule
-from txl_tf.data.tokenizers.word_vocabulary import WordVocabularyBuilder
+from txl_tf.data.tokenizers.word_tokenizer import WordVocabularyBuilder
 
 GOOD = "A line.\nna\u00efve caf\u00e9 \u65e5\u672c\n\n"
 REFUSED = {
@@ -81,7 +80,7 @@ def test_unusual_characters_are_kept(name):
 def test_a_word_longer_than_a_piece_of_text_is_cut_between_characters():
     text = ("\u65e5" * 700_000).encode()
     builder = WordVocabularyBuilder(WordRule())
-    numbers = [each for part in builder.number_pieces(text_pieces([text])) for each in part]
+    numbers = [each for part in builder.number_pieces(split_at_lines([text])) for each in part]
     parts = [builder.words[number] for number in numbers]
     assert len(parts) == 3
     assert b"".join(parts) == text

@@ -7,15 +7,14 @@ import tensorflow as tf
 
 from tests.data.tokenizers.hostile_texts import hostile_texts
 from tests.data.tokenizers.trained_sentence_piece import trained_sentence_piece
-from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
 from txl_tf.data.tokenizers.character_tokenizer import (
+    ByteTokenizer,
     CharacterTokenizer,
     CharacterVocabularyBuilder,
 )
 from txl_tf.data.tokenizers.word_piece_tokenizer import train_word_pieces
 from txl_tf.data.tokenizers.word_splitting import WordRule
-from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer
-from txl_tf.data.tokenizers.word_vocabulary import WordVocabularyBuilder
+from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer, WordVocabularyBuilder
 
 TEXTS = [*hostile_texts(60), "\0A\0 B\0 \u039f\u03a3\0 \u0130".encode()]
 

@@ -25,7 +25,7 @@ from pipelines.analysis.sample_statistics import SampleStatistics
 from tests.pipelines.conftest import EXPERIMENT
 from tests.pipelines.txl_process import TIMEOUT_SECONDS, command, environment, run_txl
 from txl_tf.data.preparation import prepare_dataset
-from txl_tf.data.tokenizers.byte_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.errors import DataDamagedError, MismatchError
 from txl_tf.evaluation.result import MeasuredLoss
 

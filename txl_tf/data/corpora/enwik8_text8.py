@@ -9,7 +9,7 @@ from txl_tf.data.corpora.corpus import Corpus, ExpectedCounts, TokenizerOptions
 from txl_tf.data.corpora.tar_unpacking import CorpusMember, byte_range
 from txl_tf.data.documents import line_pattern, marked_documents
 from txl_tf.data.partial_download import PublishedFile
-from txl_tf.data.text import text_pieces
+from txl_tf.data.text import split_at_lines
 
 _PAGE = line_pattern(b"  <page>")
 _MEGABYTE = 1_000_000
@@ -108,7 +108,7 @@ class _Pages:
 
     def __iter__(self) -> Iterator[Iterator[bytes]]:
         blocks = byte_range(self._files.blocks(self._member), *self._bounds, where="enwik8")
-        for page in marked_documents(text_pieces(blocks), _PAGE, keep_mark=True):
+        for page in marked_documents(split_at_lines(blocks), _PAGE, keep_mark=True):
             yield _without_newlines(page) if self._drops_newlines else page
 
 
@@ -186,7 +186,7 @@ class _Stretch:
 
     def __iter__(self) -> Iterator[bytes]:
         blocks = byte_range(self._files.blocks(self._member), *self._bounds, where="text8")
-        yield from text_pieces(_stripped(blocks))
+        yield from split_at_lines(_stripped(blocks))
 
 
 def _stripped(blocks: Iterable[bytes]) -> Iterator[bytes]:

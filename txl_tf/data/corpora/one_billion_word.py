@@ -11,7 +11,7 @@ from txl_tf.data.corpora.archives import CorpusFiles
 from txl_tf.data.corpora.corpus import Corpus, ExpectedCounts, TokenizerOptions
 from txl_tf.data.corpora.tar_unpacking import CorpusMember
 from txl_tf.data.partial_download import PublishedFile
-from txl_tf.data.text import text_pieces
+from txl_tf.data.text import split_at_lines
 
 # Steele, Lea and Flood (2014), "Fast splittable pseudorandom number
 # generators": the constants of SplitMix64.
@@ -178,7 +178,7 @@ class _InOrder:
         self._member = member
 
     def __iter__(self) -> Iterator[bytes]:
-        return text_pieces(self._files.blocks(self._member))
+        return split_at_lines(self._files.blocks(self._member))
 
 
 class _Shuffled:

@@ -8,7 +8,7 @@ from txl_tf.data.corpora.archives import CorpusFiles
 from txl_tf.data.corpora.corpus import Corpus, ExpectedCounts, TokenizerOptions
 from txl_tf.data.corpora.tar_unpacking import CorpusMember
 from txl_tf.data.partial_download import PublishedFile
-from txl_tf.data.text import text_pieces
+from txl_tf.data.text import split_at_lines
 
 
 def _member(split: str, size_bytes: int, sha256: str) -> CorpusMember:
@@ -107,4 +107,4 @@ class _Pieces:
         self._member = member
 
     def __iter__(self) -> Iterator[bytes]:
-        return text_pieces(self._files.blocks(self._member))
+        return split_at_lines(self._files.blocks(self._member))

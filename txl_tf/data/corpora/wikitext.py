@@ -9,7 +9,7 @@ from txl_tf.data.corpora.corpus import Corpus, ExpectedCounts, TokenizerOptions
 from txl_tf.data.corpora.tar_unpacking import CorpusMember
 from txl_tf.data.documents import grouped_documents
 from txl_tf.data.partial_download import PublishedFile
-from txl_tf.data.text import text_pieces
+from txl_tf.data.text import split_at_lines
 
 _BLANK = b" \n"
 _GATHERED_BYTES = 1 << 16
@@ -24,7 +24,7 @@ def wikitext_articles(pieces: Iterable[bytes]) -> Iterator[Iterator[bytes]]:
     the articles together are the file.
 
     Args:
-        pieces: iterable of bytes. As `text_pieces` gives them.
+        pieces: iterable of bytes. As `split_at_lines` gives them.
 
     Yields:
         Articles, each an iterator over pieces of whole lines. An article must
@@ -96,7 +96,7 @@ class _Articles:
         self._member = member
 
     def __iter__(self) -> Iterator[Iterator[bytes]]:
-        return wikitext_articles(text_pieces(self._files.blocks(self._member)))
+        return wikitext_articles(split_at_lines(self._files.blocks(self._member)))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

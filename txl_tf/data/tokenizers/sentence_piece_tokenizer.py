@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
-from txl_tf.data.text import text_pieces
+from txl_tf.data.text import split_at_lines
 from txl_tf.data.tokenizers.tokenizer import (
     InvalidTextError,
     Tokenizer,
@@ -139,7 +139,7 @@ def train_sentence_piece(
     for as bytes.
 
     Args:
-        pieces: iterable of bytes. UTF-8 text, cut as `text_pieces` cuts.
+        pieces: iterable of bytes. UTF-8 text, cut as `split_at_lines` cuts.
         vocabulary_size: int. Number of pieces: one for what cannot occur, 256
             bytes, and what is learned.
         model_type: str. `"bpe"` (Sennrich et al. 2016) or `"unigram"` (Kudo
@@ -209,7 +209,7 @@ def _lines(pieces: Iterable[bytes]) -> Iterator[str]:
                 if text:
                     yield text
             else:
-                for part in text_pieces([text.encode()], _MAX_LINE_BYTES):
+                for part in split_at_lines([text.encode()], _MAX_LINE_BYTES):
                     yield part.decode()
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import numpy as np
 
 from txl_tf.data.records import token_dtype
-from txl_tf.data.text import text_pieces
+from txl_tf.data.text import split_at_lines
 
 if TYPE_CHECKING:
     from txl_tf.data.tokenizers.graph_tokenizers import GraphTokenizer
@@ -172,7 +172,7 @@ class Tokenizer(abc.ABC):
             InvalidTextError: If the text is not UTF-8, or has something that is
                 not in the vocabulary, which has no token for that.
         """
-        parts = list(self.encode_pieces(text_pieces([text])))
+        parts = list(self.encode_pieces(split_at_lines([text])))
         return np.concatenate(parts) if parts else np.zeros(0, self.token_dtype)
 
     def encode_pieces(self, pieces: Iterable[bytes]) -> Iterator[np.ndarray]:
@@ -180,7 +180,7 @@ class Tokenizer(abc.ABC):
 
         Args:
             pieces: iterable of bytes. The pieces of one document, cut where
-                `text_pieces` cuts. CR LF can be cut.
+                `split_at_lines` cuts. CR LF can be cut.
 
         Returns:
             Iterator over the token ids of every piece.

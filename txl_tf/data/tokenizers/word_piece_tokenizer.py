@@ -17,8 +17,8 @@ from txl_tf.data.tokenizers.tokenizer import (
     narrowest_token_dtype,
 )
 from txl_tf.data.tokenizers.word_splitting import LINE_MARK, WordRule, join_words
-from txl_tf.data.tokenizers.word_vocabulary import WordVocabularyBuilder
-from txl_tf.storage.json_text import parse_json
+from txl_tf.data.tokenizers.word_tokenizer import WordVocabularyBuilder
+from txl_tf.storage.untrusted_files import parse_json
 
 if TYPE_CHECKING:
     import tensorflow_text

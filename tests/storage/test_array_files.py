@@ -1,13 +1,20 @@
 """Indexes that cannot be are refused before TensorFlow sees them."""
 
+import io
+import tracemalloc
+import warnings
+import zipfile
+
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tensorflow.core.framework import types_pb2
 
 from tests.index_writer import entry, write_bundle
 from txl_tf.errors import DataDamagedError
-from txl_tf.storage.tensor_bundle import checked_tensor_bundle
+from txl_tf.storage.array_files import checked_tensor_bundle, read_array_archive
 
 
 def checked(prefix):
@@ -122,3 +129,100 @@ def test_what_follows_the_last_tensor_is_refused(tmp_path):
     with pytest.raises(DataDamagedError, match="has 25 bytes; its tensors end at 24") as raised:
         checked(prefix)
     assert raised.value.where == f"{prefix}.data-00000-of-00001"
+
+
+ARRAYS = {
+    "bytes": np.arange(200, dtype=np.uint8),
+    "empty": np.zeros((2, 0), np.float32),
+    "fortran": np.asfortranarray(np.arange(12, dtype=np.float64).reshape(3, 4)),
+    "text": np.array("some text"),
+}
+
+
+def archive_of(arrays=ARRAYS, save=np.savez):
+    file = io.BytesIO()
+    save(file, **arrays)
+    return file.getvalue()
+
+
+def zip_of(members, compression=zipfile.ZIP_DEFLATED):
+    file = io.BytesIO()
+    with warnings.catch_warnings(), zipfile.ZipFile(file, "w", compression) as archive:
+        warnings.simplefilter("ignore")  # of two members with one name
+        for name, content in members:
+            archive.writestr(name, content)
+    return file.getvalue()
+
+
+def array_with(header, content=b""):
+    file = io.BytesIO()
+    text = header.encode().ljust(117) + b"\n"
+    file.write(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + content)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_arrays_are_read_as_they_were_written(save):
+    found = read_array_archive(io.BytesIO(archive_of(save=save)))
+    assert found.keys() == ARRAYS.keys()
+    for name, array in ARRAYS.items():
+        np.testing.assert_array_equal(found[name], array)
+        assert found[name].dtype == array.dtype
+
+
+def test_a_small_archive_that_unpacks_to_much_is_refused_before_it_is_unpacked():
+    content = archive_of({"zeros": np.zeros(64 << 20, np.uint8)}, np.savez_compressed)
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="unpacks to"):
+        read_array_archive(io.BytesIO(content))
+    assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    tracemalloc.stop()
+    assert read_array_archive(io.BytesIO(content), max_bytes=65 << 20)["zeros"].size == 64 << 20
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776,), }",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (-1,), }",
+        "{'descr': '<U2000000000', 'fortran_order': False, 'shape': (), }",
+        "{'descr': '|O', 'fortran_order': False, 'shape': (1,), }",
+        "{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,), }",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }",
+        "(" * 116,
+        "{'descr': '<f4'}",
+    ],
+)
+def test_a_header_that_asks_for_what_is_not_there_is_refused(header):
+    content = zip_of([("a.npy", array_with(header, bytes(4)))])
+    with pytest.raises(ValueError, match=r"array|header|archive"):
+        read_array_archive(io.BytesIO(content))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"PK",
+        archive_of()[:-30],
+        zip_of([("a.npy", array_with("{}")), ("a.npy", array_with("{}"))]),
+        zip_of([("a.txt", b"")]),
+        zip_of([("a.npy", b"")]),
+        zip_of([("a.npy", b"")], zipfile.ZIP_LZMA),
+    ],
+)
+def test_what_is_no_such_archive_is_refused(content):
+    with pytest.raises(ValueError, match=r"array|archive|magic"):
+        read_array_archive(io.BytesIO(content))
+
+
+@settings(max_examples=150, deadline=None)
+@given(place=st.integers(0, len(archive_of()) - 1), new=st.binary(min_size=1, max_size=6))
+def test_any_change_is_refused_or_gives_arrays_within_the_limit(place, new):
+    content = archive_of()
+    changed = content[:place] + new + content[place + len(new) :]
+    try:
+        found = read_array_archive(io.BytesIO(changed), max_bytes=1 << 20)
+    except ValueError:
+        return
+    assert sum(array.nbytes for array in found.values()) <= 1 << 20
