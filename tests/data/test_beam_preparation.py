@@ -25,13 +25,13 @@ def test_the_passes_write_what_one_process_writes(tmp_path, monkeypatch):
     manifest = prepare_dataset(
         {"train": texts}, ByteTokenizer(), str(tmp_path / "one"), "test", **SIZES
     )
-    batchs = [("train", i, pieces) for i, pieces in enumerate(work_batches("train", texts))]
-    counted = [TokenCounting(ByteTokenizer())(batch) for batch in batchs]
+    batches = [("train", i, pieces) for i, pieces in enumerate(work_batches("train", texts))]
+    counted = [TokenCounting(ByteTokenizer())(batch) for batch in batches]
     plan = ShardPlan(tuple(each["tokens"] for each in counted), 64, 1, 300)
     assert plan.num_shards == len(manifest.split("train").shards) > 5
     placing = TokenPlacing(ByteTokenizer(), {"train": plan})
     shards = {}
-    for batch in reversed(batchs):
+    for batch in reversed(batches):
         for key, part in placing(batch):
             shards.setdefault(key, []).append(part)
     out = tmp_path / "out"

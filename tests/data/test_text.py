@@ -25,8 +25,8 @@ def test_pieces_know_what_came_before():
 def test_chunks_are_small_whatever_the_documents(monkeypatch):
     monkeypatch.setattr(module, "BATCH_BYTES", 100)
     documents = [b"line\n"] * 1000 + [[b"x" * 60] * 10]
-    batchs = list(work_batches("train", documents))
-    sizes = [sum(len(piece.text) for piece in batch) for batch in batchs]
+    batches = list(work_batches("train", documents))
+    sizes = [sum(len(piece.text) for piece in batch) for batch in batches]
     assert sum(sizes) == 5600
     assert max(sizes) < 200
     many = list(work_batches("train", [b""] * 10_000))

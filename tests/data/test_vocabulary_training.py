@@ -25,7 +25,7 @@ def tokenized(training, splits, folder, num_workers=1):
     with OrderedWorkers(num_workers) as workers:
         texts = training.tokenize(splits, workers, str(folder), done.__setitem__)
         ids = {
-            name: np.concatenate([batch.token_ids for batch in texts.batchs(name)])
+            name: np.concatenate([batch.token_ids for batch in texts.batches(name)])
             for name in splits
         }
     return texts.tokenizer, ids

@@ -107,10 +107,10 @@ class _Counting:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._counting = TokenCounting(tokenizer)
 
-    def apply(self, batchs: Any) -> Any:
+    def apply(self, batches: Any) -> Any:
         import apache_beam as beam
 
-        return batchs | "Count" >> beam.Map(self._counting)
+        return batches | "Count" >> beam.Map(self._counting)
 
 
 class _Writing:
@@ -120,11 +120,11 @@ class _Writing:
         self._placing = placing
         self._writing = writing
 
-    def apply(self, batchs: Any) -> Any:
+    def apply(self, batches: Any) -> Any:
         import apache_beam as beam
 
         return (
-            batchs
+            batches
             | "Place" >> beam.FlatMap(self._placing)
             | "Shard" >> beam.GroupByKey()
             | "Write" >> beam.Map(self._writing)
@@ -153,15 +153,15 @@ def _run(
 
     path = os.path.join(results, f"{type(transforms).__name__.strip('_').lower()}.json")
     with beam.Pipeline(options=PipelineOptions(list(beam_arguments))) as pipeline:
-        batchs = (
+        batches = (
             pipeline
             | "Splits" >> beam.Create(splits)
             | "Spread splits" >> beam.Reshuffle()
             | "Read" >> beam.FlatMap(reading)
-            | "Spread batchs" >> beam.Reshuffle()
+            | "Spread batches" >> beam.Reshuffle()
         )
         (
-            transforms.apply(batchs)
+            transforms.apply(batches)
             | "Together" >> beam.WithKeys(None)
             | "Gather" >> beam.GroupByKey()
             | "Results" >> beam.Map(_ResultFile(path))
@@ -170,8 +170,8 @@ def _run(
 
 
 def _plan(name: str, counted: list[dict[str, Any]], sizes: tuple[int, int, int]) -> ShardPlan:
-    batchs = sorted((each["batch"], each["tokens"]) for each in counted if each["split"] == name)
-    plan = ShardPlan(tuple(tokens for _, tokens in batchs), *sizes)
+    batches = sorted((each["batch"], each["tokens"]) for each in counted if each["split"] == name)
+    plan = ShardPlan(tuple(tokens for _, tokens in batches), *sizes)
     if not plan.num_tokens:
         raise empty_split(name)
     return plan

@@ -17,7 +17,7 @@ from txl_tf.storage.files import make_folder, remove_folder
 
 
 class BatchReading:
-    """Reading of splits in numbered batchs, for a Beam pipeline.
+    """Reading of splits in numbered batches, for a Beam pipeline.
 
     Args:
         splits: mapping of split name to documents, which can be sent to other
@@ -196,7 +196,7 @@ class _Part(NamedTuple):
 
 
 class TokenPlacing:
-    """Division of the tokens of batchs at shard ends, for a Beam pipeline.
+    """Division of the tokens of batches at shard ends, for a Beam pipeline.
 
     Args:
         tokenizer: `Tokenizer`.

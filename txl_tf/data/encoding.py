@@ -33,7 +33,7 @@ class EncodedBatch(NamedTuple):
 
 
 class BatchEncoder:
-    """Encoder of text batchs; each piece can be encoded on its own.
+    """Encoder of text batches; each piece can be encoded on its own.
 
     To another process only kind and vocabulary are sent.
 
@@ -137,7 +137,7 @@ class EncodedSplits:
         self._workers = workers
         self._encoding = BatchEncoder(tokenizer)
 
-    def batchs(self, split: str) -> Iterator[EncodedBatch]:
+    def batches(self, split: str) -> Iterator[EncodedBatch]:
         """Encodes a split.
 
         Args:
@@ -153,11 +153,11 @@ class EncodedSplits:
 
 
 class TokenSource(Protocol):
-    """Interface of encoded splits: batchs of tokens and their tokenizer."""
+    """Interface of encoded splits: batches of tokens and their tokenizer."""
 
     tokenizer: Tokenizer
 
-    def batchs(self, split: str) -> Iterator[EncodedBatch]:
+    def batches(self, split: str) -> Iterator[EncodedBatch]:
         """Yields the tokens of a split, in order."""
 
 
@@ -232,7 +232,7 @@ class WorkerWordCounter:
 class ParallelWordCounter:
     """Word numbers merged from all workers.
 
-    A worker names the words of a batch that are new to it, in order. Batchs are
+    A worker names the words of a batch that are new to it, in order. Batches are
     merged in the order of the text, and a worker gets them in that order. So a
     word that no merged batch has named is new to all of them, and the numbers
     are those of one worker.
@@ -251,7 +251,7 @@ class ParallelWordCounter:
         """The words by number."""
         return list(self._numbers)
 
-    def batchs(
+    def batches(
         self, split: str, documents: Iterable[Document], workers: OrderedWorkers
     ) -> Iterator[EncodedBatch]:
         """Numbers and counts the words of a split.
@@ -262,7 +262,7 @@ class ParallelWordCounter:
             workers: `OrderedWorkers`. Who does the work.
 
         Yields:
-            Batchs with uint32 numbers, which are no token ids yet.
+            Batches with uint32 numbers, which are no token ids yet.
         """
         tables: dict[int, tuple[int, np.ndarray]] = {}
         # A fresh function for every split, whose workers know no words.

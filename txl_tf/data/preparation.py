@@ -95,8 +95,8 @@ def prepare_dataset(
             for name in splits:
                 token_bytes = texts.tokenizer.token_dtype.itemsize
                 with RecordWriter(staging.path, name, token_bytes=token_bytes, **sizes) as writer:
-                    batchs = texts.batchs(name)
-                    written.append(write_split(writer, name, batchs, used_ids, progress))
+                    batches = texts.batches(name)
+                    written.append(write_split(writer, name, batches, used_ids, progress))
         if check is not None:
             check(written, len(used_ids), int(np.count_nonzero(used_ids)))
         manifest = describe(texts.tokenizer, corpus_name, tokens_per_record, written)
@@ -107,7 +107,7 @@ def prepare_dataset(
 def write_split(
     writer: RecordWriter,
     name: str,
-    batchs: Iterable[EncodedBatch],
+    batches: Iterable[EncodedBatch],
     used_ids: np.ndarray,
     progress: Progress,
 ) -> SplitManifest:
@@ -116,7 +116,7 @@ def write_split(
     Args:
         writer: `RecordWriter`.
         name: str. Name of the split.
-        batchs: iterable of `EncodedBatch`. The tokens, in order.
+        batches: iterable of `EncodedBatch`. The tokens, in order.
         used_ids: bool vector with one value per id of the vocabulary; set where
             an id occurs.
         progress: function, called with the name and the bytes of text.
@@ -129,7 +129,7 @@ def write_split(
         ValueError: If an id is not in the vocabulary.
     """
     counts = TextCounts()
-    for batch in batchs:
+    for batch in batches:
         _note_used(batch.token_ids, used_ids)
         writer.write(batch.token_ids, document_starts=batch.document_starts.tolist())
         counts = counts.plus(batch.counts)

@@ -44,7 +44,7 @@ _SPACES = b" \t\n\r\x0b\x0c"
 
 
 def work_batches(split: str, documents: Iterable[Document]) -> Iterator[list[DocumentPiece]]:
-    """Groups the pieces of documents into batchs of work, in order.
+    """Groups the pieces of documents into batches of work, in order.
 
     Args:
         split: str. Name of the split.

@@ -160,19 +160,19 @@ class SpilledIds:
         self._folder = folder
         self._ids = np.zeros(0, np.int32)
 
-    def store(self, split: str, batchs: Iterable[EncodedBatch], progress: Progress) -> None:
+    def store(self, split: str, batches: Iterable[EncodedBatch], progress: Progress) -> None:
         """Writes the numbers of a split.
 
         Args:
             split: str. Name of the split.
-            batchs: iterable of `EncodedBatch`, with uint32 numbers as tokens.
+            batches: iterable of `EncodedBatch`, with uint32 numbers as tokens.
             progress: function, called with the split and the bytes of text.
 
         Raises:
             OSError: If the file cannot be written.
         """
         with open(self._path(split), "wb") as file:
-            for numbers, starts, counts in batchs:
+            for numbers, starts, counts in batches:
                 header = np.array([len(numbers), len(starts), *counts], np.int64)
                 # Not `tofile`, which does not say when the disk is full.
                 for part in (header, starts, numbers):
@@ -189,7 +189,7 @@ class SpilledIds:
         self.tokenizer = tokenizer
         self._ids = ids
 
-    def batchs(self, split: str) -> Iterator[EncodedBatch]:
+    def batches(self, split: str) -> Iterator[EncodedBatch]:
         """Reads a split.
 
         Args:
@@ -335,11 +335,11 @@ class WordTraining(VocabularyTraining):
         texts = SpilledIds(scratch_folder)
         counted = self.counted(splits)
         for name in counted:
-            texts.store(name, numbers.batchs(name, splits[name], workers), progress)
+            texts.store(name, numbers.batches(name, splits[name], workers), progress)
         tokenizer = self._build(numbers)
         for name in splits:
             if name not in counted:
-                texts.store(name, numbers.batchs(name, splits[name], workers), progress)
+                texts.store(name, numbers.batches(name, splits[name], workers), progress)
         words = numbers.words
         try:
             texts.use(tokenizer, tokenizer.ids_of(words))
@@ -374,6 +374,6 @@ def _numbered_words(
     """Numbers the words of the splits that count."""
     numbers = ParallelWordCounter(training.rule)
     for name in training.counted(splits):
-        for batch in numbers.batchs(name, splits[name], workers):
+        for batch in numbers.batches(name, splits[name], workers):
             progress(name, batch.counts.bytes)
     return numbers

@@ -6,7 +6,7 @@ from tests.data.corpora.synthetic import like, resized
 from txl_tf.data.corpora import PUBLISHED_CORPORA
 from txl_tf.data.corpora.corpus import Corpus, ExpectedCounts
 from txl_tf.data.corpora.enwik8_text8 import Text8
-from txl_tf.data.corpora.penn_treebank import PennTreebank
+from txl_tf.data.corpora.wikitext_penn_treebank import PennTreebank
 from txl_tf.data.manifest import SplitManifest
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from txl_tf.data.corpora.archives import ZipFiles, open_corpus_files
-from txl_tf.data.corpora.tar_unpacking import CorpusMember, unpack_tar
+from txl_tf.data.corpora.archives import CorpusMember, ZipFiles, open_corpus_files, unpack_tar
 from txl_tf.data.partial_download import PublishedFile
 from txl_tf.errors import DataDamagedError, JobError
 

@@ -3,8 +3,7 @@
 from txl_tf.data.corpora.corpus import Corpus
 from txl_tf.data.corpora.enwik8_text8 import Enwik8, Text8
 from txl_tf.data.corpora.one_billion_word import OneBillionWord
-from txl_tf.data.corpora.penn_treebank import PennTreebank
-from txl_tf.data.corpora.wikitext import WikiText2, WikiText103
+from txl_tf.data.corpora.wikitext_penn_treebank import PennTreebank, WikiText2, WikiText103
 
 PUBLISHED_CORPORA: tuple[type[Corpus], ...] = (
     Enwik8,

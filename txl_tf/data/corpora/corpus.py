@@ -2,14 +2,13 @@
 
 import abc
 import dataclasses
-from collections.abc import Iterable, Mapping
-from typing import ClassVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, ClassVar
 
-from txl_tf.data.corpora.archives import CorpusFiles, open_corpus_files
-from txl_tf.data.corpora.tar_unpacking import CorpusMember
+from txl_tf.data.corpora.archives import CorpusFiles, CorpusMember, open_corpus_files
 from txl_tf.data.manifest import SplitManifest
 from txl_tf.data.partial_download import PublishedFile
-from txl_tf.data.preparation import Document
+from txl_tf.data.text import Document, split_at_lines
 from txl_tf.errors import DataDamagedError
 
 
@@ -105,6 +104,28 @@ class TokenizerOptions:
     counted_splits: tuple[str, ...] = ("train", "valid", "test")
     min_frequency: int = 1
     max_size: int | None = None
+
+
+class Reread:
+    """An iterable that can be read any number of times: every pass calls a function anew.
+
+    Args:
+        function: function that returns an iterator, such as one of a module, so that it
+            can be sent to other processes.
+        *arguments: its arguments.
+    """
+
+    def __init__(self, function: Callable[..., Iterator[Any]], *arguments: Any) -> None:
+        self._function = function
+        self._arguments = arguments
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._function(*self._arguments)
+
+
+def member_pieces(files: CorpusFiles, member: CorpusMember) -> Iterator[bytes]:
+    """Yields the text of a file in pieces of whole lines; see `split_at_lines`."""
+    return split_at_lines(files.blocks(member))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -205,3 +226,19 @@ class Corpus(abc.ABC):
                 where=f"corpus {self.name}",
                 remedy="Check that the text is the published one; results would not compare.",
             )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FilePerSplitCorpus(Corpus):
+    """Corpus with one file for every split.
+
+    Attributes:
+        split_files: mapping of split name to `CorpusMember`.
+    """
+
+    split_files: ClassVar[Mapping[str, CorpusMember]]
+
+    @property
+    def members(self) -> tuple[CorpusMember, ...]:
+        """The files of the splits."""
+        return tuple(self.split_files.values())

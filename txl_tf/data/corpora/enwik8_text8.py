@@ -2,21 +2,56 @@
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from txl_tf.data.corpora.archives import CorpusFiles
-from txl_tf.data.corpora.corpus import Corpus, ExpectedCounts, TokenizerOptions
-from txl_tf.data.corpora.tar_unpacking import CorpusMember, byte_range
+from txl_tf.data.corpora.archives import CorpusFiles, CorpusMember
+from txl_tf.data.corpora.corpus import Corpus, ExpectedCounts, Reread, TokenizerOptions
 from txl_tf.data.documents import line_pattern, marked_documents
 from txl_tf.data.partial_download import PublishedFile
 from txl_tf.data.text import split_at_lines
+from txl_tf.errors import DataDamagedError
 
 _PAGE = line_pattern(b"  <page>")
 _MEGABYTE = 1_000_000
 
 
+def _member(name: str, sha256: str) -> CorpusMember:
+    size = 100 * _MEGABYTE
+    return CorpusMember(path=name, max_bytes=size, size_bytes=size, sha256=sha256)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Enwik8(Corpus):
+class _HundredMegabytes(Corpus):
+    """A corpus of one file, cut into the first 90, the next 5 and the last 5 million bytes."""
+
+    member: ClassVar[CorpusMember]
+    split_bytes: ClassVar[Mapping[str, int]] = {
+        "train": 90 * _MEGABYTE,
+        "valid": 5 * _MEGABYTE,
+        "test": 5 * _MEGABYTE,
+    }
+
+    @property
+    def members(self) -> tuple[CorpusMember, ...]:
+        """The one file of the archive."""
+        return (self.member,)
+
+    def _stretches(self, files: CorpusFiles) -> dict[str, tuple[Any, ...]]:
+        """Returns the arguments of `_stretch` for every split."""
+        stop = 0
+        stretches = {}
+        for name, size in self.split_bytes.items():
+            stretches[name] = (files, self.member, stop, stop + size)
+            stop += size
+        return stretches
+
+
+def _stretch(files: CorpusFiles, member: CorpusMember, start: int, stop: int) -> Iterator[bytes]:
+    return byte_range(files.blocks(member), start, stop, where=member.path)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Enwik8(_HundredMegabytes):
     """enwik8, with or without its newlines.
 
     Train, valid and test are the first 90, the next 5 and the last 5 million
@@ -44,26 +79,13 @@ class Enwik8(Corpus):
         size_bytes=36_445_475,
         sha256="547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc",
     )
-    member: ClassVar[CorpusMember] = CorpusMember(
-        path="enwik8",
-        max_bytes=100 * _MEGABYTE,
-        size_bytes=100 * _MEGABYTE,
-        sha256="2b49720ec4d78c3c9fabaee6e4179a5e997302b3a70029f30f2d582218c024a8",
+    member: ClassVar[CorpusMember] = _member(
+        "enwik8", "2b49720ec4d78c3c9fabaee6e4179a5e997302b3a70029f30f2d582218c024a8"
     )
-    split_bytes: ClassVar[Mapping[str, int]] = {
-        "train": 90 * _MEGABYTE,
-        "valid": 5 * _MEGABYTE,
-        "test": 5 * _MEGABYTE,
-    }
 
     def __post_init__(self) -> None:
         if self.newlines not in ("drop", "keep"):
             raise ValueError(f'`newlines` must be "drop" or "keep". Received: {self.newlines!r}')
-
-    @property
-    def members(self) -> tuple[CorpusMember, ...]:
-        """The one file of the archive."""
-        return (self.member,)
 
     @property
     def tokenizer_options(self) -> TokenizerOptions:
@@ -87,29 +109,16 @@ class Enwik8(Corpus):
 
     def documents(self, files: CorpusFiles) -> Mapping[str, Iterable[Iterable[bytes]]]:
         """Makes the documents of the splits; see `Corpus`."""
-        stop = 0
-        splits = {}
-        for name, size in self.split_bytes.items():
-            splits[name] = _Pages(files, self.member, stop, stop + size, self.newlines)
-            stop += size
-        return splits
+        return {
+            name: Reread(_pages, self.newlines == "drop", *stretch)
+            for name, stretch in self._stretches(files).items()
+        }
 
 
-class _Pages:
-    """The pages of a stretch of the text."""
-
-    def __init__(
-        self, files: CorpusFiles, member: CorpusMember, start: int, stop: int, newlines: str
-    ) -> None:
-        self._files = files
-        self._member = member
-        self._bounds = start, stop
-        self._drops_newlines = newlines == "drop"
-
-    def __iter__(self) -> Iterator[Iterator[bytes]]:
-        blocks = byte_range(self._files.blocks(self._member), *self._bounds, where="enwik8")
-        for page in marked_documents(split_at_lines(blocks), _PAGE, keep_mark=True):
-            yield _without_newlines(page) if self._drops_newlines else page
+def _pages(drops_newlines: bool, *stretch: Any) -> Iterator[Iterator[bytes]]:
+    pieces = split_at_lines(_stretch(*stretch))
+    for page in marked_documents(pieces, _PAGE, keep_mark=True):
+        yield _without_newlines(page) if drops_newlines else page
 
 
 def _without_newlines(pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -119,7 +128,7 @@ def _without_newlines(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Text8(Corpus):
+class Text8(_HundredMegabytes):
     """text8, one document a split.
 
     Train, valid and test are the first 90, the next 5 and the last 5 million
@@ -134,22 +143,9 @@ class Text8(Corpus):
         size_bytes=31_344_016,
         sha256="a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232",
     )
-    member: ClassVar[CorpusMember] = CorpusMember(
-        path="text8",
-        max_bytes=100 * _MEGABYTE,
-        size_bytes=100 * _MEGABYTE,
-        sha256="6e890197040d37d85beb962ae1f041ff1d9a9ca8d20c7d99c85027eebf51dca7",
+    member: ClassVar[CorpusMember] = _member(
+        "text8", "6e890197040d37d85beb962ae1f041ff1d9a9ca8d20c7d99c85027eebf51dca7"
     )
-    split_bytes: ClassVar[Mapping[str, int]] = {
-        "train": 90 * _MEGABYTE,
-        "valid": 5 * _MEGABYTE,
-        "test": 5 * _MEGABYTE,
-    }
-
-    @property
-    def members(self) -> tuple[CorpusMember, ...]:
-        """The one file of the archive."""
-        return (self.member,)
 
     @property
     def tokenizer_options(self) -> TokenizerOptions:
@@ -168,25 +164,14 @@ class Text8(Corpus):
 
     def documents(self, files: CorpusFiles) -> Mapping[str, Iterable[Iterable[bytes]]]:
         """Makes the documents of the splits; see `Corpus`."""
-        stop = 0
-        splits = {}
-        for name, size in self.split_bytes.items():
-            splits[name] = (_Stretch(files, self.member, stop, stop + size),)
-            stop += size
-        return splits
+        return {
+            name: (Reread(_without_ends, *stretch),)
+            for name, stretch in self._stretches(files).items()
+        }
 
 
-class _Stretch:
-    """A stretch of the text without white space at its ends."""
-
-    def __init__(self, files: CorpusFiles, member: CorpusMember, start: int, stop: int) -> None:
-        self._files = files
-        self._member = member
-        self._bounds = start, stop
-
-    def __iter__(self) -> Iterator[bytes]:
-        blocks = byte_range(self._files.blocks(self._member), *self._bounds, where="text8")
-        yield from split_at_lines(_stripped(blocks))
+def _without_ends(*stretch: Any) -> Iterator[bytes]:
+    return split_at_lines(_stripped(_stretch(*stretch)))
 
 
 def _stripped(blocks: Iterable[bytes]) -> Iterator[bytes]:
@@ -200,3 +185,26 @@ def _stripped(blocks: Iterable[bytes]) -> Iterator[bytes]:
         held = text[len(kept) :]
         if kept:
             yield kept
+
+
+def byte_range(
+    blocks: Iterable[bytes], start_byte: int, stop_byte: int, *, where: str
+) -> Iterator[bytes]:
+    """Yields the bytes of a stream from one place up to another.
+
+    Raises:
+        DataDamagedError: If the stream is shorter.
+    """
+    offset = 0
+    for block in blocks:
+        part = block[max(0, start_byte - offset) : max(0, stop_byte - offset)]
+        offset += len(block)
+        if part:
+            yield part
+        if offset >= stop_byte:
+            return
+    raise DataDamagedError(
+        f"The text must have {stop_byte} bytes, but has {offset}.",
+        where=where,
+        remedy="Get the file again.",
+    )

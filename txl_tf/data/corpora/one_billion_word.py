@@ -7,11 +7,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from txl_tf.data.corpora.archives import CorpusFiles
-from txl_tf.data.corpora.corpus import Corpus, ExpectedCounts, TokenizerOptions
-from txl_tf.data.corpora.tar_unpacking import CorpusMember
+from txl_tf.data.corpora.archives import CorpusFiles, CorpusMember
+from txl_tf.data.corpora.corpus import (
+    Corpus,
+    ExpectedCounts,
+    Reread,
+    TokenizerOptions,
+    member_pieces,
+)
 from txl_tf.data.partial_download import PublishedFile
-from txl_tf.data.text import split_at_lines
 
 # Steele, Lea and Flood (2014), "Fast splittable pseudorandom number
 # generators": the constants of SplitMix64.
@@ -165,40 +169,21 @@ class OneBillionWord(Corpus):
 
     def documents(self, files: CorpusFiles) -> Mapping[str, Iterable[Iterable[bytes]]]:
         """Makes the documents of the splits; see `Corpus`."""
-        held_out = (_InOrder(files, self.held_out_file),)
-        train = _Shuffled(files, self.training_files, self.seed, self.num_passes)
+        held_out = (Reread(member_pieces, files, self.held_out_file),)
+        train = Reread(_shuffled, files, self.training_files, self.seed, self.num_passes)
         return {"train": train, "valid": held_out, "test": held_out}
 
 
-class _InOrder:
-    """The sentences of a file, as they are."""
-
-    def __init__(self, files: CorpusFiles, member: CorpusMember) -> None:
-        self._files = files
-        self._member = member
-
-    def __iter__(self) -> Iterator[bytes]:
-        return split_at_lines(self._files.blocks(self._member))
+def _shuffled(
+    files: CorpusFiles, members: tuple[CorpusMember, ...], seed: int, num_passes: int
+) -> Iterator[Iterator[bytes]]:
+    """Yields the training files, each a document with its sentences shuffled."""
+    for pass_number in range(num_passes):
+        for index in map(int, shuffled_order(len(members), seed, pass_number)):
+            yield _sentences(files.blocks(members[index]), seed, pass_number, index)
 
 
-class _Shuffled:
-    """The training files, each a document with its sentences shuffled."""
-
-    def __init__(
-        self, files: CorpusFiles, members: tuple[CorpusMember, ...], seed: int, num_passes: int
-    ) -> None:
-        self._files = files
-        self._members = members
-        self._seed = seed
-        self._num_passes = num_passes
-
-    def __iter__(self) -> Iterator[Iterator[bytes]]:
-        for pass_number in range(self._num_passes):
-            for index in shuffled_order(len(self._members), self._seed, pass_number):
-                yield self._sentences(int(index), pass_number)
-
-    def _sentences(self, index: int, pass_number: int) -> Iterator[bytes]:
-        blocks = self._files.blocks(self._members[index])
-        lines = shuffled_lines(blocks, self._seed, pass_number, index)
-        for start in range(0, len(lines), _GATHERED_LINES):
-            yield b"".join(lines[start : start + _GATHERED_LINES])
+def _sentences(blocks: Iterable[bytes], *keys: int) -> Iterator[bytes]:
+    lines = shuffled_lines(blocks, *keys)
+    for start in range(0, len(lines), _GATHERED_LINES):
+        yield b"".join(lines[start : start + _GATHERED_LINES])
