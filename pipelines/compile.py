@@ -28,6 +28,7 @@ from pipelines.arguments import (
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import InputMissingError, UsageError
+from txl_tf.models.sizes import CheckpointCost
 from txl_tf.tpu_compiler.chips import EXAMPLES, Topology
 from txl_tf.tpu_compiler.compiler import (
     CompiledProgram,
@@ -36,7 +37,6 @@ from txl_tf.tpu_compiler.compiler import (
     require_tpu_compiler,
 )
 from txl_tf.tpu_compiler.roofline import Roofline, Trial, largest_rows
-from txl_tf.training.checkpoint_cost import CheckpointCost
 
 # What saves memory, the cheapest first.
 _SAVING = (

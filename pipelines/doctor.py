@@ -38,8 +38,8 @@ from pipelines.diagnosis.version_checks import (
     check_python,
 )
 from txl_tf.errors import UsageError
+from txl_tf.models.sizes import CheckpointCost
 from txl_tf.storage.files import is_remote
-from txl_tf.training.checkpoint_cost import CheckpointCost
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -20,7 +20,9 @@ from rich.progress import (
 )
 
 from txl_tf import metrics
-from txl_tf.training.step_report import LoopReport
+
+if TYPE_CHECKING:
+    from txl_tf.training.step_records import LoopReport
 
 _BYTES_PER_MEGABYTE = 1_000_000
 _SECONDS_BETWEEN_LINES = 10.0
@@ -162,7 +164,7 @@ class TrainingProgress:
         else:
             print(text, file=sys.stderr, flush=True)
 
-    def update(self, report: LoopReport) -> None:
+    def update(self, report: "LoopReport") -> None:
         """Shows a loop."""
         if not report.has_compiled:
             self._seconds += report.seconds
@@ -179,14 +181,14 @@ class TrainingProgress:
                 flush=True,
             )
 
-    def _figures(self, report: LoopReport) -> str:
+    def _figures(self, report: "LoopReport") -> str:
         bits_per_byte = metrics.bits(report.nats_per_token) / self._bytes_per_token
         return (
             f"loss {report.nats_per_token:.4f} nats  {bits_per_byte:.4f} bits/byte  "
             f"{report.tokens_per_second:,.0f} tokens/s"
         )
 
-    def _left(self, report: LoopReport) -> str:
+    def _left(self, report: "LoopReport") -> str:
         if not self._steps:
             return "unknown"
         seconds = (self._num_steps - report.step) * self._seconds / self._steps

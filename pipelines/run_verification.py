@@ -99,7 +99,7 @@ def verify_checkpoints(folder: str, run_identity: dict | None, report: ReportByt
         MismatchError: If they are not of one run.
         StorageError: If a file cannot be read.
     """
-    from txl_tf.training.checkpoint_manifest import verified_manifest
+    from txl_tf.training.checkpoint_format import verified_manifest
     from txl_tf.training.checkpoint_store import CheckpointStore
 
     lines = []
@@ -143,7 +143,7 @@ def _verify_vocabulary(workdir: Workdir, data: dict) -> str:
 
 
 def _verify_ledger(workdir: Workdir, checkpoint_period: int) -> str:
-    from txl_tf.training.checkpoint_manifest import verified_manifest
+    from txl_tf.training.checkpoint_format import verified_manifest
     from txl_tf.training.checkpoint_store import CheckpointStore
     from txl_tf.training.ledger import StepLedger
 

@@ -30,11 +30,10 @@ from txl_tf.evaluation.result import EvaluationResult
 from txl_tf.run_description import RunDescription, identity
 from txl_tf.storage.files import path_exists
 from txl_tf.storage.writable_folder import WritableFolder
-from txl_tf.training.background_saver import BackgroundSaver
-from txl_tf.training.checkpoint_store import CheckpointStore
+from txl_tf.training.checkpoint_store import BackgroundSaver, CheckpointStore
 from txl_tf.training.ledger import StepLedger
 from txl_tf.training.ledger_lines import LedgerLine
-from txl_tf.training.step_report import LoopReport
+from txl_tf.training.step_records import LoopReport
 from txl_tf.training.tensorboard import TensorBoardWriter
 from txl_tf.training.train_state import EvaluationHistory
 from txl_tf.training.trainer import Trainer

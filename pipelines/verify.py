@@ -165,8 +165,7 @@ def _verify_checkpoints(path: str, report: ReportBytes) -> list[str]:
 
 
 def _verify_checkpoint(path: str, report: ReportBytes) -> list[str]:
-    from txl_tf.training.checkpoint_arrays import read_arrays
-    from txl_tf.training.checkpoint_manifest import ARRAYS_PREFIX, verified_manifest
+    from txl_tf.training.checkpoint_format import ARRAYS_PREFIX, read_arrays, verified_manifest
 
     manifest = verified_manifest(path)
     read_arrays(os.path.join(path, ARRAYS_PREFIX), manifest["arrays"])
@@ -321,7 +320,7 @@ def _check_graph(path: str) -> None:
 def _check_variables(prefix: str) -> None:
     import tensorflow as tf
 
-    from txl_tf.training.checkpoint_arrays import reading_failed
+    from txl_tf.training.checkpoint_format import reading_failed
 
     try:
         stored = checked_tensor_bundle(prefix, remedy=_REMEDY)

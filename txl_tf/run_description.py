@@ -83,9 +83,6 @@ class RunDescription:
             values: dict of JSON values. The last three may be missing, as
                 earlier versions did not write them.
 
-        Returns:
-            `RunDescription`.
-
         Raises:
             ValueError: If a value is missing or wrong.
         """

@@ -98,9 +98,6 @@ def describe_run(folder: str) -> RunDescription:
     Args:
         folder: str. The folder.
 
-    Returns:
-        `RunDescription`.
-
     Raises:
         InputMissingError: If no run was begun here.
         DataDamagedError: If its description cannot be understood.
@@ -149,9 +146,6 @@ def converted_config(folder: str) -> ModelConfig:
     Args:
         folder: str. The folder.
 
-    Returns:
-        A `ModelConfig`.
-
     Raises:
         InputMissingError: If there is no converted model.
         DataDamagedError: If it cannot be read.
@@ -178,9 +172,6 @@ def checkpoint_store(folder: str) -> "CheckpointStore":
 
     Args:
         folder: str. The folder.
-
-    Returns:
-        The `CheckpointStore`.
 
     Raises:
         JobError: As `describe_run` and `converted_config` do.

@@ -24,6 +24,7 @@ from packaging.utils import canonicalize_name
 
 from pipelines.diagnosis import Finding
 from txl_tf.errors import InputMissingError, OutputExistsError, StorageError
+from txl_tf.models.sizes import NOTICE_SECONDS, CheckpointCost
 from txl_tf.storage.files import (
     file_bytes,
     first_line,
@@ -33,7 +34,6 @@ from txl_tf.storage.files import (
     remove_file,
     write_file,
 )
-from txl_tf.training.checkpoint_cost import NOTICE_SECONDS, CheckpointCost
 
 # The older driver of the chips, and the one of v5p, v6e and later.
 _TPU_FILES = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*")

@@ -20,8 +20,7 @@ import tensorflow as tf
 
 from pipelines.configs import NAMED_EXPERIMENTS
 from tests.toy_batches import ToyBatches
-from txl_tf.training.background_saver import BackgroundSaver
-from txl_tf.training.checkpoint_store import CheckpointStore
+from txl_tf.training.checkpoint_store import BackgroundSaver, CheckpointStore
 from txl_tf.training.ledger import StepLedger
 from txl_tf.training.ledger_lines import LedgerLine
 from txl_tf.training.trainer import Trainer

@@ -9,7 +9,7 @@ from typing import Any
 
 from txl_tf.data.tokenizers import load_tokenizer
 from txl_tf.errors import DataDamagedError
-from txl_tf.training.checkpoint_manifest import checksum
+from txl_tf.training.checkpoint_format import checksum
 
 _TABLE = []
 for _byte in range(256):

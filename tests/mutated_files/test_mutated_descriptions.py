@@ -26,7 +26,7 @@ from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
 from txl_tf.evaluation.result import EvaluationResult
-from txl_tf.training.checkpoint_manifest import verified_manifest
+from txl_tf.training.checkpoint_format import verified_manifest
 from txl_tf.training.checkpoint_store import CheckpointStore
 
 DATA = {

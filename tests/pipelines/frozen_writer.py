@@ -20,8 +20,7 @@ from tests.pipelines.toy_run import toy_training, train
 from txl_tf.errors import JobError
 from txl_tf.storage.locks import DirectoryLock, LocalLock
 from txl_tf.storage.store_lock import StoreLock
-from txl_tf.training.background_saver import BackgroundSaver
-from txl_tf.training.checkpoint_store import CheckpointStore
+from txl_tf.training.checkpoint_store import BackgroundSaver, CheckpointStore
 
 # A local writer may be frozen before each of these, also between a question and its answer's use.
 _LOCAL_OPERATIONS = [

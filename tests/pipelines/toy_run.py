@@ -20,7 +20,7 @@ from tests.toy_batches import toy_experiment
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.segment_plan import SegmentPlan
 from txl_tf.evaluation.result import EvaluationResult
-from txl_tf.training.step_report import LoopReport, StepRecord, StepStatus
+from txl_tf.training.step_records import LoopReport, StepRecord, StepStatus
 
 NUM_STEPS = 24
 CHECKPOINT_EVERY_STEPS = 4

@@ -19,8 +19,7 @@ from tests.serving.raw_client import answers_in, exchange
 from tests.serving.servers import MODEL_NAME, Address
 from txl_tf.serving import LoopbackServer
 from txl_tf.serving.errors import RequestError, StatusCode
-from txl_tf.serving.request_limits import MemoryBudget, ServerLimits
-from txl_tf.serving.request_queue import RequestQueue
+from txl_tf.serving.request_engine import MemoryBudget, RequestQueue, ServerLimits
 
 _HEAD = b"POST /v1/models/bytes:predict HTTP/1.1\r\nHost: a\r\nContent-Length: "
 

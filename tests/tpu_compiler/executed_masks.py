@@ -6,6 +6,7 @@ import tensorflow as tf
 from tests.tpu_compiler.host_replicas import HostReplicas
 from txl_tf import functional
 from txl_tf.tpu_compiler.replica_program import ReplicaProgram
+from txl_tf.training.train_step import TrainStep
 
 SHAPE = (16, 32)
 
@@ -23,10 +24,10 @@ def masks_are_identical(runs):
 
 def drawing_function(runs, name):
     trainer, strategy = runs.trainers[name], runs.strategies[name]
-    step = trainer._variables.train_step(trainer.replica_memory, trainer._records)
+    step = TrainStep(trainer.config, trainer._state, trainer.replica_memory, trainer._records)
 
     def draw():
-        seeds = step.dropout_seeds(tf.identity(trainer._variables.optimizer.iterations.value))
+        seeds = step.dropout_seeds(tf.identity(trainer._state.optimizer.iterations.value))
         return functional.random_bits(seeds, SHAPE)
 
     def draw_on_replicas():

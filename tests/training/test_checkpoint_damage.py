@@ -9,8 +9,7 @@ import pytest
 
 from tests.training.test_checkpoint_store import arrays_of, assert_is_state_of, store_with
 from txl_tf.errors import DataDamagedError
-from txl_tf.training.checkpoint_arrays import write_arrays
-from txl_tf.training.checkpoint_manifest import checksum
+from txl_tf.training.checkpoint_format import checksum, write_arrays
 
 FILES = ["manifest.json", "state.data-00000-of-00001", "state.index"]
 OLDER, NEWER = 5, 10

@@ -14,7 +14,7 @@ from tests.toy_batches import (
     weight_of,
 )
 from txl_tf.errors import NonFiniteError
-from txl_tf.training.step_report import StepStatus
+from txl_tf.training.step_records import StepStatus
 from txl_tf.training.trainer import Trainer
 
 NUM_ROWS = 4

@@ -138,7 +138,7 @@ def test_the_reported_loss_is_that_of_the_next_token_alone():
 def test_the_gradients_of_a_compiled_step_are_those_of_the_sum():
     trainer = trainer_of(jit_compile=True, **BOTH)
     model = trainer.model
-    losses = trainer._variables.objective._auxiliary_losses
+    losses = trainer._state.objective._auxiliary_losses
     batch = ToyBatches(toy_tokens(), NUM_ROWS).batch(0)
     variables = [*model.trainable_variables, *losses.variables]
     with tf.GradientTape() as tape:

@@ -1,10 +1,19 @@
-"""What a run keeps in mind of its evaluations, and takes up again."""
+"""History of evaluations, average of the weights, and the detection of spikes."""
 
+import functools
+
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from tests.slow_case import slow_case
+from tests.toy_batches import ToyBatches, strategy_of, toy_experiment, toy_tokens, weight_of
 from txl_tf.training.schedules import PlateauScale
-from txl_tf.training.train_state import EvaluationHistory
+from txl_tf.training.step_records import StepStatus
+from txl_tf.training.train_state import EvaluationHistory, SpikeDetector, WeightAverage
+from txl_tf.training.train_step import GuardedUpdate
+from txl_tf.training.trainer import Trainer
 
 
 def test_the_best_and_the_last_are_told_apart():
@@ -50,3 +59,300 @@ def test_the_learning_rate_is_told_of_every_evaluation():
     for step, nats in enumerate([3.0, 3.0, 2.0, 2.5]):
         history.observe(step, nats)
     assert float(scale.scale.numpy()) == 0.25
+
+
+NUM_STEPS = 9
+FIRST_STEP = 4
+
+
+def trainer_of(first_step, num_replicas=1, **training):
+    batches = ToyBatches(toy_tokens(), 4)
+    experiment = toy_experiment(
+        training={
+            "num_steps": NUM_STEPS,
+            "average_weights_from_step": first_step,
+            **training,
+        },
+        optimizer={"learning_rate": 3e-2},
+    )
+    return Trainer(experiment, strategy_of(num_replicas), batches.dataset_function)
+
+
+def weights_of(trainer):
+    return {variable.path: variable.numpy() for variable in trainer.model.weights}
+
+
+def assert_close(averages, expected, tolerance):
+    assert averages.keys() == expected.keys()
+    for path, array in averages.items():
+        np.testing.assert_allclose(array, expected[path], rtol=0, atol=tolerance, err_msg=path)
+
+
+@functools.cache
+def recorded(num_replicas=1, jit_compile=False):
+    """Of a run that averages: its trainer, and losses, weights, averages, states by step."""
+    trainer = trainer_of(FIRST_STEP, num_replicas, jit_compile=jit_compile)
+    steps = [
+        (
+            report.nats_per_token,
+            weights_of(trainer),
+            trainer.inference_weights(),
+            trainer.state(),
+        )
+        for report in trainer.run()
+    ]
+    return trainer, *zip(*steps, strict=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("num_replicas", "jit_compile"), [(1, False), (1, True), (2, False)], ids=str
+)
+def test_it_is_the_mean_of_the_recorded_weights(num_replicas, jit_compile):
+    _, _, weights, averages, _ = recorded(num_replicas, jit_compile)
+    for step in range(1, NUM_STEPS + 1):
+        if step <= FIRST_STEP:
+            assert_close(averages[step - 1], weights[step - 1], 0.0)
+            continue
+        counted = weights[FIRST_STEP - 1 : step]
+        mean = {
+            path: np.mean([np.float64(each[path]) for each in counted], axis=0)
+            for path in weights[0]
+        }
+        assert_close(averages[step - 1], mean, 1e-6)
+    table = "embedding/table"
+    assert np.abs(averages[-1][table] - weights[-1][table]).max() > 1e-2
+
+
+@pytest.mark.slow
+def test_every_replica_has_the_same_average():
+    trainer, *_ = recorded(num_replicas=2)
+    variables = trainer._state.by_name()
+    averages = [name for name in variables if name.startswith("average/")]
+    assert averages
+    for name in averages:
+        first, second = trainer.strategy.experimental_local_results(variables[name].value)
+        np.testing.assert_array_equal(first.numpy(), second.numpy(), err_msg=name)
+
+
+def test_before_the_first_step_it_is_the_initial_weights():
+    trainer = trainer_of(1)
+    assert_close(trainer.inference_weights(), weights_of(trainer), 0.0)
+
+
+@pytest.mark.slow
+def test_training_goes_on_from_the_weights_and_not_from_the_average():
+    _, losses, weights, _, _ = recorded()
+    plain = trainer_of(None)
+    assert tuple(report.nats_per_token for report in plain.run()) == losses
+    assert_close(weights_of(plain), weights[-1], 0.0)
+    # Without an average, the weights are used and nothing is stored.
+    assert_close(plain.inference_weights(), weights[-1], 0.0)
+    assert not [name for name in plain.state() if name.startswith("average/")]
+
+
+@pytest.mark.slow
+def test_resuming_goes_on_with_the_average():
+    _, _, _, averages, states = recorded()
+    resumed = trainer_of(FIRST_STEP)
+    for step in (2, 5):
+        resumed.load_state(states[step - 1])
+        list(resumed.run())
+        assert_close(resumed.inference_weights(), averages[-1], 0.0)
+    without = {name: array for name, array in states[0].items() if "average/" not in name}
+    with pytest.raises(ValueError, match="average/"):
+        resumed.load_state(without)
+
+
+@pytest.mark.slow
+def test_a_loop_of_several_steps_counts_every_step():
+    _, _, _, averages, _ = recorded()
+    together = trainer_of(FIRST_STEP, steps_per_loop=NUM_STEPS)
+    list(together.run())
+    assert_close(together.inference_weights(), averages[-1], 0.0)
+
+
+class ToySteps:
+    """An average over a single weight that is set by hand, and steps that may be taken back."""
+
+    def __init__(self, first_step, decay=None, num_replicas=1):
+        self.strategy = strategy_of(num_replicas)
+        with self.strategy.scope():
+            self.weight = keras.Variable(np.zeros(2), dtype="float32", name="weight")
+            self.average = WeightAverage([self.weight], first_step, decay)
+        changed = [self.weight, *self.average.variables.values()]
+        guarded_update = GuardedUpdate([variable.value for variable in changed])
+
+        @tf.function
+        def run_step(weight, step, is_applied):
+            def update():
+                self.weight.assign(weight)
+                self.average.update(step)
+
+            self.strategy.run(lambda: guarded_update(update, is_applied))
+
+        self._run_step = run_step
+
+    def run(self, weights, first_step=1):
+        """Averages after each step; a weight of None is a step that is skipped."""
+        averages = []
+        for step, weight in enumerate(weights, first_step):
+            given = np.full(2, np.nan if weight is None else weight, np.float32)
+            self._run_step(tf.constant(given), tf.constant(step), tf.constant(weight is not None))
+            averages.append(float(self.average.averages["weight"].numpy()[0]))
+        return averages
+
+
+def test_steps_that_are_skipped_have_no_share_in_the_mean():
+    averages = ToySteps(first_step=2).run([8.0, 3.0, None, 6.0, None, None, 0.0])
+    assert averages == pytest.approx([8.0, 3.0, 3.0, 4.5, 4.5, 4.5, 3.0])
+
+
+def test_a_first_step_that_is_skipped_leaves_the_beginning_to_the_next():
+    averages = ToySteps(first_step=2).run([8.0, None, 6.0, 2.0])
+    assert averages == pytest.approx([8.0, 8.0, 6.0, 4.0])
+
+
+@pytest.mark.parametrize("num_replicas", [1, slow_case(2)])
+def test_with_a_decay_older_steps_count_less(num_replicas):
+    steps = ToySteps(first_step=2, decay=0.75, num_replicas=num_replicas)
+    averages = steps.run([8.0, 4.0, 8.0, None, 1.0])
+    # From the second step on a quarter of the new weight each.
+    assert averages == pytest.approx([8.0, 4.0, 5.0, 5.0, 4.0])
+    for name, variable in steps.average.variables.items():
+        copies = steps.strategy.experimental_local_results(variable.value)
+        for copy in copies:
+            np.testing.assert_array_equal(copy.numpy(), copies[0].numpy(), err_msg=name)
+
+
+@pytest.mark.parametrize("decay", [None, 0.75])
+def test_its_variables_are_all_its_state(decay):
+    weights = [8.0, 4.0, None, 7.0, 1.0, 5.0]
+    whole = ToySteps(first_step=2, decay=decay)
+    whole.run(weights[:4])
+    state = {name: variable.numpy() for name, variable in whole.average.variables.items()}
+    resumed = ToySteps(first_step=2, decay=decay)
+    for name, array in state.items():
+        resumed.average.variables[name].assign(array)
+    assert resumed.run(weights[4:], first_step=5) == whole.run(weights[4:], first_step=5)
+
+
+def test_a_run_with_a_decay_has_the_exponential_average_of_its_weights():
+    trainer = trainer_of(FIRST_STEP, average_weights_decay=0.6)
+    weights = []
+    for _ in trainer.run():
+        weights.append(weights_of(trainer))
+    average = {path: np.float64(array) for path, array in weights[FIRST_STEP - 1].items()}
+    for each in weights[FIRST_STEP:]:
+        average = {path: 0.6 * array + 0.4 * each[path] for path, array in average.items()}
+    assert_close(trainer.inference_weights(), average, 1e-6)
+
+
+@pytest.mark.parametrize("decay", [0.0, 1.0, -0.5])
+def test_a_decay_that_is_none_is_refused(decay):
+    with pytest.raises(ValueError, match=f"Received: decay={decay}"):
+        WeightAverage([], 1, decay)
+
+
+class Feeder:
+    """A detector that is fed numbers outside of a training step."""
+
+    def __init__(self, deviations):
+        self.detector = SpikeDetector(deviations)
+        self._feed = tf.function(self._feed_one)
+
+    def _feed_one(self, loss, norm):
+        is_spike = self.detector.is_spike(loss, norm)
+        values = self.detector.next_values(loss, norm)
+        for variable, value in zip(self.detector.variables.values(), values, strict=True):
+            variable.assign(value)
+        return is_spike
+
+    def __call__(self, loss, norm):
+        return bool(self._feed(tf.constant(loss, tf.float32), tf.constant(norm, tf.float32)))
+
+
+@pytest.mark.slow
+def test_ten_thousand_ordinary_steps_are_not_spikes_and_twenty_spikes_are():
+    random = np.random.default_rng(3)
+    feed = Feeder(deviations=6.0)
+    # A loss that falls as in training, and a norm that scatters.
+    steps = np.arange(10_000)
+    losses = 3.0 + 3.0 * np.exp(-steps / 800.0) + random.normal(0.0, 0.05, len(steps))
+    norms = 1.0 + np.abs(random.normal(0.0, 0.2, len(steps)))
+    spikes = set(random.choice(np.arange(500, 10_000), 20, replace=False).tolist())
+    found = {
+        step
+        for step in steps.tolist()
+        if feed(losses[step] + (0.6 if step in spikes else 0.0), norms[step])
+    }
+    assert found == spikes
+
+
+@pytest.mark.parametrize(("loss", "norm"), [(4.0, 1.0), (3.0, 9.0)])
+def test_either_figure_makes_a_spike_but_not_before_a_hundred_steps(loss, norm):
+    random = np.random.default_rng(0)
+    feed = Feeder(deviations=6.0)
+    assert not feed(loss, norm)
+    for _ in range(99):
+        feed(3.0 + random.normal(0.0, 0.01), 1.0 + random.normal(0.0, 0.01))
+    for _ in range(200):
+        feed(3.0 + random.normal(0.0, 0.01), 1.0 + random.normal(0.0, 0.01))
+    assert feed(loss, norm)
+
+
+def test_a_loss_that_has_risen_for_good_becomes_ordinary():
+    random = np.random.default_rng(1)
+    feed = Feeder(deviations=6.0)
+    for _ in range(300):
+        feed(2.0 + random.normal(0.0, 0.01), 1.0)
+    risen = [feed(2.5 + random.normal(0.0, 0.01), 1.0) for _ in range(200)]
+    assert risen[0]
+    assert not any(risen[-50:])
+
+
+@pytest.mark.parametrize("num_replicas", [1, slow_case(2)])
+def test_a_skipped_spike_changes_no_bit_of_weights_and_slots(num_replicas):
+    batches = ToyBatches(toy_tokens(), 4)
+    experiment = toy_experiment(
+        training={"num_steps": 140, "steps_per_loop": 10, "spike_deviations": 6.0}
+    )
+    trainer = Trainer(experiment, strategy_of(num_replicas), batches.dataset_function)
+    reports = trainer.run()
+    while trainer.step < 120:
+        assert next(reports).num_skipped_steps == 0
+    reports.close()
+    bias = weight_of(trainer.model, "softmax/bias")
+    sound = bias.numpy()
+    bias.assign(sound + np.where(np.arange(len(sound)) == 2, 30.0, 0.0))
+    before = trainer.state()
+    report = next(trainer.run())
+    assert report.records[0].status == StepStatus.SKIPPED_SPIKE
+    assert report.num_skipped_steps == len(report.records)
+    after = trainer.state()
+    for name in before:
+        if name.startswith(("model/", "optimizer/")) and not name.endswith("/iteration"):
+            np.testing.assert_array_equal(after[name], before[name], err_msg=name)
+    bias.assign(sound)
+    assert next(trainer.run()).num_skipped_steps == 0
+
+
+@pytest.mark.slow
+def test_a_run_that_is_resumed_judges_as_the_unbroken_one():
+    def new_trainer():
+        experiment = toy_experiment(training={"num_steps": 8, "spike_deviations": 4.0})
+        batches = ToyBatches(toy_tokens(), 4)
+        return Trainer(experiment, strategy_of(1), batches.dataset_function)
+
+    unbroken = new_trainer()
+    reports = unbroken.run()
+    for _ in range(4):
+        next(reports)
+    half_way = unbroken.state()
+    list(reports)
+    resumed = new_trainer()
+    resumed.load_state(half_way)
+    list(resumed.run())
+    assert half_way["spikes/num_steps"] == 4.0
+    for name, array in resumed.state().items():
+        np.testing.assert_array_equal(array, unbroken.state()[name], err_msg=name)

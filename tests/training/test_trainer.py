@@ -19,7 +19,7 @@ from tests.toy_batches import (
     toy_tokens,
 )
 from txl_tf.models.memory import Memory
-from txl_tf.training.step_report import LoopReport, StepRecord, StepStatus
+from txl_tf.training.step_records import LoopReport, StepRecord, StepStatus
 from txl_tf.training.trainer import Trainer
 
 NUM_ROWS = 4

@@ -86,9 +86,6 @@ class FrozenConfig:
         Args:
             values: dict. What `to_dict` returns; fields may be left out.
 
-        Returns:
-            The configuration.
-
         Raises:
             ValueError: If a key is unknown or a value is not valid.
         """
@@ -227,9 +224,6 @@ def parse_setting(text: str) -> Any:
     Args:
         text: str. JSON, or what Python calls `None`, `True` and `False`; all
             else is a string.
-
-    Returns:
-        The value.
 
     Raises:
         ValueError: If it is JSON that cannot be meant, such as a number that no

@@ -99,11 +99,7 @@ class PreemptionWatcher:
         return self._reason
 
     def call_on_notice(self, on_notice: Callable[[], None]) -> None:
-        """Sets the function to call; at once, if the notice is there already.
-
-        Args:
-            on_notice: function without arguments.
-        """
+        """Sets the function to call; at once, if the notice is there already."""
         with self._lock:
             self._on_notice = on_notice
             is_late = self._reason is not None

@@ -71,9 +71,6 @@ class RemoteHost:
 def remote_hosts(strategy: tf.distribute.Strategy) -> list[RemoteHost]:
     """Returns the hosts of a strategy's replicas that are not this process.
 
-    Args:
-        strategy: `tf.distribute.Strategy`.
-
     Returns:
         One for each host; none where the process uses its own devices.
     """

@@ -87,9 +87,6 @@ def create_strategy(tpu: str | None = None, num_cpu_replicas: int = 1) -> tf.dis
 def num_workers(strategy: tf.distribute.Strategy) -> int:
     """How many processes train together, each of them running the same program.
 
-    Args:
-        strategy: `tf.distribute.Strategy`.
-
     Returns:
         The number; 1 also for a TPU of several hosts, which one process drives.
     """
@@ -101,9 +98,6 @@ def num_workers(strategy: tf.distribute.Strategy) -> int:
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
     """Whether this process is the one that writes files.
-
-    Args:
-        strategy: `tf.distribute.Strategy`.
 
     Returns:
         True for exactly one of the workers.

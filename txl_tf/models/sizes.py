@@ -1,10 +1,11 @@
-"""Parameter count and training memory of a configuration, computed without a model.
+"""Parameters, training memory and checkpoint size of a configuration, without a model.
 
 Shape letters used in this module: D hidden width, F inner width, N heads, H head width, B rows,
 T segment length, M memory length, K = M + T key length, E = N * H width of all heads, V
 vocabulary, L layers, S positions with a loss.
 """
 
+import dataclasses
 import itertools
 import math
 from typing import cast
@@ -195,3 +196,65 @@ def _with_length(experiment: ExperimentConfig, length: int) -> ExperimentConfig:
             num_positions=length + model.memory_length if has_table else None,
         )
     )
+
+
+NOTICE_SECONDS = 30.0
+"""Notice that a spot VM is given: what is not in the store by then is lost."""
+# The client sends one stream to a store; 10 GB took it between one and two minutes.
+UPLOAD_BYTES_PER_SECOND = 100e6
+_FLOAT_BYTES = 4
+# Copies of each weight that an optimizer keeps; Adafactor keeps sums over rows and columns, and
+# Muon one copy of kernels and two of all else.
+_OPTIMIZER_COPIES = {"adam": 2, "adamw": 2, "lamb": 2, "adafactor": 0, "muon": 2, "sgd": 1}
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointCost:
+    """Size and time of one checkpoint.
+
+    Args:
+        num_bytes: int. Size of its file, an upper estimate.
+        upload_seconds: float. Time to send it to a store.
+    """
+
+    num_bytes: int
+    upload_seconds: float
+
+    @property
+    def local_bytes(self) -> int:
+        """Room that it takes on the local disk: the client writes all of it to `/tmp` first."""
+        return self.num_bytes
+
+    @property
+    def fits_notice(self) -> bool:
+        """Whether it is in the store before a spot VM is gone."""
+        return self.upload_seconds <= NOTICE_SECONDS
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns the figures, as JSON can hold them."""
+        return {
+            "bytes": self.num_bytes,
+            "local_bytes": self.local_bytes,
+            "upload_seconds": self.upload_seconds,
+            "fits_notice": self.fits_notice,
+        }
+
+    @classmethod
+    def of(cls, experiment: ExperimentConfig) -> "CheckpointCost":
+        """Computes the cost of an experiment's checkpoints."""
+        training = experiment.training
+        copies = 1 + _OPTIMIZER_COPIES[experiment.optimizer.name]
+        if experiment.optimizer.name == "sgd" and not experiment.optimizer.momentum:
+            copies -= 1
+        copies += training.average_weights_from_step is not None
+        num_bytes = copies * num_parameters(experiment.model) * _FLOAT_BYTES
+        num_bytes += training.global_batch_size * _row_memory_bytes(experiment)
+        return cls(num_bytes, num_bytes / UPLOAD_BYTES_PER_SECOND)
+
+
+def _row_memory_bytes(experiment: ExperimentConfig) -> int:
+    model = experiment.model
+    if not isinstance(model, ModelConfig):
+        return 0  # some vectors, beside weights of millions
+    width = 2 if experiment.training.dtype_policy == "mixed_bfloat16" else _FLOAT_BYTES
+    return model.num_layers * model.memory_length * model.hidden_dim * width

@@ -31,14 +31,7 @@ class StatusCode(enum.IntEnum):
 
     @classmethod
     def of_http_status(cls, http_status: int) -> "StatusCode":
-        """Returns the code that an HTTP status most probably stands for.
-
-        Args:
-            http_status: int. Status of an HTTP answer.
-
-        Returns:
-            `StatusCode`; UNKNOWN where several or none would fit.
-        """
+        """Returns the likeliest code of an HTTP status; UNKNOWN where several or none fit."""
         return _OF_HTTP_STATUS.get(http_status, cls.UNKNOWN)
 
 
@@ -84,12 +77,6 @@ class PredictionError(Exception):
         server: str. Address and model.
         signature: str. The signature that was asked for; empty where the
             request was none for a signature.
-
-    Attributes:
-        code: as given.
-        message: as given.
-        server: as given.
-        signature: as given.
     """
 
     def __init__(self, code: StatusCode, message: str, *, server: str, signature: str = "") -> None:
@@ -110,8 +97,6 @@ class RequestError(Exception):
         http_status: optional int. The status over HTTP; by default the code's.
 
     Attributes:
-        code: as given.
-        message: as given.
         http_status: int.
     """
 
@@ -123,12 +108,5 @@ class RequestError(Exception):
 
     @classmethod
     def of_busy_server(cls, message: str) -> "RequestError":
-        """Creates the error for a valid request to a server that is full.
-
-        Args:
-            message: str. What there is too much of.
-
-        Returns:
-            `RequestError`: RESOURCE_EXHAUSTED, 503 over HTTP.
-        """
+        """Creates the error of a server that is full: RESOURCE_EXHAUSTED, 503 over HTTP."""
         return cls(StatusCode.RESOURCE_EXHAUSTED, f"{message} Ask again later.", 503)

@@ -17,7 +17,7 @@ from tensorflow_serving.apis import get_model_metadata_pb2, predict_pb2
 
 from txl_tf.serving.errors import RequestError, StatusCode
 from txl_tf.serving.model_versions import LoadedVersion
-from txl_tf.serving.request_queue import RequestEngine
+from txl_tf.serving.request_engine import RequestEngine
 from txl_tf.serving.request_shapes import arrays_of_protos, invalid, require_names, shapes_of_protos
 
 _STATUS = Path("/proc/self/statm")
@@ -66,14 +66,7 @@ class GrpcArrivals:
 
     @contextlib.contextmanager
     def arriving(self, cancel: Callable[[], object]) -> Iterator[None]:
-        """Watches one request for as long as the `with` block takes.
-
-        Args:
-            cancel: function that ends the request.
-
-        Yields:
-            None.
-        """
+        """Watches one request, which `cancel` ends, as long as the `with` block takes."""
         number = next(self._numbers)
         self._arrivals[number] = _Arrival(time.monotonic(), cancel)
         try:

@@ -95,14 +95,7 @@ def json_of_answer(outputs: Mapping[str, np.ndarray], *, in_rows: bool) -> dict[
 
 
 def json_of_inputs(inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Inputs in columnar format.
-
-    Args:
-        inputs: dict of name to array; object arrays of bytes for strings.
-
-    Returns:
-        Dict of JSON values.
-    """
+    """Returns inputs in columnar format; strings are object arrays of bytes."""
     return {name: _values(array, name + _BYTES_SUFFIX) for name, array in inputs.items()}
 
 

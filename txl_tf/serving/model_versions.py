@@ -34,7 +34,6 @@ class LoadedVersion:
         number: int. Its version.
 
     Attributes:
-        number: as given.
         signatures: dict of signature name to its `SignatureDef`.
 
     Raises:
@@ -59,13 +58,7 @@ class LoadedVersion:
         self._widest = _widest_variable(folder)
 
     def signature(self, name: str) -> meta_graph_pb2.SignatureDef:
-        """Returns inputs and outputs of a signature.
-
-        Args:
-            name: str. Its name; empty for the default one.
-
-        Returns:
-            `SignatureDef`.
+        """Returns inputs and outputs of a signature; an empty name is the default one.
 
         Raises:
             RequestError: INVALID_ARGUMENT if there is none of that name.
@@ -120,9 +113,6 @@ class LoadedVersion:
         Args:
             signature_name: str. As in `predict`.
             shapes: dict of input name to its sizes.
-
-        Returns:
-            The number of bytes.
         """
         definition = self.signature(signature_name)
         sent = sum(
@@ -198,9 +188,6 @@ class VersionWatcher:
         Args:
             version: optional int. The version that a request insists on.
 
-        Returns:
-            `LoadedVersion`.
-
         Raises:
             RequestError: UNAVAILABLE if there is none yet, NOT_FOUND if it is
                 another than the request insists on.
@@ -254,14 +241,10 @@ class VersionWatcher:
         self._thread.start()
 
     def stop(self, timeout_seconds: float = 5.0) -> bool:
-        """Looks no more. What is loaded goes on answering.
-
-        Args:
-            timeout_seconds: float. The most time to wait for a version that is
-                being verified or loaded.
+        """Looks no more; what is loaded still answers.
 
         Returns:
-            Whether nothing is being verified or loaded any more.
+            Whether a version that is being verified or loaded is done in time.
         """
         self._is_stopped.set()
         if self._thread is None:

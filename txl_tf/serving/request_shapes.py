@@ -31,10 +31,6 @@ _MAX_NAMES_SHOWN = 5
 def require_names(names: Collection[str], signature: meta_graph_pb2.SignatureDef) -> None:
     """Refuses a request without exactly the inputs of the signature.
 
-    Args:
-        names: the names that were sent.
-        signature: `SignatureDef`.
-
     Raises:
         RequestError: INVALID_ARGUMENT with the names.
     """
@@ -89,14 +85,7 @@ def require_shapes(
 
 
 def element_bytes(tensor: meta_graph_pb2.TensorInfo) -> int:
-    """Returns the bytes of an element; of a string, those that it takes if it is empty.
-
-    Args:
-        tensor: `TensorInfo`.
-
-    Returns:
-        The number of bytes.
-    """
+    """Returns the bytes of an element; of a string, those that it takes if it is empty."""
     dtype = tf.as_dtype(tensor.dtype)
     return _STRING_BYTES if dtype == tf.string else max(dtype.size, 1)
 
@@ -110,14 +99,7 @@ def type_name(enumerated: int) -> str:
 
 
 def invalid(message: str) -> RequestError:
-    """Creates the error for an invalid request.
-
-    Args:
-        message: str. What is wrong with it.
-
-    Returns:
-        `RequestError` with INVALID_ARGUMENT.
-    """
+    """Creates the error of an invalid request: INVALID_ARGUMENT."""
     return RequestError(StatusCode.INVALID_ARGUMENT, message)
 
 
@@ -168,9 +150,6 @@ def shapes_of_protos(
         protos: map of name to `TensorProto`.
         tensors: map of name to `TensorInfo` of the signature.
 
-    Returns:
-        Dict of name to sizes.
-
     Raises:
         RequestError: INVALID_ARGUMENT if a message is none of a tensor that the
             signature takes. UNIMPLEMENTED for a type that is neither numbers nor
@@ -200,18 +179,17 @@ def arrays_of_protos(
         Dict of name to array; object arrays of bytes for strings.
 
     Raises:
-        RequestError: As in `shapes_of_protos`, and for values that are none of
-            the type.
+        RequestError: As in `shapes_of_protos`, and for values not of the type.
     """
     arrays = {}
     for name, sizes in shapes_of_protos(protos, tensors).items():
         field, dtype = _FIELDS[protos[name].dtype]
         content, count = protos[name].tensor_content, math.prod(sizes)
         if content:
-            arrays[name] = _of_content(name, content, dtype, count).reshape(sizes)
+            array = _of_content(name, content, dtype, count)
         else:
-            arrays[name] = _of_values(name, getattr(protos[name], field), dtype, count)
-            arrays[name] = arrays[name].reshape(sizes)
+            array = _of_values(name, getattr(protos[name], field), dtype, count)
+        arrays[name] = array.reshape(sizes)
     return arrays
 
 
@@ -237,9 +215,7 @@ def _require_form(
 
 def _string_bytes(values: Any, sizes: list[int]) -> int:
     """Returns the bytes of all strings, the last of which stands for the rest."""
-    count = 1
-    for size in sizes:
-        count *= max(size, 0)
+    count = math.prod(max(size, 0) for size in sizes)
     repeated = max(count - len(values), 0) * len(values[-1]) if values else 0
     return sum(map(len, values)) + repeated
 

@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from txl_tf.serving.errors import RequestError, StatusCode
-from txl_tf.serving.request_limits import MemoryBudget, ServerLimits
+from txl_tf.serving.request_engine import MemoryBudget, ServerLimits
 from txl_tf.serving.request_shapes import invalid
 from txl_tf.storage.untrusted_files import parse_json
 
@@ -29,36 +29,30 @@ class RestBodies:
         self.budget = MemoryBudget(limits.max_bodies_bytes)
 
     @contextlib.asynccontextmanager
-    async def account(self) -> AsyncIterator["_Account"]:
-        """Holds what is read of a body for as long as the `with` block takes.
-
-        Yields:
-            An object with the coroutine `read(request)` that returns the body, and
-            `must_close`: whether the connection cannot be used again.
-        """
-        account = _Account(self)
+    async def account(self) -> AsyncIterator["BodyAccount"]:
+        """Holds what is read of a body for as long as the `with` block takes."""
+        account = BodyAccount(self)
         try:
             yield account
         finally:
             self.budget.give_back(account.taken_bytes)
 
 
-class _Account:
+class BodyAccount:
+    """Reader of one body.
+
+    Attributes:
+        taken_bytes: int. Bytes that count against the limit of all bodies.
+        must_close: bool. Whether the connection cannot be used again.
+    """
+
     def __init__(self, bodies: RestBodies) -> None:
-        self._bodies = bodies
-        self._limits = bodies.limits
+        self._limits, self._budget = bodies.limits, bodies.budget
         self.taken_bytes = 0
         self.must_close = False
 
     def require_no_body(self, request: web.BaseRequest) -> None:
-        """Refuses a body where there is none to be.
-
-        Args:
-            request: `aiohttp.web.BaseRequest`.
-
-        Raises:
-            RequestError: If there is one.
-        """
+        """Raises RequestError if there is a body."""
         self.must_close = True
         headers = request.headers
         says_length = "Content-Length" in headers or "Transfer-Encoding" in headers
@@ -67,6 +61,7 @@ class _Account:
         self.must_close = False
 
     async def read(self, request: web.BaseRequest) -> bytes:
+        """Returns the body, or raises RequestError if it breaks a limit or is late."""
         # What follows a message of unclear length cannot be told from a request.
         self.must_close = True
         length = self._length(request)
@@ -96,7 +91,7 @@ class _Account:
             num_bytes += len(part)
             if num_bytes > self._limits.small_body_bytes:
                 more = num_bytes - self.taken_bytes
-                if not self._bodies.budget.take(more):
+                if not self._budget.take(more):
                     raise RequestError.of_busy_server("Too many large bodies arrive at a time.")
                 self.taken_bytes += more
             parts.append(part)
@@ -142,9 +137,6 @@ def body_memory(content: bytes, max_values: int, max_containers: int) -> int:
         content: bytes of JSON.
         max_values: int. How many values there may be.
         max_containers: int. How many lists and objects, which take longest.
-
-    Returns:
-        The number of bytes.
 
     Raises:
         RequestError: If there are more, with the status 413.

@@ -14,10 +14,9 @@ from google.protobuf import json_format
 
 from txl_tf.serving.errors import RequestError, StatusCode
 from txl_tf.serving.json_tensors import arrays_of_request, json_of_answer
-from txl_tf.serving.request_limits import ServerLimits
-from txl_tf.serving.request_queue import RequestEngine
+from txl_tf.serving.request_engine import RequestEngine, ServerLimits
 from txl_tf.serving.request_shapes import invalid
-from txl_tf.serving.rest_bodies import RestBodies, body_memory, parse_body
+from txl_tf.serving.rest_bodies import BodyAccount, RestBodies, body_memory, parse_body
 
 _LINGERING_SECONDS = 2.0
 
@@ -162,11 +161,7 @@ class RestService:
         self._is_ready.wait()
 
     def stop(self, grace_seconds: float) -> None:
-        """Answers no more, after the requests that are running.
-
-        Args:
-            grace_seconds: float. The most time for them.
-        """
+        """Answers no more, after `grace_seconds` for the requests that run."""
         if self._thread.is_alive() and self._grace_seconds is not None:
             self._loop.call_soon_threadsafe(self._grace_seconds.set_result, grace_seconds)
             self._thread.join(3 * grace_seconds)
@@ -191,9 +186,6 @@ class RestService:
     def connection(self, server: web.Server) -> asyncio.Protocol:
         """Creates the protocol of the next connection, or refuses it at the limit.
 
-        Args:
-            server: `aiohttp.web.Server`.
-
         Returns:
             A protocol of asyncio.
         """
@@ -207,9 +199,6 @@ class RestService:
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answers a request, and sends the answer.
-
-        Args:
-            request: `aiohttp.web.BaseRequest`.
 
         Returns:
             What was sent.
@@ -232,7 +221,7 @@ class RestService:
         finally:
             connection.is_answering = False
 
-    async def _content(self, request: web.BaseRequest, account: Any) -> tuple[int, bytes]:
+    async def _content(self, request: web.BaseRequest, account: BodyAccount) -> tuple[int, bytes]:
         try:
             if request.method == "GET":
                 account.require_no_body(request)

@@ -24,6 +24,40 @@ _MOST_CONNECTIONS = 32
 _MAX_MESSAGE_LETTERS = 2000
 
 
+class Transport(Protocol):
+    """Connection to the signatures of one model; threads may share it."""
+
+    def predict(
+        self, signature_name: str, inputs: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """Calls a signature.
+
+        Args:
+            signature_name: str. Name of the signature.
+            inputs: dict of input name to array of the type that the signature
+                takes; object arrays of bytes for strings.
+
+        Returns:
+            Dict of output name to array.
+
+        Raises:
+            PredictionError: If the server refuses, or does not answer in time.
+        """
+        ...
+
+    def signatures(self) -> dict[str, meta_graph_pb2.SignatureDef]:
+        """Returns the signatures of the model, by name.
+
+        Raises:
+            PredictionError: If the server refuses, or does not answer in time.
+        """
+        ...
+
+    def close(self) -> None:
+        """Closes the connections."""
+        ...
+
+
 class RestTransport:
     """A `Transport` over REST; threads may share it.
 
@@ -181,7 +215,7 @@ def require_answer(
     for name, sizes in wanted.items():
         fault = _fault(name, answer.get(name), sizes)
         if fault:
-            raise refused_answer(f"{name} {fault}", signature_name)
+            raise _refused(f"{name} {fault}", signature_name)
     memory_length = answer["memory_states"].shape[2]
     limits = {"memory_valid_length": memory_length}
     if "lengths" in shapes:
@@ -189,19 +223,10 @@ def require_answer(
     for name, highest in limits.items():
         number = int(answer[name][0])
         if not 0 <= number <= highest:
-            raise refused_answer(f"{name} is {number}; it can be 0 to {highest}.", signature_name)
+            raise _refused(f"{name} is {number}; it can be 0 to {highest}.", signature_name)
 
 
-def refused_answer(message: str, signature_name: str) -> PredictionError:
-    """Creates the error for an answer that does not match its signature.
-
-    Args:
-        message: str. What is wrong with it.
-        signature_name: str. What was asked.
-
-    Returns:
-        `PredictionError` with INTERNAL.
-    """
+def _refused(message: str, signature_name: str) -> PredictionError:
     words = f"The answer is not one of this signature: {message}"
     return PredictionError(
         StatusCode.INTERNAL, words, server="the server", signature=signature_name
@@ -232,40 +257,3 @@ def _fault(name: str, array: np.ndarray | None, sizes: tuple[int | None, ...]) -
     if kind == "O" and not all(isinstance(each, bytes) for each in array.ravel()):
         return "has values that are not strings."
     return ""
-
-
-class Transport(Protocol):
-    """Connection to the signatures of one model; threads may share it."""
-
-    def predict(
-        self, signature_name: str, inputs: Mapping[str, np.ndarray]
-    ) -> dict[str, np.ndarray]:
-        """Asks a signature.
-
-        Args:
-            signature_name: str. Name of the signature.
-            inputs: dict of input name to array of the type that the signature
-                takes; object arrays of bytes for strings.
-
-        Returns:
-            Dict of output name to array.
-
-        Raises:
-            PredictionError: If the server refuses, or does not answer in time.
-        """
-        ...
-
-    def signatures(self) -> dict[str, meta_graph_pb2.SignatureDef]:
-        """Returns the signatures of the model.
-
-        Returns:
-            Dict of signature name to its inputs and outputs.
-
-        Raises:
-            PredictionError: If the server refuses, or does not answer in time.
-        """
-        ...
-
-    def close(self) -> None:
-        """Gives the connections back."""
-        ...

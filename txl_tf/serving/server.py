@@ -1,9 +1,9 @@
 """A server on this machine, for tests and demonstrations."""
 
+import contextlib
 import threading
 from collections.abc import Callable
 from concurrent import futures
-from types import TracebackType
 from typing import Any, Self
 
 import grpc
@@ -11,8 +11,7 @@ import grpc
 from txl_tf.machine_memory import available_bytes
 from txl_tf.serving.grpc_server import GrpcArrivals, GrpcService
 from txl_tf.serving.model_versions import VersionWatcher
-from txl_tf.serving.request_limits import ServerLimits
-from txl_tf.serving.request_queue import RequestEngine
+from txl_tf.serving.request_engine import RequestEngine, ServerLimits
 from txl_tf.serving.rest_server import RestService
 
 _UNLIMITED = -1
@@ -20,7 +19,7 @@ _UNKNOWN_MEMORY_BYTES = 8 << 30
 _GRACE_SECONDS = 2.0
 
 
-class LoopbackServer:
+class LoopbackServer(contextlib.AbstractContextManager):
     """Server of the highest version of an export: REST and gRPC on 127.0.0.1.
 
     It speaks what TensorFlow Serving speaks, on the SavedModel itself, so that
@@ -40,7 +39,6 @@ class LoopbackServer:
         limits: optional `ServerLimits`.
 
     Attributes:
-        model_name: as given.
         versions: `VersionWatcher`.
         rest_port: int. The port that REST is served on.
         grpc_port: int. The port that gRPC is served on.
@@ -89,11 +87,9 @@ class LoopbackServer:
         self._arrivals.start()
 
     def stop(self) -> bool:
-        """Lets requests that are running end within seconds, and answers no more.
+        """Answers no more, and returns whether all requests that run end within seconds.
 
-        Returns:
-            Whether all that ran has ended. What has not runs on in threads that
-            nobody waits for.
+        Those that do not run on in threads that nobody waits for.
         """
         ended = self._grpc.stop(grace=_GRACE_SECONDS)
         closing = threading.Thread(target=self._rest.stop, args=[_GRACE_SECONDS], daemon=True)
@@ -108,12 +104,7 @@ class LoopbackServer:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
 

@@ -38,11 +38,7 @@ class SamplingSettings:
     stop_token_id: int = -1
 
     def inputs(self) -> dict[str, np.ndarray]:
-        """Returns the settings of one row as inputs of a signature.
-
-        Returns:
-            Dict of name to array `(1,)`, float32 or int32.
-        """
+        """Returns the settings as inputs of a signature, float32 or int32 `(1,)`."""
         return {
             name: np.array([value], np.float32 if name in _FLOATS else np.int32)
             for name, value in dataclasses.asdict(self).items()
@@ -73,15 +69,7 @@ class TextState(NamedTuple):
 
     @classmethod
     def of_answer(cls, answer: dict[str, np.ndarray], last_token_id: int) -> "TextState":
-        """Returns the state after a request.
-
-        Args:
-            answer: dict of outputs of a signature for one row.
-            last_token_id: int. The newest token of the text.
-
-        Returns:
-            `TextState`.
-        """
+        """Returns the state after the answer of a signature for one row."""
         states, valid_length = answer["memory_states"], answer["memory_valid_length"]
         return cls(_frozen(states), _frozen(valid_length), last_token_id)
 
@@ -103,11 +91,6 @@ _CANDIDATE_TEXTS = {
     "last_token_ids": (1,),
 }
 _WRITTEN_TEXT = {"texts_bytes": (1,), "last_token_ids": (1,)}
-
-
-class _Written(NamedTuple):
-    token_ids: np.ndarray
-    nll: np.ndarray
 
 
 class ServingSession:
@@ -203,9 +186,10 @@ class ServingSession:
             read = self._read_ids(_vector(token_ids))
             inputs = {**_row(read), **_sampling(num_tokens, settings)}
             answer = self._ask("generate", inputs, _WRITTEN)
-            written = _written(answer)
-            self._keep(answer, int([*read[-1:], *written.token_ids][-1]))
-            return written.token_ids, written.nll
+            count = int(answer["lengths"][0])
+            token_ids, nll = answer["token_ids"][0, :count], answer["nll"][0, :count]
+            self._keep(answer, int([*read, *token_ids][-1]))
+            return token_ids, nll
 
     def score_text(self, text: str | bytes) -> np.ndarray:
         """Reads a piece of text, and says how surprising each token of it was.
@@ -343,8 +327,3 @@ def _row(token_ids: np.ndarray) -> dict[str, np.ndarray]:
 def _sampling(num_tokens: int, settings: SamplingSettings | None) -> dict[str, np.ndarray]:
     settings = SamplingSettings() if settings is None else settings
     return {"num_tokens": np.array([num_tokens], np.int32), **settings.inputs()}
-
-
-def _written(answer: _Answer) -> _Written:
-    count = int(answer["lengths"][0])
-    return _Written(answer["token_ids"][0, :count], answer["nll"][0, :count])

@@ -179,9 +179,6 @@ class Topology:
         Args:
             name: str. Generation and shape, such as `v5e:4x4`.
 
-        Returns:
-            The `Topology`.
-
         Raises:
             UsageError: If there are no such chips, or none wired like that.
         """

@@ -65,9 +65,6 @@ class CompiledProgram:
         Args:
             result: dict from `compile_file`.
             hbm_bytes_per_replica: int. Memory of the device.
-
-        Returns:
-            The `CompiledProgram`.
         """
         if result["status"] == "out_of_memory":
             return cls(

@@ -109,9 +109,6 @@ class CompiledText:
         Args:
             counts_loops: bool. Whether loops count as often as they are known
                 to run, or once.
-
-        Returns:
-            The number of bytes.
         """
         return sum(
             (times if counts_loops else 1) * self._traffic(name, instruction)

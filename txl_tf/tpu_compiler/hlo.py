@@ -118,9 +118,6 @@ class HloInstruction:
     def read(cls, line: str) -> Self | None:
         """Reads a line.
 
-        Args:
-            line: str.
-
         Returns:
             The instruction, or `None` if the line is none.
         """

@@ -46,9 +46,6 @@ def lower(
         function: function of tensors.
         specs: a `tf.TensorSpec` with a known shape for every tensor.
         num_replicas: int.
-
-    Returns:
-        A `LoweredProgram`.
     """
     compiled: Any = tf.function(function, jit_compile=True, autograph=False)
     # For a platform that is not there, even TensorFlow's TPU wheel lowers no variables.
@@ -110,9 +107,6 @@ def traced_tpu_strategy(
             variable share a handle, as they do on a TPU. It takes a logical
             CPU for each replica. Defaults to `False`: all parts are on the
             first logical CPU, with a handle each.
-
-    Returns:
-        A `tf.distribute.TPUStrategy`.
     """
     strategy = tf.distribute.TPUStrategy(_ResolverWithoutTpu(num_replicas))
     cpus = [device.name for device in tf.config.list_logical_devices("CPU")]

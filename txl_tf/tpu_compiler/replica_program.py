@@ -57,9 +57,6 @@ class ReplicaProgram:
             function: concrete function that calls `strategy.run` once, be it
                 in a loop.
 
-        Returns:
-            The `ReplicaProgram`.
-
         Raises:
             ValueError: If there is not exactly one program in it, or variables
                 are packed.

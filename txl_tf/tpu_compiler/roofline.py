@@ -30,9 +30,6 @@ class Roofline:
         Args:
             program: `CompiledProgram` of one replica.
             topology: `Topology`.
-
-        Returns:
-            A `Roofline`.
         """
         chip, num_chips = topology.chip, topology.num_chips
         # In a ring, all but one of n parts of the sum pass a chip's links twice.

@@ -8,7 +8,7 @@ import uuid
 
 from txl_tf.storage.files import path_exists
 from txl_tf.storage.writable_folder import WritableFolder
-from txl_tf.training.checkpoint_manifest import ARRAY_FILES, ARRAYS_PREFIX, MANIFEST_FILE
+from txl_tf.training.checkpoint_format import ARRAY_FILES, ARRAYS_PREFIX, MANIFEST_FILE
 
 _FOLDER = re.compile(r"step-(\d{8}|[1-9]\d{8,})")
 _TEMPORARY = re.compile(r"\.step-.*\.tmp")

@@ -1,8 +1,9 @@
-"""Checkpoints that are complete and verified, or not there."""
+"""Store of checkpoints that are complete and verified or not there; saving in the background."""
 
 import contextlib
 import json
 import os
+import queue
 import shutil
 import threading
 from typing import Any
@@ -15,15 +16,17 @@ from txl_tf.errors import DataDamagedError, MismatchError, OutputExistsError, St
 from txl_tf.storage.files import first_line
 from txl_tf.storage.untrusted_files import read_json_object
 from txl_tf.storage.writable_folder import WritableFolder
-from txl_tf.training.checkpoint_arrays import describe_arrays, read_arrays, write_arrays
 from txl_tf.training.checkpoint_folders import CheckpointFolders
-from txl_tf.training.checkpoint_manifest import (
+from txl_tf.training.checkpoint_format import (
     ARRAYS_PREFIX,
     checksum,
     damaged,
+    describe_arrays,
     manifest_text,
+    read_arrays,
     stored_run_id,
     verified_manifest,
+    write_arrays,
 )
 
 _BEST_FILE = "best.json"
@@ -96,7 +99,8 @@ class CheckpointStore:
         with self._writing:
             best, written = self._read_best(), None
             try:
-                self._remove_leftovers()
+                self._folders.remove_leftovers()
+                self._writable.remove_temporaries()
                 self._require_own(step)
                 written = self._folders.begin(step)
                 with written.reached_by_path() as path:
@@ -112,7 +116,7 @@ class CheckpointStore:
                 if written is not None:
                     self._folders.give_up(step, written)
                 num_bytes = sum(np.asarray(array).nbytes for array in arrays.values())
-                raise self._storage_error(step, num_bytes, error) from error
+                raise self._writing_failed(step, num_bytes, error) from error
         return self._folders.path(step)
 
     def steps(self) -> list[int]:
@@ -123,9 +127,6 @@ class CheckpointStore:
         """Keeps a checkpoint until another one is the best.
 
         A save in the background ends first.
-
-        Args:
-            step: int. One of `steps()`.
 
         Raises:
             ValueError: If there is no checkpoint of this step.
@@ -142,11 +143,9 @@ class CheckpointStore:
             try:
                 self._writable.write(_BEST_FILE, json.dumps(record).encode())
             except OSError as error:
-                raise StorageError(
-                    f"It cannot be written down which checkpoint is the best: {first_line(error)}",
-                    where=path,
-                    remedy="Make room or check the permissions.",
-                ) from error
+                what = "It cannot be written down which checkpoint is the best"
+                remedy = "Make room or check the permissions."
+                raise _storage_error(what, error, path, remedy) from error
 
     def best_step(self, until: int | None = None) -> int | None:
         """Returns the step that `keep_best` was called with last.
@@ -174,30 +173,20 @@ class CheckpointStore:
         return step
 
     def remove_leftovers(self) -> list[str]:
-        """Removes what killed processes left unfinished.
+        """Removes what killed processes left unfinished, and returns the paths.
 
         Only the process that writes here may call it.
-
-        Returns:
-            The paths that were removed.
 
         Raises:
             StorageError: If one cannot be removed.
             OutputExistsError: If this process may not write here any more.
         """
         try:
-            return self._remove_leftovers()
+            with self._writing:
+                return self._folders.remove_leftovers() + self._writable.remove_temporaries()
         except OSError as error:
-            raise StorageError(
-                f"What a killed process left cannot be removed: {first_line(error)}",
-                where=self._folder,
-                remedy="Check the storage and the permissions.",
-            ) from error
-
-    def _remove_leftovers(self) -> list[str]:
-        with self._writing:
-            removed = self._folders.remove_leftovers()
-            return removed + self._writable.remove_temporaries()
+            what = "What a killed process left cannot be removed"
+            raise _storage_error(what, error, self._folder) from error
 
     def load_latest(self) -> tuple[int, dict[str, np.ndarray], list[str]] | None:
         """Reads the newest checkpoint that is whole.
@@ -227,12 +216,6 @@ class CheckpointStore:
     def load(self, step: int) -> dict[str, np.ndarray]:
         """Reads one checkpoint after verifying it.
 
-        Args:
-            step: int. One of `steps()`.
-
-        Returns:
-            Dict of name to array.
-
         Raises:
             DataDamagedError: If a file is missing or not what was written.
             MismatchError: If it belongs to another run or a newer format.
@@ -241,13 +224,7 @@ class CheckpointStore:
         return read_arrays(os.path.join(folder, ARRAYS_PREFIX), manifest["arrays"])
 
     def ledger_digest(self, step: int) -> dict[str, Any] | None:
-        """Returns the ledger digest that a checkpoint stores, see `StepLedger.digest`.
-
-        Args:
-            step: int. One of `steps()`.
-
-        Returns:
-            The dict; `None` where the checkpoint was saved without one.
+        """Returns the `StepLedger.digest` that was saved with a checkpoint, if one was.
 
         Raises:
             DataDamagedError: If the checkpoint is not what was written.
@@ -297,18 +274,15 @@ class CheckpointStore:
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise StorageError(
-                f"It cannot be read which checkpoint is the best: {first_line(error)}",
-                where=path,
-                remedy="Check the storage and the permissions.",
-            ) from error
+            what = "It cannot be read which checkpoint is the best"
+            raise _storage_error(what, error, path) from error
         is_whole = record.pop("sha256", None) == checksum(record)
         if not is_whole or type(record.get("step")) is not int:
             what = "The note of which checkpoint is the best is damaged."
             raise DataDamagedError(what, where=path, remedy=_BEST_REMEDY)
         return record["step"]
 
-    def _storage_error(self, step: int, num_bytes: int, error: Exception) -> StorageError:
+    def _writing_failed(self, step: int, num_bytes: int, error: Exception) -> StorageError:
         needed = f"it needs {num_bytes:,} bytes"
         with contextlib.suppress(OSError):  # an object store, or a folder that is not there
             needed += f", {shutil.disk_usage(self._folder).free:,} are free"
@@ -317,3 +291,109 @@ class CheckpointStore:
             where=self._folders.path(step),
             remedy="Make room or choose another --workdir; the older checkpoints are intact.",
         )
+
+
+def _storage_error(
+    what: str, error: OSError, path: str, remedy: str = "Check the storage and the permissions."
+) -> StorageError:
+    return StorageError(f"{what}: {first_line(error)}", where=path, remedy=remedy)
+
+
+class BackgroundSaver(contextlib.AbstractContextManager):
+    """Saver of one checkpoint at a time, in a thread.
+
+    A save that fails is reported by the next call, and is never listed by the
+    store. Leaving the `with` block waits for the save in flight; where an
+    exception is on its way, a failed save does not hide it. If the interpreter
+    exits without that, the save in flight is lost as if the process had been
+    killed, and the checkpoints before it are whole.
+
+    Args:
+        store: `CheckpointStore` to save with.
+    """
+
+    def __init__(self, store: CheckpointStore) -> None:
+        self._store = store
+        self._work: queue.Queue[tuple[Any, ...] | None] = queue.Queue()
+        self._error: BaseException | None = None
+        self._saved_step: int | None = None
+        # A daemon, because the interpreter waits for all others before it exits.
+        self._thread = threading.Thread(target=self._run, name="checkpoint-saver", daemon=True)
+        self._is_closed = False
+        self._thread.start()
+
+    def submit(
+        self, step: int, arrays: dict[str, np.ndarray], ledger: dict[str, Any] | None = None
+    ) -> None:
+        """Hands a checkpoint over and returns, once the one before it is saved.
+
+        Args:
+            step: int. Steps done.
+            arrays: dict of name to array. They must not be changed any more.
+            ledger: optional dict, see `CheckpointStore.save`.
+
+        Raises:
+            JobError: If the save before it failed, as in `CheckpointStore.save`.
+            ValueError: If it is closed.
+        """
+        if self._is_closed:
+            raise ValueError(f"A closed saver cannot save. Received: step={step}")
+        self.wait()
+        self._work.put((step, arrays, ledger))
+
+    def wait(self) -> None:
+        """Blocks until all that was submitted is durable.
+
+        Raises:
+            JobError: If a save failed, as in `CheckpointStore.save`. Each failure is
+                raised once.
+        """
+        self._work.join()
+        self.check()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no save is in flight and no failed one waits to be reported."""
+        return self._work.unfinished_tasks == 0 and self._error is None
+
+    @property
+    def saved_step(self) -> int | None:
+        """Steps done at the last checkpoint that it has saved; `None` before the first."""
+        return self._saved_step
+
+    def check(self) -> None:
+        """Raises the error of a save that has failed by now, without waiting, see `wait`."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def close(self) -> None:
+        """Waits, see `wait`, and ends the thread; a second call does nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            self.wait()
+        finally:
+            self._work.put(None)
+            self._thread.join()
+
+    def __exit__(self, kind: object, raised: BaseException | None, traceback: object) -> None:
+        try:
+            self.close()
+        except Exception as error:
+            if raised is None:
+                raise
+            raised.add_note(f"The last checkpoint was not saved either: {error}")
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            try:
+                self._store.save(*work)
+                self._saved_step = work[0]
+            except BaseException as error:
+                self._error = error
+            finally:
+                # The arrays are freed now and not when the next ones come.
+                del work
+                self._work.task_done()

@@ -288,9 +288,6 @@ class LedgerReader:
 
         Args:
             what: str. What is wrong with it.
-
-        Returns:
-            The error to raise.
         """
         return DataDamagedError(
             f"The ledger of the run is damaged at line {self._number}: {what}.",

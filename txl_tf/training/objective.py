@@ -1,11 +1,13 @@
-"""Training loss: next-token loss, auxiliary losses, and the rows of a batch.
+"""Training loss of a batch, its auxiliary losses, and its gradients.
 
 Shape letters used in this module: B rows, T positions that are trained on, D hidden width, L
 layers, T segment length.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import keras
 import tensorflow as tf
 
 from txl_tf.config.experiment import ExperimentConfig
@@ -125,8 +127,8 @@ def _own_softmax(model: TransformerXL) -> AdaptiveSoftmax:
     return softmax
 
 
-class Rows(NamedTuple):
-    """Batch of a replica; every tensor has rows as its first axis.
+class Batch(NamedTuple):
+    """Rows of a replica; every tensor has them as its first axis.
 
     Attributes:
         token_ids: int32 tensor `(B, T)`.
@@ -174,36 +176,119 @@ class TrainingObjective:
         """The trainable variables that are not the model's."""
         return [] if self._auxiliary_losses is None else self._auxiliary_losses.variables
 
-    def __call__(self, rows: Rows, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Memory]:
+    def __call__(self, batch: Batch, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Memory]:
         """Computes the share of some rows; those of all rows add up.
 
         Args:
-            rows: `Rows`.
+            batch: `Batch`.
             step: int tensor. Steps done before this one.
 
         Returns:
             Tuple of the objective, the loss of the next token alone for each
             row, float32 `(B,)`, and the next `Memory`.
         """
-        hidden_states, memory = self._hidden_states(rows)
-        target_ids = rows.target_ids
+        hidden_states, memory = self._hidden_states(batch)
+        target_ids = batch.target_ids
         first = self._first_position
         if first > 0:
             hidden_states = [hidden[:, first:] for hidden in hidden_states]
             target_ids = target_ids[:, first:]
         nll = self._model.negative_log_likelihood(hidden_states[-1], target_ids)
         num_tokens = self._global_batch_size * target_ids.shape[1]
-        row_losses = tf.reduce_sum(nll, axis=1) * rows.weights / num_tokens
+        row_losses = tf.reduce_sum(nll, axis=1) * batch.weights / num_tokens
         objective = tf.reduce_sum(row_losses)
         if self._auxiliary_losses is not None:
-            objective += self._auxiliary_losses(hidden_states, target_ids, rows.weights, step)
+            objective += self._auxiliary_losses(hidden_states, target_ids, batch.weights, step)
         return objective, row_losses, memory
 
-    def _hidden_states(self, rows: Rows) -> tuple[list[tf.Tensor], Memory]:
-        options = {"dropout_seed": rows.dropout_seeds, "training": True}
+    def _hidden_states(self, batch: Batch) -> tuple[list[tf.Tensor], Memory]:
+        options = {"dropout_seed": batch.dropout_seeds, "training": True}
         if self._masks_documents:
-            options["document_starts"] = rows.document_starts
+            options["document_starts"] = batch.document_starts
         if self._auxiliary_losses is not None and self._auxiliary_losses.needs_all_layers:
-            return self._model.hidden_states(rows.token_ids, rows.memory, **options)
-        hidden, memory = self._model(rows.token_ids, rows.memory, **options)
+            return self._model.hidden_states(batch.token_ids, batch.memory, **options)
+        hidden, memory = self._model(batch.token_ids, batch.memory, **options)
         return [hidden], memory
+
+
+class RowGradients:
+    """Losses and gradients of a replica's rows, read in one or several parts.
+
+    Parts are read one after the other and their gradients are added up, so
+    that only the activations of one part are held. Nothing in the objective
+    goes across rows, so the sum is that of reading them all at once.
+
+    Args:
+        objective: `TrainingObjective`.
+        variables: the variables to differentiate by.
+        num_parts: int. Parts that the rows are read in.
+    """
+
+    def __init__(
+        self,
+        objective: TrainingObjective,
+        variables: Sequence[keras.Variable],
+        num_parts: int = 1,
+    ) -> None:
+        self._objective = objective
+        self._variables = list(variables)
+        self._num_parts = num_parts
+
+    def __call__(self, batch: Batch, step: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor], Memory]:
+        """Reads the rows.
+
+        Args:
+            batch: `Batch`.
+            step: int tensor. Steps done before this one.
+
+        Returns:
+            Tuple of the loss of each row, float32 `(B,)`, the gradients of all
+            rows together, and the next `Memory`.
+        """
+        if self._num_parts == 1:
+            return self._read(batch, step)
+        return self._read_parts(batch, step)
+
+    def _read(self, batch: Batch, step: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor], Memory]:
+        with tf.GradientTape() as tape:
+            objective, row_losses, memory = self._objective(batch, step)
+        gradients = tape.gradient(objective, [variable.value for variable in self._variables])
+        return row_losses, [tf.convert_to_tensor(gradient) for gradient in gradients], memory
+
+    def _read_parts(
+        self, batch: Batch, step: tf.Tensor
+    ) -> tuple[tf.Tensor, list[tf.Tensor], Memory]:
+        parts = tf.nest.map_structure(self._split, batch)
+        gradients = [tf.zeros(variable.shape, variable.dtype) for variable in self._variables]
+        results = [
+            tf.TensorArray(tensor.dtype, self._num_parts, element_shape=tensor.shape[1:])
+            for tensor in tf.nest.flatten((parts.weights, parts.memory))
+        ]
+
+        def read_part(
+            index: tf.Tensor, gradients: list[tf.Tensor], results: list[tf.TensorArray]
+        ) -> tuple:
+            part = tf.nest.map_structure(lambda tensor: tensor[index], parts)
+            row_losses, more, memory = self._read(part, step)
+            gradients = [total + new for total, new in zip(gradients, more, strict=True)]
+            values = tf.nest.flatten((row_losses, memory))
+            results = [
+                array.write(index, value) for array, value in zip(results, values, strict=True)
+            ]
+            return index + 1, gradients, results
+
+        _, gradients, results = tf.while_loop(
+            lambda index, *_: index < self._num_parts,
+            read_part,
+            (tf.constant(0), gradients, results),
+            maximum_iterations=self._num_parts,
+            # Several at once would hold the activations of several.
+            parallel_iterations=1,
+        )
+        whole = [tf.concat(tf.unstack(array.stack(), self._num_parts), 0) for array in results]
+        row_losses, memory = tf.nest.pack_sequence_as((batch.weights, batch.memory), whole)
+        return row_losses, gradients, memory
+
+    def _split(self, tensor: tf.Tensor) -> tf.Tensor:
+        num_rows = tensor.shape[0]
+        return tf.reshape(tensor, [self._num_parts, num_rows // self._num_parts, *tensor.shape[1:]])

@@ -164,9 +164,6 @@ _MUON_MOMENTUM = 0.95
 def create_plateau_scale(config: OptimizerConfig) -> PlateauScale | None:
     """Builds the part of the schedule that learns of evaluations.
 
-    Args:
-        config: `OptimizerConfig`.
-
     Returns:
         A `PlateauScale`, or None if the schedule is not "plateau".
     """

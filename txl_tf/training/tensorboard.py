@@ -12,7 +12,7 @@ from txl_tf.errors import StorageError
 from txl_tf.evaluation.result import EvaluationResult
 from txl_tf.storage.files import first_line
 from txl_tf.storage.writable_folder import WritableFolder
-from txl_tf.training.step_report import LoopReport
+from txl_tf.training.step_records import LoopReport
 
 # Summaries are float32, and TensorFlow converts no larger number. The word perplexity of a
 # text without spaces has hundreds of digits.

@@ -1,20 +1,17 @@
 """Variables of a run: weights, optimizer state, weight average, evaluation history."""
 
 import math
+from collections.abc import Sequence
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.distribution.replica_state import ReplicaState
 from txl_tf.models.language_model import create_model
 from txl_tf.training.objective import TrainingObjective
 from txl_tf.training.optimizers import create_optimizer, create_plateau_scale
 from txl_tf.training.schedules import PlateauScale
-from txl_tf.training.step_guard import SpikeDetector
-from txl_tf.training.step_records import StepRecords
-from txl_tf.training.train_step import AllReduce, RowGradients, TrainStep
-from txl_tf.training.weight_average import WeightAverage
 
 
 class EvaluationHistory:
@@ -83,8 +80,167 @@ class EvaluationHistory:
         self.best_nats_per_token = float(arrays["evaluation/best_nats_per_token"])
 
 
-class TrainingVariables:
-    """Variables of a run: model, optimizer, weight average and plateau scale.
+class WeightAverage:
+    """An average of the weights after each step from some step on.
+
+    Training goes on from the weights, and the average is what the trained
+    model is used with. Up to its first step the average is the weights
+    themselves. From then on it is the mean over the steps, as in averaged
+    stochastic gradient descent (Merity et al., 2018), or with a decay an
+    exponential one, in which older steps count less (Polyak averaging as in
+    Section 7.2 of Kingma and Ba, 2015, without a correction for the start,
+    for it starts as the weights and not as zero).
+
+    Every replica keeps the average of its own copy of the weights, which are
+    the same everywhere, so nothing is sent.
+
+    `variables` holds its whole state: the averages, and how many steps they
+    are of. That is counted and not taken from the step, because steps that
+    are skipped change no weight and have no share. A caller that takes an
+    update back must take back all of `variables`.
+
+    Args:
+        variables: the trainable variables, created in the scope of the
+            strategy this is made in.
+        first_step: int. The first step of which the weights count; the steps
+            of a run are counted from 1.
+        decay: optional float. What the average keeps of itself in a step;
+            None: all steps count the same.
+
+    Raises:
+        ValueError: If the decay is not between 0 and 1.
+
+    References:
+     - [Merity et al., 2018](https://arxiv.org/abs/1708.02182), Section 3
+     - [Kingma and Ba, 2015](https://arxiv.org/abs/1412.6980), Section 7.2
+    """
+
+    def __init__(
+        self, variables: Sequence[keras.Variable], first_step: int, decay: float | None = None
+    ) -> None:
+        if decay is not None and not 0.0 < decay < 1.0:
+            raise ValueError(f"`decay` must be between 0 and 1, or None. Received: decay={decay}")
+        self._weights = list(variables)
+        self._first_step = first_step
+        self._decay = decay
+        self.averages = {
+            variable.path: keras.Variable(
+                variable.numpy(),
+                dtype=variable.dtype,
+                trainable=False,
+                autocast=False,
+                name=variable.path.replace("/", "_"),
+            )
+            for variable in self._weights
+        }
+        self._num_steps = keras.Variable(
+            0, dtype="int64", trainable=False, autocast=False, name="num_steps"
+        )
+
+    @property
+    def variables(self) -> dict[str, keras.Variable]:
+        """All state by name: the averages by the paths of their weights, and `num_steps`."""
+        return {**self.averages, "num_steps": self._num_steps}
+
+    def update(self, step: tf.Tensor) -> None:
+        """Takes the weights in; inside `strategy.run` only, after they were changed.
+
+        Args:
+            step: int tensor. Steps done, this one included.
+        """
+        is_counted = tf.cast(step, tf.int64) >= self._first_step
+        count = self._num_steps.value + tf.cast(is_counted, tf.int64)
+        tf.distribute.get_replica_context().merge_call(self._update_all, args=(count,))
+
+    def _update_all(self, strategy: tf.distribute.Strategy, count: tf.Tensor) -> None:
+        def update_one(average: tf.Variable, weight: tf.Variable, count: tf.Tensor) -> None:
+            weight = tf.convert_to_tensor(weight)
+            share = self._share(count, weight.dtype)
+            mean = average + (weight - average) * share
+            average.assign(tf.where(count > 1, mean, weight))
+
+        for average, weight in zip(self.averages.values(), self._weights, strict=True):
+            strategy.extended.update(
+                average.value, update_one, args=(weight.value, count), group=False
+            )
+        strategy.extended.update(
+            self._num_steps.value, lambda old, new: old.assign(new), args=(count,), group=False
+        )
+
+    def _share(self, count: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+        if self._decay is not None:
+            return tf.constant(1.0 - self._decay, dtype)
+        return 1.0 / tf.cast(tf.maximum(count, 1), dtype)
+
+
+_DECAY = 0.98
+_MIN_STEPS = 100
+
+
+class SpikeDetector:
+    """Running mean and deviation of the loss and of the gradient norm.
+
+    A step is a spike if either is further above its mean than some number of
+    standard deviations. Nothing is called a spike before 100 steps have been
+    seen. A spike counts as a value at the limit, so that a run whose loss has
+    risen for good is not skipped for ever.
+
+    Args:
+        deviations: float. Standard deviations above the mean that are still
+            ordinary.
+    """
+
+    def __init__(self, deviations: float) -> None:
+        self._deviations = deviations
+        self.variables = {
+            name: keras.Variable(
+                tf.zeros(shape), dtype="float32", trainable=False, autocast=False, name=name
+            )
+            for name, shape in (("num_steps", []), ("means", [2]), ("variances", [2]))
+        }
+
+    def is_spike(self, loss: tf.Tensor, gradient_norm: tf.Tensor) -> tf.Tensor:
+        """Judges a step; inside `strategy.run` only.
+
+        Args:
+            loss: float32 scalar tensor.
+            gradient_norm: float32 scalar tensor.
+
+        Returns:
+            Bool scalar tensor.
+        """
+        is_above = tf.reduce_any(tf.stack([loss, gradient_norm]) > self._limits())
+        return tf.logical_and(is_above, self.variables["num_steps"].value >= _MIN_STEPS)
+
+    def next_values(self, loss: tf.Tensor, gradient_norm: tf.Tensor) -> list[tf.Tensor]:
+        """Computes the next values of the variables; inside `strategy.run` only.
+
+        Args:
+            loss: float32 scalar tensor.
+            gradient_norm: float32 scalar tensor.
+
+        Returns:
+            List of a tensor for every variable, in the order of `variables`.
+        """
+        num_steps, means, variances = (variable.value for variable in self.variables.values())
+        values = tf.stack([loss, gradient_norm])
+        values = tf.where(num_steps >= _MIN_STEPS, tf.minimum(values, self._limits()), values)
+        # At first all steps count the same, so that the zeros they start from have no share.
+        share = tf.maximum(1.0 / (num_steps + 1.0), 1.0 - _DECAY)
+        distances = values - means
+        return [
+            num_steps + 1.0,
+            means + share * distances,
+            (1.0 - share) * (variances + share * distances * distances),
+        ]
+
+    def _limits(self) -> tf.Tensor:
+        deviations = tf.sqrt(self.variables["variances"].value)
+        return self.variables["means"].value + self._deviations * deviations
+
+
+class TrainState:
+    """All variables of a run: model, optimizer, averages, schedule.
 
     To be created under the scope of the strategy that trains. Initial weights
     are drawn from Keras' global seed.
@@ -97,10 +253,11 @@ class TrainingVariables:
         objective: `TrainingObjective` of the model.
         optimizer: Keras optimizer, built.
         plateau_scale: `PlateauScale` if the schedule is "plateau", else None.
+        weight_average: `WeightAverage` if the run averages its weights, else None.
+        spike_detector: `SpikeDetector` if spikes are skipped, else None.
     """
 
     def __init__(self, config: ExperimentConfig) -> None:
-        self._config = config
         training = config.training
         self.model = create_model(
             config.model, rematerialize=training.rematerialize, dtype=training.dtype_policy
@@ -110,16 +267,16 @@ class TrainingVariables:
         self.optimizer = create_optimizer(
             config.optimizer, training.num_steps, self.trainable, self.plateau_scale
         )
-        self._weight_average: WeightAverage | None = None
+        self.weight_average: WeightAverage | None = None
         if training.average_weights_from_step is not None:
-            self._weight_average = WeightAverage(
+            self.weight_average = WeightAverage(
                 self.model.trainable_variables,
                 training.average_weights_from_step,
                 training.average_weights_decay,
             )
-        self._spike_detector: SpikeDetector | None = None
+        self.spike_detector: SpikeDetector | None = None
         if training.spike_deviations is not None:
-            self._spike_detector = SpikeDetector(training.spike_deviations)
+            self.spike_detector = SpikeDetector(training.spike_deviations)
 
     def by_name(self) -> dict[str, keras.Variable]:
         """Returns all variables under the names that checkpoints have for them."""
@@ -129,11 +286,11 @@ class TrainingVariables:
             for variable in self.objective.auxiliary_variables
         ]
         named += [(f"optimizer/{variable.path}", variable) for variable in self.optimizer.variables]
-        if self._weight_average is not None:
-            averages = self._weight_average.variables
+        if self.weight_average is not None:
+            averages = self.weight_average.variables
             named += [(f"average/{path}", variable) for path, variable in averages.items()]
-        if self._spike_detector is not None:
-            figures = self._spike_detector.variables
+        if self.spike_detector is not None:
+            figures = self.spike_detector.variables
             named += [(f"spikes/{name}", variable) for name, variable in figures.items()]
         if self.plateau_scale is not None:
             figures = self.plateau_scale.variables
@@ -149,42 +306,9 @@ class TrainingVariables:
             weights.
         """
         weights = {variable.path: variable for variable in self.model.weights}
-        if self._weight_average is not None:
-            weights |= self._weight_average.averages
+        if self.weight_average is not None:
+            weights |= self.weight_average.averages
         return weights
-
-    def train_step(
-        self,
-        replica_memory: ReplicaState,
-        records: StepRecords,
-        all_reduce: AllReduce | None = None,
-    ) -> TrainStep:
-        """Returns the step that changes these variables.
-
-        Args:
-            replica_memory: `ReplicaState` of the rows of each replica.
-            records: `StepRecords`, where the figures of the step go.
-            all_reduce: see `TrainStep`.
-
-        Returns:
-            A `TrainStep`.
-        """
-        training = self._config.training
-        variables = self.trainable
-        return TrainStep(
-            config=training,
-            row_gradients=RowGradients(
-                self.objective, variables, training.gradient_accumulation_steps
-            ),
-            optimizer=self.optimizer,
-            variables=variables,
-            replica_memory=replica_memory,
-            records=records,
-            clip_norm=self._config.optimizer.clip_norm,
-            weight_average=self._weight_average,
-            spike_detector=self._spike_detector,
-            all_reduce=all_reduce,
-        )
 
     @property
     def trainable(self) -> list[keras.Variable]:

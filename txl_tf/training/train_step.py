@@ -2,103 +2,69 @@
 
 from collections.abc import Callable, Sequence
 
-import keras
 import tensorflow as tf
 
 from txl_tf import functional
-from txl_tf.config.training import TrainingConfig
+from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.distribution.remote_hosts import this_host
 from txl_tf.distribution.replica_state import ReplicaState
 from txl_tf.models.memory import Memory, RecurrentMemory
-from txl_tf.training.objective import Rows, TrainingObjective
-from txl_tf.training.step_guard import GuardedUpdate, SpikeDetector, assign_everywhere
-from txl_tf.training.step_records import StepRecords, batch_checksum
-from txl_tf.training.step_report import StepStatus
-from txl_tf.training.weight_average import WeightAverage
+from txl_tf.training.objective import Batch, RowGradients
+from txl_tf.training.step_records import StepRecords, StepStatus, batch_checksum
+from txl_tf.training.train_state import TrainState
 
 
-class RowGradients:
-    """Losses and gradients of a replica's rows, read in one or several parts.
+class GuardedUpdate:
+    """Update of variables that is undone unless the step is accepted.
 
-    Parts are read one after the other and their gradients are added up, so
-    that only the activations of one part are held. Nothing in the objective
-    goes across rows, so the sum is that of reading them all at once.
+    An optimizer can only be called, not be asked what it would do, and a
+    condition around it cannot be traced where it sums over replicas. So the
+    variables are read before and written again after. Where the step is
+    compiled as one program, as on TPUs, this becomes a choice between two
+    values in the update itself.
 
     Args:
-        objective: `TrainingObjective`.
-        variables: the variables to differentiate by.
-        num_parts: int. Parts that the rows are read in.
+        variables: the variables that the update changes.
     """
 
-    def __init__(
-        self,
-        objective: TrainingObjective,
-        variables: Sequence[keras.Variable],
-        num_parts: int = 1,
-    ) -> None:
-        self._objective = objective
+    def __init__(self, variables: Sequence[tf.Variable]) -> None:
         self._variables = list(variables)
-        self._num_parts = num_parts
 
-    def __call__(self, rows: Rows, step: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor], Memory]:
-        """Reads the rows.
+    def __call__(self, update: Callable[[], None], is_wanted: tf.Tensor) -> None:
+        """Runs the update; inside `strategy.run` only.
 
         Args:
-            rows: `Rows`.
-            step: int tensor. Steps done before this one.
-
-        Returns:
-            Tuple of the loss of each row, float32 `(B,)`, the gradients of all
-            rows together, and the next `Memory`.
+            update: function that changes the variables.
+            is_wanted: bool scalar tensor, the same on all replicas.
         """
-        if self._num_parts == 1:
-            return self._read(rows, step)
-        return self._read_parts(rows, step)
-
-    def _read(self, rows: Rows, step: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor], Memory]:
-        with tf.GradientTape() as tape:
-            objective, row_losses, memory = self._objective(rows, step)
-        gradients = tape.gradient(objective, [variable.value for variable in self._variables])
-        return row_losses, [tf.convert_to_tensor(gradient) for gradient in gradients], memory
-
-    def _read_parts(self, rows: Rows, step: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor], Memory]:
-        parts = tf.nest.map_structure(self._split, rows)
-        gradients = [tf.zeros(variable.shape, variable.dtype) for variable in self._variables]
-        results = [
-            tf.TensorArray(tensor.dtype, self._num_parts, element_shape=tensor.shape[1:])
-            for tensor in tf.nest.flatten((parts.weights, parts.memory))
-        ]
-
-        def read_part(
-            index: tf.Tensor, gradients: list[tf.Tensor], results: list[tf.TensorArray]
-        ) -> tuple:
-            part = tf.nest.map_structure(lambda tensor: tensor[index], parts)
-            row_losses, more, memory = self._read(part, step)
-            gradients = [total + new for total, new in zip(gradients, more, strict=True)]
-            values = tf.nest.flatten((row_losses, memory))
-            results = [
-                array.write(index, value) for array, value in zip(results, values, strict=True)
-            ]
-            return index + 1, gradients, results
-
-        _, gradients, results = tf.while_loop(
-            lambda index, *_: index < self._num_parts,
-            read_part,
-            (tf.constant(0), gradients, results),
-            maximum_iterations=self._num_parts,
-            # Several at once would hold the activations of several.
-            parallel_iterations=1,
-        )
-        whole = [tf.concat(tf.unstack(array.stack(), self._num_parts), 0) for array in results]
-        row_losses, memory = tf.nest.pack_sequence_as((rows.weights, rows.memory), whole)
-        return row_losses, gradients, memory
-
-    def _split(self, tensor: tf.Tensor) -> tf.Tensor:
-        num_rows = tensor.shape[0]
-        return tf.reshape(tensor, [self._num_parts, num_rows // self._num_parts, *tensor.shape[1:]])
+        before = [tf.identity(variable) for variable in self._variables]
+        # Through one operation: else each of the update's would wait for every variable by itself,
+        # and a deep model takes minutes to trace and to lower.
+        with tf.control_dependencies([tf.group(*before)]):
+            update()
+        assign_everywhere(self._variables, before, tf.logical_not(is_wanted))
 
 
-AllReduce = Callable[[list[tf.Tensor]], list[tf.Tensor]]
+def assign_everywhere(
+    variables: Sequence[tf.Variable], values: Sequence[tf.Tensor], is_wanted: tf.Tensor
+) -> None:
+    """Assigns values that are the same on all replicas; inside `strategy.run` only.
+
+    Args:
+        variables: the variables.
+        values: a tensor for each.
+        is_wanted: bool scalar tensor. Where it is false, nothing changes.
+    """
+
+    def assign_one(variable: tf.Variable, value: tf.Tensor, is_wanted: tf.Tensor) -> None:
+        variable.assign(tf.where(is_wanted, value, variable))
+
+    def assign_all(strategy: tf.distribute.Strategy, is_wanted: tf.Tensor, *values) -> None:
+        for variable, value in zip(variables, values, strict=True):
+            strategy.extended.update(variable, assign_one, args=(value, is_wanted), group=False)
+
+    context = tf.distribute.get_replica_context()
+    context.merge_call(assign_all, args=(is_wanted, *values))
 
 
 class TrainStep:
@@ -116,83 +82,70 @@ class TrainStep:
     except that rows without a finite loss start anew.
 
     Args:
-        config: `TrainingConfig`.
-        row_gradients: `RowGradients`.
-        optimizer: Keras optimizer from `create_optimizer`, built with
-            `variables`.
-        variables: all trainable variables of the run.
+        config: `ExperimentConfig`.
+        state: `TrainState`, which the step changes.
         replica_memory: `ReplicaState` of the rows of each replica, with the
             names that `memory_specs` returns.
         records: `StepRecords`, where the figures go.
-        clip_norm: float. Largest global norm of the gradients.
-        weight_average: optional `WeightAverage`, which is kept up to date.
-        spike_detector: optional `SpikeDetector`; spikes are skipped.
-        all_reduce: optional function that sums a list of tensors over the
-            replicas; by default the strategy's.
     """
 
     def __init__(
         self,
-        *,
-        config: TrainingConfig,
-        row_gradients: RowGradients,
-        optimizer: keras.optimizers.Optimizer,
-        variables: Sequence[keras.Variable],
+        config: ExperimentConfig,
+        state: TrainState,
         replica_memory: ReplicaState,
         records: StepRecords,
-        clip_norm: float,
-        weight_average: WeightAverage | None = None,
-        spike_detector: SpikeDetector | None = None,
-        all_reduce: AllReduce | None = None,
     ) -> None:
-        self._config = config
-        self._row_gradients = row_gradients
-        self._optimizer = optimizer
-        self._variables = list(variables)
+        self._config = config.training
+        self._clip_norm = config.optimizer.clip_norm
+        self._state = state
+        self._variables = state.trainable
+        self._row_gradients = RowGradients(
+            state.objective, self._variables, self._config.gradient_accumulation_steps
+        )
         self._replica_memory = replica_memory
         self._records = records
-        self._clip_norm = clip_norm
-        self._weight_average = weight_average
-        self._spike_detector = spike_detector
-        self._all_reduce = all_reduce or _sum_over_replicas
         self._guarded_update = GuardedUpdate(self._changed_by_update())
-        self._drawn_seed = _drawn_once(config.seed)
+        self._drawn_seed = _drawn_once(self._config.seed)
 
-    def __call__(self, batch: dict[str, tf.Tensor], first_step: tf.Tensor) -> None:
+    def __call__(self, inputs: dict[str, tf.Tensor], first_step: tf.Tensor) -> None:
         """Runs the step; inside `strategy.run` only.
 
         Args:
-            batch: dict of int32 `token_ids` and `target_ids` `(B, T)`, bool
+            inputs: dict of int32 `token_ids` and `target_ids` `(B, T)`, bool
                 `start_of_stream` `(B,)` and optionally bool
                 `document_starts` `(B, T)`, this replica's rows.
             first_step: int tensor. Steps done before the loop began.
         """
         # Between workers the strategy forgets how many rows a batch has.
         num_rows = self._replica_memory.rows_per_replica
-        batch = {
+        inputs = {
             name: tf.ensure_shape(tensor, [num_rows, *tensor.shape[1:]])
-            for name, tensor in batch.items()
+            for name, tensor in inputs.items()
         }
         # Read now: the variable counts on further down.
-        step = tf.identity(self._optimizer.iterations.value)
-        state = self._replica_memory.read()
+        step = tf.identity(self._state.optimizer.iterations.value)
+        before = self._replica_memory.read()
         places = self._places(num_rows)
         is_counted = places < self._config.global_batch_size
-        rows = self._rows(batch, state, is_counted, step)
-        row_losses, gradients, memory = self._row_gradients(rows, step)
+        batch = self._batch(inputs, before, is_counted, step)
+        row_losses, gradients, memory = self._row_gradients(batch, step)
 
-        loss, *gradients = self._all_reduce([tf.reduce_sum(row_losses), *gradients])
+        # One all-reduce for the loss and all gradients; only then is the norm the global one.
+        loss, *gradients = tf.distribute.get_replica_context().all_reduce(
+            tf.distribute.ReduceOp.SUM, [tf.reduce_sum(row_losses), *gradients]
+        )
         gradients, norm = tf.clip_by_global_norm(gradients, self._clip_norm)
         status, is_applied, is_advanced = self._judge(loss, norm)
         self._guarded_update(lambda: self._update(gradients, step), is_applied)
         self._advance(step, loss, norm, is_advanced)
         finite_rows = tf.math.is_finite(row_losses)
-        self._write_memory(state, memory, finite_rows, is_advanced)
+        self._write_memory(before, memory, finite_rows, is_advanced)
         self._records.write(
             tf.cast(step, tf.int32) - tf.cast(first_step, tf.int32),
             loss=loss,
             gradient_norm=norm,
-            checksum=batch_checksum(batch["token_ids"], batch["target_ids"], places, is_counted),
+            checksum=batch_checksum(inputs["token_ids"], inputs["target_ids"], places, is_counted),
             status=status,
             finite_rows=finite_rows,
         )
@@ -202,22 +155,22 @@ class TrainStep:
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         return tf.cast(replica, tf.int32) * num_rows + tf.range(num_rows)
 
-    def _rows(
+    def _batch(
         self,
-        batch: dict[str, tf.Tensor],
-        state: dict[str, tf.Tensor],
+        inputs: dict[str, tf.Tensor],
+        memory: dict[str, tf.Tensor],
         is_counted: tf.Tensor,
         step: tf.Tensor,
-    ) -> Rows:
-        kind = Memory if "valid_length" in state else RecurrentMemory
-        starts = batch.get("document_starts")
+    ) -> Batch:
+        kind = Memory if "valid_length" in memory else RecurrentMemory
+        starts = inputs.get("document_starts")
         if starts is None:
-            starts = tf.zeros(batch["token_ids"].shape, tf.bool)
-        return Rows(
-            token_ids=batch["token_ids"],
-            target_ids=batch["target_ids"],
+            starts = tf.zeros(inputs["token_ids"].shape, tf.bool)
+        return Batch(
+            token_ids=inputs["token_ids"],
+            target_ids=inputs["target_ids"],
             document_starts=starts,
-            memory=kind.from_tensors(state).forget(batch["start_of_stream"]),
+            memory=kind.from_tensors(memory).forget(inputs["start_of_stream"]),
             dropout_seeds=self.dropout_seeds(step),
             weights=tf.cast(is_counted, tf.float32),
         )
@@ -239,8 +192,8 @@ class TrainStep:
         """Returns the status, whether weights change, and whether the run continues."""
         is_finite = tf.logical_and(tf.math.is_finite(loss), tf.math.is_finite(norm))
         is_spike = tf.constant(False)
-        if self._spike_detector is not None:
-            is_spike = self._spike_detector.is_spike(loss, norm)
+        if self._state.spike_detector is not None:
+            is_spike = self._state.spike_detector.is_spike(loss, norm)
         stops = self._config.on_non_finite == "stop"
         not_finite = StepStatus.STOPPED if stops else StepStatus.SKIPPED_NON_FINITE
         status = tf.where(is_spike, int(StepStatus.SKIPPED_SPIKE), int(StepStatus.APPLIED))
@@ -252,24 +205,24 @@ class TrainStep:
 
     def _update(self, gradients: list[tf.Tensor], step: tf.Tensor) -> None:
         # Not `apply`, which counts the step: each replica would ask the first one for its count.
-        self._optimizer._backend_apply_gradients(gradients, self._variables)
-        if self._weight_average is not None:
-            self._weight_average.update(step + 1)
+        self._state.optimizer._backend_apply_gradients(gradients, self._variables)
+        if self._state.weight_average is not None:
+            self._state.weight_average.update(step + 1)
 
     def _changed_by_update(self) -> list[tf.Variable]:
-        changed = [*self._variables, *self._optimizer.variables]
-        if self._weight_average is not None:
-            changed += self._weight_average.variables.values()
+        changed = [*self._variables, *self._state.optimizer.variables]
+        if self._state.weight_average is not None:
+            changed += self._state.weight_average.variables.values()
         return [variable.value for variable in changed]
 
     def _advance(
         self, step: tf.Tensor, loss: tf.Tensor, norm: tf.Tensor, is_advanced: tf.Tensor
     ) -> None:
         """Counts the step, skipped or not: the number decides which batch comes next."""
-        variables, values = [self._optimizer.iterations.value], [step + 1]
-        if self._spike_detector is not None:
-            variables += [each.value for each in self._spike_detector.variables.values()]
-            values += self._spike_detector.next_values(loss, norm)
+        variables, values = [self._state.optimizer.iterations.value], [step + 1]
+        if self._state.spike_detector is not None:
+            variables += [each.value for each in self._state.spike_detector.variables.values()]
+            values += self._state.spike_detector.next_values(loss, norm)
             is_finite = tf.logical_and(tf.math.is_finite(loss), tf.math.is_finite(norm))
             values[1:] = [
                 tf.where(is_finite, value, variable)
@@ -304,11 +257,6 @@ def _drawn_once(seed: int) -> int:
             [], seed=[seed, 0], minval=None, maxval=None, dtype=tf.int64, alg="philox"
         )
         return int(drawn.numpy())
-
-
-def _sum_over_replicas(tensors: list[tf.Tensor]) -> list[tf.Tensor]:
-    context = tf.distribute.get_replica_context()
-    return context.all_reduce(tf.distribute.ReduceOp.SUM, tensors)
 
 
 def memory_specs(memory: Memory | RecurrentMemory) -> dict[str, tf.TensorSpec]:

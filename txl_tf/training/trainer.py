@@ -13,10 +13,9 @@ from txl_tf.distribution.replica_state import ReplicaState
 from txl_tf.distribution.strategy import num_workers
 from txl_tf.errors import NonFiniteError
 from txl_tf.training.schedules import PlateauScale
-from txl_tf.training.step_records import StepRecords
-from txl_tf.training.step_report import LoopReport, StepRecord, StepStatus
-from txl_tf.training.train_state import TrainingVariables
-from txl_tf.training.train_step import memory_specs
+from txl_tf.training.step_records import LoopReport, StepRecord, StepRecords, StepStatus
+from txl_tf.training.train_state import TrainState
+from txl_tf.training.train_step import TrainStep, memory_specs
 
 DatasetFunction = Callable[..., tf.data.Dataset]
 DescribeRow = Callable[[int, int], str]
@@ -62,7 +61,7 @@ class Trainer:
         tf.config.experimental.enable_tensor_float_32_execution(training.tensor_float_32)
         keras.utils.set_random_seed(training.seed)
         with strategy.scope():
-            self._variables = TrainingVariables(config)
+            self._state = TrainState(config)
         self.replica_memory = ReplicaState(
             strategy,
             self._rows_per_replica,
@@ -77,22 +76,22 @@ class Trainer:
     @property
     def model(self) -> keras.Model:
         """The language model that is trained."""
-        return self._variables.model
+        return self._state.model
 
     @property
     def trainable_variables(self) -> list[keras.Variable]:
         """Everything that gradients change: the model's weights and those of other losses."""
-        return self._variables.trainable
+        return self._state.trainable
 
     @property
     def plateau_scale(self) -> PlateauScale | None:
         """Learning-rate multiplier of the plateau schedule; `None` for other schedules."""
-        return self._variables.plateau_scale
+        return self._state.plateau_scale
 
     @property
     def step(self) -> int:
         """Steps done since the run began."""
-        return int(self._variables.optimizer.iterations.numpy())
+        return int(self._state.optimizer.iterations.numpy())
 
     @property
     def num_workers(self) -> int:
@@ -168,7 +167,7 @@ class Trainer:
             one of them), the memory of all rows, and where the run has them
             the weights of auxiliary losses and the averages of the weights.
         """
-        arrays = {name: variable.numpy() for name, variable in self._variables.by_name().items()}
+        arrays = {name: variable.numpy() for name, variable in self._state.by_name().items()}
         memory = self.replica_memory.to_global()
         return arrays | {f"memory/{name}": array for name, array in memory.items()}
 
@@ -183,7 +182,7 @@ class Trainer:
 
     def inference_variables(self) -> dict[str, keras.Variable]:
         """Returns the variables that `inference_weights` are the values of, by path."""
-        return self._variables.for_inference()
+        return self._state.for_inference()
 
     def load_state(self, arrays: dict[str, np.ndarray]) -> None:
         """Restores a state that `state` returned, under any number of replicas.
@@ -194,7 +193,7 @@ class Trainer:
         Raises:
             ValueError: If names or shapes are not exactly those of `state`.
         """
-        variables = self._variables.by_name()
+        variables = self._state.by_name()
         memory_names = {f"memory/{name}" for name in self.replica_memory.names}
         missing = sorted((variables.keys() | memory_names) - arrays.keys())
         surplus = sorted(arrays.keys() - (variables.keys() | memory_names))
@@ -243,7 +242,7 @@ class Trainer:
 
     def _host_loop(self) -> Callable[..., None]:
         training = self.config.training
-        step = self._variables.train_step(self.replica_memory, self._records)
+        step = TrainStep(self.config, self._state, self.replica_memory, self._records)
         # TPUStrategy compiles by itself; with several replicas on GPUs or CPUs
         # the all-reduce cannot be compiled.
         is_alone = self.strategy.num_replicas_in_sync == 1
@@ -285,7 +284,7 @@ class Trainer:
         return LoopReport(
             records=tuple(records),
             num_tokens=len(records) * tokens_per_step,
-            learning_rate=float(self._variables.optimizer.learning_rate),
+            learning_rate=float(self._state.optimizer.learning_rate),
             seconds=seconds,
             has_compiled=has_compiled,
         )

@@ -101,7 +101,7 @@ class OfficialDraws:
     @contextlib.contextmanager
     def used(self):
         """While it is open, what is trained is what the official code would train."""
-        create, read, rows = Trainer.__init__, SegmentReader.dataset_fn, TrainStep._rows
+        create, read, make_batch = Trainer.__init__, SegmentReader.dataset_fn, TrainStep._batch
 
         def create_trainer(trainer, *arguments):
             create(trainer, *arguments)
@@ -115,9 +115,9 @@ class OfficialDraws:
             both = tf.data.Dataset.zip(batches, self._packed_masks(first_step))
             return both.map(lambda batch, packed: {**batch, MASKS: packed})
 
-        def rows_with_masks(step, batch, *arguments):
-            self._masks = iter(unpacked_masks(batch[MASKS], self._mask_shapes()))
-            return rows(step, batch, *arguments)
+        def batch_with_masks(step, inputs, *arguments):
+            self._masks = iter(unpacked_masks(inputs[MASKS], self._mask_shapes()))
+            return make_batch(step, inputs, *arguments)
 
         def next_mask(layer, shape, seed):
             mask = next(self._masks)
@@ -127,7 +127,7 @@ class OfficialDraws:
         with (
             mock.patch.object(Trainer, "__init__", create_trainer),
             mock.patch.object(SegmentReader, "dataset_fn", read_with_masks),
-            mock.patch.object(TrainStep, "_rows", rows_with_masks),
+            mock.patch.object(TrainStep, "_batch", batch_with_masks),
             mock.patch.object(SeededDropout, "_mask", next_mask),
         ):
             yield

@@ -24,7 +24,7 @@ from pipelines.diagnosis.machine_checks import (
     check_tpu_lock,
 )
 from tests.pipelines.diagnosis.made_up_machine import good_machine, good_tpu_machine
-from txl_tf.training.checkpoint_cost import CheckpointCost
+from txl_tf.models.sizes import CheckpointCost
 
 
 @pytest.mark.parametrize(

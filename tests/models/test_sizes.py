@@ -7,7 +7,7 @@ from pipelines.configs import NAMED_EXPERIMENTS
 from tests.slow_case import slow_case
 from tests.toy_batches import toy_experiment
 from txl_tf.config.training import OptimizerConfig
-from txl_tf.training.checkpoint_cost import NOTICE_SECONDS, CheckpointCost
+from txl_tf.models.sizes import NOTICE_SECONDS, CheckpointCost
 from txl_tf.training.trainer import Trainer
 
 

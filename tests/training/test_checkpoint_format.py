@@ -8,7 +8,7 @@ import pytest
 
 from tests.training.test_checkpoint_store import IDENTITY, assert_is_state_of
 from txl_tf.errors import DataDamagedError, MismatchError
-from txl_tf.training.checkpoint_manifest import FORMAT_VERSION, checksum
+from txl_tf.training.checkpoint_format import FORMAT_VERSION, checksum
 from txl_tf.training.checkpoint_store import CheckpointStore
 
 HERE = Path(__file__).parent

@@ -1,6 +1,9 @@
-"""Queue of requests, and the engine that computes them one after the other."""
+"""Requests at a server: their limits, memory and queue, which REST and gRPC share."""
 
 import contextlib
+import ctypes
+import dataclasses
+import os
 import queue
 import threading
 import time
@@ -10,7 +13,113 @@ from typing import Any, NamedTuple, TypeVar
 
 from txl_tf.serving.errors import RequestError, StatusCode
 from txl_tf.serving.model_versions import LoadedVersion, VersionWatcher
-from txl_tf.serving.request_limits import MemoryBudget, ServerLimits, return_free_memory
+
+_LARGE_BYTES = 16 << 20
+_Answer = TypeVar("_Answer")
+
+
+def _default_num_running() -> int:
+    return max(4, 2 * (os.cpu_count() or 1))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServerLimits:
+    """Limits of a server that no client can move.
+
+    A request waits where `num_running` others run. One more than `max_waiting`
+    is answered 503, or RESOURCE_EXHAUSTED over gRPC, and so is one that waited
+    `wait_seconds`.
+    """
+
+    max_body_bytes: int = 256 << 20
+    """The longest body of a request, and the longest message over gRPC."""
+    max_bodies_bytes: int = 512 << 20
+    """All bodies of REST that are being read or answered. Small ones do not count."""
+    small_body_bytes: int = 64 << 10
+    """Up to here a body is small."""
+    max_json_values: int = 8_000_000
+    """The most numbers, strings, lists and objects in one body."""
+    max_json_containers: int = 500_000
+    """The most lists and objects of them."""
+    body_seconds: float = 30.0
+    """The time in which a request must have arrived."""
+    idle_seconds: float = 60.0
+    """How long a connection may ask for nothing."""
+    answer_seconds: float = 30.0
+    """The time in which a client must have taken its answer."""
+    max_connections: int = 512
+    """Connections over REST. The next ones are answered 503 at once."""
+    max_grpc_requests: int = 512
+    """Requests over gRPC that are being read, waiting or running."""
+    num_running: int = dataclasses.field(default_factory=_default_num_running)
+    """Requests that are computed at a time."""
+    max_waiting: int = 1000
+    """Requests that wait to be computed."""
+    wait_seconds: float = 60.0
+    """How long a request may wait to be computed."""
+    memory_fraction: float = 0.5
+    """The part of the memory, free at the start, that all requests together may take."""
+
+
+class MemoryBudget:
+    """Budget of bytes that requests borrow; threads may share it.
+
+    Args:
+        total_bytes: int. What can be lent at a time.
+    """
+
+    def __init__(self, total_bytes: int) -> None:
+        self.total_bytes = total_bytes
+        self._lent = 0
+        self._returned = threading.Condition()
+
+    @property
+    def lent_bytes(self) -> int:
+        """Bytes that are lent at the moment."""
+        return self._lent
+
+    @contextlib.contextmanager
+    def lend(self, num_bytes: int, *, wait_seconds: float) -> Iterator[None]:
+        """Lends bytes for as long as the `with` block takes.
+
+        Args:
+            num_bytes: int.
+            wait_seconds: float. How long to wait for others to return theirs.
+
+        Raises:
+            RequestError: INVALID_ARGUMENT if it is more than the total,
+                RESOURCE_EXHAUSTED if others did not return enough in time.
+        """
+        if num_bytes > self.total_bytes:
+            message = (
+                f"The request would take about {num_bytes} bytes of memory; "
+                f"all requests together may take {self.total_bytes}. Send fewer rows."
+            )
+            raise RequestError(StatusCode.INVALID_ARGUMENT, message)
+        if not self.take(num_bytes, wait_seconds):
+            raise RequestError.of_busy_server("The memory for requests is lent to others.")
+        try:
+            yield
+        finally:
+            self.give_back(num_bytes)
+
+    def give_back(self, num_bytes: int) -> None:
+        """Returns bytes that `take` lent."""
+        with self._returned:
+            self._lent -= num_bytes
+            self._returned.notify_all()
+
+    def take(self, num_bytes: int, wait_seconds: float = 0.0) -> bool:
+        """Lends bytes until `give_back`; returns whether there were so many in time."""
+        deadline = time.monotonic() + wait_seconds
+        with self._returned:
+            while self._lent + num_bytes > self.total_bytes:
+                rest = deadline - time.monotonic()
+                if rest <= 0:
+                    return False
+                self._returned.wait(rest)
+            self._lent += num_bytes
+            return True
 
 
 class _Entry(NamedTuple):
@@ -46,9 +155,6 @@ class RequestQueue:
     def submit(self, function: Callable[[], Any]) -> Future:
         """Runs a function as soon as it is its turn.
 
-        Args:
-            function: function without arguments.
-
         Returns:
             `Future` of what it returns or raises. It raises RequestError with
             RESOURCE_EXHAUSTED where the function waited too long.
@@ -66,14 +172,7 @@ class RequestQueue:
         return future
 
     def close(self, timeout_seconds: float) -> bool:
-        """Takes no more functions, and waits for those that are there.
-
-        Args:
-            timeout_seconds: float. The most time to wait.
-
-        Returns:
-            Whether all have ended.
-        """
+        """Takes no more functions, and returns whether all that are there end in time."""
         self._is_closed = True
         for _ in self._threads:
             self._entries.put(None)
@@ -103,11 +202,6 @@ def _run(entry: _Entry, wait_seconds: float) -> None:
         entry.future.set_result(answer)
 
 
-_Answer = TypeVar("_Answer")
-
-_LARGE_BYTES = 16 << 20
-
-
 class RequestEngine:
     """Model versions, request queue and memory budget that REST and gRPC share.
 
@@ -117,8 +211,6 @@ class RequestEngine:
         memory_bytes: int. What all requests together may take.
 
     Attributes:
-        versions: as given.
-        limits: as given.
         memory: `MemoryBudget` of `memory_bytes`.
     """
 
@@ -129,17 +221,7 @@ class RequestEngine:
         self._queue = RequestQueue(limits.num_running, limits.max_waiting, limits.wait_seconds)
 
     def submit(self, answer: Callable[[], _Answer]) -> Future:
-        """Answers a request when it is its turn.
-
-        Args:
-            answer: function that decodes the request and computes the answer.
-
-        Returns:
-            `Future` of the answer.
-
-        Raises:
-            RequestError: If too many wait.
-        """
+        """Decodes and answers a request when it is its turn, see `RequestQueue.submit`."""
         return self._queue.submit(answer)
 
     def within_memory(
@@ -160,9 +242,6 @@ class RequestEngine:
             compute: function that makes the tensors and the answer.
             copies: int. How much larger the form of the interface is than tensors.
 
-        Returns:
-            What `compute` returns.
-
         Raises:
             RequestError: If there will never be so much, or not in time.
         """
@@ -173,12 +252,6 @@ class RequestEngine:
     def lent(self, num_bytes: int) -> Iterator[None]:
         """Lends memory for as long as the `with` block takes.
 
-        Args:
-            num_bytes: int. What will be taken, roughly.
-
-        Yields:
-            None.
-
         Raises:
             RequestError: If there will never be so much, or not in time.
         """
@@ -187,15 +260,15 @@ class RequestEngine:
                 yield
         finally:
             if num_bytes > _LARGE_BYTES:
-                return_free_memory()
+                _return_free_memory()
 
     def close(self, timeout_seconds: float) -> bool:
-        """Takes no more requests, and waits for those that are there.
-
-        Args:
-            timeout_seconds: float. The most time to wait.
-
-        Returns:
-            Whether all have ended.
-        """
+        """Takes no more requests, and returns whether all that are there end in time."""
         return self._queue.close(timeout_seconds)
+
+
+def _return_free_memory() -> None:
+    # glibc keeps what was freed, thread by thread; after one large request that is hundreds of
+    # megabytes that no other request may ever use.
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
