@@ -60,7 +60,7 @@ FOR_EACH_BACKEND = {"txl_tf/layers/rematerialization.py"}
 LOADED_FIRST = (
     "txl_tf",
     "txl_tf.config.*",
-    "txl_tf.data.beam_shards",
+    "txl_tf.data.beam",
     "txl_tf.data.corpora.*",
     "txl_tf.data.preparation",
     "txl_tf.data.tokenizers.[!g]*",

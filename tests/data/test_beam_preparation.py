@@ -7,8 +7,13 @@ import pytest
 
 from tests.data.test_parallel_preparation import KINDS, contents, documents
 from txl_tf.data import text as text_module
-from txl_tf.data.beam import prepare_with_beam
-from txl_tf.data.beam_shards import ShardPlan, ShardWriting, TokenCounting, TokenPlacing
+from txl_tf.data.beam import (
+    ShardPlan,
+    ShardWriting,
+    TokenCounting,
+    TokenPlacing,
+    prepare_with_beam,
+)
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.text import work_batches
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer

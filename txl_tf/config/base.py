@@ -187,6 +187,9 @@ def _built(value: Any, hint: Any) -> Any:
         is_config = isinstance(option, type) and issubclass(option, FrozenConfig)
         if is_config and isinstance(value, dict):
             return option.from_dict(value)
+        if typing.get_origin(option) is tuple and isinstance(value, list):
+            item = typing.get_args(option)[0]
+            return tuple(_built(each, item) for each in value)
     return value
 
 

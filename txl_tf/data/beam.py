@@ -1,36 +1,53 @@
 """Turns text into a prepared data set with Apache Beam."""
 
+import dataclasses
+import functools
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from txl_tf.data.beam_shards import (
-    BatchReading,
-    ShardPlan,
-    ShardWriting,
-    TokenCounting,
-    TokenPlacing,
+from txl_tf.data.encoding import BatchEncoder
+from txl_tf.data.manifest import (
+    MANIFEST_FILE,
+    Manifest,
+    ShardManifest,
+    SplitManifest,
+    shard_file_name,
 )
-from txl_tf.data.manifest import MANIFEST_FILE, Manifest, ShardManifest, SplitManifest
-from txl_tf.data.preparation import Check, describe, empty_split, write_descriptions
-from txl_tf.data.records import SHARD_BYTES, TOKENS_PER_RECORD
-from txl_tf.data.text import Document, TextCounts
+from txl_tf.data.preparation import (
+    Check,
+    check_not_empty,
+    describe,
+    describe_split,
+    empty_split,
+    write_descriptions,
+)
+from txl_tf.data.records import (
+    SHARD_BYTES,
+    TOKENS_PER_RECORD,
+    RecordWriter,
+    frame_bytes,
+    token_dtype,
+)
+from txl_tf.data.text import DocumentPiece, Splits, TextCounts, work_batches
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.data.vocabulary_training import VocabularyTraining
 from txl_tf.data.workers import OrderedWorkers
-from txl_tf.errors import DataDamagedError
 from txl_tf.imports import require_extra
 from txl_tf.storage.files import make_folder, read_file, remove_folder, write_file
 from txl_tf.storage.staging import StagingFolder
 
 _RESULTS = "results"
+_Batch = tuple[str, int, list[DocumentPiece]]
+"""Name of the split, number of the batch, and its pieces."""
 
 
 def prepare_with_beam(
-    splits: Mapping[str, Iterable[Document]],
+    splits: Splits,
     tokenizer: Tokenizer | VocabularyTraining,
     output_folder: str,
     corpus_name: str,
@@ -73,9 +90,7 @@ def prepare_with_beam(
         OutputExistsError: If the folder exists or is being written.
         DataDamagedError: If there is no split, or one without text.
     """
-    if not splits:
-        what = "The input is empty: it has no splits."
-        raise DataDamagedError(what, where=corpus_name, remedy="Give at least one split.")
+    check_not_empty(splits, corpus_name)
     require_extra("beam", "apache_beam", purpose="A Beam pipeline", where="--runner beam")
     with StagingFolder(output_folder, last_file=MANIFEST_FILE) as staging:
         if isinstance(tokenizer, VocabularyTraining):
@@ -83,15 +98,13 @@ def prepare_with_beam(
                 tokenizer = tokenizer.train(splits, workers, lambda split, num_bytes: None)
         results = os.path.join(staging.path, _RESULTS)
         make_folder(results)
-        reading = BatchReading(splits)
-        counted = _run(reading, _Counting(tokenizer), list(splits), results, beam_arguments)
+        run = functools.partial(_run, splits, results, beam_arguments)
+        counted = run("counting", TokenCounting(tokenizer).apply)
         sizes = (tokens_per_record, tokenizer.token_dtype.itemsize, shard_bytes)
         plans = {name: _plan(name, counted, sizes) for name in splits}
-        writing = _Writing(
-            TokenPlacing(tokenizer, plans),
-            ShardWriting(staging.path, plans, tokenizer.vocabulary_size),
-        )
-        shards = _run(reading, writing, list(splits), results, beam_arguments)
+        placing = TokenPlacing(tokenizer, plans)
+        writing = ShardWriting(staging.path, plans, tokenizer.vocabulary_size)
+        shards = run("writing", lambda batches: writing.apply(placing.apply(batches)))
         remove_folder(results)
         written = [_describe_split(name, counted, shards) for name in splits]
         if check is not None:
@@ -101,72 +114,79 @@ def prepare_with_beam(
         return manifest
 
 
-class _Counting:
-    """The transforms of the first pass."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._counting = TokenCounting(tokenizer)
-
-    def apply(self, batches: Any) -> Any:
-        import apache_beam as beam
-
-        return batches | "Count" >> beam.Map(self._counting)
+def _numbered_batches(splits: Splits, split: str) -> Iterator[_Batch]:
+    for number, pieces in enumerate(work_batches(split, splits[split])):
+        yield split, number, pieces
 
 
-class _Writing:
-    """The transforms of the second pass."""
-
-    def __init__(self, placing: TokenPlacing, writing: ShardWriting) -> None:
-        self._placing = placing
-        self._writing = writing
-
-    def apply(self, batches: Any) -> Any:
-        import apache_beam as beam
-
-        return (
-            batches
-            | "Place" >> beam.FlatMap(self._placing)
-            | "Shard" >> beam.GroupByKey()
-            | "Write" >> beam.Map(self._writing)
-        )
-
-
-class _ResultFile:
-    """Result file of a Beam pass, for the process that started the pipeline."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def __call__(self, item: tuple[None, Iterable[dict[str, Any]]]) -> None:
-        write_file(self._path, json.dumps(list(item[1])).encode())
+def _write_results(path: str, item: tuple[None, Iterable[dict[str, Any]]]) -> None:
+    """Writes the results of a pass, for the process that started the pipeline."""
+    write_file(path, json.dumps(list(item[1])).encode())
 
 
 def _run(
-    reading: BatchReading,
-    transforms: _Counting | _Writing,
-    splits: list[str],
+    splits: Splits,
     results: str,
     beam_arguments: Sequence[str],
+    name: str,
+    transform: Callable[[Any], Any],
 ) -> list[dict[str, Any]]:
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    path = os.path.join(results, f"{type(transforms).__name__.strip('_').lower()}.json")
+    path = os.path.join(results, f"{name}.json")
     with beam.Pipeline(options=PipelineOptions(list(beam_arguments))) as pipeline:
         batches = (
             pipeline
-            | "Splits" >> beam.Create(splits)
+            | "Splits" >> beam.Create(list(splits))
             | "Spread splits" >> beam.Reshuffle()
-            | "Read" >> beam.FlatMap(reading)
+            | "Read" >> beam.FlatMap(functools.partial(_numbered_batches, dict(splits)))
             | "Spread batches" >> beam.Reshuffle()
         )
         (
-            transforms.apply(batches)
+            transform(batches)
             | "Together" >> beam.WithKeys(None)
             | "Gather" >> beam.GroupByKey()
-            | "Results" >> beam.Map(_ResultFile(path))
+            | "Results" >> beam.Map(functools.partial(_write_results, path))
         )
     return json.loads(read_file(path))
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardPlan:
+    """The place of every token, as `RecordWriter` would give it.
+
+    Args:
+        batch_tokens: tuple of int. Tokens of every batch, in order.
+        tokens_per_record: int.
+        token_bytes: int. Width of a stored token.
+        shard_bytes: int. Size at which a shard ends.
+    """
+
+    batch_tokens: tuple[int, ...]
+    tokens_per_record: int
+    token_bytes: int
+    shard_bytes: int
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the split."""
+        return sum(self.batch_tokens)
+
+    @property
+    def tokens_per_shard(self) -> int:
+        """Tokens of every shard but the last."""
+        frame = frame_bytes(self.tokens_per_record, self.token_bytes)
+        return max(1, self.shard_bytes // frame) * self.tokens_per_record
+
+    @property
+    def num_shards(self) -> int:
+        """Shards of the split."""
+        return -(-self.num_tokens // self.tokens_per_shard)
+
+    def batch_starts(self) -> np.ndarray:
+        """Returns the first token of every batch, as int64 vector."""
+        return np.cumsum([0, *self.batch_tokens[:-1]], dtype=np.int64)
 
 
 def _plan(name: str, counted: list[dict[str, Any]], sizes: tuple[int, int, int]) -> ShardPlan:
@@ -184,15 +204,191 @@ def _describe_split(
     for each in counted:
         if each["split"] == name:
             counts = counts.plus(TextCounts(*each["counts"]))
-    if not counts.bytes:
-        raise empty_split(name)
     found = sorted((each["number"], each["shard"]["file"]) for each in written)
     by_file = {each["shard"]["file"]: each["shard"] for each in written if each["split"] == name}
     shards = tuple(ShardManifest(**by_file[file]) for _, file in found if file in by_file)
-    tokens = sum(shard.tokens for shard in shards)
-    return SplitManifest(name=name, tokens=tokens, shards=shards, **counts._asdict())
+    return describe_split(name, counts, shards)
 
 
 def _num_used(written: list[dict[str, Any]]) -> int:
     bits = [np.frombuffer(bytes.fromhex(each["used"]), np.uint8) for each in written]
     return int(np.unpackbits(np.bitwise_or.reduce(bits)).sum())
+
+
+class ShardWriting:
+    """Writing of shards, each into its own folder first, for a Beam pipeline.
+
+    A pipeline may do work twice, and at the same time; the bytes are the same,
+    and the last rename counts.
+
+    Args:
+        folder: str. The folder of the data set.
+        plans: mapping of split name to `ShardPlan`.
+        vocabulary_size: int. Number of ids.
+    """
+
+    def __init__(self, folder: str, plans: Mapping[str, ShardPlan], vocabulary_size: int) -> None:
+        self._folder = folder
+        self._plans = dict(plans)
+        self._vocabulary_size = vocabulary_size
+
+    def __call__(self, item: tuple[tuple[str, int], Iterable[Any]]) -> dict[str, Any]:
+        """Writes a shard.
+
+        Args:
+            item: pair of the shard, which is split and number, and its parts in
+                any order, as `TokenPlacing` gives them.
+
+        Returns:
+            Dict of JSON values: split, number, manifest of the shard, and which
+            ids occur, as bits in hexadecimal.
+
+        Raises:
+            ValueError: If tokens are missing or an id is not in the vocabulary.
+        """
+        (split, number), parts = item
+        plan = self._plans[split]
+        tokens, starts = _gathered(parts, token_dtype(plan.token_bytes))
+        expected = min(plan.tokens_per_shard, plan.num_tokens - number * plan.tokens_per_shard)
+        if len(tokens) != expected or not 0 <= tokens.min() <= tokens.max() < self._vocabulary_size:
+            raise ValueError(
+                f"A shard must have {expected} tokens with ids below {self._vocabulary_size}. "
+                f"Received: {len(tokens)} tokens, ids from {tokens.min()} to {tokens.max()}"
+            )
+        used = np.zeros(self._vocabulary_size, bool)
+        used[tokens] = True
+        return {
+            "split": split,
+            "number": number,
+            "shard": self._write(split, number, tokens, starts),
+            "used": np.packbits(used).tobytes().hex(),
+        }
+
+    def apply(self, shards: Any) -> Any:
+        """Writes the shards of a collection of Beam, in the second pass."""
+        import apache_beam as beam
+
+        return shards | "Write" >> beam.Map(self)
+
+    def _write(
+        self, split: str, number: int, tokens: np.ndarray, starts: list[int]
+    ) -> dict[str, Any]:
+        import tensorflow as tf
+
+        plan = self._plans[split]
+        own = os.path.join(self._folder, f"shard-{uuid.uuid4().hex}")
+        make_folder(own)
+        try:
+            with RecordWriter(
+                own,
+                split,
+                token_bytes=plan.token_bytes,
+                tokens_per_record=plan.tokens_per_record,
+                shard_bytes=plan.shard_bytes,
+            ) as writer:
+                writer.write(tokens, document_starts=starts)
+                (shard,) = writer.finish()
+            name = shard_file_name(split, number, plan.num_shards)
+            target = os.path.join(self._folder, name)
+            tf.io.gfile.rename(os.path.join(own, shard.file), target, overwrite=True)
+        finally:
+            remove_folder(own)
+        return {**shard.to_dict(), "file": name}
+
+
+def _gathered(parts: Iterable[Any], dtype: np.dtype) -> tuple[np.ndarray, list[int]]:
+    ordered = sorted(parts, key=lambda part: part[0])
+    starts = sorted({place for part in ordered for place in part[2]})
+    return np.frombuffer(b"".join(part[1] for part in ordered), dtype), starts
+
+
+class TokenCounting:
+    """Counts of tokens and text per batch, for a Beam pipeline.
+
+    Args:
+        tokenizer: `Tokenizer`.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._encoding = BatchEncoder(tokenizer)
+
+    def __call__(self, batch: _Batch) -> dict[str, Any]:
+        """Counts a batch, given as name of the split, number and pieces; returns JSON values."""
+        split, number, pieces = batch
+        tokens = self._encoding(pieces)
+        return {
+            "split": split,
+            "batch": number,
+            "tokens": len(tokens.token_ids),
+            "counts": list(tokens.counts),
+        }
+
+    def apply(self, batches: Any) -> Any:
+        """Returns the counts of a collection of Beam, in the first pass."""
+        import apache_beam as beam
+
+        return batches | "Count" >> beam.Map(self)
+
+
+class _Part(NamedTuple):
+    """Consecutive tokens of a shard, and the documents that begin within it."""
+
+    first_token: int
+    tokens: bytes
+    document_starts: list[int]
+
+
+class TokenPlacing:
+    """Division of the tokens of batches at shard ends, for a Beam pipeline.
+
+    Args:
+        tokenizer: `Tokenizer`.
+        plans: mapping of split name to `ShardPlan`.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, plans: Mapping[str, ShardPlan]) -> None:
+        self._encoding = BatchEncoder(tokenizer)
+        self._plans = dict(plans)
+        self._starts = {name: plan.batch_starts() for name, plan in plans.items()}
+
+    def __call__(self, batch: _Batch) -> Iterator[tuple[tuple[str, int], _Part]]:
+        """Places a batch, given as name of the split, number and pieces.
+
+        Yields:
+            Pairs of the shard, which is split and number, and what belongs
+            there.
+
+        Raises:
+            ValueError: If the text is not the one that was counted.
+        """
+        split, number, pieces = batch
+        plan = self._plans[split]
+        tokens = self._encoding(pieces)
+        if len(tokens.token_ids) != plan.batch_tokens[number]:
+            raise ValueError(
+                "The text must be the same in both passes. Received: "
+                f"{len(tokens.token_ids)} tokens in batch {number} of `{split}`, "
+                f"{plan.batch_tokens[number]} before"
+            )
+        first = int(self._starts[split][number])
+        places = first + tokens.document_starts
+        # A document that begins after the last token of a batch begins with a later one.
+        places = places[places < plan.num_tokens]
+        size = plan.tokens_per_shard
+        stop = first + len(tokens.token_ids)
+        last_place = int(places[-1]) if places.size else first
+        after_last = min(max(stop - 1, last_place) // size + 1, plan.num_shards)
+        for shard in range(first // size, after_last):
+            start, end = shard * size, (shard + 1) * size
+            part = tokens.token_ids[max(0, start - first) : max(0, end - first)]
+            here = places[(places >= start) & (places < end)] - start
+            yield (
+                (split, shard),
+                _Part(max(first, start) - start, part.tobytes(), np.unique(here).tolist()),
+            )
+
+    def apply(self, batches: Any) -> Any:
+        """Returns the parts of a collection of Beam, by shard, in the second pass."""
+        import apache_beam as beam
+
+        return batches | "Place" >> beam.FlatMap(self) | "Shard" >> beam.GroupByKey()

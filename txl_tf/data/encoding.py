@@ -3,12 +3,12 @@
 import collections
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from txl_tf.data.text import Document, DocumentPiece, TextCounts, work_batches
+from txl_tf.data.text import Document, DocumentPiece, Splits, TextCounts, work_batches
 from txl_tf.data.tokenizers import load_tokenizer
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
 from txl_tf.data.tokenizers.word_splitting import WordRule
@@ -126,12 +126,7 @@ class EncodedSplits:
         workers: `OrderedWorkers`. Who encodes.
     """
 
-    def __init__(
-        self,
-        splits: Mapping[str, Iterable[Document]],
-        tokenizer: Tokenizer,
-        workers: OrderedWorkers,
-    ) -> None:
+    def __init__(self, splits: Splits, tokenizer: Tokenizer, workers: OrderedWorkers) -> None:
         self.tokenizer = tokenizer
         self._splits = splits
         self._workers = workers

@@ -8,9 +8,9 @@ import re
 from typing import Any, Self
 
 from txl_tf.config.base import FrozenConfig
-from txl_tf.errors import DataDamagedError, InputMissingError, StorageError
-from txl_tf.storage.files import first_line, read_file
-from txl_tf.storage.untrusted_files import MAX_DESCRIPTION_BYTES, MAX_VALUES, parse_json
+from txl_tf.errors import DataDamagedError, InputMissingError
+from txl_tf.storage.files import read_file
+from txl_tf.storage.untrusted_files import MAX_DESCRIPTION_BYTES, parse_json_object, storage_errors
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,25 +99,6 @@ class SplitManifest(FrozenConfig):
                     f"`{name}` of `{self.name}` must be at most its {self.bytes} bytes. "
                     f"Received: {getattr(self, name)}"
                 )
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Builds a split from plain JSON types.
-
-        Args:
-            values: dict. What `to_dict` returns.
-
-        Returns:
-            The split.
-
-        Raises:
-            ValueError: If a key is unknown or missing or a value is not valid.
-        """
-        shards = values.get("shards")
-        if isinstance(shards, list) and all(isinstance(shard, dict) for shard in shards):
-            built = tuple(ShardManifest.from_dict(shard) for shard in shards)
-            values = {**values, "shards": built}
-        return super().from_dict(values)
 
 
 def shard_file_name(split: str, index: int, num_shards: int) -> str:
@@ -227,12 +208,6 @@ class Manifest(FrozenConfig):
     def split(self, name: str) -> SplitManifest:
         """Returns the split of that name.
 
-        Args:
-            name: str. Name of the split.
-
-        Returns:
-            The `SplitManifest`.
-
         Raises:
             ValueError: If there is no such split.
         """
@@ -242,25 +217,6 @@ class Manifest(FrozenConfig):
         known = ", ".join(self.split_names)
         raise ValueError(f"`split` must be one of: {known}. Received: {name!r}")
 
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Builds a manifest from plain JSON types.
-
-        Args:
-            values: dict. What `to_dict` returns.
-
-        Returns:
-            The manifest.
-
-        Raises:
-            ValueError: If a key is unknown or missing or a value is not valid.
-        """
-        splits = values.get("splits")
-        if isinstance(splits, list) and all(isinstance(split, dict) for split in splits):
-            built = tuple(SplitManifest.from_dict(split) for split in splits)
-            values = {**values, "splits": built}
-        return super().from_dict(values)
-
     def to_json(self) -> bytes:
         """Returns the content of the manifest file, its own checksum included."""
         values = self.to_dict()
@@ -268,11 +224,7 @@ class Manifest(FrozenConfig):
         return (json.dumps(values, indent=2) + "\n").encode()
 
     def write(self, folder: str) -> None:
-        """Writes the manifest file into a folder.
-
-        Args:
-            folder: str. The folder of the data set.
-        """
+        """Writes the manifest file into the folder of a data set."""
         import tensorflow as tf
 
         with tf.io.gfile.GFile(os.path.join(folder, MANIFEST_FILE), "wb") as file:
@@ -281,12 +233,6 @@ class Manifest(FrozenConfig):
     @classmethod
     def read(cls, folder: str) -> Self:
         """Reads the manifest file of a folder.
-
-        Args:
-            folder: str. The folder of the data set.
-
-        Returns:
-            The manifest.
 
         Raises:
             InputMissingError: If the folder or its manifest does not exist.
@@ -304,20 +250,10 @@ class Manifest(FrozenConfig):
             content: bytes. What `to_json` returns.
             where: str. Name of the file, for errors.
 
-        Returns:
-            The manifest.
-
         Raises:
             DataDamagedError: If the content is not a manifest of this version.
         """
-        try:
-            values = parse_json(content, max_values=MAX_VALUES)
-        except ValueError as error:
-            what = f"The manifest is not JSON: {first_line(error)}"
-            raise DataDamagedError(what, where=where, remedy=_REMEDY) from error
-        if not isinstance(values, dict):
-            what = "The manifest is not a JSON object."
-            raise DataDamagedError(what, where=where, remedy=_REMEDY)
+        values = parse_json_object(content, where=where, remedy=_REMEDY)
         version = values.get("format_version")
         if version != FORMAT_VERSION:
             raise DataDamagedError(
@@ -344,14 +280,12 @@ def _canonical_sha256(values: dict[str, Any]) -> str:
 
 
 def _read_file(path: str) -> bytes:
-    try:
-        return read_file(path, max_bytes=MAX_DESCRIPTION_BYTES)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise InputMissingError(
-            "There is no prepared data set: its manifest is missing.",
-            where=path,
-            remedy="Name the folder that `txl prepare` wrote, or prepare the data set.",
-        ) from error
-    except OSError as error:
-        what = f"The manifest cannot be read: {first_line(error)}"
-        raise StorageError(what, where=path, remedy="Check the storage.") from error
+    with storage_errors("The manifest cannot be read", path):
+        try:
+            return read_file(path, max_bytes=MAX_DESCRIPTION_BYTES)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise InputMissingError(
+                "There is no prepared data set: its manifest is missing.",
+                where=path,
+                remedy="Name the folder that `txl prepare` wrote, or prepare the data set.",
+            ) from error

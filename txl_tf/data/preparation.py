@@ -5,14 +5,20 @@ import importlib
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
 from txl_tf.data.encoding import EncodedBatch, EncodedSplits
-from txl_tf.data.manifest import FORMAT_VERSION, MANIFEST_FILE, Manifest, SplitManifest
+from txl_tf.data.manifest import (
+    FORMAT_VERSION,
+    MANIFEST_FILE,
+    Manifest,
+    ShardManifest,
+    SplitManifest,
+)
 from txl_tf.data.records import SHARD_BYTES, TOKENS_PER_RECORD, RecordWriter
-from txl_tf.data.text import Document, TextCounts
+from txl_tf.data.text import Splits, TextCounts
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.data.vocabulary_training import VocabularyTraining
 from txl_tf.data.workers import OrderedWorkers
@@ -26,7 +32,7 @@ Check = Callable[[list[SplitManifest], int, int], None]
 
 
 def prepare_dataset(
-    splits: Mapping[str, Iterable[Document]],
+    splits: Splits,
     tokenizer: Tokenizer | VocabularyTraining,
     output_folder: str,
     corpus_name: str,
@@ -72,9 +78,7 @@ def prepare_dataset(
             that the tokenizer does not take.
         StorageError: If writing fails; nothing is left behind.
     """
-    if not splits:
-        what = "The input is empty: it has no splits."
-        raise DataDamagedError(what, where=corpus_name, remedy="Give at least one split.")
+    check_not_empty(splits, corpus_name)
     if progress is None:
         progress = _ignore
     sizes = {"tokens_per_record": tokens_per_record, "shard_bytes": shard_bytes}
@@ -134,7 +138,20 @@ def write_split(
         writer.write(batch.token_ids, document_starts=batch.document_starts.tolist())
         counts = counts.plus(batch.counts)
         progress(name, batch.counts.bytes)
-    shards = writer.finish()
+    return describe_split(name, counts, writer.finish())
+
+
+def check_not_empty(splits: Splits, corpus_name: str) -> None:
+    """Raises DataDamagedError if there is no split."""
+    if not splits:
+        what = "The input is empty: it has no splits."
+        raise DataDamagedError(what, where=corpus_name, remedy="Give at least one split.")
+
+
+def describe_split(
+    name: str, counts: TextCounts, shards: tuple[ShardManifest, ...]
+) -> SplitManifest:
+    """Returns the description of a split; DataDamagedError if it has no token or no text."""
     if not shards or not counts.bytes:
         raise empty_split(name)
     tokens = sum(shard.tokens for shard in shards)

@@ -15,7 +15,7 @@ from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.data.verification import verify_no_surplus, verify_shards
 from txl_tf.errors import DataDamagedError, StorageError
 from txl_tf.storage.files import first_line, is_remote, list_folder, read_file
-from txl_tf.storage.untrusted_files import MAX_DESCRIPTION_BYTES, listed_file
+from txl_tf.storage.untrusted_files import MAX_DESCRIPTION_BYTES, listed_file, storage_errors
 
 _VOCABULARY_FILES_REMEDY = (
     "Restore it from a copy, or remove it if it is no file of the vocabulary."
@@ -52,24 +52,14 @@ _PREFIX = "vocabulary."
 
 
 def dataset_tokenizer(folder: str, manifest: Manifest) -> Tokenizer:
-    """Builds the tokenizer from the vocabulary of a data set.
-
-    Args:
-        folder: str. The folder of the data set.
-        manifest: `Manifest`. Its manifest.
-
-    Returns:
-        The tokenizer.
+    """Builds the tokenizer from the vocabulary in the folder of a data set.
 
     Raises:
         DataDamagedError: If the vocabulary is not the one of the manifest.
         StorageError: If it cannot be read.
     """
-    try:
+    with storage_errors("The vocabulary cannot be read", folder):
         files = read_vocabulary_files(folder, _PREFIX)
-    except OSError as error:
-        what = f"The vocabulary cannot be read: {first_line(error)}"
-        raise StorageError(what, where=folder, remedy="Check the storage.") from error
     tokenizer = load_tokenizer(manifest.tokenizer_kind, files, where=folder)
     if tokenizer.fingerprint != manifest.tokenizer_sha256:
         raise DataDamagedError(
@@ -196,58 +186,21 @@ class PreparedDataset:
         verify_shards(self.folder, self.manifest, progress, with_checksums=with_checksums)
 
     def num_tokens(self, split: str) -> int:
-        """Returns the number of tokens of a split.
-
-        Args:
-            split: str. Name of the split.
-
-        Returns:
-            The number of tokens.
-
-        Raises:
-            ValueError: If there is no such split.
-        """
+        """Returns the number of tokens of a split; ValueError if there is no such split."""
         return self.manifest.split(split).tokens
 
     def shard_starts(self, split: str) -> list[int]:
-        """Returns the first token of every shard, and the end of the split.
-
-        Args:
-            split: str. Name of the split.
-
-        Returns:
-            One int per shard and the number of tokens.
-
-        Raises:
-            ValueError: If there is no such split.
-        """
+        """Returns the first token of every shard, and the number of tokens of the split."""
         self.manifest.split(split)
         return list(self._starts[split])
 
     def shard_paths(self, split: str) -> list[str]:
-        """Returns the paths of the shards of a split, in order.
-
-        Args:
-            split: str. Name of the split.
-
-        Returns:
-            One path per shard.
-
-        Raises:
-            ValueError: If there is no such split.
-        """
+        """Returns the paths of the shards of a split, in order."""
         shards = self.manifest.split(split).shards
         return [os.path.join(self.folder, shard.file) for shard in shards]
 
     def record_location(self, split: str, token: int) -> RecordLocation:
-        """Returns where a token is stored.
-
-        Args:
-            split: str. Name of the split.
-            token: int. Index of the token in the split.
-
-        Returns:
-            The file name, the record in it, and the record's first byte.
+        """Returns where a token of a split is stored.
 
         Raises:
             ValueError: If there is no such split or token.
@@ -279,22 +232,7 @@ class PreparedDataset:
         return self._read(split, start, stop)[0]
 
     def read_document_starts(self, split: str, start: int, stop: int) -> np.ndarray:
-        """Reads which tokens of a range begin a document.
-
-        Args:
-            split: str. Name of the split.
-            start: int. First token.
-            stop: int. One past the last token.
-
-        Returns:
-            bool vector of `stop - start` values.
-
-        Raises:
-            ValueError: If there is no such split or range.
-            DataDamagedError: If a record is not what it must be, or has an id
-                outside of the vocabulary.
-            StorageError: If a file cannot be read.
-        """
+        """Reads which tokens of a range begin a document, as bool vector; see `read_tokens`."""
         return self._read(split, start, stop)[1]
 
     def _read(self, split: str, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
@@ -364,18 +302,16 @@ class PreparedDataset:
         """Checks a shard file once, before its manifest decides how much is read."""
         if shard.file in self._checked_files:
             return
-        try:
+        path = os.path.join(self.folder, shard.file)
+        listed_in = os.path.join(self.folder, MANIFEST_FILE)
+        with storage_errors("A shard cannot be looked at", path):
             listed_file(
                 self.folder,
                 shard.file,
-                listed_in=os.path.join(self.folder, MANIFEST_FILE),
+                listed_in=listed_in,
                 remedy=_REMEDY,
                 num_bytes=shard.bytes,
             )
-        except OSError as error:
-            what = f"A shard cannot be looked at: {first_line(error)}"
-            where = os.path.join(self.folder, shard.file)
-            raise StorageError(what, where=where, remedy="Check the storage.") from error
         self._checked_files.add(shard.file)
 
     def _check_size(self, shard: ShardManifest) -> None:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from txl_tf.data.preparation import Document
+from txl_tf.data.text import Document, Reread
 from txl_tf.data.text_files import text_files
 from txl_tf.errors import DataDamagedError, StorageError, UsageError
 
@@ -77,7 +77,7 @@ def split_by_fraction(
         if not (chosen == _SPLITS.index(name)).any():
             what = f"{len(sizes)} documents are too few, or too much alike, to have a {name} split."
             raise _too_little(what, where)
-    return {name: _Chosen(documents, chosen, _SPLITS.index(name)) for name in names}
+    return {name: Reread(_chosen, documents, chosen, _SPLITS.index(name)) for name in names}
 
 
 def split_by_file(
@@ -146,43 +146,29 @@ def _taken(hashes: np.ndarray, sizes: np.ndarray, is_free: np.ndarray, target: f
     return is_free & np.isin(hashes, hashes[fitting[:count]])
 
 
-class _Chosen:
-    """The documents of one split."""
-
-    def __init__(self, documents: Iterable[Document], chosen: np.ndarray, split: int) -> None:
-        self._documents = documents
-        self._chosen = chosen
-        self._split = split
-
-    def __iter__(self) -> Iterator[Document]:
-        number = -1
-        for number, document in enumerate(self._documents):
-            if number == len(self._chosen):
-                raise _changed()
-            if self._chosen[number] == self._split:
-                yield document
-        if number + 1 != len(self._chosen):
+def _chosen(documents: Iterable[Document], chosen: np.ndarray, split: int) -> Iterator[Document]:
+    """Yields the documents of one split."""
+    number = -1
+    for number, document in enumerate(documents):
+        if number == len(chosen):
             raise _changed()
-
-
-class _Part:
-    """A stretch of a single document."""
-
-    def __init__(self, documents: Iterable[Document], start: int, stop: int) -> None:
-        self._documents = documents
-        self._start = start
-        self._stop = stop
-
-    def __iter__(self) -> Iterator[bytes]:
-        offset = 0
-        for piece in pieces_of(next(iter(self._documents), b"")):
-            part = piece[max(0, self._start - offset) : max(0, self._stop - offset)]
-            offset += len(piece)
-            if part:
-                yield part
-            if offset >= self._stop:
-                return
+        if chosen[number] == split:
+            yield document
+    if number + 1 != len(chosen):
         raise _changed()
+
+
+def _stretch(documents: Iterable[Document], start: int, stop: int) -> Iterator[bytes]:
+    """Yields a stretch of a single document."""
+    offset = 0
+    for piece in pieces_of(next(iter(documents), b"")):
+        part = piece[max(0, start - offset) : max(0, stop - offset)]
+        offset += len(piece)
+        if part:
+            yield part
+        if offset >= stop:
+            return
+    raise _changed()
 
 
 def _cut_one(
@@ -201,7 +187,7 @@ def _cut_one(
         # Without a test split nothing may be left over behind valid.
         if start >= stop:
             raise _too_little(f"The only document is too short to have a {name} split.", where)
-        splits[name] = (_Part(documents, start, stop),)
+        splits[name] = (Reread(_stretch, documents, start, stop),)
     return splits
 
 

@@ -1,12 +1,31 @@
 """Units of text during preparation: documents, their pieces, work batches and counts."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, Self
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 # A long document can be given in pieces, so that it need not fit into memory.
 Document = bytes | Iterable[bytes]
+Splits = Mapping[str, Iterable[Document]]
+"""Documents by the name of their split, in the order to be read."""
+
+
+class Reread:
+    """An iterable that can be read any number of times: every pass calls a function anew.
+
+    Args:
+        function: function that returns an iterator, such as one of a module, so that it
+            can be sent to other processes.
+        *arguments: its arguments.
+    """
+
+    def __init__(self, function: Callable[..., Iterator[Any]], *arguments: Any) -> None:
+        self._function = function
+        self._arguments = arguments
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._function(*self._arguments)
 
 
 class DocumentPiece(NamedTuple):

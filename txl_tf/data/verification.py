@@ -14,9 +14,9 @@ from txl_tf.data.manifest import MANIFEST_FILE, Manifest, ShardManifest
 from txl_tf.data.records import FrameLayout, frame_bytes
 from txl_tf.data.text import DocumentPiece, TextCounts
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
-from txl_tf.errors import DataDamagedError, StorageError
+from txl_tf.errors import DataDamagedError
 from txl_tf.storage.files import file_blocks, file_bytes, first_line, list_folder, path_exists
-from txl_tf.storage.untrusted_files import listed_file
+from txl_tf.storage.untrusted_files import listed_file, storage_errors
 
 if TYPE_CHECKING:
     from txl_tf.data.prepared_dataset import PreparedDataset
@@ -143,7 +143,7 @@ def verify_shard(
     """
     path = os.path.join(folder, shard.file)
     check = RecordCheck(manifest)
-    try:
+    with storage_errors("A shard cannot be read", path):
         listed_file(folder, shard.file, listed_in=MANIFEST_FILE, remedy=_REMEDY)
         size = file_bytes(path)
         if size != shard.bytes:
@@ -153,9 +153,6 @@ def verify_shard(
         checksum_record = None
         if with_checksums or found != shard.sha256:
             checksum_record = _first_wrong_checksum(path)
-    except OSError as error:
-        what = f"A shard cannot be read: {' '.join(str(error).split())}"
-        raise StorageError(what, where=path, remedy="Check the storage.") from error
     if found != shard.sha256:
         what = f"A shard has SHA-256 {found}; its manifest says {shard.sha256}."
         raise _damaged(what, path, problem[0] if problem else checksum_record)

@@ -1,9 +1,10 @@
 """Vocabulary training for each tokenizer: characters, words, WordPiece, SentencePiece."""
 
 import abc
+import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ from txl_tf.data.encoding import (
     TokenSource,
     located,
 )
-from txl_tf.data.text import Document, DocumentPiece, TextCounts, work_batches
+from txl_tf.data.text import DocumentPiece, Splits, TextCounts, work_batches
 from txl_tf.data.tokenizers.character_tokenizer import (
     CharacterTokenizer,
     CharacterVocabularyBuilder,
@@ -48,12 +49,7 @@ class VocabularyTraining(abc.ABC):
     """Whether TensorFlow encodes with the vocabulary."""
 
     @abc.abstractmethod
-    def train(
-        self,
-        splits: Mapping[str, Iterable[Document]],
-        workers: OrderedWorkers,
-        progress: Progress,
-    ) -> Tokenizer:
+    def train(self, splits: Splits, workers: OrderedWorkers, progress: Progress) -> Tokenizer:
         """Makes the vocabulary.
 
         Args:
@@ -72,7 +68,7 @@ class VocabularyTraining(abc.ABC):
 
     def tokenize(
         self,
-        splits: Mapping[str, Iterable[Document]],
+        splits: Splits,
         workers: OrderedWorkers,
         scratch_folder: str,
         progress: Progress,
@@ -94,15 +90,20 @@ class VocabularyTraining(abc.ABC):
         """
         return EncodedSplits(splits, self.train(splits, workers, progress), workers)
 
-    def counted(self, splits: Mapping[str, Iterable[Document]]) -> list[str]:
+    def counted(self, splits: Splits) -> list[str]:
         """Returns the names of the counted splits there are, in the order of the text."""
         return [name for name in splits if name in self.counted_splits]
 
 
-def no_vocabulary(error: ValueError) -> DataDamagedError:
-    """Creates the error for a text that cannot give the requested vocabulary."""
-    what = f"The text gives no such vocabulary: {' '.join(str(error).split())[:300]}"
-    return DataDamagedError(what, remedy="Give more text, or ask for another vocabulary.")
+@contextlib.contextmanager
+def _vocabulary_errors() -> Iterator[None]:
+    """Turns the ValueError of a text that cannot give the requested vocabulary."""
+    try:
+        yield
+    except ValueError as error:
+        what = f"The text gives no such vocabulary: {' '.join(str(error).split())[:300]}"
+        remedy = "Give more text, or ask for another vocabulary."
+        raise DataDamagedError(what, remedy=remedy) from error
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,10 +121,7 @@ class CharacterTraining(VocabularyTraining):
     unknown_token: str | None = None
 
     def train(
-        self,
-        splits: Mapping[str, Iterable[Document]],
-        workers: OrderedWorkers,
-        progress: Progress,
+        self, splits: Splits, workers: OrderedWorkers, progress: Progress
     ) -> CharacterTokenizer:
         """Counts; see `VocabularyTraining`."""
         builder = CharacterVocabularyBuilder()
@@ -132,14 +130,12 @@ class CharacterTraining(VocabularyTraining):
                 characters, counts, num_bytes = found
                 builder.merge(characters, counts)
                 progress(name, num_bytes)
-        try:
+        with _vocabulary_errors():
             return builder.build(
                 min_frequency=self.min_frequency,
                 max_size=self.max_size,
                 unknown_token=self.unknown_token,
             )
-        except ValueError as error:
-            raise no_vocabulary(error) from error
 
 
 def _count(pieces: Sequence[DocumentPiece]) -> tuple[list[str], np.ndarray, int]:
@@ -232,21 +228,14 @@ class SentencePieceTraining(VocabularyTraining):
     model_type: Literal["bpe", "unigram"] = "unigram"
 
     def train(
-        self,
-        splits: Mapping[str, Iterable[Document]],
-        workers: OrderedWorkers,
-        progress: Progress,
+        self, splits: Splits, workers: OrderedWorkers, progress: Progress
     ) -> SentencePieceTokenizer:
         """Trains; see `VocabularyTraining`."""
         texts = self._texts(splits, progress)
-        try:
+        with _vocabulary_errors():
             return train_sentence_piece(texts, self.vocabulary_size, model_type=self.model_type)
-        except ValueError as error:
-            raise no_vocabulary(error) from error
 
-    def _texts(
-        self, splits: Mapping[str, Iterable[Document]], progress: Progress
-    ) -> Iterator[bytes]:
+    def _texts(self, splits: Splits, progress: Progress) -> Iterator[bytes]:
         for name in self.counted(splits):
             for batch in work_batches(name, splits[name]):
                 for piece in batch:
@@ -273,21 +262,16 @@ class WordPieceTraining(VocabularyTraining):
     unknown_token: str = "<unk>"
 
     def train(
-        self,
-        splits: Mapping[str, Iterable[Document]],
-        workers: OrderedWorkers,
-        progress: Progress,
+        self, splits: Splits, workers: OrderedWorkers, progress: Progress
     ) -> WordPieceTokenizer:
         """Learns; see `VocabularyTraining`."""
         numbers = _numbered_words(self, splits, workers, progress)
-        try:
+        with _vocabulary_errors():
             return train_word_pieces(
                 numbers.vocabulary_builder(),
                 self.vocabulary_size,
                 unknown_token=self.unknown_token,
             )
-        except ValueError as error:
-            raise no_vocabulary(error) from error
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -313,19 +297,14 @@ class WordTraining(VocabularyTraining):
     min_frequency: int = 0
     max_size: int | None = None
 
-    def train(
-        self,
-        splits: Mapping[str, Iterable[Document]],
-        workers: OrderedWorkers,
-        progress: Progress,
-    ) -> WordTokenizer:
+    def train(self, splits: Splits, workers: OrderedWorkers, progress: Progress) -> WordTokenizer:
         """Counts the words; see `VocabularyTraining`."""
         numbers = _numbered_words(self, splits, workers, progress)
         return self._build(numbers)
 
     def tokenize(
         self,
-        splits: Mapping[str, Iterable[Document]],
+        splits: Splits,
         workers: OrderedWorkers,
         scratch_folder: str,
         progress: Progress,
@@ -353,7 +332,7 @@ class WordTraining(VocabularyTraining):
         return texts
 
     def _build(self, numbers: ParallelWordCounter) -> WordTokenizer:
-        try:
+        with _vocabulary_errors():
             return numbers.vocabulary_builder().build(
                 special_tokens=self.special_tokens,
                 min_frequency=self.min_frequency,
@@ -361,13 +340,11 @@ class WordTraining(VocabularyTraining):
                 eos_token=self.eos_token,
                 unknown_token=self.unknown_token,
             )
-        except ValueError as error:
-            raise no_vocabulary(error) from error
 
 
 def _numbered_words(
     training: WordPieceTraining | WordTraining,
-    splits: Mapping[str, Iterable[Document]],
+    splits: Splits,
     workers: OrderedWorkers,
     progress: Progress,
 ) -> ParallelWordCounter:

@@ -167,15 +167,28 @@ def read_json_object(
         DataDamagedError: If it is no regular file, too long, or not one object.
         OSError: If it cannot be read; FileNotFoundError if it is not there.
     """
-    content = read_file(path, max_bytes=max_bytes)
+    return parse_json_object(read_file(path, max_bytes=max_bytes), where=path, remedy=remedy)
+
+
+def parse_json_object(content: bytes, *, where: str, remedy: str = _RESTORE) -> dict[str, Any]:
+    """Parses the content of a file that holds one JSON object.
+
+    Args:
+        content: bytes. All of the file.
+        where: str. The file, for errors.
+        remedy: str. What to do where it is damaged.
+
+    Raises:
+        DataDamagedError: If it is not one object that `parse_json` accepts.
+    """
     try:
         values = parse_json(content, max_values=MAX_VALUES)
     except ValueError as error:
         what = f"The file is not JSON: {first_line(error)}"
-        raise DataDamagedError(what, where=path, remedy=remedy) from error
+        raise DataDamagedError(what, where=where, remedy=remedy) from error
     if not isinstance(values, dict):
-        what = f"The file must hold a JSON object. Received: {type(values).__name__}"
-        raise DataDamagedError(what, where=path, remedy=remedy)
+        what = f"The file is not a JSON object, but of type {type(values).__name__}."
+        raise DataDamagedError(what, where=where, remedy=remedy)
     return values
 
 

@@ -2,13 +2,13 @@
 
 import abc
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import ClassVar
 
 from txl_tf.data.corpora.archives import CorpusFiles, CorpusMember, open_corpus_files
 from txl_tf.data.manifest import SplitManifest
 from txl_tf.data.partial_download import PublishedFile
-from txl_tf.data.text import Document, split_at_lines
+from txl_tf.data.text import Splits, split_at_lines
 from txl_tf.errors import DataDamagedError
 
 
@@ -106,23 +106,6 @@ class TokenizerOptions:
     max_size: int | None = None
 
 
-class Reread:
-    """An iterable that can be read any number of times: every pass calls a function anew.
-
-    Args:
-        function: function that returns an iterator, such as one of a module, so that it
-            can be sent to other processes.
-        *arguments: its arguments.
-    """
-
-    def __init__(self, function: Callable[..., Iterator[Any]], *arguments: Any) -> None:
-        self._function = function
-        self._arguments = arguments
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._function(*self._arguments)
-
-
 def member_pieces(files: CorpusFiles, member: CorpusMember) -> Iterator[bytes]:
     """Yields the text of a file in pieces of whole lines; see `split_at_lines`."""
     return split_at_lines(files.blocks(member))
@@ -170,7 +153,7 @@ class Corpus(abc.ABC):
         """Returns the accepted sizes of the vocabulary."""
 
     @abc.abstractmethod
-    def documents(self, files: CorpusFiles) -> Mapping[str, Iterable[Document]]:
+    def documents(self, files: CorpusFiles) -> Splits:
         """Makes the documents of the splits.
 
         Args:
@@ -181,9 +164,7 @@ class Corpus(abc.ABC):
             iterated any number of times.
         """
 
-    def splits(
-        self, path: str, *, unpack_folder: str | None = None
-    ) -> Mapping[str, Iterable[Document]]:
+    def splits(self, path: str, *, unpack_folder: str | None = None) -> Splits:
         """Opens the corpus and gives its splits.
 
         Args:

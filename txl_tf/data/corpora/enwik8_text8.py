@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from txl_tf.data.corpora.archives import CorpusFiles, CorpusMember
-from txl_tf.data.corpora.corpus import Corpus, ExpectedCounts, Reread, TokenizerOptions
+from txl_tf.data.corpora.corpus import Corpus, ExpectedCounts, TokenizerOptions
 from txl_tf.data.documents import line_pattern, marked_documents
 from txl_tf.data.partial_download import PublishedFile
-from txl_tf.data.text import split_at_lines
+from txl_tf.data.text import Reread, Splits, split_at_lines
 from txl_tf.errors import DataDamagedError
 
 _PAGE = line_pattern(b"  <page>")
@@ -107,7 +107,7 @@ class Enwik8(_HundredMegabytes):
         """205 different bytes, of which one is the newline."""
         return (204,) if self.newlines == "drop" else (205,)
 
-    def documents(self, files: CorpusFiles) -> Mapping[str, Iterable[Iterable[bytes]]]:
+    def documents(self, files: CorpusFiles) -> Splits:
         """Makes the documents of the splits; see `Corpus`."""
         return {
             name: Reread(_pages, self.newlines == "drop", *stretch)
@@ -162,7 +162,7 @@ class Text8(_HundredMegabytes):
         """26 letters and the space."""
         return (27,)
 
-    def documents(self, files: CorpusFiles) -> Mapping[str, Iterable[Iterable[bytes]]]:
+    def documents(self, files: CorpusFiles) -> Splits:
         """Makes the documents of the splits; see `Corpus`."""
         return {
             name: (Reread(_without_ends, *stretch),)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 import numpy as np
@@ -11,11 +11,11 @@ from txl_tf.data.corpora.archives import CorpusFiles, CorpusMember
 from txl_tf.data.corpora.corpus import (
     Corpus,
     ExpectedCounts,
-    Reread,
     TokenizerOptions,
     member_pieces,
 )
 from txl_tf.data.partial_download import PublishedFile
+from txl_tf.data.text import Reread, Splits
 
 # Steele, Lea and Flood (2014), "Fast splittable pseudorandom number
 # generators": the constants of SplitMix64.
@@ -167,7 +167,7 @@ class OneBillionWord(Corpus):
         """The published sizes."""
         return (793_470, 793_471)
 
-    def documents(self, files: CorpusFiles) -> Mapping[str, Iterable[Iterable[bytes]]]:
+    def documents(self, files: CorpusFiles) -> Splits:
         """Makes the documents of the splits; see `Corpus`."""
         held_out = (Reread(member_pieces, files, self.held_out_file),)
         train = Reread(_shuffled, files, self.training_files, self.seed, self.num_passes)

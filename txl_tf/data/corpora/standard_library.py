@@ -5,7 +5,9 @@ import os
 import sysconfig
 from collections.abc import Iterable, Iterator
 
-from txl_tf.errors import InputMissingError, StorageError
+from txl_tf.data.text import Reread
+from txl_tf.errors import InputMissingError
+from txl_tf.storage.untrusted_files import storage_errors
 
 _EXCLUDED_FOLDERS = frozenset(
     {
@@ -51,31 +53,19 @@ def python_standard_library_splits(folder: str | None = None) -> dict[str, Itera
             where=folder,
             remedy="Use a Python with its library's source, or a text file instead.",
         )
-    return {name: _Documents(folder, names) for name, names in paths.items()}
+    return {name: Reread(_documents, folder, names) for name, names in paths.items()}
 
 
-class _Documents:
-    """The files of a split, read one at a time."""
-
-    def __init__(self, folder: str, relative_paths: list[str]) -> None:
-        self._folder = folder
-        self._relative_paths = relative_paths
-
-    def __iter__(self) -> Iterator[bytes]:
-        for relative_path in self._relative_paths:
-            path = os.path.join(self._folder, *relative_path.split("/"))
-            try:
-                with open(path, "rb") as file:
-                    content = file.read()
-            except OSError as error:
-                raise StorageError(
-                    f"A file of the standard library cannot be read: {error.strerror}",
-                    where=path,
-                    remedy="Check the installation of Python.",
-                ) from error
-            # The next document's header must begin a line.
-            end = b"" if content.endswith(b"\n") else b"\n"
-            yield b"# file: " + relative_path.encode() + b"\n" + content + end
+def _documents(folder: str, relative_paths: list[str]) -> Iterator[bytes]:
+    """Yields the files of a split, read one at a time."""
+    for relative_path in relative_paths:
+        path = os.path.join(folder, *relative_path.split("/"))
+        problem = "A file of the standard library cannot be read"
+        with storage_errors(problem, path), open(path, "rb") as file:
+            content = file.read()
+        # The next document's header must begin a line.
+        end = b"" if content.endswith(b"\n") else b"\n"
+        yield b"# file: " + relative_path.encode() + b"\n" + content + end
 
 
 def _relative_paths(folder: str) -> list[str]:

@@ -8,12 +8,12 @@ from txl_tf.data.corpora.archives import CorpusFiles, CorpusMember
 from txl_tf.data.corpora.corpus import (
     ExpectedCounts,
     FilePerSplitCorpus,
-    Reread,
     TokenizerOptions,
     member_pieces,
 )
 from txl_tf.data.documents import grouped_documents
 from txl_tf.data.partial_download import PublishedFile
+from txl_tf.data.text import Reread, Splits
 
 _BLANK = b" \n"
 _GATHERED_BYTES = 1 << 16
@@ -84,7 +84,7 @@ class WikiText(FilePerSplitCorpus):
     every line ends with `<eos>`, blank ones too. An article is a document.
     """
 
-    def documents(self, files: CorpusFiles) -> Mapping[str, Iterable[Iterable[bytes]]]:
+    def documents(self, files: CorpusFiles) -> Splits:
         """Makes the documents of the splits; see `Corpus`."""
         return {name: Reread(_articles, files, member) for name, member in self.split_files.items()}
 
@@ -264,7 +264,7 @@ class PennTreebank(FilePerSplitCorpus):
         """9,999 words, `<unk>` among them, and `<eos>`."""
         return (10_000,)
 
-    def documents(self, files: CorpusFiles) -> Mapping[str, Iterable[Iterable[bytes]]]:
+    def documents(self, files: CorpusFiles) -> Splits:
         """Makes the documents of the splits; see `Corpus`."""
         return {
             name: (Reread(member_pieces, files, member),)
