@@ -11,9 +11,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
+from txl_tf.config.experiment import (
+    EvaluationConfig,
+    ExperimentConfig,
+    OptimizerConfig,
+    TrainingConfig,
+)
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
-from txl_tf.config.training import OptimizerConfig, TrainingConfig
 from txl_tf.machine_memory import require_memory
 from txl_tf.models.sizes import num_parameters, row_numbers
 

@@ -6,9 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipelines.workdir import Workdir
-from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
+from txl_tf.config.experiment import (
+    EvaluationConfig,
+    ExperimentConfig,
+    OptimizerConfig,
+    TrainingConfig,
+)
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
-from txl_tf.config.training import OptimizerConfig, TrainingConfig
 from txl_tf.errors import (
     DataDamagedError,
     InputMissingError,

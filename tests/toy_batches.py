@@ -5,9 +5,8 @@ import functools
 import numpy as np
 import tensorflow as tf
 
-from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.config.experiment import ExperimentConfig, OptimizerConfig, TrainingConfig
 from txl_tf.config.model import ModelConfig
-from txl_tf.config.training import OptimizerConfig, TrainingConfig
 
 VOCABULARY_SIZE = 13
 SEGMENT_LENGTH = 5

@@ -12,9 +12,13 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from txl_tf import convert, data, functional, generation, layers, samplers, serving
-    from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
+    from txl_tf.config.experiment import (
+        EvaluationConfig,
+        ExperimentConfig,
+        OptimizerConfig,
+        TrainingConfig,
+    )
     from txl_tf.config.model import ModelConfig
-    from txl_tf.config.training import OptimizerConfig, TrainingConfig
     from txl_tf.export import export_saved_model
     from txl_tf.generation.generate import generate
     from txl_tf.generation.session import GenerationSession
@@ -34,9 +38,9 @@ _MODULES = {
     "KeyValueMemory": "txl_tf.inference.memory",
     "Memory": "txl_tf.models.memory",
     "ModelConfig": "txl_tf.config.model",
-    "OptimizerConfig": "txl_tf.config.training",
+    "OptimizerConfig": "txl_tf.config.experiment",
     "StatefulTransformerXL": "txl_tf.models.stateful",
-    "TrainingConfig": "txl_tf.config.training",
+    "TrainingConfig": "txl_tf.config.experiment",
     "TransformerXL": "txl_tf.models.transformer_xl",
     "convert": "txl_tf.convert",
     "data": "txl_tf.data",

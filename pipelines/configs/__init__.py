@@ -12,9 +12,13 @@ Here the sum is clipped, as they do on GPUs, which is stricter.
 from collections.abc import Callable
 from typing import Any
 
-from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
+from txl_tf.config.experiment import (
+    EvaluationConfig,
+    ExperimentConfig,
+    OptimizerConfig,
+    TrainingConfig,
+)
 from txl_tf.config.model import ModelConfig
-from txl_tf.config.training import OptimizerConfig, TrainingConfig
 from txl_tf.models.presets import preset
 
 _CHARACTERS_BASE = EvaluationConfig(

@@ -1,10 +1,11 @@
-"""Which model an experiment's file describes, and what that model has no use for."""
+"""Configurations of an experiment, its training and its optimizer."""
 
+import dataclasses
 import json
 
 import pytest
 
-from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.config.experiment import ExperimentConfig, OptimizerConfig, TrainingConfig
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 
 RECURRENT = {"vocabulary_size": 50, "num_layers": 2, "hidden_dim": 8, "segment_length": 5}
@@ -69,3 +70,92 @@ def test_a_recurrent_model_refuses_what_only_attention_has(section, field, value
         experiment_of({**RECURRENT, "kind": "lstm"}, **sections)
     assert f"`{section}.{field}`" in str(caught.value)
     assert str(caught.value).endswith(f"Received: {field}={value!r}")
+
+
+# A value of every field that not all optimizers use, and who uses it.
+OPTIMIZER_FIELDS = {
+    "beta_1": (0.8, {"adam", "adamw", "lamb", "muon"}),
+    "beta_2": (0.8, {"adam", "adamw", "lamb", "muon"}),
+    "epsilon": (1e-3, {"adam", "adamw", "lamb", "muon"}),
+    "weight_decay": (0.1, {"adamw", "lamb", "adafactor", "muon", "sgd"}),
+    "momentum": (0.8, {"muon", "sgd"}),
+    "nesterov": (True, {"sgd"}),
+    "max_weight_norm": (10.0, {"lamb"}),
+}
+SCHEDULE_FIELDS = {
+    "final_learning_rate_fraction": (0.1, {"cosine", "plateau"}),
+    "plateau_factor": (0.3, {"plateau"}),
+    "plateau_patience": (2, {"plateau"}),
+}
+OPTIMIZERS = ("adam", "adamw", "lamb", "adafactor", "muon", "sgd")
+SCHEDULES = ("cosine", "inverse_square_root", "constant", "plateau")
+
+
+def test_every_field_is_either_for_all_or_known_here():
+    for_all = {"name", "schedule", "learning_rate", "warmup_steps", "clip_norm"}
+    names = {field.name for field in dataclasses.fields(OptimizerConfig)}
+    assert names == for_all | OPTIMIZER_FIELDS.keys() | SCHEDULE_FIELDS.keys()
+
+
+@pytest.mark.parametrize(
+    ("chooser", "choice", "fields"),
+    [
+        *[("name", name, OPTIMIZER_FIELDS) for name in OPTIMIZERS],
+        *[("schedule", schedule, SCHEDULE_FIELDS) for schedule in SCHEDULES],
+    ],
+)
+def test_a_field_that_would_not_be_used_is_refused_by_name(chooser, choice, fields):
+    for field, (value, users) in fields.items():
+        values = {chooser: choice, field: value}
+        if field == "nesterov" and choice in users:
+            values["momentum"] = 0.9
+        if choice in users:
+            assert getattr(OptimizerConfig(**values), field) == value
+            continue
+        with pytest.raises(ValueError, match=f"`{field}` is for .*{chooser}={choice}"):
+            OptimizerConfig(**values)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_optimizer_goes_with_every_schedule(name, schedule):
+    config = OptimizerConfig(name=name, schedule=schedule, warmup_steps=3)
+    assert OptimizerConfig.from_dict(config.to_dict()) == config
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"learning_rate": 0.0},
+        {"clip_norm": -1.0},
+        {"epsilon": 0.0},
+        {"warmup_steps": -1},
+        {"beta_1": 1.0},
+        {"beta_2": -0.1},
+        {"final_learning_rate_fraction": 1.5},
+        {"name": "adamw", "weight_decay": -0.1},
+        {"name": "lamb", "max_weight_norm": 0.0},
+        {"name": "sgd", "momentum": 1.0},
+        {"name": "sgd", "nesterov": True},
+        {"schedule": "plateau", "plateau_factor": 1.0},
+        {"schedule": "plateau", "plateau_patience": -1},
+        {"name": "rmsprop"},
+        {"schedule": "linear"},
+    ],
+    ids=str,
+)
+def test_values_out_of_range_are_refused_with_what_was_received(values):
+    *_, (name, _) = values.items()
+    with pytest.raises(ValueError, match=f"`{name}`.*Received"):
+        OptimizerConfig(**values)
+
+
+@pytest.mark.parametrize(
+    ("num_replicas", "num_parts", "rows"),
+    [(1, 1, 24), (16, 1, 2), (8, 1, 3), (8, 2, 4), (2, 5, 15)],
+)
+def test_rows_that_cannot_be_shared_out_are_made_up(num_replicas, num_parts, rows):
+    config = TrainingConfig(
+        global_batch_size=24, num_steps=1, gradient_accumulation_steps=num_parts
+    )
+    assert config.rows_per_replica(num_replicas) == rows

@@ -6,7 +6,7 @@ import tensorflow as tf
 from pipelines.configs import NAMED_EXPERIMENTS
 from tests.slow_case import slow_case
 from tests.toy_batches import toy_experiment
-from txl_tf.config.training import OptimizerConfig
+from txl_tf.config.experiment import OptimizerConfig
 from txl_tf.models.sizes import NOTICE_SECONDS, CheckpointCost
 from txl_tf.training.trainer import Trainer
 

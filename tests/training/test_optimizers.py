@@ -10,7 +10,7 @@ import tensorflow as tf
 from tests.slow_case import slow_case
 from tests.toy_batches import largest_relative_difference, strategy_of
 from tests.training import optimizer_oracles as oracles
-from txl_tf.config.training import OptimizerConfig
+from txl_tf.config.experiment import OptimizerConfig
 from txl_tf.training.optimizers import Lamb, create_optimizer, create_plateau_scale
 
 NUM_STEPS = 8

@@ -109,22 +109,24 @@ class FrozenConfig:
                 f"`{cls.__name__}`: {error}. Received: {shown_value(values)}"
             ) from error
 
-    def check_at_most(self, limits: Mapping[str, float]) -> None:
-        """Checks values against what can never be meant.
+    def require(self, name: str, is_valid: bool, rule: str) -> None:
+        """Raises ValueError that a field "must" obey a rule, if it does not."""
+        if not is_valid:
+            value = shown_value(getattr(self, name))
+            raise ValueError(f"`{name}` must {rule}. Received: {name}={value}")
 
-        Args:
-            limits: mapping from the name of a field to its largest value; `None` in
-                a field is always right.
-
-        Raises:
-            ValueError: If a value is larger.
-        """
-        for name, most in limits.items():
+    def require_positive(self, *names: str) -> None:
+        """Raises ValueError for a field that is neither positive nor `None`."""
+        for name in names:
             value = getattr(self, name)
-            if isinstance(value, int | float) and value > most:
-                raise ValueError(
-                    f"`{name}` must be at most {most}. Received: {name}={shown_value(value)}"
-                )
+            self.require(name, value is None or value > 0, "be positive")
+
+    def check_at_most(self, limits: Mapping[str, float]) -> None:
+        """Raises ValueError for a number above the limit of its field, if there is this field."""
+        for name, most in limits.items():
+            value = getattr(self, name, None)
+            is_small = not isinstance(value, int | float) or value <= most
+            self.require(name, is_small, f"be at most {most}")
 
     def replace(self, **changes: Any) -> Self:
         """Returns a copy with the named fields changed, checked again."""

@@ -1,7 +1,12 @@
-"""Configurations of the models: Transformer-XL, LSTM and QRNN."""
+"""Configurations of the models: Transformer-XL, LSTM and QRNN; clusters of a vocabulary.
+
+Shape letters of clusters: V vocabulary, D hidden width, E embedding width, W width of one
+cluster, R token ids of one cluster.
+"""
 
 import dataclasses
 import itertools
+import math
 from typing import Literal
 
 from txl_tf.config.base import (
@@ -12,15 +17,133 @@ from txl_tf.config.base import (
     MAX_WIDTH,
     FrozenConfig,
 )
-from txl_tf.config.vocabulary_clusters import VocabularyClusters
 
-_RECURRENT_CONFIG_LIMITS = {
+_EULER_GAMMA = 0.5772156649
+_LIMITS = {
     "vocabulary_size": MAX_TOKEN_IDS,
     "num_layers": MAX_LAYERS,
     "hidden_dim": MAX_WIDTH,
     "embedding_dim": MAX_WIDTH,
+    "num_heads": MAX_WIDTH,
+    "head_dim": MAX_WIDTH,
+    "intermediate_dim": MAX_WIDTH,
     "segment_length": MAX_TOKENS,
+    "memory_length": MAX_TOKENS,
+    "num_positions": 2 * MAX_TOKENS,
+    # Larger than every distance is no clamp.
+    "clamp_length": 2**31 - 1,
+    "division_factor": MAX_WIDTH,
 }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VocabularyClusters(FrozenConfig):
+    """Cluster sizes of an adaptive embedding and of its adaptive softmax.
+
+    Ids are sorted by falling frequency. Cluster 0 is the head, the others are
+    tails; cluster `i` holds the ids from `cutoffs[i - 1]` up to `cutoffs[i]`.
+
+    Raises:
+        ValueError: If a size is not positive, a cluster would have no width,
+            or `cutoffs` do not ascend within the vocabulary.
+    """
+
+    vocabulary_size: int
+    """Number of token ids, `V`."""
+    hidden_dim: int
+    """Width `D` of hidden states."""
+    embedding_dim: int
+    """Width `E` of the first cluster."""
+    cutoffs: tuple[int, ...] = ()
+    """The first id of every tail cluster, ascending."""
+    division_factor: int = 1
+    """Cluster `i` is `E // division_factor**i` wide; with 1, all clusters are rows of one table
+    with one projection."""
+    project_same_dim: bool = True
+    """Whether a cluster that is `D` wide already has a projection too; without effect if
+    `division_factor` is 1."""
+
+    def validate(self) -> None:
+        names = ("vocabulary_size", "hidden_dim", "embedding_dim", "division_factor")
+        self.require_positive(*names)
+        ends = (0, *self.cutoffs, self.vocabulary_size)
+        if any(first >= last for first, last in itertools.pairwise(ends)):
+            raise ValueError(
+                "`cutoffs` must ascend between 0 and `vocabulary_size`. "
+                f"Received: cutoffs={self.cutoffs}, vocabulary_size={self.vocabulary_size}"
+            )
+        if min(self.widths) == 0:
+            raise ValueError(
+                "`embedding_dim // division_factor**i` must be positive for every cluster. "
+                f"Received: embedding_dim={self.embedding_dim}, "
+                f"division_factor={self.division_factor}, cutoffs={self.cutoffs}"
+            )
+
+    @property
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """First id and end of the ids of every cluster."""
+        return tuple(zip((0, *self.cutoffs), (*self.cutoffs, self.vocabulary_size), strict=True))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of ids `R` of every cluster."""
+        return tuple(end - first for first, end in self.spans)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Width `W` of every cluster."""
+        count = len(self.cutoffs) + 1
+        return tuple(self.embedding_dim // self.division_factor**i for i in range(count))
+
+    @property
+    def table_shapes(self) -> tuple[tuple[int, int], ...]:
+        """Shapes of the embedding's tables: `(V, E)`, or `(R, W)` of every cluster."""
+        if self.division_factor == 1:
+            return ((self.vocabulary_size, self.embedding_dim),)
+        return tuple(zip(self.sizes, self.widths, strict=True))
+
+    @property
+    def projection_shapes(self) -> tuple[tuple[int, int] | None, ...]:
+        """Shapes of the embedding's projections, `None` where there is none."""
+        if self.division_factor == 1:
+            return (self._projection_shape(self.embedding_dim, project_same_dim=False),)
+        return tuple(self._projection_shape(width, self.project_same_dim) for width in self.widths)
+
+    @property
+    def output_projection_shapes(self) -> tuple[tuple[int, int] | None, ...]:
+        """Shapes of a softmax's own projections of every cluster, `None` where there is none."""
+        project_same_dim = self.project_same_dim and self.division_factor > 1
+        return tuple(self._projection_shape(width, project_same_dim) for width in self.widths)
+
+    def _projection_shape(self, width: int, project_same_dim: bool) -> tuple[int, int] | None:
+        if width == self.hidden_dim and not project_same_dim:
+            return None
+        return (width, self.hidden_dim)
+
+    def tail_capacities(self, num_tokens: int) -> tuple[int, ...]:
+        """Expected number of tokens in each tail cluster, with a margin.
+
+        By Zipf's law with exponent 1 the share of a cluster is the difference
+        of the harmonic numbers of its bounds. Two standard deviations more make
+        one chunk enough for most batches of such text.
+
+        Args:
+            num_tokens: int. Tokens of all clusters together.
+
+        Returns:
+            Tuple of ints, multiples of 8 but no more than `num_tokens`.
+        """
+        total = _harmonic_number(self.vocabulary_size)
+        capacities = []
+        for first, end in self.spans[1:]:
+            expected = num_tokens * (_harmonic_number(end) - _harmonic_number(first)) / total
+            enough = expected + 2.0 * math.sqrt(expected)
+            capacities.append(min(8 * math.ceil(enough / 8), num_tokens))
+        return tuple(capacities)
+
+
+def _harmonic_number(count: int) -> float:
+    return math.log(count + 0.5) + _EULER_GAMMA
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,25 +173,10 @@ class RecurrentConfig(FrozenConfig):
     """Standard deviation of the normal distribution of all initial kernels."""
 
     def validate(self) -> None:
-        self.check_at_most(_RECURRENT_CONFIG_LIMITS)
-        for name in (
-            "vocabulary_size",
-            "num_layers",
-            "hidden_dim",
-            "segment_length",
-            "initializer_stddev",
-        ):
-            if getattr(self, name) <= 0:
-                raise ValueError(
-                    f"`{name}` must be positive. Received: {name}={getattr(self, name)}"
-                )
-        if self.embedding_dim is not None and self.embedding_dim <= 0:
-            raise ValueError(
-                "`embedding_dim` must be positive, or None for the hidden width. "
-                f"Received: embedding_dim={self.embedding_dim}"
-            )
-        if not 0.0 <= self.dropout < 1.0:
-            raise ValueError(f"`dropout` must be in [0, 1). Received: dropout={self.dropout}")
+        self.check_at_most(_LIMITS)
+        self.require_positive("vocabulary_size", "num_layers", "hidden_dim", "segment_length")
+        self.require_positive("embedding_dim", "initializer_stddev")
+        self.require("dropout", 0.0 <= self.dropout < 1.0, "be in [0, 1)")
 
     @property
     def memory_length(self) -> int:
@@ -118,6 +226,18 @@ class LSTMConfig(RecurrentConfig):
     """Tells the model of a file apart from others."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QRNNConfig(RecurrentConfig):
+    """Sizes and options of a `QRNNLanguageModel`.
+
+    Raises:
+        ValueError: If a value is out of its range.
+    """
+
+    kind: Literal["qrnn"] = "qrnn"
+    """Tells the model of a file apart from others."""
+
+
 _POSITIVE = (
     "vocabulary_size",
     "num_layers",
@@ -135,21 +255,6 @@ _POSITIVE = (
     "initializer_range",
     "projection_stddev",
 )
-_LIMITS = {
-    "vocabulary_size": MAX_TOKEN_IDS,
-    "num_layers": MAX_LAYERS,
-    "hidden_dim": MAX_WIDTH,
-    "embedding_dim": MAX_WIDTH,
-    "num_heads": MAX_WIDTH,
-    "head_dim": MAX_WIDTH,
-    "intermediate_dim": MAX_WIDTH,
-    "segment_length": MAX_TOKENS,
-    "memory_length": MAX_TOKENS,
-    "num_positions": 2 * MAX_TOKENS,
-    # Larger than every distance is no clamp.
-    "clamp_length": 2**31 - 1,
-    "division_factor": MAX_WIDTH,
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -259,25 +364,13 @@ class ModelConfig(FrozenConfig):
 
     def _check_numbers(self) -> None:
         self.check_at_most(_LIMITS)
-        for name in _POSITIVE:
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ValueError(f"`{name}` must be positive. Received: {name}={value}")
+        self.require_positive(*_POSITIVE)
         for name in ("dropout", "attention_dropout"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise ValueError(
-                    f"`{name}` must be in [0, 1). Received: {name}={getattr(self, name)}"
-                )
-        if self.hidden_dim % 2:
-            raise ValueError(
-                "`hidden_dim` must be even, because half of a position encoding is sines "
-                f"and half cosines. Received: hidden_dim={self.hidden_dim}"
-            )
-        if self.memory_length < 0:
-            raise ValueError(
-                "`memory_length` must not be negative. "
-                f"Received: memory_length={self.memory_length}"
-            )
+            self.require(name, 0.0 <= getattr(self, name) < 1.0, "be in [0, 1)")
+        is_even = self.hidden_dim % 2 == 0
+        rule = "be even, because half of a position encoding is sines and half cosines"
+        self.require("hidden_dim", is_even, rule)
+        self.require("memory_length", self.memory_length >= 0, "not be negative")
 
     def _check_positions(self) -> None:
         has_table = self.has_position_table
@@ -299,33 +392,9 @@ class ModelConfig(FrozenConfig):
             )
 
     def _check_vocabulary(self) -> None:
-        ends = (0, *self.cutoffs, self.vocabulary_size)
-        if any(first >= last for first, last in itertools.pairwise(ends)):
-            raise ValueError(
-                "`cutoffs` must ascend between 0 and `vocabulary_size`. "
-                f"Received: cutoffs={self.cutoffs}, vocabulary_size={self.vocabulary_size}"
-            )
         if len(self.cutoffs) >= MAX_CLUSTERS:
             raise ValueError(
                 f"`cutoffs` must be fewer than {MAX_CLUSTERS}. "
                 f"Received: {len(self.cutoffs)} cutoffs"
             )
-        width = self.embedding_dim or self.hidden_dim
-        if width < self.division_factor ** len(self.cutoffs):
-            raise ValueError(
-                "`embedding_dim // division_factor**i` must be positive for every cluster. "
-                f"Received: embedding_dim={width}, division_factor={self.division_factor}, "
-                f"cutoffs={self.cutoffs}"
-            )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class QRNNConfig(RecurrentConfig):
-    """Sizes and options of a `QRNNLanguageModel`.
-
-    Raises:
-        ValueError: If a value is out of its range.
-    """
-
-    kind: Literal["qrnn"] = "qrnn"
-    """Tells the model of a file apart from others."""
+        _ = self.clusters  # refuses cutoffs and widths that do not fit

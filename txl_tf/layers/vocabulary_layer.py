@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from txl_tf.config.vocabulary_clusters import VocabularyClusters
+from txl_tf.config.model import VocabularyClusters
 
 
 def check_token_ids(token_ids: Any, vocabulary_size: int, name: str = "token_ids") -> None:

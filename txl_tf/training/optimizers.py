@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import keras
 from keras import ops
 
-from txl_tf.config.training import OptimizerConfig
+from txl_tf.config.experiment import OptimizerConfig
 from txl_tf.training.schedules import (
     PlateauScale,
     WarmupConstant,
