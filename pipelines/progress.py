@@ -1,9 +1,10 @@
-"""Progress of a job: a bar on a terminal, plain lines elsewhere."""
+"""Output of a job: progress as a bar on a terminal, plain lines elsewhere; plain tables."""
 
 import contextlib
+import io
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -18,6 +19,8 @@ from rich.progress import (
     TransferSpeedColumn,
     track,
 )
+from rich.table import Table
+from rich.text import Text
 
 from txl_tf import metrics
 
@@ -26,9 +29,33 @@ if TYPE_CHECKING:
 
 _BYTES_PER_MEGABYTE = 1_000_000
 _SECONDS_BETWEEN_LINES = 10.0
+# A table that is read by a program must not be broken to the width of a terminal.
+_TABLE_WIDTH = 10_000
 
 ReportBytes = Callable[[str, int], None]
 Item = TypeVar("Item")
+
+
+def plain_table(rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> str:
+    """Aligns rows of text in columns without borders, whatever the width of the terminal.
+
+    Args:
+        rows: iterable of sequences of equally many str. The head is the first.
+        right: sequence of int. The columns that are aligned to the right.
+
+    Returns:
+        A line for each row.
+    """
+    first, *others = rows
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    for column in range(len(first)):
+        table.add_column(justify="right" if column in right else "left", no_wrap=True)
+    for row in (first, *others):
+        table.add_row(*map(Text, row))
+    console = Console(file=io.StringIO(), width=_TABLE_WIDTH)
+    with console.capture() as captured:
+        console.print(table)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 
 @contextlib.contextmanager

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from pipelines.analysis.ablation_findings import AblationFinding, RowSummary, findings
-from pipelines.analysis.ablation_row import AblationCell
-from pipelines.analysis.ablation_runs import CellProcesses, CellResult
-from pipelines.analysis.ablation_study import AblationStudy, load_study
+from pipelines.analysis.ablation_runs import AblationProcesses, AblationResult
+from pipelines.analysis.ablation_study import AblationRun, AblationStudy, load_study
 from pipelines.arguments import add_json_argument, add_override_argument, in_range
 from pipelines.memory_needs import require_training_memory
-from pipelines.workdir import data_identity
+from pipelines.progress import plain_table
+from pipelines.workdir import check_split, data_identity
 from txl_tf.config.model import ModelConfig
 from txl_tf.data.manifest import Manifest
 from txl_tf.distribution.preemption import PreemptionWatcher
@@ -56,17 +56,12 @@ class AblationTable:
 
     def text(self) -> str:
         """Formats table and findings as aligned columns."""
-        lines = [list(_HEAD), *map(_cells, self._rows)]
-        widths = [max(len(line[index]) for line in lines) for index in range(len(_HEAD))]
-        table = [
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-            for line in lines
-        ]
-        return "\n".join([*table, "", *(finding.describe() for finding in self._findings)])
+        table = plain_table([_HEAD, *map(_row, self._rows)])
+        return "\n".join([table, "", *(finding.describe() for finding in self._findings)])
 
     def markdown(self) -> str:
         """Formats table and findings as Markdown."""
-        lines = [list(_HEAD), ["---"] * len(_HEAD), *map(_cells, self._rows)]
+        lines = [_HEAD, ["---"] * len(_HEAD), *map(_row, self._rows)]
         table = [f"| {' | '.join(line)} |" for line in lines]
         return "\n".join([*table, "", *(f"- {each.describe()}" for each in self._findings), ""])
 
@@ -78,14 +73,14 @@ class AblationTable:
         }
 
 
-def _cells(summary: RowSummary) -> list[str]:
-    row, model = summary.cell.row, cast(ModelConfig, summary.cell.experiment.model)
-    memory_bytes = training_memory_bytes(summary.cell.experiment)
+def _row(summary: RowSummary) -> list[str]:
+    row, model = summary.run.row, cast(ModelConfig, summary.run.experiment.model)
+    memory_bytes = training_memory_bytes(summary.run.experiment)
     return [
         row.remark or "-",
         "yes" if model.recurrence else "no",
         _ENCODINGS[model.position_encoding],
-        _LOSSES[summary.cell.experiment.training.loss_positions],
+        _LOSSES[summary.run.experiment.training.loss_positions],
         str(model.segment_length),
         f"{num_parameters(model) / 1e6:.2f} M",
         f"{memory_bytes / 1e6:.0f} MB",
@@ -120,7 +115,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--only-table", action="store_true", help="train nothing; print what is finished"
     )
     parser.add_argument(
-        "--cell", metavar="NAME", help="one run only, in this process, such as NAME/seed-1"
+        *("--run", "--cell"),
+        dest="run_name",
+        metavar="NAME",
+        help="one run only, in this process, such as NAME/seed-1",
     )
 
 
@@ -128,24 +126,19 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks what can be checked before TensorFlow is imported."""
     arguments.ablation = study = load_study(arguments.study, arguments.overrides)
     if not arguments.only_table:
-        for cell in study.cells():
-            require_training_memory(cell.experiment)
+        for run in study.runs():
+            require_training_memory(run.experiment)
     if is_remote(arguments.out):
         raise UsageError(
             "A study is written to a local folder.",
             where=f"--out {arguments.out}",
             remedy="Give a path on this machine.",
         )
-    if arguments.cell is not None:
-        arguments.chosen_cell = _chosen(study, arguments.cell)
+    if arguments.run_name is not None:
+        arguments.chosen_run = _chosen(study, arguments.run_name)
     manifest = Manifest.read(arguments.data)
     arguments.data_identity = data_identity(manifest)
-    if study.evaluation.split not in manifest.split_names:
-        raise UsageError(
-            f"There is no split {study.evaluation.split} in this data set.",
-            where=arguments.data,
-            remedy=f"There are: {', '.join(manifest.split_names)}.",
-        )
+    check_split(manifest, study.evaluation.split, arguments.data)
     # A study that was begun with other settings is noticed before anything is trained.
     _results(study, Path(arguments.out), arguments.data_identity)
 
@@ -153,7 +146,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Trains and evaluates what is missing, and prints the table."""
     folder = Path(arguments.out)
-    if arguments.cell is not None:
+    if arguments.run_name is not None:
         _run_here(arguments, folder)
         return
     if arguments.only_table:
@@ -184,20 +177,20 @@ def _show(arguments: argparse.Namespace, writable: WritableFolder, failed: JobEr
 def _run_here(arguments: argparse.Namespace, folder: Path) -> None:
     # First of all, so that nothing is lost however early the machine is taken away.
     with PreemptionWatcher() as watcher:
-        from pipelines.analysis.ablation_worker import CellRun
+        from pipelines.analysis.ablation_worker import AblationWorker
 
-        CellRun(arguments.chosen_cell, arguments.data, folder, watcher).run()
+        AblationWorker(arguments.chosen_run, arguments.data, folder, watcher).run()
 
 
 def _run_missing(
     arguments: argparse.Namespace, folder: Path, watcher: PreemptionWatcher
 ) -> JobError | None:
-    """Runs all cells that are not finished; returns the first error."""
+    """Runs all runs that are not finished; returns the first error."""
     results = _results(arguments.ablation, folder, arguments.data_identity)
-    names = [cell.name for cell, result in results if result.missing(cell)]
-    num_done, num_cells = len(results) - len(names), len(results)
-    _say(f"{num_done} of {num_cells} runs are finished.")
-    processes = CellProcesses(
+    names = [run.name for run, result in results if result.missing(run)]
+    num_done, num_runs = len(results) - len(names), len(results)
+    _say(f"{num_done} of {num_runs} runs are finished.")
+    processes = AblationProcesses(
         lambda name: _command(arguments, name), folder, arguments.jobs, watcher
     )
     failed = None
@@ -207,10 +200,10 @@ def _run_missing(
             failed = failed or error
             continue
         num_done += 1
-        cell = _chosen(arguments.ablation, name)
-        result = CellResult.read(folder, cell, arguments.data_identity)
-        perplexity = result.figures[cell.attention_lengths()[0]].perplexity
-        _say(f"{num_done} of {num_cells}: {name}: perplexity {perplexity:.2f}")
+        run = _chosen(arguments.ablation, name)
+        result = AblationResult.read(folder, run, arguments.data_identity)
+        perplexity = result.figures[run.attention_lengths()[0]].perplexity
+        _say(f"{num_done} of {num_runs}: {name}: perplexity {perplexity:.2f}")
     return failed
 
 
@@ -220,32 +213,34 @@ def _command(arguments: argparse.Namespace, name: str) -> list[str]:
         *(sys.executable, "-m", "pipelines.command_line", "analyze", "ablation"),
         *("--study", arguments.study, "--data", arguments.data, "--out", arguments.out),
         *(text for assignment in arguments.overrides for text in ("--set", assignment)),
-        *("--cell", name),
+        *("--run", name),
     ]
 
 
-def _chosen(study: AblationStudy, name: str) -> AblationCell:
-    cells = {cell.name: cell for cell in study.cells()}
-    if name not in cells:
+def _chosen(study: AblationStudy, name: str) -> AblationRun:
+    runs = {run.name: run for run in study.runs()}
+    if name not in runs:
         raise UsageError(
             "There is no such run in the study.",
-            where=f"--cell {name}",
-            remedy=f"There are: {', '.join(cells)}.",
+            where=f"--run {name}",
+            remedy=f"There are: {', '.join(runs)}.",
         )
-    return cells[name]
+    return runs[name]
 
 
 def _results(
     study: AblationStudy, folder: Path, data: dict[str, Any]
-) -> list[tuple[AblationCell, CellResult]]:
-    return [(cell, CellResult.read(folder, cell, data)) for cell in study.cells()]
+) -> list[tuple[AblationRun, AblationResult]]:
+    return [(run, AblationResult.read(folder, run, data)) for run in study.runs()]
 
 
-def _rows(study: AblationStudy, results: list[tuple[AblationCell, CellResult]]) -> list[RowSummary]:
+def _rows(
+    study: AblationStudy, results: list[tuple[AblationRun, AblationResult]]
+) -> list[RowSummary]:
     """Returns the rows with a finished seed."""
-    finished = [(cell, result) for cell, result in results if not result.missing(cell)]
+    finished = [(run, result) for run, result in results if not result.missing(run)]
     of_row = {
-        row.name: {cell.seed: (cell, result) for cell, result in finished if cell.row == row}
+        row.name: {run.seed: (run, result) for run, result in finished if run.row == row}
         for row in study.rows
     }
     return [RowSummary.of(seeds) for seeds in of_row.values() if seeds]

@@ -1,28 +1,80 @@
 """Statistics of an ablation over seeds, compared with the findings of the paper."""
 
 import dataclasses
+import math
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
-from pipelines.analysis.ablation_row import AblationCell, AttentionLength
-from pipelines.analysis.ablation_runs import CellResult
-from pipelines.analysis.sample_statistics import SampleStatistics
+from pipelines.analysis.ablation_runs import AblationResult
+from pipelines.analysis.ablation_study import AblationRun, AttentionLength
 from txl_tf.config.model import ModelConfig
 from txl_tf.models.sizes import num_parameters, training_memory_bytes
 
+# Student's t, 97.5 %, for 1 to 30 degrees of freedom; beyond, the normal distribution's.
+_QUANTILES = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+_NORMAL_QUANTILE = 1.960
 
-class PublishedRow(NamedTuple):
-    """A row of the tables.
 
-    Attributes:
-        initial: float. Perplexity at the attention length of training.
-        best: float. Perplexity at the best length.
-        attention_length: int. The shortest length that reaches it.
+@dataclasses.dataclass(frozen=True)
+class SampleStatistics:
+    """Mean of a sample with its deviation and 95 % confidence interval.
+
+    Args:
+        values: sequence of float, one or more.
     """
 
+    values: tuple[float, ...]
+
+    def __init__(self, values: Sequence[float]) -> None:
+        if not values:
+            raise ValueError("`values` must not be empty. Received: no value")
+        object.__setattr__(self, "values", tuple(values))
+
+    @property
+    def count(self) -> int:
+        """How many values there are."""
+        return len(self.values)
+
+    @property
+    def mean(self) -> float:
+        """Their mean."""
+        return statistics.fmean(self.values)
+
+    @property
+    def deviation(self) -> float | None:
+        """Their standard deviation, of a sample; `None` of a single value."""
+        return statistics.stdev(self.values) if self.count > 1 else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """95 % confidence interval of the mean (Student's t); `None` for a single value."""
+        if self.deviation is None:
+            return None
+        freedom = self.count - 1
+        quantile = _QUANTILES[freedom - 1] if freedom <= len(_QUANTILES) else _NORMAL_QUANTILE
+        half = quantile * self.deviation / math.sqrt(self.count)
+        return self.mean - half, self.mean + half
+
+    def describe(self, digits: int = 2) -> str:
+        """`27.02 +- 0.11`, or the mean alone of a single value."""
+        spread = "" if self.deviation is None else f" +- {self.deviation:.{digits}f}"
+        return f"{self.mean:.{digits}f}{spread}"
+
+
+class PublishedRow(NamedTuple):
+    """A row of the tables."""
+
     initial: float
+    """Perplexity at the attention length of training."""
     best: float
+    """Perplexity at the best length."""
     attention_length: int
+    """The shortest length that reaches the best perplexity."""
 
     def describe(self) -> str:
         """Returns the row in short."""
@@ -51,39 +103,31 @@ PUBLISHED_AT_EQUAL_MEMORY = {
 
 @dataclasses.dataclass(frozen=True)
 class RowSummary:
-    """Perplexities of a row at all attention lengths, seed by seed.
+    """Perplexities of a row at all attention lengths, seed by seed."""
 
-    Attributes:
-        cell: `AblationCell` of the row, of any seed.
-        perplexities: dict from `AttentionLength` to a dict from seed to
-            perplexity; every length has the same seeds.
-    """
-
-    cell: AblationCell
+    run: AblationRun
+    """A run of the row, of any seed."""
     perplexities: Mapping[AttentionLength, Mapping[int, float]]
+    """Perplexity by attention length and seed; every length has the same seeds."""
 
     @classmethod
-    def of(cls, results: Mapping[int, tuple[AblationCell, CellResult]]) -> "RowSummary":
-        """Builds it of the finished cells of a row.
-
-        Args:
-            results: dict from seed to the cell and its figures, one or more.
-        """
-        cell = next(iter(results.values()))[0]
+    def of(cls, results: Mapping[int, tuple[AblationRun, AblationResult]]) -> "RowSummary":
+        """Builds the summary from the finished runs of a row, by seed; one or more."""
+        run = next(iter(results.values()))[0]
         return cls(
-            cell,
+            run,
             {
                 length: {
                     seed: result.figures[length].perplexity for seed, (_, result) in results.items()
                 }
-                for length in cell.attention_lengths()
+                for length in run.attention_lengths()
             },
         )
 
     @property
     def published(self) -> PublishedRow | None:
         """Figures that Dai et al. (2019) publish for this row; `None` if they have no such row."""
-        row = self.cell.row
+        row = self.run.row
         if row.set or row.segment_length is not None:
             return None
         is_in_budget = row.equal_memory_to is not None
@@ -108,7 +152,7 @@ class RowSummary:
     @property
     def sufficient_length(self) -> AttentionLength:
         """The shortest length that reaches the best perplexity within the study's tolerance."""
-        limit = self.best.mean * (1.0 + self.cell.evaluation.tolerance)
+        limit = self.best.mean * (1.0 + self.run.evaluation.tolerance)
         reaching = [length for length in self.perplexities if self.at(length).mean <= limit]
         return min(reaching, key=lambda length: length.length)
 
@@ -130,19 +174,12 @@ class RowSummary:
         return self.at(self.best_length)
 
     def at(self, length: AttentionLength) -> SampleStatistics:
-        """Perplexity at one length.
-
-        Args:
-            length: `AttentionLength` that was measured.
-
-        Returns:
-            The `SampleStatistics` over the seeds.
-        """
+        """Returns the perplexities at one length, over the seeds."""
         return SampleStatistics([*self.perplexities[length].values()])
 
     def to_dict(self) -> dict[str, Any]:
         """Returns all figures as plain JSON types."""
-        experiment, row = self.cell.experiment, self.cell.row
+        experiment, row = self.run.experiment, self.run.row
         model = cast(ModelConfig, experiment.model)
         return {
             "name": row.name,
@@ -161,16 +198,17 @@ class RowSummary:
             "attention_length": self.sufficient_length.length,
             "published": self.published and self.published._asdict(),
             "curve": [
-                {**length.to_dict(), **_values(self.at(length))} for length in self.perplexities
+                {**dataclasses.asdict(length), **_values(self.at(length))}
+                for length in self.perplexities
             ],
         }
 
 
-def _values(statistics: SampleStatistics) -> dict[str, Any]:
+def _values(sample: SampleStatistics) -> dict[str, Any]:
     return {
-        "mean": statistics.mean,
-        "deviation": statistics.deviation,
-        "per_seed": list(statistics.values),
+        "mean": sample.mean,
+        "deviation": sample.deviation,
+        "per_seed": list(sample.values),
     }
 
 
@@ -184,22 +222,18 @@ _PUBLISHED = {True: "; published: yes", False: "; published: no", None: ""}
 
 @dataclasses.dataclass(frozen=True)
 class AblationFinding:
-    """Comparison of two rows of a study, paired by seed.
-
-    Attributes:
-        claim: str. What the comparison is about.
-        conditions: str. Between which rows, or of which.
-        before: `SampleStatistics` of the perplexity without.
-        after: `SampleStatistics` of the perplexity with.
-        published: optional bool. Whether Dai et al. found it to be so; `None`
-            where they have no such rows.
-    """
+    """Comparison of two rows of a study, paired by seed."""
 
     claim: str
+    """What the comparison is about."""
     conditions: str
+    """Between which rows, or of which."""
     before: SampleStatistics
+    """Perplexity without."""
     after: SampleStatistics
+    """Perplexity with."""
     published: bool | None
+    """Whether Dai et al. found it to be so; `None` where they have no such rows."""
 
     @property
     def difference(self) -> SampleStatistics:
@@ -209,11 +243,7 @@ class AblationFinding:
 
     @property
     def verdict(self) -> str:
-        """`yes`, `no`, `within the spread`, or `one seed` where nothing can be said.
-
-        Yes and no mean that the difference is positive or negative in the
-        whole 95 % interval of its mean.
-        """
+        """`yes` or `no` if the 95 % interval has one sign, `within the spread`, or `one seed`."""
         interval = self.difference.interval
         if interval is None:
             return "one seed"
@@ -225,9 +255,7 @@ class AblationFinding:
         """Returns the comparison in one line."""
         difference = self.difference
         interval = difference.interval
-        known_to = ""
-        if interval is not None:
-            known_to = f" (95 %: {interval[0]:.2f} to {interval[1]:.2f})"
+        known_to = "" if interval is None else f" (95 %: {interval[0]:.2f} to {interval[1]:.2f})"
         seeds = f"{difference.count} seed{'s' if difference.count > 1 else ''}"
         return (
             f"{self.claim}, {self.conditions}: {self.before.mean:.2f} -> {self.after.mean:.2f}, "
@@ -251,15 +279,12 @@ class AblationFinding:
 
 
 def findings(rows: Sequence[RowSummary]) -> list[AblationFinding]:
-    """Makes every comparison of the paper that the rows of a study allow.
+    """Makes every comparison of the paper that the rows of a study allow, claim by claim.
 
     Rows are compared at their best attention lengths if they differ in one
     thing only. Best lengths are chosen on the compared figures. Of the lengths
     longer than training only the best is tested; this selection overstates
     small gains.
-
-    Returns:
-        List of `AblationFinding`, those of one claim together.
     """
     return [
         *_pairs(rows, RECURRENCE, "recurrence", True),
@@ -271,12 +296,12 @@ def findings(rows: Sequence[RowSummary]) -> list[AblationFinding]:
 
 
 def _aspects(summary: RowSummary) -> dict[str, Any]:
-    row = summary.cell.row
+    row = summary.run.row
     return {
         "recurrence": row.recurrence,
         "position_encoding": row.position_encoding,
         "loss_positions": row.loss_positions,
-        "segment_length": summary.cell.experiment.model.segment_length,
+        "segment_length": summary.run.experiment.model.segment_length,
         "set": row.set,
     }
 
@@ -298,12 +323,12 @@ def _pairs(
     found = []
     for after in rows:
         own = _aspects(after)
-        if own[aspect] != better or after.cell.row.equal_memory_to is not None:
+        if own[aspect] != better or after.run.row.equal_memory_to is not None:
             continue
         for before in rows:
             other = _aspects(before)
             differing = [name for name in own if own[name] != other[name]]
-            if differing == [aspect] and before.cell.row.equal_memory_to is None:
+            if differing == [aspect] and before.run.row.equal_memory_to is None:
                 conditions = _describe(own, without=aspect)
                 if aspect == "position_encoding":
                     conditions = f"than {other[aspect]}, {conditions}"
@@ -312,11 +337,11 @@ def _pairs(
 
 
 def _equal_memory(rows: Sequence[RowSummary]) -> list[AblationFinding]:
-    named = {summary.cell.row.name: summary for summary in rows}
+    named = {summary.run.row.name: summary for summary in rows}
     found = []
     for before in rows:
-        after = named.get(before.cell.row.equal_memory_to or "")
-        if after is None or not after.cell.row.recurrence or before.cell.row.recurrence:
+        after = named.get(before.run.row.equal_memory_to or "")
+        if after is None or not after.run.row.recurrence or before.run.row.recurrence:
             continue
         conditions = f"than {_describe(_aspects(before), without='recurrence')}"
         found.append(_compared(RECURRENCE_AT_EQUAL_MEMORY, conditions, before, after))
@@ -334,9 +359,8 @@ def _longer(rows: Sequence[RowSummary]) -> list[AblationFinding]:
         conditions = f"{_describe(aspects, without='')}, {longer.length} instead of {own}"
         there = summary.published
         published = None if there is None else there.best < there.initial
-        found.append(
-            AblationFinding(LONGER, conditions, summary.initial, summary.at(longer), published)
-        )
+        pair = summary.initial, summary.at(longer)
+        found.append(AblationFinding(LONGER, conditions, *pair, published))
     return found
 
 

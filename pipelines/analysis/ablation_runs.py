@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from pipelines.analysis.ablation_row import AblationCell, AttentionLength
+from pipelines.analysis.ablation_study import AblationRun, AttentionLength
 from txl_tf.config.base import differing_settings
 from txl_tf.distribution.preemption import PreemptionWatcher
-from txl_tf.errors import DataDamagedError, JobError, MismatchError, PreemptedError, StorageError
+from txl_tf.errors import DataDamagedError, JobError, MismatchError, PreemptedError
 from txl_tf.evaluation.result import MeasuredLoss
 from txl_tf.storage.files import first_line
 from txl_tf.storage.local_files import open_for_writing
-from txl_tf.storage.untrusted_files import read_json_object
+from txl_tf.storage.untrusted_files import read_json_object, storage_errors
 from txl_tf.storage.writable_folder import WritableFolder
 
 _PREEMPTED = PreemptedError.exit_code
@@ -27,16 +27,16 @@ _POLL_SECONDS = 0.2
 _LOG_FILE = "log.txt"
 
 
-class CellProcesses:
+class AblationProcesses:
     """Worker processes that train and evaluate the runs of an ablation.
 
-    A new process for every cell gives all memory back. After a notice of
+    A new process for every run gives all memory back. After a notice of
     preemption no further process is begun, and those that run are told to save
-    and end. A cell that fails does not keep the others from being run.
+    and end. A run that fails does not keep the others from being run.
 
     Args:
-        command: function of a cell's name that returns the command line.
-        folder: path of the study; the folder of a cell gets a log.
+        command: function of a run's name that returns the command line.
+        folder: path of the study; the folder of a run gets a log.
         num_jobs: int. Processes side by side.
         watcher: `PreemptionWatcher`, already watching.
     """
@@ -57,14 +57,10 @@ class CellProcesses:
         self._was_stopped = False
 
     def run(self, names: Sequence[str]) -> Iterator[tuple[str, JobError | None]]:
-        """Runs cells to their end.
-
-        Args:
-            names: sequence of str. Names of the cells, in the order to begin.
+        """Runs the named runs to their end, in this order.
 
         Yields:
-            Tuple of the name of a cell that has ended and the error with which
-            it did, or `None`.
+            Tuple of the name of a run that has ended and its error, or `None`.
 
         Raises:
             PreemptedError: If this process or one of the others is asked to
@@ -140,7 +136,7 @@ class CellProcesses:
         return PreemptedError(
             f"The study was stopped: {reason}.",
             where=str(self._folder),
-            remedy="All that was done is saved; the same command goes on with it.",
+            remedy="All finished work is saved; run the same command to resume.",
         )
 
     def _error(self, name: str, exit_code: int) -> JobError | None:
@@ -148,9 +144,9 @@ class CellProcesses:
             return None
         log = self._folder / name / _LOG_FILE
         error = JobError(
-            f"The cell {name} failed with exit code {exit_code}: {_said(log)}",
+            f"The run {name} failed with exit code {exit_code}: {_said(log)}",
             where=str(log),
-            remedy="Once that is mended, the same command goes on with it.",
+            remedy="Repair that, then run the same command to resume.",
         )
         # A signal has no exit code of ours.
         error.exit_code = exit_code if exit_code > 0 else JobError.exit_code
@@ -170,51 +166,40 @@ _REMEDY = "Remove the file; they are measured again from the trained weights."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CellResult:
-    """Figures of one run of an ablation, as far as they are measured.
-
-    Attributes:
-        settings: dict of JSON values, see `AblationCell.settings`.
-        figures: dict from `AttentionLength` to the `MeasuredLoss` there.
-    """
+class AblationResult:
+    """Figures of one run of an ablation, as far as they are measured."""
 
     settings: dict[str, Any]
+    """JSON values, see `AblationRun.settings`."""
     figures: dict[AttentionLength, MeasuredLoss] = dataclasses.field(default_factory=dict)
+    """Loss at each attention length."""
 
     @classmethod
-    def read(cls, folder: Path, cell: AblationCell, data: dict[str, Any]) -> Self:
-        """Reads what is there, and checks that it is of this cell.
+    def read(cls, folder: Path, run: AblationRun, data: dict[str, Any]) -> Self:
+        """Reads the figures of a run; none where nothing has been measured.
 
         Args:
             folder: path of the study.
-            cell: `AblationCell`.
+            run: `AblationRun`.
             data: dict that `data_identity` returned.
-
-        Returns:
-            The `CellResult`; without figures where nothing has been measured.
 
         Raises:
             MismatchError: If it was measured with other settings.
             DataDamagedError: If the file cannot be understood.
         """
-        path = folder / cell.name / _FILE
+        path = folder / run.name / _FILE
         # As JSON has them, which knows no tuples.
-        settings = json.loads(json.dumps(cell.settings(data)))
+        settings = json.loads(json.dumps(run.settings(data)))
         try:
-            values = read_json_object(str(path), remedy=_REMEDY)
+            with storage_errors("The figures of a run cannot be read", str(path)):
+                values = _read(str(path))
+            if values is None:
+                return cls(settings=settings)
             if values.get("format_version") != _FORMAT_VERSION:
                 raise ValueError(f"format version {ascii(values.get('format_version'))[:40]}")
             if not isinstance(values.get("settings"), dict):
                 raise ValueError("`settings` is no object")
             result = cls(settings=values["settings"], figures=_figures(values.get("figures")))
-        except FileNotFoundError:
-            return cls(settings=settings)
-        except OSError as error:
-            raise StorageError(
-                f"The figures of a run cannot be read: {first_line(error)}",
-                where=str(path),
-                remedy="Check the storage and the permissions.",
-            ) from error
         except ValueError as error:
             raise DataDamagedError(
                 f"The figures of a run cannot be read: {first_line(error)}",
@@ -230,29 +215,25 @@ class CellResult:
             )
         return result
 
-    def missing(self, cell: AblationCell) -> list[AttentionLength]:
-        """Returns the lengths of a cell that have not been measured."""
-        return [length for length in cell.attention_lengths() if length not in self.figures]
+    def missing(self, run: AblationRun) -> list[AttentionLength]:
+        """Returns the lengths of a run that have not been measured."""
+        return [length for length in run.attention_lengths() if length not in self.figures]
 
-    def write(
-        self, folder: Path, cell: AblationCell, writable: WritableFolder | None = None
-    ) -> None:
+    def write(self, folder: Path, run: AblationRun, writable: WritableFolder | None = None) -> None:
         """Writes the file, which is the old or the new one at every moment.
 
         Args:
             folder: path of the study.
-            cell: `AblationCell`.
-            writable: optional `WritableFolder` of the lock of the cell's folder.
-
-        Raises:
-            OutputExistsError: If the lock was lost; nothing is written.
+            run: `AblationRun`.
+            writable: optional `WritableFolder` of the lock of the run's folder.
+                Where the lock was lost, OutputExistsError is raised.
         """
         values = {
             "format_version": _FORMAT_VERSION,
             "settings": self.settings,
             "figures": [
                 {
-                    "attention_length": length.to_dict(),
+                    "attention_length": dataclasses.asdict(length),
                     "loss": dataclasses.asdict(loss),
                     # For whoever reads the file; they follow from the totals.
                     "nats_per_token": loss.nats_per_token,
@@ -261,8 +242,15 @@ class CellResult:
                 for length, loss in self.figures.items()
             ],
         }
-        writable = writable or WritableFolder.at(folder / cell.name)
+        writable = writable or WritableFolder.at(folder / run.name)
         writable.write(_FILE, (json.dumps(values, indent=1) + "\n").encode())
+
+
+def _read(path: str) -> dict[str, Any] | None:
+    try:
+        return read_json_object(path, remedy=_REMEDY)
+    except FileNotFoundError:
+        return None
 
 
 def _figures(rows: Any) -> dict[AttentionLength, MeasuredLoss]:
@@ -271,7 +259,7 @@ def _figures(rows: Any) -> dict[AttentionLength, MeasuredLoss]:
     figures = {}
     for row in rows:
         try:
-            length = AttentionLength.from_dict(row["attention_length"])
+            length = AttentionLength(**row["attention_length"])
             loss = MeasuredLoss(**row["loss"])
         except (LookupError, TypeError) as error:
             raise ValueError(f"a row of `figures` is none: {first_line(error)}") from error
@@ -286,7 +274,7 @@ def _figures(rows: Any) -> dict[AttentionLength, MeasuredLoss]:
 
 
 def _check_row(length: AttentionLength, loss: MeasuredLoss) -> None:
-    for name, value in length.to_dict().items():
+    for name, value in dataclasses.asdict(length).items():
         is_flag = name in ("same_length", "is_training_length")
         is_valid = type(value) is bool if is_flag else type(value) is int and value >= 0
         if not is_valid and not (name == "stride" and value is None):

@@ -1,50 +1,254 @@
-"""A study: a base experiment, the rows that change it, seeds and evaluation."""
+"""Ablation studies: base experiment, rows that change it, seeds, evaluation and their runs."""
 
 import dataclasses
 import itertools
 import math
 import os
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
-from pipelines.analysis.ablation_row import AblationCell, AblationRow, StudyEvaluation
 from pipelines.arguments import load_experiment, override, read_settings
-from txl_tf.config.base import shown_value
+from txl_tf.config.base import MAX_TOKENS, FrozenConfig, shown_value
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import InputMissingError, UsageError
 from txl_tf.models.sizes import equal_memory_segment_length
+from txl_tf.run_description import identity
 
 STUDIES_FOLDER = Path(__file__).resolve().parent.parent / "configs" / "studies"
 _KEYS = {"experiment", "set", "seeds", "evaluation", "axes", "rows"}
 _AXES = ("recurrence", "position_encoding", "loss_positions")
-_MAX_CELLS = 10_000
+_MAX_RUNS = 10_000
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,99}")
+_WITH_TABLE = ("shaw", "learned")
+_LENGTH = "segment_length"
+
+
+def _require(is_right: Any, rule: str, config: FrozenConfig, *names: str) -> None:
+    """Raises ValueError with the values of the named fields where a rule is broken."""
+    if not is_right:
+        values = ", ".join(f"{name}={shown_value(getattr(config, name))}" for name in names)
+        raise ValueError(f"{rule}. Received: {values}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AblationRow(FrozenConfig):
+    """Model parts of one row: recurrence, encoding and loss (Table 5 of Dai et al., 2019)."""
+
+    recurrence: bool = True
+    """Whether segments are connected by a memory."""
+    position_encoding: Literal["transformer_xl", "shaw", "sinusoidal", "learned"] = "transformer_xl"
+    """Positions of Dai et al., Shaw et al., Vaswani et al., or Al-Rfou et al."""
+    loss_positions: Literal["all", "last_half"] = "all"
+    """Full or half loss: the positions of a segment that are trained on."""
+    segment_length: int | None = None
+    """Tokens through which gradients flow, `T`; None: as in the base experiment."""
+    equal_memory_to: str | None = None
+    """Name of the row whose training memory this one may use; decides the segment length."""
+    name: str = ""
+    """Name of the row and of its folder; by default made of the values above."""
+    remark: str = ""
+    """What the row is, for the table."""
+    set: tuple[str, ...] = ()
+    """Further values by name, such as `model.num_layers=6`; the row then needs a name."""
+
+    def validate(self) -> None:
+        self.check_at_most({"segment_length": MAX_TOKENS})
+        length = self.segment_length
+        _require(length is None or length > 0, "`segment_length` must be positive", self, _LENGTH)
+        is_free = length is None or self.equal_memory_to is None
+        _require(is_free, "`equal_memory_to` decides the segment length", self, _LENGTH)
+        _require(not self.set or self.name, "A row with `set` needs a `name`", self, "set")
+        if not self.name:
+            parts = ["recurrence" if self.recurrence else "none", self.position_encoding]
+            parts += [self.loss_positions, *([f"t{length}"] if length is not None else [])]
+            parts += ["equal_memory"] if self.equal_memory_to is not None else []
+            object.__setattr__(self, "name", "-".join(parts))
+        rule = "`name` must be made of small letters, digits, `_`, `.` and `-`, at most 100"
+        _require(_NAME.fullmatch(self.name), rule, self, "name")
+
+    def experiment(
+        self, base: ExperimentConfig, seed: int, segment_length: int | None = None
+    ) -> ExperimentConfig:
+        """Builds the experiment of one run of this row; a wrong value of `set` is a ValueError.
+
+        Settings of the base that another encoding does not know are left out:
+        `clamp_length` and `share_attention_biases`. Learned tables have a
+        place for every distance that training sees, `T + M`, and none more.
+
+        Args:
+            base: `ExperimentConfig` that all rows have in common.
+            seed: int. Seed of the run.
+            segment_length: optional int. `T`, where the row leaves it open and
+                it is not the base's.
+        """
+        length = self.segment_length or segment_length or base.model.segment_length
+        memory_length = base.model.memory_length if self.recurrence else 0
+        has_table = self.position_encoding in _WITH_TABLE
+        is_own = self.position_encoding == "transformer_xl"
+        model = base.model.replace(
+            recurrence=self.recurrence,
+            position_encoding=self.position_encoding,
+            segment_length=length,
+            memory_length=memory_length,
+            num_positions=length + memory_length if has_table else None,
+            clamp_length=None if has_table else base.model.clamp_length,
+            share_attention_biases=cast(ModelConfig, base.model).share_attention_biases and is_own,
+        )
+        training = base.training.replace(loss_positions=self.loss_positions, seed=seed)
+        evaluation = base.evaluation.replace(
+            clamp_length=None if has_table else base.evaluation.clamp_length
+        )
+        experiment = base.replace(model=model, training=training, evaluation=evaluation)
+        return experiment.with_overrides(list(self.set))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttentionLength:
+    """Attention length of an evaluation: by memory or by sliding window."""
+
+    length: int
+    """Tokens before the predicted one: the memory's length with recurrence, else the window's."""
+    segment_length: int
+    """Tokens per row and step."""
+    memory_length: int
+    """Tokens remembered."""
+    same_length: bool
+    """Whether every query sees equally many keys."""
+    stride: int | None
+    """Tokens that a window scores; `None` with recurrence, where nothing is read twice."""
+    is_training_length: bool
+    """Whether training used the same lengths."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudyEvaluation(FrozenConfig):
+    """Attention lengths and the text they are measured on.
+
+    A model with recurrence reads segments of the length it was trained with
+    and remembers more or fewer tokens. One without reads windows that overlap:
+    every window is computed as a whole, and its last `window_stride` tokens are
+    scored.
+    """
+
+    split: str = "valid"
+    """Split of the data set."""
+    num_tokens: int | None = None
+    """Tokens from the beginning of the split; None: all of it."""
+    memory_lengths: tuple[int, ...] = ()
+    """Memory lengths beside that of training; 0 is none at all."""
+    window_lengths: tuple[int, ...] = ()
+    """Window lengths beside training's segment length, for rows without recurrence."""
+    window_stride: int = 1
+    """Tokens that a window scores."""
+    same_length: bool = True
+    """Whether at these memory lengths every query sees equally many keys."""
+    tolerance: float = 0.001
+    """Share of the best perplexity by which a shorter length may be worse and still reach it."""
+
+    def validate(self) -> None:
+        memories, windows, stride = self.memory_lengths, self.window_lengths, self.window_stride
+        num_tokens = 2 if self.num_tokens is None else self.num_tokens
+        _require(num_tokens >= 2, "`num_tokens` must be at least 2", self, "num_tokens")
+        _require(stride > 0, "`window_stride` must be positive", self, "window_stride")
+        rule = f"`memory_lengths` and `window_lengths` must be at most {MAX_TOKENS}"
+        is_short = all(length <= MAX_TOKENS for length in (*memories, *windows))
+        _require(is_short, rule, self, "memory_lengths", "window_lengths")
+        rule = "`memory_lengths` must not be negative"
+        _require(all(length >= 0 for length in memories), rule, self, "memory_lengths")
+        rule = "`window_lengths` must not be less than `window_stride`"
+        is_long = all(length >= stride for length in windows)
+        _require(is_long, rule, self, "window_lengths", "window_stride")
+        _require(0.0 <= self.tolerance < 1.0, "`tolerance` must be in [0, 1)", self, "tolerance")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AblationRun:
+    """One run of an ablation study: its row, seed, experiment and evaluation."""
+
+    row: AblationRow
+    seed: int
+    experiment: ExperimentConfig
+    evaluation: StudyEvaluation
+
+    @property
+    def name(self) -> str:
+        """Name of the run, and path of its folder in that of the study."""
+        return f"{self.row.name}/seed-{self.seed}"
+
+    def attention_lengths(self) -> list[AttentionLength]:
+        """Returns the lengths to evaluate at, that of training first."""
+        is_recurrent = cast(ModelConfig, self.experiment.model).recurrence
+        return self._memory_lengths() if is_recurrent else self._window_lengths()
+
+    def _memory_lengths(self) -> list[AttentionLength]:
+        model = self.experiment.model
+        own = AttentionLength(
+            length=model.memory_length,
+            segment_length=model.segment_length,
+            memory_length=model.memory_length,
+            same_length=model.same_length,
+            stride=None,
+            is_training_length=True,
+        )
+        others = [
+            dataclasses.replace(
+                own,
+                length=length,
+                memory_length=length,
+                # Without a memory, it would leave every query alone with itself.
+                same_length=self.evaluation.same_length and length > 0,
+                is_training_length=False,
+            )
+            for length in sorted(set(self.evaluation.memory_lengths))
+        ]
+        return [own, *others]
+
+    def _window_lengths(self) -> list[AttentionLength]:
+        own_length = self.experiment.model.segment_length
+        lengths = sorted(set(self.evaluation.window_lengths) - {own_length})
+        return [
+            AttentionLength(
+                length=length,
+                segment_length=length,
+                memory_length=0,
+                same_length=False,
+                stride=min(self.evaluation.window_stride, own_length),
+                is_training_length=length == own_length,
+            )
+            for length in [own_length, *lengths]
+        ]
+
+    def settings(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Returns the settings that decide all figures of the run, as JSON values.
+
+        Attention lengths are not among them: more can be measured later. `data`
+        is what `data_identity` returned.
+        """
+        return {
+            **identity(self.experiment, data),
+            "evaluation_split": self.evaluation.split,
+            "evaluation_tokens": self.evaluation.num_tokens,
+            "evaluation_rows": self.experiment.evaluation.batch_size,
+        }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AblationStudy:
-    """Definition of an ablation study: base experiment, rows, seeds and evaluation.
-
-    Attributes:
-        base: `ExperimentConfig` that all rows have in common.
-        rows: tuple of `AblationRow`, with different names.
-        seeds: tuple of int. Every row is trained once with each.
-        evaluation: `StudyEvaluation`.
-    """
+    """Definition of an ablation study: every row is trained once with each seed."""
 
     base: ExperimentConfig
+    """The experiment that all rows have in common."""
     rows: tuple[AblationRow, ...]
+    """Rows, with different names."""
     seeds: tuple[int, ...]
     evaluation: StudyEvaluation
 
-    def cells(self) -> list[AblationCell]:
-        """Returns all runs, the first seed of all rows first.
-
-        Raises:
-            ValueError: If a row changes a value that is not valid.
-        """
+    def runs(self) -> list[AblationRun]:
+        """Returns all runs, the first seed of all rows first."""
         return [
-            AblationCell(
+            AblationRun(
                 row=row,
                 seed=seed,
                 experiment=row.experiment(self.base, seed, self._segment_length(row)),
@@ -65,11 +269,10 @@ class AblationStudy:
 
 
 def load_study(source: str, overrides: list[str]) -> AblationStudy:
-    """Reads a study.
+    """Reads a study by its name in `pipelines/configs/studies`, or from a file.
 
     Args:
-        source: str. A name in `pipelines/configs/studies`, or a `.json` or
-            `.toml` file.
+        source: str. The name, or a `.json` or `.toml` file.
         overrides: list of str that change the base experiment.
 
     Raises:
@@ -87,7 +290,7 @@ def load_study(source: str, overrides: list[str]) -> AblationStudy:
         )
     try:
         study = _study(read_settings(path), overrides, path.parent)
-        study.cells()
+        study.runs()
     except ValueError as error:
         raise UsageError(f"{error}", where=str(path), remedy="Correct the file.") from error
     return study
@@ -156,9 +359,9 @@ def _check_types(values: dict[str, Any]) -> None:
     if unknown := sorted(set(axes) - set(_AXES)):
         raise ValueError(f"Axes are {', '.join(_AXES)}. Received: {', '.join(unknown)}")
     num_rows = math.prod(map(len, axes.values())) if axes else 0
-    num_cells = (num_rows + len(values.get("rows", []))) * len(values["seeds"])
-    if num_cells > _MAX_CELLS:
-        raise ValueError(f"A study has at most {_MAX_CELLS} runs. Received: {num_cells} runs")
+    num_runs = (num_rows + len(values.get("rows", []))) * len(values["seeds"])
+    if num_runs > _MAX_RUNS:
+        raise ValueError(f"A study has at most {_MAX_RUNS} runs. Received: {num_runs} runs")
 
 
 def _check(rows: list[AblationRow], seeds: list[int]) -> None:

@@ -22,8 +22,8 @@ import numpy as np
 
 from pipelines.arguments import MAX_COUNT, add_json_argument, add_step_argument, in_range
 from pipelines.memory_needs import reading_needs, require_memory_of
-from pipelines.progress import show_progress
-from pipelines.workdir import Workdir, add_workdir_argument, check_tokenizer
+from pipelines.progress import plain_table, show_progress
+from pipelines.workdir import Workdir, add_workdir_argument, check_split, check_tokenizer
 from txl_tf.config.base import MAX_ROWS, MAX_TOKENS
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import UsageError
@@ -90,8 +90,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
             raise UsageError(f"The model has {count} of these.", where=f"--{name} {value}")
     where = f"--rows {arguments.rows}, --memory-length, --segment-length"
     read = _lengths(arguments)
-    needs = reading_needs(model, arguments.rows, where=where, **read)
-    require_memory_of(needs, "The analysis")
+    require_memory_of(reading_needs(model, arguments.rows, where=where, **read), "The analysis")
     require_absent(arguments.out)
 
 
@@ -107,14 +106,13 @@ def _lengths(arguments: argparse.Namespace) -> dict[str, int]:
 def run(arguments: argparse.Namespace) -> None:
     """Measures, draws, and prints what was found."""
     from pipelines.analysis.figures import draw_figures
-    from pipelines.tensorboard_folder import tensorboard_folder
     from txl_tf.data.prepared_dataset import PreparedDataset
     from txl_tf.training.tensorboard import write_images
 
     dataset = PreparedDataset.open(arguments.data)
     check_tokenizer(arguments.data_identity, dataset.manifest, arguments.data)
     # Before the weights are read, which must be those of the run that the figures go to.
-    board_folder = tensorboard_folder(Workdir(arguments.workdir))
+    board_folder = Workdir(arguments.workdir).guarded_tensorboard()
     step, profiler = _create_profiler(arguments)
     rows = _read_rows(arguments, dataset, profiler.model.config)
     profile = _profile(profiler, rows)
@@ -161,12 +159,7 @@ def _read_rows(
 ) -> np.ndarray:
     """Reads consecutive whole segments of each row."""
     split, num_rows, segment_length = arguments.split, arguments.rows, config.segment_length
-    if split not in dataset.manifest.split_names:
-        raise UsageError(
-            f"There is no split {split} in this data set.",
-            where=arguments.data,
-            remedy=f"There are: {', '.join(dataset.manifest.split_names)}.",
-        )
+    check_split(dataset.manifest, split, arguments.data)
     num_tokens = dataset.num_tokens(split)
     num_filling = math.ceil(config.memory_length / segment_length)
     row_tokens = num_tokens // num_rows
@@ -220,12 +213,6 @@ def _write(
         staging.publish()
 
 
-if __name__ == "__main__":
-    from pipelines.command_line import run_job
-
-    sys.exit(run_job("analyze", ["attention", *sys.argv[1:]]))
-
-
 def attention_report(
     about: dict[str, Any],
     config: ModelConfig,
@@ -233,14 +220,14 @@ def attention_report(
     shown_head: tuple[int, int],
     num_rows: int,
 ) -> dict[str, Any]:
-    """Returns the figures of an analysis with their conditions.
+    """Returns the figures of an analysis with their conditions, as JSON values.
 
     Args:
-        about: dict. What was read.
+        about: dict. Run, split and step.
         config: `ModelConfig` of the profiler.
         profile: `AttentionProfile`.
         shown_head: pair of int. Layer and head, from 0.
-        num_rows: int. Rows that were read side by side.
+        num_rows: int. Rows read side by side.
     """
     figures = profile.to_dict()
     farthest = figures["farthest_head"]
@@ -261,32 +248,27 @@ def attention_report(
 
 
 def describe(report: dict[str, Any]) -> str:
-    """Returns the figures of every layer.
-
-    Args:
-        report: dict from `attention_report`.
-    """
+    """Returns the figures of every layer of an `attention_report` as lines of text."""
     clamp = "none" if report["clamp_length"] is None else report["clamp_length"]
-    lines = [
+    rows = [["layer", "mean distance", "nearest head", "farthest head", "entropy, nats"]]
+    for layer, distances in enumerate(report["mean_distance"]):
+        ends = [int(np.argmin(distances)), int(np.argmax(distances))]
+        heads = [f"{head + 1}: {distances[head]:.2f}" for head in ends]
+        mean = f"{report['layer_mean_distance'][layer]:.2f}"
+        entropy = f"{np.mean(report['entropy_nats'][layer]):.3f}"
+        rows.append([str(layer + 1), mean, *heads, entropy])
+    farthest = report["farthest_head"]
+    return (
         f"{report['split']}, step {report['step']}: {report['num_queries']:,} queries, each of "
         f"which sees itself and the {report['memory_length']:,} tokens before it; "
-        f"segment {report['segment_length']}, clamp {clamp}, {report['num_rows']} rows",
-        "layer  mean distance   nearest head  farthest head  entropy, nats",
-    ]
-    for layer, distances in enumerate(report["mean_distance"]):
-        nearest, farthest = int(np.argmin(distances)), int(np.argmax(distances))
-        lines.append(
-            f"{layer + 1:5d}  {report['layer_mean_distance'][layer]:13.2f}"
-            f"  {_head(nearest, distances)}  {_head(farthest, distances)}"
-            f"  {np.mean(report['entropy_nats'][layer]):13.3f}"
-        )
-    farthest = report["farthest_head"]
-    lines.append(
+        f"segment {report['segment_length']}, clamp {clamp}, {report['num_rows']} rows\n"
+        f"{plain_table(rows, right=range(5))}\n"
         f"farthest: layer {farthest['layer']}, head {farthest['head']}, "
         f"{farthest['mean_distance']:.2f} tokens back on average"
     )
-    return "\n".join(lines)
 
 
-def _head(head: int, distances: list[float]) -> str:
-    return f"{f'{head + 1}: {distances[head]:.2f}':>13}"
+if __name__ == "__main__":
+    from pipelines.command_line import run_job
+
+    sys.exit(run_job("analyze", ["attention", *sys.argv[1:]]))

@@ -10,11 +10,15 @@ figures, and two charts show them.
 """
 
 import argparse
+import dataclasses
 import itertools
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
 
 from pipelines.arguments import (
     MAX_COUNT,
@@ -26,20 +30,27 @@ from pipelines.arguments import (
 from pipelines.memory_needs import reading_needs, require_memory_of
 from pipelines.progress import show_progress
 from pipelines.trained_model import AnalyzedRun, read_runs
-from pipelines.workdir import check_tokenizer, check_vocabulary
+from pipelines.workdir import check_split, check_tokenizer, check_vocabulary
 from txl_tf.config.base import MAX_ROWS, MAX_TOKENS
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.errors import UsageError
+from txl_tf.evaluation.context_length import (
+    ModelGroup,
+    effective_memory_length,
+    relative_effective_context_length,
+)
 from txl_tf.imports import require_extra
 from txl_tf.run_folder import read_weights
 from txl_tf.storage.staging import StagingFolder, require_absent
 
 if TYPE_CHECKING:
-    from pipelines.analysis.context_windows import ContextWindows
+    import numpy as np
+
     from txl_tf.data.prepared_dataset import PreparedDataset
-    from txl_tf.evaluation.context_length import EffectiveMemoryLength
 
 REPORT_FILE = "context.json"
+RATIOS = (0.1, 0.5, 1.0)
+"""Shares of hard tokens, `r`, of the paper's Table 6."""
 
 _CONTEXTS = "50,100,150,200,250,300,350,400,450,500"
 # Up to six times the memory of training, by halves of it.
@@ -122,21 +133,18 @@ def check_arguments(arguments: argparse.Namespace) -> None:
 
 
 def _require_memory(run: AnalyzedRun, arguments: argparse.Namespace) -> None:
-    model, evaluation = run.experiment.model, run.experiment.evaluation
-    needs = reading_needs(
-        model, arguments.batch_size, 1, model.memory_length, f"--batch-size {arguments.batch_size}"
-    )
+    model, num_rows = run.experiment.model, arguments.batch_size
+    needs = reading_needs(model, num_rows, 1, model.memory_length, f"--batch-size {num_rows}")
     require_memory_of(needs, "The analysis")
-    longest = max(arguments.memory_lengths or [0])
     if run.has_memory:
-        where = f"--memory {longest}"
-        needs = reading_needs(model, evaluation.batch_size, 1, longest, where)
+        longest = max(arguments.memory_lengths or [0])
+        num_rows = run.experiment.evaluation.batch_size
+        needs = reading_needs(model, num_rows, 1, longest, f"--memory {longest}")
         require_memory_of(needs, "The analysis")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Measures, writes the report with its charts, and prints the tables."""
-    from pipelines.analysis.context_report import print_report
     from pipelines.analysis.figures import draw_charts
     from txl_tf.data.prepared_dataset import PreparedDataset
 
@@ -159,14 +167,8 @@ def run(arguments: argparse.Namespace) -> None:
 def _report(arguments: argparse.Namespace, dataset: "PreparedDataset") -> dict[str, Any]:
     import numpy as np
 
-    from pipelines.analysis.context_report import group_report
-    from pipelines.analysis.context_windows import ContextWindows
-    from txl_tf.evaluation.context_length import ModelGroup
-
     contexts = arguments.contexts
-    windows = ContextWindows(
-        dataset, arguments.split, contexts[-1], arguments.tokens, arguments.seed
-    )
+    windows = _draw_windows(arguments, dataset, contexts[-1])
     measured = [_measure(each, windows, contexts, arguments.batch_size) for each in arguments.runs]
     group = ModelGroup(contexts, np.stack([losses for _, losses in measured]))
     for index, (facts, _) in enumerate(measured):
@@ -185,16 +187,42 @@ def _report(arguments: argparse.Namespace, dataset: "PreparedDataset") -> dict[s
     }
 
 
+def _draw_windows(
+    arguments: argparse.Namespace, dataset: "PreparedDataset", longest: int
+) -> "np.ndarray":
+    """Draws tokens from the split, each with the longest context before it.
+
+    The context is the text of the split as it stands: it goes back beyond the
+    beginning of the token's document. Tokens with less before them are not
+    drawn. Returns an int array `(N, longest + 1)`; the token itself is the last.
+    """
+    import numpy as np
+
+    split = arguments.split
+    check_split(dataset.manifest, split, dataset.folder)
+    num_possible = dataset.num_tokens(split) - longest
+    if num_possible <= 0:
+        raise UsageError(
+            f"The split {split} has no token with {longest} tokens before it.",
+            where=dataset.folder,
+            remedy="Shorten --context, or take another --split.",
+        )
+    num_tokens = min(arguments.tokens, num_possible)
+    drawn = np.random.default_rng(arguments.seed).choice(num_possible, num_tokens, replace=False)
+    starts = map(int, np.sort(drawn))
+    return np.stack([dataset.read_tokens(split, start, start + longest + 1) for start in starts])
+
+
 def _measure(
-    run: AnalyzedRun, windows: "ContextWindows", contexts: Sequence[int], batch_size: int
+    run: AnalyzedRun, windows: "np.ndarray", contexts: Sequence[int], batch_size: int
 ) -> tuple[dict[str, Any], list]:
-    """Facts about a run, and its losses by context length and token."""
+    """Returns facts about a run, and its losses by context length and token."""
     from txl_tf.evaluation.windows import ContextLosses
 
     step, model = run.load_model()
     losses_of = ContextLosses(model, batch_size)
     losses = [
-        losses_of(windows.of_length(context))
+        losses_of(windows[:, -(context + 1) :])
         for context in show_progress(contexts, len(contexts), run.name)
     ]
     facts = {
@@ -211,9 +239,8 @@ def _measure(
 def _memory(
     run: AnalyzedRun, dataset: "PreparedDataset", arguments: argparse.Namespace
 ) -> dict[str, Any] | None:
-    """Returns the longest useful memory of a run; `None` of one without."""
-    from pipelines.analysis.context_report import memory_report
-    from txl_tf.evaluation.context_length import effective_memory_length
+    """Returns the longest useful memory of a run in tokens; `None` of one without."""
+    from pipelines.evaluation.splits import create_evaluator, evaluate_split
 
     if not run.has_memory:
         return None
@@ -221,19 +248,6 @@ def _memory(
     lengths = arguments.memory_lengths or sorted(
         {-(-training_length * half // 2) for half in range(1, _DEFAULT_MEMORY_HALVES + 1)}
     )
-    perplexity_of = _perplexity_by_memory(run, dataset, arguments.split)
-    found: EffectiveMemoryLength = effective_memory_length(
-        show_progress(lengths, len(lengths), f"{run.name}, memory"), perplexity_of
-    )
-    return memory_report(found, training_length)
-
-
-def _perplexity_by_memory(
-    run: AnalyzedRun, dataset: "PreparedDataset", split: str
-) -> Callable[[int], float]:
-    """Returns a function of a memory length that evaluates the split with it."""
-    from pipelines.evaluation.splits import create_evaluator, evaluate_split
-
     step, weights = read_weights(run.workdir.folder)
     usual = run.experiment.evaluation
 
@@ -248,9 +262,15 @@ def _perplexity_by_memory(
         )
         evaluator = create_evaluator(run.experiment.replace(evaluation=evaluation))
         evaluator.load_arrays(weights)
-        return evaluate_split(evaluator, dataset, split, step).perplexity
+        return evaluate_split(evaluator, dataset, arguments.split, step).perplexity
 
-    return perplexity
+    tracked = show_progress(lengths, len(lengths), f"{run.name}, memory")
+    found = effective_memory_length(tracked, perplexity)
+    return {
+        **dataclasses.asdict(found),
+        "training_length": training_length,
+        "times_training_length": found.length / training_length,
+    }
 
 
 def _require_ascending(lengths: list[int], option: str) -> None:
@@ -271,3 +291,110 @@ def _check_steps(contexts: list[int], step_size: int) -> None:
             where=f"--step-size {step_size}",
             remedy=f"Add to --context: {missing or contexts[0] + step_size}.",
         )
+
+
+def group_report(group: ModelGroup, names: Sequence[str], step_size: int) -> list[dict[str, Any]]:
+    """Reports the RECL of each run for each share of hard tokens, as JSON values.
+
+    Args:
+        group: `ModelGroup`.
+        names: list of str. Names of its models.
+        step_size: int. Tokens that each step adds.
+
+    Returns:
+        List with a dict for each of `RATIOS`: `ratio`, `num_hard_tokens` and
+        `runs`, in which each name has its `length`, `is_lower_bound` and the
+        `gains` of all measured steps, those beyond its `length` too.
+    """
+    steps = [
+        (context, context + step_size)
+        for context in range(group.contexts[0], group.contexts[-1] - step_size + 1, step_size)
+    ]
+    return [
+        {
+            "ratio": ratio,
+            "num_hard_tokens": len(group.hard_tokens(group.contexts[0], ratio)),
+            "runs": {
+                name: _run_report(group, model, ratio, step_size, steps)
+                for model, name in enumerate(names)
+            },
+        }
+        for ratio in RATIOS
+    ]
+
+
+def _run_report(
+    group: ModelGroup, model: int, ratio: float, step_size: int, steps: list[tuple[int, int]]
+) -> dict[str, Any]:
+    found = relative_effective_context_length(group, model, ratio=ratio, step_size=step_size)
+    return {
+        "length": found.length,
+        "is_lower_bound": found.is_lower_bound,
+        "gains": [
+            {
+                "short": short,
+                "long": long,
+                "relative_gain": group.relative_gain(model, short, long, ratio),
+                "perplexity_gain": group.perplexity_gain(model, short, long, ratio),
+            }
+            for short, long in steps
+        ],
+    }
+
+
+def print_report(report: dict[str, Any], console: Console | None = None) -> None:
+    """Prints the tables of the report that `txl analyze context` writes."""
+    console = console or Console()
+    console.print(
+        f"{report['num_tokens']:,} tokens of the split {report['split']}, "
+        f"each with {report['contexts'][0]} to {report['contexts'][-1]} tokens before it"
+    )
+    console.print(_recl_table(report))
+    console.print(_perplexity_table(report))
+    if any(run["memory"] is not None for run in report["runs"]):
+        console.print(_memory_table(report))
+
+
+def _recl_table(report: dict[str, Any]) -> Table:
+    groups = report["relative_effective_context_length"]
+    table = Table(
+        "run",
+        "parameters",
+        *(f"r = {group['ratio']}" for group in groups),
+        title=f"Relative effective context length, steps of {report['step_size']} tokens",
+    )
+    for run in report["runs"]:
+        lengths = [_at_least(group["runs"][run["name"]]) for group in groups]
+        table.add_row(run["name"], f"{run['num_parameters']:,}", *lengths)
+    return table
+
+
+def _perplexity_table(report: dict[str, Any]) -> Table:
+    names = [run["name"] for run in report["runs"]]
+    table = Table("context", *names, title="Perplexity by context length")
+    for index, context in enumerate(report["contexts"]):
+        values = [f"{run['perplexities'][index]:.3f}" for run in report["runs"]]
+        table.add_row(str(context), *values)
+    return table
+
+
+def _memory_table(report: dict[str, Any]) -> Table:
+    head = ("run", "in training", "longest useful", "times training's", "perplexity")
+    table = Table(*head, title="Memory length at evaluation, whole split")
+    for run in report["runs"]:
+        memory = run["memory"]
+        if memory is not None:
+            perplexity = dict(memory["perplexities"])[memory["length"]]
+            table.add_row(
+                run["name"],
+                str(memory["training_length"]),
+                _at_least(memory),
+                f"{memory['times_training_length']:.2f}",
+                f"{perplexity:.3f}",
+            )
+    return table
+
+
+def _at_least(found: dict[str, Any]) -> str:
+    """Returns a length; with a mark where more was not measured."""
+    return f">= {found['length']}" if found["is_lower_bound"] else str(found["length"])

@@ -10,9 +10,6 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from txl_tf.evaluation.attention_profile import TERMS, AttentionProfile
 
@@ -22,10 +19,11 @@ if TYPE_CHECKING:
 
 
 _DOTS_PER_INCH = 120
+_CHART_DOTS_PER_INCH = 150
 
 
 def new_figure(width_inches: float, height_inches: float) -> "Figure":
-    """Returns an empty figure that needs no display."""
+    """Returns an empty figure that needs no display; Matplotlib is an extra."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -35,11 +33,7 @@ def new_figure(width_inches: float, height_inches: float) -> "Figure":
 
 
 def png_bytes(figure: "Figure") -> bytes:
-    """Draws a figure.
-
-    Returns:
-        The contents of a PNG file.
-    """
+    """Draws a figure as a PNG file."""
     buffer = io.BytesIO()
     # Without the version of matplotlib the same numbers give the same bytes.
     figure.savefig(buffer, format="png", metadata={"Software": None})
@@ -62,11 +56,11 @@ def draw_figures(
         profile: `AttentionProfile`.
         shown_rows: float array `(T, K)`, see `AttentionProfiler.last_rows`.
         shown_head: pair of int. Layer and head of these, from 0.
-        source: str. What was read; part of every title.
+        source: str. The split and step; part of every title.
 
     Returns:
-        Contents of PNG files by name: `profile`, `head` and, where the model
-        has them, `terms`.
+        PNG files by name: `profile`, `head` and, where the model has them,
+        `terms`.
     """
     layer, head = shown_head
     memory_length = shown_rows.shape[1] - shown_rows.shape[0]
@@ -91,12 +85,7 @@ def profile_figure(profile: AttentionProfile, title: str) -> "Figure":
 
 
 def terms_figure(profile: AttentionProfile, title: str) -> "Figure":
-    """Draws mean attention by position for each score term: Figure 7 of Dai et al. (2019).
-
-    Args:
-        profile: `AttentionProfile` with terms.
-        title: str.
-    """
+    """Draws mean attention by position for each score term: Figure 7 of Dai et al. (2019)."""
     count = len(profile.terms)
     figure = new_figure(_WIDTH_INCHES, count * _panel_inches(profile.attention) + 1.0)
     panels = figure.subplots(count, 1, sharex=True)
@@ -197,17 +186,13 @@ _MARKERS = "osD^vP*X"
 
 
 def draw_charts(report: dict[str, Any], folder: str) -> None:
-    """Draws Figures 3 and 4 of the paper for a group of runs.
-
-    Args:
-        report: dict, see `context_report`.
-        folder: str. Where the files go.
-    """
-    _save(_gains(report), os.path.join(folder, GAINS_FILE))
-    _save(_perplexities(report), os.path.join(folder, PERPLEXITY_FILE))
+    """Draws Figures 3 and 4 of the paper for the report of `txl analyze context`."""
+    for name, figure in ((GAINS_FILE, _gains(report)), (PERPLEXITY_FILE, _perplexities(report))):
+        with open(os.path.join(folder, name), "wb") as file:
+            file.write(png_bytes(figure))
 
 
-def _gains(report: dict[str, Any]) -> Figure:
+def _gains(report: dict[str, Any]) -> "Figure":
     """Gains of every step of context in perplexity, a panel for each share of hard tokens."""
     groups = report["relative_effective_context_length"]
     figure, panels = _panels(len(groups))
@@ -224,7 +209,7 @@ def _gains(report: dict[str, Any]) -> Figure:
     return figure
 
 
-def _perplexities(report: dict[str, Any]) -> Figure:
+def _perplexities(report: dict[str, Any]) -> "Figure":
     figure, (axes,) = _panels(1)
     lines = {
         run["name"]: zip(report["contexts"], run["perplexities"], strict=True)
@@ -236,13 +221,16 @@ def _perplexities(report: dict[str, Any]) -> Figure:
     return figure
 
 
-def _panels(count: int) -> tuple[Figure, list[Axes]]:
+def _panels(count: int) -> "tuple[Figure, list[Axes]]":
     width, height = _PANEL_INCHES
-    figure = Figure(figsize=(width * count, height), layout="constrained")
+    figure = new_figure(width * count, height)
+    figure.set_dpi(_CHART_DOTS_PER_INCH)
     return figure, list(figure.subplots(1, count, squeeze=False)[0])
 
 
-def _plot(axes: Axes, lines: Mapping[str, Iterable[tuple[int, float]]]) -> None:
+def _plot(axes: "Axes", lines: Mapping[str, Iterable[tuple[int, float]]]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     for index, (name, points) in enumerate(lines.items()):
         lengths, values = zip(*points, strict=True)
         marker = _MARKERS[index % len(_MARKERS)]
@@ -250,8 +238,3 @@ def _plot(axes: Axes, lines: Mapping[str, Iterable[tuple[int, float]]]) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
-
-
-def _save(figure: Figure, path: str) -> None:
-    # Without the name and version of the program: the same figures give the same file.
-    figure.savefig(path, dpi=150, metadata={"Software": None})

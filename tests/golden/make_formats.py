@@ -143,9 +143,9 @@ def make_study(maker: Maker, expected: dict) -> None:
     maker.write("study.json", jobs.study_of(maker.folder))
     maker.run(*jobs.study_command())
     expected["study"] = json.loads(maker.run(*jobs.study_command("--only-table", "--json")))
-    for cell in (maker.folder / "study").glob("*/*/"):
-        shutil.rmtree(cell / "run")
-        (cell / "log.txt").unlink()
+    for run in (maker.folder / "study").glob("*/*/"):
+        shutil.rmtree(run / "run")
+        (run / "log.txt").unlink()
 
 
 def main(folder: Path) -> None:

@@ -24,7 +24,7 @@ import sys
 from pathlib import Path
 from unittest import mock
 
-from pipelines.analysis.ablation_runs import CellProcesses, CellResult
+from pipelines.analysis.ablation_runs import AblationProcesses, AblationResult
 from pipelines.analysis.ablation_study import load_study
 from pipelines.workdir import data_identity
 from txl_tf.data.manifest import Manifest
@@ -90,7 +90,7 @@ def official_optimizer():
 
 
 @contextlib.contextmanager
-def official_setting(cell, folder, has_own_optimizer, peer_python):
+def official_setting(run, folder, has_own_optimizer, peer_python):
     """While it is open, what is trained has the official optimizer, and draws if wanted."""
     from tests.pipelines.analysis.official_draws import OfficialDraws
 
@@ -98,19 +98,19 @@ def official_setting(cell, folder, has_own_optimizer, peer_python):
         if not has_own_optimizer:
             exits.enter_context(official_optimizer())
         if peer_python is not None:
-            draws = OfficialDraws(peer_python, cell.experiment, folder / cell.name)
+            draws = OfficialDraws(peer_python, run.experiment, folder / run.name)
             exits.enter_context(draws.used())
         yield
 
 
-def run_cell(cell, data_folder, folder, has_own_optimizer, peer_python):
+def train_run(run, data_folder, folder, has_own_optimizer, peer_python):
     """Trains and evaluates one seed in this process."""
     with PreemptionWatcher() as watcher:
-        from pipelines.analysis.ablation_worker import CellRun
+        from pipelines.analysis.ablation_worker import AblationWorker
 
-        with official_setting(cell, folder, has_own_optimizer, peer_python):
+        with official_setting(run, folder, has_own_optimizer, peer_python):
             try:
-                CellRun(cell, data_folder, folder, watcher).run()
+                AblationWorker(run, data_folder, folder, watcher).run()
             except JobError as error:
                 print(error, file=sys.stderr)
                 sys.exit(error.exit_code)
@@ -133,14 +133,14 @@ def official_name(length):
 def curves(study, folder, data):
     """Our figures in the form of the official ones, of every seed that is finished."""
     seeds = []
-    for cell in study.cells():
-        result = CellResult.read(folder, cell, data)
-        if result.missing(cell):
+    for run in study.runs():
+        result = AblationResult.read(folder, run, data)
+        if result.missing(run):
             continue
         figures = {
             official_name(length): loss.nats_per_token for length, loss in result.figures.items()
         }
-        ledger = folder / cell.name / "run" / "ledger.txt"
+        ledger = folder / run.name / "run" / "ledger.txt"
         seeds.append({"train_nll_per_100_steps": training_curve(ledger), "valid_nll": figures})
     return seeds
 
@@ -199,7 +199,7 @@ def main():
     parser.add_argument("--seeds", type=int, nargs="+", help="Defaults to those of the study.")
     parser.add_argument("--set", action="append", default=[], dest="overrides")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--cell")
+    parser.add_argument("--run", dest="run_name")
     arguments = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     study = load_study("official_curve", arguments.overrides)
@@ -211,19 +211,21 @@ def main():
     optimizer = "own" if arguments.own_optimizer else "official"
     draws = "own" if arguments.peer_python is None else "official"
     folder = arguments.out / f"{optimizer}_optimizer_{draws}_draws"
-    cells = {cell.name: cell for cell in study.cells()}
-    if arguments.cell is not None:
-        cell = cells[arguments.cell]
-        run_cell(cell, str(data_folder), folder, arguments.own_optimizer, arguments.peer_python)
+    runs = {run.name: run for run in study.runs()}
+    if arguments.run_name is not None:
+        run = runs[arguments.run_name]
+        train_run(run, str(data_folder), folder, arguments.own_optimizer, arguments.peer_python)
         return
     prepare(arguments.shared / "data" / "enwik8-prefix" / "enwik8.first4150000", data_folder, study)
     data = data_identity(Manifest.read(str(data_folder)))
     missing = [
-        name for name, cell in cells.items() if CellResult.read(folder, cell, data).missing(cell)
+        name for name, run in runs.items() if AblationResult.read(folder, run, data).missing(run)
     ]
-    command = [sys.executable, "-m", MODULE, *sys.argv[1:], "--cell"]
+    command = [sys.executable, "-m", MODULE, *sys.argv[1:], "--run"]
     with PreemptionWatcher() as watcher:
-        processes = CellProcesses(lambda name: [*command, name], folder, arguments.jobs, watcher)
+        processes = AblationProcesses(
+            lambda name: [*command, name], folder, arguments.jobs, watcher
+        )
         for name, error in processes.run(missing):
             print(f"{name}: {error or 'finished'}", file=sys.stderr, flush=True)
     golden = arguments.shared / "golden" / "training_curve_official_pytorch.json"

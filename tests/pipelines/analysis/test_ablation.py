@@ -17,11 +17,11 @@ from pipelines.analysis.ablation_findings import (
     RECURRENCE,
     RECURRENCE_AT_EQUAL_MEMORY,
     RowSummary,
+    SampleStatistics,
     findings,
 )
-from pipelines.analysis.ablation_runs import CellResult
+from pipelines.analysis.ablation_runs import AblationResult
 from pipelines.analysis.ablation_study import load_study
-from pipelines.analysis.sample_statistics import SampleStatistics
 from tests.pipelines.conftest import EXPERIMENT
 from tests.pipelines.txl_process import TIMEOUT_SECONDS, command, environment, run_txl
 from txl_tf.data.preparation import prepare_dataset
@@ -29,7 +29,7 @@ from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.errors import DataDamagedError, MismatchError
 from txl_tf.evaluation.result import MeasuredLoss
 
-CELLS = [f"{row}/seed-{seed}" for seed in (1, 2) for row in ("with", "without")]
+RUNS = [f"{row}/seed-{seed}" for seed in (1, 2) for row in ("with", "without")]
 NUM_STEPS = 60
 STUDY = {
     "experiment": {
@@ -71,12 +71,12 @@ def steps_of(ledger):
     return [int(line.split()[0].removeprefix("step=")) for line in ledger.splitlines()[1:]]
 
 
-def stop_in_the_second_cell(arguments, out):
-    """Gives the command, and asks it to stop once the second cell has trained a little."""
+def stop_in_the_second_run(arguments, out):
+    """Gives the command, and asks it to stop once the second run has trained a little."""
     process = subprocess.Popen(
         command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
     )
-    ledger, deadline = out / CELLS[1] / "run" / "ledger.txt", time.monotonic() + TIMEOUT_SECONDS
+    ledger, deadline = out / RUNS[1] / "run" / "ledger.txt", time.monotonic() + TIMEOUT_SECONDS
     while not (ledger.exists() and len(ledger.read_text().splitlines()) > 5):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
@@ -92,23 +92,23 @@ def test_a_study_that_was_stopped_goes_on_and_trains_nothing_twice(
 ):
     out = tmp_path / "out"
     arguments = arguments_of(study_file, data_folder, out)
-    exit_code, errors = stop_in_the_second_cell(arguments, out)
+    exit_code, errors = stop_in_the_second_run(arguments, out)
     assert exit_code == 75, errors
     assert "The study was stopped: the process received SIGTERM." in errors
-    first = (out / CELLS[0] / "log.txt").read_bytes(), (out / CELLS[0] / "result.json").read_bytes()
-    assert not (out / CELLS[1] / "result.json").exists()
-    assert not (out / CELLS[2]).exists()
+    first = (out / RUNS[0] / "log.txt").read_bytes(), (out / RUNS[0] / "result.json").read_bytes()
+    assert not (out / RUNS[1] / "result.json").exists()
+    assert not (out / RUNS[2]).exists()
 
     finished = run_txl(*arguments, "--jobs", "2")
     assert finished.returncode == 0, finished.stderr
     assert "1 of 4 runs are finished." in finished.stderr
-    # The finished cell was not even opened, the other one went on from where it was stopped.
+    # The finished run was not even opened, the other one went on from where it was stopped.
     assert first == tuple(
-        (out / CELLS[0] / name).read_bytes() for name in ("log.txt", "result.json")
+        (out / RUNS[0] / name).read_bytes() for name in ("log.txt", "result.json")
     )
-    assert "Going on from the checkpoint of step" in (out / CELLS[1] / "log.txt").read_text()
-    for cell in CELLS:
-        assert steps_of((out / cell / "run" / "ledger.txt").read_text()) == [
+    assert "Going on from the checkpoint of step" in (out / RUNS[1] / "log.txt").read_text()
+    for run in RUNS:
+        assert steps_of((out / run / "run" / "ledger.txt").read_text()) == [
             *range(1, NUM_STEPS + 1)
         ]
     check_table(out, finished.stdout)
@@ -153,6 +153,7 @@ def test_only_the_processes_that_train_start_tensorflow(study_file, tmp_path, da
     ("changes", "exit_code", "message"),
     [
         (["--jobs", "0"], 2, "--jobs 0"),
+        (["--run", "with/seed-9"], 2, "There are: with/seed-1"),
         (["--cell", "with/seed-9"], 2, "There are: with/seed-1"),
         (["--out", "gs://bucket/study"], 2, "local folder"),
         (["--set", "model.depth=2"], 2, "model.depth"),
@@ -205,10 +206,10 @@ def loss_of(perplexity):
     )
 
 
-def result_of(cell, curve, shift=0.0):
-    lengths = cell.attention_lengths()
+def result_of(run, curve, shift=0.0):
+    lengths = run.attention_lengths()
     figures = {length: loss_of(value + shift) for length, value in zip(lengths, curve, strict=True)}
-    return CellResult(settings=cell.settings({}), figures=figures)
+    return AblationResult(settings=run.settings({}), figures=figures)
 
 
 def summaries_of(study, shifts, curves=CURVES):
@@ -216,9 +217,9 @@ def summaries_of(study, shifts, curves=CURVES):
     return [
         RowSummary.of(
             {
-                cell.seed: (cell, result_of(cell, curves[row.name], shift))
-                for cell, shift in zip(
-                    (cell for cell in study.cells() if cell.row == row), shifts, strict=False
+                run.seed: (run, result_of(run, curves[row.name], shift))
+                for run, shift in zip(
+                    (run for run in study.runs() if run.row == row), shifts, strict=False
                 )
             }
         )
@@ -289,13 +290,13 @@ def test_differences_are_paired_by_seed(study):
     ],
 )
 def test_a_verdict_needs_the_whole_interval_on_one_side(study, differences, verdict):
-    cells = {(cell.row.name, cell.seed): cell for cell in study.cells()}
+    runs = {(run.row.name, run.seed): run for run in study.runs()}
 
     def summary(name, values):
         pairs = zip(SEEDS, values, strict=False)
         return RowSummary.of(
             {
-                seed: (cells[name, seed], result_of(cells[name, seed], [value] * 4))
+                seed: (runs[name, seed], result_of(runs[name, seed], [value] * 4))
                 for seed, value in pairs
             }
         )
@@ -349,25 +350,25 @@ def test_the_table_has_the_figures_in_all_three_forms(study):
 
 
 def test_figures_are_read_as_they_were_written(study, tmp_path):
-    cell = study.cells()[0]
-    written = result_of(cell, CURVES["paper"])
-    written.write(tmp_path, cell)
-    read = CellResult.read(tmp_path, cell, {})
+    run = study.runs()[0]
+    written = result_of(run, CURVES["paper"])
+    written.write(tmp_path, run)
+    read = AblationResult.read(tmp_path, run, {})
     assert read.figures == written.figures
-    assert read.missing(cell) == []
+    assert read.missing(run) == []
 
 
 def test_figures_of_other_settings_are_refused(study, tmp_path):
-    cell = study.cells()[0]
-    result_of(cell, CURVES["paper"]).write(tmp_path, cell)
+    run = study.runs()[0]
+    result_of(run, CURVES["paper"]).write(tmp_path, run)
     with pytest.raises(MismatchError, match=r"data\.fingerprint"):
-        CellResult.read(tmp_path, cell, {"fingerprint": "another"})
+        AblationResult.read(tmp_path, run, {"fingerprint": "another"})
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"format_version": 1}', '{"format_version": 9}'])
 def test_a_damaged_file_of_figures_is_refused(study, tmp_path, content):
-    cell = study.cells()[0]
-    (tmp_path / cell.name).mkdir(parents=True)
-    (tmp_path / cell.name / "result.json").write_text(content)
+    run = study.runs()[0]
+    (tmp_path / run.name).mkdir(parents=True)
+    (tmp_path / run.name / "result.json").write_text(content)
     with pytest.raises(DataDamagedError, match=r"cannot be read|JSON"):
-        CellResult.read(tmp_path, cell, {})
+        AblationResult.read(tmp_path, run, {})

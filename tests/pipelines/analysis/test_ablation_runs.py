@@ -1,4 +1,4 @@
-"""Cells run side by side, and all of them stop when they are asked to."""
+"""Runs of a study go on side by side, and all of them stop when they are asked to."""
 
 import signal
 import sys
@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from pipelines.analysis.ablation_runs import CellProcesses
+from pipelines.analysis.ablation_runs import AblationProcesses
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import PreemptedError
 
@@ -24,10 +24,10 @@ def processes_of(programs, folder, num_jobs, watcher):
     def command(name):
         return [sys.executable, "-c", programs[name], str(folder / name)]
 
-    return CellProcesses(command, folder, num_jobs, watcher)
+    return AblationProcesses(command, folder, num_jobs, watcher)
 
 
-def test_a_cell_that_fails_is_named_and_keeps_no_other_from_its_end(tmp_path):
+def test_a_run_that_fails_is_named_and_keeps_no_other_from_its_end(tmp_path):
     programs = {
         "good": "print('fine')",
         "bad": "import sys; print('txl: Something is wrong.', file=sys.stderr); sys.exit(65)",

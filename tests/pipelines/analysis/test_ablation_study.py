@@ -5,8 +5,7 @@ import re
 
 import pytest
 
-from pipelines.analysis.ablation_row import AblationRow
-from pipelines.analysis.ablation_study import STUDIES_FOLDER, load_study
+from pipelines.analysis.ablation_study import STUDIES_FOLDER, AblationRow, load_study
 from pipelines.arguments import load_experiment
 from pipelines.configs import NAMED_EXPERIMENTS
 from tests.pipelines.conftest import EXPERIMENT
@@ -46,9 +45,9 @@ def differing_fields(experiment, base):
 @pytest.mark.parametrize("name", [path.stem for path in STUDIES_FOLDER.glob("*.toml")])
 def test_every_named_study_is_valid(name):
     study = load_study(name, [])
-    cells = study.cells()
-    assert len({cell.name for cell in cells}) == len(study.rows) * len(study.seeds) > 0
-    assert all(cell.attention_lengths()[0].is_training_length for cell in cells)
+    runs = study.runs()
+    assert len({run.name for run in runs}) == len(study.rows) * len(study.seeds) > 0
+    assert all(run.attention_lengths()[0].is_training_length for run in runs)
 
 
 def test_the_study_of_the_official_curve_has_its_parameters():
@@ -57,18 +56,18 @@ def test_the_study_of_the_official_curve_has_its_parameters():
 
 def test_a_grid_has_every_combination_with_every_seed(tmp_path):
     study = load(tmp_path)
-    cells = study.cells()
+    runs = study.runs()
     assert len(study.rows) == 16
-    assert len({cell.name for cell in cells}) == 32
-    assert [cell.seed for cell in cells] == [1] * 16 + [2] * 16
+    assert len({run.name for run in runs}) == 32
+    assert [run.seed for run in runs] == [1] * 16 + [2] * 16
     combinations = {
         (
-            cell.experiment.model.recurrence,
-            cell.experiment.model.position_encoding,
-            cell.experiment.training.loss_positions,
-            cell.experiment.training.seed,
+            run.experiment.model.recurrence,
+            run.experiment.model.position_encoding,
+            run.experiment.training.loss_positions,
+            run.experiment.training.seed,
         )
-        for cell in cells
+        for run in runs
     }
     assert len(combinations) == 32
 
@@ -113,12 +112,12 @@ def test_a_learned_table_has_a_place_for_every_distance_of_training(recurrence):
 
 
 def test_with_recurrence_lengths_are_the_memory_s_and_without_the_window_s(tmp_path):
-    cells = {cell.name: cell for cell in load(tmp_path).cells()}
-    with_memory = cells["recurrence-shaw-all/seed-1"].attention_lengths()
+    runs = {run.name: run for run in load(tmp_path).runs()}
+    with_memory = runs["recurrence-shaw-all/seed-1"].attention_lengths()
     assert [each.length for each in with_memory] == [16, 0, 8, 32]
     assert [each.same_length for each in with_memory] == [False, False, True, True]
     assert {each.segment_length for each in with_memory} == {16}
-    windows = cells["none-shaw-all/seed-1"].attention_lengths()
+    windows = runs["none-shaw-all/seed-1"].attention_lengths()
     assert [each.segment_length for each in windows] == [16, 8, 32]
     assert {(each.memory_length, each.stride) for each in windows} == {(0, 4)}
 
@@ -134,10 +133,10 @@ def test_what_recurrence_costs_in_memory_becomes_a_longer_segment(tmp_path):
             "equal_memory_to": "with",
         },
     ]
-    cells = {cell.name: cell.experiment for cell in load(tmp_path, rows=rows).cells()}
-    budget = training_memory_bytes(cells["with/seed-1"])
+    runs = {run.name: run.experiment for run in load(tmp_path, rows=rows).runs()}
+    budget = training_memory_bytes(runs["with/seed-1"])
     for name in ("without", "table"):
-        experiment = cells[f"{name}/seed-2"]
+        experiment = runs[f"{name}/seed-2"]
         length = experiment.model.segment_length
         assert length > 16
         assert training_memory_bytes(experiment) <= budget
@@ -145,7 +144,7 @@ def test_what_recurrence_costs_in_memory_becomes_a_longer_segment(tmp_path):
             segment_length=length + 1, num_positions=length + 1 if name == "table" else None
         )
         assert training_memory_bytes(experiment.replace(model=longer)) > budget
-    assert cells["table/seed-1"].model.num_positions == cells["table/seed-1"].model.segment_length
+    assert runs["table/seed-1"].model.num_positions == runs["table/seed-1"].model.segment_length
 
 
 def test_the_formula_comes_near_the_lengths_that_the_paper_found():

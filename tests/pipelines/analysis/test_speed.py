@@ -1,10 +1,11 @@
 """`txl analyze speed` with the smallest models: its structure, not its figures."""
 
+import itertools
 import json
 
 import pytest
 
-from pipelines.analysis.speed_study import describe
+from pipelines.analysis.speed import TokenSpeed, describe, measure_in_turn
 from pipelines.command_line import main
 
 TINY = {
@@ -79,3 +80,26 @@ def test_every_way_to_read_is_timed_at_every_attention_length(capsys):
 def test_wrong_arguments_are_refused(more, message, capsys):
     assert analyze(*more) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_token_takes_the_median_of_its_calls():
+    speed = TokenSpeed(tokens_per_call=4, call_seconds=(8.0, 2.0, 4.0))
+    assert speed.seconds_per_token == 1.0
+    assert (speed.fastest_seconds_per_token, speed.slowest_seconds_per_token) == (0.5, 2.0)
+    assert speed.to_dict()["num_calls"] == 3
+
+
+def test_things_take_turns_after_a_call_each_that_is_not_timed():
+    called = []
+    ticks = itertools.count()
+    speeds = measure_in_turn(
+        {name: lambda name=name: called.append(name) for name in "ab"},
+        tokens_per_call={"a": 1, "b": 2},
+        calls_per_turn={"a": 1, "b": 2},
+        num_turns=2,
+        clock=lambda: float(next(ticks)),
+    )
+    assert called == ["a", "b", "a", "b", "b", "a", "b", "b"]
+    assert speeds["a"].call_seconds == (1.0, 1.0)
+    assert len(speeds["b"].call_seconds) == 4
+    assert speeds["b"].seconds_per_token == pytest.approx(0.5)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from pipelines.analysis.context_windows import evaluate_windows, window_batches
+from pipelines.analysis.ablation_worker import evaluate_windows, window_batches
 from txl_tf.config.model import ModelConfig
 from txl_tf.evaluation.text_rows import EvaluationText
 from txl_tf.models.transformer_xl import TransformerXL
