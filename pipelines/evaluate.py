@@ -33,7 +33,13 @@ from pipelines.evaluation.scores import OwnText, check_text_file
 from pipelines.memory_needs import require_evaluation_memory
 from pipelines.progress import show_progress
 from pipelines.trained_model import read_experiment
-from pipelines.workdir import Workdir, add_workdir_argument, check_tokenizer, check_vocabulary
+from pipelines.workdir import (
+    Workdir,
+    add_workdir_argument,
+    check_split,
+    check_tokenizer,
+    check_vocabulary,
+)
 from txl_tf.errors import UsageError
 from txl_tf.run_folder import read_weights
 
@@ -163,13 +169,12 @@ def run(arguments: argparse.Namespace) -> None:
 def _evaluate_split(arguments: argparse.Namespace, strategy: "tf.distribute.Strategy") -> None:
     from pipelines.evaluation.scores import DocumentScores
     from pipelines.evaluation.splits import create_evaluator, evaluate_split
-    from pipelines.tensorboard_folder import tensorboard_folder
     from txl_tf.training.tensorboard import TensorBoardWriter
 
     dataset = _open_dataset(arguments)
     # Before the weights are read, which must be those of the run that the figures go to.
     writes = arguments.is_chief and not arguments.is_converted
-    board_folder = tensorboard_folder(Workdir(arguments.workdir)) if writes else None
+    board_folder = Workdir(arguments.workdir).guarded_tensorboard() if writes else None
     step, weights = read_weights(arguments.workdir, arguments.step)
     evaluator = create_evaluator(arguments.experiment, strategy)
     evaluator.load_arrays(weights)
@@ -250,12 +255,8 @@ def _open_dataset(arguments: argparse.Namespace) -> "PreparedDataset":
     dataset = PreparedDataset.open(arguments.data)
     manifest = dataset.manifest
     arguments.split = arguments.split or "valid"
-    if arguments.split not in manifest.split_names and arguments.text is None:
-        raise UsageError(
-            f"There is no split {arguments.split} in this data set.",
-            where=arguments.data,
-            remedy=f"There are: {', '.join(manifest.split_names)}.",
-        )
+    if arguments.text is None:
+        check_split(manifest, arguments.split, arguments.data)
     if arguments.is_converted:
         check_vocabulary(arguments.experiment, manifest, arguments.data)
     else:

@@ -25,15 +25,21 @@ from pipelines.arguments import (
     add_step_argument,
     in_range,
 )
-from pipelines.evaluation.evaluation_log import read_evaluation_lines
+from pipelines.evaluation.watch import read_evaluations
 from pipelines.memory_needs import reading_needs, require_memory_of
 from pipelines.trained_model import read_experiment
-from pipelines.workdir import Workdir, add_workdir_argument
+from pipelines.workdir import (
+    Workdir,
+    add_workdir_argument,
+    check_split,
+    check_tokenizer,
+    check_vocabulary,
+)
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
-from txl_tf.errors import MismatchError, StorageError, UsageError
+from txl_tf.errors import MismatchError, UsageError
 from txl_tf.run_folder import build_model, read_weights
-from txl_tf.storage.files import first_line, is_remote, list_folder, path_exists
+from txl_tf.storage.files import is_remote
 from txl_tf.storage.untrusted_files import read_json_object
 
 if TYPE_CHECKING:
@@ -163,19 +169,13 @@ def _read_model(arguments: argparse.Namespace) -> "tuple[int | None, Transformer
 
 
 def _open_dataset(arguments: argparse.Namespace) -> "PreparedDataset":
-    from pipelines.workdir import check_tokenizer, check_vocabulary
     from txl_tf.data.prepared_dataset import PreparedDataset
 
     dataset = PreparedDataset.open(arguments.data, verify=False)
     check_vocabulary(arguments.experiment, dataset.manifest, arguments.data)
     if arguments.data_identity is not None:
         check_tokenizer(arguments.data_identity, dataset.manifest, arguments.data)
-    if arguments.split not in dataset.manifest.split_names:
-        raise UsageError(
-            "The data set has no such split.",
-            where=f"--split {arguments.split}",
-            remedy=f"There are: {', '.join(dataset.manifest.split_names)}.",
-        )
+    check_split(dataset.manifest, arguments.split, arguments.data)
     return dataset
 
 
@@ -215,34 +215,21 @@ def _card(
 
 
 def measured_quality(workdir: Workdir, step: int) -> dict[str, Any]:
-    """Reads the figures that `txl evaluate --watch` stored for a checkpoint.
-
-    Args:
-        workdir: `Workdir`.
-        step: int. Training steps of the checkpoint.
+    """Reads the figures that `txl evaluate --watch` stored for the checkpoint of a step.
 
     Returns:
-        Dict of the split to the figures of its newest evaluation; empty where
-        there is none.
+        Dict of the split to the figures of its newest evaluation.
 
     Raises:
-        DataDamagedError: If what is there cannot be understood.
+        DataDamagedError: If a file cannot be understood.
         StorageError: If it cannot be read.
     """
-    found = {}
-    path = workdir.evaluations
-    try:
-        for split in list_folder(workdir.evaluations):
-            path = os.path.join(workdir.evaluations, split, "results.jsonl")
-            if not path_exists(path):
-                continue  # an evaluation was begun, and not finished
-            for line in read_evaluation_lines(path):
-                if line["result"]["step"] == step:
-                    found[split] = line["result"]
-    except OSError as error:
-        what = f"The evaluations cannot be read: {first_line(error)}"
-        raise StorageError(what, where=path, remedy="Check the storage.") from error
-    return found
+    return {
+        split: line["result"]
+        for split, _, lines in read_evaluations(workdir.evaluations)
+        for line in lines
+        if line["result"]["step"] == step
+    }
 
 
 def model_card(

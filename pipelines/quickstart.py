@@ -63,7 +63,6 @@ def run(arguments: argparse.Namespace) -> None:
     """Runs all jobs one after the other."""
     import tensorflow as tf
 
-    from pipelines.tensorboard_folder import tensorboard_folder
     from pipelines.train import train
     from txl_tf.data.prepared_dataset import PreparedDataset
     from txl_tf.training.tensorboard import TensorBoardWriter
@@ -87,7 +86,7 @@ def run(arguments: argparse.Namespace) -> None:
     _say("3/6 evaluate")
     # The run's own evaluator: it is compiled already.
     results = _evaluate(training_run.ready_evaluator(), dataset, trainer.step, valid)
-    board = TensorBoardWriter(tensorboard_folder(workdir), bytes_per_token=1.0)
+    board = TensorBoardWriter(workdir.guarded_tensorboard(), bytes_per_token=1.0)
     for result in results:
         board.write_evaluation(result)
 

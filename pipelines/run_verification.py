@@ -2,34 +2,32 @@
 
 import os
 
-from pipelines.evaluation.evaluation_log import read_evaluation_lines
+from pipelines.evaluation.watch import RESULTS_FILE, read_evaluations
 from pipelines.progress import ReportBytes
 from pipelines.trained_model import tokenizer_of
 from pipelines.workdir import Workdir
-from txl_tf.errors import DataDamagedError, InputMissingError, StorageError
+from txl_tf.errors import DataDamagedError, InputMissingError
 from txl_tf.run_description import RunDescription, identity
 from txl_tf.run_folder import converted_config, converted_identity
-from txl_tf.storage.files import file_bytes, first_line, list_folder, path_exists
+from txl_tf.storage.files import file_bytes, list_folder, path_exists
+from txl_tf.storage.untrusted_files import storage_errors
 
 _RESTORE = "Restore it from a copy."
 
 
 def verify_run(folder: str, report: ReportBytes) -> list[str]:
-    """Verifies all that another job relies on.
-
-    That is its description, the vocabulary, every checkpoint, the note of the
-    best one, the ledger and the results of evaluations.
+    """Verifies description, vocabulary, checkpoints, ledger and evaluations of a run.
 
     Args:
         folder: str. Folder of the run.
-        report: function, told of the bytes that are done.
+        report: function, called with the bytes read since last.
 
     Returns:
-        A line for each thing that was verified, or could not be.
+        A line for each part that was verified, or could not be.
 
     Raises:
-        DataDamagedError: If one of them is not what was written.
-        MismatchError: If they are not of one run.
+        DataDamagedError: If a part is not what was written.
+        MismatchError: If the parts are not of one run.
         StorageError: If a file cannot be read.
     """
     workdir = Workdir(folder)
@@ -59,20 +57,7 @@ def verify_run(folder: str, report: ReportBytes) -> list[str]:
 
 
 def verify_converted(folder: str, report: ReportBytes) -> list[str]:
-    """Verifies a model that `txl convert` has brought in.
-
-    Args:
-        folder: str. The folder.
-        report: function, told of the bytes that are done.
-
-    Returns:
-        A line for each thing that was verified.
-
-    Raises:
-        DataDamagedError: If one of them is not what was written.
-        MismatchError: If configuration and weights are not of one model.
-        StorageError: If a file cannot be read.
-    """
+    """Verifies a model that `txl convert` has brought in; as `verify_run`."""
     config = converted_config(folder)
     checkpoints = Workdir(folder).checkpoints
     lines = verify_checkpoints(checkpoints, converted_identity(config), report)
@@ -83,21 +68,13 @@ def verify_converted(folder: str, report: ReportBytes) -> list[str]:
 
 
 def verify_checkpoints(folder: str, run_identity: dict | None, report: ReportBytes) -> list[str]:
-    """Verifies all checkpoints of a folder, and which one is the best.
+    """Verifies all checkpoints of a folder, and the note of the best one; as `verify_run`.
 
     Args:
         folder: str. Folder of the checkpoints.
-        run_identity: optional dict. What the checkpoints must be of; if `None`,
-            they are only compared with each other.
-        report: function, told of the bytes that are done.
-
-    Returns:
-        A line for each thing that was verified; none where there is nothing.
-
-    Raises:
-        DataDamagedError: If one of them is not what was written.
-        MismatchError: If they are not of one run.
-        StorageError: If a file cannot be read.
+        run_identity: optional dict. Identity of their run; if `None`, they are
+            only compared with each other.
+        report: function, called with the bytes read since last.
     """
     from txl_tf.training.checkpoint_format import verified_manifest
     from txl_tf.training.checkpoint_store import CheckpointStore
@@ -108,16 +85,13 @@ def verify_checkpoints(folder: str, run_identity: dict | None, report: ReportByt
         if run_identity is None:
             run_identity = verified_manifest(path)["identity"]
         arrays = CheckpointStore(folder, run_identity).load(step)
-        report(os.path.basename(path), sum(_sizes_in(path)))
+        num_bytes = sum(file_bytes(os.path.join(path, name)) for name in list_folder(path))
+        report(os.path.basename(path), num_bytes)
         lines.append(f"verified: checkpoint {path}, step {step}, {len(arrays)} arrays")
     best = CheckpointStore(folder, {}).best_step()
     if best is not None:
         lines.append(f"verified: best checkpoint {folder}/best.json, step {best}")
     return lines
-
-
-def _sizes_in(folder: str) -> list[int]:
-    return [file_bytes(os.path.join(folder, name)) for name in list_folder(folder)]
 
 
 def _verify_vocabulary(workdir: Workdir, data: dict) -> str:
@@ -148,14 +122,13 @@ def _verify_ledger(workdir: Workdir, checkpoint_period: int) -> str:
     from txl_tf.training.ledger import StepLedger
 
     steps = CheckpointStore(workdir.checkpoints, {}).steps()
-    try:
+    with storage_errors("The ledger of the run cannot be read", workdir.ledger):
         reader = StepLedger(workdir.ledger).reader()
         if reader is None:
-            if steps:
-                raise DataDamagedError(
-                    "The ledger of the run is missing.", where=workdir.ledger, remedy=_RESTORE
-                )
-            return "not there: ledger, for no step was done"
+            if not steps:
+                return "not there: ledger, for no step was done"
+            what = "The ledger of the run is missing."
+            raise DataDamagedError(what, where=workdir.ledger, remedy=_RESTORE)
         num_bound = 0
         for step in steps:
             reader.read_until(step)
@@ -165,12 +138,6 @@ def _verify_ledger(workdir: Workdir, checkpoint_period: int) -> str:
             num_bound += digest is not None
         bound = reader.last_step
         rest, is_whole = reader.read_rest()
-    except OSError as error:
-        raise StorageError(
-            f"The ledger of the run cannot be read: {first_line(error)}",
-            where=workdir.ledger,
-            remedy="Check the storage and the permissions.",
-        ) from error
     if not is_whole:
         raise reader.damaged("what follows the last line that can be read is none")
     last = bound + len(rest)
@@ -188,24 +155,13 @@ def _verify_ledger(workdir: Workdir, checkpoint_period: int) -> str:
 
 def _verify_evaluations(workdir: Workdir) -> list[str]:
     lines = []
-    path = workdir.evaluations
-    try:
-        for split in list_folder(workdir.evaluations):
-            path = os.path.join(workdir.evaluations, split, "results.jsonl")
-            if not path_exists(path):
-                continue
-            results = read_evaluation_lines(path)
-            wrong = [line for line in results if line["result"].get("split") != split]
-            if wrong:
-                raise DataDamagedError(
-                    f"A result is of the split {ascii(wrong[0]['result'].get('split'))[:40]}.",
-                    where=path,
-                    remedy=_RESTORE,
-                )
-            lines.append(f"verified: evaluations {path}, {len(results)} results")
-    except OSError as error:
-        what = f"The evaluations cannot be read: {first_line(error)}"
-        raise StorageError(what, where=path, remedy="Check the storage.") from error
+    for split, path, results in read_evaluations(workdir.evaluations):
+        splits = (line["result"].get("split") for line in results)
+        found = next((name for name in splits if name != split), split)
+        if found != split:
+            what = f"A result is of the split {ascii(found)[:40]}."
+            raise DataDamagedError(what, where=path, remedy=_RESTORE)
+        lines.append(f"verified: evaluations {path}, {len(results)} results")
     return lines
 
 
@@ -215,47 +171,30 @@ _ANEW = (
 
 
 def require_checkpoints(workdir: Workdir, described: RunDescription, steps: list[int]) -> None:
-    """Checks that a run that has had checkpoints still has one.
+    """Raises DataDamagedError where a run that has had checkpoints has none.
 
-    A run that was killed before its first checkpoint has none, and begins at
-    step 0. What the ledger says is held against the checkpoints by
-    `StepLedger.resume`.
+    A run that was killed before its first checkpoint begins at step 0.
+    `StepLedger.resume` compares the ledger with the checkpoints.
 
     Args:
         workdir: `Workdir`.
         described: `RunDescription` as it was found.
-        steps: list of int. Steps of the checkpoints that are there.
-
-    Raises:
-        DataDamagedError: If checkpoints are missing.
-        StorageError: If the storage does not answer.
+        steps: list of int. Steps of the existing checkpoints.
     """
     if steps:
         return
-    try:
+    problem = "It cannot be seen whether the run has had checkpoints"
+    with storage_errors(problem, workdir.folder, "Start again when the storage answers."):
         evidence = _evidence(workdir, described)
-    except OSError as error:
-        raise StorageError(
-            f"It cannot be seen whether the run has had checkpoints: {first_line(error)}",
-            where=workdir.folder,
-            remedy="Start again when the storage answers.",
-        ) from error
     if evidence is not None:
-        raise DataDamagedError(
-            f"The checkpoints of the run are missing: {evidence}.",
-            where=workdir.checkpoints,
-            remedy=_ANEW,
-        )
+        what = f"The checkpoints of the run are missing: {evidence}."
+        raise DataDamagedError(what, where=workdir.checkpoints, remedy=_ANEW)
 
 
 def latest_explained_step(described: RunDescription, steps: list[int]) -> int:
-    """Returns the last ledger step that the existing checkpoints allow.
+    """Returns the last ledger step that the existing checkpoints, at `steps`, allow.
 
     Lines of later steps are held back until the next checkpoint is on the disk.
-
-    Args:
-        described: `RunDescription` as it was found.
-        steps: list of int. Steps of the checkpoints that are there.
     """
     return max(steps, default=0) + described.longest_checkpoint_period
 
@@ -265,12 +204,6 @@ def _evidence(workdir: Workdir, described: RunDescription) -> str | None:
         return f"there was one of step {described.first_checkpoint_step}"
     if path_exists(workdir.best_checkpoint):
         return "best.json names one"
-    if _has_evaluations(workdir.evaluations):
-        return "there are evaluations of some"
-    return None
-
-
-def _has_evaluations(folder: str) -> bool:
-    """Whether there is a file of results, of whatever split."""
-    names = [name for name in list_folder(folder) if not name.startswith(".")]
-    return any(path_exists(os.path.join(folder, name, "results.jsonl")) for name in names)
+    names = [name for name in list_folder(workdir.evaluations) if not name.startswith(".")]
+    files = (os.path.join(workdir.evaluations, name, RESULTS_FILE) for name in names)
+    return "there are evaluations of some" if any(map(path_exists, files)) else None

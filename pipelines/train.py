@@ -7,7 +7,10 @@ never stopped. TPU: `--tpu local`. Several CPU replicas: `--cpu-replicas 2`.
 """
 
 import argparse
+import contextlib
+import os
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pipelines.arguments import (
@@ -17,16 +20,18 @@ from pipelines.arguments import (
     load_experiment,
     override,
 )
+from pipelines.last_defence import finish, report
 from pipelines.memory_needs import require_training_memory
 from pipelines.workdir import Workdir, add_workdir_argument
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.distribution.preemption import PreemptionWatcher
-from txl_tf.errors import UsageError
+from txl_tf.errors import PreemptedError, UsageError
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
     from pipelines.training_run import TrainingRun
+    from txl_tf.distribution.remote_hosts import RemoteHost
     from txl_tf.evaluation.result import EvaluationResult
 
 
@@ -83,14 +88,13 @@ def train(
 
     Returns:
         Tuple of the run, with its trainer and its evaluator, and the last
-        result on the split `valid`, or `None` where there is no such split or
-        nothing was left to train.
+        result on the split `valid`; `None` without such a split, or if nothing
+        was left to train.
     """
     import tensorflow as tf
 
     from pipelines.training_data import TrainingData
     from pipelines.training_run import TrainingRun
-    from pipelines.watched_hosts import watched_hosts
 
     # Without it, sums in parallel kernels may come out in another order.
     tf.config.experimental.enable_op_determinism()
@@ -101,6 +105,85 @@ def train(
     ):
         result = training_run.train()
     return training_run, result
+
+
+@contextlib.contextmanager
+def watched_hosts(
+    strategy: "tf.distribute.Strategy", watcher: PreemptionWatcher | None
+) -> Iterator[None]:
+    """Stops a run when one of its hosts is taken away, and ends the process when one is lost.
+
+    The block is left first, whatever has been lost, so that a checkpoint on its
+    way is still written. TensorFlow does not survive the loss: it would fail
+    once more for each object that is dropped, and may abort at the end. So the
+    process says what was lost and ends, with the exit code of a preemption.
+
+    Args:
+        strategy: `tf.distribute.Strategy` of the run.
+        watcher: optional `PreemptionWatcher`, which gets the notice and stops
+            the run.
+    """
+    import tensorflow as tf
+
+    from txl_tf.distribution.host_watcher import HostWatcher
+    from txl_tf.distribution.remote_hosts import remote_hosts
+
+    hosts = remote_hosts(strategy)
+    if not hosts:
+        yield
+        return
+    leaving = []
+
+    def leave(host: "RemoteHost") -> None:
+        leaving.append(host)
+        if watcher is not None:
+            watcher.notice(f"the host {host.address} is being taken away")
+
+    # The main thread waits inside TensorFlow for a host that says nothing, and nothing ends that.
+    with (
+        _quiet_when_dropped(),
+        HostWatcher(hosts, leave, lambda host: _end_process([host])),
+    ):
+        try:
+            yield
+        except (tf.errors.OpError, RuntimeError):
+            lost = [host for host in hosts if not host.answers()]
+            if not lost:
+                raise
+            _end_process(lost)
+        finally:
+            for host in leaving:
+                with contextlib.suppress(tf.errors.OpError, RuntimeError):
+                    host.release()
+
+
+def _end_process(lost: "list[RemoteHost]") -> None:
+    named = ", ".join(host.address for host in lost[:3])
+    more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
+    error = PreemptedError(
+        "A host of the slice does not answer any more.",
+        where=f"{named}{more}",
+        remedy="Run the same command to resume once the server of the host runs again.",
+    )
+    os._exit(finish(report(error)))
+
+
+@contextlib.contextmanager
+def _quiet_when_dropped() -> Iterator[None]:
+    """Suppresses TensorFlow errors that are raised while objects are dropped."""
+    import tensorflow as tf
+
+    before = sys.unraisablehook
+
+    def ignore_operations(arguments: "sys.UnraisableHookArgs") -> None:
+        if not isinstance(arguments.exc_value, tf.errors.OpError):
+            before(arguments)
+
+    sys.unraisablehook = ignore_operations
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 def _experiment(arguments: argparse.Namespace, workdir: Workdir) -> ExperimentConfig:

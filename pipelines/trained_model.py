@@ -6,20 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipelines.workdir import Workdir
-from txl_tf.config.experiment import (
-    EvaluationConfig,
-    ExperimentConfig,
-    OptimizerConfig,
-    TrainingConfig,
-)
-from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
-from txl_tf.errors import (
-    DataDamagedError,
-    InputMissingError,
-    MismatchError,
-    StorageError,
-    UsageError,
-)
+from txl_tf.config.experiment import ExperimentConfig, OptimizerConfig, TrainingConfig
+from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, UsageError
 from txl_tf.run_folder import (
     build_model,
     converted_config,
@@ -27,7 +15,7 @@ from txl_tf.run_folder import (
     read_weights,
     require_no_step,
 )
-from txl_tf.storage.files import first_line
+from txl_tf.storage.untrusted_files import storage_errors
 
 if TYPE_CHECKING:
     from txl_tf.data.tokenizers.tokenizer import Tokenizer
@@ -48,9 +36,11 @@ def tokenizer_of(workdir: Workdir, data: dict[str, Any]) -> "Tokenizer":
         DataDamagedError: If the vocabulary is not the one of the run.
         StorageError: If it cannot be read.
     """
+    from txl_tf.data.prepared_dataset import read_vocabulary_files
     from txl_tf.data.tokenizers import load_tokenizer
 
-    files = _vocabulary_files(workdir)
+    with storage_errors("The vocabulary cannot be read", workdir.vocabulary, "Check the storage."):
+        files = read_vocabulary_files(workdir.vocabulary)
     kind = data["tokenizer"]
     if not files and kind != "bytes":
         raise InputMissingError(
@@ -75,83 +65,48 @@ def tokenizer_of(workdir: Workdir, data: dict[str, Any]) -> "Tokenizer":
     )
 
 
-def _vocabulary_files(workdir: Workdir) -> dict[str, bytes]:
-    from txl_tf.data.prepared_dataset import read_vocabulary_files
-
-    folder = workdir.vocabulary
-    try:
-        return read_vocabulary_files(folder)
-    except OSError as error:
-        what = f"The vocabulary cannot be read: {first_line(error)}"
-        raise StorageError(what, where=folder, remedy="Check the storage.") from error
-
-
 _LENGTHS = ("segment_length", "memory_length", "clamp_length", "same_length", "same_length_keys")
 
 
 @dataclasses.dataclass(frozen=True)
 class AnalyzedRun:
-    """Trained run that takes part in an analysis.
-
-    Args:
-        name: str. How figures and tables call it.
-        workdir: `Workdir`.
-        experiment: `ExperimentConfig`.
-        data: dict. Identity of the data it was trained on.
-    """
+    """Trained run that takes part in an analysis."""
 
     name: str
+    """Name in figures and tables."""
     workdir: Workdir
     experiment: ExperimentConfig
     data: dict[str, Any]
+    """Identity of the data it was trained on."""
 
     @property
     def has_memory(self) -> bool:
         """Whether the model has a memory whose length can be chosen at evaluation."""
-        model = self.experiment.model
-        return model.effective_memory_length > 0
+        return self.experiment.model.effective_memory_length > 0
 
     def load_model(self) -> "tuple[int, TransformerXL | LSTMLanguageModel | QRNNLanguageModel]":
-        """Builds the model with the weights of the newest checkpoint.
+        """Builds the model of the newest checkpoint in float32; returns its step with it.
 
-        Segment and memory are as long as the run evaluates with; float32.
-
-        Returns:
-            Tuple of the step of the checkpoint and the model.
+        Segment and memory have the lengths of the run's evaluations.
         """
         step, weights = read_weights(self.workdir.folder)
-        config = _as_evaluated(self.experiment.model, self.experiment.evaluation)
-        return step, build_model(config, weights)
-
-
-def _as_evaluated(
-    model: ModelConfig | LSTMConfig | QRNNConfig, evaluation: EvaluationConfig
-) -> ModelConfig | LSTMConfig | QRNNConfig:
-    changes = {name: value for name in _LENGTHS if (value := getattr(evaluation, name)) is not None}
-    return model.replace(**changes)
+        values = {name: getattr(self.experiment.evaluation, name) for name in _LENGTHS}
+        changes = {name: value for name, value in values.items() if value is not None}
+        return step, build_model(self.experiment.model.replace(**changes), weights)
 
 
 def read_runs(folders: Sequence[str]) -> list[AnalyzedRun]:
     """Reads the descriptions of trained runs, without their weights.
 
     A run is called like its folder, or where several folders have one name,
-    by the parts in which their paths differ.
-
-    Returns:
-        List of `AnalyzedRun`, in this order.
-
-    Raises:
-        UsageError: If a folder is there twice.
-        InputMissingError: If there is no run in a folder.
+    by the parts in which their paths differ. A folder that is named twice is a
+    UsageError.
     """
     paths = [os.path.normpath(folder) for folder in folders]
     twice = next((path for path in paths if paths.count(path) > 1), None)
     if twice is not None:
-        raise UsageError(
-            "Each run of a group is named once.",
-            where=f"--workdir {twice}",
-            remedy="Leave one of the two out.",
-        )
+        what, where = "Each run of a group is named once.", f"--workdir {twice}"
+        raise UsageError(what, where=where, remedy="Leave one of the two out.")
     workdirs = [Workdir(folder) for folder in folders]
     return [
         AnalyzedRun(name, workdir, *workdir.read())
@@ -174,19 +129,10 @@ def _names(paths: Sequence[str]) -> list[str]:
 def read_experiment(
     folder: str, step: int | None
 ) -> tuple[ExperimentConfig, dict[str, Any] | None]:
-    """Configuration of a run, or of a converted model with evaluation as by default.
+    """Reads the experiment of a run or converted model, and the identity of its data.
 
-    Args:
-        folder: str. The folder.
-        step: optional int. The checkpoint that was asked for.
-
-    Returns:
-        Tuple of the experiment and the identity of its data; `None` for a
-        converted model, of whose data and training nothing is known.
-
-    Raises:
-        UsageError: If a step of a converted model is asked for.
-        JobError: As `describe_run` and `converted_config` do.
+    Of the data and training of a converted model nothing is known: the identity
+    is `None`, the evaluation as by default, and a `step` is a UsageError.
     """
     if kind(folder) != "converted":
         return Workdir(folder).read()

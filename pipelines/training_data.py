@@ -66,18 +66,9 @@ class TrainingData:
         return bytes_per_token(self.manifest, "train")
 
     def evaluate(
-        self,
-        evaluator: Evaluator,
-        step: int,
-        track: Callable[[Iterable, int], Iterable],
+        self, evaluator: Evaluator, step: int, track: Callable[[Iterable, int], Iterable]
     ) -> EvaluationResult:
-        """Evaluates the split `valid`.
-
-        Args:
-            evaluator: `Evaluator` with weights.
-            step: int. Training steps of the weights.
-            track: function, see `Evaluator.evaluate`.
-        """
+        """Evaluates the split `valid` with the weights of a step; see `Evaluator.evaluate`."""
         return evaluate_split(evaluator, self.dataset, "valid", step, track)
 
     @contextlib.contextmanager
@@ -95,12 +86,7 @@ class TrainingData:
 
 
 def plan_of(experiment: ExperimentConfig, manifest: Manifest, where: str) -> SegmentPlan:
-    """Builds the plan of the tokens that each row reads at each step.
-
-    Args:
-        experiment: `ExperimentConfig`.
-        manifest: `Manifest` of the data.
-        where: str. Where the data set is.
+    """Builds the plan of the tokens that each row reads at each step of the data in `where`.
 
     Raises:
         DataDamagedError: If there is no split `train`, or not enough in it.

@@ -47,11 +47,10 @@ class TrainingRun:
 
     A step counts as done when its line is in the ledger. Checkpoints are
     written in the background, and lines of later steps are held back until the
-    checkpoint before them is safely on the disk: so a kill never takes back
-    more steps than one period of checkpoints has.
+    checkpoint before them is on the disk: so a kill never takes back more steps
+    than one period of checkpoints has.
 
-    With several workers, each of them makes one of these. All do the same; the
-    first alone writes.
+    Each of several workers makes one of these; only the first writes.
 
     Args:
         experiment: `ExperimentConfig`.
@@ -150,19 +149,19 @@ class TrainingRun:
         """Trains to the end.
 
         Returns:
-            The last result on the split `valid`, or `None` where there is no
-            such split or nothing was left to do.
+            The last result on the split `valid`; `None` without such a split,
+            or if nothing was left to do.
 
         Raises:
-            PreemptedError: If the machine is being taken away. The step that
-                was reached is saved.
+            PreemptedError: If the machine is being taken away; the last step is
+                saved.
             NonFiniteError: If a loss or gradient is not finite and the policy
                 is to stop.
-            DataDamagedError: If a record cannot be read, or checkpoints that
-                the run has had are gone.
+            DataDamagedError: If a record cannot be read, or checkpoints of the
+                run are gone.
             StorageError: If a checkpoint cannot be written.
             MismatchError: If the checkpoints are of another run.
-            OutputExistsError: If the folder is not this process' own any more.
+            OutputExistsError: If the lock of the folder was lost.
         """
         self._resume()
         if self._watcher is not None:
@@ -246,7 +245,7 @@ class TrainingRun:
             raise MismatchError(
                 f"The checkpoint of step {chosen} is not of this version of the program: {error}",
                 where=self._workdir.checkpoints,
-                remedy="Go on with the version that wrote it, or choose a new --workdir.",
+                remedy="Use the version that wrote it, or choose a new --workdir.",
             ) from error
         return chosen
 
@@ -340,23 +339,24 @@ class TrainingRun:
         return result
 
     def _keep_best(self, step: int) -> None:
+        self._ensure_checkpoint(step)
+        if not self._is_chief:
+            return
+        try:
+            self._store.keep_best(step)
+        except ValueError as error:
+            raise StorageError(
+                f"The checkpoint of step {step} was removed by somebody else.",
+                where=self._workdir.checkpoints,
+                remedy="Run the same command to resume from the remaining checkpoints.",
+            ) from error
+
+    def _ensure_checkpoint(self, step: int) -> None:
         self._saver.wait()
-        if not self._has_checkpoint(step):
+        found = self._is_chief and step in self._store.steps()
+        if self.trainer.sum_over_workers(float(found)) == 0.0:
             self._save()
             self._saver.wait()
-        if self._is_chief:
-            try:
-                self._store.keep_best(step)
-            except ValueError as error:
-                raise StorageError(
-                    f"The checkpoint of step {step} was removed by somebody else.",
-                    where=self._workdir.checkpoints,
-                    remedy="Start the same command again to go on from what is there.",
-                ) from error
-
-    def _has_checkpoint(self, step: int) -> bool:
-        found = self._is_chief and step in self._store.steps()
-        return self.trainer.sum_over_workers(float(found)) > 0.0
 
     def _until_stopped(self, batches: Iterable, num_batches: int) -> Iterator:
         for batch in batches:
@@ -368,16 +368,13 @@ class TrainingRun:
     def _stop(self) -> None:
         """Saves the step that was reached, if it is not yet, and ends the job."""
         step = self.trainer.step
-        self._saver.wait()
-        if not self._has_checkpoint(step):
-            self._save()
-            self._saver.wait()
+        self._ensure_checkpoint(step)
         self._note_first_checkpoint()
         reason = self._watcher.requested if self._watcher is not None else None
         raise PreemptedError(
             f"Stopped after step {step}: {reason or 'another worker is being stopped'}.",
             where=str(self._workdir.folder),
-            remedy="The step is saved; the same command goes on from it.",
+            remedy="The step is saved; run the same command to resume.",
         )
 
     def _say(self, text: str) -> None:

@@ -4,10 +4,10 @@
 
 The path is a prepared data set, a checkpoint, the folder of a run or its
 checkpoints, a converted model, an exported SavedModel, or a session of
-`txl generate`. All that another job
-relies on is read, and a line printed for each thing: what was verified, and what
-is not covered. The exit code is 65 where something differs, or 78 where parts are
-not of one run, and the message names the file and the record or field.
+`txl generate`. Everything that another job relies on is read, and a line printed
+for each part: what was verified, and what is not covered. The exit code is 65
+where something differs, or 78 where parts are not of one run, and the message
+names the file and the record or field.
 """
 
 import argparse
@@ -18,7 +18,9 @@ from collections.abc import Callable
 from typing import Any
 
 from pipelines.progress import ReportBytes, byte_progress
+from pipelines.run_verification import verify_checkpoints, verify_converted, verify_run
 from txl_tf.errors import DataDamagedError, InputMissingError, StorageError
+from txl_tf.run_folder import CHECKPOINTS, CONFIG_FILE, RUN_FILE
 from txl_tf.storage.array_files import checked_tensor_bundle
 from txl_tf.storage.files import (
     file_bytes,
@@ -36,15 +38,24 @@ from txl_tf.storage.untrusted_files import (
     files_below,
     listed_file,
     parse_json,
+    storage_errors,
 )
 
 _MANIFEST_FILE = "manifest.json"
 _SAVED_MODEL_FILE = "saved_model.pb"
-_CHECKPOINTS = "checkpoints"
-_RUN_FILE = "run.json"
-_CONFIG_FILE = "config.json"
 _ARCHIVE = b"PK\x03\x04"
 _STEP = re.compile(r"step-\d+")
+CHECKSUMS_FILE = "SHA256SUMS"
+_LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
+_REMEDY = "Export the model again."
+_VARIABLES = os.path.join("variables", "variables")
+_DATA_FILES = _VARIABLES + ".data-"
+# No protocol buffer is of 2 GiB or more.
+_MAX_BYTES = {
+    ".index": MAX_DESCRIPTION_BYTES,
+    ".json": MAX_DESCRIPTION_BYTES,
+    ".pb": (1 << 31) - 1,
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,21 +68,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
-    """Checks what can be checked before TensorFlow is imported.
-
-    Raises:
-        InputMissingError: If there is no such folder, or nothing to verify.
-    """
+    """Checks what can be checked before TensorFlow is imported."""
     if not is_remote(arguments.path):
         _verification_of(arguments.path)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Verifies, and prints what was verified.
-
-    Raises:
-        DataDamagedError: If something is not what was written.
-    """
+    """Verifies, and prints what was verified."""
     path = arguments.path.rstrip("/") or "/"
     verify = _verification_of(path)
     with byte_progress(_total_bytes(path), "verifying") as report:
@@ -85,15 +88,15 @@ def _verification_of(path: str) -> Callable[[str, ReportBytes], list[str]]:
         return _verify_session
     if _exports(path):
         return _verify_exports
-    if _exists(path, _RUN_FILE):
-        return _verify_run
+    if _exists(path, RUN_FILE):
+        return verify_run
     if _exists(path, _MANIFEST_FILE):
         is_checkpoint = any(name.startswith("state.") for name in list_folder(path))
         return _verify_checkpoint if is_checkpoint else _verify_dataset
     if _steps(path):
         return _verify_checkpoints
-    if _steps(os.path.join(path, _CHECKPOINTS)):
-        return _verify_converted if _exists(path, _CONFIG_FILE) else _verify_run
+    if _steps(os.path.join(path, CHECKPOINTS)):
+        return verify_converted if _exists(path, CONFIG_FILE) else verify_run
     raise InputMissingError(
         "There is nothing here that could be verified.",
         where=path,
@@ -145,21 +148,7 @@ def _verify_dataset(path: str, report: ReportBytes) -> list[str]:
     return [*lines, f"verified: data set {path}"]
 
 
-def _verify_run(path: str, report: ReportBytes) -> list[str]:
-    from pipelines.run_verification import verify_run
-
-    return verify_run(path, report)
-
-
-def _verify_converted(path: str, report: ReportBytes) -> list[str]:
-    from pipelines.run_verification import verify_converted
-
-    return verify_converted(path, report)
-
-
 def _verify_checkpoints(path: str, report: ReportBytes) -> list[str]:
-    from pipelines.run_verification import verify_checkpoints
-
     lines = verify_checkpoints(path, None, report)
     return [*lines, "not covered: the rest of the run; name its folder for that"]
 
@@ -175,7 +164,6 @@ def _verify_checkpoint(path: str, report: ReportBytes) -> list[str]:
 
 
 def _verify_exports(path: str, report: ReportBytes) -> list[str]:
-
     lines = []
     for folder in _exports(path):
         num_files = verify_export(folder, lambda done: report("export", done))
@@ -226,26 +214,8 @@ def _total_bytes(path: str) -> int:
         raise DataDamagedError(what, where=path, remedy="Restore it from a copy.") from error
 
 
-if __name__ == "__main__":
-    from pipelines.command_line import run_job
-
-    raise SystemExit(run_job("verify"))
-
-CHECKSUMS_FILE = "SHA256SUMS"
-_LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
-_REMEDY = "Export the model again."
-_VARIABLES = os.path.join("variables", "variables")
-_DATA_FILES = _VARIABLES + ".data-"
-# No protocol buffer is of 2 GiB or more.
-_MAX_BYTES = {
-    ".index": MAX_DESCRIPTION_BYTES,
-    ".json": MAX_DESCRIPTION_BYTES,
-    ".pb": (1 << 31) - 1,
-}
-
-
 def verify_export(folder: str, progress: Callable[[int], None] | None = None) -> int:
-    """Reads all files of a SavedModel.
+    """Verifies all files of a SavedModel, and returns their number.
 
     Every file must be in the list `SHA256SUMS`, as the command `sha256sum` writes
     it, and be the same. The graph must be readable, and every variable must
@@ -255,24 +225,19 @@ def verify_export(folder: str, progress: Callable[[int], None] | None = None) ->
         folder: str. Path of the SavedModel.
         progress: optional function, called with the bytes read since last.
 
-    Returns:
-        The number of files.
-
     Raises:
         DataDamagedError: If a file is missing, surplus or not what was written.
         StorageError: If a file cannot be read.
     """
-    try:
-        names = files_below(folder)
-        _check_sums(folder, names, progress)
-        _check_graph(os.path.join(folder, "saved_model.pb"))
-        _check_variables(os.path.join(folder, _VARIABLES))
-        _check_cards(folder, names)
-    except FileNotFoundError as error:
-        raise _damaged("A file of the export is missing.", str(error.filename)) from error
-    except OSError as error:
-        what = f"The export cannot be read: {first_line(error)}"
-        raise StorageError(what, where=folder, remedy="Check the storage.") from error
+    with storage_errors("The export cannot be read", folder, "Check the storage."):
+        try:
+            names = files_below(folder)
+            _check_sums(folder, names, progress)
+            _check_graph(os.path.join(folder, _SAVED_MODEL_FILE))
+            _check_variables(os.path.join(folder, _VARIABLES))
+            _check_cards(folder, names)
+        except FileNotFoundError as error:
+            raise _damaged("A file of the export is missing.", str(error.filename)) from error
     return len(names)
 
 
@@ -344,3 +309,9 @@ def _check_cards(folder: str, names: list[str]) -> None:
 
 def _damaged(what: str, path: str) -> DataDamagedError:
     return DataDamagedError(what, where=path, remedy=_REMEDY)
+
+
+if __name__ == "__main__":
+    from pipelines.command_line import run_job
+
+    raise SystemExit(run_job("verify"))

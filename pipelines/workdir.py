@@ -5,7 +5,7 @@ import dataclasses
 import os
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from txl_tf.config.base import differing_settings
@@ -92,6 +92,35 @@ class Workdir:
         """Folder of what `txl evaluate --watch` has found."""
         return os.path.join(self.folder, "evaluations")
 
+    def guarded_tensorboard(self, check: Callable[[], None] | None = None) -> WritableFolder:
+        """Returns the folder of TensorBoard's files, which only figures of this run can enter.
+
+        An evaluation takes its time. Meanwhile the folder may be removed, and
+        another run begun there: then a change raises OutputExistsError.
+
+        Args:
+            check: optional function that is called as well before every change,
+                and raises an error where writing is not allowed.
+        """
+        begun = self._run_id()
+
+        def check_run() -> None:
+            if check is not None:
+                check()
+            if not self.has_run() or self._run_id() != begun:
+                raise OutputExistsError(
+                    "The run was removed or replaced meanwhile; its figures are not written.",
+                    where=self.folder,
+                    remedy="Run the same command again for the run that is there now.",
+                )
+
+        return WritableFolder.at(self.tensorboard, check_run)
+
+    def _run_id(self) -> object:
+        """Returns the id of the run; the settings, for runs without an id."""
+        described = self.describe()
+        return described.run_id or (described.experiment, described.data)
+
     def lock(self) -> DirectoryLock:
         """Returns the lock for writing into the folder."""
         return DirectoryLock(self.folder)
@@ -121,15 +150,11 @@ class Workdir:
         )
 
     def check_same(self, experiment: ExperimentConfig, data: dict[str, Any]) -> None:
-        """Checks that the run that was begun here, if one was, is this one.
+        """Raises MismatchError where another run was begun here.
 
         Args:
             experiment: `ExperimentConfig`.
             data: dict that `data_identity` returned.
-
-        Raises:
-            MismatchError: If another run was begun here.
-            DataDamagedError: If its description cannot be understood.
         """
         if not self.has_run():
             return
@@ -155,15 +180,15 @@ class Workdir:
             experiment: `ExperimentConfig`.
             data: dict that `data_identity` returned.
             folder: optional `WritableFolder` of the lock.
-            run_id: optional str. Name of the run, where it has none yet.
+            run_id: optional str. Id of the run, if it has none yet.
 
         Returns:
-            `RunDescription` as it is written down.
+            `RunDescription` as it is written.
 
         Raises:
             MismatchError: If another run was begun here.
             StorageError: If it cannot be written.
-            OutputExistsError: If this process may not write here any more.
+            OutputExistsError: If the lock was lost.
         """
         self.check_same(experiment, data)
         if self.has_run():
@@ -176,16 +201,7 @@ class Workdir:
         return description
 
     def note_checkpoint(self, step: int, folder: WritableFolder | None = None) -> None:
-        """Writes down that the run has had a checkpoint, unless that is known.
-
-        Args:
-            step: int. Steps done at the checkpoint.
-            folder: optional `WritableFolder` of the lock.
-
-        Raises:
-            StorageError: If it cannot be written.
-            OutputExistsError: If this process may not write here any more.
-        """
+        """Records the step of the run's first checkpoint, unless it is recorded; as `begin`."""
         description = self.describe()
         if description.first_checkpoint_step is None:
             self._write(description.replace(first_checkpoint_step=step), folder)
@@ -193,16 +209,7 @@ class Workdir:
     def keep_vocabulary(
         self, files: Mapping[str, bytes], folder: WritableFolder | None = None
     ) -> None:
-        """Writes the vocabulary of the run's tokenizer, where it is not there yet.
-
-        Args:
-            files: mapping of name to content; none for bytes.
-            folder: optional `WritableFolder` of the lock.
-
-        Raises:
-            StorageError: If it cannot be written.
-            OutputExistsError: If this process may not write here any more.
-        """
+        """Writes the files of the run's tokenizer, by name, where they are missing; as `begin`."""
         folder = folder or WritableFolder.at(self.folder)
         try:
             for name, content in files.items():
@@ -213,15 +220,7 @@ class Workdir:
             raise run_folder_error(self.folder, "written", error) from error
 
     def remove_leftovers(self, folder: WritableFolder) -> None:
-        """Removes what killed processes left of the description and the vocabulary.
-
-        Args:
-            folder: `WritableFolder` of the lock.
-
-        Raises:
-            StorageError: If it cannot be removed.
-            OutputExistsError: If this process may not write here any more.
-        """
+        """Removes unfinished files of description and vocabulary that killed processes left."""
         try:
             folder.remove_temporaries()
             folder.subfolder(_VOCABULARY).remove_temporaries()
@@ -229,14 +228,7 @@ class Workdir:
             raise run_folder_error(self.folder, "cleaned up", error) from error
 
     def read(self) -> tuple[ExperimentConfig, dict[str, Any]]:
-        """Reads what was begun here.
-
-        Returns:
-            Tuple of the experiment and the identity of its data.
-
-        Raises:
-            JobError: As `describe` does.
-        """
+        """Reads the experiment of the run and the identity of its data; errors of `describe`."""
         description = self.describe()
         return description.experiment, description.data
 
@@ -275,13 +267,7 @@ def data_identity(manifest: Manifest) -> dict[str, Any]:
 
 
 def check_vocabulary(experiment: ExperimentConfig, manifest: Manifest, where: str) -> None:
-    """Raises MismatchError where ids of the data would be outside the model.
-
-    Args:
-        experiment: `ExperimentConfig`.
-        manifest: `Manifest` of the data.
-        where: str. Where the data set is.
-    """
+    """Raises MismatchError where the data set in `where` has other ids than the model."""
     if manifest.vocabulary_size != experiment.model.vocabulary_size:
         raise MismatchError(
             f"The data set has {manifest.vocabulary_size} token ids, "
@@ -291,14 +277,18 @@ def check_vocabulary(experiment: ExperimentConfig, manifest: Manifest, where: st
         )
 
 
-def check_tokenizer(data: dict[str, Any], manifest: Manifest, where: str) -> None:
-    """Raises MismatchError where a data set has another tokenizer than the run.
+def check_split(manifest: Manifest, split: str, where: str) -> None:
+    """Raises UsageError where the data set in `where` has no such split."""
+    if split not in manifest.split_names:
+        raise UsageError(
+            f"There is no split {split} in this data set.",
+            where=where,
+            remedy=f"There are: {', '.join(manifest.split_names)}.",
+        )
 
-    Args:
-        data: dict. Identity of the run's data.
-        manifest: `Manifest` of the data set at hand.
-        where: str. Where the data set is.
-    """
+
+def check_tokenizer(data: dict[str, Any], manifest: Manifest, where: str) -> None:
+    """Raises MismatchError where the data set in `where` has another tokenizer than the run."""
     if data["tokenizer_sha256"] != manifest.tokenizer_sha256:
         raise MismatchError(
             f"The data set was made with another tokenizer ({manifest.tokenizer_kind}) "

@@ -1,22 +1,165 @@
-"""Evaluation of each checkpoint of a run as it appears."""
+"""Evaluation of each checkpoint of a run as it appears, and the log of its results on disk."""
 
+import contextlib
+import dataclasses
+import json
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pipelines.evaluation.evaluation_log import EvaluationLog
-from pipelines.tensorboard_folder import tensorboard_folder
 from pipelines.workdir import Workdir
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import DataDamagedError, PreemptedError
 from txl_tf.evaluation.result import EvaluationResult
-from txl_tf.evaluation.text_rows import EvaluationBatch
 from txl_tf.run_folder import checkpoint_store, read_weights
-from txl_tf.training.tensorboard import TensorBoardWriter
+from txl_tf.storage.files import first_line, list_folder, path_exists, read_file
+from txl_tf.storage.locks import DirectoryLock
+from txl_tf.storage.untrusted_files import (
+    MAX_DESCRIPTION_BYTES,
+    MAX_VALUES,
+    parse_json,
+    storage_errors,
+)
+from txl_tf.storage.writable_folder import WritableFolder
+
+if TYPE_CHECKING:
+    from txl_tf.evaluation.text_rows import EvaluationBatch
 
 _POLL_SECONDS = 2.0
+RESULTS_FILE = "results.jsonl"
+_REMEDY = "Restore the file from a copy, or remove it to evaluate anew."
+_FIELDS = {field.name for field in dataclasses.fields(EvaluationResult)}
+
+
+def read_evaluation_lines(path: str) -> list[dict[str, Any]]:
+    """Reads a file with a line of JSON for each evaluation: `conditions` and `result`.
+
+    Raises:
+        DataDamagedError: If a line is not one of this program, or its figures
+            do not follow from its totals.
+        OSError: If it cannot be read; FileNotFoundError if it is not there.
+    """
+    lines = []
+    for number, content in enumerate(read_file(path, max_bytes=MAX_DESCRIPTION_BYTES).splitlines()):
+        try:
+            lines.append(_checked(parse_json(content, max_values=MAX_VALUES)))
+        except (ValueError, ArithmeticError, TypeError) as error:
+            raise DataDamagedError(
+                "The earlier results cannot be read: a line is not one of this program: "
+                f"{first_line(error)}",
+                where=f"{path}, line {number + 1}",
+                remedy=_REMEDY,
+            ) from error
+    return lines
+
+
+def read_evaluations(folder: str) -> Iterator[tuple[str, str, list[dict[str, Any]]]]:
+    """Reads all results in the folder of a run's evaluations.
+
+    Yields:
+        Tuple of a split, the file of its results and its lines.
+
+    Raises:
+        DataDamagedError: If a file cannot be understood.
+        StorageError: If it cannot be read.
+    """
+    problem = "The evaluations cannot be read"
+    with storage_errors(problem, folder, "Check the storage."):
+        splits = list_folder(folder)
+    for split in splits:
+        path = os.path.join(folder, split, RESULTS_FILE)
+        with storage_errors(problem, path, "Check the storage."):
+            # Without the file, an evaluation was begun, and not finished.
+            lines = read_evaluation_lines(path) if path_exists(path) else None
+        if lines is not None:
+            yield split, path, lines
+
+
+def _checked(line: Any) -> dict[str, Any]:
+    if not isinstance(line, dict) or line.keys() != {"conditions", "result"}:
+        raise ValueError("`conditions` and `result` are not all that is there")
+    conditions, result = line["conditions"], line["result"]
+    if not isinstance(conditions, dict) or not isinstance(result, dict):
+        raise ValueError("`conditions` or `result` is no object")
+    if type(result.get("step")) is not int or result["step"] < 0:
+        raise ValueError(f"`result.step` is {ascii(result.get('step'))[:40]}")
+    # Lines of an earlier version may know less.
+    if result.keys() >= _FIELDS:
+        figures = EvaluationResult(**{name: result[name] for name in _FIELDS}).to_dict()
+        differing = [name for name in figures if figures[name] != result.get(name)]
+        if differing or figures.keys() != result.keys():
+            name = (differing or sorted(figures.keys() ^ result.keys()))[0]
+            raise ValueError(f"`result.{ascii(name)[1:-1][:40]}` does not follow from the totals")
+    return line
+
+
+class EvaluationLog:
+    """A file with a line of JSON for each evaluation of a split.
+
+    Each line has the `conditions` of the evaluation and the `result`, so that
+    the same checkpoint is not evaluated twice under the same conditions.
+
+    Args:
+        folder: str. Folder of the evaluations of a run.
+        split: str. Name of the split.
+        conditions: dict of JSON values. What decides the result besides the
+            step.
+
+    Raises:
+        DataDamagedError: If the file cannot be understood.
+        StorageError: If it cannot be read.
+    """
+
+    def __init__(self, folder: str, split: str, conditions: dict[str, Any]) -> None:
+        self._folder = os.path.join(folder, split)
+        self._path = os.path.join(self._folder, RESULTS_FILE)
+        self._conditions = json.loads(json.dumps(conditions))
+        self._writable: WritableFolder | None = None
+        self._lines: list[dict[str, Any]] = []
+        self.steps: set[int] = set()
+        """Steps that were evaluated under these conditions."""
+        self._load()
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[DirectoryLock]:
+        """Holds the lock that `append` needs; OutputExistsError if another process has it."""
+        with DirectoryLock(self._folder) as lock:
+            # Another process may have appended to it until now.
+            self._load()
+            self._writable = lock.folder
+            yield lock
+
+    def append(self, result: EvaluationResult) -> None:
+        """Writes a result under these conditions to the disk, within `locked`.
+
+        Raises:
+            StorageError: If it cannot be written.
+            OutputExistsError: If the lock was lost; nothing is written.
+        """
+        if self._writable is None:
+            raise ValueError(f"It must be locked. Received: step={result.step}")
+        self._lines.append({"conditions": self._conditions, "result": result.to_dict()})
+        self.steps.add(result.step)
+        content = "".join(json.dumps(line) + "\n" for line in self._lines)
+        remedy = "Make room or check the permissions."
+        with storage_errors("The result cannot be written", self._path, remedy):
+            # All of it, because object stores cannot append.
+            self._writable.write(RESULTS_FILE, content.encode())
+
+    def _load(self) -> None:
+        self._lines = []
+        with (
+            storage_errors("The earlier results cannot be read", self._path),
+            contextlib.suppress(FileNotFoundError, NotADirectoryError),
+        ):
+            self._lines = read_evaluation_lines(self._path)
+        self.steps.clear()
+        self.steps.update(
+            line["result"]["step"] for line in self._lines if line["conditions"] == self._conditions
+        )
 
 
 class CheckpointWatch:
@@ -26,9 +169,9 @@ class CheckpointWatch:
         list_steps: function without arguments that returns the steps of the
             checkpoints that are there, oldest first.
         last_step: int. The step after which the run has no more.
-        patience_seconds: optional float. How long to wait for the next one.
-            Defaults to `None`: for ever.
-        poll_seconds: float. Time between two looks. Defaults to `2.0`.
+        patience_seconds: optional float. How long to wait for the next one;
+            without a limit if `None`.
+        poll_seconds: float. Time between two looks.
     """
 
     def __init__(
@@ -101,8 +244,8 @@ def watch_checkpoints(
 ) -> None:
     """Evaluates checkpoints until the run is finished.
 
-    What was evaluated is written into the folder of the run, so that the same
-    command goes on where it stopped.
+    Results are written into the folder of the run, so that the same command
+    resumes where it stopped.
 
     Args:
         workdir: `Workdir`.
@@ -119,18 +262,20 @@ def watch_checkpoints(
             removed or replaced meanwhile.
         JobError: If a checkpoint cannot be read or evaluated.
     """
+    from txl_tf.training.tensorboard import TensorBoardWriter
+
     experiment, _ = workdir.read()
     store = checkpoint_store(workdir.folder)
     watch = CheckpointWatch(store.steps, experiment.training.num_steps, patience_seconds)
     log = EvaluationLog(workdir.evaluations, split, conditions)
 
-    def until_stopped(batches: Iterable[EvaluationBatch], _: int) -> Iterator[EvaluationBatch]:
+    def until_stopped(batches: "Iterable[EvaluationBatch]", _: int) -> "Iterator[EvaluationBatch]":
         for batch in batches:
             _check(watch, watcher)
             yield batch
 
     with log.locked() as lock, PreemptionWatcher(watch.stop) as watcher:
-        board = TensorBoardWriter(tensorboard_folder(workdir, lock.check), 1.0)
+        board = TensorBoardWriter(workdir.guarded_tensorboard(lock.check), 1.0)
         for step in watch.steps(log.steps):
             try:
                 _, weights = read_weights(workdir.folder, step)
@@ -154,5 +299,5 @@ def _check(watch: CheckpointWatch, watcher: PreemptionWatcher) -> None:
         raise PreemptedError(
             f"Stopped: {watcher.requested}.",
             where="--watch",
-            remedy="The same command goes on with the checkpoints that are not evaluated yet.",
+            remedy="Run the same command to evaluate the remaining checkpoints.",
         )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.evaluation.evaluation_log import read_evaluation_lines
+from pipelines.evaluation.watch import read_evaluation_lines
 from pipelines.workdir import Workdir
 from tests.mutated_files.mutations import (
     byte_mutations,
