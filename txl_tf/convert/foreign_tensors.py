@@ -46,9 +46,6 @@ class ForeignTensor:
 
         Args:
             shapes: dict of the shapes of our variables.
-
-        Returns:
-            Tuple of ints.
         """
         parts = [shapes[name] for name in self.variables]
         joined = parts[0]
@@ -148,9 +145,6 @@ def mismatch(differences: TensorDifferences, where: str) -> MismatchError:
         differences: `TensorDifferences`; the error has them as an attribute
             `differences`.
         where: str. The checkpoint.
-
-    Returns:
-        The error, to be raised.
     """
     error = MismatchError(
         f"The checkpoint does not fit the model. Tensors are {differences.describe()}",
@@ -193,9 +187,6 @@ def find_tensor_file(source: str | Path) -> Path:
     Args:
         source: path of a file, or of a folder with one such file; among
             several, safetensors come before npz and those before torch files.
-
-    Returns:
-        Path of the file.
 
     Raises:
         InputMissingError: If there is none.

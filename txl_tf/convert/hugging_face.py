@@ -59,9 +59,6 @@ def from_hugging_face_config(config: dict[str, Any], where: str) -> dict[str, An
         config: dict. The parsed `config.json`.
         where: str. The file, for messages.
 
-    Returns:
-        Dict of fields of `ModelConfig`.
-
     Raises:
         MismatchError: If a value is of the wrong type, or asks for something
             that is not supported.
@@ -94,12 +91,6 @@ def from_hugging_face_config(config: dict[str, Any], where: str) -> dict[str, An
 
 def to_hugging_face_config(config: ModelConfig) -> dict[str, Any]:
     """Builds the `config.json` of a model.
-
-    Args:
-        config: `ModelConfig`.
-
-    Returns:
-        Dict of JSON values.
 
     Raises:
         ValueError: If the model has an option that Hugging Face has not.
@@ -203,9 +194,6 @@ def load_hugging_face(
         **what_shapes_cannot_tell: fields of `ModelConfig`. `memory_length` is
             needed where neither a `config.json` nor a published size tells it.
 
-    Returns:
-        The model.
-
     Raises:
         InputMissingError: If there is no such file.
         UsageError: If a package is missing.
@@ -276,9 +264,6 @@ def save_hugging_face(model: TransformerXL, folder: str | Path) -> Path:
 
 def hugging_face_tensors(model: TransformerXL) -> dict[str, np.ndarray]:
     """Returns the state dict of a model, with the names of Hugging Face.
-
-    Args:
-        model: `TransformerXL`.
 
     Returns:
         Dict of name to float32 array, copies of tied tensors included.

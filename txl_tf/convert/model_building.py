@@ -23,15 +23,7 @@ SHARED_BIASES = ("content_bias", "position_bias")
 
 
 def numbered(name: str, count: int) -> list[str]:
-    """Names of several variables; a single one has no number.
-
-    Args:
-        name: str.
-        count: int.
-
-    Returns:
-        List of str.
-    """
+    """Names of several variables; a single one has no number."""
     return [name] if count == 1 else [f"{name}_{index}" for index in range(count)]
 
 
@@ -41,9 +33,6 @@ def uses_own_projection(config: ModelConfig, cluster: int) -> bool:
     Args:
         config: `ModelConfig`.
         cluster: int. Number of the cluster.
-
-    Returns:
-        bool.
     """
     return bool(config.cutoffs) and not (config.share_tail_projections and cluster > 0)
 
@@ -69,9 +58,6 @@ def variable_shapes(config: ModelConfig) -> dict[str, Shape]:
 
 def named_variables(model: TransformerXL) -> dict[str, keras.Variable]:
     """Returns the variables of a model, under names that do not depend on its own.
-
-    Args:
-        model: `TransformerXL`.
 
     Returns:
         Dict of name to variable.
@@ -141,9 +127,6 @@ def model_from_tensors(
         where: str. The checkpoint, for messages.
         ignored: pattern of the names that carry no weights.
         dtype: str. Dtype policy of the model.
-
-    Returns:
-        The model.
 
     Raises:
         MismatchError: If a tensor is missing, surplus, misshapen or not the

@@ -98,9 +98,6 @@ def required_shape(
         ranks: tuple of int. How many axes it may have.
         where: str. The checkpoint, for messages.
 
-    Returns:
-        Tuple of positive ints.
-
     Raises:
         MismatchError: If it is missing or has another number of axes.
     """
@@ -164,9 +161,6 @@ def cutoffs_of(cluster_sizes: list[int]) -> tuple[int, ...]:
 
     Args:
         cluster_sizes: list of int.
-
-    Returns:
-        Tuple of int.
     """
     return tuple(itertools.accumulate(cluster_sizes[:-1]))
 
@@ -206,9 +200,6 @@ def config_from(
         settings: dict of fields that the caller gave; they win over defaults
             and over what the published model of these sizes used.
         where: str. The checkpoint, for messages.
-
-    Returns:
-        `ModelConfig`.
 
     Raises:
         MismatchError: If a setting contradicts the tensors, or the tensors

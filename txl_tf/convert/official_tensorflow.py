@@ -52,14 +52,7 @@ _BIASES = {"transformer/r_w_bias": "content_bias", "transformer/r_r_bias": "posi
 
 
 def official_tensorflow_table(config: ModelConfig) -> list[ForeignTensor]:
-    """Returns every tensor of an official TensorFlow checkpoint of a model.
-
-    Args:
-        config: `ModelConfig`.
-
-    Returns:
-        List of `ForeignTensor`.
-    """
+    """Returns every tensor of an official TensorFlow checkpoint of a model."""
     table = _embedding(config) + _softmax(config) + _attention_biases(config)
     for index in range(config.num_layers):
         theirs, ours = f"transformer/layer_{index}", f"block_{index}"
@@ -145,9 +138,6 @@ def load_official_tensorflow(
         dtype: str. Dtype policy of the model.
         **what_shapes_cannot_tell: fields of `ModelConfig`. `memory_length` is
             needed for a model of no published size.
-
-    Returns:
-        The model.
 
     Raises:
         InputMissingError: If there is no such checkpoint.

@@ -57,9 +57,6 @@ def read_python2_vocabulary(path: str | Path) -> Python2Vocabulary:
     Args:
         path: path of the pickle.
 
-    Returns:
-        `Python2Vocabulary`.
-
     Raises:
         InputMissingError: If there is no such file.
         DataDamagedError: If it is damaged, holds no vocabulary, or asks for
@@ -89,9 +86,6 @@ def write_symbols(vocabulary: Python2Vocabulary, path: str | Path) -> Path:
     Args:
         vocabulary: `Python2Vocabulary`.
         path: path of the file to make.
-
-    Returns:
-        The path.
 
     Raises:
         OutputExistsError: If the file exists; it is left alone.

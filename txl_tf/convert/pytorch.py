@@ -46,9 +46,6 @@ def pytorch_sizes(
             rows of one table; it does not tell where they begin.
         where: str. The checkpoint, for messages.
 
-    Returns:
-        Dict of fields of `ModelConfig`.
-
     Raises:
         MismatchError: If a tensor that tells a size is missing or misshapen.
         ValueError: If `cutoffs` are needed.
@@ -162,9 +159,6 @@ def model_from_state_dict(
         where: str. The checkpoint, for messages.
         dtype: str. Dtype policy of the model.
 
-    Returns:
-        The model.
-
     Raises:
         MismatchError: If a tensor is missing, surplus or misshapen, or sizes
             contradict each other.
@@ -221,9 +215,6 @@ def load_official_pytorch(
             needed for a model of no published size, `cutoffs` for one with
             `div_val` 1 and clusters, `pre_norm` for one with `pre_lnorm`.
 
-    Returns:
-        The model.
-
     Raises:
         InputMissingError: If there is no such file, or a package is missing.
         DataDamagedError: If it cannot be read, or a value is not finite.
@@ -246,9 +237,6 @@ def load_nvidia_pytorch(
         source: as in `load_official_pytorch`.
         dtype: str. Dtype policy of the model.
         **what_shapes_cannot_tell: as in `load_official_pytorch`.
-
-    Returns:
-        The model.
 
     Raises:
         JobError, ValueError: As `load_official_pytorch` does.

@@ -71,15 +71,7 @@ _BIASES = {"r_w_bias": "content_bias", "r_r_bias": "position_bias"}
 
 
 def pytorch_table(config: ModelConfig, system: PytorchSystem) -> list[ForeignTensor]:
-    """Returns every tensor of a state dict of a model.
-
-    Args:
-        config: `ModelConfig`.
-        system: `PytorchSystem`.
-
-    Returns:
-        List of `ForeignTensor`.
-    """
+    """Returns every tensor of a state dict of a model."""
     table = _embedding(config, system) + _softmax(config, system)
     for index in range(config.num_layers):
         table += _block(f"{system.prefix}layers.{index}", f"block_{index}")
@@ -95,9 +87,6 @@ def output_weight(system: PytorchSystem, index: int) -> str:
     Args:
         system: `PytorchSystem`.
         index: int. Number of the table.
-
-    Returns:
-        str.
     """
     if system.lists_softmax:
         return f"crit.out_layers_weights.{index}"
@@ -110,9 +99,6 @@ def output_bias(system: PytorchSystem, index: int) -> str:
     Args:
         system: `PytorchSystem`.
         index: int. Number of the table it belongs to.
-
-    Returns:
-        str.
     """
     if system.lists_softmax:
         return f"crit.out_layers_biases.{index}"

@@ -82,9 +82,6 @@ def prepare_with_beam(
         num_workers: int. Processes that make the vocabulary. Defaults to `1`.
         check: optional function, as for `prepare_dataset`.
 
-    Returns:
-        The `Manifest` that was written.
-
     Raises:
         UsageError: If the package `apache-beam` is not installed.
         OutputExistsError: If the folder exists or is being written.

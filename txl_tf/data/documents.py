@@ -40,9 +40,6 @@ def line_pattern(line: bytes) -> re.Pattern[bytes]:
     Args:
         line: bytes. The line without its end; empty for an empty line.
 
-    Returns:
-        The compiled pattern.
-
     Raises:
         ValueError: If the line is too long or holds a line feed.
     """
@@ -119,9 +116,6 @@ def checked_blocks(path: str, *, check_utf8: bool) -> Iterator[bytes]:
     Args:
         path: str. The file, compressed or not.
         check_utf8: bool. Whether to check.
-
-    Returns:
-        Iterator over blocks of bytes.
     """
     blocks = text_blocks(path)
     return validated_text(blocks, path) if check_utf8 else blocks

@@ -213,9 +213,6 @@ def download(
         progress: optional function, called with the bytes there are and the
             bytes of the whole file, or `None` where that is not known.
 
-    Returns:
-        The path of the file.
-
     Raises:
         InputMissingError: If no address has the file.
         DataDamagedError: If what was fetched is another file. It is then beside

@@ -56,9 +56,6 @@ class BatchEncoder:
         Args:
             pieces: sequence of `DocumentPiece`, at least one.
 
-        Returns:
-            The `EncodedBatch`.
-
         Raises:
             DataDamagedError: If the text is not one that the tokenizer takes.
         """
@@ -98,9 +95,6 @@ def located(function: Callable[[DocumentPiece], Any], piece: DocumentPiece) -> A
         function: function of a `DocumentPiece`.
         piece: `DocumentPiece`.
 
-    Returns:
-        What the function returns.
-
     Raises:
         DataDamagedError: If the text is not one that the tokenizer takes.
     """
@@ -134,12 +128,6 @@ class EncodedSplits:
 
     def batches(self, split: str) -> Iterator[EncodedBatch]:
         """Encodes a split.
-
-        Args:
-            split: str. Name of the split.
-
-        Yields:
-            The tokens, in order.
 
         Raises:
             DataDamagedError: If the text is not one that the tokenizer takes.
@@ -250,11 +238,6 @@ class ParallelWordCounter:
         self, split: str, documents: Iterable[Document], workers: OrderedWorkers
     ) -> Iterator[EncodedBatch]:
         """Numbers and counts the words of a split.
-
-        Args:
-            split: str. Name of the split.
-            documents: iterable of documents.
-            workers: `OrderedWorkers`. Who does the work.
 
         Yields:
             Batches with uint32 numbers, which are no token ids yet.

@@ -178,9 +178,6 @@ class PartialFile:
     def version(self, url: str) -> str | None:
         """Returns the version that the part was of, if it came from this address.
 
-        Args:
-            url: str. The address that is going to be asked.
-
         Returns:
             Entity tag or date, or `None` if there is none to rely on.
         """
@@ -208,9 +205,6 @@ class PartialFile:
 
     def open_to_append(self) -> IO[bytes]:
         """Opens the part at its end.
-
-        Returns:
-            The open file.
 
         Raises:
             OutputExistsError: If another process writes it.
@@ -305,9 +299,6 @@ class PublishedFile:
 
     def check(self, path: str) -> None:
         """Checks that a file is this one, as far as size and checksum are known.
-
-        Args:
-            path: str. The file.
 
         Raises:
             InputMissingError: If there is no such file.

@@ -69,9 +69,6 @@ def prepare_dataset(
         progress: optional function, called with the name of the split and the
             bytes of text done since last; a vocabulary takes a pass of its own.
 
-    Returns:
-        The `Manifest` that was written.
-
     Raises:
         OutputExistsError: If the folder exists or is being written.
         DataDamagedError: If there is no split, or one without text, or text
@@ -124,9 +121,6 @@ def write_split(
         used_ids: bool vector with one value per id of the vocabulary; set where
             an id occurs.
         progress: function, called with the name and the bytes of text.
-
-    Returns:
-        The description of the split.
 
     Raises:
         DataDamagedError: If there are no tokens.
@@ -190,9 +184,6 @@ def write_descriptions(folder: str, tokenizer: Tokenizer, manifest: Manifest) ->
         folder: str. The folder of the records.
         tokenizer: `Tokenizer`. What the vocabulary is of.
         manifest: `Manifest`. Written last.
-
-    Returns:
-        The names of all files of the data set.
     """
     import tensorflow as tf
 

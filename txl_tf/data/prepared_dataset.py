@@ -123,9 +123,6 @@ class PreparedDataset:
             progress: optional function, called from threads with the bytes
                 read since last.
 
-        Returns:
-            The data set.
-
         Raises:
             InputMissingError: If there is no data set.
             DataDamagedError: If the files are not what the manifest says.

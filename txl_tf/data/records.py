@@ -57,9 +57,6 @@ def serialize_record(tokens: bytes, document_starts: bytes) -> bytes:
     Args:
         tokens: bytes. The tokens as they are stored.
         document_starts: bytes. A bit for every token.
-
-    Returns:
-        The serialized `tf.train.Example`.
     """
     import tensorflow as tf
 
@@ -94,9 +91,6 @@ def frame_bytes(num_tokens: int, token_bytes: int) -> int:
     Args:
         num_tokens: int. Tokens in the record.
         token_bytes: int. Width of a token in bytes.
-
-    Returns:
-        The size of the frame in bytes.
     """
     # From the numbers alone: a manifest's may be absurd, and must not take memory.
     entries = sum(
@@ -187,9 +181,6 @@ class FrameLayout(NamedTuple):
         Args:
             num_tokens: int. Tokens in a record.
             token_bytes: int. Width of a token in bytes.
-
-        Returns:
-            The layout.
         """
         num_token_bytes = num_tokens * token_bytes
         num_bit_bytes = len(pack_document_starts(num_tokens, []))

@@ -90,9 +90,6 @@ class SegmentReader:
             num_steps: optional int. Steps to read; `None` does not end, and is
                 possible only for a plan that does not rotate.
 
-        Returns:
-            The data set.
-
         Raises:
             ValueError: If the rows are not of the plan or cannot be divided, or
                 a number is out of range.

@@ -48,9 +48,6 @@ def split_by_fraction(
             to `0`.
         where: str. Name of the input, for errors.
 
-    Returns:
-        Dict of split name to documents.
-
     Raises:
         ValueError: If the fractions leave nothing to train on.
         DataDamagedError: If there are no documents, or too few.
@@ -91,9 +88,6 @@ def split_by_file(
         make_documents: function that turns paths into documents, such as
             `FileDocuments`.
 
-    Returns:
-        Dict of split name to documents.
-
     Raises:
         UsageError: If there is nothing to train on, or a file is in two splits.
         InputMissingError: If a path has no file.
@@ -111,9 +105,6 @@ def pieces_of(document: Document) -> Iterable[bytes]:
 
     Args:
         document: bytes, or an iterable of bytes.
-
-    Returns:
-        Iterable of bytes.
     """
     return (document,) if isinstance(document, bytes) else document
 

@@ -65,10 +65,6 @@ _SPACES = b" \t\n\r\x0b\x0c"
 def work_batches(split: str, documents: Iterable[Document]) -> Iterator[list[DocumentPiece]]:
     """Groups the pieces of documents into batches of work, in order.
 
-    Args:
-        split: str. Name of the split.
-        documents: iterable of documents.
-
     Yields:
         Lists of pieces: half a mebibyte of text or more, of one document or of many.
         A document without text is a piece without text.

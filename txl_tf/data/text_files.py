@@ -44,9 +44,6 @@ def text_blocks(path: str) -> Iterator[bytes]:
     The first bytes of the file say how it is compressed, not its name. Files
     of several compressed parts one after another are read to the end.
 
-    Args:
-        path: str. The file.
-
     Yields:
         Blocks of bytes of at most some mebibytes.
 
@@ -83,9 +80,6 @@ def unreadable(path: str, error: OSError) -> JobError:
     Args:
         path: str. The file.
         error: `OSError`. What the system said.
-
-    Returns:
-        A `StorageError` to be raised.
     """
     what = f"The text file cannot be read: {error.strerror or error}"
     return StorageError(what, where=path, remedy="Check the file and its permissions.")
@@ -279,9 +273,6 @@ def validated_text(pieces: Iterable[bytes], where: str) -> Iterator[bytes]:
         pieces: iterable of bytes. All of one file, from its beginning; a
             character may cross pieces.
         where: str. Name of the file, for errors.
-
-    Yields:
-        The pieces.
 
     Raises:
         DataDamagedError: If the text is not UTF-8. The error names the file,

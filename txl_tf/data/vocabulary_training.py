@@ -59,9 +59,6 @@ class VocabularyTraining(abc.ABC):
             progress: function, called with the name of the split and the bytes
                 of text read since last.
 
-        Returns:
-            The tokenizer.
-
         Raises:
             DataDamagedError: If the text does not give a vocabulary.
         """
@@ -81,9 +78,6 @@ class VocabularyTraining(abc.ABC):
             scratch_folder: str. A local folder for what does not fit into
                 memory.
             progress: function, as for `train`.
-
-        Returns:
-            The `TokenSource`.
 
         Raises:
             DataDamagedError: If the text does not give a vocabulary.
@@ -187,12 +181,6 @@ class SpilledIds:
 
     def batches(self, split: str) -> Iterator[EncodedBatch]:
         """Reads a split.
-
-        Args:
-            split: str. Name of the split.
-
-        Yields:
-            The tokens, in order.
 
         Raises:
             DataDamagedError: If the file was changed.

@@ -59,9 +59,6 @@ class WorkerProcess:
     def receive(self) -> Any:
         """Waits for the result of the item sent first of those without one.
 
-        Returns:
-            What the function returned.
-
         Raises:
             StorageError: If the process is no more.
             BaseException: What the function raised.
@@ -184,9 +181,6 @@ class OrderedWorkers:
             function: function of an item that can be sent to a process. Every
                 worker has one of its own, which may keep what it learns.
             items: iterable of items.
-
-        Yields:
-            The results, in the order of the items.
 
         Raises:
             StorageError: If a worker is no more.

@@ -63,9 +63,6 @@ def checked_tensor_bundle(prefix: str, *, remedy: str) -> dict[str, StoredTensor
         prefix: str. Path that the names of the files begin with.
         remedy: str. What to do where it is damaged.
 
-    Returns:
-        Dict of name to `StoredTensor`.
-
     Raises:
         DataDamagedError: If the index cannot be that of these files.
         OSError: If a file cannot be read.

@@ -92,9 +92,6 @@ def read_file(path: str, *, max_bytes: int | None = None) -> bytes:
         path: str. The file.
         max_bytes: optional int. A longer file is refused before it is read.
 
-    Returns:
-        Its contents.
-
     Raises:
         DataDamagedError: If it is no regular file, or longer than `max_bytes`.
         OSError: If it cannot be read; FileNotFoundError if it is not there.
@@ -167,9 +164,6 @@ def file_bytes(path: str) -> int:
 
 def list_folder(folder: str) -> list[str]:
     """Returns the sorted names in a folder; none where there is no such folder.
-
-    Args:
-        folder: str. Path of the folder.
 
     Returns:
         The names, without those of folders further below.
@@ -293,9 +287,6 @@ def open_regular_file(path: str | os.PathLike[str]) -> IO[bytes]:
 
     Args:
         path: path of the file; a link to a regular file is followed.
-
-    Returns:
-        The binary file.
 
     Raises:
         DataDamagedError: If it is a folder, a device, a pipe, a socket, or a

@@ -53,9 +53,6 @@ def open_folder(path: str, *, inside: int | None = None) -> int:
         inside: optional int. Descriptor of the folder that `path` is a name
             in. With it a link is refused, without it one is followed.
 
-    Returns:
-        Its descriptor.
-
     Raises:
         OutputExistsError: If a link is in its place and `inside` is given.
         OSError: If there is no such folder.
@@ -88,9 +85,6 @@ def open_for_writing(
         reads: bool. Whether it is read, too.
         must_be_new: bool. Whether one that is there is an error.
         must_exist: bool. Whether one that is not there is an error.
-
-    Returns:
-        Its descriptor.
 
     Raises:
         OutputExistsError: If a link, a device, a pipe or a socket is in its
@@ -130,9 +124,6 @@ def lock(descriptor: int, *, waits: bool = False) -> None:
 
 def open_locked(path: str, *, appends: bool = False, reads: bool = False) -> int:
     """Opens a regular file for writing, and locks it; see `open_for_writing`.
-
-    Returns:
-        Its descriptor.
 
     Raises:
         BlockingIOError: If another process has it locked.

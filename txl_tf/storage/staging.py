@@ -177,9 +177,6 @@ class StagingFolder:
 def require_absent(path: str) -> None:
     """Checks that an output does not exist yet.
 
-    Args:
-        path: str. The file or folder to be made.
-
     Raises:
         OutputExistsError: If it exists.
     """

@@ -51,9 +51,6 @@ def read_blocks(path: str, num_bytes: int, block_bytes: int) -> Iterator[bytes]:
         num_bytes: int. Its size.
         block_bytes: int. Size of the blocks but the last.
 
-    Yields:
-        The blocks.
-
     Raises:
         tf.errors.OpError: If it cannot be read, or has another size.
     """

@@ -40,9 +40,6 @@ def parse_json(
         max_values: optional int. Commas, brackets and braces that are accepted:
             an empty list takes 2 bytes of text and 64 of memory.
 
-    Returns:
-        The value.
-
     Raises:
         ValueError: If the text is refused.
     """
@@ -160,9 +157,6 @@ def read_json_object(
         remedy: str. What to do where it is damaged.
         max_bytes: int. A longer file is refused before it is read.
 
-    Returns:
-        The object, checked by `parse_json`.
-
     Raises:
         DataDamagedError: If it is no regular file, too long, or not one object.
         OSError: If it cannot be read; FileNotFoundError if it is not there.
@@ -206,9 +200,6 @@ def listed_file(
         listed_in: str. The list and, where there is one, the field; for errors.
         remedy: str. What to do where it is damaged.
         num_bytes: optional. The size that the list gives.
-
-    Returns:
-        Path of the file.
 
     Raises:
         DataDamagedError: If the name leaves the folder, or there is no regular

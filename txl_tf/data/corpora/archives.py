@@ -55,9 +55,6 @@ class CorpusMember:
     def check(self, path: str) -> None:
         """Checks an unpacked file, as far as size and checksum are known.
 
-        Args:
-            path: str. The file.
-
         Raises:
             DataDamagedError: If it is another file, or damaged.
         """
@@ -215,13 +212,6 @@ class FolderFiles:
     def in_folder(cls, folder: str, members: Sequence[CorpusMember]) -> Self:
         """Finds the files in a folder.
 
-        Args:
-            folder: str. The folder.
-            members: sequence of `CorpusMember`. The files that are needed.
-
-        Returns:
-            The files.
-
         Raises:
             InputMissingError: If a file is missing.
             DataDamagedError: If a file is not the published one.
@@ -337,9 +327,6 @@ def open_corpus_files(
         members: sequence of `CorpusMember`. The files that are needed.
         unpack_folder: optional str. Where to unpack; by default a folder beside
             the archive that has its name and `.unpacked`.
-
-    Returns:
-        The files.
 
     Raises:
         InputMissingError: If the path or a file is missing.

@@ -156,9 +156,6 @@ class Corpus(abc.ABC):
     def documents(self, files: CorpusFiles) -> Splits:
         """Makes the documents of the splits.
 
-        Args:
-            files: `CorpusFiles`. The opened files of the corpus.
-
         Returns:
             Dict of split name to documents, in the official order; they can be
             iterated any number of times.
@@ -172,9 +169,6 @@ class Corpus(abc.ABC):
                 only file of a corpus that has one.
             unpack_folder: optional str. Where a tar archive is unpacked; by
                 default beside it. A zip archive is not unpacked.
-
-        Returns:
-            Dict of split name to documents.
 
         Raises:
             InputMissingError: If path or files are missing.

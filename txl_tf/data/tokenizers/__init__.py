@@ -27,9 +27,6 @@ def load_tokenizer(kind: str, files: Mapping[str, bytes], *, where: str = "") ->
         files: dict of name to content, as its `vocabulary_files` gives it.
         where: str. Folder of the files, for errors.
 
-    Returns:
-        The tokenizer.
-
     Raises:
         DataDamagedError: If the files are not a vocabulary of that kind.
     """

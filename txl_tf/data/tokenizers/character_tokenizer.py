@@ -62,9 +62,6 @@ class ByteTokenizer(Tokenizer):
         Args:
             token_ids: vector of ints in `[0, 256)`.
 
-        Returns:
-            The bytes.
-
         Raises:
             ValueError: If an id is out of range or not an integer.
         """
@@ -276,9 +273,6 @@ class CharacterVocabularyBuilder:
                 all.
             unknown_token: optional str. What stands for characters that are
                 left out; see `CharacterTokenizer`. Defaults to none.
-
-        Returns:
-            The tokenizer.
 
         Raises:
             ValueError: If there are no characters.

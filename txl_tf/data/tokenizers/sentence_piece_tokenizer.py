@@ -149,9 +149,6 @@ def train_sentence_piece(
         character_coverage: float in `(0, 1]`. Part of the text whose characters
             get a piece of their own. Defaults to `0.9995`.
 
-    Returns:
-        The tokenizer.
-
     Raises:
         ValueError: If the text cannot give a vocabulary of that size.
         InvalidTextError: If the text is not UTF-8.

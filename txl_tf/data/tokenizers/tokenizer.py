@@ -41,9 +41,6 @@ class InvalidTextError(ValueError):
             reason: str. What is wrong, in one sentence.
             text: bytes. The text that the tokenizer was given.
             offset_bytes: int. The place in it.
-
-        Returns:
-            The error, with its line.
         """
         line = text.count(b"\n", 0, offset_bytes) + 1
         return cls(reason, offset_bytes=offset_bytes, line=line)
@@ -54,9 +51,6 @@ class InvalidTextError(ValueError):
         Args:
             bytes_before: int. Bytes before the text that the error is about.
             lines_before: int. Line feeds in those bytes.
-
-        Returns:
-            The error of the longer text.
         """
         return type(self)(
             self.reason,
@@ -88,9 +82,6 @@ def encode_in_order(
             a character; CR LF can be cut.
         reads_lines: bool. Whether CR LF is one line end. Then the second half
             is left out where a piece begins with it. Defaults to `True`.
-
-    Yields:
-        The array of every piece.
 
     Raises:
         InvalidTextError: If a piece cannot be encoded. Its place is counted
@@ -140,9 +131,6 @@ class Tokenizer(abc.ABC):
         Args:
             files: dict of name to content, as `vocabulary_files` gives it.
 
-        Returns:
-            The tokenizer.
-
         Raises:
             ValueError: If the files are not such a vocabulary.
         """
@@ -182,9 +170,6 @@ class Tokenizer(abc.ABC):
             pieces: iterable of bytes. The pieces of one document, cut where
                 `split_at_lines` cuts. CR LF can be cut.
 
-        Returns:
-            Iterator over the token ids of every piece.
-
         Raises:
             InvalidTextError: As `encode`. The place is counted from the
                 beginning of the document.
@@ -214,9 +199,6 @@ class Tokenizer(abc.ABC):
 
         Args:
             token_ids: vector of ints in `[0, vocabulary_size)`.
-
-        Returns:
-            The text.
 
         Raises:
             ValueError: If an id is out of range or not an integer.
@@ -267,12 +249,6 @@ def checked_token_ids(token_ids: np.ndarray | Sequence[int], vocabulary_size: in
 
 def decode_utf8(text: bytes) -> str:
     """Decodes UTF-8; nothing is replaced or dropped.
-
-    Args:
-        text: bytes. The text.
-
-    Returns:
-        The same text, as characters.
 
     Raises:
         InvalidTextError: If the text is not UTF-8.

@@ -203,9 +203,6 @@ def train_word_pieces(
         max_characters: int. Number of different characters that pieces are made
             of, the most frequent ones. Defaults to `1000`.
 
-    Returns:
-        The tokenizer.
-
     Raises:
         ValueError: If there are no words, or `vocabulary_size` is too small.
     """

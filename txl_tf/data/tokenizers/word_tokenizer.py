@@ -113,9 +113,6 @@ class WordTokenizer(Tokenizer):
             eos_token: optional str. As for the constructor.
             unknown_token: optional str. As for the constructor.
 
-        Returns:
-            The tokenizer.
-
         Raises:
             InvalidTextError: If the list is not UTF-8 or has an empty line.
         """
@@ -283,9 +280,6 @@ class WordVocabularyBuilder:
             pieces: iterable of bytes. The pieces of one document, cut where
                 `split_at_lines` cuts.
 
-        Returns:
-            Iterator over the numbers of every piece.
-
         Raises:
             InvalidTextError: If the text is not UTF-8.
         """
@@ -344,9 +338,6 @@ class WordVocabularyBuilder:
             unknown_token: optional str. The token of words that are left out.
                 It keeps its place among special tokens or words, and is put
                 last where it is neither. Defaults to none.
-
-        Returns:
-            The tokenizer.
 
         Raises:
             ValueError: If there are no words.
