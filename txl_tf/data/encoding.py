@@ -226,13 +226,8 @@ class ParallelWordCounter:
 
     def __init__(self, rule: WordRule) -> None:
         self._rule = rule
-        self._numbers: dict[bytes, int] = collections.defaultdict(itertools.count().__next__)
-        self._counts = np.zeros(1 << 16, np.int64)
-
-    @property
-    def words(self) -> list[bytes]:
-        """The words by number."""
-        return list(self._numbers)
+        self.builder = WordVocabularyBuilder(rule)
+        """All words that were counted so far."""
 
     def batches(
         self, split: str, documents: Iterable[Document], workers: OrderedWorkers
@@ -251,24 +246,8 @@ class ParallelWordCounter:
             known, table = tables.get(process, (number, np.zeros(0, np.uint32)))
             if known != number:
                 table = np.zeros(0, np.uint32)
-            new_numbers = map(self._numbers.__getitem__, new_words)
-            added = np.fromiter(new_numbers, np.uint32, len(new_words))
-            table = np.concatenate([table, added])
+            table = np.concatenate([table, self.builder.numbers_of(new_words)])
             tables[process] = number, table
             numbers = table[tokens.token_ids]
-            self._count(numbers)
+            self.builder.add(np.bincount(numbers))
             yield tokens._replace(token_ids=numbers)
-
-    def vocabulary_builder(self) -> WordVocabularyBuilder:
-        """Returns a builder with all words that were counted so far."""
-        builder = WordVocabularyBuilder(self._rule)
-        builder.merge(self.words, self._counts[: len(self._numbers)])
-        return builder
-
-    def _count(self, numbers: np.ndarray) -> None:
-        if len(self._numbers) > len(self._counts):
-            grown = np.zeros(2 * len(self._numbers), np.int64)
-            grown[: len(self._counts)] = self._counts
-            self._counts = grown
-        counts = np.bincount(numbers)
-        self._counts[: len(counts)] += counts

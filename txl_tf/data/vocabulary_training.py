@@ -256,7 +256,7 @@ class WordPieceTraining(VocabularyTraining):
         numbers = _numbered_words(self, splits, workers, progress)
         with _vocabulary_errors():
             return train_word_pieces(
-                numbers.vocabulary_builder(),
+                numbers.builder,
                 self.vocabulary_size,
                 unknown_token=self.unknown_token,
             )
@@ -307,7 +307,7 @@ class WordTraining(VocabularyTraining):
         for name in splits:
             if name not in counted:
                 texts.store(name, numbers.batches(name, splits[name], workers), progress)
-        words = numbers.words
+        words = numbers.builder.words
         try:
             texts.use(tokenizer, tokenizer.ids_of(words))
         except KeyError as error:
@@ -321,7 +321,7 @@ class WordTraining(VocabularyTraining):
 
     def _build(self, numbers: ParallelWordCounter) -> WordTokenizer:
         with _vocabulary_errors():
-            return numbers.vocabulary_builder().build(
+            return numbers.builder.build(
                 special_tokens=self.special_tokens,
                 min_frequency=self.min_frequency,
                 max_size=self.max_size,

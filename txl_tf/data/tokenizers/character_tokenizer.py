@@ -9,14 +9,13 @@ import numpy as np
 from txl_tf.data.tokenizers.tokenizer import (
     InvalidTextError,
     Tokenizer,
-    checked_token_ids,
     decode_utf8,
     narrowest_token_dtype,
 )
 from txl_tf.storage.untrusted_files import parse_json
 
 if TYPE_CHECKING:
-    from txl_tf.data.tokenizers.graph_tokenizers import GraphByteTokenizer
+    from txl_tf.data.tokenizers.graph_tokenizers import GraphByteTokenizer, GraphCharacterTokenizer
 
 
 class ByteTokenizer(Tokenizer):
@@ -43,39 +42,21 @@ class ByteTokenizer(Tokenizer):
         return {}
 
     def encode(self, text: bytes) -> np.ndarray:
-        """Turns bytes into token ids.
-
-        Args:
-            text: bytes. The text, in any encoding.
-
-        Returns:
-            uint8 vector with one id per byte; it shares memory with `text`.
-        """
+        """Turns bytes into token ids, a uint8 vector that shares memory with `text`."""
         return np.frombuffer(text, dtype=self.token_dtype)
 
     def encode_piece(self, text: bytes, begins_line: bool, ends_document: bool) -> np.ndarray:
         return self.encode(text)
 
-    def decode(self, token_ids: np.ndarray | Sequence[int]) -> bytes:
-        """Turns token ids back into bytes.
-
-        Args:
-            token_ids: vector of ints in `[0, 256)`.
-
-        Raises:
-            ValueError: If an id is out of range or not an integer.
-        """
-        ids = checked_token_ids(token_ids, self.vocabulary_size)
+    def _decode(self, ids: np.ndarray) -> bytes:
         return ids.astype(self.token_dtype).tobytes()
 
     def graph_tokenizer(self) -> "GraphByteTokenizer":
-        from txl_tf.data.tokenizers.graph_tokenizers import GraphByteTokenizer
+        from txl_tf.data.tokenizers.graph_tokenizers import (
+            GraphByteTokenizer,
+        )
 
         return GraphByteTokenizer()
-
-
-if TYPE_CHECKING:
-    from txl_tf.data.tokenizers.graph_tokenizers import GraphCharacterTokenizer
 
 
 NUM_CODE_POINTS = 0x110000
@@ -159,19 +140,7 @@ class CharacterTokenizer(Tokenizer):
             raise InvalidTextError.at(reason, text, len(text.decode()[:index].encode()))
         return ids.astype(self.token_dtype)
 
-    def decode(self, token_ids: np.ndarray | Sequence[int]) -> bytes:
-        """Turns token ids back into text.
-
-        Args:
-            token_ids: vector of ints in `[0, vocabulary_size)`.
-
-        Returns:
-            The text, UTF-8; unknown characters are written as `unknown_token`.
-
-        Raises:
-            ValueError: If an id is out of range or not an integer.
-        """
-        ids = checked_token_ids(token_ids, self.vocabulary_size)
+    def _decode(self, ids: np.ndarray) -> bytes:
         return "".join(map(self.tokens.__getitem__, ids)).encode()
 
     def graph_tokenizer(self) -> "GraphCharacterTokenizer":
@@ -181,13 +150,7 @@ class CharacterTokenizer(Tokenizer):
 
 
 def code_points_of(text: bytes) -> np.ndarray:
-    """Returns the code points of UTF-8 text.
-
-    Args:
-        text: bytes. UTF-8.
-
-    Returns:
-        uint32 vector.
+    """Returns the code points of UTF-8 text as uint32 vector.
 
     Raises:
         InvalidTextError: If the text is not UTF-8.

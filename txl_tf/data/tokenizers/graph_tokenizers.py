@@ -55,14 +55,6 @@ class GraphByteTokenizer(GraphTokenizer):
         self._bytes = tf.constant([bytes([value]) for value in range(256)])
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Turns texts into token ids.
-
-        Args:
-            texts: string tensor `[B]`, of any bytes.
-
-        Returns:
-            int32 ragged tensor `[B, T]`.
-        """
         lengths = tf.cast(tf.strings.length(texts), tf.int64)
         # One string, because fixed-length decoding pads what is shorter.
         values = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)

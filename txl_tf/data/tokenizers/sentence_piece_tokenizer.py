@@ -4,7 +4,7 @@ import functools
 import io
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
@@ -13,7 +13,6 @@ from txl_tf.data.text import split_at_lines
 from txl_tf.data.tokenizers.tokenizer import (
     InvalidTextError,
     Tokenizer,
-    checked_token_ids,
     decode_utf8,
     narrowest_token_dtype,
 )
@@ -75,20 +74,8 @@ class SentencePieceTokenizer(Tokenizer):
         lines[-1] = lines[-1][:-1]
         return self._graph_tokenizer.tokenize_lines(lines).values.numpy().astype(self.token_dtype)
 
-    def decode(self, token_ids: np.ndarray | Sequence[int]) -> bytes:
-        """Turns token ids back into text.
-
-        Args:
-            token_ids: vector of ints in `[0, vocabulary_size)`.
-
-        Returns:
-            The text, UTF-8. Bytes that form no character are written as
-            U+FFFD; `encode` gives no such ids.
-
-        Raises:
-            ValueError: If an id is out of range or not an integer.
-        """
-        ids = checked_token_ids(token_ids, self.vocabulary_size)
+    def _decode(self, ids: np.ndarray) -> bytes:
+        # Bytes that form no character become U+FFFD; `encode` gives no such ids.
         import tensorflow as tf
 
         row = tf.RaggedTensor.from_row_lengths(ids.astype(np.int32), np.array([len(ids)], np.int64))

@@ -193,9 +193,12 @@ class Tokenizer(abc.ABC):
             InvalidTextError: As `encode`.
         """
 
-    @abc.abstractmethod
     def decode(self, token_ids: np.ndarray | Sequence[int]) -> bytes:
         """Turns token ids back into bytes.
+
+        Words are joined by a space. A line's token becomes a line feed; of two
+        that enclose a line, the first becomes nothing. Unknown tokens are written
+        as `unknown_token`.
 
         Args:
             token_ids: vector of ints in `[0, vocabulary_size)`.
@@ -203,6 +206,11 @@ class Tokenizer(abc.ABC):
         Raises:
             ValueError: If an id is out of range or not an integer.
         """
+        return self._decode(checked_token_ids(token_ids, self.vocabulary_size))
+
+    @abc.abstractmethod
+    def _decode(self, ids: np.ndarray) -> bytes:
+        """Turns ids of the vocabulary back into bytes."""
 
     @abc.abstractmethod
     def graph_tokenizer(self) -> "GraphTokenizer":

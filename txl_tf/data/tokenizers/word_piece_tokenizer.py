@@ -3,22 +3,15 @@
 import collections
 import functools
 import itertools
-import json
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from txl_tf.data.text import PIECE_BYTES
-from txl_tf.data.tokenizers.tokenizer import (
-    Tokenizer,
-    checked_token_ids,
-    narrowest_token_dtype,
-)
-from txl_tf.data.tokenizers.word_splitting import LINE_MARK, WordRule, join_words
+from txl_tf.data.tokenizers.word_splitting import LINE_MARK, RuleTokenizer, WordRule
 from txl_tf.data.tokenizers.word_tokenizer import WordVocabularyBuilder
-from txl_tf.storage.untrusted_files import parse_json
 
 if TYPE_CHECKING:
     import tensorflow_text
@@ -28,11 +21,9 @@ if TYPE_CHECKING:
 
 # A no-break space is white space for the rule and so in no word; the usual "##" can be one.
 SUFFIX_INDICATOR = "\u00a0"
-_OPTIONS_FILE = "vocabulary.json"
-_PIECES_FILE = "vocabulary.txt"
 
 
-class WordPieceTokenizer(Tokenizer):
+class WordPieceTokenizer(RuleTokenizer):
     """WordPiece tokenizer: splits each word by greedy longest match.
 
     Schuster and Nakajima (2012); run by tensorflow-text (Song et al. 2021), the
@@ -55,7 +46,6 @@ class WordPieceTokenizer(Tokenizer):
 
     kind = "wordpiece"
     uses_tensorflow = True
-    reads_lines = True
     _definition = b"txl-tf tokenizer; kind wordpiece; version 1\n"
 
     def __init__(
@@ -66,15 +56,8 @@ class WordPieceTokenizer(Tokenizer):
         unknown_token: str,
         eos_token: str | None = None,
     ) -> None:
-        if rule.marks_lines != (eos_token is not None):
-            raise ValueError(
-                "`eos_token` is for rules that mark lines, and they need it. "
-                f"Received: eos_token={eos_token!r}, rule={rule}"
-            )
-        tokens = {"unknown_token": unknown_token, "eos_token": eos_token}
-        for name, token in tokens.items():
-            if token is not None and token not in pieces:
-                raise ValueError(f"`{name}` must be in the vocabulary. Received: {token!r}")
+        super().__init__(pieces, rule, eos_token=eos_token, unknown_token=unknown_token)
+        self.pieces = list(pieces)
         stems = [piece.removeprefix(SUFFIX_INDICATOR).encode() for piece in pieces]
         if len(set(pieces)) != len(pieces) or WordRule().split(b"\n".join(stems)) != stems:
             raise ValueError(
@@ -86,31 +69,6 @@ class WordPieceTokenizer(Tokenizer):
                 "`pieces` must not have NUL, at which tensorflow-text ends them. "
                 f"Received: {next(piece for piece in pieces if chr(0) in piece)!r}"
             )
-        self.rule = rule
-        self.unknown_token = unknown_token
-        self.eos_token = eos_token
-        self.pieces = list(pieces)
-        self.vocabulary_size = len(self.pieces)
-        self.token_dtype = narrowest_token_dtype(self.vocabulary_size)
-        self._mark_id = None if eos_token is None else self.pieces.index(eos_token)
-        self._encoded = [piece.encode() for piece in self.pieces]
-
-    @classmethod
-    def from_vocabulary_files(cls, files: Mapping[str, bytes]) -> Self:
-        options = parse_json(files[_OPTIONS_FILE])
-        tokens = {name: options.pop(name) for name in ("eos_token", "unknown_token")}
-        pieces = files[_PIECES_FILE].decode().removesuffix("\n").split("\n")
-        return cls(pieces, WordRule.from_dict(options), **tokens)
-
-    @property
-    def vocabulary_files(self) -> Mapping[str, bytes]:
-        """Names and contents of the files: the pieces, one a line, and the options."""
-        options: dict[str, Any] = self.rule.to_dict()
-        options |= {"eos_token": self.eos_token, "unknown_token": self.unknown_token}
-        return {
-            _PIECES_FILE: b"\n".join(self._encoded) + b"\n",
-            _OPTIONS_FILE: (json.dumps(options, indent=2) + "\n").encode(),
-        }
 
     def encode_piece(self, text: bytes, begins_line: bool, ends_document: bool) -> np.ndarray:
         words = self.rule.split(text, begins_line, ends_document)
@@ -125,21 +83,8 @@ class WordPieceTokenizer(Tokenizer):
             self.token_dtype
         )
 
-    def decode(self, token_ids: np.ndarray | Sequence[int]) -> bytes:
-        """Turns token ids back into text.
-
-        Args:
-            token_ids: vector of ints in `[0, vocabulary_size)`.
-
-        Returns:
-            The words with a space between them, and lines as
-            `WordTokenizer.decode` writes them.
-
-        Raises:
-            ValueError: If an id is out of range or not an integer.
-        """
-        ids = checked_token_ids(token_ids, self.vocabulary_size)
-        text = join_words(ids, self._encoded, self._mark_id, self.rule.add_double_eos)
+    def _decode(self, ids: np.ndarray) -> bytes:
+        text = super()._decode(ids)
         # What is left of the indicator follows no word: the ids began within one.
         indicator = SUFFIX_INDICATOR.encode()
         return text.replace(b" " + indicator, b"").replace(indicator, b"")
@@ -173,8 +118,6 @@ def _gathered(values: np.ndarray, row_splits: np.ndarray, rows: np.ndarray) -> n
     return values[np.arange(ends[-1]) + np.repeat(shifts, lengths)]
 
 
-_EOS_TOKEN = "<eos>"
-_DOUBLE_EOS_TOKEN = "<S>"
 # Part of the vocabulary that may stay empty; every further step takes as long as the first.
 _SLACK = 0.05
 
@@ -207,9 +150,7 @@ def train_word_pieces(
         ValueError: If there are no words, or `vocabulary_size` is too small.
     """
     rule = builder.rule
-    eos_token = None
-    if rule.marks_lines:
-        eos_token = _EOS_TOKEN if rule.add_eos else _DOUBLE_EOS_TOKEN
+    eos_token = rule.default_eos_token
     words, counts = builder.words, builder.counts
     order = np.argsort(-counts, kind="stable")
     # Pieces cannot have NUL, see `WordPieceTokenizer`.

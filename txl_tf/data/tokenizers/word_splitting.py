@@ -1,13 +1,16 @@
-"""Rules that split text into words and join words into text."""
+"""Rules that split text into words and join them, and the base of tokenizers with rules."""
 
 import dataclasses
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 
 from txl_tf.config.base import FrozenConfig
-from txl_tf.data.tokenizers.tokenizer import decode_utf8
+from txl_tf.data.tokenizers.tokenizer import Tokenizer, decode_utf8, narrowest_token_dtype
+from txl_tf.storage.untrusted_files import parse_json
 
 
 def join_words(
@@ -88,6 +91,11 @@ class WordRule(FrozenConfig):
         """Whether lines have a token of their own."""
         return self.add_eos or self.add_double_eos
 
+    @property
+    def default_eos_token(self) -> str | None:
+        """The official code's token of lines, if they have one."""
+        return "<eos>" if self.add_eos else "<S>" if self.add_double_eos else None
+
     def split(
         self, text: bytes, begins_line: bool = True, ends_document: bool = True
     ) -> list[bytes]:
@@ -133,3 +141,67 @@ class WordRule(FrozenConfig):
             for pattern in _WIDE_SPACES:
                 text = pattern.sub(b" ", text)
         return text
+
+
+_OPTIONS_FILE = "vocabulary.json"
+_TOKENS_FILE = "vocabulary.txt"
+
+
+class RuleTokenizer(Tokenizer):
+    """Base class of tokenizers whose text is split into words by a `WordRule`.
+
+    Args:
+        tokens: sequence of str. The vocabulary; the id of a token is its place.
+        rule: `WordRule`. How text is split.
+        eos_token: optional str. The token that marks lines, where the rule marks them.
+        unknown_token: optional str. The token that stands for unknown words.
+
+    Raises:
+        ValueError: If one of the two tokens is missing.
+    """
+
+    reads_lines = True
+
+    def __init__(
+        self,
+        tokens: Sequence[str],
+        rule: WordRule,
+        *,
+        eos_token: str | None = None,
+        unknown_token: str | None = None,
+    ) -> None:
+        if rule.marks_lines != (eos_token is not None):
+            raise ValueError(
+                "`eos_token` is for rules that mark lines, and they need it. "
+                f"Received: eos_token={eos_token!r}, rule={rule}"
+            )
+        for name, token in (("eos_token", eos_token), ("unknown_token", unknown_token)):
+            if token is not None and token not in tokens:
+                raise ValueError(f"`{name}` must be in the vocabulary. Received: {token!r}")
+        self.rule = rule
+        self.eos_token = eos_token
+        self.unknown_token = unknown_token
+        self.vocabulary_size = len(tokens)
+        self.token_dtype = narrowest_token_dtype(self.vocabulary_size)
+        self._encoded = [token.encode() for token in tokens]
+        self._mark_id = None if eos_token is None else list(tokens).index(eos_token)
+
+    @classmethod
+    def from_vocabulary_files(cls, files: Mapping[str, bytes]) -> Self:
+        options = parse_json(files[_OPTIONS_FILE])
+        marked = {name: options.pop(name) for name in ("eos_token", "unknown_token")}
+        tokens = files[_TOKENS_FILE].decode().removesuffix("\n").split("\n")
+        return cls(tokens, WordRule.from_dict(options), **marked)
+
+    @property
+    def vocabulary_files(self) -> Mapping[str, bytes]:
+        """Names and contents of the files: the tokens, one a line, and the options."""
+        options: dict[str, Any] = self.rule.to_dict()
+        options |= {"eos_token": self.eos_token, "unknown_token": self.unknown_token}
+        return {
+            _TOKENS_FILE: b"\n".join(self._encoded) + b"\n",
+            _OPTIONS_FILE: (json.dumps(options, indent=2) + "\n").encode(),
+        }
+
+    def _decode(self, ids: np.ndarray) -> bytes:
+        return join_words(ids, self._encoded, self._mark_id, self.rule.add_double_eos)

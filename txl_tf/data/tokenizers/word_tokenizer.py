@@ -2,32 +2,23 @@
 
 import collections
 import itertools
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
 from txl_tf.data.tokenizers.tokenizer import (
     InvalidTextError,
-    Tokenizer,
-    checked_token_ids,
     encode_in_order,
-    narrowest_token_dtype,
 )
-from txl_tf.data.tokenizers.word_splitting import LINE_MARK, WordRule, join_words
-from txl_tf.storage.untrusted_files import parse_json
+from txl_tf.data.tokenizers.word_splitting import LINE_MARK, RuleTokenizer, WordRule
 
 if TYPE_CHECKING:
     from txl_tf.data.tokenizers.graph_tokenizers import GraphWordTokenizer
 
-_DEFAULT_TOKENS = {"add_eos": "<eos>", "add_double_eos": "<S>"}
-_OPTIONS_FILE = "vocabulary.json"
-_WORDS_FILE = "vocabulary.txt"
 
-
-class WordTokenizer(Tokenizer):
+class WordTokenizer(RuleTokenizer):
     """Word tokenizer with a fixed vocabulary and the rules of the official code.
 
     White space is not kept: `decode` puts one space between words, and a line
@@ -48,7 +39,6 @@ class WordTokenizer(Tokenizer):
     """
 
     kind = "words"
-    reads_lines = True
     _definition = b"txl-tf tokenizer; kind words; version 1\n"
 
     def __init__(
@@ -59,19 +49,9 @@ class WordTokenizer(Tokenizer):
         eos_token: str | None = None,
         unknown_token: str | None = None,
     ) -> None:
-        if rule.marks_lines != (eos_token is not None):
-            raise ValueError(
-                "`eos_token` is for rules that mark lines, and they need it. "
-                f"Received: eos_token={eos_token!r}, rule={rule}"
-            )
-        self.rule = rule
-        self.eos_token = eos_token
-        self.unknown_token = unknown_token
-        self.words = [word.encode() for word in words]
-        self.vocabulary_size = len(self.words)
-        self.token_dtype = narrowest_token_dtype(self.vocabulary_size)
+        super().__init__(words, rule, eos_token=eos_token, unknown_token=unknown_token)
+        self.words = self._encoded
         self._ids = self._ids_of_words()
-        self._mark_id = self._ids.get(LINE_MARK)
 
     def _ids_of_words(self) -> dict[bytes, int]:
         # A vocabulary file has a word a line, and no other way to tell them apart.
@@ -84,10 +64,6 @@ class WordTokenizer(Tokenizer):
         if len(ids) != len(self.words):
             twice = next(word for i, word in enumerate(self.words) if ids[word] != i)
             raise ValueError(f"`words` must be different. Received: {twice.decode()!r} twice")
-        for name in ("eos_token", "unknown_token"):
-            token = getattr(self, name)
-            if token is not None and token.encode() not in ids:
-                raise ValueError(f"`{name}` must be in the vocabulary. Received: {token!r}")
         if self.unknown_token is not None:
             ids = _IdsOrUnknown(ids, ids[self.unknown_token.encode()])
         if self.eos_token is not None:
@@ -126,23 +102,6 @@ class WordTokenizer(Tokenizer):
         words = dict.fromkeys(line[0].decode() for line in fields)
         return cls(list(words), rule, eos_token=eos_token, unknown_token=unknown_token)
 
-    @classmethod
-    def from_vocabulary_files(cls, files: Mapping[str, bytes]) -> Self:
-        options = parse_json(files[_OPTIONS_FILE])
-        tokens = {name: options.pop(name) for name in ("eos_token", "unknown_token")}
-        words = files[_WORDS_FILE].decode().removesuffix("\n").split("\n")
-        return cls(words, WordRule.from_dict(options), **tokens)
-
-    @property
-    def vocabulary_files(self) -> Mapping[str, bytes]:
-        """Names and contents of the files: the words, one a line, and the options."""
-        options: dict[str, Any] = self.rule.to_dict()
-        options |= {"eos_token": self.eos_token, "unknown_token": self.unknown_token}
-        return {
-            _WORDS_FILE: b"\n".join(self.words) + b"\n",
-            _OPTIONS_FILE: (json.dumps(options, indent=2) + "\n").encode(),
-        }
-
     def encode_piece(self, text: bytes, begins_line: bool, ends_document: bool) -> np.ndarray:
         words = self.rule.split(text, begins_line, ends_document)
         try:
@@ -174,23 +133,6 @@ class WordTokenizer(Tokenizer):
             "which has no token for unknown words."
         )
         return InvalidTextError.at(reason, text, len(characters[: found.start()].encode()))
-
-    def decode(self, token_ids: np.ndarray | Sequence[int]) -> bytes:
-        """Turns token ids back into text.
-
-        Args:
-            token_ids: vector of ints in `[0, vocabulary_size)`.
-
-        Returns:
-            The words with a space between them. A line's token becomes a line
-            feed; of two that enclose a line, the first becomes nothing. Where
-            the ids begin within a line, its token is the one at its end.
-
-        Raises:
-            ValueError: If an id is out of range or not an integer.
-        """
-        ids = checked_token_ids(token_ids, self.vocabulary_size)
-        return join_words(ids, self.words, self._mark_id, self.rule.add_double_eos)
 
     def graph_tokenizer(self) -> "GraphWordTokenizer":
         from txl_tf.data.tokenizers.graph_tokenizers import GraphWordTokenizer
@@ -268,10 +210,13 @@ class WordVocabularyBuilder:
         Raises:
             InvalidTextError: If the text is not UTF-8.
         """
-        words = self.rule.split(text, begins_line, ends_document)
-        numbers = np.fromiter(map(self._numbers.__getitem__, words), np.uint32, len(words))
-        self._add(np.bincount(numbers, minlength=len(self._numbers)))
+        numbers = self.numbers_of(self.rule.split(text, begins_line, ends_document))
+        self.add(np.bincount(numbers))
         return numbers
+
+    def numbers_of(self, words: Sequence[bytes]) -> np.ndarray:
+        """Returns the numbers of words as uint32 vector; a new word gets the next number."""
+        return np.fromiter(map(self._numbers.__getitem__, words), np.uint32, len(words))
 
     def number_pieces(self, pieces: Iterable[bytes]) -> Iterator[np.ndarray]:
         """Counts the words of a document that comes in pieces.
@@ -296,16 +241,17 @@ class WordVocabularyBuilder:
             uint32 vector that turns the numbers of the other builder into
             those of this one.
         """
-        numbers = np.fromiter(map(self._numbers.__getitem__, words), np.uint32, len(words))
+        numbers = self.numbers_of(words)
         # `np.bincount` would add in floating point.
         added = np.zeros(len(self._numbers), np.int64)
         added[numbers] = counts
-        self._add(added)
+        self.add(added)
         return numbers
 
-    def _add(self, counts: np.ndarray) -> None:
-        if len(counts) > len(self._counts):
-            grown = np.zeros(2 * len(counts), np.int64)
+    def add(self, counts: np.ndarray) -> None:
+        """Adds counts by number, as int vector; new words must be among them."""
+        if len(self._numbers) > len(self._counts):
+            grown = np.zeros(2 * len(self._numbers), np.int64)
             grown[: len(self._counts)] = self._counts
             self._counts = grown
         self._counts[: len(counts)] += counts
@@ -342,11 +288,9 @@ class WordVocabularyBuilder:
         Raises:
             ValueError: If there are no words.
         """
-        if self.rule.marks_lines:
-            default = "add_eos" if self.rule.add_eos else "add_double_eos"
-            eos_token = eos_token or _DEFAULT_TOKENS[default]
-            if eos_token not in special_tokens:
-                special_tokens = (eos_token, *special_tokens)
+        eos_token = eos_token or self.rule.default_eos_token
+        if eos_token is not None and eos_token not in special_tokens:
+            special_tokens = (eos_token, *special_tokens)
         words = self.words
         order = np.argsort(-self.counts, kind="stable")
         if LINE_MARK in self._numbers:
