@@ -8,7 +8,6 @@ import re
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from types import TracebackType
 from typing import IO, Self
 
 from txl_tf.errors import DataDamagedError, InputMissingError, OutputExistsError, StorageError
@@ -67,12 +66,7 @@ class HttpAnswer:
             raise _broken(error) from error
         return self
 
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._response.close()
 
     @property

@@ -10,7 +10,6 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from txl_tf.errors import JobError, StorageError
@@ -157,12 +156,7 @@ class OrderedWorkers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self._feeder is not None:
             self._feeder.stop()
         # Without workers, whoever waits to send to one goes on.

@@ -6,7 +6,6 @@ import json
 import os
 import threading
 import time
-from types import TracebackType
 from typing import Self
 
 from txl_tf.errors import OutputExistsError, StorageError
@@ -279,12 +278,7 @@ class DirectoryLock:
             ) from error
         return self
 
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._lock.release()
 
     def check(self) -> None:

@@ -7,7 +7,6 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Self
 
 from txl_tf.errors import OutputExistsError
@@ -73,12 +72,7 @@ class StagingFolder:
             remedy="Wait for it to end, or name another folder.",
         )
 
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self._is_local:
             self._give_up()
             return
