@@ -1,5 +1,6 @@
 """An incomplete download: expected file, HTTP answer, bytes on disk."""
 
+import contextlib
 import dataclasses
 import http.client
 import json
@@ -7,13 +8,13 @@ import os
 import re
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
-from typing import IO, Self
+from collections.abc import Iterator, Mapping
+from typing import IO, Any
 
-from txl_tf.errors import DataDamagedError, InputMissingError, OutputExistsError, StorageError
+from txl_tf.errors import DataDamagedError, InputMissingError, OutputExistsError
 from txl_tf.storage.files import file_sha256, read_file, remove_file, write_file
 from txl_tf.storage.local_files import flush_to_disk, open_locked
-from txl_tf.storage.untrusted_files import parse_json
+from txl_tf.storage.untrusted_files import parse_json, storage_errors
 
 # No file has more bytes than 18 digits can say.
 _RANGE = re.compile(r"bytes (?:([0-9]{1,18})-[0-9]{1,18}|\*)/([0-9]{1,18}|\*)")
@@ -21,11 +22,19 @@ _LENGTH = re.compile(r"[0-9]{1,18}")
 _BLOCK_BYTES = 1 << 18
 
 
-class HttpAnswer:
-    """The answer of a server to a request, to be used in a `with` block.
+@contextlib.contextmanager
+def http_answer(
+    url: str,
+    *,
+    offset: int = 0,
+    version: str | None = None,
+    timeout_seconds: float,
+    proxies: Mapping[str, str],
+) -> Iterator["HttpAnswer"]:
+    """Asks a server for a file, or for the rest of one.
 
     Only `http` and `https` are spoken, after a redirection too. An answer that
-    is an error is an answer like any other; see `status`.
+    is an error is an answer like any other; see `HttpAnswer.status`.
 
     Args:
         url: str. The address.
@@ -37,37 +46,28 @@ class HttpAnswer:
         proxies: mapping of scheme to address of a proxy; empty for none.
 
     Raises:
-        http.client.HTTPException: On entering, if there is no answer.
+        http.client.HTTPException: If there is no answer.
     """
+    # Compressed for the transfer, the bytes could neither be counted nor resumed.
+    headers = {"Accept-Encoding": "identity", "User-Agent": "txl-tf"}
+    if offset:
+        headers |= {"Range": f"bytes={offset}-", "If-Range": version or ""}
+    request = urllib.request.Request(url, headers=headers)
+    try:
+        response = _opener(proxies).open(request, timeout=timeout_seconds)
+    except urllib.error.HTTPError as error:
+        response = error
+    except (OSError, http.client.HTTPException) as error:
+        raise _broken(error) from error
+    with contextlib.closing(response):
+        yield HttpAnswer(response)
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        offset: int = 0,
-        version: str | None = None,
-        timeout_seconds: float,
-        proxies: Mapping[str, str],
-    ) -> None:
-        # Compressed for the transfer, the bytes could neither be counted nor resumed.
-        headers = {"Accept-Encoding": "identity", "User-Agent": "txl-tf"}
-        if offset:
-            headers |= {"Range": f"bytes={offset}-", "If-Range": version or ""}
-        self._request = urllib.request.Request(url, headers=headers)
-        self._timeout_seconds = timeout_seconds
-        self._opener = _opener(proxies)
 
-    def __enter__(self) -> Self:
-        try:
-            self._response = self._opener.open(self._request, timeout=self._timeout_seconds)
-        except urllib.error.HTTPError as error:
-            self._response = error
-        except (OSError, http.client.HTTPException) as error:
-            raise _broken(error) from error
-        return self
+class HttpAnswer:
+    """The answer of a server to a request of `http_answer`."""
 
-    def __exit__(self, *exception: object) -> None:
-        self._response.close()
+    def __init__(self, response: Any) -> None:
+        self._response = response
 
     @property
     def status(self) -> int:
@@ -300,17 +300,16 @@ class PublishedFile:
             StorageError: If it cannot be read.
         """
         remedy = f"Get {self.name} again: {self.urls[0]}" if self.urls else "Get the file again."
-        try:
-            size = os.path.getsize(path)
-            if self.size_bytes not in (None, size):
-                what = f"{self.name} must have {self.size_bytes} bytes, but has {size}."
-                raise DataDamagedError(what, where=path, remedy=remedy)
-            if self.sha256 is not None and (found := file_sha256(path)) != self.sha256:
-                what = f"{self.name} must have SHA-256 {self.sha256}, but has {found}."
-                raise DataDamagedError(what, where=path, remedy=remedy)
-        except FileNotFoundError as error:
-            what = f"There is no {self.name}."
-            raise InputMissingError(what, where=path, remedy="Name an existing file.") from error
-        except OSError as error:
-            what = f"The file cannot be read: {error.strerror or error}"
-            raise StorageError(what, where=path, remedy="Check the storage.") from error
+        with storage_errors("The file cannot be read", path):
+            try:
+                size = os.path.getsize(path)
+                if self.size_bytes not in (None, size):
+                    what = f"{self.name} must have {self.size_bytes} bytes, but has {size}."
+                    raise DataDamagedError(what, where=path, remedy=remedy)
+                if self.sha256 is not None and (found := file_sha256(path)) != self.sha256:
+                    what = f"{self.name} must have SHA-256 {self.sha256}, but has {found}."
+                    raise DataDamagedError(what, where=path, remedy=remedy)
+            except FileNotFoundError as error:
+                what = f"There is no {self.name}."
+                remedy = "Name an existing file."
+                raise InputMissingError(what, where=path, remedy=remedy) from error
