@@ -10,7 +10,7 @@ import numpy as np
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
 from txl_tf.imports import require_extra
 from txl_tf.storage.array_files import read_array_archive
-from txl_tf.storage.files import file_bytes, open_regular_file
+from txl_tf.storage.files import file_bytes, first_line, open_regular_file
 from txl_tf.storage.untrusted_files import MAX_DESCRIPTION_BYTES, parse_json
 
 Shape = tuple[int, ...]
@@ -348,9 +348,8 @@ def _to_numpy(tensor: Any) -> np.ndarray:
 
 
 def _damaged(path: Path, error: Exception) -> DataDamagedError:
-    reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
     return DataDamagedError(
-        f"The tensors cannot be read: {reason}",
+        f"The tensors cannot be read: {first_line(error)}",
         where=str(path),
         remedy="Restore the file from a copy.",
     )

@@ -19,7 +19,7 @@ from txl_tf.errors import DataDamagedError, MismatchError, OutputExistsError, St
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.storage.files import first_line
 from txl_tf.storage.local_files import flush_to_disk, flush_tree_to_disk
-from txl_tf.storage.untrusted_files import parse_json, read_json_object
+from txl_tf.storage.untrusted_files import parse_json_object, read_json_object
 
 _INTEGERS = {
     "vocab_size": "vocabulary_size",
@@ -210,7 +210,8 @@ def load_hugging_face(
     config_path = path.with_name(_CONFIG_FILE)
     stored = {}
     if text is not None:
-        stored = from_hugging_face_config(_parsed(text, path), str(path))
+        values = parse_json_object(text, where=str(path), remedy=_CONFIG_REMEDY)
+        stored = from_hugging_face_config(values, str(path))
     elif os.path.lexists(config_path):
         stored = from_hugging_face_config(_read_config(config_path), str(config_path))
     return model_from_state_dict(
@@ -283,22 +284,5 @@ def _read_config(path: Path) -> dict[str, Any]:
     try:
         return read_json_object(str(path), remedy=_CONFIG_REMEDY)
     except OSError as error:
-        raise _damaged_config(path, error) from error
-
-
-def _parsed(text: str, path: Path) -> dict[str, Any]:
-    try:
-        config = parse_json(text)
-    except ValueError as error:
-        raise _damaged_config(path, error) from error
-    if not isinstance(config, dict):
-        raise _damaged_config(path, TypeError(f"it is a {type(config).__name__}"))
-    return config
-
-
-def _damaged_config(path: Path, error: Exception) -> DataDamagedError:
-    return DataDamagedError(
-        f"The configuration beside the tensors is not a JSON object: {first_line(error)}",
-        where=str(path),
-        remedy=_CONFIG_REMEDY,
-    )
+        what = f"The configuration beside the tensors cannot be read: {first_line(error)}"
+        raise DataDamagedError(what, where=str(path), remedy=_CONFIG_REMEDY) from error

@@ -82,24 +82,14 @@ def pytorch_table(config: ModelConfig, system: PytorchSystem) -> list[ForeignTen
 
 
 def output_weight(system: PytorchSystem, index: int) -> str:
-    """Name of a table of the softmax.
-
-    Args:
-        system: `PytorchSystem`.
-        index: int. Number of the table.
-    """
+    """Name of a table of the softmax, by its number."""
     if system.lists_softmax:
         return f"crit.out_layers_weights.{index}"
     return f"crit.out_layers.{index}.weight"
 
 
 def output_bias(system: PytorchSystem, index: int) -> str:
-    """Name of a bias of the softmax.
-
-    Args:
-        system: `PytorchSystem`.
-        index: int. Number of the table it belongs to.
-    """
+    """Name of a bias of the softmax, by the number of its table."""
     if system.lists_softmax:
         return f"crit.out_layers_biases.{index}"
     return f"crit.out_layers.{index}.bias"

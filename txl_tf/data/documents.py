@@ -103,20 +103,19 @@ class FileDocuments:
 
     def __iter__(self) -> Iterator[Iterator[bytes]]:
         """Yields documents, each an iterator over pieces of about a mebibyte."""
-        for path in self.files:
-            blocks = checked_blocks(path, check_utf8=self._check_utf8)
-            first = next(blocks, None)
+        for pieces in self._pieces():
+            first = next(pieces, None)
             if first is not None:
-                yield split_at_lines(itertools.chain([first], blocks))
+                yield itertools.chain([first], pieces)
+
+    def _pieces(self) -> Iterator[Iterator[bytes]]:
+        """Yields the pieces of every file."""
+        for path in self.files:
+            yield split_at_lines(checked_blocks(path, check_utf8=self._check_utf8))
 
 
 def checked_blocks(path: str, *, check_utf8: bool) -> Iterator[bytes]:
-    """Reads a text file, and refuses text that is not UTF-8 where that is asked.
-
-    Args:
-        path: str. The file, compressed or not.
-        check_utf8: bool. Whether to check.
-    """
+    """Reads a text file, compressed or not, and on request refuses text that is not UTF-8."""
     blocks = text_blocks(path)
     return validated_text(blocks, path) if check_utf8 else blocks
 
@@ -221,8 +220,7 @@ class LineDocuments(FileDocuments):
 
     def __iter__(self) -> Iterator[Iterator[bytes]]:
         """Yields documents; a line longer than a piece comes in several."""
-        for path in self.files:
-            pieces = split_at_lines(checked_blocks(path, check_utf8=self._check_utf8))
+        for pieces in self._pieces():
             yield from grouped_documents(_numbered_lines(pieces))
 
 
@@ -239,7 +237,7 @@ def _numbered_lines(pieces: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
             start = end
 
 
-class SeparatedDocuments:
+class SeparatedDocuments(FileDocuments):
     """The documents of text files with a separator line between them.
 
     The separator belongs to no document, several of them in a row are one, and
@@ -258,11 +256,9 @@ class SeparatedDocuments:
 
     def __init__(self, paths: Sequence[str], separator: bytes, *, check_utf8: bool = False) -> None:
         self._mark = line_pattern(separator)
-        self.files = text_files(paths)
-        self._check_utf8 = check_utf8
+        super().__init__(paths, check_utf8=check_utf8)
 
     def __iter__(self) -> Iterator[Iterator[bytes]]:
         """Yields documents, each an iterator over pieces of at most a mebibyte."""
-        for path in self.files:
-            pieces = split_at_lines(checked_blocks(path, check_utf8=self._check_utf8))
+        for pieces in self._pieces():
             yield from marked_documents(pieces, self._mark, keep_mark=False)

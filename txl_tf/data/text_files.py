@@ -20,17 +20,22 @@ characters, words and subwords need UTF-8:
 """
 
 import codecs
+import dataclasses
 import glob
 import lzma
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import IO, Protocol
+from typing import IO, Any
 
-from txl_tf.errors import DataDamagedError, InputMissingError, JobError, StorageError, UsageError
+from txl_tf.errors import DataDamagedError, InputMissingError, StorageError, UsageError
 from txl_tf.storage.files import open_regular_file
+from txl_tf.storage.untrusted_files import storage_errors
 
+UNREADABLE = "The text file cannot be read"
 _BLOCK_BYTES = 1 << 20
+# `gzip.open` and the like do not serve: `lzma.open` has no limit of memory and passes over what
+# follows the data, and `zstandard.open` ends quietly where data are cut off.
 # One zstd block of four bytes can stand for 128 KiB, and its decoder has no
 # limit on what it returns: small inputs keep the output small.
 _ZSTD_INPUT_BYTES = 2048
@@ -54,105 +59,64 @@ def text_blocks(path: str) -> Iterator[bytes]:
         StorageError: If the file cannot be read, or is zstd and the package
             that reads it is not installed.
     """
-    try:
-        if os.path.isdir(path):
-            raise FileNotFoundError  # a folder is no text file, whatever is in it
-        with open_regular_file(path) as file:
-            start = file.read(6)
-            file.seek(0)
-            make_decoder = _decoder_of(start, path)
-            if make_decoder is None:
+    with storage_errors(UNREADABLE, path):
+        try:
+            if os.path.isdir(path):
+                raise FileNotFoundError  # a folder is no text file, whatever is in it
+            with open_regular_file(path) as file:
+                make_decoder = _decoder_of(file.read(6), path)
+                file.seek(0)
+                if make_decoder is not None:
+                    yield from _decompressed(file, path, make_decoder)
                 while block := file.read(_BLOCK_BYTES):
                     yield block
-            else:
-                yield from _decompressed(file, path, make_decoder)
-    except FileNotFoundError as error:
-        raise InputMissingError(
-            "There is no such text file.", where=path, remedy="Name an existing file."
-        ) from error
-    except OSError as error:
-        raise unreadable(path, error) from error
+        except FileNotFoundError as error:
+            raise InputMissingError(
+                "There is no such text file.", where=path, remedy="Name an existing file."
+            ) from error
 
 
-def unreadable(path: str, error: OSError) -> JobError:
-    """Returns the error for a file that cannot be read.
+@dataclasses.dataclass(frozen=True)
+class _Decoder:
+    """Decoder of one compressed part, which returns little at a time."""
 
-    Args:
-        path: str. The file.
-        error: `OSError`. What the system said.
-    """
-    what = f"The text file cannot be read: {error.strerror or error}"
-    return StorageError(what, where=path, remedy="Check the file and its permissions.")
-
-
-class _Decoder(Protocol):
-    @property
-    def errors(self) -> tuple[type[Exception], ...]:
-        """Exception types that damaged compressed data raises."""
-
-    @property
-    def eof(self) -> bool:
-        """Whether the end of the compressed data was read."""
+    decoder: Any
+    errors: tuple[type[Exception], ...]
+    """Exceptions that damaged data raise."""
+    limit: tuple[int, ...] = (_BLOCK_BYTES,)
+    """Largest output, for decoders that can be told."""
+    max_input_bytes: int | None = None
 
     def step(self, data: bytes) -> tuple[bytes, bytes]:
         """Takes input; returns output and the input that is left over."""
+        taken = data[: self.max_input_bytes] if getattr(self.decoder, "needs_input", True) else b""
+        output = self.decoder.decompress(taken, *self.limit) if taken or self.limit else b""
+        left = self.decoder.unused_data + getattr(self.decoder, "unconsumed_tail", b"")
+        return output, left + data[len(taken) :]
 
 
-class _GzipDecoder:
-    errors: tuple[type[Exception], ...] = (zlib.error,)
-
-    def __init__(self) -> None:
-        self._decoder = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-
-    @property
-    def eof(self) -> bool:
-        return self._decoder.eof
-
-    def step(self, data: bytes) -> tuple[bytes, bytes]:
-        output = self._decoder.decompress(data, _BLOCK_BYTES)
-        return output, self._decoder.unused_data if self.eof else self._decoder.unconsumed_tail
+def _gzip_decoder() -> _Decoder:
+    return _Decoder(zlib.decompressobj(wbits=zlib.MAX_WBITS | 16), (zlib.error,))
 
 
-class _XzDecoder:
-    errors: tuple[type[Exception], ...] = (lzma.LZMAError, MemoryError)
-
-    def __init__(self) -> None:
-        self._decoder = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES)
-
-    @property
-    def eof(self) -> bool:
-        return self._decoder.eof
-
-    def step(self, data: bytes) -> tuple[bytes, bytes]:
-        taken = data if self._decoder.needs_input else b""
-        output = self._decoder.decompress(taken, _BLOCK_BYTES)
-        left = data[len(taken) :]
-        return output, self._decoder.unused_data + left if self.eof else left
+def _xz_decoder() -> _Decoder:
+    decoder = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES)
+    return _Decoder(decoder, (lzma.LZMAError, MemoryError))
 
 
-class _ZstdDecoder:
-    def __init__(self) -> None:
-        import zstandard
+def _zstd_decoder() -> _Decoder:
+    import zstandard
 
-        self.errors: tuple[type[Exception], ...] = (zstandard.ZstdError,)
-        decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
-        self._decoder = decompressor.decompressobj()
-
-    @property
-    def eof(self) -> bool:
-        return self._decoder.eof
-
-    def step(self, data: bytes) -> tuple[bytes, bytes]:
-        taken, left = data[:_ZSTD_INPUT_BYTES], data[_ZSTD_INPUT_BYTES:]
-        output = self._decoder.decompress(taken) if taken else b""
-        return output, self._decoder.unused_data + left if self.eof else left
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
+    errors = (zstandard.ZstdError,)
+    return _Decoder(decompressor.decompressobj(), errors, (), _ZSTD_INPUT_BYTES)
 
 
 def _decoder_of(start: bytes, path: str) -> Callable[[], _Decoder] | None:
     if start.startswith(b"\x1f\x8b"):
-        return _GzipDecoder
+        return _gzip_decoder
     if start == b"\xfd7zXZ\x00":
-        return _XzDecoder
+        return _xz_decoder
     if start.startswith(b"\x28\xb5\x2f\xfd"):
         try:
             import zstandard  # noqa: F401
@@ -162,7 +126,7 @@ def _decoder_of(start: bytes, path: str) -> Callable[[], _Decoder] | None:
                 where=path,
                 remedy="Install zstandard, or decompress the file.",
             ) from error
-        return _ZstdDecoder
+        return _zstd_decoder
     return None
 
 
@@ -172,7 +136,7 @@ def _decompressed(
     data = file.read(_BLOCK_BYTES)
     while data:
         decoder = make_decoder()
-        while not decoder.eof:
+        while not decoder.decoder.eof:
             is_last = not data
             try:
                 output, data = decoder.step(data)
@@ -180,7 +144,7 @@ def _decompressed(
                 raise _damaged(f"are damaged: {error}", path, file, data) from error
             if output:
                 yield output
-            elif is_last and not decoder.eof:
+            elif is_last and not decoder.decoder.eof:
                 raise _damaged("end too early", path, file, data)
             data = data or file.read(_BLOCK_BYTES)
         # Files on tapes and in some archives are padded with zeros.

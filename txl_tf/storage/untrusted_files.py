@@ -164,11 +164,13 @@ def read_json_object(
     return parse_json_object(read_file(path, max_bytes=max_bytes), where=path, remedy=remedy)
 
 
-def parse_json_object(content: bytes, *, where: str, remedy: str = _RESTORE) -> dict[str, Any]:
+def parse_json_object(
+    content: bytes | str, *, where: str, remedy: str = _RESTORE
+) -> dict[str, Any]:
     """Parses the content of a file that holds one JSON object.
 
     Args:
-        content: bytes. All of the file.
+        content: bytes or str. All of the file.
         where: str. The file, for errors.
         remedy: str. What to do where it is damaged.
 

@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any, Protocol, Self, cast
 
 from txl_tf.data.partial_download import PublishedFile
-from txl_tf.data.text_files import text_blocks, unreadable
+from txl_tf.data.text_files import UNREADABLE, text_blocks
 from txl_tf.errors import DataDamagedError, InputMissingError, StorageError
 from txl_tf.storage.files import open_regular_file, remove_file
 from txl_tf.storage.local_files import flush_to_disk, open_for_writing
+from txl_tf.storage.untrusted_files import storage_errors
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -232,12 +233,9 @@ class FolderFiles:
     def blocks(self, member: CorpusMember) -> Iterator[bytes]:
         """Yields the bytes of a file; see `CorpusFiles`."""
         path = self._paths[member.path]
-        try:
-            with open_regular_file(path) as file:
-                while block := file.read(_BLOCK_BYTES):
-                    yield block
-        except OSError as error:
-            raise unreadable(path, error) from error
+        with storage_errors(UNREADABLE, path), open_regular_file(path) as file:
+            while block := file.read(_BLOCK_BYTES):
+                yield block
 
 
 # Other methods may ask for gigabytes of memory before there is a byte.
@@ -284,17 +282,18 @@ class ZipFiles:
 
     def blocks(self, member: CorpusMember) -> Iterator[bytes]:
         """Yields the bytes of a file; see `CorpusFiles`."""
-        try:
-            # No more than the size that was checked is ever decompressed.
-            with zipfile.ZipFile(self._path) as archive, archive.open(member.path) as file:
-                while block := file.read(_BLOCK_BYTES):
-                    yield block
-        except _ZIP_DAMAGE as error:
-            raise self._damaged(f"{member.path} cannot be read: {error}") from error
-        except OSError as error:
-            if error.errno == errno.EINVAL:  # a place before the beginning of the file
+        with storage_errors(UNREADABLE, self._path):
+            try:
+                # No more than the size that was checked is ever decompressed.
+                with zipfile.ZipFile(self._path) as archive, archive.open(member.path) as file:
+                    while block := file.read(_BLOCK_BYTES):
+                        yield block
+            except _ZIP_DAMAGE as error:
+                raise self._damaged(f"{member.path} cannot be read: {error}") from error
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # a place before the beginning of the file
+                    raise
                 raise self._damaged(f"{member.path} is nowhere in the archive.") from error
-            raise unreadable(self._path, error) from error
 
     def _damaged(self, what: str) -> DataDamagedError:
         return _damaged(what, self._path)
@@ -357,11 +356,8 @@ def open_corpus_files(
 
 
 def _is_packed(path: str) -> bool:
-    try:
-        with open_regular_file(path) as file:
-            start = file.read(512)
-    except OSError as error:
-        raise unreadable(path, error) from error
+    with storage_errors(UNREADABLE, path), open_regular_file(path) as file:
+        start = file.read(512)
     return start.startswith((b"PK", b"\x1f\x8b")) or start[257:262] == b"ustar"
 
 
