@@ -7,8 +7,7 @@ from pipelines.progress import ReportBytes
 from pipelines.trained_model import tokenizer_of
 from pipelines.workdir import Workdir
 from txl_tf.errors import DataDamagedError, InputMissingError
-from txl_tf.run_description import RunDescription, identity
-from txl_tf.run_folder import converted_config, converted_identity
+from txl_tf.run_folder import RunDescription, converted_config, converted_identity, identity
 from txl_tf.storage.files import file_bytes, list_folder, path_exists
 from txl_tf.storage.untrusted_files import storage_errors
 

@@ -125,8 +125,7 @@ def watched_hosts(
     """
     import tensorflow as tf
 
-    from txl_tf.distribution.host_watcher import HostWatcher
-    from txl_tf.distribution.remote_hosts import remote_hosts
+    from txl_tf.distribution.remote_hosts import HostWatcher, remote_hosts
 
     hosts = remote_hosts(strategy)
     if not hosts:

@@ -27,7 +27,7 @@ from txl_tf.errors import (
 )
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.result import EvaluationResult
-from txl_tf.run_description import RunDescription, identity
+from txl_tf.run_folder import RunDescription, identity
 from txl_tf.storage.files import path_exists
 from txl_tf.storage.writable_folder import WritableFolder
 from txl_tf.training.checkpoint_store import BackgroundSaver, CheckpointStore

@@ -16,8 +16,14 @@ from txl_tf.errors import (
     OutputExistsError,
     UsageError,
 )
-from txl_tf.run_description import RunDescription, identity
-from txl_tf.run_folder import CHECKPOINTS, RUN_FILE, describe_run, run_folder_error
+from txl_tf.run_folder import (
+    CHECKPOINTS,
+    RUN_FILE,
+    RunDescription,
+    describe_run,
+    identity,
+    run_folder_error,
+)
 from txl_tf.storage.files import (
     is_remote,
     list_folder,

@@ -36,8 +36,7 @@ ALLOWED = {
     "training": {"distribution", "evaluation", *MODELS},
     "serving": {"storage", *LOWEST},
     "convert": MODELS,
-    "run_description": {"config", *LOWEST},
-    "run_folder": {"convert", "run_description", "training", *MODELS},
+    "run_folder": {"convert", "training", *MODELS},
     "tpu_compiler": {"distribution", "evaluation", "training", *MODELS},
 }
 # These compute with `keras.ops` alone.
@@ -74,7 +73,6 @@ LOADED_FIRST = (
     "txl_tf.evaluation.result",
     "txl_tf.models.presets",
     "txl_tf.models.sizes",
-    "txl_tf.run_description",
     "txl_tf.run_folder",
     "txl_tf.storage.*",
     "txl_tf.tpu_compiler.chips",

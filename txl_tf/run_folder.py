@@ -5,9 +5,13 @@ what `txl convert` makes: `config.json` and one checkpoint. Nothing of TensorFlo
 is imported before weights are read.
 """
 
+import dataclasses
+import json
 import os
-from typing import TYPE_CHECKING, Literal
+import re
+from typing import TYPE_CHECKING, Any, Literal, Self
 
+from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 from txl_tf.errors import (
     DataDamagedError,
@@ -16,7 +20,6 @@ from txl_tf.errors import (
     StorageError,
     UsageError,
 )
-from txl_tf.run_description import FORMAT_VERSION, RunDescription, identity
 from txl_tf.storage.files import first_line, path_exists
 from txl_tf.storage.untrusted_files import read_json_object
 
@@ -36,6 +39,135 @@ CONVERTED_STEP = 0
 _WEIGHT_PREFIX = "model/"
 _AVERAGE_PREFIX = "average/"
 _CONVERT_AGAIN = "Convert it anew."
+_ABSENT = (FileNotFoundError, NotADirectoryError)
+FORMAT_VERSION = 1
+_DATA_FIELDS = {
+    "fingerprint": str,
+    "corpus": str,
+    "tokenizer": str,
+    "tokenizer_sha256": str,
+    "vocabulary_size": int,
+}
+# What may change from one start of a run to the next: it does not change a sound step, or only
+# in which order it adds up, as another number of replicas does too.
+_FREE_FIELDS = (
+    "steps_per_loop",
+    "checkpoint_every_steps",
+    "evaluate_every_steps",
+    "num_kept_checkpoints",
+    "tensor_float_32",
+    "gradient_accumulation_steps",
+    "rematerialize",
+    "jit_compile",
+    "on_non_finite",
+)
+_RUN_ID = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunDescription:
+    """A run as its folder describes it.
+
+    Attributes:
+        experiment: `ExperimentConfig`.
+        data: dict of JSON values that decide the tokens: fingerprint, corpus,
+            tokenizer, its SHA-256 and the size of the vocabulary.
+        run_id: optional str. Tells the run from all others, also of the same
+            settings; `None` where a version of before wrote the description.
+        first_checkpoint_step: optional int. Steps done at the first checkpoint
+            that came onto the disk; `None` before there was one.
+        longest_checkpoint_period: int. The largest `checkpoint_every_steps`
+            that the run was ever started with.
+    """
+
+    experiment: ExperimentConfig
+    data: dict[str, Any]
+    run_id: str | None = None
+    first_checkpoint_step: int | None = None
+    longest_checkpoint_period: int = 0
+
+    def __post_init__(self) -> None:
+        period = self.experiment.training.checkpoint_every_steps
+        period = max(self.longest_checkpoint_period, period)
+        object.__setattr__(self, "longest_checkpoint_period", period)
+
+    def replace(self, **changes: Any) -> Self:
+        """Returns a copy with other values."""
+        return dataclasses.replace(self, **changes)
+
+    def to_json(self) -> bytes:
+        """Contents of the file."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        experiment = self.experiment.to_dict()
+        values = {"format_version": FORMAT_VERSION, **fields, "experiment": experiment}
+        return (json.dumps(values, indent=1) + "\n").encode()
+
+    @classmethod
+    def from_values(cls, values: dict[str, Any]) -> Self:
+        """Takes up what `to_json` wrote.
+
+        Earlier versions did not write the last three values; they may be missing.
+
+        Raises:
+            ValueError: If a value is missing or wrong.
+        """
+        for name in ("experiment", "data"):
+            if not isinstance(values.get(name), dict):
+                received = ascii(values.get(name))[:100]
+                raise ValueError(f"`{name}` must be an object. Received: {received}")
+        checks = {
+            "run_id": lambda value: (
+                value is None or (isinstance(value, str) and _RUN_ID.fullmatch(value))
+            ),
+            "first_checkpoint_step": lambda value: value is None or _is_count(value),
+            "longest_checkpoint_period": lambda value: _is_count(value) and value > 0,
+        }
+        known = {name: values[name] for name in checks if name in values}
+        for name, value in known.items():
+            if not checks[name](value):
+                raise _not_written(name, value)
+        experiment = ExperimentConfig.from_dict(values["experiment"])
+        _check_data(values["data"], experiment.model.vocabulary_size)
+        return cls(experiment=experiment, data=values["data"], **known)
+
+
+def _check_data(data: dict[str, Any], vocabulary_size: int) -> None:
+    for name, kind in _DATA_FIELDS.items():
+        if type(data.get(name)) is not kind or not data[name]:
+            raise _not_written(f"data.{name}", data.get(name))
+    if data["vocabulary_size"] != vocabulary_size:
+        raise ValueError(
+            f"`data.vocabulary_size` must be that of the model, {vocabulary_size}. "
+            f"Received: {data['vocabulary_size']}"
+        )
+
+
+def _not_written(name: str, value: Any) -> ValueError:
+    received = ascii(value)[:100]
+    return ValueError(f"`{name}` is not what this program writes. Received: {received}")
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def identity(experiment: ExperimentConfig, data: dict[str, Any]) -> dict[str, Any]:
+    """Returns the settings that decide every step; checkpoints are bound to them.
+
+    Args:
+        experiment: `ExperimentConfig`.
+        data: dict. Identity of the data, see `RunDescription`.
+    """
+    values = experiment.to_dict()
+    training = values["training"]
+    training = {name: training[name] for name in training if name not in _FREE_FIELDS}
+    deciding = {name: values[name] for name in ("model", "optimizer")}
+    deciding |= {"training": training, "data": data}
+    if experiment.optimizer.schedule == "plateau":
+        # Evaluations decide the learning rate.
+        training["evaluate_every_steps"] = experiment.training.evaluate_every_steps
+        deciding["evaluation"] = values["evaluation"]
+    return deciding
 
 
 def load_model(
@@ -86,7 +218,7 @@ def load_model(
 
 
 def kind(folder: str) -> Literal["run", "converted"] | None:
-    """Whether a folder is of a run or of a converted model; `None` if it is of neither."""
+    """Returns what a folder is of; `None` for neither a run nor a converted model."""
     if path_exists(os.path.join(folder, RUN_FILE)):
         return "run"
     return "converted" if path_exists(os.path.join(folder, CONFIG_FILE)) else None
@@ -94,9 +226,6 @@ def kind(folder: str) -> Literal["run", "converted"] | None:
 
 def describe_run(folder: str) -> RunDescription:
     """Reads the description of a run.
-
-    Args:
-        folder: str. The folder.
 
     Raises:
         InputMissingError: If no run was begun here.
@@ -110,12 +239,9 @@ def describe_run(folder: str) -> RunDescription:
         version = values.get("format_version")
         if version == FORMAT_VERSION:
             return RunDescription.from_values(values)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise InputMissingError(
-            "There is no run in this folder.",
-            where=folder,
-            remedy="`txl train --workdir` begins one.",
-        ) from error
+    except _ABSENT as error:
+        what, remedy = "There is no run in this folder.", "`txl train --workdir` begins one."
+        raise InputMissingError(what, where=folder, remedy=remedy) from error
     except OSError as error:
         raise run_folder_error(folder, "read", error) from error
     except ValueError as error:
@@ -143,9 +269,6 @@ def run_folder_error(folder: str, done: str, error: OSError) -> StorageError:
 def converted_config(folder: str) -> ModelConfig:
     """Reads the configuration of a converted model.
 
-    Args:
-        folder: str. The folder.
-
     Raises:
         InputMissingError: If there is no converted model.
         DataDamagedError: If it cannot be read.
@@ -153,11 +276,10 @@ def converted_config(folder: str) -> ModelConfig:
     path = os.path.join(folder, CONFIG_FILE)
     try:
         return ModelConfig.from_dict(read_json_object(path, remedy=_CONVERT_AGAIN))
-    except (FileNotFoundError, NotADirectoryError) as error:
+    except _ABSENT as error:
+        what = "There is no converted model in this folder."
         raise InputMissingError(
-            "There is no converted model in this folder.",
-            where=folder,
-            remedy="`txl convert --from` makes one.",
+            what, where=folder, remedy="`txl convert --from` makes one."
         ) from error
     except (ValueError, OSError) as error:
         raise DataDamagedError(
@@ -168,10 +290,7 @@ def converted_config(folder: str) -> ModelConfig:
 
 
 def checkpoint_store(folder: str) -> "CheckpointStore":
-    """The checkpoints of a run or of a converted model, for reading.
-
-    Args:
-        folder: str. The folder.
+    """Returns the checkpoints of a run or of a converted model, for reading.
 
     Raises:
         JobError: As `describe_run` and `converted_config` do.
@@ -194,19 +313,10 @@ def converted_identity(config: ModelConfig) -> dict:
 def read_weights(
     folder: str, step: int | Literal["best"] | None = None
 ) -> "tuple[int, dict[str, np.ndarray]]":
-    """Reads the weights of a checkpoint after verifying it.
-
-    Where the run averages its weights, these are the averages.
-
-    Args:
-        folder: str. Folder of a run or of a converted model.
-        step: as for `load_model`.
+    """Reads the weights of a checkpoint as `load_model` does.
 
     Returns:
         Tuple of the step and a dict of variable path to array.
-
-    Raises:
-        JobError: As `load_model` does.
     """
     if kind(folder) != "converted":
         return _run_weights(folder, step)
@@ -221,18 +331,10 @@ def _run_weights(
     store = checkpoint_store(folder)
     found = _require_step(store, step, os.path.join(folder, CHECKPOINTS))
     arrays = store.load(found)
-    weights = _with_prefix(arrays, _WEIGHT_PREFIX)
-    averages = _with_prefix(arrays, _AVERAGE_PREFIX)
-    # Among the averages is also how many steps they are of.
-    return found, {path: averages.get(path, weight) for path, weight in weights.items()}
-
-
-def _with_prefix(arrays: "dict[str, np.ndarray]", prefix: str) -> "dict[str, np.ndarray]":
-    return {
-        name.removeprefix(prefix): array
-        for name, array in arrays.items()
-        if name.startswith(prefix)
-    }
+    # By the paths of the weights: among the averages is also how many steps they are of.
+    prefix = _WEIGHT_PREFIX
+    paths = {name.removeprefix(prefix): name for name in arrays if name.startswith(prefix)}
+    return found, {path: arrays.get(_AVERAGE_PREFIX + path, arrays[paths[path]]) for path in paths}
 
 
 def require_no_step(step: int | str | None) -> None:
@@ -271,14 +373,7 @@ def _require_step(store: "CheckpointStore", step: int | Literal["best"] | None, 
 def build_model(
     config: ModelConfig | LSTMConfig | QRNNConfig, weights: "dict[str, np.ndarray]"
 ) -> "TransformerXL | LSTMLanguageModel | QRNNLanguageModel":
-    """Builds a model with these weights, in float32.
-
-    Args:
-        config: `ModelConfig`, `LSTMConfig` or `QRNNConfig`.
-        weights: dict of variable path to array.
-
-    Returns:
-        The model.
+    """Builds a model in float32 with weights by variable path.
 
     Raises:
         MismatchError: If they are not those of such a model.

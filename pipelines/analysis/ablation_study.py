@@ -14,7 +14,7 @@ from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import InputMissingError, UsageError
 from txl_tf.models.sizes import equal_memory_segment_length
-from txl_tf.run_description import identity
+from txl_tf.run_folder import identity
 
 STUDIES_FOLDER = Path(__file__).resolve().parent.parent / "configs" / "studies"
 _KEYS = {"experiment", "set", "seeds", "evaluation", "axes", "rows"}

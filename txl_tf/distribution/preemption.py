@@ -16,7 +16,6 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 from txl_tf.storage.local_files import open_for_writing
@@ -138,12 +137,7 @@ class PreemptionWatcher:
             ]
         return self
 
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for poll in self._polls:
             poll.end()
         os.write(self._write_end, _END)
@@ -166,11 +160,7 @@ class PreemptionWatcher:
                 return
 
     def notice(self, reason: str) -> None:
-        """Passes on a notice that came another way; the first one counts.
-
-        Args:
-            reason: str. Why the process is to stop, as a clause.
-        """
+        """Passes on a notice, a clause that says why to stop; the first one counts."""
         with self._lock:
             if self._reason is not None:
                 return

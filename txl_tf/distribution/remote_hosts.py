@@ -1,14 +1,17 @@
-"""Other hosts of a slice: who they are, and operations kept on this one."""
+"""Other hosts of a slice: their list, the watch on them, and where operations run."""
 
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from typing import Self
 
 import tensorflow as tf
 from tensorflow.python.eager import context, executor
 
 from txl_tf.distribution.preemption import notice_path
+from txl_tf.distribution.server_address import within
 
 _ANSWER_SECONDS = 5.0
 
@@ -27,9 +30,6 @@ class RemoteHost:
 
     def is_leaving(self) -> bool:
         """Whether the host was told to go; it then serves for some seconds more.
-
-        Returns:
-            True once its server has noted it.
 
         Raises:
             tf.errors.OpError: If the host does not answer, or does not know
@@ -54,26 +54,15 @@ class RemoteHost:
 
     def answers(self) -> bool:
         """Whether the host answers within some seconds, and knows this process."""
-        answers: list[bool] = []
-
-        def ask() -> None:
-            with contextlib.suppress(tf.errors.OpError, RuntimeError):
-                self.is_leaving()
-                answers.append(True)
-
-        # A thread, because a host that hangs answers with nothing, not even an error.
-        thread = threading.Thread(target=ask, name="ask-host", daemon=True)
-        thread.start()
-        thread.join(_ANSWER_SECONDS)
-        return bool(answers)
+        # In a thread, because a host that hangs answers with nothing, not even an error.
+        with contextlib.suppress(tf.errors.OpError, RuntimeError, TimeoutError):
+            within(_ANSWER_SECONDS, self.is_leaving)
+            return True
+        return False
 
 
 def remote_hosts(strategy: tf.distribute.Strategy) -> list[RemoteHost]:
-    """Returns the hosts of a strategy's replicas that are not this process.
-
-    Returns:
-        One for each host; none where the process uses its own devices.
-    """
+    """Returns the hosts of a strategy's replicas other than this process."""
     if context.get_server_def() is None:
         return []  # this process is connected to nobody
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
@@ -120,11 +109,85 @@ def this_host() -> contextlib.AbstractContextManager[None]:
 
     A process that is connected to other hosts has many CPUs, and `CPU:0` may be
     that of another one. What writes or reads a file of this machine must say so.
-
-    Returns:
-        A context manager.
     """
     server = context.get_server_def()
     if server is None:
         return tf.device("CPU:0")
     return tf.device(f"/job:{server.job_name}/replica:0/task:{server.task_index}/device:CPU:0")
+
+
+class HostWatcher:
+    """Watch on remote hosts, with one polling thread per host.
+
+    A host that was told to go says so, and there is time to save. A connection
+    that breaks ends the training loop with an error, and needs no watcher. But
+    a host may fall silent without that, as when its network is gone; then the
+    loop would wait for ever.
+
+    Args:
+        hosts: list of `RemoteHost`.
+        on_leaving: function of a host that was told to go. It is called once
+            for each, in another thread than the caller's.
+        on_silence: function of a host that has not answered for
+            `silence_seconds`; called like that.
+        poll_seconds: float. Time between two questions.
+        silence_seconds: float. Silence after which a host counts as lost.
+    """
+
+    def __init__(
+        self,
+        hosts: list[RemoteHost],
+        on_leaving: Callable[[RemoteHost], None],
+        on_silence: Callable[[RemoteHost], None],
+        *,
+        poll_seconds: float = 0.5,
+        silence_seconds: float = 120.0,
+    ) -> None:
+        self._hosts = hosts
+        self._on_leaving = on_leaving
+        self._on_silence = on_silence
+        self._poll_seconds = poll_seconds
+        self._silence_seconds = silence_seconds
+        self._end = threading.Event()
+        self._asked: dict[RemoteHost, float] = {}
+        self._threads: list[threading.Thread] = []
+
+    def __enter__(self) -> Self:
+        targets: list[tuple[Callable[..., None], tuple[RemoteHost, ...]]] = [
+            (self._ask, (host,)) for host in self._hosts
+        ]
+        for target, arguments in [*targets, (self._listen, ())]:
+            # Daemons, because a question to a host that hangs is never answered.
+            thread = threading.Thread(
+                target=target, args=arguments, name="host-watcher", daemon=True
+            )
+            thread.start()
+            self._threads.append(thread)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._end.set()
+        for thread in self._threads:
+            thread.join(timeout=2 * self._poll_seconds)
+
+    def _ask(self, host: RemoteHost) -> None:
+        while not self._end.is_set():
+            self._asked[host] = time.monotonic()
+            try:
+                is_leaving = host.is_leaving()
+            except (tf.errors.OpError, RuntimeError):
+                # The loop ends with an error of its own.
+                self._asked.pop(host, None)
+                return
+            self._asked.pop(host, None)
+            if is_leaving and not self._end.is_set():
+                self._on_leaving(host)
+                return
+            self._end.wait(self._poll_seconds)
+
+    def _listen(self) -> None:
+        while not self._end.wait(self._poll_seconds):
+            for host, asked in list(self._asked.items()):
+                if time.monotonic() - asked > self._silence_seconds:
+                    self._asked.pop(host, None)
+                    self._on_silence(host)

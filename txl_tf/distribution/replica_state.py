@@ -54,6 +54,8 @@ class ReplicaState:
         self._write = tf.function(self.write, autograph=False)
         with strategy.scope():
             for name, spec in row_specs.items():
+                # On read and without aggregation: a variable for each replica, which it assigns
+                # without a word to the others.
                 self._variables[name] = tf.Variable(
                     tf.zeros([rows_per_replica, *spec.shape], self._stored_dtype(name)),
                     trainable=False,
@@ -64,6 +66,7 @@ class ReplicaState:
 
     def read(self) -> dict[str, tf.Tensor]:
         """This replica's state; inside `strategy.run` only."""
+        # The value of now: the same step assigns the variable further down.
         return {
             name: tf.cast(tf.identity(variable), self._dtypes[name])
             for name, variable in self._variables.items()
@@ -88,7 +91,7 @@ class ReplicaState:
         """
         local = self._strategy.experimental_local_results
         if self._has_several_workers:
-            # Each replica has the whole.
+            # Parts of other workers are reached by a collective only; each replica has the whole.
             gathered = self._strategy.run(self._gather)
             arrays = {
                 name: local(gathered[name])[0].numpy().astype(dtype.as_numpy_dtype, copy=False)
@@ -113,6 +116,7 @@ class ReplicaState:
         Raises:
             ValueError: If an array has another shape than is needed.
         """
+        # All shapes before any value, so that a refused state changes nothing.
         for name, variable in self._variables.items():
             expected = (self._num_rows, *variable.shape[1:])
             if tuple(arrays[name].shape) != expected:

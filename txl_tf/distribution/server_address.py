@@ -55,11 +55,7 @@ def is_address(text: str) -> bool:
 
 
 def unreachable(addresses: Sequence[str], seconds: float) -> dict[str, str]:
-    """Tries to connect repeatedly until a time limit; returns the failures.
-
-    Args:
-        addresses: sequence of `host:port`.
-        seconds: float. For all of them together.
+    """Tries to connect to each `host:port` until a time limit of all together.
 
     Returns:
         Dict of an address to why it could not be reached.
@@ -102,13 +98,6 @@ def within(seconds: float, function: Callable[[], Any]) -> Any:
 
     What waits in TensorFlow's C++ cannot be ended. It is left alone in a
     thread, which does not keep the process from ending.
-
-    Args:
-        seconds: float. How long to wait.
-        function: function without arguments.
-
-    Returns:
-        What the function returns.
 
     Raises:
         TimeoutError: If the time is over.

@@ -78,6 +78,7 @@ def create_strategy(tpu: str | None = None, num_cpu_replicas: int = 1) -> tf.dis
         return _tpu_strategy(tpu)
     if num_cpu_replicas > 1:
         return _mirrored(_logical_cpus(num_cpu_replicas))
+    # The default strategy places all variables on the first GPU and leaves the others idle.
     gpus = tf.config.list_logical_devices("GPU")
     if len(gpus) > 1:
         return _mirrored(tuple(gpu.name for gpu in gpus))
@@ -85,11 +86,7 @@ def create_strategy(tpu: str | None = None, num_cpu_replicas: int = 1) -> tf.dis
 
 
 def num_workers(strategy: tf.distribute.Strategy) -> int:
-    """How many processes train together, each of them running the same program.
-
-    Returns:
-        The number; 1 also for a TPU of several hosts, which one process drives.
-    """
+    """Returns how many processes train together; one drives a TPU of several hosts."""
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return 1
     cluster = strategy.cluster_resolver.cluster_spec().as_dict()
@@ -97,11 +94,7 @@ def num_workers(strategy: tf.distribute.Strategy) -> int:
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
-    """Whether this process is the one that writes files.
-
-    Returns:
-        True for exactly one of the workers.
-    """
+    """Whether this process is the one of the workers that writes files."""
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return True
     resolver = strategy.cluster_resolver
@@ -245,6 +238,7 @@ def _tpu_strategy(tpu: str) -> tf.distribute.Strategy:
 
 
 def _connected_resolver(tpu: str) -> tf.distribute.cluster_resolver.TPUClusterResolver:
+    # A TPU of this machine has no server to connect to.
     resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=tpu)
     if tpu != "local":
         tf.config.experimental_connect_to_cluster(resolver)

@@ -77,6 +77,7 @@ class ReplicaProgram:
             A `LoweredProgram`, whose parameters are `data` and then
             `variables`.
         """
+        # Imported nodes call functions by name, which the context must know before.
         for function in self.graph_def.library.function:
             if not context.context().has_function(function.signature.name):
                 context.context().add_function_def(function)
@@ -85,6 +86,7 @@ class ReplicaProgram:
     def _call(self, *data: tf.Tensor) -> list[tf.Tensor]:
         graph = tf.compat.v1.get_default_graph()
         inputs = dict(zip(self.data, data, strict=True))
+        # The first replica's variables stand for all: every replica runs the same program.
         inputs |= {name: graph.capture(handles[0]) for name, handles in self.variables.items()}
         return tf.graph_util.import_graph_def(
             self.graph_def, input_map=inputs, return_elements=list(self.outputs), name="replica"
@@ -105,6 +107,7 @@ def _taken_out(cls: type[_Program], graph: Any, callers: tuple, num_replicas: in
     marked = [each for each in graph.get_operations() if _mark_of(each) is not None]
     marked = [each for each in marked if each.type not in (_METADATA, _INPUT, _OUTPUT)]
     inside = {each.name for each in marked}
+    # Constants outside are taken along: as parameters they would not be known to the compiler.
     constants = {
         tensor.op.name: tensor.op
         for operation in marked
@@ -125,10 +128,12 @@ def _taken_out(cls: type[_Program], graph: Any, callers: tuple, num_replicas: in
             variables[name] = captures.handles(tensor, num_replicas)
         else:
             data[name] = tf.TensorSpec(tensor.shape, tensor.dtype)
+    # In the order of the arguments, not of their first use.
     data = dict(sorted(data.items(), key=lambda item: _place(item[0])))
     graph_def = GraphDef(versions=graph.as_graph_def().versions)
     graph_def.node.extend(_node(each, inside) for each in (*constants.values(), *marked))
     graph_def.library.CopyFrom(graph.as_graph_def().library)
+    # The marks are for TensorFlow's rewriting pass, which is to find no program here.
     for function in graph_def.library.function:
         for node in function.node_def:
             node.attr.pop(_MARK, None)
@@ -163,6 +168,7 @@ def _node(operation: tf.Operation, inside: set[str]) -> NodeDef:
     """Returns the operation as it is outside of the strategy."""
     node = NodeDef.FromString(operation.node_def.SerializeToString())
     node.attr.pop(_MARK, None)
+    # The strategy's devices are not there; control inputs from outside order the host's work only.
     node.device = ""
     node.input[:] = [each for each in node.input if not each.startswith("^") or each[1:] in inside]
     if node.op == "CrossReplicaSum":
@@ -197,6 +203,7 @@ class _Captures:
         return tuple(map(self._captured, replicated))
 
     def _captured(self, tensor: tf.Tensor) -> tf.Tensor:
+        # From the innermost loop outwards, as what is captured is handed in.
         for way in self._ways:
             tensor = way[_source(tensor).name]
         name = _source(tensor).name

@@ -252,6 +252,8 @@ class RowGradients:
     def _read(self, batch: Batch, step: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor], Memory]:
         with tf.GradientTape() as tape:
             objective, row_losses, memory = self._objective(batch, step)
+        # The tape knows TensorFlow's variables, not Keras' around them. Gradients of tables are
+        # sparse where rows are gathered; dense ones can be added up and reduced with the others.
         gradients = tape.gradient(objective, [variable.value for variable in self._variables])
         return row_losses, [tf.convert_to_tensor(gradient) for gradient in gradients], memory
 
@@ -285,6 +287,7 @@ class RowGradients:
             # Several at once would hold the activations of several.
             parallel_iterations=1,
         )
+        # Parts are runs of consecutive rows, so that in their order they are the batch again.
         whole = [tf.concat(tf.unstack(array.stack(), self._num_parts), 0) for array in results]
         row_losses, memory = tf.nest.pack_sequence_as((batch.weights, batch.memory), whole)
         return row_losses, gradients, memory

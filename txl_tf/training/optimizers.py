@@ -14,6 +14,7 @@ from txl_tf.training.schedules import (
     WarmupPlateau,
 )
 
+# The proposed hyperparameters of Shazeer and Stern: the decay of the means is 1 - step**-0.8.
 _DECAY_EXPONENT = -0.8
 _EPSILON_OF_SQUARES = 1e-30
 _EPSILON_OF_SCALE = 1e-3
@@ -73,6 +74,7 @@ class Adafactor(keras.optimizers.Optimizer):
         dtype = variable.dtype
         gradient = ops.cast(gradient, dtype)
         step = ops.cast(self.iterations + 1, dtype)
+        # 1 at the first step, which takes the squares as they are: no correction for the start.
         share = ops.power(step, _DECAY_EXPONENT)
         squares = ops.square(gradient) + _EPSILON_OF_SQUARES
         means = self._means[self._get_variable_index(variable)]
@@ -88,6 +90,7 @@ class Adafactor(keras.optimizers.Optimizer):
             of_row = ops.rsqrt(rows / ops.mean(rows, axis=-1, keepdims=True))
             update = gradient * ops.expand_dims(of_row, -1)
             update = update * ops.expand_dims(ops.rsqrt(columns), -2)
+        # Clips a variable's update by its size, since the means lag behind a gradient that grows.
         update = update / ops.maximum(_root_mean_square(update) / _MAX_UPDATE, 1.0)
         size = ops.maximum(_root_mean_square(variable), _EPSILON_OF_SCALE)
         self.assign_sub(variable, ops.cast(learning_rate, dtype) * size * update)
@@ -263,6 +266,7 @@ def create_optimizer(
     optimizer._all_reduce_sum_gradients = list
     if variables is not None:
         kept = [variable for variable in variables if not _decays(variable)]
+        # Before it is built; afterwards Keras refuses.
         optimizer.exclude_from_weight_decay(var_list=kept)
         optimizer.build(list(variables))
     return optimizer

@@ -131,7 +131,7 @@ class TrainStep:
         batch = self._batch(inputs, before, is_counted, step)
         row_losses, gradients, memory = self._row_gradients(batch, step)
 
-        # One all-reduce for the loss and all gradients; only then is the norm the global one.
+        # In one call, so that the strategy can pack them. The norm is that of the sum.
         loss, *gradients = tf.distribute.get_replica_context().all_reduce(
             tf.distribute.ReduceOp.SUM, [tf.reduce_sum(row_losses), *gradients]
         )
@@ -165,6 +165,7 @@ class TrainStep:
         kind = Memory if "valid_length" in memory else RecurrentMemory
         starts = inputs.get("document_starts")
         if starts is None:
+            # Not `None`, which cannot be split into parts like the other tensors.
             starts = tf.zeros(inputs["token_ids"].shape, tf.bool)
         return Batch(
             token_ids=inputs["token_ids"],
@@ -190,6 +191,7 @@ class TrainStep:
 
     def _judge(self, loss: tf.Tensor, norm: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Returns the status, whether weights change, and whether the run continues."""
+        # One entry that is not finite makes the norm so: no gradient is looked at by itself.
         is_finite = tf.logical_and(tf.math.is_finite(loss), tf.math.is_finite(norm))
         is_spike = tf.constant(False)
         if self._state.spike_detector is not None:
@@ -198,6 +200,7 @@ class TrainStep:
         not_finite = StepStatus.STOPPED if stops else StepStatus.SKIPPED_NON_FINITE
         status = tf.where(is_spike, int(StepStatus.SKIPPED_SPIKE), int(StepStatus.APPLIED))
         status = tf.where(is_finite, status, int(not_finite))
+        # A choice of values, not a branch: the replicas' collectives must all run.
         goes_on = tf.not_equal(status, int(StepStatus.STOPPED))
         is_advanced = tf.logical_and(goes_on, tf.logical_not(self._records.is_stopped()))
         is_applied = tf.logical_and(is_advanced, tf.equal(status, int(StepStatus.APPLIED)))
@@ -224,6 +227,7 @@ class TrainStep:
             variables += [each.value for each in self._state.spike_detector.variables.values()]
             values += self._state.spike_detector.next_values(loss, norm)
             is_finite = tf.logical_and(tf.math.is_finite(loss), tf.math.is_finite(norm))
+            # A running mean that is not finite would never recover.
             values[1:] = [
                 tf.where(is_finite, value, variable)
                 for variable, value in zip(variables[1:], values[1:], strict=True)

@@ -58,6 +58,7 @@ class Trainer:
         self._rows_per_replica = training.rows_per_replica(strategy.num_replicas_in_sync)
         # A plain variable of the host, because a thread sets it while the loop runs.
         self._stop_requested = tf.Variable(False, trainable=False)
+        # A switch of the whole process, which an earlier trainer may have left on.
         tf.config.experimental.enable_tensor_float_32_execution(training.tensor_float_32)
         keras.utils.set_random_seed(training.seed)
         with strategy.scope():
@@ -138,6 +139,7 @@ class Trainer:
 
     def must_stop(self) -> bool:
         """Whether a stop was requested, of this worker or of any other."""
+        # Agreed upon: a worker that goes on alone would wait for the others' gradients for ever.
         requested = bool(self._stop_requested.numpy())
         return self.sum_over_workers(float(requested)) > 0.0
 
@@ -227,6 +229,8 @@ class Trainer:
     def _batches(self) -> tf.data.Dataset:
         first_step = self.step
 
+        # Each host makes its own rows. A single dataset would be read whole by every host, which
+        # then drops the rows of the others.
         def dataset_of_host(context: tf.distribute.InputContext) -> tf.data.Dataset:
             num_replicas = context.num_replicas_in_sync // context.num_input_pipelines
             num_rows = self._rows_per_replica * num_replicas
@@ -264,6 +268,7 @@ class Trainer:
                 self.strategy.run(step, args=(next(iterator), first_step))
                 return index + 1
 
+            # Steps must not overlap: each reads variables that the one before has written.
             tf.while_loop(goes_on, run_step, [tf.constant(0)], parallel_iterations=1)
 
         return run_steps
@@ -273,6 +278,7 @@ class Trainer:
         begin = time.perf_counter()
         # Tensors, because Python ints would be traced anew for each value.
         self._run_steps(self._iterator, tf.constant(first_step), tf.constant(num_steps))
+        # Fetching waits for the device: before that, only the dispatch is done.
         records = self._records.fetch(first_step, self.step)
         if not records:
             return None
