@@ -25,6 +25,7 @@ from pipelines.arguments import (
     add_override_argument,
     load_experiment,
 )
+from pipelines.progress import say
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import InputMissingError, UsageError
@@ -107,10 +108,7 @@ def run(arguments: argparse.Namespace) -> None:
     text_folder = arguments.text_folder
     compiler = TpuCompiler(arguments.parsed_topology, text_folder and Path(text_folder))
     report = compile_experiment(
-        arguments.experiment,
-        compiler,
-        find_rows=arguments.find_rows,
-        say=lambda line: print(line, file=sys.stderr, flush=True),
+        arguments.experiment, compiler, find_rows=arguments.find_rows, say=say
     )
     report = {"config": arguments.config, **report}
     if arguments.json:

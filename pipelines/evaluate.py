@@ -29,17 +29,11 @@ from pipelines.arguments import (
     in_range,
     override,
 )
-from pipelines.evaluation.scores import OwnText, check_text_file
+from pipelines.evaluation.scores import TextScores, check_text_file
 from pipelines.memory_needs import require_evaluation_memory
 from pipelines.progress import show_progress
-from pipelines.trained_model import read_experiment
-from pipelines.workdir import (
-    Workdir,
-    add_workdir_argument,
-    check_split,
-    check_tokenizer,
-    check_vocabulary,
-)
+from pipelines.trained_model import open_dataset, read_experiment, tokenizer_of
+from pipelines.workdir import Workdir, add_workdir_argument
 from txl_tf.errors import UsageError
 from txl_tf.run_folder import read_weights
 
@@ -178,20 +172,14 @@ def _evaluate_split(arguments: argparse.Namespace, strategy: "tf.distribute.Stra
     step, weights = read_weights(arguments.workdir, arguments.step)
     evaluator = create_evaluator(arguments.experiment, strategy)
     evaluator.load_arrays(weights)
-    documents = None
-    if arguments.per_document is not None:
-        documents = DocumentScores(dataset, arguments.split)
+    split, per_document = arguments.split, arguments.per_document
+    documents = None if per_document is None else DocumentScores(dataset, split)
+    observe = None if documents is None else documents.observe
     result = evaluate_split(
-        evaluator,
-        dataset,
-        arguments.split,
-        step,
-        track=show_progress,
-        observe=None if documents is None else documents.observe,
-        num_words=arguments.num_words,
+        evaluator, dataset, split, step, show_progress, observe, arguments.num_words
     )
     if documents is not None and arguments.is_chief:
-        documents.write(arguments.per_document)
+        documents.write(per_document)
     if board_folder is not None:
         TensorBoardWriter(board_folder, 1.0).write_evaluation(result)
     _print(result, arguments)
@@ -229,46 +217,34 @@ def _evaluate_text(arguments: argparse.Namespace, strategy: "tf.distribute.Strat
     from pipelines.evaluation.splits import create_evaluator, statistics_text
 
     dataset = None if arguments.data is None else _open_dataset(arguments)
-    own = OwnText(arguments.text, _tokenizer(arguments, dataset))
+    scores = TextScores(arguments.text, _tokenizer(arguments, dataset))
     step, weights = read_weights(arguments.workdir, arguments.step)
     evaluator = create_evaluator(arguments.experiment, strategy)
     evaluator.load_arrays(weights)
-    text = own.text
+    text = scores.text
     if arguments.num_words is not None:
         text = dataclasses.replace(text, num_words=arguments.num_words)
     result = evaluator.evaluate(
         text,
         step=step,
         track=show_progress,
-        observe=own.observe,
+        observe=scores.observe,
         statistics_text=statistics_text(evaluator, dataset),
     )
     if arguments.per_token and arguments.is_chief:
-        own.print_scores(arguments.json)
+        scores.print_scores(arguments.json)
     _print(result, arguments)
 
 
 def _open_dataset(arguments: argparse.Namespace) -> "PreparedDataset":
-    """Opens the data set and makes sure that it is one for the model."""
-    from txl_tf.data.prepared_dataset import PreparedDataset
-
-    dataset = PreparedDataset.open(arguments.data)
-    manifest = dataset.manifest
     arguments.split = arguments.split or "valid"
-    if arguments.text is None:
-        check_split(manifest, arguments.split, arguments.data)
-    if arguments.is_converted:
-        check_vocabulary(arguments.experiment, manifest, arguments.data)
-    else:
-        check_tokenizer(arguments.data_identity, manifest, arguments.data)
-    return dataset
+    split = arguments.split if arguments.text is None else None
+    return open_dataset(arguments.data, arguments.experiment, arguments.data_identity, split)
 
 
 def _tokenizer(arguments: argparse.Namespace, dataset: "PreparedDataset | None") -> "Tokenizer":
     """Returns the tokenizer of the data set if one is named, else that of the run."""
     if dataset is None:
-        from pipelines.trained_model import tokenizer_of
-
         return tokenizer_of(Workdir(arguments.workdir), arguments.data_identity)
     from txl_tf.data.prepared_dataset import dataset_tokenizer
 

@@ -5,12 +5,11 @@
 
 The SavedModel is `OUT/VERSION`, one more than the highest version there is:
 TensorFlow Serving takes the folder `OUT` and serves the highest number in it.
-What is there is never changed.
+Existing versions are never changed.
 
 The folder `--workdir` is that of a run, or a model that `txl convert` has
-brought in. With `--data`, the card says what the weights as they are stored are
-worth on the beginning of a split, and a converted model gets the tokenizer of
-the data set.
+brought in. With `--data`, the card has the loss of the stored weights on the
+beginning of a split, and a converted model gets the tokenizer of the data set.
 """
 
 import argparse
@@ -27,14 +26,8 @@ from pipelines.arguments import (
 )
 from pipelines.evaluation.watch import read_evaluations
 from pipelines.memory_needs import reading_needs, require_memory_of
-from pipelines.trained_model import read_experiment
-from pipelines.workdir import (
-    Workdir,
-    add_workdir_argument,
-    check_split,
-    check_tokenizer,
-    check_vocabulary,
-)
+from pipelines.trained_model import open_dataset, read_experiment, tokenizer_of
+from pipelines.workdir import Workdir, add_workdir_argument
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import MismatchError, UsageError
@@ -125,7 +118,9 @@ def run(arguments: argparse.Namespace) -> None:
     from txl_tf.export import ExportOptions, export_saved_model, next_version
 
     step, model = _read_model(arguments)
-    dataset = None if arguments.data is None else _open_dataset(arguments)
+    experiment, data, dataset = arguments.experiment, arguments.data_identity, None
+    if arguments.data is not None:
+        dataset = open_dataset(arguments.data, experiment, data, arguments.split, verify=False)
     version = next_version(arguments.out) if arguments.version is None else arguments.version
     options = ExportOptions(
         weights=arguments.weights,
@@ -159,24 +154,12 @@ def _report(folder: str, options: "ExportOptions") -> None:
 
 
 def _read_model(arguments: argparse.Namespace) -> "tuple[int | None, TransformerXL]":
-
     config = arguments.experiment.model
     step, weights = read_weights(arguments.workdir, arguments.step)
     if arguments.memory_length is not None:
         config = config.replace(memory_length=arguments.memory_length)
     is_run = arguments.data_identity is not None
     return step if is_run else None, build_model(config, weights)
-
-
-def _open_dataset(arguments: argparse.Namespace) -> "PreparedDataset":
-    from txl_tf.data.prepared_dataset import PreparedDataset
-
-    dataset = PreparedDataset.open(arguments.data, verify=False)
-    check_vocabulary(arguments.experiment, dataset.manifest, arguments.data)
-    if arguments.data_identity is not None:
-        check_tokenizer(arguments.data_identity, dataset.manifest, arguments.data)
-    check_split(dataset.manifest, arguments.split, arguments.data)
-    return dataset
 
 
 def _sample(arguments: argparse.Namespace, dataset: "PreparedDataset") -> Any:
@@ -194,7 +177,6 @@ def _tokenizer(
     arguments: argparse.Namespace, dataset: "PreparedDataset | None"
 ) -> "Tokenizer | None":
     """Returns the tokenizer of a run; of a converted model, that of the data, if there is any."""
-    from pipelines.trained_model import tokenizer_of
     from txl_tf.data.prepared_dataset import dataset_tokenizer
 
     if arguments.data_identity is not None:
@@ -235,7 +217,7 @@ def measured_quality(workdir: Workdir, step: int) -> dict[str, Any]:
 def model_card(
     experiment: ExperimentConfig, data: dict[str, Any], step: int, **quality: Any
 ) -> dict[str, Any]:
-    """Builds the model card of an export.
+    """Builds the model card of an export, as JSON values.
 
     Args:
         experiment: `ExperimentConfig`.

@@ -8,7 +8,7 @@ Without a prompt, on a terminal, it asks for one after the other.
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pipelines.arguments import (
@@ -20,19 +20,19 @@ from pipelines.arguments import (
 from pipelines.memory_needs import MemoryNeed, reading_needs, require_memory_of
 from pipelines.workdir import Workdir, add_workdir_argument
 from txl_tf.config.model import ModelConfig
-from txl_tf.errors import InputMissingError, StorageError, UsageError
+from txl_tf.errors import InputMissingError, UsageError
 from txl_tf.run_folder import load_model
-from txl_tf.storage.files import first_line, path_exists, read_file
+from txl_tf.storage.files import path_exists, read_file
+from txl_tf.storage.untrusted_files import storage_errors
 
 if TYPE_CHECKING:
     from txl_tf.data.tokenizers.tokenizer import Tokenizer
     from txl_tf.generation import GenerationSession, Sampler, SessionFile
-    from txl_tf.models.transformer_xl import TransformerXL
     from txl_tf.samplers import BeamSampler
 
 _LEAST, _MOST = 1e-6, 1e6
 _MAX_PROMPT_BYTES = 16 << 20
-_REMEDY = "Give --prompt or --prompt-file, go on with a --session, or use a terminal."
+_REMEDY = "Give --prompt or --prompt-file, continue a --session, or use a terminal."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -117,9 +117,8 @@ def _needs(arguments: argparse.Namespace) -> list[MemoryNeed]:
     rows = f"--num-samples {arguments.num_samples}"
     if arguments.beams is not None:
         rows = f"--beams {arguments.beams}"
-    needs = reading_needs(
-        model, num_rows, 1, memory_length, f"{rows}, --memory-length {memory_length}"
-    )
+    where = f"{rows}, --memory-length {memory_length}"
+    needs = reading_needs(model, num_rows, 1, memory_length, where)
     # A float for each token that may come next, and a place for each that has come.
     logits = MemoryNeed("what may come next", 4 * num_rows * model.vocabulary_size, rows)
     if num_rows == 1:
@@ -143,16 +142,8 @@ def _prompt(arguments: argparse.Namespace) -> str | None:
         prompt = arguments.prompt
     else:
         try:
-            content = read_file(arguments.prompt_file, max_bytes=_MAX_PROMPT_BYTES)
-            prompt = content.decode("utf-8")
-        except FileNotFoundError as error:
-            raise InputMissingError(
-                "There is no such file.", where=f"--prompt-file {arguments.prompt_file}"
-            ) from error
-        except OSError as error:
-            raise StorageError(
-                f"The prompt cannot be read: {first_line(error)}", where=arguments.prompt_file
-            ) from error
+            with storage_errors("The prompt cannot be read", arguments.prompt_file, ""):
+                prompt = _read_prompt(arguments.prompt_file).decode("utf-8")
         except UnicodeDecodeError as error:
             raise UsageError("The prompt is no UTF-8.", where=arguments.prompt_file) from error
     if prompt is not None and not _is_utf8(prompt):
@@ -160,6 +151,14 @@ def _prompt(arguments: argparse.Namespace) -> str | None:
     if prompt == "":
         raise UsageError("There must be something to go on from.", where="--prompt")
     return prompt
+
+
+def _read_prompt(path: str) -> bytes:
+    try:
+        return read_file(path, max_bytes=_MAX_PROMPT_BYTES)
+    except FileNotFoundError as error:
+        where = f"--prompt-file {path}"
+        raise InputMissingError("There is no such file.", where=where) from error
 
 
 def _check_combinations(arguments: argparse.Namespace) -> None:
@@ -254,48 +253,9 @@ def _write_at_once(
 def _save(session: "GenerationSession", file: "SessionFile | None") -> None:
     if file is None:
         return
-    try:
+    remedy = "Check the folder and the space on the disk."
+    with storage_errors("The session cannot be written", file.path, remedy):
         session.save(file)
-    except OSError as error:
-        raise StorageError(
-            f"The session cannot be written: {first_line(error)}",
-            where=file.path,
-            remedy="Check the folder and the space on the disk.",
-        ) from error
-
-
-def write_text(
-    model: "TransformerXL",
-    tokenizer: "Tokenizer",
-    prompt: str,
-    *,
-    num_tokens: int,
-    sampler: "Sampler",
-    seed: int,
-) -> Iterator[str]:
-    """Continues a prompt.
-
-    Args:
-        model: `TransformerXL`.
-        tokenizer: the tokenizer it was trained with.
-        prompt: str. At least one token.
-        num_tokens: int. Tokens to write.
-        sampler: see `txl_tf.generation.generate`.
-        seed: int.
-
-    Returns:
-        Iterator over pieces of text. A byte that is no UTF-8 becomes the
-        replacement sign.
-
-    Raises:
-        UsageError: If the tokenizer cannot take the prompt, or makes no token
-            of it.
-    """
-    from pipelines.text_writer import TextWriter
-    from txl_tf.generation import GenerationSession
-
-    session = GenerationSession(model, sampler, seed=seed)
-    return TextWriter(session, tokenizer).write(prompt, num_tokens)
 
 
 def _sampler(arguments: argparse.Namespace) -> "Sampler | BeamSampler":
@@ -304,15 +264,14 @@ def _sampler(arguments: argparse.Namespace) -> "Sampler | BeamSampler":
     if arguments.beams is not None:
         return samplers.BeamSampler(arguments.beams)
     temperature = arguments.temperature
-    if arguments.sampler == "greedy":
-        return samplers.GreedySampler()
-    if arguments.sampler == "top_k":
-        return samplers.TopKSampler(arguments.k, temperature)
-    if arguments.sampler == "top_p":
-        return samplers.TopPSampler(arguments.p, temperature)
-    if arguments.sampler == "min_p":
-        return samplers.MinPSampler(arguments.min_p, temperature)
-    return samplers.RandomSampler(temperature)
+    kinds: dict[str, Callable[[], Sampler]] = {
+        "greedy": samplers.GreedySampler,
+        "random": lambda: samplers.RandomSampler(temperature),
+        "top_k": lambda: samplers.TopKSampler(arguments.k, temperature),
+        "top_p": lambda: samplers.TopPSampler(arguments.p, temperature),
+        "min_p": lambda: samplers.MinPSampler(arguments.min_p, temperature),
+    }
+    return kinds[arguments.sampler]()
 
 
 if __name__ == "__main__":

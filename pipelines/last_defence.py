@@ -18,11 +18,7 @@ _TAIL_CHARACTERS = 100
 
 
 def printed_error(error: JobError) -> str:
-    """Formats an error as at most three lines: what, where, what to do.
-
-    Returns:
-        One to three lines: what, where and what to do, as far as it is known.
-    """
+    """Formats an error as one to three lines: what, where, what to do."""
     parts = (error.what, error.where, error.remedy)
     lines = [line for part in parts if (line := one_line(str(part)))]
     first, *others = lines or [type(error).__name__]
@@ -30,13 +26,10 @@ def printed_error(error: JobError) -> str:
 
 
 def one_line(text: str) -> str:
-    """Returns a text on one line that every terminal can show.
+    """Returns a text on one line of at most `MAX_LINE_CHARACTERS` that every terminal can show.
 
-    What breaks lines becomes a space, other control characters and lone
-    surrogates are escaped, and of a long text the middle is left out.
-
-    Returns:
-        At most `MAX_LINE_CHARACTERS` characters.
+    Line breaks become spaces, other control characters and lone surrogates are
+    escaped, and the middle of a long text is left out.
     """
     # Cut first, because to escape a huge text takes long, and then what escapes have added.
     shown = " ".join(part.strip() for part in _cut(text, len(text)).splitlines())
@@ -60,11 +53,10 @@ _NAMES = ("stdin", "stdout", "stderr")
 
 
 def prepare_streams() -> None:
-    """Opens what is closed, and lets nothing that is printed be an error.
+    """Opens closed standard streams, and lets no printed character be an error.
 
-    A closed descriptor would be given to the next file that is opened, which
-    whoever prints would then write into. A character that the terminal does not
-    know is printed as its escape.
+    The next file to be opened would get a closed descriptor, and printed text
+    with it. A character that the terminal does not know is printed as its escape.
     """
     for descriptor, name in enumerate(_NAMES):
         try:
@@ -82,11 +74,9 @@ def prepare_streams() -> None:
 
 
 def flush_streams() -> OSError | None:
-    """Writes out what was printed.
+    """Flushes the standard streams; returns the error of the standard output, if there is one.
 
-    Returns:
-        The error of the standard output, if it took not all of it. What it did
-        not take is forgotten.
+    Text that a stream did not take is dropped.
     """
     failure = None
     for stream in (sys.stdout, sys.stderr):
@@ -139,14 +129,9 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def explained(error: BaseException) -> JobError:
-    """Converts an exception into the error that is printed.
+    """Converts the exception that ended a job into the error that is printed.
 
-    Args:
-        error: exception that ended a job.
-
-    Returns:
-        The exception itself if it is a `JobError`. Of one that nobody thought
-        of, the traceback is written to a file, which the error names.
+    The traceback of an unforeseen one is written to a file, which the error names.
     """
     if isinstance(error, JobError):
         return error
@@ -251,11 +236,7 @@ def guard_process() -> None:
 
 
 def report(error: BaseException) -> int:
-    """Says what has ended a job.
-
-    Args:
-        error: exception.
-    """
+    """Prints the error that has ended a job, and returns the exit code."""
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     if isinstance(error, KeyboardInterrupt):
@@ -274,15 +255,7 @@ def report(error: BaseException) -> int:
 
 
 def finish(exit_code: int) -> int:
-    """Writes out what was printed.
-
-    Args:
-        exit_code: int. Of the job.
-
-    Returns:
-        The exit code; that of the output where the job went well and the
-        output could not be written.
-    """
+    """Flushes the output; returns its error's exit code where the job had none of its own."""
     failure = flush_streams()
     if failure is None or exit_code != 0:
         return exit_code

@@ -31,31 +31,21 @@ AnyModelConfig = ModelConfig | LSTMConfig | QRNNConfig
 
 @dataclasses.dataclass(frozen=True)
 class MemoryNeed:
-    """One part of the memory of a job, with the settings that decide it.
-
-    Attributes:
-        what: str. What it is.
-        num_bytes: int.
-        where: str. The settings that decide it, with their values.
-    """
+    """One part of the memory of a job, with the settings that decide it."""
 
     what: str
+    """Name of the part."""
     num_bytes: int
     where: str
+    """The settings that decide it, with their values."""
 
 
 def require_training_memory(
     experiment: ExperimentConfig, *, num_replicas: int = 1, tpu: str | None = None
 ) -> None:
-    """Refuses a run that the memory of this machine cannot hold, with its evaluations.
+    """Raises UsageError where this machine's memory cannot hold a run and its evaluations.
 
-    Args:
-        experiment: `ExperimentConfig`.
-        num_replicas: int. Replicas of the CPU.
-        tpu: optional str. With a TPU the memory of the machine is no bound.
-
-    Raises:
-        UsageError: If there is too little memory.
+    With a TPU the memory of the machine is no bound.
     """
     if tpu is None:
         require_memory_of(training_needs(experiment, num_replicas), "Training")
@@ -65,27 +55,13 @@ def require_training_memory(
 def require_evaluation_memory(
     model: AnyModelConfig, evaluation: EvaluationConfig, *, tpu: str | None = None
 ) -> None:
-    """Refuses an evaluation that the memory of this machine cannot hold.
-
-    Args:
-        model: configuration of the model.
-        evaluation: `EvaluationConfig`.
-        tpu: optional str. With a TPU the memory of the machine is no bound.
-
-    Raises:
-        UsageError: If there is too little memory.
-    """
+    """Raises UsageError where this machine's memory cannot hold an evaluation; as in training."""
     if tpu is None:
         require_memory_of(evaluation_needs(model, evaluation), "The evaluation")
 
 
 def training_needs(experiment: ExperimentConfig, num_replicas: int = 1) -> list[MemoryNeed]:
-    """Lists the lower bounds of memory for training on a CPU machine.
-
-    Args:
-        experiment: `ExperimentConfig`.
-        num_replicas: int. Replicas of the machine.
-    """
+    """Lists the lower bounds of memory for training on a CPU machine."""
     model, training = experiment.model, experiment.training
     copies = _copies(experiment.optimizer, training)
     needs = [
@@ -126,12 +102,7 @@ def training_needs(experiment: ExperimentConfig, num_replicas: int = 1) -> list[
 
 
 def evaluation_needs(model: AnyModelConfig, evaluation: EvaluationConfig) -> list[MemoryNeed]:
-    """Lists the lower bounds of memory for an evaluation on a CPU machine.
-
-    Args:
-        model: configuration of the model.
-        evaluation: `EvaluationConfig`.
-    """
+    """Lists the lower bounds of memory for an evaluation on a CPU machine."""
     segment_length = evaluation.segment_length or model.segment_length
     memory_length = evaluation.memory_length
     if memory_length is None or not getattr(model, "recurrence", False):
@@ -168,15 +139,7 @@ def reading_needs(
 
 
 def require_memory_of(needs: Sequence[MemoryNeed], what: str) -> None:
-    """Refuses what the memory of this machine cannot hold.
-
-    Args:
-        needs: sequence of `MemoryNeed`.
-        what: str. What needs it, such as `"Writing"`.
-
-    Raises:
-        UsageError: If there is too little memory.
-    """
+    """Raises UsageError where the memory of this machine cannot hold the needs of `what`."""
     if _GPU_FILE.exists():
         return
     largest = max(needs, key=lambda need: need.num_bytes)

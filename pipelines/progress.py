@@ -1,7 +1,6 @@
 """Output of a job: progress as a bar on a terminal, plain lines elsewhere; plain tables."""
 
 import contextlib
-import io
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,6 +35,11 @@ ReportBytes = Callable[[str, int], None]
 Item = TypeVar("Item")
 
 
+def say(text: str) -> None:
+    """Prints a line on the standard error, at once."""
+    print(text, file=sys.stderr, flush=True)
+
+
 def plain_table(rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> str:
     """Aligns rows of text in columns without borders, whatever the width of the terminal.
 
@@ -52,7 +56,7 @@ def plain_table(rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> str
         table.add_column(justify="right" if column in right else "left", no_wrap=True)
     for row in (first, *others):
         table.add_row(*map(Text, row))
-    console = Console(file=io.StringIO(), width=_TABLE_WIDTH)
+    console = Console(width=_TABLE_WIDTH)
     with console.capture() as captured:
         console.print(table)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
@@ -63,11 +67,11 @@ def byte_progress(total_bytes: int | None, verb: str) -> Iterator[ReportBytes]:
     """Shows how far a job is while the `with` block runs.
 
     Args:
-        total_bytes: optional int. All there is to do, if that is known.
+        total_bytes: optional int. Bytes of the whole job, if known.
         verb: str. Such as `"preparing"`.
 
     Yields:
-        Function to call with what is being done and the bytes done since last;
+        Function to call with the name of a part and the bytes done since last;
         threads may call it.
     """
     if not sys.stderr.isatty():
@@ -96,7 +100,7 @@ def _line_printer(total_bytes: int | None, verb: str) -> ReportBytes:
         if time.monotonic() >= next_time:
             next_time = time.monotonic() + _SECONDS_BETWEEN_LINES
             megabytes = f"{done_bytes / _BYTES_PER_MEGABYTE:.1f}{of_total}"
-            print(f"{verb} {split}: {megabytes} MB", file=sys.stderr, flush=True)
+            say(f"{verb} {split}: {megabytes} MB")
 
     return report
 
@@ -106,7 +110,7 @@ def download_progress() -> Iterator[Callable[[int, int | None], None]]:
     """Shows how far a download is, once it has begun, while the `with` block runs.
 
     Yields:
-        Function to call with the bytes that are there and all there will be, if known.
+        Function to call with the bytes received and the bytes of the whole, if known.
     """
     done_before = 0
     with contextlib.ExitStack() as stack:
@@ -125,13 +129,7 @@ def download_progress() -> Iterator[Callable[[int, int | None], None]]:
 def show_progress(
     items: Iterable[Item], num_items: int, what: str = "evaluating"
 ) -> Iterator[Item]:
-    """Passes items on; a bar on a terminal, nothing elsewhere.
-
-    Args:
-        items: iterable.
-        num_items: int.
-        what: str. What is being done.
-    """
+    """Passes items on, with a bar named `what` on a terminal, and nothing elsewhere."""
     if not sys.stderr.isatty():
         yield from items
         return
@@ -189,7 +187,7 @@ class TrainingProgress:
         if self._bar is not None:
             self._bar.console.print(text, highlight=False)
         else:
-            print(text, file=sys.stderr, flush=True)
+            say(text)
 
     def update(self, report: "LoopReport") -> None:
         """Shows a loop."""
@@ -202,11 +200,7 @@ class TrainingProgress:
         elif time.monotonic() >= self._next_line or report.step == self._num_steps:
             self._next_line = time.monotonic() + _SECONDS_BETWEEN_LINES
             left = self._left(report)
-            print(
-                f"step {report.step}/{self._num_steps}  {figures}  left {left}",
-                file=sys.stderr,
-                flush=True,
-            )
+            say(f"step {report.step}/{self._num_steps}  {figures}  left {left}")
 
     def _figures(self, report: "LoopReport") -> str:
         bits_per_byte = metrics.bits(report.nats_per_token) / self._bytes_per_token

@@ -2,8 +2,8 @@
 
 Prepares the source of the Python standard library, trains a small model on its
 bytes, evaluates it, writes a sample, exports a SavedModel, loads that and
-scores with it. Killed at any moment, the same command goes on from the last
-checkpoint and comes to the same figures.
+scores with it. Killed at any moment, the same command resumes from the last
+checkpoint and gives the same figures.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import numpy as np
 from pipelines.arguments import add_override_argument, override
 from pipelines.configs import quickstart
 from pipelines.memory_needs import require_training_memory
-from pipelines.progress import show_progress
+from pipelines.progress import say, show_progress
 from pipelines.workdir import Workdir
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.errors import NonFiniteError, UsageError
@@ -72,10 +72,10 @@ def run(arguments: argparse.Namespace) -> None:
     workdir = run_workdir(arguments)
     experiment = arguments.experiment
 
-    _say("1/6 prepare: the source of the Python standard library, as bytes")
+    say("1/6 prepare: the source of the Python standard library, as bytes")
     _prepare(folder / "data")
 
-    _say("2/6 train")
+    say("2/6 train")
     training_run, valid = train(
         experiment, str(folder / "data"), workdir, tf.distribute.get_strategy()
     )
@@ -83,26 +83,26 @@ def run(arguments: argparse.Namespace) -> None:
     dataset = PreparedDataset.open(str(folder / "data"), verify=False)
     model = build_model(experiment.model, trainer.inference_weights())
 
-    _say("3/6 evaluate")
+    say("3/6 evaluate")
     # The run's own evaluator: it is compiled already.
     results = _evaluate(training_run.ready_evaluator(), dataset, trainer.step, valid)
     board = TensorBoardWriter(workdir.guarded_tensorboard(), bytes_per_token=1.0)
     for result in results:
         board.write_evaluation(result)
 
-    _say("4/6 generate")
+    say("4/6 generate")
     sample = _sample(model)
     board.write_sample(trainer.step, sample)
 
-    _say("5/6 export")
+    say("5/6 export")
     exported = folder / "export" / str(trainer.step)
     if not exported.exists():
         _export(experiment, workdir, model, trainer.step, results, exported)
 
-    _say("6/6 load the SavedModel and score with it")
+    say("6/6 load the SavedModel and score with it")
     difference = check_export(exported, model, dataset)
 
-    _say("")
+    say("")
     for result in results:
         print(result.describe())
     print(f"sample:\n{sample}\n")
@@ -117,18 +117,10 @@ def run_workdir(arguments: argparse.Namespace) -> Workdir:
 
 
 def check_export(folder: Path, model: "TransformerXL", dataset: "PreparedDataset") -> float:
-    """Scores the beginning of the test split with the SavedModel and the model.
-
-    Args:
-        folder: path of the SavedModel.
-        model: the model that was exported.
-        dataset: `PreparedDataset` with a split `test`.
+    """Compares a SavedModel with its model on the beginning of the test split.
 
     Returns:
-        The largest difference in nats.
-
-    Raises:
-        NonFiniteError: If they differ by more than rounding.
+        The largest difference in nats. More than rounding is a NonFiniteError.
     """
     import tensorflow as tf
 
@@ -170,7 +162,7 @@ def _prepare(folder: Path) -> None:
         python_standard_library_splits(), ByteTokenizer(), str(folder), "python_standard_library"
     )
     for split in manifest.splits:
-        print(f"{split.name}: {split.bytes:,} bytes, {split.documents} files", file=sys.stderr)
+        say(f"{split.name}: {split.bytes:,} bytes, {split.documents} files")
 
 
 def _evaluate(
@@ -187,19 +179,13 @@ def _evaluate(
 
 
 def _sample(model: "TransformerXL") -> str:
-    from pipelines.generate import write_text
+    from pipelines.text_writer import TextWriter
     from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
+    from txl_tf.generation import GenerationSession
     from txl_tf.samplers import TopPSampler
 
-    pieces = write_text(
-        model,
-        ByteTokenizer(),
-        _PROMPT,
-        num_tokens=_SAMPLE_TOKENS,
-        sampler=TopPSampler(p=0.9, temperature=0.8),
-        seed=0,
-    )
-    return _PROMPT + "".join(pieces)
+    session = GenerationSession(model, TopPSampler(p=0.9, temperature=0.8), seed=0)
+    return _PROMPT + "".join(TextWriter(session, ByteTokenizer()).write(_PROMPT, _SAMPLE_TOKENS))
 
 
 def _export(
@@ -217,10 +203,6 @@ def _export(
     quality = {result.split: result.to_dict() for result in results}
     card = model_card(experiment, workdir.read()[1], step, **quality)
     export_saved_model(model, folder, card, tokenizer=ByteTokenizer())
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

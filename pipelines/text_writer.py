@@ -44,20 +44,16 @@ class TextWriter:
         self._written = np.zeros((0,), np.int32)
 
     def write(self, prompt: str | None, num_tokens: int) -> Iterator[str]:
-        """Reads a prompt and goes on from there.
+        """Reads a prompt and continues it.
 
         Args:
-            prompt: str of at least one token, or `None` to go on from what the
-                session wrote.
+            prompt: str of at least one token, or `None` to continue the text of
+                the session. One without a token is a UsageError.
             num_tokens: int. The most to write.
 
         Yields:
             Pieces of text, of which some are empty. A byte that is no UTF-8
             becomes the replacement sign.
-
-        Raises:
-            UsageError: If the tokenizer cannot take the prompt, or makes no
-                token of it.
         """
         prompt_ids = None if prompt is None else prompt_tokens(self._tokenizer, prompt)
         self._written = self._written[-_CONTEXT_TOKENS:]
@@ -80,10 +76,9 @@ class TextWriter:
 
     def _certain(self, text: str) -> tuple[bool, int]:
         """Whether a stop text is there, and how much of the text is before it for certain."""
-        places = [text.find(stop) for stop in self._stop_texts]
-        found = [place for place in places if place >= 0]
-        if found:
-            return True, min(found)
+        found = _first_stop(text, self._stop_texts)
+        if found is not None:
+            return True, found
         # A character may take several tokens, so decoding has to wait for the last.
         certain = len(text.rstrip(_REPLACEMENT))
         for stop in self._stop_texts:
@@ -93,6 +88,10 @@ class TextWriter:
         return False, certain
 
 
+def _first_stop(text: str, stop_texts: Sequence[str]) -> int | None:
+    return min((place for stop in stop_texts if (place := text.find(stop)) >= 0), default=None)
+
+
 def texts_until(
     tokenizer: "Tokenizer", prompt_ids: np.ndarray, rows: np.ndarray, stop_texts: Sequence[str]
 ) -> list[str]:
@@ -100,7 +99,7 @@ def texts_until(
 
     Args:
         tokenizer: `Tokenizer`.
-        prompt_ids: int vector. What the rows go on from.
+        prompt_ids: int vector. The prompt of all rows.
         rows: int array `(R, S)`, -1 where a row had ended.
         stop_texts: strings. A text ends before the first of them.
 
@@ -111,17 +110,12 @@ def texts_until(
     texts = []
     for row in rows:
         text = decoded(tokenizer, np.concatenate([prompt_ids, row[row >= 0]]))[before:]
-        places = [place for place in map(text.find, stop_texts) if place >= 0]
-        texts.append(text[: min(places)] if places else text)
+        texts.append(text[: _first_stop(text, stop_texts)])
     return texts
 
 
 def stop_tokens(tokenizer: "Tokenizer", stop_texts: Sequence[str]) -> list[int]:
-    """Returns the tokens that are stop texts on their own.
-
-    Returns:
-        List of token ids; fewer than texts where some take several tokens.
-    """
+    """Returns the ids of the stop texts that are a single token."""
     found = []
     for stop in stop_texts:
         try:
@@ -134,15 +128,10 @@ def stop_tokens(tokenizer: "Tokenizer", stop_texts: Sequence[str]) -> list[int]:
 
 
 def prompt_tokens(tokenizer: "Tokenizer", prompt: str) -> np.ndarray:
-    """Encodes a prompt.
+    """Encodes a prompt as an int32 vector; one without a token is a UsageError.
 
-    Returns:
-        int32 vector. Where lines have tokens, the last line has none at its
-        end unless the prompt has a line feed there.
-
-    Raises:
-        UsageError: If the tokenizer cannot take the prompt, or makes no token
-            of it.
+    Where lines have tokens, the last line has none at its end unless the prompt
+    has a line feed there.
     """
     try:
         content = prompt.encode()
@@ -165,18 +154,18 @@ def decoded(tokenizer: "Tokenizer", token_ids: np.ndarray) -> str:
 
 
 _INVITATION = "> "
-_HELP = "A line is gone on with; an empty one is more of the same. Ctrl-C stops, Ctrl-D ends."
+_HELP = "A line is continued; an empty line asks for more. Ctrl-C stops, Ctrl-D ends."
 
 
 def converse(
     writer: TextWriter, num_tokens: int, *, can_go_on: bool, after_turn: Callable[[], None]
 ) -> None:
-    """Reads a line, writes text, and so on until the end of the input.
+    """Reads a line and writes its continuation, until the end of the input.
 
     Args:
         writer: `TextWriter`.
         num_tokens: int. The most to write for each line.
-        can_go_on: bool. Whether there is text to go on from already.
+        can_go_on: bool. Whether the session has a text to continue.
         after_turn: function that is called after every text.
     """
     print(_HELP, file=sys.stderr)

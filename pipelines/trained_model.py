@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipelines.workdir import Workdir
+from pipelines.workdir import Workdir, check_split, check_tokenizer, check_vocabulary
 from txl_tf.config.experiment import ExperimentConfig, OptimizerConfig, TrainingConfig
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, UsageError
 from txl_tf.run_folder import (
@@ -18,6 +18,7 @@ from txl_tf.run_folder import (
 from txl_tf.storage.untrusted_files import storage_errors
 
 if TYPE_CHECKING:
+    from txl_tf.data.prepared_dataset import PreparedDataset
     from txl_tf.data.tokenizers.tokenizer import Tokenizer
     from txl_tf.models.recurrent import LSTMLanguageModel, QRNNLanguageModel
     from txl_tf.models.transformer_xl import TransformerXL
@@ -66,6 +67,35 @@ def tokenizer_of(workdir: Workdir, data: dict[str, Any]) -> "Tokenizer":
 
 
 _LENGTHS = ("segment_length", "memory_length", "clamp_length", "same_length", "same_length_keys")
+
+
+def open_dataset(
+    folder: str,
+    experiment: ExperimentConfig,
+    data: dict[str, Any] | None,
+    split: str | None,
+    *,
+    verify: bool = True,
+) -> "PreparedDataset":
+    """Opens a prepared data set, and checks that it is one for a model.
+
+    Args:
+        folder: str. The data set.
+        experiment: `ExperimentConfig`, whose model must have the vocabulary.
+        data: optional dict. Identity of the data of a run, whose tokenizer it
+            must have; `None` for a converted model.
+        split: optional str. A split that it must have.
+        verify: bool. Whether the files are read and compared with the manifest.
+    """
+    from txl_tf.data.prepared_dataset import PreparedDataset
+
+    dataset = PreparedDataset.open(folder, verify=verify)
+    if split is not None:
+        check_split(dataset.manifest, split, folder)
+    if data is not None:
+        check_tokenizer(data, dataset.manifest, folder)
+    check_vocabulary(experiment, dataset.manifest, folder)
+    return dataset
 
 
 @dataclasses.dataclass(frozen=True)

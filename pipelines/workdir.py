@@ -48,16 +48,10 @@ class Workdir:
 
     The folder may be a remote one (`gs://bucket/run`): the machines of a TPU
     lose their disks when they are taken away.
-
-    Args:
-        folder: path of the folder.
-
-    Raises:
-        UsageError: If a remote path has lost a slash, as in a `pathlib.Path`.
     """
 
     folder: str
-    """The folder."""
+    """Path of the folder. A remote one that has lost a slash is a UsageError."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "folder", os.fspath(self.folder))
@@ -75,7 +69,7 @@ class Workdir:
 
     @property
     def best_checkpoint(self) -> str:
-        """Path of the note of which checkpoint is the best."""
+        """Path of the note that names the best checkpoint."""
         return os.path.join(self.checkpoints, "best.json")
 
     @property
@@ -95,7 +89,7 @@ class Workdir:
 
     @property
     def evaluations(self) -> str:
-        """Folder of what `txl evaluate --watch` has found."""
+        """Folder of the results of `txl evaluate --watch`."""
         return os.path.join(self.folder, "evaluations")
 
     def guarded_tensorboard(self, check: Callable[[], None] | None = None) -> WritableFolder:
@@ -239,14 +233,7 @@ class Workdir:
         return description.experiment, description.data
 
     def describe(self) -> RunDescription:
-        """Reads the description of the run.
-
-        Raises:
-            InputMissingError: If no run was begun here.
-            DataDamagedError: If its description cannot be understood.
-            MismatchError: If it is of a version that is not known.
-            StorageError: If it cannot be read.
-        """
+        """Reads the description of the run; errors of `describe_run`."""
         return describe_run(self.folder)
 
     def _write(self, description: RunDescription, folder: WritableFolder | None) -> None:

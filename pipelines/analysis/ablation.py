@@ -22,7 +22,7 @@ from pipelines.analysis.ablation_runs import AblationProcesses, AblationResult
 from pipelines.analysis.ablation_study import AblationRun, AblationStudy, load_study
 from pipelines.arguments import add_json_argument, add_override_argument, in_range
 from pipelines.memory_needs import require_training_memory
-from pipelines.progress import plain_table
+from pipelines.progress import plain_table, say
 from pipelines.workdir import check_split, data_identity
 from txl_tf.config.model import ModelConfig
 from txl_tf.data.manifest import Manifest
@@ -189,21 +189,21 @@ def _run_missing(
     results = _results(arguments.ablation, folder, arguments.data_identity)
     names = [run.name for run, result in results if result.missing(run)]
     num_done, num_runs = len(results) - len(names), len(results)
-    _say(f"{num_done} of {num_runs} runs are finished.")
+    say(f"{num_done} of {num_runs} runs are finished.")
     processes = AblationProcesses(
         lambda name: _command(arguments, name), folder, arguments.jobs, watcher
     )
     failed = None
     for name, error in processes.run(names):
         if error is not None:
-            _say(f"{error}")
+            say(f"{error}")
             failed = failed or error
             continue
         num_done += 1
         run = _chosen(arguments.ablation, name)
         result = AblationResult.read(folder, run, arguments.data_identity)
         perplexity = result.figures[run.attention_lengths()[0]].perplexity
-        _say(f"{num_done} of {num_runs}: {name}: perplexity {perplexity:.2f}")
+        say(f"{num_done} of {num_runs}: {name}: perplexity {perplexity:.2f}")
     return failed
 
 
@@ -251,8 +251,4 @@ def _report(table: AblationTable, folder: WritableFolder, as_json: bool) -> None
     folder.write("table.json", figures.encode())
     folder.write("table.md", table.markdown().encode())
     print(figures if as_json else table.text(), end="" if as_json else "\n")
-    _say(f"Written: {folder.path}/table.md, {folder.path}/table.json")
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    say(f"Written: {folder.path}/table.md, {folder.path}/table.json")

@@ -22,14 +22,6 @@ _AXES = ("recurrence", "position_encoding", "loss_positions")
 _MAX_RUNS = 10_000
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,99}")
 _WITH_TABLE = ("shaw", "learned")
-_LENGTH = "segment_length"
-
-
-def _require(is_right: Any, rule: str, config: FrozenConfig, *names: str) -> None:
-    """Raises ValueError with the values of the named fields where a rule is broken."""
-    if not is_right:
-        values = ", ".join(f"{name}={shown_value(getattr(config, name))}" for name in names)
-        raise ValueError(f"{rule}. Received: {values}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,17 +48,20 @@ class AblationRow(FrozenConfig):
     def validate(self) -> None:
         self.check_at_most({"segment_length": MAX_TOKENS})
         length = self.segment_length
-        _require(length is None or length > 0, "`segment_length` must be positive", self, _LENGTH)
-        is_free = length is None or self.equal_memory_to is None
-        _require(is_free, "`equal_memory_to` decides the segment length", self, _LENGTH)
-        _require(not self.set or self.name, "A row with `set` needs a `name`", self, "set")
+        self.require_positive("segment_length")
+        if length is not None and self.equal_memory_to is not None:
+            raise ValueError(
+                f"`equal_memory_to` decides the segment length. Received: segment_length={length}"
+            )
+        if self.set and not self.name:
+            raise ValueError(f"A row with `set` needs a `name`. Received: set={self.set}")
         if not self.name:
             parts = ["recurrence" if self.recurrence else "none", self.position_encoding]
             parts += [self.loss_positions, *([f"t{length}"] if length is not None else [])]
             parts += ["equal_memory"] if self.equal_memory_to is not None else []
             object.__setattr__(self, "name", "-".join(parts))
-        rule = "`name` must be made of small letters, digits, `_`, `.` and `-`, at most 100"
-        _require(_NAME.fullmatch(self.name), rule, self, "name")
+        rule = "be made of small letters, digits, `_`, `.` and `-`, at most 100"
+        self.require("name", _NAME.fullmatch(self.name) is not None, rule)
 
     def experiment(
         self, base: ExperimentConfig, seed: int, segment_length: int | None = None
@@ -150,17 +145,15 @@ class StudyEvaluation(FrozenConfig):
     def validate(self) -> None:
         memories, windows, stride = self.memory_lengths, self.window_lengths, self.window_stride
         num_tokens = 2 if self.num_tokens is None else self.num_tokens
-        _require(num_tokens >= 2, "`num_tokens` must be at least 2", self, "num_tokens")
-        _require(stride > 0, "`window_stride` must be positive", self, "window_stride")
-        rule = f"`memory_lengths` and `window_lengths` must be at most {MAX_TOKENS}"
-        is_short = all(length <= MAX_TOKENS for length in (*memories, *windows))
-        _require(is_short, rule, self, "memory_lengths", "window_lengths")
-        rule = "`memory_lengths` must not be negative"
-        _require(all(length >= 0 for length in memories), rule, self, "memory_lengths")
-        rule = "`window_lengths` must not be less than `window_stride`"
-        is_long = all(length >= stride for length in windows)
-        _require(is_long, rule, self, "window_lengths", "window_stride")
-        _require(0.0 <= self.tolerance < 1.0, "`tolerance` must be in [0, 1)", self, "tolerance")
+        self.require("num_tokens", num_tokens >= 2, "be at least 2")
+        self.require_positive("window_stride")
+        for name, lengths in (("memory_lengths", memories), ("window_lengths", windows)):
+            is_short = all(length <= MAX_TOKENS for length in lengths)
+            self.require(name, is_short, f"be at most {MAX_TOKENS}")
+        self.require("memory_lengths", min(memories, default=0) >= 0, "not be negative")
+        rule = f"not be less than `window_stride`, {stride}"
+        self.require("window_lengths", min(windows, default=stride) >= stride, rule)
+        self.require("tolerance", 0.0 <= self.tolerance < 1.0, "be in [0, 1)")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,8 @@ import numpy as np
 from pipelines.arguments import MAX_COUNT, add_json_argument, add_step_argument, in_range
 from pipelines.memory_needs import reading_needs, require_memory_of
 from pipelines.progress import plain_table, show_progress
-from pipelines.workdir import Workdir, add_workdir_argument, check_split, check_tokenizer
+from pipelines.trained_model import open_dataset
+from pipelines.workdir import Workdir, add_workdir_argument
 from txl_tf.config.base import MAX_ROWS, MAX_TOKENS
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import UsageError
@@ -106,11 +107,10 @@ def _lengths(arguments: argparse.Namespace) -> dict[str, int]:
 def run(arguments: argparse.Namespace) -> None:
     """Measures, draws, and prints what was found."""
     from pipelines.analysis.figures import draw_figures
-    from txl_tf.data.prepared_dataset import PreparedDataset
     from txl_tf.training.tensorboard import write_images
 
-    dataset = PreparedDataset.open(arguments.data)
-    check_tokenizer(arguments.data_identity, dataset.manifest, arguments.data)
+    experiment, data = arguments.experiment, arguments.data_identity
+    dataset = open_dataset(arguments.data, experiment, data, arguments.split)
     # Before the weights are read, which must be those of the run that the figures go to.
     board_folder = Workdir(arguments.workdir).guarded_tensorboard()
     step, profiler = _create_profiler(arguments)
@@ -159,7 +159,6 @@ def _read_rows(
 ) -> np.ndarray:
     """Reads consecutive whole segments of each row."""
     split, num_rows, segment_length = arguments.split, arguments.rows, config.segment_length
-    check_split(dataset.manifest, split, arguments.data)
     num_tokens = dataset.num_tokens(split)
     num_filling = math.ceil(config.memory_length / segment_length)
     row_tokens = num_tokens // num_rows

@@ -31,7 +31,7 @@ from pipelines.arguments import (
     numbers_in_range,
 )
 from pipelines.memory_needs import reading_needs, require_memory_of
-from pipelines.progress import plain_table
+from pipelines.progress import plain_table, say
 from txl_tf.config.base import MAX_TOKENS
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
@@ -98,9 +98,9 @@ def run(arguments: argparse.Namespace) -> None:
     )
     measured = {}
     for length in arguments.attention_lengths:
-        print(f"measuring an attention of {length:,} tokens", file=sys.stderr, flush=True)
+        say(f"measuring an attention of {length:,} tokens")
         measured[length] = measurement.measure(length)
-        print(best_slowdown(length, measured[length]), file=sys.stderr, flush=True)
+        say(best_slowdown(length, measured[length]))
     report = speed_report(arguments.experiment, arguments.config, measured)
     print(json.dumps(report) if arguments.json else describe(report))
 

@@ -28,20 +28,16 @@ _ERRORS_ONLY = "2"
 
 @dataclasses.dataclass(frozen=True)
 class ProbeReport:
-    """Outcome of the TensorFlow probe: answers by stage, exit code, last message.
-
-    Attributes:
-        answers: dict from stage to its answer, which has `result` or `error`.
-        last_stage: optional str. The stage that was begun and not ended.
-        exit_code: optional int. Of the process, negative for a signal; `None`
-            if it was killed because it took too long.
-        last_line: str. What the process said last on its standard error.
-    """
+    """Outcome of the TensorFlow probe."""
 
     answers: Mapping[str, Mapping[str, Any]]
+    """The answer of each stage, which has `result` or `error`."""
     last_stage: str | None
+    """The stage that was begun and not ended."""
     exit_code: int | None
+    """Exit code, negative for a signal; `None` if the process took too long and was killed."""
     last_line: str
+    """Last line of the standard error."""
 
 
 def run_probe(
@@ -50,13 +46,13 @@ def run_probe(
     environment: Mapping[str, str],
     command: Sequence[str] = COMMAND,
 ) -> ProbeReport:
-    """Runs the probe to its end, or until its time is over.
+    """Runs the probe to its end, or kills it when its time is over.
 
     Args:
         request: mapping, see `tensorflow_probe.main`.
-        timeout_seconds: float. Then the process is killed.
+        timeout_seconds: float.
         environment: mapping. The environment variables of the process.
-        command: list of str. What is run.
+        command: list of str. The command of the probe.
     """
     variables = {name: each for name, each in environment.items() if name not in _LEFT_OUT}
     # The parent silences TensorFlow's log, which here says why the process ended.
@@ -122,11 +118,7 @@ _REINSTALL = "pip install --no-deps --force-reinstall"
 def tensorflow_findings(
     report: ProbeReport, facts: MachineFacts, tested: TestedVersions
 ) -> list[Finding]:
-    """Turns the report of the probe into findings.
-
-    Returns:
-        List of `Finding`, in the order of the stages.
-    """
+    """Turns the report of the probe into findings, in the order of the stages."""
     findings: list[Finding] = []
     for stage in STAGES:
         answer = report.answers.get(stage)

@@ -20,19 +20,16 @@ _LIBTPU = "libtpu"
 
 @dataclasses.dataclass(frozen=True)
 class TestedVersions:
-    """Versions that `.ci/lock` writes into the package.
-
-    Attributes:
-        python: str. The range of Python, such as `>=3.11,<3.14`.
-        packages: dict from canonical name to version; what every job needs.
-        libtpu: str. Version of the TPU library.
-    """
+    """Versions that `.ci/lock` writes into the package."""
 
     __test__ = False  # no test, whatever its name
 
     python: str
+    """The range of Python, such as `>=3.11,<3.14`."""
     packages: dict[str, str]
+    """Version by canonical name of the packages that every job needs."""
     libtpu: str
+    """Version of the TPU library."""
 
     @classmethod
     def read(cls) -> Self:
@@ -40,15 +37,12 @@ class TestedVersions:
         lines = _FILE.read_text(encoding="utf-8").splitlines()
         pins = [Requirement(line) for line in lines if not line.startswith("#")]
         packages: dict[str, str] = {
-            canonicalize_name(pin.name): _version_of_tested_versions(pin) for pin in pins
+            canonicalize_name(pin.name): specifier.version
+            for pin in pins
+            for specifier in pin.specifier
         }
         libtpu = packages.pop(_LIBTPU)
         return cls(python=">=3.11,<3.14", packages=packages, libtpu=libtpu)
-
-
-def _version_of_tested_versions(pin: Requirement) -> str:
-    (only,) = pin.specifier
-    return only.version
 
 
 _TPU_BUILD = "tensorflow-tpu"
@@ -83,23 +77,18 @@ def check_build(facts: MachineFacts, tested: TestedVersions) -> Finding:
     install = _install_build(wanted, tested)
     if not builds:
         return Finding.fault("TensorFlow build", "it is not installed", install)
-    mend = f"pip uninstall -y {' '.join(builds)} && {install}"
+    problem = None
     if len(builds) > 1:
         last = facts.build_on_disk or "neither"
-        return Finding.fault(
-            "TensorFlow build",
-            f"{' and '.join(builds)} share one folder; its files are of {last}",
-            mend,
-        )
-    if facts.build_on_disk != builds[0]:
-        return Finding.fault(
-            "TensorFlow build", f"files of another build lie over {builds[0]}", mend
-        )
-    if wanted == _TPU_BUILD and builds[0] != _TPU_BUILD:
-        return Finding.fault(
-            "TensorFlow build", f"there are TPU chips, which {builds[0]} cannot use", mend
-        )
-    return Finding.ok("TensorFlow build", f"{builds[0]} {facts.packages[builds[0]]}")
+        problem = f"{' and '.join(builds)} share one folder; its files are of {last}"
+    elif facts.build_on_disk != builds[0]:
+        problem = f"files of another build lie over {builds[0]}"
+    elif wanted == _TPU_BUILD and builds[0] != _TPU_BUILD:
+        problem = f"there are TPU chips, which {builds[0]} cannot use"
+    if problem is None:
+        return Finding.ok("TensorFlow build", f"{builds[0]} {facts.packages[builds[0]]}")
+    repair = f"pip uninstall -y {' '.join(builds)} && {install}"
+    return Finding.fault("TensorFlow build", problem, repair)
 
 
 def check_libtpu(facts: MachineFacts, tested: TestedVersions) -> Finding | None:
@@ -111,9 +100,8 @@ def check_libtpu(facts: MachineFacts, tested: TestedVersions) -> Finding | None:
     if version is None:
         return Finding.fault("libtpu", "tensorflow-tpu needs it and it is not installed", install)
     if _version(version) > Version(tested.libtpu):
-        return Finding.fault(
-            "libtpu", f"{version} ends the process when tensorflow-tpu loads it", install
-        )
+        what = f"{version} ends the process when tensorflow-tpu loads it"
+        return Finding.fault("libtpu", what, install)
     if _version(version) < Version(tested.libtpu):
         return Finding.warning("libtpu", f"{version}; tested was {tested.libtpu}", install)
     return Finding.ok("libtpu", version)

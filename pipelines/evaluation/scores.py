@@ -4,17 +4,19 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from txl_tf import metrics
 from txl_tf.data.prepared_dataset import PreparedDataset
-from txl_tf.data.text import DocumentPiece, TextCounts
+from txl_tf.data.text import TextCounts, work_batches
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
-from txl_tf.errors import DataDamagedError, InputMissingError, StorageError, UsageError
+from txl_tf.errors import DataDamagedError, InputMissingError, UsageError
 from txl_tf.evaluation.text_rows import EvaluationText
-from txl_tf.storage.files import first_line, write_file
+from txl_tf.storage.files import write_file
+from txl_tf.storage.untrusted_files import storage_errors
 
 _READ_TOKENS = 1 << 22
 
@@ -25,10 +27,6 @@ class DocumentScores:
     A target counts for the document it is in: the first token of a document
     too, whatever it was predicted from. The first token of the split is no
     target, so the sums over all documents are those of the split.
-
-    Args:
-        dataset: `PreparedDataset`.
-        split: str. Name of the split.
     """
 
     def __init__(self, dataset: PreparedDataset, split: str) -> None:
@@ -51,40 +49,25 @@ class DocumentScores:
             place in the split; `num_tokens`, the targets in it; `total_nats`;
             `nats_per_token` and `perplexity`, None where there is no target.
         """
-        figures = []
         rows = zip(self._starts.tolist(), self._counts.tolist(), self._nats.tolist(), strict=True)
-        for number, (start, count, nats) in enumerate(rows):
-            mean = nats / count if count else None
-            figures.append(
-                {
-                    "document": number,
-                    "first_token": start,
-                    "num_tokens": count,
-                    "total_nats": nats,
-                    "nats_per_token": mean,
-                    "perplexity": None if mean is None else metrics.perplexity(mean),
-                }
-            )
-        return figures
+        return [
+            {
+                "document": number,
+                "first_token": start,
+                "num_tokens": count,
+                "total_nats": nats,
+                "nats_per_token": nats / count if count else None,
+                "perplexity": metrics.perplexity(nats / count) if count else None,
+            }
+            for number, (start, count, nats) in enumerate(rows)
+        ]
 
     def write(self, path: str) -> None:
-        """Writes a line of JSON for each document.
-
-        Args:
-            path: str. The file; one that is there is replaced.
-
-        Raises:
-            StorageError: If it cannot be written.
-        """
+        """Writes a file with a line of JSON for each document; an existing one is replaced."""
         lines = "".join(json.dumps(each) + "\n" for each in self.figures())
-        try:
+        remedy = "Check the folder, the disk and the permissions."
+        with storage_errors("The figures of the documents cannot be written", path, remedy):
             write_file(path, lines.encode())
-        except OSError as error:
-            raise StorageError(
-                f"The figures of the documents cannot be written: {first_line(error)}",
-                where=path,
-                remedy="Check the folder, the disk and the permissions.",
-            ) from error
 
 
 def _document_starts(dataset: PreparedDataset, split: str, num_tokens: int) -> np.ndarray:
@@ -101,15 +84,7 @@ STANDARD_INPUT = "-"
 
 
 def check_text_file(path: str) -> None:
-    """Raises where there is no such file.
-
-    Args:
-        path: str. The file, or `-`.
-
-    Raises:
-        InputMissingError: If it does not exist.
-        UsageError: If it is a folder.
-    """
+    """Raises InputMissingError for a missing file, and UsageError for a folder."""
     if path == STANDARD_INPUT:
         return
     if os.path.isdir(path):
@@ -119,7 +94,7 @@ def check_text_file(path: str) -> None:
         raise InputMissingError("There is no such file.", where=f"--text {path}")
 
 
-class OwnText:
+class TextScores:
     """User text with its tokens and, after an evaluation, their scores.
 
     Args:
@@ -143,7 +118,8 @@ class OwnText:
                 where=self._where,
                 remedy="Give at least two; nothing comes before the first.",
             )
-        counts = _counts(content)
+        pieces = [piece for batch in work_batches("text", [content]) for piece in batch]
+        counts = TextCounts.of(pieces)
         self.text = EvaluationText.of_tokens(
             "text",
             self._token_ids,
@@ -158,12 +134,7 @@ class OwnText:
         self._nats[places] = nats
 
     def scores(self) -> Iterator[dict[str, Any]]:
-        """Returns the score of every token, in the order of the text.
-
-        Yields:
-            Dict with `token`, its place; `id`; `text`, what it decodes to by
-            itself; and `nats`, None for the first.
-        """
+        """Returns `token` (its place), `id`, `text` and `nats` (None for the first) of each."""
         for place, (token_id, nats) in enumerate(zip(self._token_ids, self._nats, strict=True)):
             decoded = self._tokenizer.decode(np.array([token_id]))
             yield {
@@ -174,11 +145,7 @@ class OwnText:
             }
 
     def print_scores(self, as_json: bool) -> None:
-        """Prints a line for each token.
-
-        Args:
-            as_json: bool. Whether lines are JSON objects.
-        """
+        """Prints a line for each token, a JSON object if `as_json`."""
         for score in self.scores():
             if as_json:
                 print(json.dumps(score))
@@ -200,26 +167,5 @@ class OwnText:
 def _read(path: str) -> bytes:
     if path == STANDARD_INPUT:
         return sys.stdin.buffer.read()
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise StorageError(
-            f"The text cannot be read: {error.strerror}", where=path, remedy="Check the file."
-        ) from error
-
-
-def _counts(content: bytes) -> TextCounts:
-    whole = DocumentPiece(
-        text=content,
-        split="text",
-        document=0,
-        offset_bytes=0,
-        offset_lines=0,
-        begins_document=True,
-        ends_document=True,
-        begins_line=True,
-        splits_line_end=False,
-        continues_word=False,
-    )
-    return TextCounts.of([whole])
+    with storage_errors("The text cannot be read", path, "Check the file."):
+        return Path(path).read_bytes()

@@ -22,15 +22,14 @@ def create_evaluator(
 ) -> Evaluator:
     """Builds the evaluator of an experiment, without weights or with those of a run.
 
-    A run that was trained with its documents apart is evaluated so.
+    A run that was trained with its documents apart is evaluated in the same way.
 
     Args:
         experiment: `ExperimentConfig`.
         strategy: optional `tf.distribute.Strategy`, whose replicas share the
-            rows. It is not used where there is only one row, because the
-            weights follow the text.
-        variables: optional mapping of path to variable, see `Evaluator`. They
-            are not used where the weights follow the text.
+            rows.
+        variables: optional mapping of path to variable, see `Evaluator`. Both
+            are not used in dynamic evaluation, whose weights follow one row.
     """
     if experiment.evaluation.dynamic_learning_rate is not None:
         strategy, variables = None, None
@@ -92,12 +91,7 @@ def evaluate_split(
 
 
 def split_text(dataset: PreparedDataset, split: str) -> EvaluationText:
-    """Returns the text of a split, read from the disk as it is needed.
-
-    Args:
-        dataset: `PreparedDataset`.
-        split: str. Name of the split.
-    """
+    """Returns the text of a split, read from the disk as it is needed."""
     entry = dataset.manifest.split(split)
     return EvaluationText(
         name=split,
@@ -111,24 +105,15 @@ def split_text(dataset: PreparedDataset, split: str) -> EvaluationText:
 
 
 def bytes_per_token(manifest: Manifest, split: str) -> float:
-    """Bytes of text that a token of a split stands for, on average.
-
-    Args:
-        manifest: `Manifest`.
-        split: str. Name of the split.
-    """
+    """Returns the mean bytes of text per token of a split."""
     entry = manifest.split(split)
     return entry.bytes / entry.tokens
 
 
 def statistics_text(evaluator: Evaluator, dataset: PreparedDataset | None) -> EvaluationText | None:
-    """Returns the training text whose gradients scale dynamic evaluation.
+    """Returns the split `train`, whose gradients scale dynamic evaluation; None without scaling.
 
-    Returns:
-        The split `train`; None where no gradient is scaled.
-
-    Raises:
-        UsageError: If there is no such split.
+    A missing split is a UsageError.
     """
     if not evaluator.needs_statistics:
         return None

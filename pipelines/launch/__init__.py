@@ -98,19 +98,13 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         )
     load_experiment(arguments.config, arguments.overrides)
     _check_kind(arguments, accelerator)
+    same = ("name", "zone", "project", "config", "data", "workdir", "repository", "image")
     arguments.plan = LaunchPlan(
-        name=arguments.name,
+        **{name: getattr(arguments, name) for name in same},
         accelerator=accelerator,
-        zone=arguments.zone,
-        project=arguments.project,
-        config=arguments.config,
         overrides=tuple(arguments.overrides),
-        data=arguments.data,
-        workdir=arguments.workdir,
         runtime_version=arguments.runtime_version or accelerator.runtime_version,
         is_spot=arguments.spot,
-        repository=arguments.repository,
-        image=arguments.image,
     )
 
 
@@ -123,18 +117,17 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _check_kind(arguments: argparse.Namespace, accelerator: Accelerator) -> None:
     kind, chips = f"--kind {arguments.kind}", f"--accelerator-type {accelerator.name}"
+    where = f"{kind} {chips}"
     if arguments.kind == "tpu-vm" and accelerator.num_hosts > 1:
         what = f"This slice has {accelerator.num_hosts} hosts."
-        raise UsageError(what, where=f"{kind} {chips}", remedy="Use --kind pod-slice.")
+        raise UsageError(what, where=where, remedy="Use --kind pod-slice.")
     if arguments.kind == "pod-slice" and accelerator.num_hosts == 1:
-        raise UsageError(
-            "This slice has one host.", where=f"{kind} {chips}", remedy="Use --kind tpu-vm."
-        )
+        raise UsageError("This slice has one host.", where=where, remedy="Use --kind tpu-vm.")
     is_vm_slice = arguments.kind != _GKE and accelerator.num_hosts > 1
     if is_vm_slice and accelerator.generation == "v6e":
         raise UsageError(
             "The server that tensorflow-tpu 2.20.0 brings knows no v6e slice of several hosts.",
-            where=f"{kind} {chips}",
+            where=where,
             remedy="Use --kind gke-jobset, v6e-8, or other chips.",
         )
     if arguments.kind == _GKE and accelerator.gke_accelerator is None:

@@ -5,10 +5,10 @@ their work (`txl train --tpu grpc://HOST:8470,...`). With `--tpu-vm` it is the
 server of the `tensorflow-tpu` package (`start_grpc_tpu_worker`), which asks the
 TPU VM for its place in the slice. In a container, Kubernetes has said that.
 
-A host that is to go gets SIGTERM. TensorFlow's own server would end at once, and
-take the state in the memory of its chips with it. This one notes the signal for
-the process that trains, and serves on for `--grace-seconds` at most, in which that
-saves. A second signal ends it.
+A host that is taken away gets SIGTERM. TensorFlow's own server would end at once,
+and the state in the memory of its chips would be lost. This server notes the
+signal for the process that trains, and serves for `--grace-seconds` more at most,
+in which that process saves. A second signal ends it.
 """
 
 import argparse
