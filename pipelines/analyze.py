@@ -9,15 +9,16 @@ a job has: `add_arguments`, `check_arguments` and `run`.
 
 import argparse
 import importlib
-import sys
 from collections.abc import Sequence
 from types import ModuleType
 
+from pipelines.command_line import run_job
+
 ANALYSES = {
-    "context": "how much context runs make use of",
-    "attention": "what a run's heads attend to",
-    "ablation": "the parts of the model, one left out at a time",
-    "speed": "what the memory saves at evaluation",
+    "context": "effective context length of trained runs",
+    "attention": "mean attention of every head by distance",
+    "ablation": "train and compare variants of the model",
+    "speed": "time per token with a memory and without",
 }
 
 
@@ -55,6 +56,4 @@ def _module(name: str) -> ModuleType:
 
 
 if __name__ == "__main__":
-    from pipelines.command_line import run_job
-
-    sys.exit(run_job("analyze"))
+    raise SystemExit(run_job("analyze"))

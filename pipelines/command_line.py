@@ -16,19 +16,19 @@ from txl_tf.errors import UsageError
 from txl_tf.storage.store_client import set_read_ahead
 
 JOBS = {
-    "quickstart": "everything below, small, on a built-in corpus",
-    "prepare": "text to records",
-    "verify": "every byte of a data set, checkpoint or export against its checksums",
-    "train": "records to checkpoints; goes on where it stopped",
-    "evaluate": "checkpoint and records to bits per byte and perplexity",
-    "analyze": "checkpoints to what they make of their context",
-    "generate": "checkpoint and prompt to text",
-    "export": "checkpoint to a SavedModel",
-    "serve": "an export over REST and gRPC on this machine, to try it",
-    "convert": "official and Hugging Face weights in and out",
-    "compile": "the training step compiled for a TPU topology, without a TPU",
-    "doctor": "what is wrong with this installation, and what mends it",
-    "launch": "the commands that run a training job on Cloud TPU",
+    "quickstart": "prepare, train, evaluate, generate and export a small model",
+    "prepare": "turn text into a data set of records",
+    "verify": "compare a data set, run, checkpoint or export with its checksums",
+    "train": "train a model, or resume a run from its last checkpoint",
+    "evaluate": "compute bits per byte and perplexity of a checkpoint",
+    "analyze": "analyze trained models: context length, attention, ablation, speed",
+    "generate": "write text with a trained model",
+    "export": "write a checkpoint as a SavedModel",
+    "serve": "serve an export over REST and gRPC on this machine",
+    "convert": "convert official and Hugging Face weights",
+    "compile": "compile the training step for a TPU topology, without a TPU",
+    "doctor": "diagnose this installation, with a remedy for each problem",
+    "launch": "print the commands that run a training job on Cloud TPU",
 }
 
 # These look at what there is, or compile without a TPU.
@@ -36,18 +36,14 @@ _LOOKS_FOR_TPU = ("doctor", "compile")
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are exit codes and short messages of ours."""
+    """A parser whose errors are UsageErrors."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, where=self.prog, remedy=f"See `{self.prog} --help`.")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs `txl JOB ...`.
-
-    Args:
-        arguments: optional list of str; the process's by default.
-    """
+    """Runs `txl JOB ...` and returns the exit code; `arguments` are the process's by default."""
     exit_code = 0
     try:
         prepare_streams()
@@ -61,12 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_job(name: str, arguments: Sequence[str] | None = None) -> int:
-    """Runs one job, as `python -m pipelines.NAME` does.
-
-    Args:
-        name: str. A key of `JOBS`.
-        arguments: optional list of str; the process's by default.
-    """
+    """Runs the named job of `JOBS`, as `python -m pipelines.NAME` does; see `main`."""
     return main([name, *(sys.argv[1:] if arguments is None else arguments)])
 
 

@@ -3,15 +3,14 @@
     txl compile --config enwik8_large --topology v5e:4x4
     txl compile --config FILE --topology v4:2x2x4 --set training.rematerialize=true --find-rows
 
-What a run's replicas execute under `tf.distribute.TPUStrategy`, the training step
-and the step of the evaluation, goes through the TPU compiler. What does not fit
-the chips is a result like any other, with exit code 0, the number of rows that
-does fit, and the settings with which all of them do.
+The training step and the evaluation step of a run's replicas, as
+`tf.distribute.TPUStrategy` runs them, go through the TPU compiler. A step that does
+not fit the chips is a result with exit code 0: the largest number of rows that fits,
+and the settings with which all rows fit.
 """
 
 import argparse
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from pipelines.arguments import (
     add_override_argument,
     load_experiment,
 )
+from pipelines.command_line import run_job
 from pipelines.progress import say
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
@@ -393,6 +393,4 @@ def _gibibytes(num_bytes: float) -> str:
 
 
 if __name__ == "__main__":
-    from pipelines.command_line import run_job
-
-    sys.exit(run_job("compile"))
+    raise SystemExit(run_job("compile"))

@@ -11,12 +11,12 @@ files are verified when it is read.
 import argparse
 import json
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.arguments import add_override_argument, add_step_argument
+from pipelines.command_line import run_job
 from pipelines.trained_model import read_experiment
 from pipelines.workdir import Workdir
 from txl_tf.config.base import parse_setting
@@ -97,14 +97,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def write_converted(model: "TransformerXL", folder: str) -> None:
-    """Writes a model as a folder of its own, complete or not at all.
-
-    Args:
-        model: `TransformerXL`.
-        folder: str. The folder to make.
+    """Writes a model as a new folder, complete or not at all.
 
     Raises:
-        OutputExistsError: If it exists.
+        OutputExistsError: If the folder exists.
         StorageError: If it cannot be written.
     """
     from txl_tf.convert.model_building import named_variables
@@ -115,8 +111,7 @@ def write_converted(model: "TransformerXL", folder: str) -> None:
     with StagingFolder(folder, last_file=CONFIG_FILE) as staging:
         store = CheckpointStore(Path(staging.path) / CHECKPOINTS, converted_identity(model.config))
         store.save(CONVERTED_STEP, arrays)
-        text = json.dumps(config, indent=1) + "\n"
-        (Path(staging.path) / CONFIG_FILE).write_text(text)
+        (Path(staging.path) / CONFIG_FILE).write_text(json.dumps(config, indent=1) + "\n")
         staging.publish()
 
 
@@ -188,6 +183,4 @@ def _convert_vocabulary(path: str, out: str) -> None:
 
 
 if __name__ == "__main__":
-    from pipelines.command_line import run_job
-
-    sys.exit(run_job("convert"))
+    raise SystemExit(run_job("convert"))

@@ -13,10 +13,10 @@ often follow from it: 78 versions or settings, 66 no TPU, 73 the TPU is in use,
 import argparse
 import json
 import os
-import sys
 from collections.abc import Iterator
 
 from pipelines.arguments import add_config_argument, add_tpu_argument, in_range, load_experiment
+from pipelines.command_line import run_job
 from pipelines.diagnosis import Finding
 from pipelines.diagnosis.machine_checks import (
     MachineFacts,
@@ -122,6 +122,4 @@ def _findings_before_tensorflow(
 
 
 if __name__ == "__main__":
-    from pipelines.command_line import run_job
-
-    sys.exit(run_job("doctor"))
+    raise SystemExit(run_job("doctor"))

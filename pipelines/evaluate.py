@@ -16,7 +16,6 @@ The folder is that of a run, or a model that `txl convert` has brought in.
 import argparse
 import dataclasses
 import json
-import sys
 from typing import TYPE_CHECKING, Any
 
 from pipelines.arguments import (
@@ -29,6 +28,7 @@ from pipelines.arguments import (
     in_range,
     override,
 )
+from pipelines.command_line import run_job
 from pipelines.evaluation.scores import TextScores, check_text_file
 from pipelines.memory_needs import require_evaluation_memory
 from pipelines.progress import show_progress
@@ -257,6 +257,4 @@ def _print(result: "EvaluationResult", arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    from pipelines.command_line import run_job
-
-    sys.exit(run_job("evaluate"))
+    raise SystemExit(run_job("evaluate"))

@@ -14,7 +14,6 @@ beginning of a split, and a converted model gets the tokenizer of the data set.
 
 import argparse
 import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 from pipelines.arguments import (
@@ -24,6 +23,7 @@ from pipelines.arguments import (
     add_step_argument,
     in_range,
 )
+from pipelines.command_line import run_job
 from pipelines.evaluation.watch import read_evaluations
 from pipelines.memory_needs import reading_needs, require_memory_of
 from pipelines.trained_model import open_dataset, read_experiment, tokenizer_of
@@ -239,6 +239,4 @@ def model_card(
 
 
 if __name__ == "__main__":
-    from pipelines.command_line import run_job
-
-    sys.exit(run_job("export"))
+    raise SystemExit(run_job("export"))

@@ -17,6 +17,7 @@ from pipelines.arguments import (
     add_step_argument,
     in_range,
 )
+from pipelines.command_line import run_job
 from pipelines.memory_needs import MemoryNeed, reading_needs, require_memory_of
 from pipelines.workdir import Workdir, add_workdir_argument
 from txl_tf.config.model import ModelConfig
@@ -275,6 +276,4 @@ def _sampler(arguments: argparse.Namespace) -> "Sampler | BeamSampler":
 
 
 if __name__ == "__main__":
-    from pipelines.command_line import run_job
-
-    sys.exit(run_job("generate"))
+    raise SystemExit(run_job("generate"))

@@ -1,9 +1,8 @@
 """Lower bounds of the memory of a job, computed from its settings.
 
-Every figure here is a lower bound: what is left out can only add to it, so that
-nothing is refused that would have worked. Shape letters used in this module:
-B rows, T segment length, M memory length, K = M + T key length, D hidden width,
-N heads, V vocabulary, L layers.
+Every figure is a lower bound, so that no job is refused that would have worked.
+Shape letters used in this module: B rows, T segment length, M memory length,
+K = M + T key length, D hidden width, N heads, V vocabulary, L layers.
 """
 
 import dataclasses

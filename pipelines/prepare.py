@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from pipelines.arguments import in_range
+from pipelines.command_line import run_job
 from pipelines.prepare_text import (
     add_source_arguments,
     check_source_arguments,
@@ -76,13 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
-    """Checks what can be checked before TensorFlow is imported.
-
-    Raises:
-        UsageError: If a value is out of range, or options do not fit.
-        InputMissingError: If there is no such file.
-        OutputExistsError: If the output folder exists.
-    """
+    """Checks what can be checked before TensorFlow is imported."""
     check_source_arguments(arguments)
     check_tokenizer_arguments(arguments, corpus_of(arguments))
     _check_number_of_shards(arguments)
@@ -141,36 +136,20 @@ def _prepare(
     check: "Check | None",
     report_bytes: ReportBytes,
 ) -> "Manifest":
-    options = {
-        "shard_bytes": max(1, round(arguments.shard_megabytes * _BYTES_PER_MEGABYTE)),
-        "check": check,
-    }
-    name = source_name(arguments)
+    shard_bytes = max(1, round(arguments.shard_megabytes * _BYTES_PER_MEGABYTE))
+    common = (splits, tokenizer, arguments.out, source_name(arguments))
+    options = {"shard_bytes": shard_bytes, "check": check}
     if arguments.runner == "beam":
         from txl_tf.data.beam import prepare_with_beam
 
-        return prepare_with_beam(
-            splits,
-            tokenizer,
-            arguments.out,
-            name,
-            arguments.beam_options or [],
-            num_workers=_num_cores(),
-            **options,
-        )
+        pipeline_options = arguments.beam_options or []
+        return prepare_with_beam(*common, pipeline_options, num_workers=_num_cores(), **options)
     from txl_tf.data.preparation import prepare_dataset
 
+    # Bytes are tokens already; handing them to a process takes longer than that.
     is_bytes = getattr(tokenizer, "kind", None) == "bytes"
-    return prepare_dataset(
-        splits,
-        tokenizer,
-        arguments.out,
-        name,
-        # Bytes are tokens already; handing them to a process takes longer than that.
-        num_workers=arguments.workers or (1 if is_bytes else _num_cores()),
-        progress=report_bytes,
-        **options,
-    )
+    num_workers = arguments.workers or (1 if is_bytes else _num_cores())
+    return prepare_dataset(*common, num_workers=num_workers, progress=report_bytes, **options)
 
 
 def _num_cores() -> int:
@@ -203,6 +182,4 @@ def _print_manifest(manifest: "Manifest", folder: str) -> None:
 
 
 if __name__ == "__main__":
-    from pipelines.command_line import run_job
-
     raise SystemExit(run_job("prepare"))

@@ -34,7 +34,7 @@ _CORPORA = {corpus.name: corpus for corpus in PUBLISHED_CORPORA}
 
 
 def add_source_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments that say what is read."""
+    """Adds the arguments that choose the text."""
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument(
         "--text", metavar="PATH", nargs="+", help="text files, folders or patterns to divide"
@@ -85,12 +85,7 @@ def _add_number(
 
 
 def check_source_arguments(arguments: argparse.Namespace) -> None:
-    """Checks the arguments that say what is read.
-
-    Raises:
-        UsageError: If they contradict each other or are out of range.
-        InputMissingError: If a file is missing.
-    """
+    """Checks the arguments of `add_source_arguments`."""
     own_files = _own_files(arguments)
     _check_fitting(arguments)
     if arguments.text is not None:
@@ -105,11 +100,7 @@ def check_source_arguments(arguments: argparse.Namespace) -> None:
 
 
 def corpus_of(arguments: argparse.Namespace) -> Corpus | None:
-    """Returns the published corpus that is asked for, with its choices.
-
-    Returns:
-        The corpus; `None` for other text.
-    """
+    """Returns the published corpus with its choices; `None` for other text."""
     kind = _CORPORA.get(arguments.corpus)
     if kind is None:
         return None
@@ -121,11 +112,7 @@ def corpus_of(arguments: argparse.Namespace) -> Corpus | None:
 
 
 def source_name(arguments: argparse.Namespace) -> str:
-    """Returns a name of the text for the manifest.
-
-    Returns:
-        Name of the corpus, or of the first file.
-    """
+    """Returns the name of the corpus, or of the first file."""
     if arguments.corpus is not None:
         return arguments.corpus
     first = (arguments.text or arguments.train_file)[0]
@@ -135,18 +122,12 @@ def source_name(arguments: argparse.Namespace) -> str:
 def read_splits(
     arguments: argparse.Namespace, *, check_utf8: bool, progress: DownloadProgress | None = None
 ) -> Mapping[str, Iterable[Document]]:
-    """Opens the text.
+    """Opens the text: documents by the name of their split.
 
     Args:
         arguments: `argparse.Namespace`. The checked arguments.
         check_utf8: bool. Whether text that is not UTF-8 is refused.
         progress: optional function, called with the bytes of a download.
-
-    Returns:
-        Dict of split name to documents.
-
-    Raises:
-        JobError: If text is missing, damaged or too little.
     """
     if arguments.corpus == BUILT_IN:
         return python_standard_library_splits()
@@ -174,11 +155,7 @@ def read_splits(
 
 
 def known_bytes(arguments: argparse.Namespace) -> int | None:
-    """Returns the size of the text, if it can be told without reading it.
-
-    Returns:
-        The size of its files in bytes, or `None`.
-    """
+    """Returns the bytes of the text files; `None` for a corpus."""
     paths = arguments.text or [path for files in _own_files(arguments).values() for path in files]
     if not paths:
         return None
@@ -223,25 +200,22 @@ def _check_fractions(arguments: argparse.Namespace) -> None:
 
 def _check_fitting(arguments: argparse.Namespace) -> None:
     """Refuses an option that has no effect with the chosen text."""
-    is_corpus = arguments.corpus is not None
+    corpus, separator = arguments.corpus, arguments.document_separator
     is_jsonl = arguments.format == "jsonl"
-    is_line = arguments.one_document_per == "line"
-    separates = arguments.document_separator is not None
+    is_plain = corpus is None and not is_jsonl
+    is_separated_line = separator is not None and arguments.one_document_per == "line"
     rules = {
-        "valid_file": arguments.train_file is not None,
-        "test_file": arguments.train_file is not None,
-        "valid_fraction": arguments.text is not None,
-        "test_fraction": arguments.text is not None,
-        "split_seed": arguments.text is not None,
-        "format": not is_corpus,
+        **dict.fromkeys(("valid_file", "test_file"), arguments.train_file is not None),
+        **dict.fromkeys(
+            ("valid_fraction", "test_fraction", "split_seed"), arguments.text is not None
+        ),
+        "format": corpus is None,
         "field": is_jsonl,
-        "one_document_per": not is_corpus and not is_jsonl and not (separates and is_line),
-        "document_separator": not is_corpus and not is_jsonl,
-        "archive": arguments.corpus in _CORPORA,
-        "download_folder": arguments.corpus in _CORPORA,
-        "newlines": arguments.corpus == Enwik8.name,
-        "shuffle_seed": arguments.corpus == OneBillionWord.name,
-        "passes": arguments.corpus == OneBillionWord.name,
+        "one_document_per": is_plain and not is_separated_line,
+        "document_separator": is_plain,
+        **dict.fromkeys(("archive", "download_folder"), corpus in _CORPORA),
+        "newlines": corpus == Enwik8.name,
+        **dict.fromkeys(("shuffle_seed", "passes"), corpus == OneBillionWord.name),
     }
     for name, fits in rules.items():
         if getattr(arguments, name) is not None and not fits:
@@ -250,7 +224,6 @@ def _check_fitting(arguments: argparse.Namespace) -> None:
                 where=f"--{name.replace('_', '-')} {getattr(arguments, name)}",
                 remedy="Leave it out; `txl prepare --help` says what it is for.",
             )
-    separator = arguments.document_separator
     if separator is not None and ("\n" in separator or len(os.fsencode(separator)) > 1024):
         raise UsageError(
             "A separator must be one line of at most 1024 bytes.",

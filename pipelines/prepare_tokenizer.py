@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import os
+from pathlib import Path
 from typing import Any
 
 from pipelines.arguments import MAX_STEP, in_range
@@ -19,7 +20,8 @@ from txl_tf.data.vocabulary_training import (
     WordPieceTraining,
     WordTraining,
 )
-from txl_tf.errors import DataDamagedError, InputMissingError, StorageError, UsageError
+from txl_tf.errors import DataDamagedError, InputMissingError, UsageError
+from txl_tf.storage.untrusted_files import storage_errors
 
 _KINDS = ("bytes", "characters", "words", "wordpiece", "sentencepiece")
 _EOS_TOKEN = "<eos>"
@@ -37,7 +39,7 @@ _READ_BY = {
 
 
 def add_tokenizer_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the arguments that say what a token is."""
+    """Adds the arguments that choose the tokens."""
     parser.add_argument(
         "--tokenizer",
         choices=_KINDS,
@@ -79,12 +81,7 @@ def add_tokenizer_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_tokenizer_arguments(arguments: argparse.Namespace, corpus: Corpus | None) -> None:
-    """Checks the arguments that say what a token is.
-
-    Raises:
-        UsageError: If an option does not fit the kind of tokens.
-        InputMissingError: If the vocabulary does not exist.
-    """
+    """Checks the arguments of `add_tokenizer_arguments`."""
     kind = tokenizer_kind(arguments, corpus)
     path = arguments.vocabulary
     if path is not None and "://" not in path and not os.path.exists(path):
@@ -112,45 +109,20 @@ def check_tokenizer_arguments(arguments: argparse.Namespace, corpus: Corpus | No
 
 
 def tokenizer_kind(arguments: argparse.Namespace, corpus: Corpus | None) -> str:
-    """Returns the kind of tokens.
-
-    Args:
-        arguments: `argparse.Namespace`. The parsed arguments.
-        corpus: optional `Corpus`, which has a kind of its own.
-
-    Returns:
-        Such as `"words"`.
-    """
-    if arguments.tokenizer is not None:
-        return arguments.tokenizer
-    return "bytes" if corpus is None else corpus.tokenizer_options.kind
+    """Returns the kind of tokens, such as `"words"`; a corpus has a kind of its own."""
+    own = "bytes" if corpus is None else corpus.tokenizer_options.kind
+    return arguments.tokenizer or own
 
 
 def is_official(arguments: argparse.Namespace, corpus: Corpus) -> bool:
-    """Whether the tokens are those that published results of a corpus are on.
-
-    Returns:
-        Whether no option says otherwise.
-    """
-    if arguments.vocabulary is not None:
-        return False
-    official = corpus.tokenizer_options
-    return official.kind == tokenizer_kind(arguments, corpus) and official == _options(
-        arguments, corpus
-    )
+    """Whether the tokens are those of the published results of a corpus."""
+    return arguments.vocabulary is None and corpus.tokenizer_options == _options(arguments, corpus)
 
 
 def choose_tokenizer(
     arguments: argparse.Namespace, corpus: Corpus | None
 ) -> Tokenizer | VocabularyTraining:
-    """Returns the tokenizer, or the way to make one.
-
-    Returns:
-        `Tokenizer` or `VocabularyTraining`.
-
-    Raises:
-        JobError: If a vocabulary cannot be used.
-    """
+    """Returns the tokenizer, or the way to train one."""
     if arguments.vocabulary is not None and not os.path.isfile(arguments.vocabulary):
         from txl_tf.data.manifest import Manifest
         from txl_tf.data.prepared_dataset import dataset_tokenizer
@@ -217,12 +189,8 @@ def _options(arguments: argparse.Namespace, corpus: Corpus | None) -> TokenizerO
 
 
 def _listed_words(path: str, rule: WordRule) -> WordTokenizer:
-    try:
-        with open(path, "rb") as file:
-            content = file.read()
-    except OSError as error:
-        what = f"The vocabulary cannot be read: {error.strerror or error}"
-        raise StorageError(what, where=path, remedy="Check the file.") from error
+    with storage_errors("The vocabulary cannot be read", path, "Check the file."):
+        content = Path(path).read_bytes()
     listed = {line.split()[0] for line in content.splitlines() if line.split()}
     unknown = next((token for token in _UNKNOWN_TOKENS if token.encode() in listed), None)
     eos_token = None

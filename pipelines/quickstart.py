@@ -8,7 +8,6 @@ checkpoint and gives the same figures.
 
 import argparse
 import os
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipelines.arguments import add_override_argument, override
+from pipelines.command_line import run_job
 from pipelines.configs import quickstart
 from pipelines.memory_needs import require_training_memory
 from pipelines.progress import say, show_progress
@@ -206,6 +206,4 @@ def _export(
 
 
 if __name__ == "__main__":
-    from pipelines.command_line import run_job
-
-    sys.exit(run_job("quickstart"))
+    raise SystemExit(run_job("quickstart"))

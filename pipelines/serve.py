@@ -3,10 +3,10 @@
     txl serve --export DIR
     txl serve --export DIR --port 8501 --grpc-port 8500
 
-It answers what TensorFlow Serving answers to PREDICT, over REST and gRPC, on
-127.0.0.1 only. It serves the highest version in `DIR` that is as its checksums
-say, and the next one when it appears. It runs until it is interrupted, terminated
-or hung up, and ends within ten seconds then, whatever it is doing.
+It answers PREDICT as TensorFlow Serving does, over REST and gRPC, on 127.0.0.1
+only. It serves the highest version in `DIR` that matches its checksums, and the
+next one when it appears. It runs until it is interrupted, terminated or hung up,
+and then ends within ten seconds.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pipelines.arguments import in_range
+from pipelines.command_line import run_job
 from pipelines.verify import CHECKSUMS_FILE, verify_export
 from txl_tf.errors import InputMissingError, StorageError, UsageError
 from txl_tf.imports import require_extra
@@ -53,12 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
-    """Checks what can be checked before TensorFlow is imported.
-
-    Raises:
-        InputMissingError: If there is no version in the folder.
-        UsageError: If a value is out of range, or the extra `serving` is missing.
-    """
+    """Checks what can be checked before TensorFlow is imported."""
     if not arguments.name or set(arguments.name) & set("/:"):
         what = "A name goes into paths: it has a letter, and neither `/` nor `:`."
         raise UsageError(what, where=f"--name {arguments.name}")
@@ -160,15 +156,15 @@ def _require_version(folder: str) -> None:
     names = list_folder(folder)
     if any(name.isdecimal() for name in names):
         return
-    remedy = "Name the folder that `txl export --out` was given."
-    if CHECKSUMS_FILE in names:
-        what = "This is one version; the folder above it is served."
-        raise InputMissingError(what, where=f"--export {folder}", remedy=remedy)
-    what = "The folder has no versions."
-    raise InputMissingError(what, where=f"--export {folder}", remedy=remedy)
+    is_version = CHECKSUMS_FILE in names
+    raise InputMissingError(
+        "This is one version; the folder above it is served."
+        if is_version
+        else "The folder has no versions.",
+        where=f"--export {folder}",
+        remedy="Name the folder that `txl export --out` was given.",
+    )
 
 
 if __name__ == "__main__":
-    from pipelines.command_line import run_job
-
-    sys.exit(run_job("serve"))
+    raise SystemExit(run_job("serve"))

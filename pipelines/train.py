@@ -2,7 +2,7 @@
 
     txl train --config quickstart --data DIR --workdir DIR
 
-The same command goes on from the last checkpoint, bit for bit as if it had
+The same command resumes from the last checkpoint, bit for bit as if it had
 never stopped. TPU: `--tpu local`. Several CPU replicas: `--cpu-replicas 2`.
 """
 
@@ -20,6 +20,7 @@ from pipelines.arguments import (
     load_experiment,
     override,
 )
+from pipelines.command_line import run_job
 from pipelines.last_defence import finish, report
 from pipelines.memory_needs import require_training_memory
 from pipelines.workdir import Workdir, add_workdir_argument
@@ -196,6 +197,4 @@ def _experiment(arguments: argparse.Namespace, workdir: Workdir) -> ExperimentCo
 
 
 if __name__ == "__main__":
-    from pipelines.command_line import run_job
-
-    sys.exit(run_job("train"))
+    raise SystemExit(run_job("train"))

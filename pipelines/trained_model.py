@@ -47,7 +47,7 @@ def tokenizer_of(workdir: Workdir, data: dict[str, Any]) -> "Tokenizer":
         raise InputMissingError(
             f"The run has no vocabulary of its tokenizer ({kind}).",
             where=workdir.vocabulary,
-            remedy="The command that trained it puts one there, and goes on.",
+            remedy="Run the command that trained it: it writes the vocabulary and resumes.",
         )
     tokenizer = load_tokenizer(kind, files, where=workdir.vocabulary)
     if data["tokenizer_sha256"] == tokenizer.fingerprint:

@@ -36,8 +36,8 @@ class TrainingData:
     """
 
     def __init__(self, folder: str, experiment: ExperimentConfig) -> None:
-        # A store is not read as a whole before the first step: each record is held against its
-        # own checksum when it is read, and `txl verify` holds all against the manifest.
+        # A store is not read as a whole before the first step: each record is compared with its
+        # own checksum when it is read, and `txl verify` compares all with the manifest.
         self.dataset = PreparedDataset.open(folder, verify=not is_remote(folder))
         self.plan = plan_of(experiment, self.dataset.manifest, folder)
         masks_documents = experiment.training.document_boundaries == "mask"

@@ -5,8 +5,7 @@ import functools
 import os
 import uuid
 from collections.abc import Iterable, Iterator
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import tensorflow as tf
 
@@ -122,13 +121,8 @@ class TrainingRun:
             self._exits = exits.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._exits.__exit__(kind, error, traceback)
+    def __exit__(self, *error: Any) -> None:
+        self._exits.__exit__(*error)
 
     @functools.cached_property
     def evaluator(self) -> Evaluator:
@@ -206,7 +200,7 @@ class TrainingRun:
         digest = self._store.ledger_digest(step) if step > 0 else None
         has_ledger = path_exists(self._workdir.ledger)
         self._redone = {line.step: line for line in self._ledger.resume(step, digest, latest)}
-        # Only now: what was found above is held against what it said before.
+        # Only now: the checks above compare the checkpoints with the earlier description.
         data = data_identity(self._data.manifest)
         self._described = self._workdir.begin(
             self._experiment, data, self._folder, self._described.run_id

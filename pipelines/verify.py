@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from pipelines.command_line import run_job
 from pipelines.progress import ReportBytes, byte_progress
 from pipelines.run_verification import verify_checkpoints, verify_converted, verify_run
 from txl_tf.errors import DataDamagedError, InputMissingError, StorageError
@@ -312,6 +313,4 @@ def _damaged(what: str, path: str) -> DataDamagedError:
 
 
 if __name__ == "__main__":
-    from pipelines.command_line import run_job
-
     raise SystemExit(run_job("verify"))

@@ -5,7 +5,7 @@
 Trains and evaluates every row of a study with every seed, as Dai et al. (2019)
 do in their Tables 5 and 8, and prints the table. "PPL init" is the perplexity at
 the attention length of training, "PPL best" the lowest over all lengths, "Attn
-Len" the shortest length that reaches it. The same command goes on where it
+Len" the shortest length that reaches it. The same command resumes where it
 stopped; a finished run is not repeated.
 """
 

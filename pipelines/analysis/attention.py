@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from pipelines.arguments import MAX_COUNT, add_json_argument, add_step_argument, in_range
+from pipelines.command_line import run_job
 from pipelines.memory_needs import reading_needs, require_memory_of
 from pipelines.progress import plain_table, show_progress
 from pipelines.trained_model import open_dataset
@@ -268,6 +269,4 @@ def describe(report: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    from pipelines.command_line import run_job
-
-    sys.exit(run_job("analyze", ["attention", *sys.argv[1:]]))
+    raise SystemExit(run_job("analyze", ["attention", *sys.argv[1:]]))

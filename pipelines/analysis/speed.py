@@ -30,6 +30,7 @@ from pipelines.arguments import (
     load_experiment,
     numbers_in_range,
 )
+from pipelines.command_line import run_job
 from pipelines.memory_needs import reading_needs, require_memory_of
 from pipelines.progress import plain_table, say
 from txl_tf.config.base import MAX_TOKENS
@@ -386,6 +387,4 @@ def _milliseconds(seconds: float) -> str:
 
 
 if __name__ == "__main__":
-    from pipelines.command_line import run_job
-
-    sys.exit(run_job("analyze", ["speed", *sys.argv[1:]]))
+    raise SystemExit(run_job("analyze", ["speed", *sys.argv[1:]]))

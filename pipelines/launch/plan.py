@@ -104,22 +104,25 @@ class ChipSupport(NamedTuple):
 
 _SLICE_SERVER = "the server of tensorflow-tpu 2.20.0 knows the shapes of these slices"
 _SLICE_SERVER_ASKS = "the server of tensorflow-tpu 2.20.0 leaves the shape to libtpu"
+_WITH_ONE_HOST = ChipSupport(f"works; {_COMPILED}", _NO_TPU)
+_KNOWN_SLICE = ChipSupport(f"works; {_SLICE_SERVER}", f"{_NO_TPU}; {_REPORTS}")
+_ASKED_SLICE = ChipSupport(f"works; {_SLICE_SERVER_ASKS}", f"{_NO_TPU}; {_REPORTS}")
+# By generation, and whether the slice has several hosts.
 _SUPPORT = {
-    ("v2", False): ChipSupport(f"works; {_COMPILED}", _NO_TPU),
-    ("v2", True): ChipSupport(f"works; {_SLICE_SERVER}", f"{_NO_TPU}; {_REPORTS}"),
-    ("v3", False): ChipSupport(f"works; {_COMPILED}", _NO_TPU),
-    ("v3", True): ChipSupport(f"works; {_SLICE_SERVER}", f"{_NO_TPU}; {_REPORTS}"),
-    ("v4", False): ChipSupport(f"works; {_COMPILED}", _NO_TPU),
-    ("v4", True): ChipSupport(f"works; {_SLICE_SERVER_ASKS}", f"{_NO_TPU}; {_REPORTS}"),
-    ("v5litepod", False): ChipSupport(
-        f"works; {_COMPILED}, and users had 2.16 and 2.18 running on them", _NO_TPU
+    ("v2", False): _WITH_ONE_HOST,
+    ("v2", True): _KNOWN_SLICE,
+    ("v3", False): _WITH_ONE_HOST,
+    ("v3", True): _KNOWN_SLICE,
+    ("v4", False): _WITH_ONE_HOST,
+    ("v4", True): _ASKED_SLICE,
+    ("v5litepod", False): _WITH_ONE_HOST._replace(
+        expected=f"{_WITH_ONE_HOST.expected}, and users had 2.16 and 2.18 running on them"
     ),
-    ("v5litepod", True): ChipSupport(
-        f"works; {_SLICE_SERVER_ASKS}, and a user had 2.18 running on 16 chips",
-        f"{_NO_TPU}; {_REPORTS}",
+    ("v5litepod", True): _ASKED_SLICE._replace(
+        expected=f"{_ASKED_SLICE.expected}, and a user had 2.18 running on 16 chips"
     ),
-    ("v5p", False): ChipSupport(f"works; {_COMPILED}", _NO_TPU),
-    ("v5p", True): ChipSupport(f"works; {_SLICE_SERVER_ASKS}", f"{_NO_TPU}; {_REPORTS}"),
+    ("v5p", False): _WITH_ONE_HOST,
+    ("v5p", True): _ASKED_SLICE,
     ("v6e", False): ChipSupport(
         f"unclear; {_COMPILED}",
         "2.16 to 2.19 were reported to fail; the provider supports no training with TensorFlow",

@@ -73,7 +73,7 @@ def job_sections(plan: LaunchPlan, tpu: str, environment: tuple[str, ...]) -> li
         section(
             "Train. The job outlives the connection, and starts again after a preemption\n"
             "that leaves the machine. Where the machine is gone, run all of this again: the\n"
-            "run goes on from its last checkpoint.",
+            "run resumes from its last checkpoint.",
             on_host(plan, with_path(f"{{ {start}; }}")),
         ),
         section("Follow it.", on_host(plan, f"tail -n 100 -F {_LOG}")),
