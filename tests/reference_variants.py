@@ -278,8 +278,8 @@ def block_weights(block, content_bias=None, position_bias=None):
     for name in ("inner", "outer"):
         weights[f"{name}_kernel"] = _float64(getattr(block.feed_forward, name).kernel)
         weights[f"{name}_bias"] = _float64(getattr(block.feed_forward, name).bias)
-    if block.position_encoding == "learned":
-        weights["positions"] = _float64(block.positions)
+    if block.positions.encoding == "learned":
+        weights["positions"] = _float64(block.position_table)
     return weights
 
 

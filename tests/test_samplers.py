@@ -290,3 +290,45 @@ def test_a_k_of_top_p_that_is_not_positive_is_refused():
 
 def test_min_p_of_one_keeps_the_most_probable_tokens_alone():
     assert set(draw(MinPSampler(min_p=1.0), num_rows=50)) == {1}
+
+
+NUM_TOKENS = 37
+# Temperature, k, p, and the sampler that has them for all rows.
+ROWS = [
+    (0.0, 0, 1.0, GreedySampler()),
+    (1.0, 0, 1.0, RandomSampler()),
+    (0.3, 0, 1.0, RandomSampler(0.3)),
+    (1.5, 3, 1.0, TopKSampler(3, 1.5)),
+    (1.0, 1000, 1.0, TopKSampler(1000)),
+    (1.0, 0, 0.4, TopPSampler(0.4)),
+    (2.0, 0, 1e-9, TopPSampler(1e-9, 2.0)),
+    (1.0, 5, 0.9, TopPSampler(0.9, k=5)),
+]
+
+
+@pytest.mark.parametrize("has_ties", [False, True])
+def test_settings_of_rows_draw_what_samplers_with_these_settings_draw(has_ties):
+    num_rows = len(ROWS)
+    logits = np.random.default_rng(0).normal(size=(num_rows, NUM_TOKENS)) * 2.0
+    logits = tf.constant(np.round(logits) if has_ties else logits, tf.float32)
+    temperature, top_k, top_p, samplers = zip(*ROWS, strict=True)
+    sampler = tf.function(
+        TopPSampler(tf.constant(top_p), tf.constant(temperature), tf.constant(top_k)),
+        autograph=False,
+    )
+    drawn = []
+    for position in range(20):
+        seeds = [
+            functional.row_seeds(tf.constant([100 + row, position]), tf.constant([0]))
+            for row in range(num_rows)
+        ]
+        token_ids = sampler(logits, tf.concat(seeds, axis=0))
+        for row, own in enumerate(samplers):
+            assert token_ids[row] == own(logits[row : row + 1], seeds[row])[0], (position, row)
+        drawn.append(token_ids.numpy())
+    assert all(len(set(column)) > 1 for column in np.stack(drawn, axis=1)[[1, 3, 4]])
+
+
+def test_the_lowest_temperature_of_a_row_is_the_most_probable_token():
+    logits = tf.constant([[-40.0, -10.0, -12.0]])
+    assert RandomSampler(tf.constant([1e-38]))(logits, tf.constant([5, 0]))[0] == 1

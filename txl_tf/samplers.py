@@ -12,6 +12,8 @@ from txl_tf import functional
 IMPOSSIBLE_SCORE = -1e30
 """Score of a beam that is none; any other is higher."""
 
+_LOWEST_TEMPERATURE = 1e-35
+
 
 class BeamSampler:
     """Beam search step: keeps the best `num_beams` continuations of each row.
@@ -88,6 +90,10 @@ class GreedySampler:
         return ops.cast(ops.argmax(logits, axis=-1), "int32")
 
 
+def _is_per_row(setting):
+    return len(getattr(setting, "shape", ())) > 0
+
+
 class RandomSampler:
     """Sampler from the softmax of the logits.
 
@@ -95,8 +101,9 @@ class RandomSampler:
     draw depends neither on the other rows nor on the backend.
 
     Args:
-        temperature: float. Divides the logits: below 1 the probable becomes
-            more probable, above 1 less.
+        temperature: float, or float tensor `(B,)`. Divides the logits: below 1
+            the probable becomes more probable, above 1 less. In a tensor 0 is
+            the most probable token always; its values are not checked.
 
     Call arguments:
         logits: float tensor `(B, V)`.
@@ -107,11 +114,11 @@ class RandomSampler:
         Int32 tensor `(B,)`.
 
     Raises:
-        ValueError: If `temperature` is not positive.
+        ValueError: If `temperature` is a number and not positive.
     """
 
     def __init__(self, temperature=1.0):
-        if not temperature > 0:  # nan is not
+        if not _is_per_row(temperature) and not temperature > 0:  # nan is not
             raise ValueError(
                 "`temperature` must be positive; `GreedySampler` is its limit at 0. "
                 f"Received: temperature={temperature}"
@@ -119,12 +126,22 @@ class RandomSampler:
         self.temperature = temperature
 
     def __call__(self, logits, seed):
-        candidates = self.candidates(ops.cast(logits, "float32") / self.temperature)
+        logits, temperature = ops.cast(logits, "float32"), self.temperature
+        is_per_row = _is_per_row(temperature)
+        if is_per_row:
+            is_greedy = ops.equal(temperature, 0.0)
+            # Less would make an infinity of every logit.
+            temperature = ops.maximum(temperature, _LOWEST_TEMPERATURE)
+            temperature = ops.expand_dims(ops.where(is_greedy, 1.0, temperature), 1)
+        candidates = self.candidates(logits / temperature)
         if len(seed.shape) == 1:
             seed = functional.row_seeds(seed, ops.arange(ops.shape(logits)[0], dtype="int32"))
         # The largest of logits plus Gumbel noise is a draw from their softmax.
         noise = _gumbel(functional.random_bits(seed, (logits.shape[1],)))  # [B, V]
-        return ops.cast(ops.argmax(candidates + noise, axis=-1), "int32")
+        drawn = ops.cast(ops.argmax(candidates + noise, axis=-1), "int32")
+        if not is_per_row:
+            return drawn
+        return ops.where(is_greedy, ops.cast(ops.argmax(logits, axis=-1), "int32"), drawn)
 
     def candidates(self, logits):
         """Logits with those that must not be drawn at minus infinity."""
@@ -213,24 +230,37 @@ class TopKSampler(RandomSampler):
     """Top-k sampler: the softmax over the `k` highest logits.
 
     Args:
-        k: int. Number of candidates; all where the vocabulary is smaller.
-            Tokens that tie with the `k`-th are candidates too.
-        temperature: float. See `RandomSampler`.
+        k: int, or int32 tensor `(B,)`. Number of candidates; all where the
+            vocabulary is smaller. Tokens that tie with the `k`-th are candidates
+            too. In a tensor 0 is all tokens; its values are not checked.
+        temperature: float or float tensor `(B,)`. See `RandomSampler`.
 
     Raises:
-        ValueError: If `k` or `temperature` is not positive.
+        ValueError: If `k` or `temperature` is a number and not positive.
     """
 
     def __init__(self, k=5, temperature=1.0):
         super().__init__(temperature)
-        if k <= 0:
+        if not _is_per_row(k) and k <= 0:
             raise ValueError(f"`k` must be positive. Received: k={k}")
         self.k = k
 
     def candidates(self, logits):
-        count = min(self.k, logits.shape[-1])
-        lowest = ops.top_k(logits, count)[0][:, -1:]  # [B, 1]
-        return ops.where(logits >= lowest, logits, -float("inf"))
+        if not _is_per_row(self.k):
+            lowest = ops.top_k(logits, min(self.k, logits.shape[-1]))[0][:, -1:]  # [B, 1]
+            return ops.where(logits >= lowest, logits, -float("inf"))
+        # Sorting a large vocabulary takes longer than all the rest.
+        limits = ops.any(self.k > 0)
+        return ops.cond(limits, lambda: self._candidates_of_rows(logits), lambda: logits)
+
+    def _candidates_of_rows(self, logits):
+        vocabulary_size = logits.shape[-1]
+        falling = ops.top_k(logits, vocabulary_size)[0]
+        # Without a limit the last of all is the lowest, and so all are candidates.
+        k = ops.expand_dims(ops.where(self.k > 0, self.k, vocabulary_size), 1)
+        is_among_highest = ops.arange(vocabulary_size, dtype="int32") < k
+        highest = ops.where(is_among_highest, falling, float("inf"))
+        return ops.where(logits >= ops.min(highest, axis=-1, keepdims=True), logits, -float("inf"))
 
 
 class TopPSampler(RandomSampler):
@@ -239,15 +269,18 @@ class TopPSampler(RandomSampler):
     Holtzman et al. (2020), the nucleus.
 
     Args:
-        p: float in `(0, 1]`. The probability to reach. The most probable token
-            is always a candidate.
-        temperature: float. See `RandomSampler`; applied before `p`.
-        k: optional int. Only the `k` highest logits are considered, before
-            `p`. That is faster with a large vocabulary.
+        p: float in `(0, 1]`, or float tensor `(B,)`. The probability to reach. The
+            most probable token is always a candidate. In a tensor 1 is all
+            tokens; its values are not checked.
+        temperature: float or float tensor `(B,)`. See `RandomSampler`; applied
+            before `p`.
+        k: optional int, or int32 tensor `(B,)`. Only the `k` highest logits are
+            considered, before `p`, see `TopKSampler`. That is faster with a large
+            vocabulary.
 
     Raises:
-        ValueError: If `p` is out of range, or `k` or `temperature` is not
-            positive.
+        ValueError: If `p` is a number and out of range, or `k` or `temperature`
+            is one and not positive.
 
     References:
      - [Holtzman et al., 2020](https://arxiv.org/abs/1904.09751)
@@ -255,7 +288,7 @@ class TopPSampler(RandomSampler):
 
     def __init__(self, p=0.9, temperature=1.0, k=None):
         super().__init__(temperature)
-        if not 0.0 < p <= 1.0:
+        if not _is_per_row(p) and not 0.0 < p <= 1.0:
             raise ValueError(f"`p` must be in (0, 1]. Received: p={p}")
         self.p = p
         self.k = k
@@ -264,15 +297,26 @@ class TopPSampler(RandomSampler):
     def candidates(self, logits):
         if self._top_k is not None:
             logits = self._top_k.candidates(logits)
+        if not _is_per_row(self.p):
+            return self._nucleus(logits, self.p)
+        # Rounded sums could leave out a token of a row that has no limit.
+        p = ops.expand_dims(ops.where(self.p >= 1.0, float("inf"), self.p), 1)
+        return ops.cond(ops.any(self.p < 1.0), lambda: self._nucleus(logits, p), lambda: logits)
+
+    def _nucleus(self, logits, p):
+        num_rows, vocabulary_size = ops.shape(logits)
+        firsts = ops.arange(num_rows, dtype="int32")[:, None] * vocabulary_size
+
+        def of_rows(tensor, places):
+            # `take_along_axis` makes a far larger graph.
+            return ops.take(ops.reshape(tensor, [-1]), firsts + places)
+
         order = ops.flip(ops.argsort(logits, axis=-1), axis=-1)  # [B, V]
-        probabilities = ops.take_along_axis(ops.softmax(logits, axis=-1), order, axis=-1)
+        probabilities = of_rows(ops.softmax(logits, axis=-1), order)
         # A token counts if those before it do not reach p without it.
         reached_before = ops.cumsum(probabilities, axis=-1) - probabilities
-        is_candidate_in_order = ops.logical_or(
-            reached_before < self.p, ops.arange(logits.shape[-1]) == 0
-        )
-        rank = ops.argsort(order, axis=-1)
-        is_candidate = ops.take_along_axis(is_candidate_in_order, rank, axis=-1)
+        is_candidate = ops.logical_or(reached_before < p, ops.arange(vocabulary_size) == 0)
+        is_candidate = of_rows(is_candidate, ops.argsort(order, axis=-1))
         return ops.where(is_candidate, logits, -float("inf"))
 
 

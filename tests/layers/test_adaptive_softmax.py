@@ -53,11 +53,11 @@ class Pair:
         return [each.value for each in self.softmax.weights + self.embedding.weights]
 
     def nll(self, hidden, target_ids):
-        return self.softmax(hidden, target_ids, **self.shared)
+        return self.softmax.negative_log_likelihood(hidden, target_ids, **self.shared)
 
     def dense_nll(self, hidden, target_ids):
         """The same, with all clusters for all tokens, differentiated by the backend."""
-        log_probs = self.softmax.log_probs(hidden, **self.shared)
+        log_probs = self.softmax(hidden, **self.shared)
         picked = ops.take_along_axis(log_probs, ops.expand_dims(target_ids, -1), axis=-1)
         return -picked[..., 0]
 
@@ -121,10 +121,9 @@ def test_basics():
     check_layer(
         AdaptiveSoftmax,
         init_kwargs={**SETTINGS, "tie_weights": False},
-        inputs={"hidden": HIDDEN, "target_ids": TARGET_IDS},
-        expected_output_shape=(3, 8),
+        inputs={"hidden": HIDDEN},
+        expected_output_shape=(3, 8, 40),
         num_weights=14,
-        batched=("hidden", "target_ids"),
         output_dtype=lambda compute_dtype: "float32",
         tolerance=1e-5,
     )
@@ -146,7 +145,7 @@ def test_nll_and_probabilities_match_the_oracle(
     )
     nll = ops.convert_to_numpy(pair.nll(HIDDEN[:1], TARGET_IDS[:1]))
     assert max_difference(nll, pair.expected_nll(HIDDEN[:1], TARGET_IDS[:1])) <= 1e-5
-    log_probs = ops.convert_to_numpy(pair.softmax.log_probs(HIDDEN[:1], **pair.shared))
+    log_probs = ops.convert_to_numpy(pair.softmax(HIDDEN[:1], **pair.shared))
     np.testing.assert_allclose(np.exp(log_probs).sum(-1), 1.0, atol=1e-5)
     assert max_difference(log_probs[0, 0], pair.expected_log_probs(HIDDEN[0, 0])) <= 1e-5
     assert max_difference(nll, pair.dense_nll(HIDDEN[:1], TARGET_IDS[:1])) <= 1e-5
@@ -193,7 +192,7 @@ def test_without_clusters_it_is_the_full_softmax(embedding_dim):
         features = features @ ops.convert_to_numpy(pair.embedding.projections[0]).T
     logits = features @ ops.convert_to_numpy(pair.embedding.tables[0]).T + bias
     expected = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-    assert max_difference(pair.softmax.log_probs(HIDDEN, **pair.shared), expected) <= 1e-5
+    assert max_difference(pair.softmax(HIDDEN, **pair.shared), expected) <= 1e-5
     nats = -np.take_along_axis(expected, TARGET_IDS[..., None], axis=-1)[..., 0]
     assert max_difference(pair.nll(HIDDEN, TARGET_IDS), nats) <= 1e-5
 
@@ -324,7 +323,7 @@ def test_a_model_has_every_table_once_and_trains_it_from_both_sides():
             return self.nll_of(hidden, token_ids)
 
         def nll_of(self, hidden, token_ids):
-            return self.softmax(
+            return self.softmax.negative_log_likelihood(
                 hidden, token_ids, self.embedding.tables, self.embedding.projections
             )
 
@@ -357,8 +356,18 @@ def test_what_is_shared_must_be_given(shared, message):
     pair = Pair(share=True)
     if "tables" in shared and shared["tables"] is None:
         shared = {"tables": pair.embedding.tables}
-    with pytest.raises(ValueError, match=message):
-        pair.softmax(HIDDEN, TARGET_IDS, **shared)
+    for compute in (
+        pair.softmax,
+        lambda hidden, **rest: pair.softmax.negative_log_likelihood(hidden, TARGET_IDS, **rest),
+    ):
+        with pytest.raises(ValueError, match=message):
+            compute(HIDDEN, **shared)
+
+
+def test_tables_are_refused_where_the_layer_has_its_own():
+    pair = Pair(tie=False)
+    with pytest.raises(ValueError, match=r"has tables of its own.*Received"):
+        pair.softmax(HIDDEN, pair.embedding.tables)
 
 
 @pytest.mark.parametrize("capacities", [(8,), (8, 8, 0)])

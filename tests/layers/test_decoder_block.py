@@ -8,6 +8,7 @@ from tests.layer_checks import check_config, check_layer, needs_tensorflow, rand
 from tests.slow_case import slow_case
 from txl_tf import functional
 from txl_tf.layers.decoder_block import DecoderBlock
+from txl_tf.layers.positions import Positions
 
 B, T, D, N, H, F = 2, 4, 6, 2, 3, 10
 SIZES = {"num_heads": N, "head_dim": H, "intermediate_dim": F}
@@ -36,7 +37,12 @@ def test_basics(memory_length):
         inputs["memory"] = random(B, memory_length, D, seed=1)
     check_layer(
         DecoderBlock,
-        init_kwargs={**SIZES, "dropout": 0.1, "attention_dropout": 0.1, "clamp_length": 5},
+        init_kwargs={
+            **SIZES,
+            "dropout": 0.1,
+            "attention_dropout": 0.1,
+            "positions": {"clamp_length": 5},
+        },
         inputs=inputs,
         expected_output_shape=(B, T, D),
         num_weights=15,
@@ -50,7 +56,7 @@ def test_basics(memory_length):
 @pytest.mark.parametrize("memory_length", [0, 2, 4, 6])
 def test_matches_the_oracle(memory_length, clamp_length, same_length):
     options = {"clamp_length": clamp_length, "same_length": same_length}
-    block = made(**options)
+    block = made(positions=Positions(**options))
     inputs, memory = random(B, T, D), random(B, memory_length, D, seed=1)
     expected = reference.decoder_block(inputs, memory, reference.block_weights(block), **options)
     assert reference.max_difference(block(inputs, memory=memory), expected) <= 1e-5

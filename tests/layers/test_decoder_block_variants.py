@@ -1,5 +1,6 @@
 """Positions and pre norm of a `DecoderBlock`, against loops."""
 
+import keras
 import numpy as np
 import pytest
 from keras import ops
@@ -10,6 +11,7 @@ from tests.reference import max_difference
 from tests.slow_case import slow_case
 from txl_tf import functional
 from txl_tf.layers.decoder_block import DecoderBlock
+from txl_tf.layers.positions import Positions
 
 B, T, D = 2, 4, 6
 SIZES = {"num_heads": 2, "head_dim": 3, "intermediate_dim": 10}
@@ -21,13 +23,14 @@ def random(*shape, seed=0):
     return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
-def arguments(position_encoding, num_positions=5, **more):
-    table = {"num_positions": num_positions} if position_encoding in ("shaw", "learned") else {}
-    return {**SIZES, "position_encoding": position_encoding, **table, **more}
+def positions(encoding, num_positions=5, **more):
+    has_table = encoding in ("shaw", "learned")
+    return Positions(encoding=encoding, num_positions=num_positions if has_table else None, **more)
 
 
-def made(position_encoding, batch_size=None, **more):
-    block = DecoderBlock(**arguments(position_encoding, **more))
+def made(position_encoding, batch_size=None, mask=None, num_positions=5, **more):
+    where = positions(position_encoding, num_positions, **(mask or {}))
+    block = DecoderBlock(**SIZES, positions=where, **more)
     block.build((batch_size, None, D))
     randomize_weights(block)
     return block
@@ -41,9 +44,12 @@ def test_basics(position_encoding, pre_norm):
     check_layer(
         DecoderBlock,
         # A table has as many rows as there are distances, so that none is dead.
-        init_kwargs=arguments(
-            position_encoding, num_positions=T + 3, pre_norm=pre_norm, dropout=0.1
-        ),
+        init_kwargs={
+            **SIZES,
+            "positions": positions(position_encoding, T + 3),
+            "pre_norm": pre_norm,
+            "dropout": 0.1,
+        },
         inputs={"inputs": random(B, T, D), "memory": random(B, 3, D, seed=1)},
         expected_output_shape=(B, T, D),
         num_weights=NUM_WEIGHTS[position_encoding],
@@ -61,7 +67,7 @@ def test_matches_the_oracle(memory_length, position_encoding, pre_norm):
         masks.append({"same_length": True, "same_length_keys": "memory"})
     inputs, memory = random(B, T, D), random(B, memory_length, D, seed=1)
     for mask in masks:
-        block = made(position_encoding, pre_norm=pre_norm, layer_norm_epsilon=1e-3, **mask)
+        block = made(position_encoding, pre_norm=pre_norm, layer_norm_epsilon=1e-3, mask=mask)
         expected = reference_variants.decoder_block(
             inputs,
             memory,
@@ -105,7 +111,7 @@ def test_learned_positions_of_the_memory_are_trained():
     inputs, memory = random(B, T, D), random(B, 3, D, seed=1)
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(block(inputs, memory=memory) ** 3)
-    gradient = tf.convert_to_tensor(tape.gradient(loss, block.positions.value)).numpy()
+    gradient = tf.convert_to_tensor(tape.gradient(loss, block.position_table.value)).numpy()
     assert np.all(np.abs(gradient).max(axis=-1) > 1e-4)
 
 
@@ -114,9 +120,9 @@ def test_learned_positions_are_counted_from_the_end_of_the_segment():
     block = made("learned")
     inputs, memory = random(B, T, D), random(B, 3, D, seed=1)
     before = ops.convert_to_numpy(block(inputs, memory=memory))
-    table = ops.convert_to_numpy(block.positions).copy()
+    table = ops.convert_to_numpy(block.position_table).copy()
     table[0] += np.linspace(-1.0, 1.0, D)
-    block.positions.assign(table)
+    block.position_table.assign(table)
     after = ops.convert_to_numpy(block(inputs, memory=memory))
     assert max_difference(after[:, :-1], before[:, :-1]) == 0.0
     assert max_difference(after[:, -1], before[:, -1]) > 1e-3
@@ -163,14 +169,71 @@ def test_variational_dropout_draws_one_mask_for_all_positions_of_a_row(variation
 
 
 @pytest.mark.parametrize(
-    ("position_encoding", "num_positions"),
+    ("encoding", "num_positions"),
     [("shaw", None), ("learned", 0), ("transformer_xl", 3), ("sinusoidal", 3)],
 )
-def test_num_positions_must_suit_the_encoding(position_encoding, num_positions):
-    with pytest.raises(ValueError, match=rf"Received: position_encoding='{position_encoding}'"):
-        DecoderBlock(**SIZES, position_encoding=position_encoding, num_positions=num_positions)
+def test_num_positions_must_suit_the_encoding(encoding, num_positions):
+    with pytest.raises(ValueError, match=rf"Received: encoding='{encoding}'"):
+        Positions(encoding=encoding, num_positions=num_positions)
 
 
 def test_an_unknown_encoding_is_refused():
-    with pytest.raises(ValueError, match=r"must be .*Received: position_encoding='rotary'"):
-        DecoderBlock(**SIZES, position_encoding="rotary")
+    with pytest.raises(ValueError, match=r"must be .*Received: encoding='rotary'"):
+        DecoderBlock(**SIZES, positions={"encoding": "rotary"})
+
+
+OLD_CONFIG = {
+    "name": "block_0",
+    "trainable": True,
+    "dtype": "float32",
+    "num_heads": 2,
+    "head_dim": 3,
+    "intermediate_dim": 10,
+    "dropout": 0.1,
+    "attention_dropout": 0.0,
+    "position_encoding": "learned",
+    "num_positions": 7,
+    "pre_norm": True,
+    "variational_dropout": False,
+    "own_biases": True,
+    "layer_norm_epsilon": 1e-12,
+    "kernel_initializer": {
+        "module": "keras.initializers",
+        "class_name": "RandomNormal",
+        "config": {"mean": 0.0, "stddev": 0.02, "seed": None},
+        "registered_name": None,
+    },
+    "stateful": False,
+    "memory_length": 0,
+    "clamp_length": 5,
+    "same_length": True,
+    "same_length_keys": "memory",
+}
+
+
+def test_a_configuration_with_an_argument_for_each_field_is_still_read():
+    block = DecoderBlock.from_config(dict(OLD_CONFIG))
+    expected = Positions(
+        encoding="learned",
+        num_positions=7,
+        clamp_length=5,
+        same_length=True,
+        same_length_keys="memory",
+    )
+    assert block.positions == expected
+    assert (block.name, block.pre_norm, block.dropout) == ("block_0", True, 0.1)
+    assert DecoderBlock.from_config(block.get_config()).get_config() == block.get_config()
+
+
+def test_a_serialised_block_of_that_kind_is_still_built():
+    """As the layers of a saved functional model are: with the shapes of all arguments."""
+    serialised = {
+        "module": "txl_tf.layers.decoder_block",
+        "class_name": "DecoderBlock",
+        "config": OLD_CONFIG,
+        "registered_name": "txl_tf>DecoderBlock",
+        "build_config": {"shapes_dict": {"inputs_shape": [2, 4, D], "memory_shape": [2, 3, D]}},
+    }
+    block = keras.saving.deserialize_keras_object(serialised)
+    assert block.built
+    assert block.position_table.shape == (7, D)

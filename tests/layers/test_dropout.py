@@ -7,7 +7,7 @@ from keras import ops
 from tests import reference
 from tests.layer_checks import check_layer, needs_tensorflow, tf
 from txl_tf import functional
-from txl_tf.layers.dropout import SeededDropout
+from txl_tf.layers.feed_forward import SeededDropout
 
 ONES = np.ones((64, 1000), "float32")
 BLOCK = np.ones((8, 3, 40, 50), "float32")  # rows, heads, queries, keys

@@ -21,7 +21,7 @@ def made(**kwargs):
 
 def test_nll_matches_the_oracle():
     layer = made()
-    nll = ops.convert_to_numpy(layer(HIDDEN, TARGET_IDS, [TABLE]))
+    nll = ops.convert_to_numpy(layer.negative_log_likelihood(HIDDEN, TARGET_IDS, [TABLE]))
     hidden, table = HIDDEN.astype("float64"), TABLE.astype("float64")
     for row in range(2):
         for at in range(3):
@@ -33,26 +33,26 @@ def test_nll_matches_the_oracle():
 
 def test_log_probs_sum_to_one_and_hold_the_nll():
     layer = made()
-    log_probs = ops.convert_to_numpy(layer.log_probs(HIDDEN, [TABLE]))
+    log_probs = ops.convert_to_numpy(layer(HIDDEN, [TABLE]))
     np.testing.assert_allclose(np.exp(log_probs).sum(-1), 1.0, atol=1e-6)
-    nll = layer(HIDDEN, TARGET_IDS, [TABLE])
+    nll = layer.negative_log_likelihood(HIDDEN, TARGET_IDS, [TABLE])
     picked = np.take_along_axis(log_probs, TARGET_IDS[..., None], axis=-1)[..., 0]
     assert reference.max_difference(nll, -picked) <= 1e-6
 
 
 def test_large_logits_stay_finite_and_the_certain_token_costs_nothing():
     layer = made()
-    nll = layer(HIDDEN[:1, :1] * 1e4, TARGET_IDS[:1, :1], [TABLE])
+    nll = layer.negative_log_likelihood(HIDDEN[:1, :1] * 1e4, TARGET_IDS[:1, :1], [TABLE])
     assert np.all(np.isfinite(ops.convert_to_numpy(nll)))
     hidden = 1e3 * TABLE[None, [2]] / np.sum(TABLE[2] ** 2)
     table = np.where(np.arange(5)[:, None] == 2, TABLE, 0.0).astype("float32")
-    nll = layer(hidden.astype("float32"), np.array([[2]]), [table])
+    nll = layer.negative_log_likelihood(hidden.astype("float32"), np.array([[2]]), [table])
     assert ops.convert_to_numpy(nll).item() == 0.0
 
 
 def test_bias_of_mixed_precision_is_not_rounded():
     layer = made(dtype="mixed_bfloat16")
-    log_probs = layer.log_probs(np.zeros_like(HIDDEN), [TABLE])
+    log_probs = layer(np.zeros_like(HIDDEN), [TABLE])
     expected = ops.convert_to_numpy(ops.log_softmax(layer.biases[0].value))
     for row in ops.convert_to_numpy(log_probs).reshape(-1, 5):
         np.testing.assert_array_equal(row, expected)
@@ -60,7 +60,7 @@ def test_bias_of_mixed_precision_is_not_rounded():
 
 @needs_tensorflow  # JAX has no float64 unless the whole process asks for it
 def test_double_precision_stays_double():
-    log_probs = made(dtype="float64").log_probs(HIDDEN.astype("float64"), [TABLE])
+    log_probs = made(dtype="float64")(HIDDEN.astype("float64"), [TABLE])
     assert log_probs.dtype.name == "float64"
 
 

@@ -139,7 +139,7 @@ def test_a_changed_token_leaves_earlier_outputs_alone(position_encoding):
 
 def test_learned_positions_are_one_table_per_block():
     model = made("learned")
-    tables = [ops.convert_to_numpy(block.positions) for block in model.blocks]
+    tables = [ops.convert_to_numpy(block.position_table) for block in model.blocks]
     assert [table.shape for table in tables] == [(M + T - 1, 6)] * 2
     assert max_difference(*tables) > 1e-2
 

@@ -39,7 +39,7 @@ class TiedLogits(keras.layers.Layer):
         self.softmax.build(hidden_shape)
 
     def call(self, hidden):
-        return self.softmax.log_probs(hidden, self.embedding.tables)
+        return self.softmax(hidden, self.embedding.tables)
 
     def compute_output_shape(self, hidden_shape):
         return (*hidden_shape[:-1], VOCABULARY_SIZE)

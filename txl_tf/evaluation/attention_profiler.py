@@ -11,7 +11,7 @@ import tensorflow as tf
 from txl_tf import functional
 from txl_tf.config.model import ModelConfig
 from txl_tf.evaluation.attention_profile import TERMS, AttentionProfile
-from txl_tf.layers.vocabulary_layer import check_token_ids
+from txl_tf.layers.adaptive_embedding import check_token_ids
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
 

@@ -27,7 +27,7 @@ from txl_tf.evaluation.text_rows import (
     context_reach,
 )
 from txl_tf.inference.engine import InferenceEngine
-from txl_tf.layers.vocabulary_layer import check_token_ids
+from txl_tf.layers.adaptive_embedding import check_token_ids
 from txl_tf.models.language_model import assign_weights
 from txl_tf.models.transformer_xl import TransformerXL
 

@@ -13,12 +13,12 @@ import tensorflow as tf
 
 from txl_tf import functional
 from txl_tf.export import guards
-from txl_tf.export.row_sampler import RowSampler
 from txl_tf.export.served_weights import ServedWeights
 from txl_tf.export.tracing import traced_once
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
+from txl_tf.samplers import TopPSampler
 
 
 class Sampling(NamedTuple):
@@ -116,7 +116,7 @@ class TokenWriter:
             their negative log-likelihoods, float32 `(B, S)`, zeros too; how
             many they are, int32 `(B,)`; and the `Memory` of all but the last.
         """
-        sampler = RowSampler(sampling.temperature, sampling.top_k, sampling.top_p, sampling.seed)
+        sampler = TopPSampler(sampling.top_p, sampling.temperature, sampling.top_k)
         width = tf.reduce_max(sampling.num_tokens)
         arrays = (
             tf.TensorArray(tf.int32, size=width, element_shape=[None]),
@@ -132,7 +132,7 @@ class TokenWriter:
 
         def body(index, pending, is_active, counts, arrays, state):
             log_probs, inputs, state = self._step(pending, state, constants)
-            token_ids = sampler(log_probs, index)
+            token_ids = sampler(log_probs, _seeds(sampling.seed, index))
             nll = -tf.gather(log_probs, token_ids, batch_dims=1)
             written = (
                 tf.where(is_active, token_ids, 0),
@@ -161,6 +161,12 @@ class TokenWriter:
         hidden, state = self._engine.hidden_states(token_ids[:, None], state, constants=constants)
         inputs = tf.stack([each[:, 0] for each in hidden[:-1]])
         return self._model.log_probs_of(hidden[-1])[:, 0], inputs, state
+
+
+def _seeds(seed: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
+    """Seeds `(B, 2)` by which a row draws what it would as the only row of a session."""
+    of_zero = functional.row_seeds(tf.stack([0, position]), tf.constant([0]))  # [1, 2]
+    return of_zero + tf.stack([seed, tf.zeros_like(seed)], axis=1)
 
 
 def _remember(memory: Memory, inputs: tf.Tensor, counts: tf.Tensor) -> Memory:

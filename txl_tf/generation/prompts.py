@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from txl_tf.inference.engine import InferenceEngine
-from txl_tf.layers.vocabulary_layer import check_token_ids
+from txl_tf.layers.adaptive_embedding import check_token_ids
 
 
 def prompt_rows(prompt_ids: Any, num_rows: int, vocabulary_size: int) -> list[np.ndarray]:

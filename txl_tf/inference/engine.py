@@ -14,7 +14,7 @@ from txl_tf.inference.execution_plan import ExecutionPlan, device_of
 from txl_tf.inference.memory import KeyValueMemory, PerHeadMemory, RecentTokens
 from txl_tf.inference.relative_model import RelativeModel
 from txl_tf.inference.token_model import TokenModel
-from txl_tf.layers.vocabulary_layer import check_token_ids
+from txl_tf.layers.adaptive_embedding import check_token_ids
 from txl_tf.models.memory import Memory
 
 

@@ -120,11 +120,8 @@ class RelativeModel:
         Returns:
             Tuple of `L` `DistanceKeys`.
         """
-        encoding = functional.relative_positional_encoding(
-            key_length,
-            self.config.hidden_dim,
-            self.config.clamp_length,
-            dtype=self.model.compute_dtype,
+        encoding = self.model.positions.sinusoids(
+            key_length, self.config.hidden_dim, self.model.compute_dtype
         )
         return tuple(
             block.attention.project_distances(key_length, encoding) for block in self.model.blocks
@@ -203,13 +200,7 @@ class RelativeModel:
         self, num_tokens, memory_length, valid_length, segment_length=None, same_document=None
     ):
         """Scores over distances, `(B, 1, T, K + 1)`: 0 where attention is allowed."""
-        allowed = functional.causal_memory_mask(
-            num_tokens,
-            memory_length,
-            valid_length,
-            self.config.same_length,
-            self.config.same_length_keys,
-        )
+        allowed = self.model.positions.mask(num_tokens, memory_length, valid_length)
         if segment_length is not None and segment_length != num_tokens:
             own_segment = _own_segment_mask(num_tokens, memory_length, segment_length)
             allowed = ops.logical_and(allowed, own_segment)

@@ -61,11 +61,8 @@ class TokenModel:
         has_sinusoids = self.config.position_encoding == "transformer_xl"
         if not has_sinusoids or num_rows > _MAX_FOLDED_ROWS:
             return self._relative.position_keys(memory_length + 1)
-        sinusoids = functional.relative_positional_encoding(
-            memory_length + 1,
-            self.config.hidden_dim,
-            self.config.clamp_length,
-            dtype=self._model.compute_dtype,
+        sinusoids = self._model.positions.sinusoids(
+            memory_length + 1, self.config.hidden_dim, self._model.compute_dtype
         )
         projections = tuple(block.folding_projection() for block in self._blocks)
         return FoldedDistances(projections, ops.transpose(sinusoids))

@@ -4,8 +4,7 @@ from txl_tf.layers.adaptive_embedding import AdaptiveEmbedding
 from txl_tf.layers.adaptive_softmax import AdaptiveSoftmax
 from txl_tf.layers.attention import AbsoluteAttention, ShawAttention
 from txl_tf.layers.decoder_block import DecoderBlock
-from txl_tf.layers.dropout import SeededDropout
-from txl_tf.layers.feed_forward import FeedForward
+from txl_tf.layers.feed_forward import FeedForward, SeededDropout
 from txl_tf.layers.relative_attention import RelativeAttention
 
 __all__ = [

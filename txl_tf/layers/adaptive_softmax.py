@@ -9,7 +9,7 @@ from keras import ops
 
 from txl_tf import functional
 from txl_tf.layers import cluster_loop
-from txl_tf.layers.vocabulary_layer import VocabularyLayer, check_token_ids
+from txl_tf.layers.adaptive_embedding import VocabularyLayer, check_token_ids
 
 _MAX_CHUNK_LOGITS = 2**26  # 256 MiB in float32
 
@@ -55,23 +55,20 @@ class AdaptiveSoftmax(VocabularyLayer):
 
     Call arguments:
         hidden: float tensor `(B, T, D)`.
-        target_ids: int tensor `(B, T)` with values in `[0, V)`.
-        tables: list of float tensors: `AdaptiveEmbedding.tables`. Only with
-            `tie_weights`.
+        tables: list of float tensors: `AdaptiveEmbedding.tables`. With
+            `tie_weights`, and only then.
         projections: list of float tensors or `None`:
             `AdaptiveEmbedding.projections`. Only where they are shared.
 
     Returns:
-        Negative log-likelihood in nats: float32 tensor `(B, T)`, float64 if
-        the layer computes in float64.
+        Log-probabilities of all tokens: float32 tensor `(B, T, V)`, float64 if
+        the layer computes in float64. The loss of targets is
+        `negative_log_likelihood`, which computes the tails of their own alone.
 
     Raises:
         ValueError: If a size is not positive, `cutoffs` do not ascend within
             the vocabulary, `capacities` are not one positive number per tail,
-            or `tables` or `projections` are missing or not as many as needed;
-            if targets are not in `[0, V)` and are at hand, see
-            `check_token_ids`. In a compiled function the score of such a target
-            is not defined.
+            or `tables` or `projections` are missing or not as many as needed.
 
     References:
      - [Grave et al., 2017](https://arxiv.org/abs/1609.04309)
@@ -102,7 +99,7 @@ class AdaptiveSoftmax(VocabularyLayer):
                 f"Received: capacities={capacities}, cutoffs={self.cutoffs}"
             )
 
-    def build(self, hidden_shape, target_ids_shape=None, tables_shape=None, projections_shape=None):
+    def build(self, hidden_shape, **other_shapes):
         if not self.tie_weights:
             names = self._numbered("table", len(self.clusters.table_shapes))
             self.tables = [
@@ -140,37 +137,7 @@ class AdaptiveSoftmax(VocabularyLayer):
     def _shares_projection(self, index):
         return not self.cutoffs or (self.share_tail_projections and index > 0)
 
-    def __call__(self, hidden, target_ids, *args, **kwargs):
-        check_token_ids(target_ids, self.vocabulary_size, "target_ids")
-        return super().__call__(hidden, target_ids, *args, **kwargs)
-
-    def call(self, hidden, target_ids, tables=None, projections=None):
-        target_ids = ops.cast(target_ids, "int32")
-        num_tokens = cluster_loop.static_num_tokens(target_ids)
-        weights = self._cluster_weights(tables, projections)
-        hidden = ops.reshape(ops.cast(hidden, self.compute_dtype), [-1, self.hidden_dim])
-        flat_ids = ops.reshape(target_ids, [-1])  # [N]
-        clusters = cluster_loop.cluster_ids(flat_ids, self.cutoffs)
-        head_ids = ops.where(clusters == 0, flat_ids, self.clusters.sizes[0] - 1 + clusters)
-        nll = functional.negative_log_likelihood(self._head_logits(hidden, weights[0]), head_ids)
-        if self.cutoffs:
-            nll = nll + self._tails_nll(hidden, flat_ids, clusters, weights[1:], num_tokens)
-        return ops.reshape(nll, ops.shape(target_ids))
-
-    def log_probs(self, hidden, tables=None, projections=None):
-        """Returns log-probabilities of all tokens.
-
-        Args:
-            hidden: float tensor `(B, T, D)`.
-            tables: as in a call.
-            projections: as in a call.
-
-        Returns:
-            Float32 tensor `(B, T, V)`, float64 if the layer computes in
-            float64.
-        """
-        if not self.built:
-            self.build(hidden.shape)
+    def call(self, hidden, tables=None, projections=None):
         hidden = ops.cast(hidden, self.compute_dtype)
         head, *tails = self._cluster_weights(tables, projections)
         head_log_probs = ops.log_softmax(self._head_logits(hidden, head), axis=-1)
@@ -182,6 +149,40 @@ class AdaptiveSoftmax(VocabularyLayer):
             of_cluster = head_log_probs[..., size + index : size + index + 1]
             parts.append(of_cluster + ops.log_softmax(logits, axis=-1))
         return ops.concatenate(parts, axis=-1)
+
+    def negative_log_likelihood(self, hidden, target_ids, tables=None, projections=None):
+        """Scores targets; a tail is computed for its own targets only.
+
+        Args:
+            hidden: float tensor `(B, T, D)`.
+            target_ids: int tensor `(B, T)` with values in `[0, V)`.
+            tables: as in a call.
+            projections: as in a call.
+
+        Returns:
+            Nats: float32 tensor `(B, T)`, float64 if the layer computes in
+            float64.
+
+        Raises:
+            ValueError: As a call, and if targets are not in `[0, V)` and are at
+                hand, see `check_token_ids`. In a compiled function the score of
+                such a target is not defined.
+        """
+        check_token_ids(target_ids, self.vocabulary_size, "target_ids")
+        if not self.built:
+            self.build(hidden.shape)
+        target_ids = ops.cast(target_ids, "int32")
+        num_tokens = cluster_loop.static_num_tokens(target_ids)
+        weights = self._cluster_weights(tables, projections)
+        hidden = ops.reshape(ops.cast(hidden, self.compute_dtype), [-1, self.hidden_dim])
+        flat_ids = ops.reshape(target_ids, [-1])  # [N]
+        clusters = cluster_loop.cluster_ids(flat_ids, self.cutoffs)
+        # A target in a tail is, to the head, the entry of its cluster.
+        head_ids = ops.where(clusters == 0, flat_ids, self.clusters.sizes[0] - 1 + clusters)
+        nll = functional.negative_log_likelihood(self._head_logits(hidden, weights[0]), head_ids)
+        if self.cutoffs:
+            nll = nll + self._tails_nll(hidden, flat_ids, clusters, weights[1:], num_tokens)
+        return ops.reshape(nll, ops.shape(target_ids))
 
     def _head_logits(self, hidden, weights):
         table, bias, projection = weights
@@ -234,6 +235,11 @@ class AdaptiveSoftmax(VocabularyLayer):
 
     def _checked_tables(self, tables):
         if not self.tie_weights:
+            if tables is not None:
+                raise ValueError(
+                    "A softmax with `tie_weights=False` has tables of its own. "
+                    f"Received: tables={tables}"
+                )
             return self.tables
         needed = len(self.clusters.table_shapes)
         if tables is None or len(tables) != needed:
@@ -255,9 +261,9 @@ class AdaptiveSoftmax(VocabularyLayer):
             )
         return projections[place]
 
-    def compute_output_spec(self, hidden, target_ids, tables=None, projections=None):
+    def compute_output_spec(self, hidden, tables=None, projections=None):
         dtype = "float64" if self.compute_dtype == "float64" else "float32"
-        return keras.KerasTensor(target_ids.shape, dtype=dtype)
+        return keras.KerasTensor((*hidden.shape[:-1], self.vocabulary_size), dtype=dtype)
 
     def get_config(self):
         return {

@@ -10,7 +10,7 @@ import keras
 from keras import ops
 
 from txl_tf import functional
-from txl_tf.layers.dropout import SeededDropout
+from txl_tf.layers.feed_forward import SeededDropout, normal_unless
 
 
 class MemoryAttention(keras.layers.Layer):
@@ -57,20 +57,13 @@ class MemoryAttention(keras.layers.Layer):
         self.num_heads = num_heads
         self.head_dim = head_dim
         self.dropout = dropout
-        if kernel_initializer is None:
-            kernel_initializer = keras.initializers.RandomNormal(stddev=0.02)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.kernel_initializer = normal_unless(kernel_initializer)
         self.probability_dropout = SeededDropout(
             dropout, dtype=self.dtype_policy, name="probability_dropout"
         )
 
-    def build(
-        self, inputs_shape, memory_shape=None, attention_mask_shape=None, dropout_seed_shape=None
-    ):
-        self._build_projections(inputs_shape[-1])
-
-    def _build_projections(self, hidden_dim):
-        width = self.num_heads * self.head_dim
+    def build(self, inputs_shape, **other_shapes):
+        hidden_dim, width = inputs_shape[-1], self.num_heads * self.head_dim
         self.query = self._projection(hidden_dim, width, "query")
         self.key = self._projection(hidden_dim, width, "key")
         self.value = self._projection(hidden_dim, width, "value")
@@ -178,9 +171,6 @@ class AbsoluteAttention(MemoryAttention):
     `memory`. Arguments and results are those of `MemoryAttention`.
     """
 
-    def call(self, inputs, memory=None, attention_mask=None, dropout_seed=None, training=False):
-        return super().call(inputs, memory, attention_mask, dropout_seed, training)
-
 
 class DistanceKeys(NamedTuple):
     """Keys of all distances of one layer, computed from the weights alone.
@@ -208,27 +198,14 @@ class ShawAttention(MemoryAttention):
         ((q + u) . k + relative_shift(q . a + b)) / sqrt(H)
 
     with a learned vector `a` and a learned number `b` for every distance and
-    head. Distances from `P - 1` on share the last of them.
+    head. Distances from `P - 1` on share the last of them. Call arguments and
+    results are those of `MemoryAttention`.
 
     Args:
         num_heads: int. Number of heads `N`.
         head_dim: int. Width `H` of one head.
         num_positions: int. Number of learned distances `P`.
-        dropout: float in `[0, 1)`. Rate on attention probabilities.
-        kernel_initializer: initializer of all weights. Defaults to a normal
-            distribution of stddev 0.02.
-        **kwargs: other keyword arguments passed to `keras.layers.Layer`.
-
-    Call arguments:
-        inputs: float tensor `(B, T, D)`. The current segment.
-        memory: optional float tensor `(B, M, D)`.
-        attention_mask: boolean tensor that broadcasts to `(B, N, T, K)`; True
-            where attention is allowed.
-        dropout_seed: optional int32 tensor `(B, 2)` or `(2,)`, see `SeededDropout`.
-        training: bool. Whether dropout is active.
-
-    Returns:
-        Float tensor `(B, T, D)`.
+        **kwargs: other keyword arguments passed to `MemoryAttention`.
 
     Raises:
         ValueError: If a size is not positive.
@@ -237,28 +214,21 @@ class ShawAttention(MemoryAttention):
      - [Shaw et al., 2018](https://arxiv.org/abs/1803.02155)
     """
 
-    def __init__(
-        self, num_heads, head_dim, num_positions, dropout=0.0, kernel_initializer=None, **kwargs
-    ):
-        super().__init__(num_heads, head_dim, dropout, kernel_initializer, **kwargs)
+    def __init__(self, num_heads, head_dim, num_positions, **kwargs):
+        super().__init__(num_heads, head_dim, **kwargs)
         if num_positions <= 0:
             raise ValueError(
                 f"`num_positions` must be positive. Received: num_positions={num_positions}"
             )
         self.num_positions = num_positions
 
-    def build(
-        self, inputs_shape, memory_shape=None, attention_mask_shape=None, dropout_seed_shape=None
-    ):
-        self._build_projections(inputs_shape[-1])
+    def build(self, inputs_shape, **other_shapes):
+        super().build(inputs_shape)
         self.content_bias = self._weight("content_bias", (self.num_heads, self.head_dim))
         self.distance_keys = self._weight(
             "distance_keys", (self.num_positions, self.num_heads, self.head_dim)
         )
         self.distance_bias = self._weight("distance_bias", (self.num_positions, self.num_heads))
-
-    def call(self, inputs, memory=None, attention_mask=None, dropout_seed=None, training=False):
-        return super().call(inputs, memory, attention_mask, dropout_seed, training)
 
     def _scores(self, query, key):
         distances = functional.distances_to_end(ops.shape(key)[1], self.num_positions)

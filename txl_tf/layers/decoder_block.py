@@ -10,8 +10,9 @@ from keras import ops
 
 from txl_tf import functional
 from txl_tf.layers.attention import AbsoluteAttention, ShawAttention
-from txl_tf.layers.dropout import SeededDropout
-from txl_tf.layers.feed_forward import FeedForward
+from txl_tf.layers.feed_forward import FeedForward, SeededDropout, normal_unless
+from txl_tf.layers.memory_variables import MemoryVariables
+from txl_tf.layers.positions import Positions
 from txl_tf.layers.relative_attention import RelativeAttention
 
 
@@ -22,12 +23,6 @@ class DecoderBlock(keras.layers.Layer):
     Both are followed by dropout, the residual and layer normalisation (post
     norm), as in Dai et al. (2019), Section 3.3; or preceded by the
     normalisation (pre norm).
-
-    Positions come in four ways: `"transformer_xl"` (Dai et al., 2019), `"shaw"`
-    (Shaw et al., 2018), `"learned"`, a table of absolute positions added to
-    what this block reads (Al-Rfou et al., 2019), and `"sinusoidal"`, where the
-    inputs of the first block carry them (Vaswani et al., 2017) and the block
-    does nothing. Absolute positions are counted from the end of the segment.
 
     Memory comes in two ways. Without `stateful`, it is a call argument and the
     caller keeps what the next segment needs (`functional.next_memory` of this
@@ -41,9 +36,10 @@ class DecoderBlock(keras.layers.Layer):
         num_heads: int. Number of attention heads `N`.
         head_dim: int. Width `H` of one head.
         intermediate_dim: int. Inner width `F`.
-        position_encoding: str. One of the four above.
-        num_positions: optional int. `P`, the rows of a learned table; farther
-            positions share the last. For `"shaw"` and `"learned"`.
+        positions: optional `Positions`, or the dict that its `to_dict` returns.
+            Defaults to those of Transformer-XL. A clamp has an effect where
+            `position_encoding` is not a call argument, `same_length` where
+            `attention_mask` is not.
         pre_norm: bool. Whether normalisation comes first.
         dropout: float in `[0, 1)`. Rate on both results and the inner
             activations.
@@ -56,12 +52,11 @@ class DecoderBlock(keras.layers.Layer):
             distribution of stddev 0.02.
         stateful: bool. Whether the block owns its memory.
         memory_length: int. `M`; only a stateful block needs it.
-        clamp_length: optional int. Larger distances share one encoding; only
-            for calls without `position_encoding`.
-        same_length: bool. Whether every query sees equally many positions;
-            only for calls without `attention_mask`.
-        same_length_keys: str. See `functional.causal_memory_mask`.
         **kwargs: other keyword arguments passed to `keras.layers.Layer`.
+
+    Attributes:
+        memory: variable `(B, M, D)`; only of a stateful block.
+        valid_length: int32 variable `(B,)`, how much of it is filled.
 
     Call arguments:
         inputs: float tensor `(B, T, D)`. The current segment.
@@ -91,8 +86,7 @@ class DecoderBlock(keras.layers.Layer):
         num_heads,
         head_dim,
         intermediate_dim,
-        position_encoding="transformer_xl",
-        num_positions=None,
+        positions=None,
         pre_norm=False,
         dropout=0.0,
         variational_dropout=False,
@@ -102,18 +96,9 @@ class DecoderBlock(keras.layers.Layer):
         kernel_initializer=None,
         stateful=False,
         memory_length=0,
-        clamp_length=None,
-        same_length=False,
-        same_length_keys="memory_and_self",
         **kwargs,
     ):
         super().__init__(**kwargs)
-        has_table = position_encoding in ("shaw", "learned")
-        if has_table != (num_positions is not None and num_positions > 0):
-            raise ValueError(
-                '`num_positions` must be positive for "shaw" and "learned" and None for others. '
-                f"Received: position_encoding={position_encoding!r}, num_positions={num_positions}"
-            )
         if stateful and memory_length <= 0:
             raise ValueError(
                 "A block with `stateful=True` needs a positive `memory_length`. "
@@ -122,22 +107,17 @@ class DecoderBlock(keras.layers.Layer):
         self.num_heads = num_heads
         self.head_dim = head_dim
         self.intermediate_dim = intermediate_dim
-        self.position_encoding = position_encoding
-        self.num_positions = num_positions
+        is_made = isinstance(positions, Positions)
+        self.positions = positions if is_made else Positions.from_dict(positions or {})
         self.pre_norm = pre_norm
         self.dropout = dropout
         self.variational_dropout = variational_dropout
         self.attention_dropout = attention_dropout
         self.own_biases = own_biases
         self.layer_norm_epsilon = layer_norm_epsilon
-        if kernel_initializer is None:
-            kernel_initializer = keras.initializers.RandomNormal(stddev=0.02)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.kernel_initializer = normal_unless(kernel_initializer)
         self.stateful = stateful
         self.memory_length = memory_length
-        self.clamp_length = clamp_length
-        self.same_length = same_length
-        self.same_length_keys = same_length_keys
         self._create_layers()
 
     def _create_layers(self):
@@ -174,35 +154,21 @@ class DecoderBlock(keras.layers.Layer):
             "dtype": self.dtype_policy,
             "name": "attention",
         }
-        if self.position_encoding == "transformer_xl":
+        if self.positions.encoding == "transformer_xl":
             return RelativeAttention(own_biases=self.own_biases, **arguments)
-        if self.position_encoding == "shaw":
-            return ShawAttention(num_positions=self.num_positions, **arguments)
-        if self.position_encoding in ("sinusoidal", "learned"):
-            return AbsoluteAttention(**arguments)
-        raise ValueError(
-            '`position_encoding` must be "transformer_xl", "shaw", "sinusoidal" or "learned". '
-            f"Received: position_encoding={self.position_encoding!r}"
-        )
+        if self.positions.encoding == "shaw":
+            return ShawAttention(num_positions=self.positions.num_positions, **arguments)
+        return AbsoluteAttention(**arguments)
 
-    def build(
-        self,
-        inputs_shape,
-        position_encoding_shape=None,
-        memory_shape=None,
-        attention_mask_shape=None,
-        content_bias_shape=None,
-        position_bias_shape=None,
-        dropout_seed_shape=None,
-    ):
+    def build(self, inputs_shape, **other_shapes):
         batch_size, _, hidden_dim = inputs_shape
         self.attention.build(inputs_shape)
         self.attention_norm.build((None, None, hidden_dim))
         self.feed_forward.build(inputs_shape)
         self.feed_forward_norm.build((None, None, hidden_dim))
-        if self.position_encoding == "learned":
-            self.positions = self.add_weight(
-                shape=(self.num_positions, hidden_dim),
+        if self.positions.encoding == "learned":
+            self.position_table = self.add_weight(
+                shape=(self.positions.num_positions, hidden_dim),
                 initializer=self.kernel_initializer.clone(),
                 name="positions",
             )
@@ -212,19 +178,9 @@ class DecoderBlock(keras.layers.Layer):
                     "A block with `stateful=True` needs a fixed batch size, as given by "
                     f"`keras.Input(batch_shape=...)`. Received: inputs_shape={inputs_shape}"
                 )
-            self.memory = self.add_weight(
-                shape=(batch_size, self.memory_length, hidden_dim),
-                initializer="zeros",
-                trainable=False,
-                name="memory",
-            )
-            self.valid_length = self.add_weight(
-                shape=(batch_size,),
-                initializer="zeros",
-                dtype="int32",
-                trainable=False,
-                name="valid_length",
-            )
+            shape = (batch_size, self.memory_length, hidden_dim)
+            self._own_memory = MemoryVariables.of_layer(self, {"memory": shape}, self.dtype)
+            self.memory, self.valid_length = self._own_memory.variables
 
     def call(
         self,
@@ -243,20 +199,16 @@ class DecoderBlock(keras.layers.Layer):
                 raise ValueError(
                     f"A block with `stateful=True` keeps its own memory. Received: memory={memory}"
                 )
-            memory = ops.convert_to_tensor(self.memory)
-            valid_length = ops.convert_to_tensor(self.valid_length)
+            memory, valid_length = self._own_memory.read()
+        memory_length = 0 if memory is None else memory.shape[1]
         if attention_mask is None:
-            attention_mask = functional.causal_memory_mask(
-                ops.shape(inputs)[1],
-                0 if memory is None else memory.shape[1],
-                valid_length,
-                self.same_length,
-                self.same_length_keys,
-            )
+            attention_mask = self.positions.mask(ops.shape(inputs)[1], memory_length, valid_length)
         position = {}
-        if self.position_encoding == "transformer_xl":
+        if self.positions.encoding == "transformer_xl":
             if position_encoding is None:
-                position_encoding = self._default_encoding(inputs, memory)
+                position_encoding = self.positions.sinusoids(
+                    memory_length + ops.shape(inputs)[1], inputs.shape[-1], inputs.dtype
+                )
             position = {
                 "position_encoding": position_encoding,
                 "content_bias": content_bias,
@@ -266,24 +218,18 @@ class DecoderBlock(keras.layers.Layer):
             inputs, memory, attention_mask, dropout_seed, training, **position
         )
         if self.stateful:
-            self._remember(inputs, memory, valid_length)
+            self._own_memory.write(
+                functional.next_memory(memory, inputs),
+                functional.next_valid_length(valid_length, memory_length, ops.shape(inputs)[1]),
+            )
         return outputs
-
-    def _default_encoding(self, inputs, memory):
-        memory_length = 0 if memory is None else memory.shape[1]
-        return functional.relative_positional_encoding(
-            memory_length + ops.shape(inputs)[1],
-            inputs.shape[-1],
-            self.clamp_length,
-            dtype=inputs.dtype,
-        )
 
     def _transform(self, inputs, memory, attention_mask, seed, training, **position):
         if memory is not None:
             # Here and not in the attention: what is learned of its positions and by
             # its normalisation needs the gradient that the memory must not have.
             memory = ops.stop_gradient(memory)
-        if self.position_encoding == "learned":
+        if self.positions.encoding == "learned":
             inputs, memory = self._add_positions(inputs, memory)
         query_inputs = inputs
         if self.pre_norm:
@@ -318,18 +264,11 @@ class DecoderBlock(keras.layers.Layer):
         """Positions of memory and segment as seen from the segment's end."""
         memory_length = 0 if memory is None else memory.shape[1]
         key_length = memory_length + ops.shape(inputs)[1]
-        rows = functional.distances_to_end(key_length, self.num_positions)
-        positions = ops.cast(ops.take(self.positions, rows, axis=0), inputs.dtype)  # [K, D]
+        rows = functional.distances_to_end(key_length, self.positions.num_positions)
+        positions = ops.cast(ops.take(self.position_table, rows, axis=0), inputs.dtype)  # [K, D]
         if memory_length:
             memory = ops.cast(memory, inputs.dtype) + positions[:memory_length]
         return inputs + positions[memory_length:], memory
-
-    def _remember(self, inputs, memory, valid_length):
-        segment_length = ops.shape(inputs)[1]
-        self.memory.assign(functional.next_memory(memory, inputs))
-        self.valid_length.assign(
-            functional.next_valid_length(valid_length, self.memory_length, segment_length)
-        )
 
     def reset_state(self):
         """Forgets the memory of all rows; only for a stateful block.
@@ -342,8 +281,7 @@ class DecoderBlock(keras.layers.Layer):
                 "Only a built block with `stateful=True` has a memory to reset. "
                 f"Received: stateful={self.stateful}, built={self.built}"
             )
-        self.memory.assign(ops.zeros(self.memory.shape, dtype=self.memory.dtype))
-        self.valid_length.assign(ops.zeros(self.valid_length.shape, dtype=self.valid_length.dtype))
+        self._own_memory.reset()
 
     def compute_output_shape(self, inputs_shape, *args, **kwargs):
         return inputs_shape
@@ -356,8 +294,7 @@ class DecoderBlock(keras.layers.Layer):
             "intermediate_dim": self.intermediate_dim,
             "dropout": self.dropout,
             "attention_dropout": self.attention_dropout,
-            "position_encoding": self.position_encoding,
-            "num_positions": self.num_positions,
+            "positions": self.positions.to_dict(),
             "pre_norm": self.pre_norm,
             "variational_dropout": self.variational_dropout,
             "own_biases": self.own_biases,
@@ -365,7 +302,8 @@ class DecoderBlock(keras.layers.Layer):
             "kernel_initializer": keras.initializers.serialize(self.kernel_initializer),
             "stateful": self.stateful,
             "memory_length": self.memory_length,
-            "clamp_length": self.clamp_length,
-            "same_length": self.same_length,
-            "same_length_keys": self.same_length_keys,
         }
+
+    @classmethod
+    def from_config(cls, config):
+        return super().from_config(Positions.taken_together(config))

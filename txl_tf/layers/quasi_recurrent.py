@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from txl_tf import functional
+from txl_tf.layers.feed_forward import normal_unless
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
@@ -66,9 +67,7 @@ class QuasiRecurrent(keras.layers.Layer):
             raise ValueError(f"`units` must be positive. Received: units={units}")
         self.units = units
         self.return_state = return_state
-        if kernel_initializer is None:
-            kernel_initializer = keras.initializers.RandomNormal(stddev=0.02)
-        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.kernel_initializer = normal_unless(kernel_initializer)
 
     def build(self, inputs_shape, previous_input_shape=None, cell_state_shape=None):
         self.kernel = self.add_weight(

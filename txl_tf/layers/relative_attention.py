@@ -28,26 +28,16 @@ class RelativeAttention(MemoryAttention):
     Args:
         num_heads: int. Number of heads `N`.
         head_dim: int. Width `H` of one head.
-        dropout: float in `[0, 1)`. Rate on attention probabilities.
         own_biases: bool. Whether the layer has its own biases `u` and `v`; if
             not, they are call arguments, and several layers can share them.
-        kernel_initializer: initializer of all weights, biases `u` and `v`
-            included. Defaults to a normal distribution of stddev 0.02.
-        **kwargs: other keyword arguments passed to `keras.layers.Layer`.
+        **kwargs: other keyword arguments passed to `MemoryAttention`.
 
     Call arguments:
-        inputs: float tensor `(B, T, D)`. The current segment.
         position_encoding: float tensor `(K, D)`; row `j` encodes the distance
             `K - 1 - j`.
-        memory: optional float tensor `(B, M, D)`. The inputs of this layer for
-            the `M` tokens before the segment, made a constant by the caller,
-            who may learn what it adds to it.
-        attention_mask: boolean tensor that broadcasts to `(B, N, T, K)`; True
-            where attention is allowed.
         content_bias: float tensor `(N, H)`, without `own_biases`.
         position_bias: float tensor `(N, H)`, without `own_biases`.
-        dropout_seed: optional int32 tensor `(B, 2)` or `(2,)`, see `SeededDropout`.
-        training: bool. Whether dropout is active.
+        Others are those of `MemoryAttention`.
 
     Returns:
         Float tensor `(B, T, D)`.
@@ -57,29 +47,12 @@ class RelativeAttention(MemoryAttention):
             missing where the layer has none of its own.
     """
 
-    def __init__(
-        self,
-        num_heads,
-        head_dim,
-        dropout=0.0,
-        own_biases=True,
-        kernel_initializer=None,
-        **kwargs,
-    ):
-        super().__init__(num_heads, head_dim, dropout, kernel_initializer, **kwargs)
+    def __init__(self, num_heads, head_dim, *, own_biases=True, **kwargs):
+        super().__init__(num_heads, head_dim, **kwargs)
         self.own_biases = own_biases
 
-    def build(
-        self,
-        inputs_shape,
-        position_encoding_shape=None,
-        memory_shape=None,
-        attention_mask_shape=None,
-        content_bias_shape=None,
-        position_bias_shape=None,
-        dropout_seed_shape=None,
-    ):
-        self._build_projections(inputs_shape[-1])
+    def build(self, inputs_shape, **other_shapes):
+        super().build(inputs_shape)
         self.position = self._projection(
             inputs_shape[-1], self.num_heads * self.head_dim, "position"
         )

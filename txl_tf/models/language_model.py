@@ -11,7 +11,7 @@ import numpy as np
 
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 from txl_tf.errors import MismatchError
-from txl_tf.layers.vocabulary_layer import check_token_ids
+from txl_tf.layers.adaptive_embedding import check_token_ids
 
 
 class LanguageModel(keras.Model):
@@ -89,7 +89,7 @@ class LanguageModel(keras.Model):
         Returns:
             Nats per token: float32 tensor `(B, T)`.
         """
-        return self.softmax(hidden, target_ids, **self._tied())
+        return self.softmax.negative_log_likelihood(hidden, target_ids, **self._tied())
 
     def log_probs(self, token_ids, memory):
         """Returns log-probabilities of every token of the vocabulary coming next.
@@ -113,7 +113,8 @@ class LanguageModel(keras.Model):
         Returns:
             Float32 tensor `(B, T, V)`.
         """
-        return self.softmax.log_probs(hidden, **self._tied())
+        # Not by `__call__`, whose scope makes every name in an export's graph longer.
+        return self.softmax.call(hidden, **self._tied())
 
     def _tied(self):
         return {

@@ -11,7 +11,7 @@ from txl_tf import functional
 from txl_tf.config.model import LSTMConfig, QRNNConfig, RecurrentConfig
 from txl_tf.layers.adaptive_embedding import AdaptiveEmbedding
 from txl_tf.layers.adaptive_softmax import AdaptiveSoftmax
-from txl_tf.layers.dropout import SeededDropout
+from txl_tf.layers.feed_forward import SeededDropout
 from txl_tf.layers.quasi_recurrent import QuasiRecurrent
 from txl_tf.models.language_model import LanguageModel
 from txl_tf.models.memory import RecurrentMemory

@@ -13,7 +13,8 @@ import keras
 from keras import ops
 
 from txl_tf.config.model import ModelConfig
-from txl_tf.layers.vocabulary_layer import check_token_ids
+from txl_tf.layers.adaptive_embedding import check_token_ids
+from txl_tf.layers.memory_variables import MemoryVariables
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
 
@@ -82,65 +83,6 @@ def _rows_of(inputs: Any) -> int | None:
     return shape[0] if shape else None
 
 
-class MemoryVariables:
-    """Variables that hold a `Memory`.
-
-    Layers do not track what is in here: whoever makes the variables decides
-    whether they are weights.
-
-    Args:
-        empty: `Memory` of `B` rows that have read nothing.
-        create_variable: function of a tensor and a name that returns a variable
-            of zeros with the tensor's shape and dtype.
-
-    Attributes:
-        variables: list of `L + 1` variables: the states of every layer, then
-            the valid length.
-    """
-
-    def __init__(self, empty: Memory, create_variable: Callable[[Any, str], Any]) -> None:
-        self.variables = [
-            create_variable(state, f"memory_{layer}") for layer, state in enumerate(empty.states)
-        ]
-        self.variables.append(create_variable(empty.valid_length, "valid_length"))
-
-    def read(self, num_rows: Any = None) -> Memory:
-        """Returns the memory of the first rows, as it is now.
-
-        Args:
-            num_rows: optional int or int tensor, at most `B`; all rows if it is
-                not given.
-
-        Returns:
-            A `Memory`.
-        """
-        tensors = [ops.copy(variable) for variable in self.variables]
-        if num_rows is not None:
-            tensors = [tensor[:num_rows] for tensor in tensors]
-        return Memory(tuple(tensors[:-1]), tensors[-1])
-
-    def write(self, memory: Memory, num_rows: Any = None) -> None:
-        """Replaces the memory of the first rows; the others keep theirs.
-
-        Args:
-            memory: `Memory` of `num_rows` rows.
-            num_rows: as in `read`.
-        """
-        for variable, tensor in zip(
-            self.variables, (*memory.states, memory.valid_length), strict=True
-        ):
-            if num_rows is not None:
-                kept = ops.convert_to_tensor(variable)[num_rows:]
-                # The compiler cannot know that the rows add up.
-                tensor = ops.reshape(ops.concatenate([tensor, kept], axis=0), variable.shape)
-            variable.assign(tensor)
-
-    def reset(self) -> None:
-        """Forgets what all rows have read."""
-        for variable in self.variables:
-            variable.assign(ops.zeros(variable.shape, variable.dtype))
-
-
 @keras.saving.register_keras_serializable(package="txl_tf")
 class StatefulTransformerXL(keras.Model):
     """A `TransformerXL` that keeps its memory in variables of its own.
@@ -194,26 +136,19 @@ class StatefulTransformerXL(keras.Model):
         self.config = config
         self.batch_size = batch_size
         self.transformer_xl = TransformerXL(config, dtype=self.dtype_policy, name="transformer_xl")
-        empty = self.transformer_xl.initial_memory(batch_size)
-        self._trained_memory = MemoryVariables(empty, self._memory_weight)
+        shape = (batch_size, config.effective_memory_length, config.hidden_dim)
+        self._shapes = {f"memory_{layer}": shape for layer in range(config.num_layers)}
+        dtype = self.transformer_xl.compute_dtype
+        self._trained_memory = MemoryVariables.of_layer(self, self._shapes, dtype)
         self._evaluate_memory = self._predict_memory = None
         self._current_memory = self._trained_memory
         self.built = True
 
-    def _memory_weight(self, value, name):
-        return self.add_weight(
-            shape=value.shape,
-            dtype=keras.backend.standardize_dtype(value.dtype),
-            initializer="zeros",
-            trainable=False,
-            autocast=False,
-            name=name,
-        )
-
     @property
     def memory(self):
         """The current `Memory` of training and of calls of the model."""
-        return self._trained_memory.read()
+        *states, valid_length = self._trained_memory.read()
+        return Memory(tuple(states), valid_length)
 
     @property
     def variables(self):
@@ -233,9 +168,10 @@ class StatefulTransformerXL(keras.Model):
     def call(self, token_ids, training=False):
         is_whole = token_ids.shape[0] == self.batch_size
         num_rows = None if is_whole else ops.shape(token_ids)[0]
-        memory = self._current_memory.read(num_rows)
+        *states, valid_length = self._current_memory.read(num_rows)
+        memory = Memory(tuple(states), valid_length)
         hidden, memory = self.transformer_xl(token_ids, memory, training=training)
-        self._current_memory.write(memory, num_rows)
+        self._current_memory.write(*memory.states, memory.valid_length, num_rows=num_rows)
         return self.transformer_xl.log_probs_of(hidden)
 
     def make_train_function(self, force=False):
@@ -264,17 +200,11 @@ class StatefulTransformerXL(keras.Model):
         return with_checked_batches(function, self.batch_size)
 
     def _memory_aside(self, name):
-        def create(value, variable_name):
-            dtype = keras.backend.standardize_dtype(value.dtype)
-            return keras.Variable(
-                ops.zeros(value.shape, dtype),
-                trainable=False,
-                dtype=dtype,
-                autocast=False,
-                name=f"{name}_{variable_name}",
-            )
+        def create(shape, dtype, variable_name):
+            options = {"trainable": False, "autocast": False, "name": f"{name}_{variable_name}"}
+            return keras.Variable(ops.zeros(shape, dtype), dtype=dtype, **options)
 
-        return MemoryVariables(self.transformer_xl.initial_memory(self.batch_size), create)
+        return MemoryVariables(self._shapes, self.transformer_xl.compute_dtype, create)
 
     # A step is traced, or runs, within these calls; what it reads is decided there for good.
     def train_step(self, *state_and_data):

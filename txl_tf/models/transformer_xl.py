@@ -13,7 +13,8 @@ from txl_tf.config.model import ModelConfig
 from txl_tf.layers.adaptive_embedding import AdaptiveEmbedding
 from txl_tf.layers.adaptive_softmax import AdaptiveSoftmax
 from txl_tf.layers.decoder_block import DecoderBlock
-from txl_tf.layers.dropout import SeededDropout
+from txl_tf.layers.feed_forward import SeededDropout
+from txl_tf.layers.positions import Positions
 from txl_tf.layers.rematerialization import rematerialized_call
 from txl_tf.models.language_model import LanguageModel
 from txl_tf.models.memory import Memory
@@ -82,6 +83,7 @@ class TransformerXL(LanguageModel):
         # A name of its own for every model would make the paths of weights differ.
         super().__init__(config, name=name, **kwargs)
         self.rematerialize = rematerialize
+        self.positions = Positions.of_model(self.config)
         self._create_layers()
         self._build_layers()
 
@@ -140,8 +142,7 @@ class TransformerXL(LanguageModel):
             config.num_heads,
             config.head_dim,
             config.intermediate_dim,
-            position_encoding=config.position_encoding,
-            num_positions=config.num_positions,
+            positions=self.positions,
             pre_norm=config.pre_norm,
             dropout=config.dropout,
             variational_dropout=config.variational_dropout,
@@ -237,13 +238,7 @@ class TransformerXL(LanguageModel):
         return hidden_states, Memory(tuple(next_states), next_valid_length)
 
     def _attention_mask(self, segment_length, memory):
-        return functional.causal_memory_mask(
-            segment_length,
-            memory.states[0].shape[1],
-            memory.valid_length,
-            self.config.same_length,
-            self.config.same_length_keys,
-        )
+        return self.positions.mask(segment_length, memory.states[0].shape[1], memory.valid_length)
 
     def attention_inputs(self, layer, hidden, memory):
         """The arguments of one layer's `attention_probabilities`, without absolute positions.
@@ -288,9 +283,7 @@ class TransformerXL(LanguageModel):
             )
 
     def _sinusoids(self, key_length, drop_positions):
-        encoding = functional.relative_positional_encoding(
-            key_length, self.config.hidden_dim, self.config.clamp_length, dtype=self.compute_dtype
-        )
+        encoding = self.positions.sinusoids(key_length, self.config.hidden_dim, self.compute_dtype)
         return drop_positions(encoding)  # [K, D]
 
     def _position_arguments(self, key_length, drop_positions):

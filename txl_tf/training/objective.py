@@ -93,7 +93,7 @@ class AuxiliaryLosses:
         if self.second_softmax is None:
             return tf.zeros([])
         # The target of the next position is the second target of this one.
-        nll = self.second_softmax(
+        nll = self.second_softmax.negative_log_likelihood(
             hidden[:, :-1], target_ids[:, 1:], projections=self._model.embedding.projections
         )
         return _SECOND_TARGET_WEIGHT * self._mean(nll, row_weights)

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from txl_tf.convert.pytorch import load_official_pytorch
 from txl_tf.data.segment_reader import SegmentReader
-from txl_tf.layers.dropout import SeededDropout
+from txl_tf.layers.feed_forward import SeededDropout
 from txl_tf.training.train_step import TrainStep
 from txl_tf.training.trainer import Trainer
 

@@ -1,0 +1,84 @@
+"""Positions of queries and keys: their encoding, and which keys a query may see."""
+
+import dataclasses
+from typing import Any, Literal
+
+from txl_tf import functional
+from txl_tf.config.base import FrozenConfig
+from txl_tf.config.model import ModelConfig
+
+_ARGUMENTS_ONCE = {
+    "position_encoding": "encoding",
+    "num_positions": "num_positions",
+    "clamp_length": "clamp_length",
+    "same_length": "same_length",
+    "same_length_keys": "same_length_keys",
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Positions(FrozenConfig):
+    """Encoding of positions, and how far back a query attends.
+
+    Positions come in four ways: `"transformer_xl"` (Dai et al., 2019), `"shaw"`
+    (Shaw et al., 2018), `"learned"`, a table of absolute positions added to
+    what each block reads (Al-Rfou et al., 2019), and `"sinusoidal"`, where the
+    inputs of the first block carry them (Vaswani et al., 2017). Absolute
+    positions are counted from the end of the segment.
+
+    Raises:
+        ValueError: If a value is out of its range, or there is a table where
+            positions are not learned, or none where they are.
+    """
+
+    encoding: Literal["transformer_xl", "shaw", "sinusoidal", "learned"] = "transformer_xl"
+    """One of the four ways."""
+    num_positions: int | None = None
+    """Rows `P` of the table of "shaw" and "learned"; farther positions share the last."""
+    clamp_length: int | None = None
+    """Distances above this share one sinusoid; None is no clamp."""
+    same_length: bool = False
+    """Whether every query sees equally many keys."""
+    same_length_keys: Literal["memory_and_self", "memory"] = "memory_and_self"
+    """How many, see `functional.causal_memory_mask`."""
+
+    def validate(self) -> None:
+        has_table = self.encoding in ("shaw", "learned")
+        if has_table != (self.num_positions is not None and self.num_positions > 0):
+            raise ValueError(
+                '`num_positions` must be positive for "shaw" and "learned" and None for others. '
+                f"Received: encoding={self.encoding!r}, num_positions={self.num_positions}"
+            )
+
+    @classmethod
+    def of_model(cls, config: ModelConfig) -> "Positions":
+        """Returns the positions of a model's configuration."""
+        return cls(**{field: getattr(config, name) for name, field in _ARGUMENTS_ONCE.items()})
+
+    @staticmethod
+    def taken_together(config: dict[str, Any]) -> dict[str, Any]:
+        """Reads the configuration of a layer that had an argument for each field.
+
+        Args:
+            config: dict. Result of `get_config` of this version or of an earlier one.
+
+        Returns:
+            Dict with `positions`, as `get_config` returns it now.
+        """
+        if "positions" in config:
+            return config
+        others = {name: value for name, value in config.items() if name not in _ARGUMENTS_ONCE}
+        fields = {field: config[name] for name, field in _ARGUMENTS_ONCE.items() if name in config}
+        return {**others, "positions": fields}
+
+    def sinusoids(self, key_length: Any, hidden_dim: int, dtype: str) -> Any:
+        """Returns the encodings `(K, D)` of the distances `K - 1` to 0."""
+        return functional.relative_positional_encoding(
+            key_length, hidden_dim, self.clamp_length, dtype=dtype
+        )
+
+    def mask(self, segment_length: Any, memory_length: int, valid_length: Any = None) -> Any:
+        """Returns `functional.causal_memory_mask`, bool `(B or 1, 1, T, K)`."""
+        return functional.causal_memory_mask(
+            segment_length, memory_length, valid_length, self.same_length, self.same_length_keys
+        )
