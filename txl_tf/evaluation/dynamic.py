@@ -4,7 +4,6 @@ Shape letters used in this module: B rows, T segment length.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -119,7 +118,7 @@ def _zeros_like(variable: keras.Variable) -> tf.Variable:
 
 
 class DynamicReader:
-    """Dynamic evaluation: scores a segment, then updates the weights by its gradients.
+    """Scores segments and computes the gradients that the weights follow.
 
     No token is scored by weights that have seen it or anything after it. The
     memory stays as the weights of its time computed it.
@@ -128,18 +127,13 @@ class DynamicReader:
         engine: `InferenceEngine` that keeps hidden states.
         variables: the variables that learn.
         config: `EvaluationConfig` with a `dynamic_learning_rate`.
-        masks_documents: bool. Whether no token sees what is before its document.
+
+    Attributes:
+        update: `DynamicUpdate` of the variables.
     """
 
-    def __init__(
-        self,
-        engine: InferenceEngine,
-        variables: list,
-        config: EvaluationConfig,
-        masks_documents: bool,
-    ) -> None:
+    def __init__(self, engine: InferenceEngine, variables: list, config: EvaluationConfig) -> None:
         self._engine = engine
-        self._masks_documents = masks_documents
         self._variables = variables
         self.update = DynamicUpdate(
             variables,
@@ -149,62 +143,32 @@ class DynamicReader:
             epsilon=config.dynamic_epsilon,
         )
 
-    def __call__(
+    def score(
         self,
         token_ids: tf.Tensor,
         target_ids: tf.Tensor,
         is_scored: tf.Tensor,
-        document_starts: tf.Tensor,
         memory: Memory | RecurrentMemory,
-    ) -> tuple[tf.Tensor, Memory | RecurrentMemory]:
-        """Scores one segment of every row, then changes the weights.
+        document_starts: tf.Tensor | None,
+    ) -> tuple[tf.Tensor, Memory | RecurrentMemory, list[tf.Tensor]]:
+        """Scores one segment of every row.
 
         Args:
             token_ids: int32 tensor `(B, T)`.
             target_ids: int32 tensor `(B, T)`.
             is_scored: bool tensor `(B, T)`; nothing else is learned from.
-            document_starts: bool tensor `(B, T)`.
             memory: memory of the segments before.
+            document_starts: bool tensor `(B, T)`, or `None`, see `TransformerXL`.
 
         Returns:
-            Tuple of the negative log-likelihood in nats, float32 `(B, T)`, and
-            the next memory.
+            Tuple of the negative log-likelihood in nats, float32 `(B, T)`; the
+            next memory; and the gradients of the mean loss, a tensor for each
+            variable.
         """
-        batch = token_ids, target_ids, is_scored, document_starts
-        nll, memory, gradients = self._gradients(*batch, memory)
-        # The assignments come after the reading, as in the order of this program.
-        self.update.apply(gradients)
-        return nll, memory
-
-    def measure(
-        self,
-        token_ids: tf.Tensor,
-        target_ids: tf.Tensor,
-        is_scored: tf.Tensor,
-        document_starts: tf.Tensor,
-        memory: Memory | RecurrentMemory,
-        constants: tuple[Any, ...] = (),
-    ) -> tuple[tf.Tensor, Memory | RecurrentMemory]:
-        """Scores a segment of training text and takes its gradients into the statistics.
-
-        Arguments and results are those of a call; `constants` has no influence.
-        """
-        batch = token_ids, target_ids, is_scored, document_starts
-        nll, memory, gradients = self._gradients(*batch, memory)
-        self.update.add_statistics(gradients)
-        return nll, memory
-
-    def _gradients(
-        self,
-        token_ids: tf.Tensor,
-        target_ids: tf.Tensor,
-        is_scored: tf.Tensor,
-        document_starts: tf.Tensor,
-        memory: Memory | RecurrentMemory,
-    ) -> tuple[tf.Tensor, Memory | RecurrentMemory, list[tf.Tensor]]:
         with tf.GradientTape() as tape:
-            starts = document_starts if self._masks_documents else None
-            nll, memory = self._engine.score(token_ids, target_ids, memory, document_starts=starts)
+            nll, memory = self._engine.score(
+                token_ids, target_ids, memory, document_starts=document_starts
+            )
             scored = tf.where(is_scored, nll, 0.0)
             loss = tf.reduce_sum(scored) / tf.reduce_sum(tf.cast(is_scored, tf.float32))
         gradients = tape.gradient(loss, [variable.value for variable in self._variables])

@@ -115,7 +115,6 @@ class Evaluator:
             InferenceEngine(self.model, keeps="hidden_states"),
             self.model.trainable_variables,
             self._evaluation_config,
-            self._masks_documents,
         )
 
     @property

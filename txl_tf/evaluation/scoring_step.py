@@ -103,7 +103,8 @@ class ScoringStep:
 
     def statistics_function(self, reader: DynamicReader) -> Callable[..., Any]:
         """The step that takes gradients into the statistics of a reader, compiled."""
-        return self._compiled(reader.measure, self._compiles_gradients)
+        measure = functools.partial(self.score_batch, learn=reader.update.add_statistics)
+        return self._compiled(measure, self._compiles_gradients)
 
     @property
     def _compiles_gradients(self) -> bool:
@@ -128,6 +129,7 @@ class ScoringStep:
         document_starts: tf.Tensor,
         memory: Any,
         constants: tuple[Any, ...],
+        learn: Callable[[list[tf.Tensor]], None] | None = None,
     ) -> tuple[tf.Tensor, Any]:
         """Scores a segment, or some, of every row.
 
@@ -139,6 +141,8 @@ class ScoringStep:
                 documents are masked.
             memory: memory of the segments before, from `begin` or a call.
             constants: from `begin`.
+            learn: optional function that takes the gradients of the segment, where
+                the weights follow the text. Defaults to their update.
 
         Returns:
             Tuple of the negative log-likelihood in nats, float32 `(B, T)` and
@@ -146,7 +150,11 @@ class ScoringStep:
         """
         starts = document_starts if self._masks_documents else None
         if self._dynamic is not None:
-            nll, memory = self._dynamic(token_ids, target_ids, is_scored, document_starts, memory)
+            nll, memory, gradients = self._dynamic.score(
+                token_ids, target_ids, is_scored, memory, starts
+            )
+            # The assignments come after the reading, as in the order of this program.
+            (learn or self._dynamic.update.apply)(gradients)
         else:
             nll, memory = self.engine(token_ids.shape[0]).score(
                 token_ids, target_ids, memory, constants=constants, document_starts=starts

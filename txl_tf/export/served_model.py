@@ -14,11 +14,23 @@ import tensorflow as tf
 from txl_tf import functional
 from txl_tf.export import guards
 from txl_tf.export.served_weights import ServedWeights
-from txl_tf.export.tracing import traced_once
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.samplers import TopPSampler
+
+
+def traced_once(function: Callable[..., Any], specs: list[Any]) -> Any:
+    """Returns a `tf.function` that several signatures share.
+
+    However many call it, it is in the export once, which makes the file much
+    smaller.
+
+    Args:
+        function: function of tensors.
+        specs: list of structures of `tf.TensorSpec`.
+    """
+    return tf.function(function, input_signature=specs, autograph=False)
 
 
 class Sampling(NamedTuple):
@@ -154,7 +166,8 @@ class TokenWriter:
         token_ids, nll, inputs = (array.gather(tf.range(steps)) for array in arrays)
         padding = [[0, 0], [0, width - steps]]
         token_ids, nll = (tf.pad(tf.transpose(each), padding) for each in (token_ids, nll))
-        return token_ids, nll, counts, _remember(memory, inputs, counts)
+        inputs = tf.unstack(tf.transpose(inputs, [1, 2, 0, 3]))
+        return token_ids, nll, counts, memory.extended(inputs, counts)
 
     def _step(self, token_ids, state, constants):
         """Log-probabilities `(B, V)`, inputs of all layers `(L, B, D)`, the next state."""
@@ -167,18 +180,6 @@ def _seeds(seed: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
     """Seeds `(B, 2)` by which a row draws what it would as the only row of a session."""
     of_zero = functional.row_seeds(tf.stack([0, position]), tf.constant([0]))  # [1, 2]
     return of_zero + tf.stack([seed, tf.zeros_like(seed)], axis=1)
-
-
-def _remember(memory: Memory, inputs: tf.Tensor, counts: tf.Tensor) -> Memory:
-    """Memory with the first tokens of each row, of what all layers read `(S, L, B, D)`."""
-    memory_length = memory.states[0].shape[1]
-    states = tuple(
-        functional.last_positions(tf.concat([state, read], axis=1), 1, counts, memory_length)
-        for state, read in zip(
-            memory.states, tf.unstack(tf.transpose(inputs, [1, 2, 0, 3])), strict=True
-        )
-    )
-    return Memory(states, tf.minimum(memory.valid_length + counts, memory_length))
 
 
 class ServedModel:

@@ -9,9 +9,8 @@ from typing import Any
 import tensorflow as tf
 
 from txl_tf.export import guards
-from txl_tf.export.served_model import ExportOptions, Sampling, ServedModel
-from txl_tf.export.token_signatures import TokenSignatures, WireMemory
-from txl_tf.export.tracing import signature, traced_once
+from txl_tf.export.served_model import ExportOptions, Sampling, ServedModel, traced_once
+from txl_tf.export.token_signatures import TokenSignatures, WireMemory, signature
 
 
 class TextSignatures:

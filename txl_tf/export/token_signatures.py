@@ -11,12 +11,26 @@ import tensorflow as tf
 
 from txl_tf.config.model import ModelConfig
 from txl_tf.export import guards
-from txl_tf.export.served_model import ExportOptions, Sampling, ServedModel
-from txl_tf.export.tracing import signature, traced_once
+from txl_tf.export.served_model import ExportOptions, Sampling, ServedModel, traced_once
 from txl_tf.models.memory import Memory
 
 STATES = "memory_states"
 VALID_LENGTH = "memory_valid_length"
+
+
+def signature(function: Callable[..., Any], specs: list[tf.TensorSpec]) -> Any:
+    """Returns a signature: a `tf.function` with named inputs of open shapes.
+
+    Args:
+        function: function of tensors that returns a dict of tensors.
+        specs: list of `tf.TensorSpec` with names, in the order of the
+            function's arguments.
+    """
+
+    def signature_function(*tensors):
+        return function(*tensors)
+
+    return tf.function(signature_function, input_signature=specs, autograph=False)
 
 
 class WireMemory:

@@ -8,12 +8,10 @@ Shape letters used in this module:
 import keras
 from keras import ops
 
-from txl_tf import functional
 from txl_tf.config.model import ModelConfig
 from txl_tf.inference.execution_plan import ExecutionPlan, device_of
 from txl_tf.inference.memory import KeyValueMemory, PerHeadMemory, RecentTokens
-from txl_tf.inference.relative_model import RelativeModel
-from txl_tf.inference.token_model import TokenModel
+from txl_tf.inference.relative_model import RelativeModel, TokenModel
 from txl_tf.layers.adaptive_embedding import check_token_ids
 from txl_tf.models.memory import Memory
 
@@ -268,19 +266,8 @@ class InferenceEngine:
             token_ids, memory, document_starts=document_starts
         )
         if lengths is not None:
-            next_memory = self._memory_after(memory, hidden_states, lengths)
+            next_memory = memory.extended(hidden_states[:-1], lengths)
         return hidden_states, next_memory
-
-    def _memory_after(self, memory, hidden_states, lengths):
-        """The model's memory with the first tokens of each row."""
-        length = self.memory_length
-        states = tuple(
-            functional.last_positions(
-                ops.concatenate([state, ops.cast(inputs, state.dtype)], axis=1), 1, lengths, length
-            )
-            for state, inputs in zip(memory.states, hidden_states[:-1], strict=True)
-        )
-        return Memory(states, functional.next_valid_length(memory.valid_length, length, lengths))
 
     def score(self, token_ids, target_ids, memory, **as_read):
         """Scores targets in nats.

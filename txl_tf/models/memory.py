@@ -4,9 +4,12 @@ Shape letters used in this module: B rows, M memory length, D hidden width, L la
 one state.
 """
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from keras import ops
+
+from txl_tf import functional
 
 
 class Memory(NamedTuple):
@@ -54,6 +57,27 @@ class Memory(NamedTuple):
         """The reverse of `to_tensors`."""
         names = sorted(tensors.keys() - {"valid_length"})
         return cls(tuple(tensors[name] for name in names), tensors["valid_length"])
+
+    def extended(self, inputs: Iterable[Any], lengths: Any) -> "Memory":
+        """Returns the memory after tokens of which a row may keep the first alone.
+
+        Args:
+            inputs: `L` float tensors `(B, T, D)`, the inputs of every block.
+            lengths: int32 tensor `(B,)`: tokens of each row that are kept; or a
+                scalar, the same for all rows.
+        """
+        memory_length = self.states[0].shape[1]
+        states = tuple(
+            functional.last_positions(
+                ops.concatenate([state, ops.cast(new, state.dtype)], axis=1),
+                1,
+                lengths,
+                memory_length,
+            )
+            for state, new in zip(self.states, inputs, strict=True)
+        )
+        valid_length = functional.next_valid_length(self.valid_length, memory_length, lengths)
+        return Memory(states, valid_length)
 
     def forget(self, rows: Any) -> "Memory":
         """Empties the memory of rows whose streams start again.
