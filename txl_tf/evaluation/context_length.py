@@ -108,26 +108,11 @@ class ModelGroup:
         return self._losses.shape[2]
 
     def perplexity(self, model: int, context: int) -> float:
-        """Returns the perplexity of a model with one context length, on all tokens.
-
-        Args:
-            model: int. Index of the model.
-            context: int. Context length.
-
-        Returns:
-            The perplexity.
-        """
+        """Returns the perplexity of a model with one context length, on all tokens."""
         return metrics.perplexity(self._of(context)[model].mean())
 
     def baseline(self, context: int) -> np.ndarray:
-        """Returns the least loss that any model has on each token: `b(c, t)`.
-
-        Args:
-            context: int. Context length `c`.
-
-        Returns:
-            Float64 array `(N,)`.
-        """
+        """Returns the least loss of any model on each token, float64 `(N,)`: `b(c, t)`."""
         return self._of(context).min(axis=0)
 
     def hard_tokens(self, context: int, ratio: float) -> np.ndarray:
@@ -165,32 +150,16 @@ class ModelGroup:
         return float(losses[self.hard_tokens(short, ratio)].mean())
 
     def perplexity_gain(self, model: int, short: int, long: int, ratio: float) -> float:
-        """Returns the perplexity that a long context takes off the baseline's, not normalised.
+        """Returns the perplexity that a long context takes off the baseline's.
 
-        Args:
-            model: int. Index of the model.
-            short: int. Short context length `c`.
-            long: int. Long context length `c'`.
-            ratio: float. Share of hard tokens.
-
-        Returns:
-            `exp f_i(c, c) - exp f_i(c, c')`, never negative.
+        Arguments are those of `relative_loss`. It is not normalised and never
+        negative: `exp f_i(c, c) - exp f_i(c, c')`.
         """
         before = metrics.perplexity(self.relative_loss(model, short, short, ratio))
         return before - metrics.perplexity(self.relative_loss(model, short, long, ratio))
 
     def relative_gain(self, model: int, short: int, long: int, ratio: float) -> float:
-        """The share of the baseline's perplexity that a long context takes off: `g_i(c, c')`.
-
-        Args:
-            model: int. Index of the model.
-            short: int. Short context length `c`.
-            long: int. Long context length `c'`.
-            ratio: float. Share of hard tokens.
-
-        Returns:
-            Between 0 and 1.
-        """
+        """Returns the share of it in the baseline's perplexity, from 0 to 1: `g_i(c, c')`."""
         before = metrics.perplexity(self.relative_loss(model, short, short, ratio))
         return self.perplexity_gain(model, short, long, ratio) / before
 

@@ -73,29 +73,17 @@ class DynamicUpdate:
             scale.assign(tf.zeros_like(scale))
 
     def add_statistics(self, gradients: Sequence[tf.Tensor]) -> None:
-        """Takes in the gradients of a segment of training text.
-
-        Args:
-            gradients: a tensor for each variable.
-        """
+        """Takes in the gradients of a segment of training text, a tensor for each variable."""
         for scale, gradient in zip(self._scales, gradients, strict=True):
             scale.assign_add(tf.square(gradient))
 
     def finish_statistics(self, num_segments: int) -> None:
-        """Makes root mean squares of what was taken in.
-
-        Args:
-            num_segments: int. How often `add_statistics` was called.
-        """
+        """Makes root mean squares of what was taken in, of so many segments."""
         for scale in self._scales:
             scale.assign(tf.sqrt(scale / num_segments))
 
     def apply(self, gradients: Sequence[tf.Tensor]) -> None:
-        """Changes the weights by the gradients of a segment.
-
-        Args:
-            gradients: a tensor for each variable.
-        """
+        """Changes the weights by the gradients of a segment, a tensor for each variable."""
         mean_scale = self._mean_scale()
         parts = zip(self._variables, self._trained, self._scales, gradients, strict=True)
         for variable, trained, scale, gradient in parts:

@@ -92,15 +92,7 @@ def create_evaluation_model(
 def evaluation_conditions(
     config: ModelConfig | LSTMConfig | QRNNConfig, evaluation: EvaluationConfig
 ) -> dict[str, Any]:
-    """Names the settings that belong to every reported number.
-
-    Args:
-        config: configuration of the model that was evaluated.
-        evaluation: `EvaluationConfig`.
-
-    Returns:
-        Dict of fields of `EvaluationResult`.
-    """
+    """Returns the fields of `EvaluationResult` that are settings of an evaluation."""
     return {
         "segment_length": config.segment_length,
         "memory_length": config.effective_memory_length,

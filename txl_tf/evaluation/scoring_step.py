@@ -182,14 +182,7 @@ class ReplicaRows:
         self._num_padded = self.rows_per_replica * num_replicas - num_rows
 
     def split(self, arrays: tuple[np.ndarray, ...]) -> tuple[Any, ...]:
-        """Hands out rows.
-
-        Args:
-            arrays: tuple of arrays `(B, T)`.
-
-        Returns:
-            Tuple of tensors, or of values per replica.
-        """
+        """Hands out the rows of arrays `(B, T)`: tensors, or values per replica."""
         if self._strategy is None:
             return tuple(map(tf.constant, arrays))
         padded = [np.pad(array, [(0, self._num_padded), (0, 0)]) for array in arrays]
@@ -202,14 +195,7 @@ class ReplicaRows:
         return self._strategy.experimental_distribute_values_from_function(part_of)
 
     def join(self, values: Any) -> np.ndarray:
-        """Puts the rows of all replicas together.
-
-        Args:
-            values: tensor or values per replica, with an axis of rows first.
-
-        Returns:
-            Array `(B, ...)`.
-        """
+        """Puts the rows of all replicas together, `(B, ...)`."""
         if self._strategy is None:
             return values.numpy()
         if isinstance(self._strategy, tf.distribute.MultiWorkerMirroredStrategy):

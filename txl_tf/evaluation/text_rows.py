@@ -19,12 +19,7 @@ def context_reach(config: ModelConfig | RecurrentConfig) -> int:
     A layer sees the memory and the segment before a position, of which each
     position was computed by the layer below from what that one saw: every
     layer adds its `M + T - 1` tokens, or `M` where all queries see equally far.
-
-    Args:
-        config: `ModelConfig` or `RecurrentConfig`.
-
-    Returns:
-        The number of tokens. More than any text has for a recurrent model.
+    For a recurrent model it is more than any text has.
     """
     if isinstance(config, RecurrentConfig):
         return sys.maxsize
@@ -85,18 +80,7 @@ class EvaluationText:
         num_characters: int,
         num_words: int,
     ) -> Self:
-        """Builds a text, one document, of tokens that are at hand.
-
-        Args:
-            name: str. Name of the text.
-            token_ids: int vector.
-            num_bytes: int. Bytes of the text.
-            num_characters: int. Characters of the text.
-            num_words: int. Words of the text.
-
-        Returns:
-            The text.
-        """
+        """Builds a text, one document, of an int vector of tokens."""
         return cls(
             name=name,
             num_tokens=len(token_ids),
@@ -167,14 +151,7 @@ class EvaluationRows:
         return -(-int(np.max(self._stops - self._begins)) // self._tokens_per_step)
 
     def batches(self, text: EvaluationText) -> Iterator[EvaluationBatch]:
-        """Reads the text.
-
-        Args:
-            text: `EvaluationText` with as many tokens.
-
-        Yields:
-            An `EvaluationBatch` per step, in order.
-        """
+        """Reads a text of as many tokens; yields the batch of each step, in order."""
         streams = [_RowStream(text, self._tokens_per_step) for _ in range(self.batch_size)]
         for step in range(self.num_steps):
             batch = self._empty_batch()

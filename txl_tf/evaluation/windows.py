@@ -134,14 +134,7 @@ class WindowScorer:
         self._step = tf.function(self._score, jit_compile=jit_compile, autograph=False)
 
     def __call__(self, token_ids: np.ndarray, target_ids: np.ndarray) -> np.ndarray:
-        """Scores a token.
-
-        Args:
-            token_ids: int32 array `(B, T)`. The window.
-            target_ids: int32 array `(B,)`. The token after it.
-
-        Returns:
-            Nats: float32 array `(B,)`.
+        """Returns the nats `(B,)`, float32, of the tokens `(B,)` after windows `(B, T)`.
 
         Raises:
             ValueError: If an id is not in `[0, V)`.
@@ -159,14 +152,8 @@ class WindowScorer:
 def without_memory(config: ModelConfig, window_length: int) -> ModelConfig:
     """Returns the configuration of Al-Rfou et al. (2019) with the sizes of a given model.
 
-    Every layer learns positions of its own, and there is no recurrence.
-
-    Args:
-        config: `ModelConfig`.
-        window_length: int. Positions that are learned.
-
-    Returns:
-        A `ModelConfig`.
+    Every layer learns positions of its own, `window_length` of them, and there is
+    no recurrence.
     """
     return config.replace(
         position_encoding="learned",

@@ -19,29 +19,13 @@ def node_of(reference: str) -> str:
 
 
 def renamed(reference: str, names: dict[str, str]) -> str:
-    """Replaces the node name in a reference.
-
-    Args:
-        reference: str. As in `node_of`.
-        names: dict of a node's name to its new one; others stay.
-
-    Returns:
-        The reference.
-    """
+    """Replaces the node's name in a reference, if it has a new one."""
     name = node_of(reference)
     return reference.replace(name, names.get(name, name), 1)
 
 
 def reached(starts: Iterable[str], following: Callable[[str], Iterable[str]]) -> set[str]:
-    """Collects all names that are reachable from the given names.
-
-    Args:
-        starts: names to begin with.
-        following: function of a name that returns the names it refers to.
-
-    Returns:
-        Set of all names.
-    """
+    """Collects all names that are reachable from names by those that each refers to."""
     waiting, found = list(starts), set()
     while waiting:
         name = waiting.pop()

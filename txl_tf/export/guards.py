@@ -46,18 +46,10 @@ def refuse_unless(
 
 
 def of_rank(tensor: tf.Tensor, name: str, axes: tuple[str, ...]) -> tf.Tensor:
-    """Refuses a tensor with another number of axes.
+    """Refuses a tensor that has not these axes; returns it with its rank known.
 
     Signatures must leave ranks and sizes open. Those that they promise are taken
     for granted by graph rewrites, and servers do not check them.
-
-    Args:
-        tensor: tensor of unknown shape.
-        name: str. The input's name.
-        axes: names of the axes.
-
-    Returns:
-        The tensor, of known rank.
     """
     name, wanted = tf.constant(name), tf.constant(", ".join(axes))
     checked = refuse_unless(
@@ -71,16 +63,10 @@ def of_rank(tensor: tf.Tensor, name: str, axes: tuple[str, ...]) -> tf.Tensor:
 
 
 def row_vector(tensor: tf.Tensor, name: str, num_rows: tf.Tensor | None = None) -> tf.Tensor:
-    """Refuses what is not one value for every row.
+    """Refuses what is not a tensor `(B,)`.
 
-    Args:
-        tensor: tensor of unknown shape.
-        name: str. The input's name.
-        num_rows: optional int32 scalar, the rows of the other inputs. Without
-            it, there must be one row at least.
-
-    Returns:
-        The tensor `(B,)`.
+    `num_rows` is an int32 scalar, the rows of the other inputs. Without it, there
+    must be one row at least.
     """
     checked = of_rank(tensor, name, ("rows",))
     found = tf.shape(checked)[0]
@@ -103,18 +89,9 @@ def in_range(
     highest: tf.Tensor | float,
     counts: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """Refuses numbers that are out of range, or not a number.
+    """Refuses numbers that are not from `lowest` to `highest`, or not a number.
 
-    Args:
-        tensor: number tensor of known rank.
-        name: str. The input's name.
-        lowest: smallest number that is good.
-        highest: largest number that is good.
-        counts: optional bool tensor of the same shape. Where it is false, any
-            number is good.
-
-    Returns:
-        The tensor.
+    Where `counts`, a bool tensor of the same shape, is false, any number is good.
     """
     lowest, highest = tf.cast(lowest, tensor.dtype), tf.cast(highest, tensor.dtype)
     is_bad = tf.logical_not((tensor >= lowest) & (tensor <= highest))
@@ -132,15 +109,7 @@ def in_range(
 
 
 def finite(tensor: tf.Tensor, name: str) -> tf.Tensor:
-    """Refuses what is infinite or not a number.
-
-    Args:
-        tensor: float tensor of known rank.
-        name: str. The name of the input or output.
-
-    Returns:
-        The tensor.
-    """
+    """Refuses a float tensor of known rank with what is infinite or not a number."""
     is_bad = tf.logical_not(tf.math.is_finite(tensor))
     name = tf.constant(name)
     return refuse_unless(
@@ -151,16 +120,9 @@ def finite(tensor: tf.Tensor, name: str) -> tf.Tensor:
 
 
 def of_shape(tensor: tf.Tensor, name: str, shapes: list[tf.Tensor], meaning: str) -> tf.Tensor:
-    """Refuses a tensor that has none of some shapes.
+    """Refuses a tensor that has none of some shapes, int32 vectors.
 
-    Args:
-        tensor: tensor of unknown shape.
-        name: str. The input's name.
-        shapes: list of int32 vectors.
-        meaning: str. What the axes are.
-
-    Returns:
-        The tensor.
+    `meaning` is what the axes are, for the message.
     """
     texts = tf.stack([_vector_text(shape) for shape in shapes])
     return refuse_unless(
@@ -179,17 +141,7 @@ def of_shape(tensor: tf.Tensor, name: str, shapes: list[tf.Tensor], meaning: str
 
 
 def texts(tensor: tf.Tensor, name: str, max_bytes: int, *, only_utf8: bool) -> tf.Tensor:
-    """Refuses texts that are too long, or not UTF-8.
-
-    Args:
-        tensor: string tensor of unknown shape.
-        name: str. The input's name.
-        max_bytes: int. The longest text.
-        only_utf8: bool. Whether every text must be UTF-8.
-
-    Returns:
-        The string tensor `(B,)`.
-    """
+    """Refuses what are not strings `(B,)` of at most `max_bytes`, in UTF-8 if asked for."""
     checked = row_vector(tensor, name)
     lengths = tf.strings.length(checked)
     is_long = lengths > max_bytes

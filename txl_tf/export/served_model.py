@@ -54,14 +54,7 @@ class Sampling(NamedTuple):
 
     @classmethod
     def specs(cls, *, are_checked: bool) -> list[tf.TensorSpec]:
-        """Returns the input specs of the sampling settings.
-
-        Args:
-            are_checked: bool. Whether the shapes can be relied on.
-
-        Returns:
-            List of `tf.TensorSpec`.
-        """
+        """Returns the input specs; shapes are open unless they are checked already."""
         shape = [None] if are_checked else None
         floats = ("temperature", "top_p")
         return [
@@ -70,15 +63,7 @@ class Sampling(NamedTuple):
         ]
 
     def checked(self, num_rows: tf.Tensor, max_new_tokens: int, vocabulary_size: int) -> "Sampling":
-        """Refuses settings that are out of range.
-
-        Args:
-            num_rows: int32 scalar, `B`.
-            max_new_tokens: int. The most tokens that may be asked for.
-            vocabulary_size: int. `V`.
-
-        Returns:
-            The same settings.
+        """Refuses settings that are out of range; returns the others, for `B` rows.
 
         Raises:
             tf.errors.InvalidArgumentError: When it runs, if one is wrong.

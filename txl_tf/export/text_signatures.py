@@ -57,12 +57,7 @@ class TextSignatures:
         )
 
     def functions(self) -> dict[str, Callable[..., Any]]:
-        """Returns the signatures by name, as functions of TensorFlow.
-
-        Returns:
-            Dict of name to `tf.function`. A model without memory has no
-            `generate_text`.
-        """
+        """Returns a `tf.function` by name; a model without memory has no `generate_text`."""
         texts = tf.TensorSpec(None, tf.string, "texts")
         ids = tf.TensorSpec(None, tf.int32, "token_ids")
         lengths = tf.TensorSpec(None, tf.int32, "lengths")

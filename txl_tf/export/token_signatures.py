@@ -120,12 +120,7 @@ class TokenSignatures:
         self._checked_targets = traced_once(self._targets, [open_ids, padded, rows])
 
     def functions(self) -> dict[str, Callable[..., Any]]:
-        """Returns the signatures by name, as functions of TensorFlow.
-
-        Returns:
-            Dict of name to `tf.function`. A model without memory has no
-            `generate`.
-        """
+        """Returns a `tf.function` by name; a model without memory has no `generate`."""
         lengths = tf.TensorSpec(None, tf.int32, "lengths")
         ids = tf.TensorSpec(None, tf.int32, "token_ids")
         targets = tf.TensorSpec(None, tf.int32, "target_ids")

@@ -33,13 +33,7 @@ GRAPH_FILE = "saved_model.pb"
 
 
 def next_version(folder: str) -> int:
-    """Returns the number after the highest in a folder of versions; 1 in an empty one.
-
-    Args:
-        folder: str. The folder of all versions, which may not exist yet.
-
-    Returns:
-        The number.
+    """Returns the number after the highest in a folder of versions, which may not exist yet.
 
     Raises:
         StorageError: If the folder cannot be read.
@@ -131,14 +125,7 @@ def _storage_error(folder: str, error: Exception, done: str) -> StorageError:
 
 
 def card_page(card: dict[str, Any]) -> str:
-    """Writes a model card as Markdown.
-
-    Args:
-        card: dict of JSON values. Each dict in it becomes a table.
-
-    Returns:
-        The page.
-    """
+    """Writes a model card as Markdown; each dict in it becomes a table."""
     lines = ["# Model card", ""]
     plain = {name: value for name, value in card.items() if not isinstance(value, dict)}
     lines += _table(plain) if plain else []

@@ -40,27 +40,11 @@ class StopRules:
         self.vocabulary_size = vocabulary_size
 
     def penalize(self, logits: tf.Tensor, is_used: tf.Tensor) -> tf.Tensor:
-        """Lowers the scores of tokens that were used before.
-
-        Args:
-            logits: float tensor `(R, V)`.
-            is_used: bool tensor `(R, V)`, or `(R, 0)` without penalty.
-
-        Returns:
-            Float tensor `(R, V)`.
-        """
+        """Lowers the scores `(R, V)` of used tokens, bool `(R, V)` or `(R, 0)` without penalty."""
         return logits if self._penalty is None else self._penalty(logits, is_used)
 
     def use(self, is_used: tf.Tensor, token_ids: tf.Tensor) -> tf.Tensor:
-        """Marks tokens as used.
-
-        Args:
-            is_used: bool tensor `(R, V)`, or `(R, 0)` without penalty.
-            token_ids: int32 tensor `(R,)`.
-
-        Returns:
-            The next `is_used`.
-        """
+        """Returns the next `is_used`, with tokens `(R,)` marked as used."""
         if self._penalty is None:
             return is_used
         return is_used | tf.one_hot(token_ids, self.vocabulary_size, True, False)

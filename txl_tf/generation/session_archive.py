@@ -28,15 +28,7 @@ Expected = Mapping[str, tuple[tuple[int, ...], str]]
 
 
 def identity(model: keras.Model) -> dict[str, Any]:
-    """Returns the model identity that a session depends on: config and weight hash.
-
-    Args:
-        model: the model that writes.
-
-    Returns:
-        Dict of the model's class, its configuration and the SHA-256 of its
-        weights.
-    """
+    """Returns a model's class, configuration and SHA-256 of its weights."""
     digest = hashlib.sha256()
     for variable in sorted(model.weights, key=lambda each: each.path):
         digest.update(f"{variable.path} {tuple(variable.shape)} {variable.dtype}\n".encode())
@@ -50,15 +42,12 @@ def identity(model: keras.Model) -> dict[str, Any]:
 
 
 def pack_session(model: dict[str, Any], values: dict[str, Any], arrays: list[np.ndarray]) -> bytes:
-    """Returns the contents of a file.
+    """Returns the contents of a file, a NumPy archive.
 
     Args:
         model: dict. `identity` of the model.
         values: dict of JSON values.
         arrays: list of arrays.
-
-    Returns:
-        Bytes of a NumPy archive.
     """
     header = {
         "format_version": _FORMAT_VERSION,
@@ -79,14 +68,7 @@ def _bytes_of(array: np.ndarray) -> np.ndarray:
 
 
 def largest_file(expected: Expected) -> int:
-    """Bytes that a file with these arrays has at most.
-
-    Args:
-        expected: see `Expected`.
-
-    Returns:
-        Int.
-    """
+    """Bytes that a file with these arrays has at most."""
     return _unpacked_bytes(expected) + (len(expected) + 2) * _OVERHEAD_BYTES
 
 
@@ -161,11 +143,7 @@ def check_session(file: IO[bytes], where: str) -> int:
 
 
 def size_mismatch(where: str) -> MismatchError:
-    """Creates the error for a saved session of other sizes than expected.
-
-    Args:
-        where: str. The file.
-    """
+    """Creates the error for a saved session of other sizes than expected."""
     return MismatchError(
         "The session has another number of rows or another memory length.",
         where=where,
@@ -174,12 +152,7 @@ def size_mismatch(where: str) -> MismatchError:
 
 
 def damaged(what: str, where: str) -> DataDamagedError:
-    """Creates the error for a file that is not a valid session.
-
-    Args:
-        what: str. What is wrong, as a clause.
-        where: str. The file, and the field where one is known.
-    """
+    """Creates the error for a file that is no valid session; `what` is a clause."""
     return DataDamagedError(
         f"The file is no session, or damaged: {what}.", where=where, remedy="Begin a new one."
     )

@@ -98,12 +98,7 @@ class SessionFile:
         return path_exists(self.path)
 
     def size(self) -> int:
-        """Returns the size of the file in bytes.
-
-        Raises:
-            InputMissingError: If there is no such file.
-            StorageError: If it cannot be asked for.
-        """
+        """Returns the size of the file in bytes; raises as `read`."""
         with self._reading():
             return file_bytes(self.path)
 
@@ -178,11 +173,7 @@ _RANGES = {
 
 
 def named_parts(name: str, part: Any) -> Iterator[tuple[str, Any]]:
-    """Names the arrays of a memory, in the order in which TensorFlow flattens it.
-
-    Args:
-        name: str. Name of the whole.
-        part: array, or a tuple of tuples and arrays.
+    """Names the arrays of nested tuples, in the order in which TensorFlow flattens them.
 
     Yields:
         Pairs such as `("memory.keys.0", array)`.
@@ -196,10 +187,10 @@ def named_parts(name: str, part: Any) -> Iterator[tuple[str, Any]]:
 
 
 def check_values(values: dict[str, Any], capacity: int, where: str) -> None:
-    """Checks the numbers of a session.
+    """Checks the numbers of a session, from the header of its file.
 
     Args:
-        values: dict from the header of the file.
+        values: dict of JSON values.
         capacity: int. How many tokens fit beside memory.
         where: str. The file.
 

@@ -85,27 +85,12 @@ class ExecutionPlan:
         )
 
     def segments_per_read(self, num_rows: int, segment_length: int) -> int:
-        """How many segments of a row are best read at once.
-
-        Args:
-            num_rows: int. Rows that are read side by side.
-            segment_length: int. Tokens of a segment.
-
-        Returns:
-            A positive int.
-        """
+        """How many segments of a row are best read at once, 1 or more."""
         return max(1, self.tokens_per_read // (num_rows * segment_length))
 
 
 def device_of(model: Any) -> str:
-    """The kind of device that a model's weights are on.
-
-    Args:
-        model: Keras model with weights.
-
-    Returns:
-        `"CPU"`, `"GPU"` or `"TPU"`.
-    """
+    """The kind of device of a Keras model's weights: `"CPU"`, `"GPU"` or `"TPU"`."""
     name = str(getattr(model.weights[0].value, "device", "")).upper()
     if "TPU" in name:
         return "TPU"

@@ -33,14 +33,7 @@ class KeyValueMemory(NamedTuple):
         return self.values[0].shape[2]
 
     def forget(self, rows: Any) -> "KeyValueMemory":
-        """Empties the memory of some rows, whose streams start anew.
-
-        Args:
-            rows: bool tensor `(B,)`. True where the memory is to be forgotten.
-
-        Returns:
-            A `KeyValueMemory` whose valid length is 0 in those rows.
-        """
+        """Returns it with valid length 0 where `rows`, bool `(B,)`, is true."""
         return self._replace(valid_length=ops.where(rows, 0, self.valid_length))
 
 

@@ -31,18 +31,7 @@ class Memory(NamedTuple):
     def empty(
         cls, *, num_layers: int, batch_size: int, memory_length: int, hidden_dim: int, dtype: str
     ) -> "Memory":
-        """Returns the memory of rows that have read nothing.
-
-        Args:
-            num_layers: int. `L`.
-            batch_size: int. `B`.
-            memory_length: int. `M`.
-            hidden_dim: int. `D`.
-            dtype: str. Dtype of the states.
-
-        Returns:
-            A `Memory` of zeros with valid length 0.
-        """
+        """Returns the memory of `B` rows that have read nothing: zeros, valid length 0."""
         shape = (batch_size, memory_length, hidden_dim)
         states = tuple(ops.zeros(shape, dtype=dtype) for _ in range(num_layers))
         return cls(states=states, valid_length=ops.zeros((batch_size,), dtype="int32"))
@@ -80,14 +69,7 @@ class Memory(NamedTuple):
         return Memory(states, valid_length)
 
     def forget(self, rows: Any) -> "Memory":
-        """Empties the memory of rows whose streams start again.
-
-        Args:
-            rows: bool tensor `(B,)`. True where the memory is to be forgotten.
-
-        Returns:
-            A `Memory` whose valid length is 0 in those rows.
-        """
+        """Returns it with valid length 0 where `rows`, bool `(B,)`, is true."""
         return self._replace(valid_length=ops.where(rows, 0, self.valid_length))
 
 
@@ -108,16 +90,7 @@ class RecurrentMemory(NamedTuple):
     def empty(
         cls, *, widths: tuple[tuple[int, int], ...], batch_size: int, dtype: str
     ) -> "RecurrentMemory":
-        """Returns the memory of rows that have read nothing.
-
-        Args:
-            widths: for every layer the widths of its two states.
-            batch_size: int. `B`.
-            dtype: str. Dtype of the states.
-
-        Returns:
-            A `RecurrentMemory` of zeros.
-        """
+        """Returns zeros, for every layer two states of these widths."""
         return cls(
             tuple(ops.zeros((batch_size, width), dtype=dtype) for pair in widths for width in pair)
         )
@@ -167,14 +140,7 @@ class RecurrentMemory(NamedTuple):
         return cls(tuple(tensors[name] for name in sorted(tensors)))
 
     def forget(self, rows: Any) -> "RecurrentMemory":
-        """Empties the memory of rows whose streams start again.
-
-        Args:
-            rows: bool tensor `(B,)`. True where the memory is to be forgotten.
-
-        Returns:
-            A `RecurrentMemory` with zeros in those rows.
-        """
+        """Returns it with zeros where `rows`, bool `(B,)`, is true."""
         rows = ops.expand_dims(rows, 1)  # [B, 1]
         return RecurrentMemory(
             tuple(ops.where(rows, ops.zeros_like(state), state) for state in self.states)

@@ -100,14 +100,7 @@ class RecurrentLanguageModel(LanguageModel):
         return hidden, RecurrentMemory.of_layers(next_states)
 
     def initial_memory(self, batch_size):
-        """Returns the memory of rows that have read nothing yet.
-
-        Args:
-            batch_size: int. Number of rows `B`.
-
-        Returns:
-            A `RecurrentMemory` of zeros.
-        """
+        """Returns the `RecurrentMemory` of `B` rows that have read nothing: zeros."""
         return RecurrentMemory.empty(
             widths=self.state_widths(), batch_size=batch_size, dtype=self.state_dtype()
         )
@@ -186,26 +179,8 @@ class QRNNLanguageModel(RecurrentLanguageModel):
     state. Embedding and softmax share one table, for which the last layer is
     as wide as the embedding, as in Merity et al. (2018). Dropout acts between
     the layers. Gradients stop at the border of a segment: truncated
-    back-propagation in time.
-
-    Args:
-        config: `QRNNConfig`, or the dict that its `to_dict` returns.
-        **kwargs: other keyword arguments passed to `keras.Model`, including
-            `name` and `dtype`.
-
-    Call arguments:
-        token_ids: int tensor `(B, T)` with values in `[0, V)`.
-        memory: `RecurrentMemory` of the segments before, from
-            `initial_memory` or a call.
-        dropout_seed: optional int32 tensor `(2,)`. With it, all dropout masks
-            are a function of it.
-        training: bool. Whether dropout is active.
-
-    Returns:
-        Tuple of the hidden states `(B, T, E)` and the next `RecurrentMemory`.
-
-    Raises:
-        ValueError: If `memory` is not one of `L` layers.
+    back-propagation in time. Arguments, call arguments and results are those of
+    `LSTMLanguageModel`, with a `QRNNConfig`.
 
     References:
      - [Bradbury et al., 2017](https://arxiv.org/abs/1611.01576)

@@ -16,16 +16,7 @@ from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 
 
 def num_parameters(config: ModelConfig | LSTMConfig | QRNNConfig) -> int:
-    """Counts the trainable parameters of a model.
-
-    Shared weights count once.
-
-    Args:
-        config: `ModelConfig`, `LSTMConfig` or `QRNNConfig`.
-
-    Returns:
-        The number of parameters.
-    """
+    """Counts the trainable parameters of a model; shared weights count once."""
     if not isinstance(config, ModelConfig):
         return _recurrent_parameters(config)
     biases = 0
@@ -107,12 +98,6 @@ def training_memory_bytes(experiment: ExperimentConfig) -> int:
     numbers for every parameter. What a compiler keeps beyond that, or computes
     again, is not known here, and is much the same for the models compared. The
     full softmax is assumed.
-
-    Args:
-        experiment: `ExperimentConfig`.
-
-    Returns:
-        The memory in bytes.
     """
     model, training = cast(ModelConfig, experiment.model), experiment.training
     segment = model.segment_length  # T
@@ -130,14 +115,7 @@ def training_memory_bytes(experiment: ExperimentConfig) -> int:
 
 
 def row_numbers(model: ModelConfig) -> int:
-    """Counts the values that the backward pass keeps for one row in one layer.
-
-    Args:
-        model: `ModelConfig`.
-
-    Returns:
-        How many numbers.
-    """
+    """Counts the numbers that the backward pass keeps for one row in one layer."""
     segment = model.segment_length  # T
     memory = model.effective_memory_length  # M
     keys, width = memory + segment, model.num_heads * model.head_dim  # K, E
@@ -202,7 +180,6 @@ NOTICE_SECONDS = 30.0
 """Notice that a spot VM is given: what is not in the store by then is lost."""
 # The client sends one stream to a store; 10 GB took it between one and two minutes.
 UPLOAD_BYTES_PER_SECOND = 100e6
-_FLOAT_BYTES = 4
 # Copies of each weight that an optimizer keeps; Adafactor keeps sums over rows and columns, and
 # Muon one copy of kernels and two of all else.
 _OPTIMIZER_COPIES = {"adam": 2, "adamw": 2, "lamb": 2, "adafactor": 0, "muon": 2, "sgd": 1}
@@ -212,7 +189,7 @@ _OPTIMIZER_COPIES = {"adam": 2, "adamw": 2, "lamb": 2, "adafactor": 0, "muon": 2
 class CheckpointCost:
     """Size and time of one checkpoint.
 
-    Args:
+    Attributes:
         num_bytes: int. Size of its file, an upper estimate.
         upload_seconds: float. Time to send it to a store.
     """
