@@ -35,6 +35,7 @@ def relative_positional_encoding(key_length, hidden_dim, clamp_length=None, dtyp
     Returns:
         Float tensor `(K, D)`; row `j` encodes the distance `K - 1 - j`.
     """
+    # bfloat16 counts to 256 only, so that far distances would share an angle.
     distances = ops.arange(key_length - 1, -1, -1, dtype="float32")  # [K]
     if clamp_length is not None:
         distances = ops.minimum(distances, float(clamp_length))
@@ -77,6 +78,7 @@ def relative_shift(scores):
     """
     _, num_heads, segment_length, key_length = ops.shape(scores)
     padded = ops.pad(scores, [[0, 0], [0, 0], [0, 0], [1, 0]])  # [B, N, T, K + 1]
+    # What goes with the padding are distances for which the first query has no key.
     turned = ops.reshape(padded, [-1, num_heads, key_length + 1, segment_length])
     return ops.reshape(turned[:, :, 1:], [-1, num_heads, segment_length, key_length])
 
@@ -102,11 +104,7 @@ def shift_padded(scores):
 def unshift_padded(scores):
     """Turns scores over keys into the columns that `shift_padded` takes them from.
 
-    Args:
-        scores: float tensor `(B, N, T, K)`.
-
-    Returns:
-        Float tensor `(B, N, T, K + 1)`, which `shift_padded` turns into `scores`.
+    Scores are `(B, N, T, K)`; the result is `(B, N, T, K + 1)`.
     """
     rows, num_heads, segment_length, key_length = ops.shape(scores)
     read_in_order = ops.reshape(scores, [rows, num_heads, segment_length * key_length])
@@ -140,6 +138,7 @@ def causal_memory_mask(
     Raises:
         ValueError: If a query could not even see itself.
     """
+    # Of two ranges: compilers can compute it where it is used and keep no matrix.
     queries = ops.expand_dims(ops.arange(segment_length, dtype="int32"), 1)  # [T, 1]
     keys = ops.expand_dims(ops.arange(memory_length + segment_length, dtype="int32"), 0)
     distances = queries + memory_length - keys  # [T, K]
@@ -180,12 +179,8 @@ def same_document_mask(document_starts, memory_length):
 
 
 def mask_scores(scores, allowed):
-    """Replaces scores `(B, N, T, K)` of hidden pairs, so that softmax gives exactly 0.
-
-    Args:
-        scores: float tensor `(B, N, T, K)`.
-        allowed: boolean tensor that broadcasts to the same shape.
-    """
+    """Replaces scores `(B, N, T, K)` where `allowed` is false, so that softmax gives exactly 0."""
+    # Not minus infinity: a query without any key would get nan, and so would all gradients.
     return ops.where(allowed, scores, ops.cast(MASKED_SCORE, scores.dtype))
 
 
@@ -218,6 +213,7 @@ def next_memory(memory, inputs):
     if memory_length == 0:
         return memory
     inputs = ops.cast(inputs, memory.dtype)
+    # A segment that is as long as memory replaces it, without a copy of both.
     if segment_length is None or segment_length < memory_length:
         inputs = ops.concatenate([memory, inputs], axis=1)
     return ops.stop_gradient(last_positions(inputs, 1, None, memory_length))

@@ -135,6 +135,7 @@ class InferenceEngine:
                 f"Received: a memory of length {memory.memory_length}"
             )
         if type(memory) is not self._relative.memory_class:
+            # Only here: a transpose for every read would read and write all keys.
             keys = tuple(ops.swapaxes(each, 2, 3) for each in memory.keys)
             memory = self._relative.memory_class(keys, memory.values, memory.valid_length)
         return memory
@@ -343,6 +344,7 @@ class InferenceEngine:
             return self._tokens.step(token_ids, memory, recent, constants)
         log_probs, read = self.model.log_probs(ops.expand_dims(token_ids, 1), recent)
 
+        # The model's memory cannot leave a token out afterwards, so rows that ended keep theirs.
         def kept(new, old):
             is_kept = ops.reshape(is_active, [-1] + [1] * (len(old.shape) - 1))
             return ops.where(is_kept, new, old)
@@ -361,6 +363,7 @@ class InferenceEngine:
         """
         if self._relative is None:
             return keras.tree.map_structure(lambda each: ops.take(each, rows, axis=0), recent)
+        # Rows that change places share their memory, so what is beside it moves alone.
         keys, values = (
             tuple(ops.take(each, rows, axis=0) for each in tensors)
             for tensors in (recent.keys, recent.values)

@@ -187,6 +187,7 @@ class AdaptiveSoftmax(VocabularyLayer):
     def _head_logits(self, hidden, weights):
         table, bias, projection = weights
         if self.cutoffs:
+            # Appended to the table, so that ids and clusters are one product and one softmax.
             cluster_weight = ops.cast(self.cluster_weight, self.compute_dtype)
             table = ops.concatenate([table, cluster_weight], axis=0)
             bias = ops.concatenate([bias, self.cluster_bias], axis=0)
@@ -212,6 +213,7 @@ class AdaptiveSoftmax(VocabularyLayer):
         if self.capacities is not None:
             return self.capacities
         expected = self.clusters.tail_capacities(num_tokens)
+        # Multiples of 8, the rows of a TPU's tile of float32.
         bounds = [max(8, _MAX_CHUNK_LOGITS // size // 8 * 8) for size in self.clusters.sizes[1:]]
         return [min(pair) for pair in zip(expected, bounds, strict=True)]
 

@@ -109,6 +109,7 @@ class MemoryAttention(keras.layers.Layer):
     ):
         probabilities, context = self._attend(inputs, memory, attention_mask, position)
         value = self.split_heads(self.value(context))  # [B, K, N, H]
+        # Cast back before the product with the values, which runs in the compute dtype.
         probabilities = self.probability_dropout(
             ops.cast(probabilities, value.dtype), seed=dropout_seed, training=training
         )
@@ -131,11 +132,14 @@ class MemoryAttention(keras.layers.Layer):
         """
         return self._attend(inputs, memory, attention_mask, position)[0]
 
+    def _with_memory(self, inputs, memory):
+        if memory is None or memory.shape[1] == 0:
+            return inputs
+        # Keys of both come from one product, and so do values.
+        return ops.concatenate([ops.cast(memory, inputs.dtype), inputs], axis=1)  # [B, K, D]
+
     def _attend(self, inputs, memory, attention_mask, position):
-        context = inputs
-        if memory is not None and memory.shape[1] != 0:
-            memory = ops.cast(memory, inputs.dtype)
-            context = ops.concatenate([memory, inputs], axis=1)  # [B, K, D]
+        context = self._with_memory(inputs, memory)
         query = self.split_heads(self.query(inputs))  # [B, T, N, H]
         key = self.split_heads(self.key(context))  # [B, K, N, H]
         scores = self._scores(query, key, **position)  # [B, N, T, K]
@@ -145,6 +149,7 @@ class MemoryAttention(keras.layers.Layer):
         return ops.einsum("btnh,bknh->bntk", query * self.head_dim**-0.5, key)
 
     def _probabilities(self, scores, attention_mask):
+        # In half precision a sum over thousands of keys drops the small probabilities.
         scores = functional.at_least_float32(scores)
         if attention_mask is not None:
             scores = functional.mask_scores(scores, attention_mask)
@@ -239,8 +244,10 @@ class ShawAttention(MemoryAttention):
             ops.take(self.distance_bias, distances, axis=0), self.compute_dtype
         )  # [K, N]
         content_bias = ops.cast(self.content_bias, self.compute_dtype)
+        # A bias on the query is one product; `q . k` and `u . k` apart would be two.
         content_scores = ops.einsum("btnh,bknh->bntk", query + content_bias, key)
         distance_scores = ops.einsum("btnh,knh->bntk", query, distance_keys)
+        # Added over distances, so that one shift moves both to the keys.
         distance_scores = distance_scores + ops.transpose(distance_bias)[None, :, None]
         scores = content_scores + functional.relative_shift(distance_scores)
         return scores * self.head_dim**-0.5

@@ -51,6 +51,7 @@ def cluster_ids(token_ids, cutoffs):
     Returns:
         Int32 tensor of the same shape.
     """
+    # Sums of comparisons fuse with what is around them; a search would be a loop or a gather.
     clusters = ops.zeros_like(token_ids)
     for cutoff in cutoffs:
         clusters = clusters + ops.cast(token_ids >= cutoff, "int32")
@@ -100,6 +101,7 @@ def for_each_chunk(update, carry, group, capacity):
         return at < end
 
     def step(at, *carried):
+        # The order is padded, because XLA moves a slice that would pass the end backwards.
         places = ops.slice(order, [at], [capacity])
         is_member = at + ops.arange(capacity, dtype="int32") < end
         return (at + capacity, *update(places, is_member, *carried))
@@ -210,6 +212,7 @@ def _normalizers(hidden, target_ids, chunks, weights):
         ids = ops.take(target_ids, places, axis=0)
         normalizer = ops.logsumexp(logits, axis=-1)
         target_logit = ops.take_along_axis(logits, ops.expand_dims(ids, 1), axis=1)[:, 0]
+        # Places beyond the group belong to other tokens, to which zeros are added.
         nothing = ops.zeros_like(normalizer)
         return (
             _add_at(normalizers, places, ops.where(is_member, normalizer, nothing)),
@@ -231,6 +234,7 @@ def _nll_gradients(hidden, target_ids, chunks, weights, normalizers, upstream):
         )
         share = ops.where(is_member, ops.take(upstream, places, axis=0), 0.0)
         ids = ops.take(target_ids, places, axis=0)
+        # One comparison for every logit, where a scatter would pass over them once more.
         is_target = ops.expand_dims(ids, 1) == ops.arange(bias.shape[0], dtype="int32")
         slope = ops.exp(logits - ops.expand_dims(normalizer, 1)) - ops.cast(is_target, logits.dtype)
         slope = slope * ops.expand_dims(share, 1)  # [C, R]

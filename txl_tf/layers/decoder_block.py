@@ -235,6 +235,7 @@ class DecoderBlock(keras.layers.Layer):
         if self.pre_norm:
             query_inputs = self.attention_norm(inputs)
             if memory is not None and memory.shape[1] != 0:
+                # Memory is of inputs before the norm, so its gain and offset apply to both.
                 memory = self.attention_norm(ops.cast(memory, inputs.dtype))
         attended = self.attention(
             query_inputs,
@@ -247,6 +248,7 @@ class DecoderBlock(keras.layers.Layer):
         attended = self.attention_dropout_layer(
             attended, seed=functional.fold_seed(seed, 1), training=training
         )
+        # The residual is of what came in, not of its norm: a path without any layer.
         hidden = inputs + attended  # [B, T, D]
         if not self.pre_norm:
             hidden = self.attention_norm(hidden)
@@ -262,6 +264,7 @@ class DecoderBlock(keras.layers.Layer):
 
     def _add_positions(self, inputs, memory):
         """Positions of memory and segment as seen from the segment's end."""
+        # Added anew for every segment: what is remembered moves away from the end.
         memory_length = 0 if memory is None else memory.shape[1]
         key_length = memory_length + ops.shape(inputs)[1]
         rows = functional.distances_to_end(key_length, self.positions.num_positions)

@@ -84,8 +84,11 @@ class RelativeAttention(MemoryAttention):
 
     def _scores(self, query, key, position_encoding, content_bias=None, position_bias=None):
         content_bias, position_bias = self._biases(content_bias, position_bias)
+        # Distances are the same for all rows: K projections, where keys take B * K.
         position = self.split_heads(self.position(position_encoding)[None])[0]  # [K, N, H]
+        # The queries are scaled and not the scores, which are K / H times as many.
         scale = self.head_dim**-0.5
+        # Terms (a) and (c) are one product, (b) and (d) the other.
         content_scores = ops.einsum("btnh,bknh->bntk", (query + content_bias) * scale, key)
         position_scores = ops.einsum("btnh,knh->bntk", (query + position_bias) * scale, position)
         return content_scores + functional.relative_shift(position_scores)
@@ -164,9 +167,7 @@ class RelativeAttention(MemoryAttention):
             (d) position bias.
         """
         content_bias, position_bias = self._biases(content_bias, position_bias)
-        context = inputs
-        if memory is not None and memory.shape[1] != 0:
-            context = ops.concatenate([ops.cast(memory, inputs.dtype), inputs], axis=1)
+        context = self._with_memory(inputs, memory)
         scale = self.head_dim**-0.5
         query = self.split_heads(self.query(inputs)) * scale  # [B, T, N, H]
         key = self.split_heads(self.key(context))  # [B, K, N, H]
