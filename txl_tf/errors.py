@@ -17,6 +17,10 @@ class JobError(Exception):
 
     exit_code = 70
 
+    def __init_subclass__(cls, exit_code: int) -> None:
+        super().__init_subclass__()
+        cls.exit_code = exit_code
+
     def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
         self.what = what
         self.where = where
@@ -24,49 +28,33 @@ class JobError(Exception):
         super().__init__("\n".join(line for line in (what, where, remedy) if line))
 
 
-class UsageError(JobError):
+class UsageError(JobError, exit_code=2):
     """The command line or a configuration file asks for something impossible."""
 
-    exit_code = 2
 
-
-class DataDamagedError(JobError):
+class DataDamagedError(JobError, exit_code=65):
     """A file is not what its manifest says it is, or text is not usable."""
 
-    exit_code = 65
 
-
-class InputMissingError(JobError):
+class InputMissingError(JobError, exit_code=66):
     """A file or folder that was named does not exist."""
 
-    exit_code = 66
 
-
-class NonFiniteError(JobError):
+class NonFiniteError(JobError, exit_code=70):
     """A loss or a gradient is not a finite number."""
 
-    exit_code = 70
 
-
-class OutputExistsError(JobError):
+class OutputExistsError(JobError, exit_code=73):
     """The output is already there, or somebody else is writing it."""
 
-    exit_code = 73
 
-
-class StorageError(JobError):
+class StorageError(JobError, exit_code=74):
     """Reading or writing failed: disk full, no permission, device error."""
 
-    exit_code = 74
 
-
-class PreemptedError(JobError):
+class PreemptedError(JobError, exit_code=75):
     """The machine is being taken away; the job can be started again."""
 
-    exit_code = 75
 
-
-class MismatchError(JobError):
+class MismatchError(JobError, exit_code=78):
     """Configuration, vocabulary or data set differ from what is stored."""
-
-    exit_code = 78

@@ -7,18 +7,10 @@ _MAX_EXPONENT = 700.0
 
 
 def perplexity(nats: float) -> float:
-    """Returns the exponential of a mean loss; of 700 nats for every larger one.
-
-    Args:
-        nats: float. Mean negative log-likelihood.
-    """
+    """Returns the exponential of a mean loss in nats; of 700 nats for every larger one."""
     return math.exp(min(nats, _MAX_EXPONENT))
 
 
 def bits(nats: float) -> float:
-    """Converts nats to bits.
-
-    Args:
-        nats: float. A negative log-likelihood.
-    """
+    """Converts a negative log-likelihood from nats to bits."""
     return nats / math.log(2.0)

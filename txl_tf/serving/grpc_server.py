@@ -56,12 +56,12 @@ class GrpcArrivals:
         self._thread = threading.Thread(target=self._watch, name="arrivals", daemon=True)
 
     def start(self) -> None:
-        """Watches from now on."""
+        """Starts the watch."""
         self._before = _resident_bytes()
         self._thread.start()
 
     def stop(self) -> None:
-        """Watches no more."""
+        """Ends the watch."""
         self._is_stopped.set()
 
     @contextlib.contextmanager
@@ -77,7 +77,9 @@ class GrpcArrivals:
     def _watch(self) -> None:
         while not self._is_stopped.wait(_LOOK_SECONDS):
             now = time.monotonic()
-            slow = [each for each in self._arrivals.copy().values() if _is_slow(each, now)]
+            slow = [
+                each for each in self._arrivals.copy().values() if now - each.start > _SLOW_SECONDS
+            ]
             if not slow:
                 self._before = _resident_bytes()
                 continue
@@ -86,10 +88,6 @@ class GrpcArrivals:
                 is_late = now - each.start > self._body_seconds
                 if is_late or growth > self._max_bodies_bytes:
                     each.cancel()
-
-
-def _is_slow(arrival: _Arrival, now: float) -> bool:
-    return now - arrival.start > _SLOW_SECONDS
 
 
 def _resident_bytes() -> int:

@@ -45,10 +45,6 @@ def arrays_of_request(
 ) -> dict[str, np.ndarray]:
     """Returns the inputs in the body of a request.
 
-    Args:
-        body: dict, the decoded JSON.
-        signature: `SignatureDef`.
-
     Returns:
         Dict of name to array of the type that the signature takes.
 
@@ -67,14 +63,7 @@ def arrays_of_request(
 
 
 def json_of_answer(outputs: Mapping[str, np.ndarray], *, in_rows: bool) -> dict[str, Any]:
-    """Returns the body of an answer.
-
-    Args:
-        outputs: dict of name to array.
-        in_rows: bool. Whether the request was in row format.
-
-    Returns:
-        Dict of JSON values.
+    """Returns the body of an answer, in row format if the request was.
 
     Raises:
         RequestError: If an output has a type that JSON has no form for, or the
@@ -104,20 +93,17 @@ def arrays_of_outputs(
 ) -> dict[str, np.ndarray]:
     """Returns the arrays of an answer in columnar format.
 
-    Args:
-        outputs: the JSON value of `outputs`.
-        signature: `SignatureDef` that was asked.
-
-    Returns:
-        Dict of name to array.
-
     Raises:
         RequestError: If a value does not fit the signature.
     """
     names = list(signature.outputs)
     columns = {names[0]: outputs} if len(names) == 1 else outputs
     if not isinstance(columns, dict) or set(columns) != set(names):
-        raise invalid("The answer has not the outputs of the signature.")
+        received = sorted(columns) if isinstance(columns, dict) else type(columns).__name__
+        raise invalid(
+            "The response lacks outputs of the signature. "
+            f"Expected: {sorted(names)}, received: {str(received)[:200]}"
+        )
     return _arrays(columns, signature.outputs)
 
 

@@ -185,12 +185,9 @@ class VersionWatcher:
     def current(self, version: int | None = None) -> LoadedVersion:
         """Returns the version that answers requests from now on.
 
-        Args:
-            version: optional int. The version that a request insists on.
-
         Raises:
             RequestError: UNAVAILABLE if there is none yet, NOT_FOUND if it is
-                another than the request insists on.
+                another than `version`.
         """
         loaded = self._loaded
         if loaded is None:
@@ -230,11 +227,7 @@ class VersionWatcher:
                 return
 
     def start(self) -> None:
-        """Looks once, and from now on again and again.
-
-        Raises:
-            OSError: If the folder cannot be read.
-        """
+        """Looks once, which raises as `look` does, and from now on regularly."""
         self._is_stopped.clear()
         self.look()
         self._thread = threading.Thread(target=self._watch, name="versions", daemon=True)

@@ -155,13 +155,7 @@ def body_memory(content: bytes, max_values: int, max_containers: int) -> int:
 
 
 def parse_body(content: bytes) -> dict[str, Any]:
-    """Returns the values of a body.
-
-    Args:
-        content: bytes of JSON.
-
-    Returns:
-        Dict.
+    """Returns the values of a body of JSON.
 
     Raises:
         RequestError: INVALID_ARGUMENT if it is not a JSON object as `parse_json`

@@ -184,11 +184,7 @@ class RestService:
         await server.shutdown(grace_seconds)
 
     def connection(self, server: web.Server) -> asyncio.Protocol:
-        """Creates the protocol of the next connection, or refuses it at the limit.
-
-        Returns:
-            A protocol of asyncio.
-        """
+        """Creates the protocol of the next connection, or refuses it at the limit."""
         if self._num_connections >= self._limits.max_connections:
             return CrowdedConnection()
         self._num_connections += 1
@@ -198,11 +194,7 @@ class RestService:
         self._num_connections -= 1
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answers a request, and sends the answer.
-
-        Returns:
-            What was sent.
-        """
+        """Answers a request, and sends and returns the answer."""
         connection = cast(RestConnection, request.protocol)
         connection.is_answering = True
         try:

@@ -99,7 +99,8 @@ class ServingSession:
     Every answer brings the memory to send with the next request. A request that
     fails leaves the session as it was. Where a new version of the model is
     loaded between two requests, the text goes on with the memory it has; a
-    transport with `version` insists on one.
+    transport with `version` insists on one. Every request raises PredictionError
+    if the server refuses it or does not answer.
 
     Args:
         transport: `Transport`. Any number of sessions can share one.
@@ -126,7 +127,7 @@ class ServingSession:
         self.state = TextState.initial() if state is None else state
 
     def score(self, token_ids: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Reads tokens, and says how surprising each of them was.
+        """Reads tokens and scores each of them.
 
         Args:
             token_ids: int vector `(T,)`. What comes next in the text.
@@ -136,7 +137,6 @@ class ServingSession:
             nothing predicts.
 
         Raises:
-            PredictionError: If the server refuses or does not answer.
             ValueError: If there are no tokens.
         """
         token_ids = _vector(token_ids)
@@ -153,7 +153,6 @@ class ServingSession:
             `(C,)`, the most probable first.
 
         Raises:
-            PredictionError: If the server refuses or does not answer.
             ValueError: If nothing has been read.
         """
         with self._lock:
@@ -167,7 +166,7 @@ class ServingSession:
         token_ids: Sequence[int] | np.ndarray = (),
         settings: SamplingSettings | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Reads tokens, and writes what comes next; both belong to the text then.
+        """Reads tokens and writes the next ones; both belong to the text then.
 
         Args:
             num_tokens: int. The most tokens to write.
@@ -175,11 +174,9 @@ class ServingSession:
             settings: optional `SamplingSettings`.
 
         Returns:
-            Tuple of token ids, int32 `(S,)`, and how surprising the model finds
-            each, float32 `(S,)` in nats.
+            Tuple of token ids, int32 `(S,)`, and the nats of each, float32 `(S,)`.
 
         Raises:
-            PredictionError: If the server refuses or does not answer.
             ValueError: If the text has no token.
         """
         with self._lock:
@@ -192,16 +189,10 @@ class ServingSession:
             return token_ids, nll
 
     def score_text(self, text: str | bytes) -> np.ndarray:
-        """Reads a piece of text, and says how surprising each token of it was.
-
-        Args:
-            text: str or bytes.
+        """Reads a piece of text and scores each of its tokens.
 
         Returns:
             Float32 array `(T,)` of nats; 0 for the first token of a text.
-
-        Raises:
-            PredictionError: If the server refuses or does not answer.
         """
         with self._lock:
             answer = self._ask("score_text", self._text(text), _SCORED_TEXT)
@@ -209,17 +200,11 @@ class ServingSession:
             return answer["nll"][0, : answer["lengths"][0]]
 
     def next_token_text(self, text: str | bytes = "") -> tuple[list[bytes], np.ndarray]:
-        """Reads a piece of text, and says what probably comes after it.
-
-        Args:
-            text: str or bytes.
+        """Reads a piece of text and returns the most probable next tokens.
 
         Returns:
             Tuple of the texts of `C` tokens and their probabilities, float32
             `(C,)`, the most probable first.
-
-        Raises:
-            PredictionError: If the server refuses or does not answer.
         """
         with self._lock:
             answer = self._ask("next_token_text", self._text(text), _CANDIDATE_TEXTS)
@@ -229,7 +214,7 @@ class ServingSession:
     def generate_text(
         self, num_tokens: int, text: str | bytes = "", settings: SamplingSettings | None = None
     ) -> bytes:
-        """Reads a piece of text, and writes what comes next.
+        """Reads a piece of text and writes the next one.
 
         Args:
             num_tokens: int. The most tokens to write.
@@ -238,9 +223,6 @@ class ServingSession:
 
         Returns:
             What was written. Tokens may cut a character apart, so it is bytes.
-
-        Raises:
-            PredictionError: If the server refuses or does not answer.
         """
         with self._lock:
             inputs = {**self._text(text), **_sampling(num_tokens, settings)}

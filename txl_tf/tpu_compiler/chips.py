@@ -7,11 +7,6 @@ from typing import Self
 
 from txl_tf.errors import UsageError
 
-_GIBIBYTE = 2**30
-_TERA = 1e12
-_GIGA = 1e9
-
-
 # Shapes that a size stands for by itself, by the number of chips.
 _SHAPES_OF_V2 = {4: "2x2", 16: "4x4", 64: "8x8", 128: "8x16", 256: "16x16"}
 _SHAPES_OF_V3 = {4: "2x2", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
@@ -85,9 +80,9 @@ _CLOUD_NAMES = {
 }
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Chip:
-    """One generation of TPU chips; all figures are of a whole chip."""
+    """One generation of TPU chips, as published; all figures are of a whole chip."""
 
     name: str
     """What Cloud TPU calls it, such as `v5e`."""
@@ -95,45 +90,43 @@ class Chip:
     """Replicas that one chip runs: 2 where each core is a device of its own."""
     num_dimensions: int
     """Dimensions of its network, 2 or 3."""
-    flops_per_second: float
+    teraflops: float
     """Peak of the matrix units in bfloat16."""
-    hbm_bytes: int
+    hbm_gibibytes: float
     """High-bandwidth memory."""
-    usable_hbm_bytes: int
+    usable_hbm_gibibytes: float
     """What of it programs get; the rest is the system's."""
-    hbm_bytes_per_second: float
+    hbm_gigabytes_per_second: float
     """Its bandwidth."""
-    interconnect_bytes_per_second: float
+    interconnect_gigabits_per_second: float
     """What all links of a chip carry together, counted in one direction."""
     chip_config_name: str | None = None
     """The compiler's name for the way the cores are used, where it is not the default."""
-    cloud: CloudNames
-    """How slices of these chips are asked for."""
 
+    @property
+    def flops_per_second(self) -> float:
+        """Peak of the matrix units in bfloat16."""
+        return self.teraflops * 1e12
 
-def _chip(
-    name: str,
-    num_replicas: int,
-    num_dimensions: int,
-    teraflops: float,
-    hbm_gibibytes: int,
-    usable_hbm_gibibytes: float,
-    hbm_gigabytes_per_second: float,
-    interconnect_gigabits_per_second: float,
-    chip_config_name: str | None = None,
-) -> Chip:
-    return Chip(
-        name=name,
-        num_replicas=num_replicas,
-        num_dimensions=num_dimensions,
-        flops_per_second=teraflops * _TERA,
-        hbm_bytes=hbm_gibibytes * _GIBIBYTE,
-        usable_hbm_bytes=int(usable_hbm_gibibytes * _GIBIBYTE),
-        hbm_bytes_per_second=hbm_gigabytes_per_second * _GIGA,
-        interconnect_bytes_per_second=interconnect_gigabits_per_second * _GIGA / 8,
-        chip_config_name=chip_config_name,
-        cloud=_CLOUD_NAMES[name],
-    )
+    @property
+    def usable_hbm_bytes(self) -> int:
+        """High-bandwidth memory that programs get."""
+        return int(self.usable_hbm_gibibytes * 2**30)
+
+    @property
+    def hbm_bytes_per_second(self) -> float:
+        """Bandwidth of the high-bandwidth memory."""
+        return self.hbm_gigabytes_per_second * 1e9
+
+    @property
+    def interconnect_bytes_per_second(self) -> float:
+        """What all links of a chip carry together, counted in one direction."""
+        return self.interconnect_gigabits_per_second * 1e9 / 8
+
+    @property
+    def cloud(self) -> CloudNames:
+        """How slices of these chips are asked for."""
+        return _CLOUD_NAMES[self.name]
 
 
 # Peaks, memory and network per chip are those of Google's pages of system architecture,
@@ -146,12 +139,12 @@ def _chip(
 # it would use 95.74 GiB, more than is published.
 _ALL = (
     #     replicas, dimensions, TFLOP/s, HBM GiB and usable, HBM GB/s, network Gbit/s
-    _chip("v2", 2, 2, 45, 16, 2 * 7.48, 700, 4 * 496),
-    _chip("v3", 2, 2, 123, 32, 2 * 15.48, 900, 4 * 656),
-    _chip("v4", 1, 3, 275, 32, 30.75, 1228, 2400, chip_config_name="megacore"),
-    _chip("v5e", 1, 2, 197, 16, 15.75, 819, 1600),
-    _chip("v5p", 1, 3, 459, 95, 95, 2765, 4800),
-    _chip("v6e", 1, 2, 918, 32, 31.25, 1640, 3584),
+    Chip("v2", 2, 2, 45, 16, 2 * 7.48, 700, 4 * 496),
+    Chip("v3", 2, 2, 123, 32, 2 * 15.48, 900, 4 * 656),
+    Chip("v4", 1, 3, 275, 32, 30.75, 1228, 2400, chip_config_name="megacore"),
+    Chip("v5e", 1, 2, 197, 16, 15.75, 819, 1600),
+    Chip("v5p", 1, 3, 459, 95, 95, 2765, 4800),
+    Chip("v6e", 1, 2, 918, 32, 31.25, 1640, 3584),
 )
 CHIPS: dict[str, Chip] = {chip.name: chip for chip in _ALL}
 """All generations that can be compiled for, by name."""

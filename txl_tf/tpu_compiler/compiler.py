@@ -60,12 +60,7 @@ class CompiledProgram:
 
     @classmethod
     def from_result(cls, result: dict[str, Any], hbm_bytes_per_replica: int) -> Self:
-        """Reads what the compiler's process has written.
-
-        Args:
-            result: dict from `compile_file`.
-            hbm_bytes_per_replica: int. Memory of the device.
-        """
+        """Takes up the result of `compile_file` for a device of so much memory."""
         if result["status"] == "out_of_memory":
             return cls(
                 fits=False,
@@ -73,23 +68,17 @@ class CompiledProgram:
                 limit_bytes=result.get("limit_bytes", hbm_bytes_per_replica),
                 details={"message": result["message"]},
             )
-        output_bytes = result["output_bytes"] - result["shared_bytes"]
-        parts = (
-            result["argument_bytes"],
-            output_bytes,
-            result["temporary_bytes"],
-            result["code_bytes"],
-        )
+        names = ("argument_bytes", "output_bytes", "temporary_bytes", "code_bytes")
+        parts = {name: result[name] for name in names}
+        # Results that take the place of an argument need no memory of their own.
+        parts["output_bytes"] -= result["shared_bytes"]
         counted = ("flops", "bytes_accessed", "hbm_bytes", "all_reduce_bytes")
         known = {field.name for field in dataclasses.fields(cls)}
         return cls(
             fits=True,
-            needed_bytes=sum(parts),
+            needed_bytes=sum(parts.values()),
             limit_bytes=hbm_bytes_per_replica,
-            argument_bytes=result["argument_bytes"],
-            output_bytes=output_bytes,
-            temporary_bytes=result["temporary_bytes"],
-            code_bytes=result["code_bytes"],
+            **parts,
             flops=result["flops"] * (1.0 + result["repeated_share"]),
             bytes_accessed=result["bytes_accessed"] + result["repeated_bytes"],
             hbm_bytes=result["hbm_bytes"],
@@ -188,20 +177,6 @@ def _explain(message: str) -> dict[str, Any]:
         result["needed_bytes"] = int(float(used[1]) * _UNITS[used[2]])
         result["limit_bytes"] = int(float(used[3]) * _UNITS[used[4]])
     return result
-
-
-def main(arguments: list[str]) -> None:
-    """Reads the request from one file and writes the result to another.
-
-    Args:
-        arguments: list of the two paths.
-    """
-    request = json.loads(Path(arguments[0]).read_text())
-    Path(arguments[1]).write_text(json.dumps(compile_file(request)))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
 
 
 def hbm_at_once(
@@ -328,3 +303,13 @@ class TpuCompiler:
             f"The TPU compiler ended with exit code {exit_code}: {lines[-1].strip()[:300]}",
             where=f"{name} for {self.topology.name}",
         )
+
+
+def main(request_path: str, result_path: str) -> None:
+    """Reads the request from one file and writes the result to another."""
+    request = json.loads(Path(request_path).read_text())
+    Path(result_path).write_text(json.dumps(compile_file(request)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -96,19 +96,16 @@ class CompiledText:
 
     def all_reduce_bytes(self) -> int:
         """Bytes that each replica gives to all-reduces, without padding."""
-        total = 0
-        for name, instruction, times in self._all_executed():
-            if instruction.opcode in ("all-reduce", "all-reduce-start"):
-                tensors = self._inputs(name, instruction)
-                total += times * sum(tensor.num_bytes for tensor in tensors)
-        return total
+        return sum(
+            times * sum(tensor.num_bytes for tensor in self._inputs(name, instruction))
+            for name, instruction, times in self._all_executed()
+            if instruction.opcode in ("all-reduce", "all-reduce-start")
+        )
 
     def hbm_bytes(self, counts_loops: bool = True) -> int:
         """Bytes read from and written to the high-bandwidth memory, with padding.
 
-        Args:
-            counts_loops: bool. Whether loops count as often as they are known
-                to run, or once.
+        Loops count as often as they are known to run, or once.
         """
         return sum(
             (times if counts_loops else 1) * self._traffic(name, instruction)

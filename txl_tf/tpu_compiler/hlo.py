@@ -60,14 +60,7 @@ def _bits(element_type: str) -> int:
 
 
 def read_tensors(text: str) -> tuple[HloTensor, ...]:
-    """Reads a shape, or a tuple of shapes.
-
-    Args:
-        text: str, such as `(f32[8,128]{1,0:T(8,128)}, s32[])`.
-
-    Returns:
-        Tuple of `HloTensor`.
-    """
+    """Reads shapes, such as `(f32[8,128]{1,0:T(8,128)}, s32[])`."""
     return tuple(_read_tensor(*found) for found in _TENSOR.findall(text))
 
 
@@ -116,11 +109,7 @@ class HloInstruction:
 
     @classmethod
     def read(cls, line: str) -> Self | None:
-        """Reads a line.
-
-        Returns:
-            The instruction, or `None` if the line is none.
-        """
+        """Reads a line; `None` if it is no instruction."""
         matched = _LINE.match(line)
         if matched is None:
             return None
@@ -154,14 +143,7 @@ class HloInstruction:
         return found[1] if found else ""
 
     def called(self, *attributes: str) -> Sequence[str]:
-        """Names of computations that it calls.
-
-        Args:
-            *attributes: names of attributes, such as `calls`.
-
-        Returns:
-            List of names, in their order.
-        """
+        """Returns the computations that attributes such as `calls` name, in their order."""
         pattern = rf"\b(?:{'|'.join(attributes)})=(\{{[^}}]*\}}|%[\w.\-]+)"
         groups = re.findall(pattern, self.attributes)
         return [name for group in groups for name in _OPERAND.findall(group)]

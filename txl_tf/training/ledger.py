@@ -1,6 +1,7 @@
 """A text file with a line for every step of a run."""
 
 import concurrent.futures
+import contextlib
 import hashlib
 import os
 import re
@@ -85,23 +86,18 @@ class StepLedger:
                 or not those of `expected`, or if later checkpoints are gone.
             StorageError: If it cannot be read or written.
         """
-        try:
-            cut: list[LedgerLine] = []
+        cut: list[LedgerLine] = []
+        with self._storage_errors():
             reader = self.reader()
             if reader is None:
                 self._begin(step)
             else:
                 cut = self._cut(reader, step, expected, latest)
-        except OSError as error:
-            raise self._storage_error(error) from error
         self._next_step = step + 1
         return cut
 
     def reader(self) -> LedgerReader | None:
-        """Returns a reader of the ledger from its first line.
-
-        Returns:
-            The `LedgerReader`, or `None` where there is no ledger.
+        """Returns a reader of the ledger from its first line, if there is a ledger.
 
         Raises:
             DataDamagedError: If it does not begin as a ledger does.
@@ -111,10 +107,7 @@ class StepLedger:
         return None if lines is None else LedgerReader(lines, self._path)
 
     def append(self, lines: Sequence[LedgerLine]) -> None:
-        """Writes lines for the next steps.
-
-        Args:
-            lines: sequence of `LedgerLine`, of consecutive steps.
+        """Writes lines for the next steps, which are consecutive.
 
         Raises:
             ValueError: If they are not of the steps that come next.
@@ -130,23 +123,15 @@ class StepLedger:
         if not steps:
             return
         text = "".join(f"{line}\n" for line in lines)
-        try:
+        with self._storage_errors():
             self._files.append(text, begin)
-        except OSError as error:
-            raise self._storage_error(error) from error
         self._hash.update(text.encode())
         self._next_step = begin + len(steps)
 
     def flush_to_disk(self) -> None:
-        """Makes sure that what was appended survives the machine.
-
-        Raises:
-            StorageError: If that cannot be done.
-        """
-        try:
+        """Makes sure that what was appended survives the machine, or raises StorageError."""
+        with self._storage_errors():
             self._files.flush()
-        except OSError as error:
-            raise self._storage_error(error) from error
 
     def _begin(self, step: int) -> None:
         self._first_step = step + 1
@@ -169,28 +154,29 @@ class StepLedger:
         cut, _ = reader.read_rest()
         reached = reader.last_step + len(cut)
         if latest is not None and reached > latest:
-            raise self._checkpoints_are_gone(step, reached)
+            raise DataDamagedError(
+                f"The run has reached step {reached}, and the checkpoints of its later steps are "
+                f"missing: the newest that can be read is of step {step}.",
+                where=self._path,
+                remedy="Restore them from a copy. To go back on purpose, move the ledger away; "
+                "to begin anew, remove the folder or name a new one.",
+            )
         if step + 1 < self._first_step:
             self._begin(step)
         else:
             self._files.cut(num_bytes)
         return cut
 
-    def _checkpoints_are_gone(self, step: int, reached: int) -> DataDamagedError:
-        return DataDamagedError(
-            f"The run has reached step {reached}, and the checkpoints of its later steps are "
-            f"missing: the newest that can be read is of step {step}.",
-            where=self._path,
-            remedy="Restore them from a copy. To go back on purpose, move the ledger away; "
-            "to begin anew, remove the folder or name a new one.",
-        )
-
-    def _storage_error(self, error: OSError) -> StorageError:
-        return StorageError(
-            f"The ledger of the run cannot be read or written: {first_line(error)}",
-            where=self._path,
-            remedy="Make room or check the permissions, and start again.",
-        )
+    @contextlib.contextmanager
+    def _storage_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StorageError(
+                f"The ledger of the run cannot be read or written: {first_line(error)}",
+                where=self._path,
+                remedy="Make room or check the permissions, and start again.",
+            ) from error
 
 
 class _OneFile:

@@ -81,16 +81,10 @@ class LedgerLine:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads a line.
-
-        Args:
-            text: str. The line, without its end.
-
-        Returns:
-            The `LedgerLine` of which it is the text.
+        """Reads a line, without its end.
 
         Raises:
-            ValueError: If it is no such text.
+            ValueError: If it is no line of a ledger.
         """
         match = _LINE.fullmatch(text)
         if match is None:
@@ -141,9 +135,6 @@ def describe_positions(positions: np.ndarray) -> str:
 
 def parse_positions(text: str) -> np.ndarray:
     """Reads what `describe_positions` wrote.
-
-    Args:
-        text: str. The runs.
 
     Returns:
         int64 `[B]`.
@@ -214,10 +205,7 @@ class LedgerReader:
         return self._hash.hexdigest()
 
     def read_until(self, step: int) -> None:
-        """Reads the lines up to a step.
-
-        Args:
-            step: int. The last step to read.
+        """Reads the lines up to a step and its own.
 
         Raises:
             DataDamagedError: If the lines are not one for each step.
@@ -239,11 +227,9 @@ class LedgerReader:
             self._take(content)
 
     def check(self, digest: dict[str, Any] | None) -> None:
-        """Holds what was read against what a checkpoint of the last step keeps of it.
+        """Compares what was read with the `StepLedger.digest` of a checkpoint of the last step.
 
-        Args:
-            digest: optional dict, see `StepLedger.digest`. A ledger that begins
-                after the checkpoint took the place of one that was lost.
+        A ledger that begins after the checkpoint took the place of one that was lost.
 
         Raises:
             DataDamagedError: If it is not what was written.
@@ -284,11 +270,7 @@ class LedgerReader:
         return rest, True
 
     def damaged(self, what: str) -> DataDamagedError:
-        """Creates the error about the line that was read last.
-
-        Args:
-            what: str. What is wrong with it.
-        """
+        """Creates the error about the line that was read last."""
         return DataDamagedError(
             f"The ledger of the run is damaged at line {self._number}: {what}.",
             where=self._where,

@@ -48,11 +48,7 @@ class Adafactor(keras.optimizers.Optimizer):
         super().__init__(learning_rate=learning_rate, **kwargs)
 
     def build(self, variables):
-        """Creates the means of the squares: of rows and columns, or of each value.
-
-        Args:
-            variables: list of the variables to train.
-        """
+        """Creates the means of the squares: of rows and columns, or of each value."""
         if self.built:
             return
         super().build(variables)
@@ -165,11 +161,7 @@ _MUON_MOMENTUM = 0.95
 
 
 def create_plateau_scale(config: OptimizerConfig) -> PlateauScale | None:
-    """Builds the part of the schedule that learns of evaluations.
-
-    Returns:
-        A `PlateauScale`, or None if the schedule is not "plateau".
-    """
+    """Builds the `PlateauScale` of the schedule "plateau"; `None` for all others."""
     if config.schedule != "plateau":
         return None
     return PlateauScale(

@@ -90,7 +90,14 @@ class PlateauScale:
 
 
 class _WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
-    """A schedule that rises linearly to a peak; subclasses say what comes then."""
+    """A schedule that rises linearly to a peak; subclasses say what comes then.
+
+    Call arguments:
+        step: int tensor. Number of updates made so far.
+
+    Returns:
+        Float32 scalar tensor.
+    """
 
     def __init__(self, peak, warmup_steps):
         super().__init__()
@@ -100,6 +107,11 @@ class _WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
             )
         self.peak = peak
         self.warmup_steps = warmup_steps
+
+    def _risen(self, rate, step):
+        if not self.warmup_steps:
+            return rate
+        return rate * ops.minimum(ops.cast(step, "float32") / self.warmup_steps, 1.0)
 
     def get_config(self):
         return {"peak": self.peak, "warmup_steps": self.warmup_steps}
@@ -113,21 +125,12 @@ class WarmupConstant(_WarmupSchedule):
         peak: float. Learning rate from the end of the warm-up on.
         warmup_steps: int. Steps of the rise; 0 starts at the peak.
 
-    Call arguments:
-        step: int tensor. Number of updates made so far.
-
-    Returns:
-        Float32 scalar tensor.
-
     Raises:
         ValueError: If the number of steps is negative.
     """
 
     def __call__(self, step):
-        if not self.warmup_steps:
-            return ops.convert_to_tensor(self.peak, "float32")
-        step = ops.cast(step, "float32")
-        return self.peak * ops.minimum(step / self.warmup_steps, 1.0)
+        return self._risen(ops.convert_to_tensor(self.peak, "float32"), step)
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
@@ -139,12 +142,6 @@ class WarmupCosineDecay(_WarmupSchedule):
         warmup_steps: int. Steps of the rise; 0 starts at the peak.
         num_steps: int. Steps of the whole run; from there on the floor holds.
         final_fraction: float. The floor as a fraction of the peak.
-
-    Call arguments:
-        step: int tensor. Number of updates made so far.
-
-    Returns:
-        Float32 scalar tensor.
 
     Raises:
         ValueError: If the warm-up is not shorter than the run.
@@ -169,11 +166,8 @@ class WarmupCosineDecay(_WarmupSchedule):
         return self.peak * ops.where(step < self.warmup_steps, rise, fall)
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "num_steps": self.num_steps,
-            "final_fraction": self.final_fraction,
-        }
+        own = {"num_steps": self.num_steps, "final_fraction": self.final_fraction}
+        return {**super().get_config(), **own}
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
@@ -186,12 +180,6 @@ class WarmupInverseSquareRoot(_WarmupSchedule):
     Args:
         peak: float. Learning rate at the end of the warm-up.
         warmup_steps: int. Steps of the rise; 0 falls from step 1 on.
-
-    Call arguments:
-        step: int tensor. Number of updates made so far.
-
-    Returns:
-        Float32 scalar tensor.
 
     Raises:
         ValueError: If the number of steps is negative.
@@ -217,12 +205,6 @@ class WarmupPlateau(_WarmupSchedule):
         plateau_scale: `PlateauScale`, the multiplier. It is lowered by calls
             of its `observe`.
 
-    Call arguments:
-        step: int tensor. Number of updates made so far.
-
-    Returns:
-        Float32 scalar tensor.
-
     Raises:
         ValueError: If the number of steps is negative.
     """
@@ -232,17 +214,10 @@ class WarmupPlateau(_WarmupSchedule):
         self.plateau_scale = plateau_scale
 
     def __call__(self, step):
-        rate = self.peak * ops.convert_to_tensor(self.plateau_scale.scale)
-        if not self.warmup_steps:
-            return rate
-        step = ops.cast(step, "float32")
-        return rate * ops.minimum(step / self.warmup_steps, 1.0)
+        return self._risen(self.peak * ops.convert_to_tensor(self.plateau_scale.scale), step)
 
     def get_config(self):
-        return {
-            **super().get_config(),
-            "plateau_scale": self.plateau_scale.get_config(),
-        }
+        return {**super().get_config(), "plateau_scale": self.plateau_scale.get_config()}
 
     @classmethod
     def from_config(cls, config):

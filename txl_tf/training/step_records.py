@@ -171,15 +171,13 @@ class StepRecords:
         self._rows.write({"is_finite": tf.where(was_stopped, before, finite_rows)})
 
     def fetch(self, first_step: int, last_step: int) -> list[StepRecord]:
-        """Returns the records of a loop.
+        """Returns the records of a loop, in order.
+
+        After the steps that were done comes the one that stopped the run, if one did.
 
         Args:
             first_step: int. Steps done before the loop.
             last_step: int. Steps done after it.
-
-        Returns:
-            List of `StepRecord`, in order; after those that were done, the one
-            that stopped the run, if one did.
         """
         state = self._steps.to_global()
         num_steps = last_step - first_step + int(state["is_stopped"][0])
@@ -233,15 +231,7 @@ def batch_checksum(
 
 
 def array_checksum(token_ids: np.ndarray, target_ids: np.ndarray) -> int:
-    """Computes the checksum of a whole global batch, on the host.
-
-    Args:
-        token_ids: int array `(B, T)`.
-        target_ids: int array `(B, T)`.
-
-    Returns:
-        The checksum, between 0 and 2**32.
-    """
+    """Computes the checksum of a whole global batch, two int arrays `(B, T)`, on the host."""
     inputs, targets = (ids.astype(np.uint32) + np.uint32(1) for ids in (token_ids, target_ids))
     factors = _position_factors(token_ids.shape[1])
     rows = np.arange(len(token_ids), dtype=np.uint32) * np.uint32(_ROW_MULTIPLIER)

@@ -28,8 +28,6 @@ def write_images(folder: WritableFolder, run: str, step: int, images: Mapping[st
         step: int. Training steps of the weights.
         images: contents of PNG files, by tag.
     """
-    import tensorflow as tf
-
     with folder.subfolder(run).reached_by_path() as path:
         writer = tf.summary.create_file_writer(path)
         with writer.as_default():

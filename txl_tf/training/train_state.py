@@ -34,15 +34,7 @@ class EvaluationHistory:
         """Loss of the best evaluation."""
 
     def observe(self, step: int, nats_per_token: float) -> bool:
-        """Takes in an evaluation.
-
-        Args:
-            step: int. Steps done.
-            nats_per_token: float. Loss on the validation split.
-
-        Returns:
-            Whether it is the best so far.
-        """
+        """Takes in an evaluation of the validation split; returns whether it is the best."""
         self.last_step = step
         if self._plateau_scale is not None:
             self._plateau_scale.observe(nats_per_token)
@@ -64,9 +56,6 @@ class EvaluationHistory:
 
     def load_state(self, arrays: dict[str, np.ndarray]) -> None:
         """Takes up what `state` returned.
-
-        Args:
-            arrays: dict of name to array.
 
         Raises:
             ValueError: If names are missing or too many.
@@ -200,11 +189,7 @@ class SpikeDetector:
         }
 
     def is_spike(self, loss: tf.Tensor, gradient_norm: tf.Tensor) -> tf.Tensor:
-        """Judges a step; inside `strategy.run` only.
-
-        Args:
-            loss: float32 scalar tensor.
-            gradient_norm: float32 scalar tensor.
+        """Judges a step by two float32 scalars; inside `strategy.run` only.
 
         Returns:
             Bool scalar tensor.
@@ -213,15 +198,7 @@ class SpikeDetector:
         return tf.logical_and(is_above, self.variables["num_steps"].value >= _MIN_STEPS)
 
     def next_values(self, loss: tf.Tensor, gradient_norm: tf.Tensor) -> list[tf.Tensor]:
-        """Computes the next values of the variables; inside `strategy.run` only.
-
-        Args:
-            loss: float32 scalar tensor.
-            gradient_norm: float32 scalar tensor.
-
-        Returns:
-            List of a tensor for every variable, in the order of `variables`.
-        """
+        """Computes the next values of `variables`, in their order; inside `strategy.run` only."""
         num_steps, means, variances = (variable.value for variable in self.variables.values())
         values = tf.stack([loss, gradient_norm])
         values = tf.where(num_steps >= _MIN_STEPS, tf.minimum(values, self._limits()), values)
@@ -300,10 +277,8 @@ class TrainState:
     def for_inference(self) -> dict[str, keras.Variable]:
         """Returns the weights to evaluate, generate and export with, by path.
 
-        Returns:
-            Dict of variable path to variable: averages where the run keeps
-            them, see `TrainingConfig.average_weights_from_step`, else the
-            weights.
+        They are averages where the run keeps them, see
+        `TrainingConfig.average_weights_from_step`.
         """
         weights = {variable.path: variable for variable in self.model.weights}
         if self.weight_average is not None:

@@ -124,11 +124,7 @@ class Trainer:
                 yield report
 
     def trace(self) -> tf.types.experimental.ConcreteFunction:
-        """Traces the loop that `run` repeats, without running it.
-
-        Returns:
-            The function, whose steps are as many as its last argument says.
-        """
+        """Traces the loop that `run` repeats; its last argument is the number of steps."""
         iterator = iter(self._batches())
         return self._run_steps.get_concrete_function(iterator, tf.constant(0), tf.constant(1))
 
@@ -144,14 +140,7 @@ class Trainer:
         return self.sum_over_workers(float(requested)) > 0.0
 
     def sum_over_workers(self, value: float) -> float:
-        """Adds up a number of each worker; all of them must call it.
-
-        Args:
-            value: float. The number of this worker.
-
-        Returns:
-            The sum, in float64.
-        """
+        """Adds up a number of each worker in float64; all of them must call it."""
         if self.num_workers == 1:
             return value
         # Each replica has a share, because the sum goes over the replicas of all workers.
@@ -174,16 +163,11 @@ class Trainer:
         return arrays | {f"memory/{name}": array for name, array in memory.items()}
 
     def inference_weights(self) -> dict[str, np.ndarray]:
-        """Returns the weights to evaluate, generate and export with.
-
-        Returns:
-            Dict of variable path to array: averages where the run keeps them,
-            see `TrainingConfig.average_weights_from_step`, else the weights.
-        """
+        """Returns the values of `inference_variables`, by path."""
         return {path: variable.numpy() for path, variable in self.inference_variables().items()}
 
     def inference_variables(self) -> dict[str, keras.Variable]:
-        """Returns the variables that `inference_weights` are the values of, by path."""
+        """Returns the weights to evaluate, generate and export with, see `TrainState`."""
         return self._state.for_inference()
 
     def load_state(self, arrays: dict[str, np.ndarray]) -> None:
