@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from txl_tf.config.base import FrozenConfig
 from txl_tf.errors import DataDamagedError, InputMissingError
-from txl_tf.storage.files import read_file
+from txl_tf.storage.files import read_file, write_file
 from txl_tf.storage.untrusted_files import MAX_DESCRIPTION_BYTES, parse_json_object, storage_errors
 
 
@@ -225,10 +225,7 @@ class Manifest(FrozenConfig):
 
     def write(self, folder: str) -> None:
         """Writes the manifest file into the folder of a data set."""
-        import tensorflow as tf
-
-        with tf.io.gfile.GFile(os.path.join(folder, MANIFEST_FILE), "wb") as file:
-            file.write(self.to_json())
+        write_file(os.path.join(folder, MANIFEST_FILE), self.to_json())
 
     @classmethod
     def read(cls, folder: str) -> Self:

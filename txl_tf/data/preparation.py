@@ -23,7 +23,7 @@ from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.data.vocabulary_training import VocabularyTraining
 from txl_tf.data.workers import OrderedWorkers
 from txl_tf.errors import DataDamagedError, StorageError
-from txl_tf.storage.files import is_remote
+from txl_tf.storage.files import is_remote, write_file
 from txl_tf.storage.staging import StagingFolder
 
 Progress = Callable[[str, int], None]
@@ -185,11 +185,8 @@ def write_descriptions(folder: str, tokenizer: Tokenizer, manifest: Manifest) ->
         tokenizer: `Tokenizer`. What the vocabulary is of.
         manifest: `Manifest`. Written last.
     """
-    import tensorflow as tf
-
     for name, content in tokenizer.vocabulary_files.items():
-        with tf.io.gfile.GFile(os.path.join(folder, name), "wb") as file:
-            file.write(content)
+        write_file(os.path.join(folder, name), content)
     manifest.write(folder)
     shards = [shard.file for split in manifest.splits for shard in split.shards]
     return [*shards, *tokenizer.vocabulary_files, MANIFEST_FILE]

@@ -31,6 +31,8 @@ class Reread:
 class DocumentPiece(NamedTuple):
     """Piece of a document that can be encoded and counted independently.
 
+    By default it is a whole document.
+
     Args:
         text: bytes. The piece.
         split: str. Name of the split.
@@ -45,15 +47,15 @@ class DocumentPiece(NamedTuple):
     """
 
     text: bytes
-    split: str
-    document: int
-    offset_bytes: int
-    offset_lines: int
-    begins_document: bool
-    ends_document: bool
-    begins_line: bool
-    splits_line_end: bool
-    continues_word: bool
+    split: str = ""
+    document: int = 0
+    offset_bytes: int = 0
+    offset_lines: int = 0
+    begins_document: bool = True
+    ends_document: bool = True
+    begins_line: bool = True
+    splits_line_end: bool = False
+    continues_word: bool = False
 
 
 # Large enough that handing a batch over costs little, small enough to hold dozens.
@@ -84,7 +86,7 @@ def work_batches(split: str, documents: Iterable[Document]) -> Iterator[list[Doc
 
 
 def _document_pieces(split: str, number: int, texts: Iterable[bytes]) -> Iterator[DocumentPiece]:
-    held = DocumentPiece(b"", split, number, 0, 0, True, True, True, False, False)
+    held = DocumentPiece(b"", split, number)
     for text in texts:
         if not text:
             continue

@@ -332,22 +332,9 @@ def _counts(dataset: "PreparedDataset", tokenizer: Tokenizer, split: str) -> Tex
             if first == last:
                 continue  # the block begins with a document
             text = tokenizer.decode(token_ids[first:last])
-            pieces.append(_piece(text, split, index > 0, ends_in_word))
+            continues_word = ends_in_word and index == 0
+            piece = DocumentPiece(text, begins_document=index > 0, continues_word=continues_word)
+            pieces.append(piece)
             ends_in_word = bool(text[-1:].strip(b" \t\n\r\x0b\x0c"))
         counts = counts.plus(TextCounts.of(pieces))
     return counts
-
-
-def _piece(text: bytes, split: str, begins_document: bool, ends_in_word: bool) -> DocumentPiece:
-    return DocumentPiece(
-        text=text,
-        split=split,
-        document=0,
-        offset_bytes=0,
-        offset_lines=0,
-        begins_document=begins_document,
-        ends_document=False,
-        begins_line=False,
-        splits_line_end=False,
-        continues_word=ends_in_word and not begins_document,
-    )

@@ -10,7 +10,14 @@ from collections.abc import Iterable
 from typing import Self
 
 from txl_tf.errors import OutputExistsError
-from txl_tf.storage.files import list_folder, remove_folder
+from txl_tf.storage.files import (
+    is_remote,
+    list_folder,
+    make_folder,
+    path_exists,
+    remove_folder,
+    rename_remote_file,
+)
 from txl_tf.storage.local_files import flush_to_disk, lock
 
 _MARK = ".preparing-"
@@ -40,7 +47,7 @@ class StagingFolder:
 
     def __init__(self, target: str, *, last_file: str) -> None:
         self._target = target.rstrip("/")
-        self._is_local = "://" not in target
+        self._is_local = not is_remote(target)
         if self._is_local:
             self._target = os.path.abspath(self._target)
         self._parent, self._name = os.path.split(self._target)
@@ -51,12 +58,10 @@ class StagingFolder:
     def __enter__(self) -> Self:
         require_absent(self._target)
         if not self._is_local:
-            import tensorflow as tf
-
-            tf.io.gfile.makedirs(self._parent)
+            make_folder(self._parent)
             for path in self._stale_paths():
-                tf.io.gfile.rmtree(path)
-            tf.io.gfile.makedirs(self.path)
+                remove_folder(path)
+            make_folder(self.path)
             return self
         os.makedirs(self._parent, exist_ok=True)
         for _ in range(_NUM_TRIES):
@@ -76,10 +81,8 @@ class StagingFolder:
         if self._is_local:
             self._give_up()
             return
-        import tensorflow as tf
-
-        with contextlib.suppress(tf.errors.OpError):
-            tf.io.gfile.rmtree(self.path)
+        with contextlib.suppress(OSError):
+            remove_folder(self.path)
 
     def publish(self, files: Iterable[str] | None = None) -> None:
         """Makes the folder durable and gives it its name.
@@ -96,12 +99,10 @@ class StagingFolder:
         written = list_folder(self.path) if files is None or self._is_local else files
         names = sorted(written, key=lambda name: name == self._last_file)
         if not self._is_local:
-            import tensorflow as tf
-
-            tf.io.gfile.makedirs(self._target)
+            make_folder(self._target)
             for name in names:
                 source = os.path.join(self.path, name)
-                tf.io.gfile.rename(source, os.path.join(self._target, name))
+                rename_remote_file(source, os.path.join(self._target, name))
             return
         for name in names:
             flush_to_disk(os.path.join(self.path, name))
@@ -174,13 +175,7 @@ def require_absent(path: str) -> None:
     Raises:
         OutputExistsError: If it exists.
     """
-    if "://" in path:
-        import tensorflow as tf
-
-        exists = tf.io.gfile.exists(path)
-    else:
-        exists = os.path.lexists(path)
-    if exists:
+    if path_exists(path):
         raise OutputExistsError(
             "The output exists already.",
             where=path,

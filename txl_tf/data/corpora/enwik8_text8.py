@@ -87,10 +87,8 @@ class Enwik8(_HundredMegabytes):
         if self.newlines not in ("drop", "keep"):
             raise ValueError(f'`newlines` must be "drop" or "keep". Received: {self.newlines!r}')
 
-    @property
-    def tokenizer_options(self) -> TokenizerOptions:
-        """Bytes that occur, by count over all three splits."""
-        return TokenizerOptions(kind="bytes")
+    tokenizer_options: ClassVar[TokenizerOptions] = TokenizerOptions(kind="bytes")
+    """Bytes that occur, by count over all three splits."""
 
     @property
     def expected_counts(self) -> tuple[ExpectedCounts, ...]:
@@ -147,20 +145,16 @@ class Text8(_HundredMegabytes):
         "text8", "6e890197040d37d85beb962ae1f041ff1d9a9ca8d20c7d99c85027eebf51dca7"
     )
 
-    @property
-    def tokenizer_options(self) -> TokenizerOptions:
-        """Characters, by count over all three splits."""
-        return TokenizerOptions(kind="characters")
+    tokenizer_options: ClassVar[TokenizerOptions] = TokenizerOptions(kind="characters")
+    """Characters, by count over all three splits."""
 
     @property
     def expected_counts(self) -> tuple[ExpectedCounts, ...]:
         """One document for each split; how many spaces are taken off, nobody has published."""
         return tuple(ExpectedCounts(split=name, documents=1) for name in self.split_bytes)
 
-    @property
-    def vocabulary_sizes(self) -> tuple[int, ...]:
-        """26 letters and the space."""
-        return (27,)
+    vocabulary_sizes: ClassVar[tuple[int, ...]] = (27,)
+    """26 letters and the space."""
 
     def documents(self, files: CorpusFiles) -> Splits:
         """Makes the documents of the splits; see `Corpus`."""

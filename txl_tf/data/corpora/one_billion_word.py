@@ -134,18 +134,16 @@ class OneBillionWord(Corpus):
         """The training files and the first of those held out."""
         return (*self.training_files, self.held_out_file)
 
-    @property
-    def tokenizer_options(self) -> TokenizerOptions:
-        """Words that are not rare, and a mark at both ends of a sentence."""
-        return TokenizerOptions(
-            kind="words",
-            special_tokens=("<S>", "<UNK>"),
-            eos_token="<S>",
-            unknown_token="<UNK>",
-            add_double_eos=True,
-            counted_splits=("train",),
-            min_frequency=3,
-        )
+    tokenizer_options: ClassVar[TokenizerOptions] = TokenizerOptions(
+        kind="words",
+        special_tokens=("<S>", "<UNK>"),
+        eos_token="<S>",
+        unknown_token="<UNK>",
+        add_double_eos=True,
+        counted_splits=("train",),
+        min_frequency=3,
+    )
+    """Words that are not rare, and a mark at both ends of a sentence."""
 
     @property
     def expected_counts(self) -> tuple[ExpectedCounts, ...]:
@@ -162,10 +160,8 @@ class OneBillionWord(Corpus):
             ExpectedCounts(split="test", **held_out),
         )
 
-    @property
-    def vocabulary_sizes(self) -> tuple[int, ...]:
-        """The published sizes."""
-        return (793_470, 793_471)
+    vocabulary_sizes: ClassVar[tuple[int, ...]] = (793_470, 793_471)
+    """The published sizes."""
 
     def documents(self, files: CorpusFiles) -> Splits:
         """Makes the documents of the splits; see `Corpus`."""

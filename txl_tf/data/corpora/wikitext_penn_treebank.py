@@ -122,17 +122,15 @@ class WikiText103(WikiText):
         ),
     }
 
-    @property
-    def tokenizer_options(self) -> TokenizerOptions:
-        """Words and line ends; the vocabulary is that of the train split."""
-        return TokenizerOptions(
-            kind="words",
-            special_tokens=("<eos>",),
-            eos_token="<eos>",
-            unknown_token="<unk>",
-            add_eos=True,
-            counted_splits=("train",),
-        )
+    tokenizer_options: ClassVar[TokenizerOptions] = TokenizerOptions(
+        kind="words",
+        special_tokens=("<eos>",),
+        eos_token="<eos>",
+        unknown_token="<unk>",
+        add_eos=True,
+        counted_splits=("train",),
+    )
+    """Words and line ends; the vocabulary is that of the train split."""
 
     @property
     def expected_counts(self) -> tuple[ExpectedCounts, ...]:
@@ -143,10 +141,8 @@ class WikiText103(WikiText):
             ExpectedCounts(split="test", words=241_211, documents=60, tokens=245_569),
         )
 
-    @property
-    def vocabulary_sizes(self) -> tuple[int, ...]:
-        """The words of the train split and `<eos>`."""
-        return (267_735,)
+    vocabulary_sizes: ClassVar[tuple[int, ...]] = (267_735,)
+    """The words of the train split and `<eos>`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -170,12 +166,10 @@ class WikiText2(WikiText):
         for split, size_bytes in (("train", None), ("valid", 1_121_681), ("test", 1_256_449))
     }
 
-    @property
-    def tokenizer_options(self) -> TokenizerOptions:
-        """Words and line ends; the vocabulary is that of all three splits."""
-        return TokenizerOptions(
-            kind="words", special_tokens=("<eos>",), eos_token="<eos>", add_eos=True
-        )
+    tokenizer_options: ClassVar[TokenizerOptions] = TokenizerOptions(
+        kind="words", special_tokens=("<eos>",), eos_token="<eos>", add_eos=True
+    )
+    """Words and line ends; the vocabulary is that of all three splits."""
 
     @property
     def expected_counts(self) -> tuple[ExpectedCounts, ...]:
@@ -186,10 +180,8 @@ class WikiText2(WikiText):
             ExpectedCounts(split="test", words=241_211, tokens=245_569),
         )
 
-    @property
-    def vocabulary_sizes(self) -> tuple[int, ...]:
-        """The words of all three splits and `<eos>`."""
-        return (33_278,)
+    vocabulary_sizes: ClassVar[tuple[int, ...]] = (33_278,)
+    """The words of all three splits and `<eos>`."""
 
 
 def _penn_member(split: str, size_bytes: int, sha256: str) -> CorpusMember:
@@ -229,16 +221,14 @@ class PennTreebank(FilePerSplitCorpus):
         ),
     }
 
-    @property
-    def tokenizer_options(self) -> TokenizerOptions:
-        """Words in lower case and line ends; the vocabulary is that of all three splits."""
-        return TokenizerOptions(
-            kind="words",
-            special_tokens=("<eos>",),
-            eos_token="<eos>",
-            add_eos=True,
-            lower_case=True,
-        )
+    tokenizer_options: ClassVar[TokenizerOptions] = TokenizerOptions(
+        kind="words",
+        special_tokens=("<eos>",),
+        eos_token="<eos>",
+        add_eos=True,
+        lower_case=True,
+    )
+    """Words in lower case and line ends; the vocabulary is that of all three splits."""
 
     @property
     def expected_counts(self) -> tuple[ExpectedCounts, ...]:
@@ -259,10 +249,8 @@ class PennTreebank(FilePerSplitCorpus):
             for name, (words, tokens) in counts.items()
         )
 
-    @property
-    def vocabulary_sizes(self) -> tuple[int, ...]:
-        """9,999 words, `<unk>` among them, and `<eos>`."""
-        return (10_000,)
+    vocabulary_sizes: ClassVar[tuple[int, ...]] = (10_000,)
+    """9,999 words, `<unk>` among them, and `<eos>`."""
 
     def documents(self, files: CorpusFiles) -> Splits:
         """Makes the documents of the splits; see `Corpus`."""
