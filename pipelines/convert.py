@@ -5,11 +5,10 @@
     txl convert --vocabulary cache.pkl --out FILE
 
 A converted model is a folder with `config.json` and one checkpoint, whose
-files are verified when it is read.
+files are verified when it is read. With `--data` it holds the tokenizer too.
 """
 
 import argparse
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -20,25 +19,22 @@ from pipelines.command_line import run_job
 from pipelines.trained_model import read_experiment
 from pipelines.workdir import Workdir
 from txl_tf.config.base import parse_setting
-from txl_tf.errors import InputMissingError, UsageError
-from txl_tf.run_folder import (
-    CHECKPOINTS,
-    CONFIG_FILE,
-    CONVERTED_STEP,
-    converted_identity,
-    load_model,
-)
-from txl_tf.storage.staging import StagingFolder, require_absent
+from txl_tf.errors import InputMissingError, MismatchError, UsageError
+from txl_tf.run_folder import load_model
+from txl_tf.storage.staging import require_absent
 
 if TYPE_CHECKING:
     from txl_tf.models.transformer_xl import TransformerXL
 
 SOURCES = ("official_tensorflow", "hugging_face", "official_pytorch", "nvidia")
 
-_PREFIX = "model/"
 _SECTION = "model."
 # Options of each of the three ways to use the job; the first is needed.
-_OPTIONS = {"from_system": ("source", "set"), "to_system": ("workdir", "step"), "vocabulary": ()}
+_OPTIONS = {
+    "from_system": ("source", "set", "data"),
+    "to_system": ("workdir", "step"),
+    "vocabulary": (),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,6 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     way.add_argument("--vocabulary", metavar="FILE", help="the official code's cache.pkl")
     parser.add_argument("--out", metavar="PATH", required=True, help="folder or file to make")
     parser.add_argument("--source", metavar="PATH", help="checkpoint, file of tensors or folder")
+    parser.add_argument(
+        "--data",
+        metavar="DIR",
+        help="prepared data set of the model, whose tokenizer the folder is to hold",
+    )
     parser.add_argument("--workdir", metavar="DIR", help="a run, or a converted model")
     add_step_argument(parser)
     add_override_argument(
@@ -61,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks what can be checked before TensorFlow is imported."""
     way, own = next(each for each in _OPTIONS.items() if getattr(arguments, each[0]) is not None)
-    values = {name: getattr(arguments, name) for name in ("source", "workdir", "step")}
+    values = {name: getattr(arguments, name) for name in ("source", "workdir", "step", "data")}
     values["set"] = arguments.overrides or None
     for name, value in values.items():
         if value is None and name in own[:1]:
@@ -87,7 +88,7 @@ def run(arguments: argparse.Namespace) -> None:
         return
     if arguments.from_system is not None:
         model = _load(arguments.from_system, arguments.source, arguments.settings)
-        write_converted(model, arguments.out)
+        _write(model, arguments)
     else:
         model = load_model(arguments.workdir, arguments.step)
         _save_hugging_face(model, arguments.out)
@@ -96,23 +97,14 @@ def run(arguments: argparse.Namespace) -> None:
     print(f"written: {arguments.out}")
 
 
-def write_converted(model: "TransformerXL", folder: str) -> None:
-    """Writes a model as a new folder, complete or not at all.
+def _write(model: "TransformerXL", arguments: argparse.Namespace) -> None:
+    from txl_tf.causal_lm.model_folder import tokenizer_from, write_model_folder
 
-    Raises:
-        OutputExistsError: If the folder exists.
-        StorageError: If it cannot be written.
-    """
-    from txl_tf.convert.model_building import named_variables
-    from txl_tf.training.checkpoint_store import CheckpointStore
-
-    config = model.config.to_dict()
-    arrays = {_PREFIX + name: variable.numpy() for name, variable in named_variables(model).items()}
-    with StagingFolder(folder, last_file=CONFIG_FILE) as staging:
-        store = CheckpointStore(Path(staging.path) / CHECKPOINTS, converted_identity(model.config))
-        store.save(CONVERTED_STEP, arrays)
-        (Path(staging.path) / CONFIG_FILE).write_text(json.dumps(config, indent=1) + "\n")
-        staging.publish()
+    tokenizer = None if arguments.data is None else tokenizer_from(arguments.data)
+    try:
+        write_model_folder(model, arguments.out, tokenizer)
+    except ValueError as error:
+        raise MismatchError(f"{error}", where=f"--data {arguments.data}") from error
 
 
 def _require_source(source: str, system: str) -> None:

@@ -32,7 +32,7 @@ from pipelines.command_line import run_job
 from pipelines.evaluation.scores import TextScores, check_text_file
 from pipelines.memory_needs import require_evaluation_memory
 from pipelines.progress import show_progress
-from pipelines.trained_model import open_dataset, read_experiment, tokenizer_of
+from pipelines.trained_model import open_dataset, read_experiment
 from pipelines.workdir import Workdir, add_workdir_argument
 from txl_tf.errors import UsageError
 from txl_tf.run_folder import read_weights
@@ -245,7 +245,9 @@ def _open_dataset(arguments: argparse.Namespace) -> "PreparedDataset":
 def _tokenizer(arguments: argparse.Namespace, dataset: "PreparedDataset | None") -> "Tokenizer":
     """Returns the tokenizer of the data set if one is named, else that of the run."""
     if dataset is None:
-        return tokenizer_of(Workdir(arguments.workdir), arguments.data_identity)
+        from txl_tf.causal_lm.model_folder import run_tokenizer
+
+        return run_tokenizer(arguments.workdir, arguments.data_identity)
     from txl_tf.data.prepared_dataset import dataset_tokenizer
 
     return dataset_tokenizer(dataset.folder, dataset.manifest)

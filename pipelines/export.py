@@ -26,7 +26,7 @@ from pipelines.arguments import (
 from pipelines.command_line import run_job
 from pipelines.evaluation.watch import read_evaluations
 from pipelines.memory_needs import reading_needs, require_memory_of
-from pipelines.trained_model import open_dataset, read_experiment, tokenizer_of
+from pipelines.trained_model import open_dataset, read_experiment
 from pipelines.workdir import Workdir, add_workdir_argument
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
@@ -177,10 +177,11 @@ def _tokenizer(
     arguments: argparse.Namespace, dataset: "PreparedDataset | None"
 ) -> "Tokenizer | None":
     """Returns the tokenizer of a run; of a converted model, that of the data, if there is any."""
+    from txl_tf.causal_lm.model_folder import run_tokenizer
     from txl_tf.data.prepared_dataset import dataset_tokenizer
 
     if arguments.data_identity is not None:
-        return tokenizer_of(Workdir(arguments.workdir), arguments.data_identity)
+        return run_tokenizer(arguments.workdir, arguments.data_identity)
     return None if dataset is None else dataset_tokenizer(arguments.data, dataset.manifest)
 
 

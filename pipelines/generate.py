@@ -192,12 +192,13 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _write(arguments: argparse.Namespace, file: "SessionFile | None") -> None:
-    from pipelines.text_writer import TextWriter, converse, stop_tokens
-    from pipelines.trained_model import tokenizer_of
+    from pipelines.conversation import converse
+    from txl_tf.causal_lm.model_folder import run_tokenizer
+    from txl_tf.causal_lm.text_session import TextSession, stop_tokens
     from txl_tf.generation import GenerationSession
 
     workdir = Workdir(arguments.workdir)
-    tokenizer = tokenizer_of(workdir, arguments.data_identity)
+    tokenizer = run_tokenizer(workdir.folder, arguments.data_identity)
     session = GenerationSession(
         load_model(workdir.folder, arguments.step),
         _sampler(arguments),
@@ -214,17 +215,17 @@ def _write(arguments: argparse.Namespace, file: "SessionFile | None") -> None:
         _write_at_once(session, tokenizer, arguments)
         _save(session, file)
         return
-    writer = TextWriter(session, tokenizer, arguments.stop)
+    text_session = TextSession(session, tokenizer, arguments.stop)
     if arguments.prompt is None and sys.stdin.isatty():
         converse(
-            writer,
+            text_session,
             arguments.num_tokens,
             can_go_on=goes_on,
             after_turn=lambda: _save(session, file),
         )
         return
     sys.stdout.write(arguments.prompt or "")
-    for piece in writer.write(arguments.prompt, arguments.num_tokens):
+    for piece in text_session.stream(arguments.prompt, max_tokens=arguments.num_tokens):
         sys.stdout.write(piece)
         sys.stdout.flush()
     sys.stdout.write("\n")
@@ -237,7 +238,7 @@ def _write_at_once(
     """Writes several texts, or one of which no part is certain before the end."""
     import numpy as np
 
-    from pipelines.text_writer import prompt_tokens, texts_until
+    from txl_tf.causal_lm.text_session import prompt_tokens, texts_until
 
     if arguments.prompt is None:
         prompt_ids, rows = np.zeros((0,), np.int32), None

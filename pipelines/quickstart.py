@@ -179,13 +179,14 @@ def _evaluate(
 
 
 def _sample(model: "TransformerXL") -> str:
-    from pipelines.text_writer import TextWriter
+    from txl_tf.causal_lm.text_session import TextSession
     from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
     from txl_tf.generation import GenerationSession
     from txl_tf.samplers import TopPSampler
 
     session = GenerationSession(model, TopPSampler(p=0.9, temperature=0.8), seed=0)
-    return _PROMPT + "".join(TextWriter(session, ByteTokenizer()).write(_PROMPT, _SAMPLE_TOKENS))
+    text = TextSession(session, ByteTokenizer()).write(_PROMPT, max_tokens=_SAMPLE_TOKENS)
+    return _PROMPT + text
 
 
 def _export(

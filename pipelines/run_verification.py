@@ -4,8 +4,8 @@ import os
 
 from pipelines.evaluation.watch import RESULTS_FILE, read_evaluations
 from pipelines.progress import ReportBytes
-from pipelines.trained_model import tokenizer_of
 from pipelines.workdir import Workdir
+from txl_tf.causal_lm.model_folder import run_tokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError
 from txl_tf.run_folder import RunDescription, converted_config, converted_identity, identity
 from txl_tf.storage.files import file_bytes, list_folder, path_exists
@@ -100,7 +100,7 @@ def _verify_vocabulary(workdir: Workdir, data: dict) -> str:
     if kind not in (tokenizer.kind for tokenizer in TOKENIZERS):
         return f"not covered: the tokenizer {ascii(kind)[:40]}, which is not one of this program"
     try:
-        tokenizer = tokenizer_of(workdir, data)
+        tokenizer = run_tokenizer(workdir.folder, data)
     except InputMissingError as error:
         raise DataDamagedError(error.what, where=error.where, remedy=error.remedy) from error
     if tokenizer.vocabulary_size != data["vocabulary_size"]:

@@ -1,4 +1,4 @@
-"""Model of a training run or converted folder, with its weights and tokenizer."""
+"""Model of a training run or converted folder, with its weights."""
 
 import dataclasses
 import os
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.workdir import Workdir, check_split, check_tokenizer, check_vocabulary
 from txl_tf.config.experiment import ExperimentConfig, OptimizerConfig, TrainingConfig
-from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, UsageError
+from txl_tf.errors import UsageError
 from txl_tf.run_folder import (
     build_model,
     converted_config,
@@ -15,55 +15,11 @@ from txl_tf.run_folder import (
     read_weights,
     require_no_step,
 )
-from txl_tf.storage.untrusted_files import storage_errors
 
 if TYPE_CHECKING:
     from txl_tf.data.prepared_dataset import PreparedDataset
-    from txl_tf.data.tokenizers.tokenizer import Tokenizer
     from txl_tf.models.recurrent import LSTMLanguageModel, QRNNLanguageModel
     from txl_tf.models.transformer_xl import TransformerXL
-
-
-def tokenizer_of(workdir: Workdir, data: dict[str, Any]) -> "Tokenizer":
-    """Returns the tokenizer that a run was trained with, from the run's own folder.
-
-    Args:
-        workdir: `Workdir`.
-        data: dict. Identity of the run's data.
-
-    Raises:
-        InputMissingError: If the run has no vocabulary.
-        MismatchError: If this version has another tokenizer of that name.
-        DataDamagedError: If the vocabulary is not the one of the run.
-        StorageError: If it cannot be read.
-    """
-    from txl_tf.data.prepared_dataset import read_vocabulary_files
-    from txl_tf.data.tokenizers import load_tokenizer
-
-    with storage_errors("The vocabulary cannot be read", workdir.vocabulary, "Check the storage."):
-        files = read_vocabulary_files(workdir.vocabulary)
-    kind = data["tokenizer"]
-    if not files and kind != "bytes":
-        raise InputMissingError(
-            f"The run has no vocabulary of its tokenizer ({kind}).",
-            where=workdir.vocabulary,
-            remedy="Run the command that trained it: it writes the vocabulary and resumes.",
-        )
-    tokenizer = load_tokenizer(kind, files, where=workdir.vocabulary)
-    if data["tokenizer_sha256"] == tokenizer.fingerprint:
-        return tokenizer
-    if not files:
-        raise MismatchError(
-            f"The run was trained with a tokenizer that is not known: {kind}.",
-            where=workdir.folder,
-            remedy="Use the version of txl-tf that trained it.",
-        )
-    raise DataDamagedError(
-        f"The vocabulary has SHA-256 {tokenizer.fingerprint}; the run says "
-        f"{data['tokenizer_sha256']}.",
-        where=workdir.vocabulary,
-        remedy="Restore it from a copy, or from the data set the run was trained on.",
-    )
 
 
 _LENGTHS = ("segment_length", "memory_length", "clamp_length", "same_length", "same_length_keys")

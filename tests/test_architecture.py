@@ -38,6 +38,11 @@ ALLOWED = {
     "convert": MODELS,
     "run_folder": {"convert", "training", *MODELS},
     "tpu_compiler": {"distribution", "evaluation", "training", *MODELS},
+    # The top: models with their tokenizers, from folders of every kind.
+    "causal_lm": {
+        *("convert", "data", "evaluation", "generation", "inference", "run_folder", "samplers"),
+        *("training", *MODELS),
+    },
 }
 # These compute with `keras.ops` alone.
 WITHOUT_TENSORFLOW = {

@@ -88,6 +88,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(GOLDEN / "tf1_wt103_like", tmp_path / "tf_wt103" / "model")
     shutil.copytree(GOLDEN / "formats" / "converted", tmp_path / "runs" / "enwik8")
+    shutil.copytree(GOLDEN / "formats" / "run_transformer_xl", tmp_path / "runs" / "mine")
     txl_tf.data.prepare_dataset(
         {"train": [b"a text of bytes " * 40]},
         txl_tf.data.ByteTokenizer(),

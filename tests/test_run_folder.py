@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import txl_tf
-from pipelines.convert import write_converted
 from pipelines.workdir import Workdir
 from tests.pipelines.txl_process import error_lines, run_txl
 from tests.toy_batches import toy_experiment
+from txl_tf.causal_lm.model_folder import write_model_folder
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, UsageError
 from txl_tf.models.language_model import create_model
 from txl_tf.run_folder import identity, kind
@@ -60,7 +60,7 @@ def run(tmp_path_factory):
 @pytest.fixture(scope="module")
 def converted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("converted") / "model"
-    write_converted(model_of_step(1), str(folder))
+    write_model_folder(model_of_step(1), str(folder))
     return folder
 
 

@@ -3,7 +3,10 @@
 Shape letters used in this module: B rows, W beams of each, V vocabulary.
 """
 
+import difflib
 import math
+from collections.abc import Callable
+from typing import Any
 
 from keras import ops
 
@@ -320,6 +323,51 @@ class TopPSampler(RandomSampler):
         return ops.where(is_candidate, logits, -float("inf"))
 
 
+_BY_NAME: dict[str, Callable[[], Any]] = {
+    "beam": BeamSampler,
+    "greedy": GreedySampler,
+    "min_p": MinPSampler,
+    "random": RandomSampler,
+    "top_k": TopKSampler,
+    "top_p": TopPSampler,
+}
+
+
+def get(sampler: Any) -> Any:
+    """Returns a sampler by its name, or the sampler that is given.
+
+    Args:
+        sampler: `"beam"`, `"greedy"`, `"min_p"`, `"random"`, `"top_k"` or `"top_p"`, with
+            the default settings of its class; or a sampler.
+
+    Returns:
+        The sampler.
+
+    Raises:
+        ValueError: If there is no sampler of this name.
+        TypeError: If it is neither a name nor a sampler.
+
+    Example:
+    ```python
+    sampler = txl_tf.samplers.get("top_p")
+    ```
+    """
+    if not isinstance(sampler, str):
+        if callable(sampler) and not isinstance(sampler, type):
+            return sampler
+        raise TypeError(
+            "`sampler` must be a name or an object of `txl_tf.samplers`, such as "
+            f"`TopPSampler(0.9)`. Received: sampler={sampler!r}"
+        )
+    if sampler not in _BY_NAME:
+        near = difflib.get_close_matches(sampler, _BY_NAME, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ValueError(
+            f"`sampler` must be one of {', '.join(_BY_NAME)}.{hint} Received: sampler={sampler!r}"
+        )
+    return _BY_NAME[sampler]()
+
+
 __all__ = [
     "BeamSampler",
     "GreedySampler",
@@ -328,4 +376,5 @@ __all__ = [
     "RepetitionPenalty",
     "TopKSampler",
     "TopPSampler",
+    "get",
 ]

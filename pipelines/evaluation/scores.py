@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from txl_tf import metrics
+from txl_tf.causal_lm.text_score import evaluation_text, pieces_of
 from txl_tf.data.prepared_dataset import PreparedDataset
-from txl_tf.data.text import TextCounts, work_batches
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError, UsageError
-from txl_tf.evaluation.text_rows import EvaluationText
 from txl_tf.storage.files import write_file
 from txl_tf.storage.untrusted_files import storage_errors
 
@@ -118,15 +117,7 @@ class TextScores:
                 where=self._where,
                 remedy="Give at least two; nothing comes before the first.",
             )
-        pieces = [piece for batch in work_batches("text", [content]) for piece in batch]
-        counts = TextCounts.of(pieces)
-        self.text = EvaluationText.of_tokens(
-            "text",
-            self._token_ids,
-            num_bytes=counts.bytes,
-            num_characters=counts.characters,
-            num_words=counts.words,
-        )
+        self.text = evaluation_text(content, self._token_ids)
         self._nats = np.full(len(self._token_ids), np.nan)
 
     def observe(self, places: np.ndarray, nats: np.ndarray) -> None:
@@ -135,12 +126,14 @@ class TextScores:
 
     def scores(self) -> Iterator[dict[str, Any]]:
         """Returns `token` (its place), `id`, `text` and `nats` (None for the first) of each."""
-        for place, (token_id, nats) in enumerate(zip(self._token_ids, self._nats, strict=True)):
-            decoded = self._tokenizer.decode(np.array([token_id]))
+        pieces = pieces_of(self._tokenizer, self._token_ids)
+        for place, (token_id, piece, nats) in enumerate(
+            zip(self._token_ids, pieces, self._nats, strict=True)
+        ):
             yield {
                 "token": place,
                 "id": int(token_id),
-                "text": decoded.decode("utf-8", errors="backslashreplace"),
+                "text": piece,
                 "nats": None if np.isnan(nats) else float(nats),
             }
 

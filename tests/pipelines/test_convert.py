@@ -5,13 +5,13 @@ import json
 import numpy as np
 import pytest
 
-from pipelines import convert
 from tests.convert import python2_pickle
 from tests.convert.goldens import FOLDER, Golden
 from tests.convert.models import assert_same_weights
 from tests.pipelines.txl_process import error_lines, run_txl
 from tests.slow_case import slow_case
 from txl_tf import load_model
+from txl_tf.causal_lm.model_folder import write_model_folder
 
 PREFIX = FOLDER / "tf1_wt103_like" / "model.ckpt-0"
 FROM_TENSORFLOW = ("convert", "--from", "official_tensorflow", "--source", PREFIX)
@@ -39,7 +39,7 @@ def test_a_converted_model_is_the_original(converted):
 
 def test_shared_biases_survive(tmp_path):
     golden = Golden("tf1_enwik8_like")
-    convert.write_converted(golden.load(), str(tmp_path / "model"))
+    write_model_folder(golden.load(), str(tmp_path / "model"))
     assert_same_weights(load_model(tmp_path / "model"), golden.load())
 
 
@@ -130,7 +130,7 @@ def test_a_converted_model_for_hugging_face(tmp_path):
     from txl_tf.convert import load_hugging_face
 
     model = Golden("hf_adaptive_div4").load()
-    convert.write_converted(model, str(tmp_path / "model"))
+    write_model_folder(model, str(tmp_path / "model"))
     arguments = ("convert", "--to", "hugging_face", "--workdir", tmp_path / "model")
     finished = run_txl(*arguments, "--out", tmp_path / "theirs")
     assert finished.returncode == 0, finished.stderr

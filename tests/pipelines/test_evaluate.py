@@ -18,12 +18,12 @@ import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from pipelines.command_line import main
-from pipelines.convert import write_converted
 from pipelines.evaluation.watch import CheckpointWatch
 from pipelines.workdir import Workdir, data_identity
 from tests.distribution.two_workers import free_addresses
 from tests.pipelines.txl_process import command, environment
 from tests.toy_batches import toy_experiment
+from txl_tf.causal_lm.model_folder import write_model_folder
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.data.manifest import Manifest
 from txl_tf.data.preparation import prepare_dataset
@@ -234,7 +234,7 @@ def files_of(folder):
 
 def test_a_converted_model_is_evaluated(data, run, tmp_path, capsys):
     folder = tmp_path / "converted"
-    write_converted(model_of(10), str(folder))
+    write_model_folder(model_of(10), str(folder))
     (result,) = evaluated(capsys, "--workdir", folder, "--data", data[0])
     assert (result["step"], result["masks_documents"]) == (0, False)
     path = tmp_path / "own.txt"

@@ -11,11 +11,11 @@ import tensorflow as tf
 import txl_tf
 from pipelines import export
 from pipelines.command_line import main
-from pipelines.convert import write_converted
 from pipelines.workdir import Workdir
 from tests.convert.goldens import TENSORFLOW, Golden
 from tests.export.requests import nothing_read, rows_of, sampling, tensors
 from tests.toy_batches import VOCABULARY_SIZE, toy_experiment
+from txl_tf.causal_lm.model_folder import write_model_folder
 from txl_tf.config.model import LSTMConfig
 from txl_tf.errors import DataDamagedError, InputMissingError, UsageError
 from txl_tf.samplers import GreedySampler
@@ -119,7 +119,7 @@ def test_every_export_is_a_new_version(trained, data_folder, tmp_path, capsys):
 @pytest.mark.parametrize("name", TENSORFLOW)
 def test_an_official_checkpoint_is_imported_exported_and_writes(name, tmp_path):
     golden = Golden(name)
-    write_converted(golden.load(), str(tmp_path / "converted"))
+    write_model_folder(golden.load(), str(tmp_path / "converted"))
     job = ["export", "--workdir", str(tmp_path / "converted"), "--out", str(tmp_path / "served")]
     assert main(job) == 0
     loaded = tf.saved_model.load(str(tmp_path / "served" / "1"))

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from pipelines.command_line import main
-from pipelines.trained_model import tokenizer_of
 from pipelines.workdir import Workdir, data_identity
 from tests.data.tokenizers.trained_sentence_piece import LINES, trained_sentence_piece
 from tests.pipelines.txl_process import run_txl
 from tests.slow_case import slow_case
 from tests.toy_batches import toy_experiment
+from txl_tf.causal_lm.model_folder import run_tokenizer
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
@@ -74,7 +74,7 @@ def run(request, tmp_path_factory):
 
 def test_the_run_itself_knows_its_tokenizer(run):
     workdir, tokenizer, _ = run
-    found = tokenizer_of(workdir, workdir.read()[1])
+    found = run_tokenizer(workdir.folder, workdir.read()[1])
     assert found.fingerprint == tokenizer.fingerprint
     np.testing.assert_array_equal(found.encode(TEXT.encode()), tokenizer.encode(TEXT.encode()))
 
@@ -129,7 +129,7 @@ def test_a_vocabulary_that_is_damaged_or_gone_is_reported(run, tmp_path):
     if tokenizer.kind == "bytes":
         copy.keep_vocabulary({"vocabulary.txt": b"x"})
         with pytest.raises(DataDamagedError, match="bytes"):
-            tokenizer_of(copy, data)
+            run_tokenizer(copy.folder, data)
         return
     name = next(each for each in tokenizer.vocabulary_files if not each.endswith(".json"))
     path = tmp_path / "run" / "vocabulary" / name
@@ -138,13 +138,13 @@ def test_a_vocabulary_that_is_damaged_or_gone_is_reported(run, tmp_path):
         content.replace(b"e", b"E", 1) if tokenizer.kind != "characters" else b"U+0041\n"
     )
     with pytest.raises(DataDamagedError):
-        tokenizer_of(copy, data)
+        run_tokenizer(copy.folder, data)
     # What differs is written anew when the run goes on.
     copy.keep_vocabulary(tokenizer.vocabulary_files)
     assert path.read_bytes() == content
     shutil.rmtree(path.parent)
     with pytest.raises(InputMissingError, match=tokenizer.kind) as raised:
-        tokenizer_of(copy, data)
+        run_tokenizer(copy.folder, data)
     assert raised.value.exit_code == 66
 
 

@@ -16,8 +16,8 @@ from txl_tf.inference.memory import KeyValueMemory
 from txl_tf.models.memory import Memory
 from txl_tf.samplers import BeamSampler
 
-# Fewer are written before XLA has compiled.
-_FEWEST_COMPILED_TOKENS = 300
+FEWEST_COMPILED_TOKENS = 300
+"""Fewer tokens are written before XLA has compiled."""
 
 
 def generate(
@@ -67,7 +67,7 @@ def generate(
         ValueError: If a prompt is empty, an id is out of range, or there is
             nothing to write.
     """
-    if jit_compile is None and num_tokens < _FEWEST_COMPILED_TOKENS:
+    if jit_compile is None and num_tokens < FEWEST_COMPILED_TOKENS:
         jit_compile = False
     session = GenerationSession(
         model,

@@ -41,9 +41,10 @@ class ByteTokenizer(Tokenizer):
         """Names and contents of the files that a data set keeps; none here."""
         return {}
 
-    def encode(self, text: bytes) -> np.ndarray:
+    def encode(self, text: bytes | str) -> np.ndarray:
         """Turns bytes into token ids, a uint8 vector that shares memory with `text`."""
-        return np.frombuffer(text, dtype=self.token_dtype)
+        content = text.encode() if isinstance(text, str) else text
+        return np.frombuffer(content, dtype=self.token_dtype)
 
     def encode_piece(self, text: bytes, begins_line: bool, ends_document: bool) -> np.ndarray:
         return self.encode(text)

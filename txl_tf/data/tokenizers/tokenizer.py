@@ -147,11 +147,30 @@ class Tokenizer(abc.ABC):
         content = b"".join([self._definition, *(files[name] for name in sorted(files))])
         return hashlib.sha256(content).hexdigest()
 
-    def encode(self, text: bytes) -> np.ndarray:
+    @property
+    def end_token_id(self) -> int | None:
+        """Id of the token after every sentence or document, if there is one."""
+        return None
+
+    def decode_text(self, token_ids: np.ndarray | Sequence[int]) -> str:
+        """Turns token ids into text; bytes that are no UTF-8 become U+FFFD.
+
+        Args:
+            token_ids: vector of ints in `[0, vocabulary_size)`.
+
+        Returns:
+            The text.
+
+        Raises:
+            ValueError: If an id is out of range or not an integer.
+        """
+        return self.decode(token_ids).decode("utf-8", errors="replace")
+
+    def encode(self, text: bytes | str) -> np.ndarray:
         """Turns a document into token ids.
 
         Args:
-            text: bytes. UTF-8, unless the tokenizer takes any bytes.
+            text: bytes, UTF-8 unless the tokenizer takes any bytes; or str.
 
         Returns:
             Vector of type `token_dtype`.
@@ -160,7 +179,8 @@ class Tokenizer(abc.ABC):
             InvalidTextError: If the text is not UTF-8, or has something that is
                 not in the vocabulary, which has no token for that.
         """
-        parts = list(self.encode_pieces(split_at_lines([text])))
+        content = text.encode() if isinstance(text, str) else text
+        parts = list(self.encode_pieces(split_at_lines([content])))
         return np.concatenate(parts) if parts else np.zeros(0, self.token_dtype)
 
     def encode_pieces(self, pieces: Iterable[bytes]) -> Iterator[np.ndarray]:

@@ -186,6 +186,11 @@ class RuleTokenizer(Tokenizer):
         self._encoded = [token.encode() for token in tokens]
         self._mark_id = None if eos_token is None else list(tokens).index(eos_token)
 
+    @property
+    def end_token_id(self) -> int | None:
+        # Where lines are marked at both ends, a line is a sentence of its own.
+        return self._mark_id if self.rule.add_double_eos else None
+
     @classmethod
     def from_vocabulary_files(cls, files: Mapping[str, bytes]) -> Self:
         options = parse_json(files[_OPTIONS_FILE])

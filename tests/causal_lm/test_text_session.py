@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipelines.text_writer import TextWriter, prompt_tokens, stop_tokens, texts_until
+from txl_tf.causal_lm.text_session import TextSession, prompt_tokens, stop_tokens, texts_until
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
 from txl_tf.errors import UsageError
 
@@ -22,8 +22,8 @@ class Recited:
 
 
 def written(text, num_tokens, stop_texts=(), prompt="say "):
-    writer = TextWriter(Recited(text), ByteTokenizer(), stop_texts)
-    return list(writer.write(prompt, num_tokens))
+    writer = TextSession(Recited(text), ByteTokenizer(), stop_texts)
+    return list(writer.stream(prompt, max_tokens=num_tokens))
 
 
 def test_a_character_comes_when_its_last_byte_does():
@@ -58,9 +58,9 @@ def test_a_stop_text_in_the_prompt_stops_nothing():
 
 def test_a_turn_without_prompt_goes_on():
     session = Recited("first second")
-    writer = TextWriter(session, ByteTokenizer())
-    assert "".join(writer.write("go ", 6)) == "first "
-    assert "".join(writer.write(None, 6)) == "second"
+    writer = TextSession(session, ByteTokenizer())
+    assert writer.write("go ", max_tokens=6) == "first "
+    assert writer.write(max_tokens=6) == "second"
     assert session.prompts == [b"go ", *[None] * 11]
 
 
@@ -77,5 +77,5 @@ def test_a_stop_text_of_one_token_is_a_stop_token():
 
 
 def test_a_prompt_that_the_tokenizer_cannot_take_is_refused():
-    with pytest.raises(UsageError, match="--prompt 'z'"):
+    with pytest.raises(UsageError, match="prompt 'z'"):
         prompt_tokens(CharacterTokenizer(["a", "b"]), "z")

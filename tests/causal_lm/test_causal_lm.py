@@ -1,0 +1,206 @@
+"""`TransformerXLCausalLM` against the layers below it: tokens, scores, folders, sessions."""
+
+import numpy as np
+import pytest
+
+import txl_tf
+from tests.toy_batches import toy_experiment
+from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
+from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
+from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
+from txl_tf.errors import InputMissingError, OutputExistsError, UsageError
+from txl_tf.models import presets
+from txl_tf.models.language_model import create_model
+from txl_tf.samplers import BeamSampler, GreedySampler, TopKSampler
+
+# Every token is a character, so that any text that is written can be read back.
+TOKENIZER = CharacterTokenizer(list("abcdefghijklmnopqrstuvwxyz "))
+PROMPTS = ["a fox", "the lazy dog sleeps", "x"]
+
+
+@pytest.fixture(scope="module")
+def model():
+    config = toy_experiment().model.replace(vocabulary_size=27, memory_length=12)
+    model = create_model(config, dtype="float32")
+    for index, variable in enumerate(model.weights):
+        drawn = np.random.default_rng(index).normal(scale=0.7, size=variable.shape)
+        variable.assign(drawn.astype("float32"))
+    return model
+
+
+@pytest.fixture(scope="module")
+def lm(model):
+    return TransformerXLCausalLM(model, TOKENIZER)
+
+
+def ids_of(text):
+    return TOKENIZER.encode(text).astype(np.int32)
+
+
+def test_one_prompt_gives_the_tokens_of_generate(lm, model):
+    text = lm.generate("a fox", max_tokens=9, sampler="greedy", strip_prompt=True)
+    expected, _ = txl_tf.generate(
+        model, [ids_of("a fox")], num_tokens=9, sampler=GreedySampler(), jit_compile=False
+    )
+    assert text == TOKENIZER.decode_text(expected[0])
+    assert lm.generate("a fox", max_tokens=9, sampler="greedy") == "a fox" + text
+
+
+def test_prompts_of_several_lengths_are_continued_each_as_alone(lm):
+    together = lm.generate(PROMPTS, max_tokens=8, sampler="greedy")
+    assert together == [lm.generate(each, max_tokens=8, sampler="greedy") for each in PROMPTS]
+
+
+def test_max_length_counts_the_prompt(lm):
+    texts = lm.generate(PROMPTS, 12, sampler="greedy")
+    assert [len(text) for text in texts] == [12, len(PROMPTS[1]), 12]
+    alone = [lm.generate(each, max_tokens=11, sampler="greedy") for each in PROMPTS]
+    assert texts == [each[: max(12, len(p))] for each, p in zip(alone, PROMPTS, strict=True)]
+
+
+def test_the_same_seed_writes_the_same_text_and_another_one_another(lm):
+    texts = [lm.generate("a", max_tokens=24, seed=seed) for seed in (1, 1, 2)]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_a_compiled_sampler_is_used(model):
+    lm = TransformerXLCausalLM(model, TOKENIZER)
+    lm.compile(sampler="greedy")
+    greedy = lm.generate("a fox", max_tokens=8)
+    lm.compile(sampler=TopKSampler(1))
+    assert lm.generate("a fox", max_tokens=8, seed=3) == greedy
+
+
+def test_beams_are_a_sampler_too(lm, model):
+    text = lm.generate("a fox", max_tokens=5, sampler=BeamSampler(3), strip_prompt=True)
+    expected, _ = txl_tf.generate(
+        model, [ids_of("a fox")], num_tokens=5, sampler=BeamSampler(3), jit_compile=False
+    )
+    assert text == TOKENIZER.decode_text(expected[0])
+
+
+def test_a_text_ends_before_a_stop_text_or_token(lm):
+    drawn = {"max_tokens": 12, "sampler": "random", "seed": 5, "strip_prompt": True}
+    full = lm.generate("a fox", **drawn)
+    place = next(i for i in range(1, 12) if full[i] not in full[:i])
+    stop_token_ids = TOKENIZER.encode(full[place]).tolist()
+    assert lm.generate("a fox", **drawn, stop_token_ids=stop_token_ids) == full[:place]
+    assert lm.generate("a fox", **drawn, stop=full[place]) == full[:place]
+    stop = full[4:6]
+    assert lm.generate("a fox", **drawn, stop=[stop, "never"]) == full[: full.find(stop)]
+
+
+def test_the_end_of_a_sentence_stops_where_the_tokenizer_marks_it():
+    words = ["<S>", "yes", "no"]
+    marked = WordTokenizer(words, WordRule(add_double_eos=True), eos_token="<S>")
+    assert marked.end_token_id == 0
+    lines = WordTokenizer(words, WordRule(add_eos=True), eos_token="<S>")
+    assert lines.end_token_id is None
+    assert ByteTokenizer().end_token_id is None
+
+
+def test_scores_are_those_of_the_model(lm, model):
+    text = "the quick brown fox jumps over the lazy dog"
+    score = lm.score(text)
+    ids = ids_of(text)
+    memory, expected = model.initial_memory(1), []
+    length = model.config.segment_length
+    for start in range(0, len(ids) - 1, length):
+        inputs, targets = ids[start : start + length], ids[start + 1 : start + 1 + length]
+        log_probs, memory = model.log_probs(inputs[None, : len(targets)], memory)
+        expected += [-log_probs[0, i, each] for i, each in enumerate(targets)]
+    assert np.isnan(score.nats[0])
+    np.testing.assert_allclose(score.nats[1:], expected, rtol=1e-5)
+    assert score.total_nats == pytest.approx(float(np.sum(expected)), rel=1e-6)
+    assert "".join(score.pieces) == text
+    assert score.token_ids.tolist() == ids.tolist()
+    assert score.perplexity == pytest.approx(np.exp(np.mean(expected)), rel=1e-5)
+    both = lm.score([text, text[:9]])
+    assert both[0].total_nats == score.total_nats
+    np.testing.assert_allclose(both[1].nats[1:], score.nats[1:9], rtol=1e-5)
+
+
+def test_a_session_goes_on_with_its_memory(lm, tmp_path):
+    whole = lm.session(sampler="random", seed=5).write("a fox", max_tokens=10)
+    session = lm.session(sampler="random", seed=5)
+    first = session.write("a fox", max_tokens=6)
+    session.save(tmp_path / "session")
+    assert first + session.write(max_tokens=4) == whole
+    other = lm.session(sampler="random", seed=5)
+    other.load(tmp_path / "session")
+    assert "".join(other.stream(max_tokens=4)) == whole[len(first) :]
+
+
+def test_a_model_without_tokenizer_takes_token_ids(model):
+    lm = TransformerXLCausalLM(model)
+    rows = lm.generate([ids_of("a fox"), ids_of("x")], max_tokens=4, sampler="greedy")
+    assert [len(row) for row in rows] == [9, 5]
+    assert rows[1][:1].tolist() == ids_of("x").tolist()
+
+
+def test_saved_and_loaded_it_is_the_same(lm, tmp_path):
+    lm.save_to_preset(tmp_path / "saved")
+    loaded = txl_tf.load(tmp_path / "saved")
+    assert type(loaded) is TransformerXLCausalLM
+    assert loaded.tokenizer.fingerprint == lm.tokenizer.fingerprint
+    greedy = {"max_tokens": 6, "sampler": "greedy"}
+    assert loaded.generate("a fox", **greedy) == lm.generate("a fox", **greedy)
+    with pytest.raises(OutputExistsError):
+        lm.save_to_preset(tmp_path / "saved")
+
+
+def test_a_vocabulary_is_saved_with_the_model(tmp_path):
+    config = toy_experiment().model.replace(vocabulary_size=3)
+    tokenizer = CharacterTokenizer(["a", "b", "c"])
+    model = create_model(config, dtype="float32")
+    TransformerXLCausalLM(model, tokenizer).save_to_preset(tmp_path / "saved")
+    loaded = txl_tf.load(tmp_path / "saved")
+    assert loaded.tokenizer.encode("cab").tolist() == tokenizer.encode(b"cab").tolist()
+    assert set(loaded.generate("a", max_tokens=20)) <= set("abc")
+
+
+def test_a_published_size_has_new_weights(monkeypatch):
+    config = toy_experiment().model
+    monkeypatch.setitem(presets.PRESETS, "toy", lambda: config)
+    lm = TransformerXLCausalLM.from_preset("toy")
+    assert lm.model.config == config
+    assert lm.tokenizer is None
+    with pytest.raises(InputMissingError):
+        txl_tf.load("no such folder")
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda lm: lm.generate(3), TypeError, "`inputs` must be a str or a list of str.*int"),
+        (lambda lm: lm.generate(["a", 3]), TypeError, "Received: list of int, str"),
+        (lambda lm: lm.generate([]), ValueError, "at least one text"),
+        (lambda lm: lm.generate(""), UsageError, "no token in the prompt"),
+        (lambda lm: lm.generate("A"), UsageError, "not in the vocabulary"),
+        (lambda lm: lm.generate("a", sampler="topp"), ValueError, "Did you mean 'top_p'"),
+        (lambda lm: lm.generate("a", sampler=3), TypeError, "name or an object"),
+        (lambda lm: lm.compile(GreedySampler), TypeError, "name or an object"),
+        (lambda lm: lm.generate("a", 5, max_tokens=5), ValueError, "give one of them"),
+        (lambda lm: lm.generate("abc", 3), ValueError, "larger than the shortest prompt"),
+        (lambda lm: lm.generate("a", max_tokens=0), ValueError, "`max_tokens` must be positive"),
+        (lambda lm: lm.generate("a", stop_token_ids="end"), ValueError, '"auto" or None'),
+        (lambda lm: lm.score("a"), ValueError, "at least 2 tokens"),
+        (lambda lm: lm.score(b"ab"), TypeError, "`text` must be a str"),
+        (lambda lm: lm.session(sampler="beam"), ValueError, "token by token"),
+    ],
+)
+def test_a_wrong_argument_is_refused_by_one_sentence(lm, call, error, message):
+    with pytest.raises(error, match=message) as refused:
+        call(lm)
+    assert "\n" not in str(refused.value) or error is UsageError
+
+
+def test_what_needs_a_tokenizer_says_where_to_get_it(model):
+    lm = TransformerXLCausalLM(model)
+    for call in (lambda: lm.score("ab"), lm.session):
+        with pytest.raises(ValueError, match="folder of the prepared data set"):
+            call()
+    with pytest.raises(ValueError, match="must have 27 tokens"):
+        TransformerXLCausalLM(model, CharacterTokenizer(["a"]))
+    with pytest.raises(TypeError, match="folder of a prepared data set"):
+        TransformerXLCausalLM.from_preset("enwik8_base", tokenizer=3)

@@ -1,0 +1,1 @@
+"""Language models on text: generation, scores and sessions in a few lines."""

@@ -1,0 +1,388 @@
+"""Language model on text: a model with its tokenizer, for a few lines of Python."""
+
+import os
+from collections.abc import Sequence
+from typing import Any, Literal, Self
+
+import keras
+import numpy as np
+
+from txl_tf import samplers
+from txl_tf.causal_lm.model_folder import (
+    check_vocabulary_size,
+    folder_tokenizer,
+    tokenizer_from,
+    write_model_folder,
+)
+from txl_tf.causal_lm.text_score import score_text
+from txl_tf.causal_lm.text_session import TextSession, prompt_tokens, stop_tokens, texts_until
+from txl_tf.config.experiment import EvaluationConfig
+from txl_tf.data.tokenizers.tokenizer import Tokenizer
+from txl_tf.evaluation.evaluator import Evaluator
+from txl_tf.generation.generate import FEWEST_COMPILED_TOKENS
+from txl_tf.generation.session import GenerationSession
+from txl_tf.models.language_model import create_model
+from txl_tf.models.presets import PRESETS, preset
+from txl_tf.run_folder import load_model
+
+DEFAULT_NEW_TOKENS = 128
+"""Tokens that `generate` writes unless it is told otherwise."""
+# Sessions that stay compiled, by number of rows and kind of sampling.
+_MAX_SESSIONS = 4
+
+Folder = str | os.PathLike[str]
+
+
+class TransformerXLCausalLM:
+    """Language model that takes and returns text.
+
+    It follows KerasHub's `CausalLM`: `from_preset`, `save_to_preset`, `compile` with a
+    sampler, and `generate`. It also has what a memory makes possible: `session`,
+    which continues a text over many calls, and `score`, which reads texts of any
+    length segment by segment.
+
+    Args:
+        model: `TransformerXL`, `LSTMLanguageModel` or `QRNNLanguageModel`.
+        tokenizer: optional `Tokenizer` of the model. Without one `generate` takes
+            and returns token ids.
+
+    Attributes:
+        model: as given.
+        tokenizer: as given.
+
+    Raises:
+        ValueError: If the tokenizer has another vocabulary than the model.
+
+    Example:
+    ```python
+    lm = txl_tf.load("runs/mine")
+    print(lm.generate("Once upon a time", max_tokens=100))
+    print(lm.score("Once upon a time there was a king.").perplexity)
+    ```
+    """
+
+    def __init__(self, model: keras.Model, tokenizer: Tokenizer | None = None) -> None:
+        check_vocabulary_size(model, tokenizer)
+        self.model = model
+        self.tokenizer = tokenizer
+        self._sampler: Any = samplers.get("top_p")
+        self._sessions: dict[Any, GenerationSession] = {}
+        self._evaluator: Evaluator | None = None
+
+    @classmethod
+    def from_preset(
+        cls,
+        preset_or_folder: Folder,
+        *,
+        step: int | Literal["best"] | None = None,
+        tokenizer: Tokenizer | Folder | None = None,
+    ) -> Self:
+        """Loads a model folder, or builds a published size with new weights.
+
+        Args:
+            preset_or_folder: path of a run, or of a folder that `txl convert` or
+                `save_to_preset` wrote; or the name of a published size, such as
+                `"enwik8_base"`, whose weights are initialised at random.
+            step: optional int or `"best"`. Checkpoint of a run; the newest by
+                default. Where the run averages its weights, these are loaded.
+            tokenizer: optional `Tokenizer`, or path of a prepared data set that has
+                it. Defaults to `None`: the one in the folder, if there is one.
+
+        Returns:
+            The language model, with weights in float32.
+
+        Raises:
+            JobError: As `txl_tf.load_model` does.
+            ValueError: If the tokenizer has another vocabulary than the model.
+        """
+        found = None if tokenizer is None else tokenizer_from(tokenizer)
+        name = os.fspath(preset_or_folder)
+        if name in PRESETS and not os.path.exists(name):
+            return cls(create_model(preset(name), dtype="float32"), found)
+        model = load_model(name, step)
+        return cls(model, folder_tokenizer(name) if found is None else found)
+
+    def save_to_preset(self, folder: Folder) -> None:
+        """Writes model and tokenizer as a folder that `from_preset` reads.
+
+        Args:
+            folder: path of the folder to make.
+
+        Raises:
+            OutputExistsError: If it exists.
+            StorageError: If it cannot be written.
+            ValueError: If the model is not a `TransformerXL`.
+        """
+        write_model_folder(self.model, folder, self.tokenizer)
+
+    def compile(self, sampler: Any = "top_p") -> None:
+        """Sets the sampler of `generate` and `session`.
+
+        Args:
+            sampler: name of a sampler, such as `"greedy"`, `"top_k"` or `"top_p"`; or
+                an object of `txl_tf.samplers`. Defaults to `"top_p"`.
+
+        Raises:
+            ValueError: If there is no sampler of this name.
+            TypeError: If it is neither a name nor a sampler.
+        """
+        self._sampler = samplers.get(sampler)
+
+    def generate(
+        self,
+        inputs: Any,
+        max_length: int | None = None,
+        stop_token_ids: Sequence[int] | Literal["auto"] | None = "auto",
+        strip_prompt: bool = False,
+        *,
+        max_tokens: int | None = None,
+        stop: str | Sequence[str] = (),
+        sampler: Any = None,
+        seed: int = 0,
+        repetition_penalty: float = 1.0,
+    ) -> Any:
+        """Continues one prompt or several, which may differ in length.
+
+        Args:
+            inputs: str, or a list of str. Without a tokenizer an int array `(R, P)` or a
+                list of int vectors.
+            max_length: optional int. The most tokens of a row, its prompt included,
+                as in KerasHub.
+            stop_token_ids: optional ints. A row ends before the first of them.
+                Defaults to `"auto"`: the end of a sentence or document, if the
+                tokenizer marks it. `None` is none.
+            strip_prompt: bool. Whether the result is without the prompt. Defaults to
+                `False`.
+            max_tokens: optional int. The most tokens after the prompt. Defaults to
+                `128`, unless `max_length` is given.
+            stop: str, or several. A text ends before the first of them.
+            sampler: optional name or object, as for `compile`. Defaults to `None`:
+                the one that `compile` has set.
+            seed: int. The same seed writes the same text. Defaults to `0`.
+            repetition_penalty: float, at least 1. See `RepetitionPenalty`. Defaults
+                to `1`, none.
+
+        Returns:
+            str, or a list of str for a list. Without a tokenizer a list of int32
+            vectors.
+
+        Raises:
+            TypeError: If a prompt is of another type.
+            ValueError: If there is nothing to generate, or no such sampler.
+            UsageError: If the tokenizer cannot take a prompt, or makes no token of
+                it.
+        """
+        is_single = isinstance(inputs, str)
+        prompts = self._prompt_ids([inputs] if is_single else inputs)
+        limits = _new_tokens([len(ids) for ids in prompts], max_length, max_tokens)
+        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        ends = self._stop_token_ids(stop_token_ids)
+        session = self._session(
+            self._sampler if sampler is None else samplers.get(sampler),
+            len(prompts),
+            (*ends, *self._single_token_stops(stops)),
+            repetition_penalty,
+            is_compiled=max(limits) >= FEWEST_COMPILED_TOKENS,
+        )
+        session.restart(seed)
+        written = session.write(prompts, num_tokens=max(limits))
+        rows = [_until(row[:limit], ends) for row, limit in zip(written, limits, strict=True)]
+        if self.tokenizer is None:
+            befores = [ids[:0] if strip_prompt else ids for ids in prompts]
+            return [np.concatenate(pair) for pair in zip(befores, rows, strict=True)]
+        texts = [
+            texts_until(self.tokenizer, ids, row[None], stops)[0]
+            for ids, row in zip(prompts, rows, strict=True)
+        ]
+        if not strip_prompt:
+            befores = [inputs] if is_single else inputs
+            texts = [before + text for before, text in zip(befores, texts, strict=True)]
+        return texts[0] if is_single else texts
+
+    def score(self, text: str | Sequence[str]) -> Any:
+        """Scores texts of any length, read segment by segment with memory.
+
+        Args:
+            text: str of at least two tokens, or a list of such texts.
+
+        Returns:
+            `TextScore` with the nats of every token, or a list of them.
+
+        Raises:
+            TypeError: If it is neither.
+            ValueError: If there are fewer than two tokens, or no tokenizer.
+            InvalidTextError: If the tokenizer cannot take the text.
+        """
+        texts = _texts([text] if isinstance(text, str) else text, "text")
+        if self._evaluator is None:
+            variables = {variable.path: variable for variable in self.model.weights}
+            config = EvaluationConfig(batch_size=1)
+            self._evaluator = Evaluator(self.model.config, config, variables=variables)
+        tokenizer = self._required_tokenizer("score")
+        scores = [score_text(self._evaluator, tokenizer, each) for each in texts]
+        return scores[0] if isinstance(text, str) else scores
+
+    def session(
+        self,
+        *,
+        sampler: Any = None,
+        seed: int = 0,
+        memory_length: int | None = None,
+        stop: str | Sequence[str] = (),
+        stop_token_ids: Sequence[int] | Literal["auto"] | None = "auto",
+        repetition_penalty: float = 1.0,
+    ) -> TextSession:
+        """Begins a text that is continued over many calls, with its memory.
+
+        Args:
+            sampler: as for `generate`; not a `BeamSampler`.
+            seed: as for `generate`.
+            memory_length: optional int. Tokens to remember, if not the model's.
+            stop: as for `generate`.
+            stop_token_ids: as for `generate`.
+            repetition_penalty: as for `generate`.
+
+        Returns:
+            `TextSession`.
+
+        Raises:
+            ValueError: If a value is out of its range, or there is no tokenizer.
+            TypeError: If the sampler is none.
+        """
+        tokenizer = self._required_tokenizer("session")
+        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        chosen = self._sampler if sampler is None else samplers.get(sampler)
+        if isinstance(chosen, samplers.BeamSampler):
+            raise ValueError(
+                "`sampler` must draw token by token; no token of a beam is certain before the "
+                f"last one. Received: sampler={chosen}"
+            )
+        session = GenerationSession(
+            self.model,
+            chosen,
+            seed=seed,
+            memory_length=memory_length,
+            repetition_penalty=repetition_penalty,
+        )
+        return TextSession(session, tokenizer, stops, self._stop_token_ids(stop_token_ids))
+
+    def _prompt_ids(self, inputs: Any) -> list[np.ndarray]:
+        if self.tokenizer is None:
+            return [np.asarray(row, np.int32) for row in inputs]
+        texts = _texts(inputs, "inputs")
+        return [prompt_tokens(self.tokenizer, text) for text in texts]
+
+    def _stop_token_ids(self, chosen: Sequence[int] | str | None) -> tuple[int, ...]:
+        if chosen == "auto":
+            end = None if self.tokenizer is None else self.tokenizer.end_token_id
+            return () if end is None else (end,)
+        if isinstance(chosen, str):
+            raise ValueError(
+                '`stop_token_ids` must be ints, "auto" or None. '
+                f"Received: stop_token_ids={chosen!r}"
+            )
+        return () if chosen is None else tuple(int(each) for each in chosen)
+
+    def _single_token_stops(self, stops: tuple[str, ...]) -> list[int]:
+        return [] if self.tokenizer is None else stop_tokens(self.tokenizer, stops)
+
+    def _session(
+        self,
+        sampler: Any,
+        num_rows: int,
+        stop_token_ids: tuple[int, ...],
+        penalty: float,
+        *,
+        is_compiled: bool,
+    ) -> GenerationSession:
+        """Returns a session that may have been compiled for an earlier call."""
+        # The sampler is part of the key, so that it lives as long as its address is one.
+        key = (sampler, num_rows, stop_token_ids, penalty, is_compiled)
+        if key not in self._sessions:
+            while len(self._sessions) >= _MAX_SESSIONS:
+                del self._sessions[next(iter(self._sessions))]
+            self._sessions[key] = GenerationSession(
+                self.model,
+                sampler,
+                num_rows=num_rows,
+                repetition_penalty=penalty,
+                stop_token_ids=stop_token_ids,
+                jit_compile=None if is_compiled else False,
+            )
+        return self._sessions[key]
+
+    def _required_tokenizer(self, purpose: str) -> Tokenizer:
+        if self.tokenizer is None:
+            raise ValueError(
+                f"`{purpose}` needs a tokenizer: give `tokenizer=` the folder of the prepared "
+                "data set of the model. Received: tokenizer=None"
+            )
+        return self.tokenizer
+
+
+def _texts(texts: Any, argument: str) -> list[str]:
+    if not isinstance(texts, Sequence) or not all(isinstance(each, str) for each in texts):
+        kinds = type(texts).__name__
+        if isinstance(texts, Sequence):
+            kinds = f"{kinds} of {', '.join(sorted({type(each).__name__ for each in texts}))}"
+        raise TypeError(f"`{argument}` must be a str or a list of str. Received: {kinds}")
+    if not texts:
+        raise ValueError(f"`{argument}` must have at least one text. Received: {texts!r}")
+    return list(texts)
+
+
+def _new_tokens(
+    lengths: Sequence[int], max_length: int | None, max_tokens: int | None
+) -> list[int]:
+    """Returns the most tokens that may follow prompts of these lengths."""
+    if max_length is not None and max_tokens is not None:
+        raise ValueError(
+            "`max_length` counts the prompt and `max_tokens` does not; give one of them. "
+            f"Received: max_length={max_length}, max_tokens={max_tokens}"
+        )
+    if max_length is None:
+        count = DEFAULT_NEW_TOKENS if max_tokens is None else max_tokens
+        if count < 1:
+            raise ValueError(f"`max_tokens` must be positive. Received: max_tokens={count}")
+        return [count] * len(lengths)
+    if max_length <= min(lengths):
+        raise ValueError(
+            "`max_length` must be larger than the shortest prompt. "
+            f"Received: max_length={max_length} for prompts of {list(lengths)} tokens"
+        )
+    return [max(0, max_length - length) for length in lengths]
+
+
+def _until(row: np.ndarray, stop_token_ids: tuple[int, ...]) -> np.ndarray:
+    """Returns the tokens of a row before it ended."""
+    is_end = (row < 0) | np.isin(row, np.array(stop_token_ids, np.int32))
+    return row[: int(np.argmax(is_end))] if is_end.any() else row
+
+
+def load(
+    folder: Folder,
+    step: int | Literal["best"] | None = None,
+    *,
+    tokenizer: Tokenizer | Folder | None = None,
+) -> TransformerXLCausalLM:
+    """Loads model and tokenizer of a run, a converted folder or an export.
+
+    Args:
+        folder: path of the folder, also a remote one (`gs://`).
+        step: optional int or `"best"`. Checkpoint of a run; the newest by default.
+        tokenizer: optional `Tokenizer`, or path of a prepared data set that has it.
+            Defaults to `None`: the one in the folder, if there is one.
+
+    Returns:
+        The language model.
+
+    Raises:
+        JobError: As `txl_tf.load_model` does.
+
+    Example:
+    ```python
+    lm = txl_tf.load("runs/mine", step="best")
+    print(lm.generate("Once upon a time", max_tokens=100))
+    ```
+    """
+    return TransformerXLCausalLM.from_preset(folder, step=step, tokenizer=tokenizer)

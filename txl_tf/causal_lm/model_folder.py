@@ -1,0 +1,198 @@
+"""Folder of a model with its tokenizer: reads that of a run, writes and reads converted ones."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from txl_tf.config.model import ModelConfig
+from txl_tf.data.manifest import Manifest
+from txl_tf.data.prepared_dataset import dataset_tokenizer, read_vocabulary_files
+from txl_tf.data.tokenizers import load_tokenizer
+from txl_tf.data.tokenizers.tokenizer import Tokenizer
+from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
+from txl_tf.run_folder import (
+    CHECKPOINTS,
+    CONFIG_FILE,
+    CONVERTED_STEP,
+    converted_identity,
+    describe_run,
+    kind,
+)
+from txl_tf.storage.files import first_line, path_exists
+from txl_tf.storage.staging import StagingFolder
+from txl_tf.storage.untrusted_files import read_json_object, storage_errors
+
+if TYPE_CHECKING:
+    import keras
+
+TOKENIZER_FILE = "tokenizer.json"
+VOCABULARY = "vocabulary"
+_FORMAT_VERSION = 1
+_PREFIX = "model/"
+
+
+def write_model_folder(
+    model: "keras.Model", folder: str | os.PathLike[str], tokenizer: Tokenizer | None = None
+) -> None:
+    """Writes a model as a folder of its own, complete or not at all.
+
+    The folder has `config.json`, one checkpoint and, with a tokenizer,
+    `tokenizer.json` and the files of its vocabulary. `txl convert` writes the same.
+
+    Args:
+        model: `TransformerXL`.
+        folder: path of the folder to make.
+        tokenizer: optional `Tokenizer` of the model.
+
+    Raises:
+        OutputExistsError: If the folder exists.
+        StorageError: If it cannot be written.
+        ValueError: If the model is not a `TransformerXL`, or the tokenizer has
+            another vocabulary.
+    """
+    from txl_tf.convert.model_building import named_variables
+    from txl_tf.training.checkpoint_store import CheckpointStore
+
+    if not isinstance(model.config, ModelConfig):
+        raise ValueError(
+            "Only a `TransformerXL` is written as a folder of its own. "
+            f"Received: {type(model).__name__}"
+        )
+    check_vocabulary_size(model, tokenizer)
+    arrays = {_PREFIX + name: variable.numpy() for name, variable in named_variables(model).items()}
+    with StagingFolder(os.fspath(folder), last_file=CONFIG_FILE) as staging:
+        path = Path(staging.path)
+        store = CheckpointStore(path / CHECKPOINTS, converted_identity(model.config))
+        store.save(CONVERTED_STEP, arrays)
+        if tokenizer is not None:
+            _write_tokenizer(path, tokenizer)
+        (path / CONFIG_FILE).write_text(json.dumps(model.config.to_dict(), indent=1) + "\n")
+        staging.publish()
+
+
+def _write_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
+    description = {
+        "format_version": _FORMAT_VERSION,
+        "kind": tokenizer.kind,
+        "sha256": tokenizer.fingerprint,
+    }
+    (folder / TOKENIZER_FILE).write_text(json.dumps(description, indent=1) + "\n")
+    for name, content in tokenizer.vocabulary_files.items():
+        (folder / VOCABULARY).mkdir(exist_ok=True)
+        (folder / VOCABULARY / name).write_bytes(content)
+
+
+def check_vocabulary_size(model: "keras.Model", tokenizer: Tokenizer | None) -> None:
+    """Raises ValueError where a tokenizer is not of the model's vocabulary."""
+    size = model.config.vocabulary_size
+    if tokenizer is not None and tokenizer.vocabulary_size != size:
+        raise ValueError(
+            f"`tokenizer` must have {size} tokens, as the model has. "
+            f"Received: a tokenizer of {tokenizer.vocabulary_size}"
+        )
+
+
+def folder_tokenizer(folder: str) -> Tokenizer | None:
+    """Returns the tokenizer that a model folder holds.
+
+    Args:
+        folder: str. Folder of a run or of a converted model.
+
+    Returns:
+        The tokenizer; `None` where a converted folder has none.
+
+    Raises:
+        JobError: As `run_tokenizer`; DataDamagedError too if the description of
+            the tokenizer cannot be understood.
+    """
+    if kind(folder) == "run":
+        return run_tokenizer(folder, describe_run(folder).data)
+    path = os.path.join(folder, TOKENIZER_FILE)
+    if not path_exists(path):
+        return None
+    try:
+        values = read_json_object(path, remedy="Convert the model again.")
+    except (OSError, ValueError) as error:
+        raise DataDamagedError(
+            f"The description of the tokenizer cannot be read: {first_line(error)}", where=path
+        ) from error
+    if values.get("format_version") != _FORMAT_VERSION or not all(
+        isinstance(values.get(name), str) for name in ("kind", "sha256")
+    ):
+        raise DataDamagedError(
+            "The description of the tokenizer is not of a known form.",
+            where=path,
+            remedy="Convert the model again.",
+        )
+    return _verified(folder, values["kind"], values["sha256"])
+
+
+def run_tokenizer(folder: str, data: Mapping[str, Any]) -> Tokenizer:
+    """Returns the tokenizer that a run was trained with, from the run's own folder.
+
+    Args:
+        folder: str. Folder of the run.
+        data: mapping. Identity of the run's data.
+
+    Returns:
+        The tokenizer.
+
+    Raises:
+        InputMissingError: If the run has no vocabulary.
+        MismatchError: If this version has another tokenizer of that name.
+        DataDamagedError: If the vocabulary is not the one of the run.
+        StorageError: If it cannot be read.
+    """
+    return _verified(folder, data["tokenizer"], data["tokenizer_sha256"])
+
+
+def _verified(folder: str, tokenizer_kind: str, sha256: str) -> Tokenizer:
+    vocabulary = os.path.join(folder, VOCABULARY)
+    with storage_errors("The vocabulary cannot be read", vocabulary, "Check the storage."):
+        files = read_vocabulary_files(vocabulary)
+    if not files and tokenizer_kind != "bytes":
+        raise InputMissingError(
+            f"The run has no vocabulary of its tokenizer ({tokenizer_kind}).",
+            where=vocabulary,
+            remedy="Run the command that trained it: it writes the vocabulary and resumes.",
+        )
+    tokenizer = load_tokenizer(tokenizer_kind, files, where=vocabulary)
+    if sha256 == tokenizer.fingerprint:
+        return tokenizer
+    if not files:
+        raise MismatchError(
+            f"The run was trained with a tokenizer that is not known: {tokenizer_kind}.",
+            where=folder,
+            remedy="Use the version of txl-tf that trained it.",
+        )
+    raise DataDamagedError(
+        f"The vocabulary has SHA-256 {tokenizer.fingerprint}; the run says {sha256}.",
+        where=vocabulary,
+        remedy="Restore it from a copy, or from the data set the run was trained on.",
+    )
+
+
+def tokenizer_from(source: Tokenizer | str | os.PathLike[str]) -> Tokenizer:
+    """Returns a tokenizer, read from a prepared data set where a path is given.
+
+    Args:
+        source: `Tokenizer`, or path of a prepared data set.
+
+    Returns:
+        The tokenizer.
+
+    Raises:
+        JobError: If there is no prepared data set, or its vocabulary is damaged.
+        TypeError: If it is neither.
+    """
+    if isinstance(source, Tokenizer):
+        return source
+    if not isinstance(source, str | os.PathLike):
+        raise TypeError(
+            "`tokenizer` must be a `Tokenizer` or the folder of a prepared data set. "
+            f"Received: {type(source).__name__}"
+        )
+    folder = os.fspath(source)
+    return dataset_tokenizer(folder, Manifest.read(folder))

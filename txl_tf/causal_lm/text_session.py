@@ -1,0 +1,198 @@
+"""Text generation from a session: prompts in, pieces of text out, stop texts."""
+
+import os
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
+from txl_tf.errors import UsageError
+from txl_tf.generation.session import GenerationSession
+
+_REPLACEMENT = "\ufffd"
+# What a tokenizer makes of a token depends on few tokens before it.
+_CONTEXT_TOKENS = 64
+
+
+class TextSession:
+    """A text that is continued turn by turn, with the memory of all that came before.
+
+    Args:
+        session: `GenerationSession` of one row.
+        tokenizer: `Tokenizer` that the model was trained with.
+        stop_texts: strings. Generation ends before the first of them.
+        stop_token_ids: ints. Generation ends before the first of them, too.
+
+    Example:
+    ```python
+    session = txl_tf.load("runs/mine").session()
+    print(session.write("Once upon a time", max_tokens=100))
+    print(session.write(max_tokens=100))
+    ```
+    """
+
+    def __init__(
+        self,
+        session: GenerationSession,
+        tokenizer: Tokenizer,
+        stop_texts: Sequence[str] = (),
+        stop_token_ids: Sequence[int] = (),
+    ) -> None:
+        self._session = session
+        self._tokenizer = tokenizer
+        self._stop_texts = tuple(stop_texts)
+        self._stop_token_ids = frozenset(stop_token_ids)
+        self._written = np.zeros((0,), np.int32)
+
+    def write(self, prompt: str | None = None, *, max_tokens: int = 128) -> str:
+        """Reads a prompt and returns its continuation.
+
+        Args:
+            prompt: optional str of at least one token. Defaults to `None`: continue
+                what the session wrote last.
+            max_tokens: int. The most to generate. Defaults to `128`.
+
+        Returns:
+            The generated text, without the prompt.
+
+        Raises:
+            UsageError: If the tokenizer cannot take the prompt, or makes no
+                token of it.
+            ValueError: If there is nothing to continue or to generate.
+        """
+        return "".join(self.stream(prompt, max_tokens=max_tokens))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes what is needed to continue, without the weights.
+
+        Args:
+            path: path of the file.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        self._session.save(path)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Continues from a file that `save` wrote.
+
+        Args:
+            path: path of the file.
+
+        Raises:
+            JobError: As `GenerationSession.load` does.
+        """
+        self._session.load(path)
+        self._written = np.zeros((0,), np.int32)
+
+    def stream(self, prompt: str | None = None, *, max_tokens: int = 128) -> Iterator[str]:
+        """Reads a prompt and generates its continuation piece by piece.
+
+        Args:
+            prompt: as for `write`.
+            max_tokens: int. The most to generate. Defaults to `128`.
+
+        Yields:
+            Pieces of text, of which some are empty. A byte that is no UTF-8
+            becomes the replacement character.
+
+        Raises:
+            UsageError: As `write`.
+            ValueError: As `write`.
+        """
+        if max_tokens < 1:
+            raise ValueError(f"`max_tokens` must be positive. Received: max_tokens={max_tokens}")
+        prompt_ids = None if prompt is None else prompt_tokens(self._tokenizer, prompt)
+        self._written = self._written[-_CONTEXT_TOKENS:]
+        if prompt_ids is not None:
+            self._written = np.concatenate([self._written, prompt_ids])
+        before, shown = len(self._tokenizer.decode_text(self._written)), 0
+        for _ in range(max_tokens):
+            token = self._session.write(
+                None if prompt_ids is None else prompt_ids[None], num_tokens=1
+            )
+            prompt_ids = None
+            if int(token[0, 0]) in self._stop_token_ids:
+                break
+            self._written = np.concatenate([self._written, token[0]])
+            text = self._tokenizer.decode_text(self._written)[before:]
+            is_over, certain = self._certain(text)
+            yield text[shown:certain]
+            shown = max(shown, certain)
+            if is_over:
+                return
+        yield self._tokenizer.decode_text(self._written)[before:][shown:]
+
+    def _certain(self, text: str) -> tuple[bool, int]:
+        """Whether a stop text is there, and how much of the text is before it for certain."""
+        found = _first_stop(text, self._stop_texts)
+        if found is not None:
+            return True, found
+        # A character may take several tokens, so decoding has to wait for the last.
+        certain = len(text.rstrip(_REPLACEMENT))
+        for stop in self._stop_texts:
+            begun = [k for k in range(1, len(stop)) if text[:certain].endswith(stop[:k])]
+            if begun:
+                certain = min(certain, len(text[:certain]) - max(begun))
+        return False, certain
+
+
+def _first_stop(text: str, stop_texts: Sequence[str]) -> int | None:
+    return min((place for stop in stop_texts if (place := text.find(stop)) >= 0), default=None)
+
+
+def texts_until(
+    tokenizer: Tokenizer, prompt_ids: np.ndarray, rows: np.ndarray, stop_texts: Sequence[str]
+) -> list[str]:
+    """Decodes each row and cuts its text before the first stop text.
+
+    Args:
+        tokenizer: `Tokenizer`.
+        prompt_ids: int vector. What the rows go on from.
+        rows: int array `(R, S)`, -1 where a row had ended.
+        stop_texts: strings. A text ends before the first of them.
+
+    Returns:
+        List of `R` strings, without the prompt.
+    """
+    before = len(tokenizer.decode_text(prompt_ids))
+    texts = []
+    for row in rows:
+        text = tokenizer.decode_text(np.concatenate([prompt_ids, row[row >= 0]]))[before:]
+        texts.append(text[: _first_stop(text, stop_texts)])
+    return texts
+
+
+def stop_tokens(tokenizer: Tokenizer, stop_texts: Sequence[str]) -> list[int]:
+    """Returns the ids of the stop texts that are a single token."""
+    found = []
+    for stop in stop_texts:
+        try:
+            ids = tokenizer.encode(stop.encode())
+        except InvalidTextError:
+            continue  # a text that cannot be written cannot stop either
+        if len(ids) == 1 and tokenizer.decode_text(ids) == stop:
+            found.append(int(ids[0]))
+    return found
+
+
+def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> np.ndarray:
+    """Encodes a prompt.
+
+    Returns:
+        int32 vector. Where lines have tokens, the last line has none at its
+        end unless the prompt has a line feed there.
+
+    Raises:
+        UsageError: If the tokenizer cannot take the prompt, or makes no token
+            of it.
+    """
+    try:
+        ids = tokenizer.encode_piece(prompt.encode(), begins_line=True, ends_document=False)
+    except InvalidTextError as error:
+        raise UsageError(error.reason, where=f"prompt {prompt[:80]!r}") from error
+    except UnicodeEncodeError as error:
+        raise UsageError("The prompt is no UTF-8.", where=f"prompt {prompt[:80]!a}") from error
+    if not len(ids):
+        raise UsageError("There is no token in the prompt.", where=f"prompt {prompt[:80]!r}")
+    return ids.astype(np.int32)
