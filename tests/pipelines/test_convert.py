@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+import txl_tf
 from tests.convert import python2_pickle
 from tests.convert.goldens import FOLDER, Golden
 from tests.convert.models import assert_same_weights
@@ -12,6 +13,10 @@ from tests.pipelines.txl_process import error_lines, run_txl
 from tests.slow_case import slow_case
 from txl_tf import load_model
 from txl_tf.causal_lm.model_folder import write_model_folder
+from txl_tf.data import prepare_dataset
+from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.word_splitting import WordRule
+from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer
 
 PREFIX = FOLDER / "tf1_wt103_like" / "model.ckpt-0"
 FROM_TENSORFLOW = ("convert", "--from", "official_tensorflow", "--source", PREFIX)
@@ -35,6 +40,30 @@ def test_a_converted_model_is_the_original(converted):
     assert model.config == golden.load().config
     assert max(golden.differences(model).values()) <= 2e-5
     assert json.loads((converted / "config.json").read_text())["cutoffs"] == [20, 60, 150]
+
+
+def test_the_tokenizer_of_the_data_is_kept_and_text_takes_three_lines(tmp_path):
+    size = Golden("tf1_wt103_like").load().config.vocabulary_size
+    words = [f"w{index}" for index in range(size)]
+    tokenizer = WordTokenizer(words, WordRule())
+    text = " ".join(words).encode()
+    prepare_dataset({"train": [text]}, tokenizer, str(tmp_path / "data"), "toy")
+    convert = (*FROM_TENSORFLOW, *SETTINGS, "--out")
+    finished = run_txl(*convert, tmp_path / "model", "--data", tmp_path / "data")
+    assert finished.returncode == 0, finished.stderr
+    lm = txl_tf.load(tmp_path / "model")
+    assert lm.tokenizer.fingerprint == tokenizer.fingerprint
+    written = lm.generate("w3 w1", max_tokens=5, sampler="greedy")
+    assert written.startswith("w3 w1 w") and len(written.split()) == 7
+    other = run_txl(*convert, tmp_path / "other", "--data", data_of_bytes(tmp_path))
+    assert other.returncode == 78, other.stderr
+    assert "must have" in error_lines(other)[0]
+    assert not (tmp_path / "other").exists()
+
+
+def data_of_bytes(tmp_path):
+    prepare_dataset({"train": [b"some bytes"]}, ByteTokenizer(), str(tmp_path / "bytes"), "toy")
+    return tmp_path / "bytes"
 
 
 def test_shared_biases_survive(tmp_path):
