@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from txl_tf.config.base import differing_settings
+from txl_tf.config.base import describe_differences
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.manifest import Manifest
 from txl_tf.errors import (
@@ -159,7 +159,7 @@ class Workdir:
         if not self.has_run():
             return
         begun = identity(*self.read())
-        differences = differing_settings(begun, identity(experiment, data))
+        differences = describe_differences(begun, identity(experiment, data))
         if differences:
             raise MismatchError(
                 f"Another run was begun here; {differences}",

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from pipelines.analysis.ablation_study import AblationRun, AttentionLength
-from txl_tf.config.base import differing_settings
+from txl_tf.config.base import describe_differences
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import DataDamagedError, JobError, MismatchError, PreemptedError
 from txl_tf.evaluation.result import MeasuredLoss
@@ -206,7 +206,7 @@ class AblationResult:
                 where=str(path),
                 remedy=_REMEDY,
             ) from error
-        differences = differing_settings(result.settings, settings)
+        differences = describe_differences(result.settings, settings)
         if differences:
             raise MismatchError(
                 f"The study was begun with other settings; {differences}",

@@ -2,14 +2,14 @@
 
 import pytest
 
-from txl_tf.config.base import differing_settings
+from txl_tf.config.base import describe_differences
 
 STORED = {"model": {"num_layers": 2, "cutoffs": [4, 8]}, "data": {"fingerprint": "ab"}, "seed": 7}
 
 
 def test_the_same_settings_do_not_differ():
-    assert differing_settings(STORED, {key: STORED[key] for key in reversed(STORED)}) == ""
-    assert differing_settings({}, {}) == ""
+    assert describe_differences(STORED, {key: STORED[key] for key in reversed(STORED)}) == ""
+    assert describe_differences({}, {}) == ""
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_the_same_settings_do_not_differ():
     ],
 )
 def test_a_difference_is_named_with_both_values(current, text):
-    found = differing_settings(STORED, current)
+    found = describe_differences(STORED, current)
     assert found.startswith(text)
     assert "num_layers" not in found
     assert bool(found) == bool(text)
@@ -34,6 +34,6 @@ def test_a_difference_is_named_with_both_values(current, text):
 
 def test_of_many_differences_the_first_are_shown():
     values = {f"a{number}": number for number in range(9)}
-    found = differing_settings(values, dict.fromkeys(values, -1))
+    found = describe_differences(values, dict.fromkeys(values, -1))
     assert found.startswith("9 differ: a0 (stored 0, now -1), a1")
     assert found.endswith("a3 (stored 3, now -1) and 5 more")

@@ -16,14 +16,7 @@ _LARGEST_BITS = 256
 
 
 def shown_value(value: Any) -> str:
-    """Formats a value as short text for an error message.
-
-    Args:
-        value: any value that a configuration may be given.
-
-    Returns:
-        Its representation, cut where it is long or deep.
-    """
+    """Formats any value for an error message, cut where it is long or deep."""
     return _REPR.repr(value)
 
 
@@ -224,11 +217,7 @@ _WORDS = {"None": None, "True": True, "False": False}
 
 
 def parse_setting(text: str) -> Any:
-    """Reads a value.
-
-    Args:
-        text: str. JSON, or what Python calls `None`, `True` and `False`; all
-            else is a string.
+    """Reads JSON, or what Python calls `None`, `True` and `False`; all else is a string.
 
     Raises:
         ValueError: If it is JSON that cannot be meant, such as a number that no
@@ -243,7 +232,7 @@ def parse_setting(text: str) -> Any:
 _MAX_SHOWN = 4
 
 
-def differing_settings(stored: dict[str, Any], current: dict[str, Any]) -> str:
+def describe_differences(stored: dict[str, Any], current: dict[str, Any]) -> str:
     """Lists the settings that are not the same, for an error's text.
 
     Args:
@@ -254,15 +243,13 @@ def differing_settings(stored: dict[str, Any], current: dict[str, Any]) -> str:
         One line such as `2 differ: seed (stored 7, now 8), model.dropout
         (stored 0.1, now 0.2)`; empty where all are the same.
     """
-    theirs, mine = _flat(stored), _flat(current)
+    before, now = _flat(stored), _flat(current)
     # A setting that only one of them knows counts as None: so are those off that came later.
-    names = sorted(
-        name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name)
-    )
+    names = sorted(name for name in now.keys() | before.keys() if now.get(name) != before.get(name))
     if not names:
         return ""
     shown = ", ".join(
-        f"{name} (stored {theirs.get(name)!r}, now {mine.get(name)!r})"
+        f"{name} (stored {before.get(name)!r}, now {now.get(name)!r})"
         for name in names[:_MAX_SHOWN]
     )
     more = f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""

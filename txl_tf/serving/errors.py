@@ -51,21 +51,9 @@ _HTTP_STATUS = {
     StatusCode.UNAVAILABLE: 503,
     StatusCode.DEADLINE_EXCEEDED: 504,
 }
-_OF_HTTP_STATUS = {
-    200: StatusCode.OK,
-    400: StatusCode.INVALID_ARGUMENT,
-    401: StatusCode.UNAUTHENTICATED,
-    403: StatusCode.PERMISSION_DENIED,
-    404: StatusCode.NOT_FOUND,
-    409: StatusCode.ABORTED,
-    413: StatusCode.RESOURCE_EXHAUSTED,
-    429: StatusCode.RESOURCE_EXHAUSTED,
-    499: StatusCode.CANCELLED,
-    500: StatusCode.INTERNAL,
-    501: StatusCode.UNIMPLEMENTED,
-    503: StatusCode.UNAVAILABLE,
-    504: StatusCode.DEADLINE_EXCEEDED,
-}
+# Of several codes with one status, the first stands for it.
+_OF_HTTP_STATUS = {status: code for code, status in reversed(_HTTP_STATUS.items())}
+_OF_HTTP_STATUS |= {413: StatusCode.RESOURCE_EXHAUSTED, 500: StatusCode.INTERNAL}
 
 
 class PredictionError(Exception):

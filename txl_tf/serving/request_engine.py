@@ -18,10 +18,6 @@ _LARGE_BYTES = 16 << 20
 _Answer = TypeVar("_Answer")
 
 
-def _default_num_running() -> int:
-    return max(4, 2 * (os.cpu_count() or 1))
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServerLimits:
     """Limits of a server that no client can move.
@@ -51,7 +47,7 @@ class ServerLimits:
     """Connections over REST. The next ones are answered 503 at once."""
     max_grpc_requests: int = 512
     """Requests over gRPC that are being read, waiting or running."""
-    num_running: int = dataclasses.field(default_factory=_default_num_running)
+    num_running: int = dataclasses.field(default_factory=lambda: max(4, 2 * (os.cpu_count() or 1)))
     """Requests that are computed at a time."""
     max_waiting: int = 1000
     """Requests that wait to be computed."""
@@ -81,10 +77,6 @@ class MemoryBudget:
     @contextlib.contextmanager
     def lend(self, num_bytes: int, *, wait_seconds: float) -> Iterator[None]:
         """Lends bytes for as long as the `with` block takes.
-
-        Args:
-            num_bytes: int.
-            wait_seconds: float. How long to wait for others to return theirs.
 
         Raises:
             RequestError: INVALID_ARGUMENT if it is more than the total,

@@ -121,20 +121,19 @@ def _require_shape(name: str, sizes: Sequence[int], tensor: meta_graph_pb2.Tenso
 
 
 _FIELDS = {
-    types_pb2.DT_FLOAT: ("float_val", np.dtype(np.float32)),
-    types_pb2.DT_DOUBLE: ("double_val", np.dtype(np.float64)),
-    types_pb2.DT_HALF: ("half_val", np.dtype(np.float16)),
-    types_pb2.DT_BFLOAT16: ("half_val", np.dtype(ml_dtypes.bfloat16)),
-    types_pb2.DT_INT8: ("int_val", np.dtype(np.int8)),
-    types_pb2.DT_INT16: ("int_val", np.dtype(np.int16)),
-    types_pb2.DT_INT32: ("int_val", np.dtype(np.int32)),
-    types_pb2.DT_INT64: ("int64_val", np.dtype(np.int64)),
-    types_pb2.DT_UINT8: ("int_val", np.dtype(np.uint8)),
-    types_pb2.DT_UINT16: ("int_val", np.dtype(np.uint16)),
-    types_pb2.DT_UINT32: ("uint32_val", np.dtype(np.uint32)),
-    types_pb2.DT_UINT64: ("uint64_val", np.dtype(np.uint64)),
-    types_pb2.DT_BOOL: ("bool_val", np.dtype(np.bool_)),
-    types_pb2.DT_STRING: ("string_val", np.dtype(object)),
+    tf.as_dtype(dtype).as_datatype_enum: (field, np.dtype(dtype))
+    for field, dtypes in {
+        "float_val": (np.float32,),
+        "double_val": (np.float64,),
+        "half_val": (np.float16, ml_dtypes.bfloat16),
+        "int_val": (np.int8, np.int16, np.int32, np.uint8, np.uint16),
+        "int64_val": (np.int64,),
+        "uint32_val": (np.uint32,),
+        "uint64_val": (np.uint64,),
+        "bool_val": (np.bool_,),
+        "string_val": (object,),
+    }.items()
+    for dtype in dtypes
 }
 _SHAPE_FIELDS = {"dtype", "tensor_shape", "version_number"}
 _CONTENT = "tensor_content"

@@ -230,11 +230,7 @@ _ENVIRONMENT = {
 
 
 def require_tpu_compiler() -> None:
-    """Checks that the compiler is installed, without importing it.
-
-    Raises:
-        UsageError: If it is not.
-    """
+    """Raises UsageError if the compiler is not installed, without importing it."""
     require_extra("tpu-compile", *_PACKAGES, purpose="Compiling for a TPU", where=sys.prefix)
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -19,9 +19,6 @@ from txl_tf.training.trainer import Trainer
 _ARGUMENT = re.compile(r"input(\d+):0$")
 _MARK = "_tpu_replicate"
 _METADATA, _INPUT, _OUTPUT = "TPUReplicateMetadata", "TPUReplicatedInput", "TPUReplicatedOutput"
-
-
-_Program = TypeVar("_Program", bound="ReplicaProgram")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +65,7 @@ class ReplicaProgram:
                 f"Received: {len(places)} programs in {function.name}"
             )
         (graph, callers), metadata = places[0]
-        return _taken_out(cls, graph, callers, metadata.get_attr("num_replicas"))
+        return cls(**_taken_out(graph, callers, metadata.get_attr("num_replicas")))
 
     def lower(self) -> LoweredProgram:
         """Makes a program for the compiler of it.
@@ -103,7 +100,8 @@ def _places(graph: Any, callers: tuple) -> Iterator[tuple[tuple[Any, tuple], tf.
             yield from _places(body, (*callers, (graph, operation)))
 
 
-def _taken_out(cls: type[_Program], graph: Any, callers: tuple, num_replicas: int) -> _Program:
+def _taken_out(graph: Any, callers: tuple, num_replicas: int) -> dict[str, Any]:
+    """Returns the fields of a `ReplicaProgram`."""
     marked = [each for each in graph.get_operations() if _mark_of(each) is not None]
     marked = [each for each in marked if each.type not in (_METADATA, _INPUT, _OUTPUT)]
     inside = {each.name for each in marked}
@@ -138,15 +136,15 @@ def _taken_out(cls: type[_Program], graph: Any, callers: tuple, num_replicas: in
         for node in function.node_def:
             node.attr.pop(_MARK, None)
     ends = [each for each in graph.get_operations() if each.type == _OUTPUT]
-    return cls(
-        graph_def=graph_def,
-        num_replicas=num_replicas,
-        data=tuple(data),
-        places=tuple(map(_place, data)),
-        specs=tuple(data.values()),
-        variables=variables,
-        outputs=tuple(each.inputs[0].name for each in ends),
-    )
+    return {
+        "graph_def": graph_def,
+        "num_replicas": num_replicas,
+        "data": tuple(data),
+        "places": tuple(map(_place, data)),
+        "specs": tuple(data.values()),
+        "variables": variables,
+        "outputs": tuple(each.inputs[0].name for each in ends),
+    }
 
 
 def _mark_of(operation: tf.Operation) -> bytes | None:
@@ -224,9 +222,6 @@ def training_program(experiment: ExperimentConfig, num_replicas: int) -> Lowered
     Args:
         experiment: `ExperimentConfig`.
         num_replicas: int. Replicas that share the global batch.
-
-    Returns:
-        A `LoweredProgram`, the program of one replica.
     """
     return ReplicaProgram.of(traced_trainer(experiment, num_replicas).trace()).lower()
 
@@ -234,12 +229,7 @@ def training_program(experiment: ExperimentConfig, num_replicas: int) -> Lowered
 def traced_trainer(experiment: ExperimentConfig, num_replicas: int) -> Trainer:
     """Returns a trainer whose variables take no memory and whose loop can only be traced.
 
-    Args:
-        experiment: `ExperimentConfig`.
-        num_replicas: int. Replicas that share the global batch.
-
-    Returns:
-        A `Trainer` under a strategy from `traced_tpu_strategy`.
+    It is under a strategy from `traced_tpu_strategy`.
     """
 
     def batches_of_zeros(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from txl_tf.config.base import differing_settings
+from txl_tf.config.base import describe_differences
 from txl_tf.errors import DataDamagedError, MismatchError, OutputExistsError, StorageError
 from txl_tf.storage.files import first_line
 from txl_tf.storage.untrusted_files import read_json_object
@@ -214,7 +214,7 @@ class CheckpointStore:
         return None
 
     def load(self, step: int) -> dict[str, np.ndarray]:
-        """Reads one checkpoint after verifying it.
+        """Reads the arrays of one checkpoint after verifying them.
 
         Raises:
             DataDamagedError: If a file is missing or not what was written.
@@ -237,7 +237,7 @@ class CheckpointStore:
         manifest = verified_manifest(folder)
         if manifest["step"] != step:
             raise damaged(f"the checkpoint is of step {manifest['step']}", folder)
-        differences = differing_settings(manifest["identity"], self._identity)
+        differences = describe_differences(manifest["identity"], self._identity)
         if differences:
             raise MismatchError(
                 f"The checkpoint belongs to another run; {differences}",

@@ -235,11 +235,7 @@ class RowGradients:
         self._num_parts = num_parts
 
     def __call__(self, batch: Batch, step: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor], Memory]:
-        """Reads the rows.
-
-        Args:
-            batch: `Batch`.
-            step: int tensor. Steps done before this one.
+        """Reads the rows; `step` is the number of steps done before this one.
 
         Returns:
             Tuple of the loss of each row, float32 `(B,)`, the gradients of all
