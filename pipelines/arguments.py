@@ -33,18 +33,8 @@ _DEEP_KEY = re.compile(rb"(?<!%b)(?:%b++[ \t]*+\.[ \t]*+){%d}" % (_WORD, _WORD, 
 _REMEDY = "Correct the file."
 
 
-def in_range(option: str, least: float, most: float) -> Callable[[str], Any]:
-    """Returns the argparse type of a number in a range.
-
-    Args:
-        option: str. Such as `--rows`.
-        least: float; an int where only whole numbers are taken.
-        most: float.
-
-    Returns:
-        Function of the text that returns the number, and raises UsageError
-        where it is less, more or not a number.
-    """
+def _in_range(option: str, least: float, most: float) -> Callable[[str], Any]:
+    """Returns the argparse type of a number in a range; whole numbers if `least` is an int."""
     kind = type(least)
 
     def read(text: str) -> float:
@@ -64,8 +54,8 @@ def in_range(option: str, least: float, most: float) -> Callable[[str], Any]:
 
 
 def numbers_in_range(option: str, least: int, most: int) -> Callable[[str], list[int]]:
-    """Returns the argparse type of whole numbers with commas between them; see `in_range`."""
-    read_number = in_range(option, least, most)
+    """Returns the argparse type of whole numbers with commas between them, as `add_number`'s."""
+    read_number = _in_range(option, least, most)
 
     def read(text: str) -> list[int]:
         parts = text.split(",")
@@ -79,6 +69,33 @@ def numbers_in_range(option: str, least: int, most: int) -> Callable[[str], list
             ) from error
 
     return read
+
+
+def add_number(
+    parser: Any,
+    option: str,
+    least: float,
+    most: float,
+    meaning: str,
+    *,
+    default: float | None = None,
+    metavar: str = "N",
+) -> None:
+    """Adds an option with a number, which is refused with a UsageError if it is out of range.
+
+    Args:
+        parser: `argparse.ArgumentParser`, or a group of its arguments.
+        option: str. Such as `--rows`.
+        least: float; an int where only whole numbers are taken.
+        most: float.
+        meaning: str. Help, to which the default is added.
+        default: optional float.
+        metavar: str. Unit of the number.
+    """
+    if default is not None:
+        meaning += f" (default: {f'{default:g}' if isinstance(default, float) else default})"
+    number = _in_range(option, least, most)
+    parser.add_argument(option, type=number, default=default, metavar=metavar, help=meaning)
 
 
 def _tpu(text: str) -> str:
@@ -102,33 +119,20 @@ def add_device_arguments(parser: argparse.ArgumentParser, use: str) -> None:
     waits = f"one that does not answer is given up after {ANSWER_SECONDS:g} s"
     add_tpu_argument(device, f"{use} this TPU; {waits}")
     most = max(_MIN_MAX_REPLICAS, os.cpu_count() or 1)
-    device.add_argument(
-        "--cpu-replicas",
-        type=in_range("--cpu-replicas", 1, most),
-        default=1,
-        metavar="N",
-        help="split the CPU into N replicas, each with all weights (default: 1)",
-    )
+    meaning = "split the CPU into N replicas, each with all weights"
+    add_number(device, "--cpu-replicas", 1, most, meaning, default=1)
 
 
 def add_step_argument(parser: argparse.ArgumentParser) -> None:
     """Adds `--step`."""
-    parser.add_argument(
-        "--step",
-        type=in_range("--step", 0, MAX_STEP),
-        metavar="N",
-        help="checkpoint of the run to use (default: the newest)",
-    )
+    meaning = "checkpoint of the run to use (default: the newest)"
+    add_number(parser, "--step", 0, MAX_STEP, meaning)
 
 
 def add_memory_length_argument(parser: argparse.ArgumentParser) -> None:
     """Adds `--memory-length`."""
-    parser.add_argument(
-        "--memory-length",
-        type=in_range("--memory-length", 0, MAX_TOKENS),
-        metavar="TOKENS",
-        help="tokens remembered (default: the model's)",
-    )
+    meaning = "tokens remembered (default: the model's)"
+    add_number(parser, "--memory-length", 0, MAX_TOKENS, meaning, metavar="TOKENS")
 
 
 def add_config_argument(parser: argparse.ArgumentParser, **settings: Any) -> None:

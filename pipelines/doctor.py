@@ -15,7 +15,7 @@ import json
 import os
 from collections.abc import Iterator
 
-from pipelines.arguments import add_config_argument, add_tpu_argument, in_range, load_experiment
+from pipelines.arguments import add_config_argument, add_number, add_tpu_argument, load_experiment
 from pipelines.command_line import run_job
 from pipelines.diagnosis import Finding
 from pipelines.diagnosis.machine_checks import (
@@ -56,12 +56,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config_argument(
         parser, help="check that there is time and room for the checkpoints of this experiment"
     )
-    parser.add_argument(
+    add_number(
+        parser,
         "--timeout-seconds",
-        type=in_range("--timeout-seconds", 0.001, 86_400.0),
+        0.001,
+        86_400.0,
+        "how long TensorFlow may take for its part",
         default=300.0,
         metavar="S",
-        help="how long TensorFlow may take for its part (default: 300)",
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 

@@ -23,9 +23,9 @@ from pipelines.arguments import (
     MAX_STEP,
     add_device_arguments,
     add_json_argument,
+    add_number,
     add_override_argument,
     add_step_argument,
-    in_range,
     override,
 )
 from pipelines.command_line import run_job
@@ -69,20 +69,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--per-document", metavar="FILE", help="write a line of JSON for every document"
     )
     add_step_argument(parser)
-    parser.add_argument(
+    add_number(
+        parser,
         "--watch-seconds",
-        type=in_range("--watch-seconds", _LEAST_SECONDS, MAX_SECONDS),
+        _LEAST_SECONDS,
+        MAX_SECONDS,
+        "with --watch: how long to wait for the next checkpoint (default: for ever)",
         metavar="SECONDS",
-        help="with --watch: how long to wait for the next checkpoint (default: for ever)",
     )
     parser.add_argument(
         "--per-token", action="store_true", help="with --text: print the nats of every token"
     )
-    parser.add_argument(
+    add_number(
+        parser,
         "--num-words",
-        type=in_range("--num-words", 1, MAX_STEP),
-        metavar="N",
-        help="words of the text, for the perplexity of words (default: as white space divides it)",
+        1,
+        MAX_STEP,
+        "words of the text, for the perplexity of words (default: as white space divides it)",
     )
     add_json_argument(parser)
     add_device_arguments(parser, "share the rows on")

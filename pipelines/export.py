@@ -20,8 +20,8 @@ from pipelines.arguments import (
     MAX_COUNT,
     MAX_STEP,
     add_memory_length_argument,
+    add_number,
     add_step_argument,
-    in_range,
 )
 from pipelines.command_line import run_job
 from pipelines.evaluation.watch import read_evaluations
@@ -54,11 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
     add_workdir_argument(parser)
     parser.add_argument("--out", metavar="DIR", required=True, help="folder of all versions")
-    parser.add_argument(
-        "--version",
-        type=in_range("--version", 1, MAX_STEP),
-        metavar="N",
-        help="number of the version (default: one more than there is)",
+    add_number(
+        parser, "--version", 1, MAX_STEP, "number of the version (default: one more than there is)"
     )
     add_memory_length_argument(parser)
     add_step_argument(parser)
@@ -76,22 +73,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--data", metavar="DIR", help="prepared data set to measure the loss on")
     parser.add_argument("--split", default="valid", help="split of it (default: valid)")
-    parser.add_argument(
-        "--sample-tokens",
-        type=in_range("--sample-tokens", 2, MAX_STEP),
-        default=1 << 15,
-        metavar="N",
-        help="how much of the split (default: 32768)",
-    )
+    add_number(parser, "--sample-tokens", 2, MAX_STEP, "how much of the split", default=1 << 15)
     for name, (default, meaning) in _LIMITS.items():
         option = "--" + name.replace("_", "-")
-        parser.add_argument(
-            option,
-            type=in_range(option, 1, MAX_COUNT),
-            default=default,
-            metavar="N",
-            help=f"{meaning} (default: {default})",
-        )
+        add_number(parser, option, 1, MAX_COUNT, meaning, default=default)
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from pipelines.arguments import (
     MAX_COUNT,
     add_memory_length_argument,
+    add_number,
     add_step_argument,
-    in_range,
 )
 from pipelines.command_line import run_job
 from pipelines.memory_needs import MemoryNeed, reading_needs, require_memory_of
@@ -42,30 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     prompt = parser.add_mutually_exclusive_group()
     prompt.add_argument("--prompt", help="text to continue (default: ask on the terminal)")
     prompt.add_argument("--prompt-file", metavar="FILE", help="file with the text to continue")
-    parser.add_argument(
-        "--num-tokens",
-        type=in_range("--num-tokens", 1, MAX_COUNT),
-        default=400,
-        metavar="N",
-        help="tokens to write (default: 400)",
-    )
+    add_number(parser, "--num-tokens", 1, MAX_COUNT, "tokens to write", default=400)
     parser.add_argument(
         "--stop", action="append", default=[], metavar="TEXT", help="end before this text"
     )
     _add_sampler_arguments(parser)
-    parser.add_argument(
-        "--seed",
-        type=in_range("--seed", 0, MAX_COUNT),
-        default=0,
-        help="the same seed writes the same text (default: 0)",
-    )
-    parser.add_argument(
-        "--num-samples",
-        type=in_range("--num-samples", 1, 1 << 20),
-        default=1,
-        metavar="N",
-        help="texts to write (default: 1)",
-    )
+    add_number(parser, "--seed", 0, MAX_COUNT, "the same seed writes the same text", default=0)
+    add_number(parser, "--num-samples", 1, 1 << 20, "texts to write", default=1)
     parser.add_argument(
         "--session",
         metavar="FILE",
@@ -82,17 +65,14 @@ def _add_sampler_arguments(parser: argparse.ArgumentParser) -> None:
         default="top_p",
         help="how the next token is picked (default: top_p)",
     )
-    numbers: dict[str, tuple[float, float, float | None, str]] = {
-        "--temperature": (_LEAST, _MOST, 1.0, "divisor of the logits (default: 1)"),
-        "--k": (1, MAX_COUNT, 40, "candidates of top_k (default: 40)"),
-        "--p": (_LEAST, 1, 0.9, "probability of top_p (default: 0.9)"),
-        "--min-p": (_LEAST, 1, 0.05, "least share of the highest probability (default: 0.05)"),
-        "--beams": (1, 1 << 16, None, "search with this many beams instead of sampling"),
-        "--repetition-penalty": (1.0, _MOST, 1.0, "1.2 is usual (default: 1, none)"),
-    }
-    for option, (least, most, default, meaning) in numbers.items():
-        number = in_range(option, least, most)
-        parser.add_argument(option, type=number, default=default, metavar="N", help=meaning)
+    add_number(parser, "--temperature", _LEAST, _MOST, "divisor of the logits", default=1.0)
+    add_number(parser, "--k", 1, MAX_COUNT, "candidates of top_k", default=40)
+    add_number(parser, "--p", _LEAST, 1, "probability of top_p", default=0.9)
+    meaning = "least share of the highest probability, for min_p"
+    add_number(parser, "--min-p", _LEAST, 1, meaning, default=0.05)
+    add_number(parser, "--beams", 1, 1 << 16, "search with N beams instead of sampling")
+    meaning = "penalty of tokens that have been written; 1.2 is usual, 1 none"
+    add_number(parser, "--repetition-penalty", 1.0, _MOST, meaning, default=1.0)
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from pipelines.arguments import in_range
+from pipelines.arguments import add_number
 from pipelines.command_line import run_job
 from pipelines.prepare_text import (
     add_source_arguments,
@@ -52,18 +52,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source_arguments(parser)
     add_tokenizer_arguments(parser)
     parser.add_argument("--out", metavar="DIR", required=True, help="folder to make")
-    parser.add_argument(
+    add_number(
+        parser,
         "--shard-megabytes",
-        type=in_range("--shard-megabytes", 1 / _BYTES_PER_MEGABYTE, 1e9),
+        1 / _BYTES_PER_MEGABYTE,
+        1e9,
+        "size of one file, in megabytes of 10^6 bytes",
         default=SHARD_BYTES / _BYTES_PER_MEGABYTE,
         metavar="MB",
-        help="size of one file, in megabytes of 10^6 bytes (default: 16)",
     )
-    parser.add_argument(
+    add_number(
+        parser,
         "--workers",
-        type=in_range("--workers", 1, max(_MAX_WORKERS, 4 * _num_cores())),
-        metavar="N",
-        help="processes that turn text into tokens (default: one a core; for bytes one)",
+        1,
+        max(_MAX_WORKERS, 4 * _num_cores()),
+        "processes that turn text into tokens (default: one a core; for bytes one)",
     )
     parser.add_argument(
         "--runner", choices=["local", "beam"], default="local", help="(default: local)"

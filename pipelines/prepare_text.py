@@ -6,7 +6,7 @@ import os
 import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
 
-from pipelines.arguments import MAX_STEP, in_range
+from pipelines.arguments import MAX_STEP, add_number
 from txl_tf.data.corpora import PUBLISHED_CORPORA
 from txl_tf.data.corpora.corpus import Corpus
 from txl_tf.data.corpora.enwik8_text8 import Enwik8
@@ -57,8 +57,8 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"where a corpus is downloaded to (default: {_DEFAULT_FOLDER})",
     )
     parser.add_argument("--newlines", choices=["keep", "drop"], help="enwik8 (default: drop)")
-    _add_number(parser, "--shuffle-seed", -MAX_STEP, MAX_STEP, "lm1b: order (default: 0)")
-    _add_number(parser, "--passes", 1, _MAX_PASSES, "lm1b: passes (default: 1)")
+    add_number(parser, "--shuffle-seed", -MAX_STEP, MAX_STEP, "lm1b: order (default: 0)")
+    add_number(parser, "--passes", 1, _MAX_PASSES, "lm1b: passes (default: 1)")
     parser.add_argument("--format", choices=["text", "jsonl"], help="of the files (default: text)")
     parser.add_argument("--field", metavar="NAME", help="of JSON Lines (default: text)")
     parser.add_argument(
@@ -75,13 +75,7 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
             help=f"part of --text for {split}; 0 for none (default: {_DEFAULT_FRACTION})",
         )
     meaning = "seed of the division into splits (default: 0)"
-    _add_number(parser, "--split-seed", -MAX_STEP, MAX_STEP, meaning)
-
-
-def _add_number(
-    parser: argparse.ArgumentParser, option: str, least: int, most: int, meaning: str
-) -> None:
-    parser.add_argument(option, type=in_range(option, least, most), metavar="N", help=meaning)
+    add_number(parser, "--split-seed", -MAX_STEP, MAX_STEP, meaning)
 
 
 def check_source_arguments(arguments: argparse.Namespace) -> None:

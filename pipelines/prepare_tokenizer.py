@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from pipelines.arguments import MAX_STEP, in_range
+from pipelines.arguments import MAX_STEP, add_number
 from txl_tf.config.base import MAX_TOKEN_IDS
 from txl_tf.data.corpora.corpus import Corpus, TokenizerOptions
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
@@ -45,17 +45,19 @@ def add_tokenizer_arguments(parser: argparse.ArgumentParser) -> None:
         choices=_KINDS,
         help="kind of tokens (default: that of the corpus, or bytes)",
     )
-    parser.add_argument(
+    add_number(
+        parser,
         "--vocabulary-size",
-        type=in_range("--vocabulary-size", 1, MAX_TOKEN_IDS),
-        metavar="N",
-        help="pieces (default: 32000); of words and characters the most frequent (default: all)",
+        1,
+        MAX_TOKEN_IDS,
+        "pieces (default: 32000); of words and characters the most frequent (default: all)",
     )
-    parser.add_argument(
+    add_number(
+        parser,
         "--min-frequency",
-        type=in_range("--min-frequency", 0, MAX_STEP),
-        metavar="N",
-        help="least count of a word or character in the vocabulary",
+        0,
+        MAX_STEP,
+        "least count of a word or character in the vocabulary",
     )
     parser.add_argument(
         "--lower-case", action=argparse.BooleanOptionalAction, help="words in lower case"

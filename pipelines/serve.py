@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from pipelines.arguments import in_range
+from pipelines.arguments import add_number
 from pipelines.command_line import run_job
 from pipelines.verify import CHECKSUMS_FILE, verify_export
 from txl_tf.errors import InputMissingError, StorageError, UsageError
@@ -37,19 +37,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--export", metavar="DIR", required=True, help="folder of all versions")
     parser.add_argument("--name", default="txl", help="name of the model (default: txl)")
     for option, default, protocol in (("--port", 8501, "REST"), ("--grpc-port", 8500, "gRPC")):
-        parser.add_argument(
-            option,
-            type=in_range(option, 0, _HIGHEST_PORT),
-            default=default,
-            metavar="N",
-            help=f"port of {protocol}; 0: a free one (default: {default})",
+        add_number(
+            parser, option, 0, _HIGHEST_PORT, f"port of {protocol}; 0: a free one", default=default
         )
-    parser.add_argument(
+    add_number(
+        parser,
         "--poll-seconds",
-        type=in_range("--poll-seconds", _LEAST_POLL_SECONDS, _MOST_POLL_SECONDS),
+        _LEAST_POLL_SECONDS,
+        _MOST_POLL_SECONDS,
+        "time between two looks for a new version",
         default=2.0,
         metavar="S",
-        help="time between two looks for a new version (default: 2)",
     )
 
 

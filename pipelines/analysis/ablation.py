@@ -20,7 +20,7 @@ from typing import Any, cast
 from pipelines.analysis.ablation_findings import AblationFinding, RowSummary, findings
 from pipelines.analysis.ablation_runs import AblationProcesses, AblationResult
 from pipelines.analysis.ablation_study import AblationRun, AblationStudy, load_study
-from pipelines.arguments import add_json_argument, add_override_argument, in_range
+from pipelines.arguments import add_json_argument, add_number, add_override_argument
 from pipelines.memory_needs import require_training_memory
 from pipelines.progress import plain_table, say
 from pipelines.workdir import check_split, data_identity
@@ -103,12 +103,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DIR", required=True, help="prepared data set")
     parser.add_argument("--out", metavar="DIR", required=True, help="folder of the study")
     add_override_argument(parser)
-    parser.add_argument(
-        "--jobs",
-        type=in_range("--jobs", 1, max(_MAX_JOBS, os.cpu_count() or 1)),
-        default=1,
-        metavar="N",
-        help="runs side by side (default: 1)",
+    add_number(
+        parser, "--jobs", 1, max(_MAX_JOBS, os.cpu_count() or 1), "runs side by side", default=1
     )
     add_json_argument(parser)
     parser.add_argument(

@@ -13,14 +13,14 @@ and TensorBoard shows the figures beside the run's curves.
 import argparse
 import json
 import math
-import os
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipelines.arguments import MAX_COUNT, add_json_argument, add_step_argument, in_range
+from pipelines.arguments import MAX_COUNT, add_json_argument, add_number, add_step_argument
 from pipelines.command_line import run_job
 from pipelines.memory_needs import reading_needs, require_memory_of
 from pipelines.progress import plain_table, show_progress
@@ -51,20 +51,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", required=True, help="folder to make")
     parser.add_argument("--split", default="valid", help="split to read (default: valid)")
     add_step_argument(parser)
-    parser.add_argument(
+    add_number(
+        parser,
         "--segments",
-        type=in_range("--segments", 1, MAX_COUNT),
-        metavar="N",
-        help="segments per row to average over, after those that fill the memory "
+        1,
+        MAX_COUNT,
+        "segments per row to average over, after those that fill the memory "
         f"(default: {_DEFAULT_SEGMENTS}, or as many as there are)",
     )
-    parser.add_argument(
-        "--rows",
-        type=in_range("--rows", 1, MAX_ROWS),
-        metavar="N",
-        default=4,
-        help="rows read side by side (default: 4)",
-    )
+    add_number(parser, "--rows", 1, MAX_ROWS, "rows read side by side", default=4)
     numbers = {
         "--memory-length": (MAX_TOKENS, "tokens remembered (default: the run's evaluation's)"),
         "--segment-length": (MAX_TOKENS, "tokens of a segment (default: the run's evaluation's)"),
@@ -72,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--head": (MAX_COUNT, "head to show (default: the layer's farthest)"),
     }
     for option, (most, meaning) in numbers.items():
-        parser.add_argument(option, type=in_range(option, 1, most), metavar="N", help=meaning)
+        add_number(parser, option, 1, most, meaning)
     add_json_argument(parser)
 
 
@@ -128,12 +123,8 @@ def run(arguments: argparse.Namespace) -> None:
         "shown_token_ids": rows[0, -shown.shape[1] :],
     }
     _write(arguments.out, report, arrays, images)
-    write_images(
-        board_folder,
-        arguments.split,
-        step,
-        {f"attention/{name}": content for name, content in images.items()},
-    )
+    board_images = {f"attention/{name}": content for name, content in images.items()}
+    write_images(board_folder, arguments.split, step, board_images)
     print(json.dumps(report) if arguments.json else describe(report))
 
 
@@ -198,18 +189,14 @@ def _head_to_show(arguments: argparse.Namespace, profile: AttentionProfile) -> t
 
 
 def _write(
-    folder: str,
-    report: dict[str, Any],
-    arrays: Mapping[str, np.ndarray],
-    images: Mapping[str, bytes],
+    folder: str, report: dict[str, Any], arrays: dict[str, Any], images: Mapping[str, bytes]
 ) -> None:
     with StagingFolder(folder, last_file=REPORT_FILE) as staging:
-        np.savez_compressed(os.path.join(staging.path, "attention.npz"), **cast(Any, arrays))
+        path = Path(staging.path)
+        np.savez_compressed(path / "attention.npz", **arrays)
         for name, content in images.items():
-            with open(os.path.join(staging.path, f"{name}.png"), "wb") as file:
-                file.write(content)
-        with open(os.path.join(staging.path, REPORT_FILE), "w", encoding="utf-8") as file:
-            file.write(json.dumps(report, indent=1) + "\n")
+            (path / f"{name}.png").write_bytes(content)
+        (path / REPORT_FILE).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
         staging.publish()
 
 
@@ -238,13 +225,13 @@ def attention_report(
         "clamp_length": config.clamp_length,
         "num_rows": num_rows,
         **figures,
-        "farthest_head": {
-            **farthest,
-            "layer": farthest["layer"] + 1,
-            "head": farthest["head"] + 1,
-        },
-        "shown_head": {"layer": shown_head[0] + 1, "head": shown_head[1] + 1},
+        "farthest_head": {**farthest, **_from_one(farthest["layer"], farthest["head"])},
+        "shown_head": _from_one(*shown_head),
     }
+
+
+def _from_one(layer: int, head: int) -> dict[str, int]:
+    return {"layer": layer + 1, "head": head + 1}
 
 
 def describe(report: dict[str, Any]) -> str:

@@ -13,8 +13,8 @@ import argparse
 import dataclasses
 import itertools
 import json
-import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -24,7 +24,7 @@ from pipelines.arguments import (
     MAX_COUNT,
     MAX_STEP,
     add_json_argument,
-    in_range,
+    add_number,
     numbers_in_range,
 )
 from pipelines.memory_needs import reading_needs, require_memory_of
@@ -78,32 +78,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=_CONTEXTS,
         help=f"context lengths (default: {_CONTEXTS})",
     )
-    parser.add_argument(
-        "--step-size",
-        metavar="TOKENS",
-        type=int,
-        help="tokens that a step of RECL adds (default: from the first context to the second)",
+    meaning = "tokens that a step of RECL adds (default: from the first context to the second)"
+    add_number(parser, "--step-size", 1, MAX_TOKENS, meaning, metavar="TOKENS")
+    add_number(
+        parser, "--tokens", 1, MAX_COUNT, "tokens to predict, drawn from the split", default=1000
     )
-    parser.add_argument(
-        "--tokens",
-        metavar="N",
-        type=in_range("--tokens", 1, MAX_COUNT),
-        default=1000,
-        help="tokens to predict, drawn from the split (default: 1000)",
-    )
-    parser.add_argument(
-        "--seed",
-        type=in_range("--seed", 0, MAX_STEP),
-        default=0,
-        help="decides which tokens (default: 0)",
-    )
-    parser.add_argument(
-        "--batch-size",
-        metavar="N",
-        type=in_range("--batch-size", 1, MAX_ROWS),
-        default=16,
-        help="tokens to predict at a time (default: 16)",
-    )
+    add_number(parser, "--seed", 0, MAX_STEP, "decides which tokens", default=0)
+    add_number(parser, "--batch-size", 1, MAX_ROWS, "tokens to predict at a time", default=16)
     parser.add_argument(
         "--memory",
         metavar="TOKENS,...",
@@ -155,8 +136,8 @@ def run(arguments: argparse.Namespace) -> None:
     with StagingFolder(arguments.out, last_file=REPORT_FILE) as staging:
         report = _report(arguments, dataset)
         draw_charts(report, staging.path)
-        with open(os.path.join(staging.path, REPORT_FILE), "w", encoding="utf-8") as file:
-            file.write(json.dumps(report, indent=1) + "\n")
+        text = json.dumps(report, indent=1) + "\n"
+        (Path(staging.path) / REPORT_FILE).write_text(text, encoding="utf-8")
         staging.publish()
     if arguments.json:
         print(json.dumps(report))
@@ -280,8 +261,6 @@ def _require_ascending(lengths: list[int], option: str) -> None:
 
 def _check_steps(contexts: list[int], step_size: int) -> None:
     """Checks that every step from the first context leads to a measured length."""
-    if step_size < 1:
-        raise UsageError("A step must be positive.", where=f"--step-size {step_size}")
     needed = range(contexts[0], contexts[-1] + 1, step_size)
     missing = next((context for context in needed if context not in contexts), None)
     if missing is not None or len(needed) < 2:

@@ -66,36 +66,33 @@ def draw_figures(
     memory_length = shown_rows.shape[1] - shown_rows.shape[0]
     title = f"layer {layer + 1}, head {head + 1}: {source}"
     figures = {
-        "profile": profile_figure(profile, f"mean attention: {source}"),
+        "profile": heads_figure({f"mean attention: {source}": profile.attention}),
         "head": head_figure(shown_rows, memory_length, title),
     }
     if profile.terms:
-        figures["terms"] = terms_figure(profile, f"mean attention by one term: {source}")
+        terms = {f"term ({name}): {TERMS[name]}": array for name, array in profile.terms.items()}
+        figures["terms"] = heads_figure(terms, f"mean attention by one term: {source}")
     return {name: png_bytes(figure) for name, figure in figures.items()}
 
 
-def profile_figure(profile: AttentionProfile, title: str) -> "Figure":
-    """Draws mean attention by relative position: Figure 5 of Dai et al. (2019)."""
-    figure = new_figure(_WIDTH_INCHES, _panel_inches(profile.attention) + 1.0)
-    axes = figure.subplots()
-    _draw_heads(figure, axes, profile.attention, float(profile.attention.max()))
-    axes.set_title(title)
-    axes.set_xlabel("position relative to the query")
-    return figure
+def heads_figure(arrays: Mapping[str, np.ndarray], title: str | None = None) -> "Figure":
+    """Draws mean attention of all heads by relative position: Figures 5 and 7 of Dai et al. (2019).
 
-
-def terms_figure(profile: AttentionProfile, title: str) -> "Figure":
-    """Draws mean attention by position for each score term: Figure 7 of Dai et al. (2019)."""
-    count = len(profile.terms)
-    figure = new_figure(_WIDTH_INCHES, count * _panel_inches(profile.attention) + 1.0)
-    panels = figure.subplots(count, 1, sharex=True)
+    Args:
+        arrays: mapping of the title of a panel to its float array `(L, N, K)`.
+        title: optional str. Title of the figure.
+    """
+    height = sum(map(_panel_inches, arrays.values())) + 1.0
+    figure = new_figure(_WIDTH_INCHES, height)
+    panels = figure.subplots(len(arrays), 1, sharex=True, squeeze=False)[:, 0]
     # One scale for all, so that a flat term looks flat.
-    highest = max(float(array.max()) for array in profile.terms.values())
-    for axes, (name, array) in zip(panels, profile.terms.items(), strict=True):
+    highest = max(float(array.max()) for array in arrays.values())
+    for axes, (name, array) in zip(panels, arrays.items(), strict=True):
         _draw_heads(figure, axes, array, highest)
-        axes.set_title(f"term ({name}): {TERMS[name]}")
+        axes.set_title(name)
     panels[-1].set_xlabel("position relative to the query")
-    figure.suptitle(title)
+    if title is not None:
+        figure.suptitle(title)
     return figure
 
 

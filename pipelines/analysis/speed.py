@@ -25,8 +25,8 @@ from pipelines.arguments import (
     MAX_COUNT,
     add_config_argument,
     add_json_argument,
+    add_number,
     add_override_argument,
-    in_range,
     load_experiment,
     numbers_in_range,
 )
@@ -56,19 +56,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=_ATTENTION,
         help=f"attention lengths: tokens of the window, and of the memory (default: {_ATTENTION})",
     )
-    parser.add_argument(
+    add_number(
+        parser,
         "--segment-length",
-        type=in_range("--segment-length", 1, MAX_TOKENS),
-        metavar="TOKENS",
+        1,
+        MAX_TOKENS,
+        "tokens that are read at a time with a memory, besides 1",
         default=128,
-        help="tokens that are read at a time with a memory, besides 1 (default: 128)",
+        metavar="TOKENS",
     )
-    parser.add_argument(
-        "--repeats",
-        type=in_range("--repeats", 1, MAX_COUNT),
-        metavar="N",
-        default=5,
-        help="windows that are timed; medians are reported (default: 5)",
+    add_number(
+        parser, "--repeats", 1, MAX_COUNT, "windows that are timed; medians are reported", default=5
     )
     add_json_argument(parser)
     add_override_argument(parser)

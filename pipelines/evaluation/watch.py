@@ -100,17 +100,13 @@ class EvaluationLog:
     """A file with a line of JSON for each evaluation of a split.
 
     Each line has the `conditions` of the evaluation and the `result`, so that
-    the same checkpoint is not evaluated twice under the same conditions.
+    the same checkpoint is not evaluated twice under the same conditions. A
+    damaged file is a DataDamagedError, one that cannot be read a StorageError.
 
     Args:
         folder: str. Folder of the evaluations of a run.
         split: str. Name of the split.
-        conditions: dict of JSON values. What decides the result besides the
-            step.
-
-    Raises:
-        DataDamagedError: If the file cannot be understood.
-        StorageError: If it cannot be read.
+        conditions: dict of JSON values that decide a result besides the step.
     """
 
     def __init__(self, folder: str, split: str, conditions: dict[str, Any]) -> None:
@@ -166,9 +162,9 @@ class CheckpointWatch:
     """Iterator over the steps of new checkpoints, until the run is finished.
 
     Args:
-        list_steps: function without arguments that returns the steps of the
-            checkpoints that are there, oldest first.
-        last_step: int. The step after which the run has no more.
+        list_steps: function that returns the steps of the existing checkpoints,
+            oldest first.
+        last_step: int. Last step of the run.
         patience_seconds: optional float. How long to wait for the next one;
             without a limit if `None`.
         poll_seconds: float. Time between two looks.
@@ -198,16 +194,10 @@ class CheckpointWatch:
         self._stop.set()
 
     def steps(self, done: Collection[int]) -> Iterator[int]:
-        """Returns the steps to evaluate.
+        """Yields the oldest step that exists and is not done, to which the caller adds it.
 
-        Args:
-            done: steps that need no evaluation, to which the caller adds the
-                ones it has been given.
-
-        Yields:
-            The oldest step that is there and not done. It ends after the last
-            step of the run, when `stop` was called, and when no new checkpoint
-            came for too long.
+        It ends after the last step of the run, when `stop` was called, and when
+        no new checkpoint came for too long.
         """
         passed_over: set[int] = set()
         deadline = self._new_deadline()
@@ -231,14 +221,11 @@ class CheckpointWatch:
         return time.monotonic() + self._patience_seconds
 
 
-EvaluateStep = Callable[..., EvaluationResult]
-
-
 def watch_checkpoints(
     workdir: Workdir,
     split: str,
     conditions: dict[str, Any],
-    evaluate: EvaluateStep,
+    evaluate: Callable[..., EvaluationResult],
     report: Callable[[EvaluationResult], None],
     patience_seconds: float | None,
 ) -> None:
@@ -250,11 +237,11 @@ def watch_checkpoints(
     Args:
         workdir: `Workdir`.
         split: str. Name of the split.
-        conditions: dict of JSON values that decide a result besides the step.
+        conditions: dict, see `EvaluationLog`.
         evaluate: function of a step, weights and `track`, see
             `Evaluator.evaluate`, that returns an `EvaluationResult`.
         report: function that is called with every result.
-        patience_seconds: optional float. How long to wait for a checkpoint.
+        patience_seconds: optional float, see `CheckpointWatch`.
 
     Raises:
         PreemptedError: If the process is asked to stop.
