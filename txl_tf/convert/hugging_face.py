@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,11 @@ from txl_tf.convert.model_building import named_variables
 from txl_tf.convert.model_sizes import check_settings
 from txl_tf.convert.pytorch import model_from_state_dict
 from txl_tf.convert.pytorch_names import HUGGING_FACE, pytorch_table
-from txl_tf.errors import DataDamagedError, MismatchError, OutputExistsError, StorageError
+from txl_tf.errors import DataDamagedError, MismatchError
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.storage.files import first_line
-from txl_tf.storage.local_files import flush_to_disk, flush_tree_to_disk
-from txl_tf.storage.untrusted_files import parse_json_object, read_json_object
+from txl_tf.storage.staging import StagingFolder
+from txl_tf.storage.untrusted_files import parse_json_object, read_json_object, storage_errors
 
 _INTEGERS = {
     "vocab_size": "vocabulary_size",
@@ -237,29 +236,15 @@ def save_hugging_face(model: TransformerXL, folder: str | Path) -> Path:
     """
     config = to_hugging_face_config(model.config)
     folder = Path(folder)
-    if os.path.lexists(folder):
-        raise OutputExistsError(
-            "The output exists already.",
-            where=str(folder),
-            remedy="Name another folder, or remove this one.",
-        )
-    temporary = folder.parent / f".{folder.name}.{os.getpid()}.tmp"
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary.mkdir()
-        write_safetensors(temporary / _WEIGHTS_FILE, hugging_face_tensors(model))
-        (temporary / _CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
-        flush_tree_to_disk(temporary)
-        temporary.rename(folder)
-        flush_to_disk(folder.parent)
-    except OSError as error:
-        raise StorageError(
-            f"The model cannot be written: {error.strerror or error}",
-            where=str(folder),
-            remedy="Make room, or choose another folder.",
-        ) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    remedy = "Make room, or choose another folder."
+    with (
+        storage_errors("The model cannot be written", str(folder), remedy),
+        StagingFolder(str(folder), last_file=_CONFIG_FILE) as staging,
+    ):
+        written = Path(staging.path)
+        write_safetensors(written / _WEIGHTS_FILE, hugging_face_tensors(model))
+        (written / _CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
+        staging.publish()
     return folder
 
 

@@ -5,13 +5,13 @@ the published models are those of this file and of no other.
 """
 
 import dataclasses
-import os
 from pathlib import Path
 from typing import Any
 
 from txl_tf.convert.safe_pickle import InertObject, SafePickleReader
-from txl_tf.errors import DataDamagedError, InputMissingError, OutputExistsError
+from txl_tf.errors import DataDamagedError, InputMissingError
 from txl_tf.storage.files import make_folder, write_file
+from txl_tf.storage.staging import require_absent
 
 _MAX_BYTES = 16 * 2**30
 _CORPUS = ("data_utils.Corpus", "__main__.Corpus")
@@ -99,10 +99,7 @@ def write_symbols(vocabulary: Python2Vocabulary, path: str | Path) -> Path:
                 where=str(path),
                 remedy="Such a vocabulary is not text with one symbol per line.",
             )
-    if os.path.lexists(path):
-        raise OutputExistsError(
-            "The output exists already.", where=str(path), remedy="Name another file."
-        )
+    require_absent(str(path))
     text = "".join(f"{symbol}\n" for symbol in vocabulary.symbols)
     make_folder(str(path.parent))
     write_file(str(path), text.encode("utf-8"))

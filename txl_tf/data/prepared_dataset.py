@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 
 from txl_tf.data.manifest import MANIFEST_FILE, Manifest, ShardManifest
-from txl_tf.data.records import RecordLocation, frame_bytes, parse_frame
+from txl_tf.data.records import RecordLocation, first_wrong_id, frame_bytes, parse_frame
 from txl_tf.data.tokenizers import TOKENIZERS, load_tokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.data.verification import verify_no_surplus, verify_shards
@@ -283,14 +283,9 @@ class PreparedDataset:
         return token_ids[wanted], document_starts[wanted]
 
     def _check_ids(self, token_ids: np.ndarray, where: str) -> None:
-        size = self.manifest.vocabulary_size
-        if token_ids.size and not 0 <= token_ids.min() <= token_ids.max() < size:
-            place = int(np.flatnonzero((token_ids < 0) | (token_ids >= size))[0])
-            raise DataDamagedError(
-                f"Token {place} of a record is {token_ids[place]}; the vocabulary has {size}.",
-                where=where,
-                remedy="Prepare the data set again.",
-            )
+        if wrong := first_wrong_id(token_ids, self.manifest.vocabulary_size):
+            what = f"Token {wrong[0]} of a record {wrong[1]}"
+            raise DataDamagedError(what, where=where, remedy="Prepare the data set again.")
 
     def _full_frame_bytes(self) -> int:
         return frame_bytes(self.manifest.tokens_per_record, self.manifest.token_bytes)

@@ -152,6 +152,21 @@ def _only_value(example: Any, feature: str) -> bytes:
     return values[0] if len(values) == 1 else b""
 
 
+def first_wrong_id(token_ids: np.ndarray, vocabulary_size: int) -> tuple[int, str] | None:
+    """Returns place and description of the first id outside of a vocabulary, if there is one.
+
+    Args:
+        token_ids: int array; the place is counted in its flattened form.
+        vocabulary_size: int. Number of ids.
+    """
+    # The two ends first: nearly always all ids are right.
+    if not token_ids.size or 0 <= token_ids.min() <= token_ids.max() < vocabulary_size:
+        return None
+    flat = token_ids.reshape(-1)
+    place = int(np.flatnonzero((flat < 0) | (flat >= vocabulary_size))[0])
+    return place, f"is {flat[place]}; the vocabulary has {vocabulary_size}."
+
+
 class FrameLayout(NamedTuple):
     """Byte positions within a frame of a given number of tokens.
 

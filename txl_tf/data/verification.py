@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from txl_tf.data.manifest import MANIFEST_FILE, Manifest, ShardManifest
-from txl_tf.data.records import FrameLayout, frame_bytes
+from txl_tf.data.records import FrameLayout, first_wrong_id, frame_bytes
 from txl_tf.data.text import DocumentPiece, TextCounts
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.errors import DataDamagedError
@@ -99,15 +99,11 @@ class RecordCheck:
             return None
         tokens = frames[:, layout.first_token_byte : layout.last_token_byte]
         token_ids = np.ascontiguousarray(tokens).view(layout.dtype)
-        if token_ids.min() >= 0 and token_ids.max() < size:
+        wrong = first_wrong_id(token_ids, size)
+        if wrong is None:
             return None
-        wrong = (token_ids < 0) | (token_ids >= size)
-        record = int(np.argmax(wrong.any(axis=1)))
-        place = int(np.argmax(wrong[record]))
-        what = (
-            f"Token {place} of a record is {token_ids[record, place]}; the vocabulary has {size}."
-        )
-        return record, what
+        record, place = divmod(wrong[0], token_ids.shape[1])
+        return record, f"Token {place} of a record {wrong[1]}"
 
 
 _REMEDY = "Restore the file, or prepare the data set again."

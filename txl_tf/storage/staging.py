@@ -179,5 +179,5 @@ def require_absent(path: str) -> None:
         raise OutputExistsError(
             "The output exists already.",
             where=path,
-            remedy="Name another folder, or remove this one.",
+            remedy="Give another name, or remove it.",
         )
