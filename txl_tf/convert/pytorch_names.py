@@ -19,7 +19,7 @@ class PytorchSystem:
     title: str
     """Its name in messages."""
     prefix: str
-    """What stands before the names of the decoder."""
+    """Prefix of the names of the decoder."""
     reverses_clusters: bool
     """Whether the last cluster's entry of the head belongs to the first tail."""
     lists_softmax: bool

@@ -73,7 +73,7 @@ def _numbered(
     for piece in pieces:
         start = 0
         for match in mark.finditer(piece):
-            # A piece that goes on with a long line does not begin at a line's beginning.
+            # A piece that continues a long line does not begin at a line's beginning.
             if match.start() == 0 and not at_line_start:
                 continue
             if match.start() > start:

@@ -81,7 +81,7 @@ class FileTransfer:
                 raise StorageError(
                     f"{self.file.name} cannot be fetched: {reason}.",
                     where=self.url,
-                    remedy="Try again later; a next try goes on from here.",
+                    remedy="Try again later; a next try resumes here.",
                 )
             time.sleep(min(self.pause_seconds * 2 ** (failed - 1), _MAX_PAUSE_SECONDS))
         return was_resumed
@@ -164,7 +164,7 @@ class FileTransfer:
             raise StorageError(
                 f"The download needs {needed_bytes} bytes more, and {free} are free.",
                 where=folder,
-                remedy="Make room, or name another folder; a next try goes on from here.",
+                remedy="Make room, or name another folder; a next try resumes here.",
             )
 
 
@@ -237,7 +237,7 @@ def download(
         raise StorageError(
             f"Writing the download failed: {error.strerror or error}",
             where=target,
-            remedy="Check free space and permissions; a next try goes on from here.",
+            remedy="Check free space and permissions; a next try resumes here.",
         ) from error
 
 

@@ -118,7 +118,7 @@ class PreparedDataset:
 
         Args:
             folder: str. The folder of the data set.
-            verify: bool. Whether every file is read and held against the
+            verify: bool. Whether every file is read and compared with the
                 manifest. Defaults to `True`.
             progress: optional function, called from threads with the bytes
                 read since last.
@@ -141,7 +141,7 @@ class PreparedDataset:
         return self.manifest.fingerprint
 
     def check_sizes(self) -> None:
-        """Holds the numbers of the manifest against each other and the sizes of the files.
+        """Compares the numbers of the manifest with each other and with the sizes of the files.
 
         Nothing is read. The sizes of remote files are not asked for, which
         would take a request each.
@@ -161,7 +161,7 @@ class PreparedDataset:
     def verify(
         self, *, progress: Callable[[int], None] | None = None, with_checksums: bool = False
     ) -> None:
-        """Reads every file and holds it against the manifest.
+        """Reads every file and compares it with the manifest.
 
         Args:
             progress: optional function, called from threads with the bytes

@@ -57,7 +57,7 @@ class StoredTensor:
 
 
 def checked_tensor_bundle(prefix: str, *, remedy: str) -> dict[str, StoredTensor]:
-    """Reads the index of a checkpoint and holds it against the data files.
+    """Reads the index of a checkpoint and compares it with the data files.
 
     Args:
         prefix: str. Path that the names of the files begin with.

@@ -77,7 +77,7 @@ def lost(what: str, path: str) -> OutputExistsError:
     return OutputExistsError(
         f"This process writes nothing any more: {what}.",
         where=path,
-        remedy="Start the same command again to go on with what is in the folder now.",
+        remedy="Start the same command again to resume with what is in the folder now.",
     )
 
 

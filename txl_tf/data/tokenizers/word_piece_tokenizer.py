@@ -34,7 +34,7 @@ class WordPieceTokenizer(RuleTokenizer):
 
     Args:
         pieces: sequence of str. The vocabulary, the two tokens among it. Pieces
-            that go on with a word begin with `SUFFIX_INDICATOR`.
+            that continue a word begin with `SUFFIX_INDICATOR`.
         rule: `WordRule`. How text is split into words.
         unknown_token: str. The piece for words that cannot be composed.
         eos_token: optional str. The piece that marks lines, where the rule
