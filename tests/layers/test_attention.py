@@ -27,24 +27,33 @@ def layer():
     return layer
 
 
-def attend_of_absolute_attention(layer, inputs, memory, valid_length=None, **mask):
+def attend(layer, inputs, memory, valid_length=None, **mask):
     if valid_length is not None:
         valid_length = ops.convert_to_tensor(valid_length, "int32")
     allowed = functional.causal_memory_mask(inputs.shape[1], memory.shape[1], valid_length, **mask)
     return layer(inputs, memory=memory, attention_mask=allowed)
 
 
-def test_absolute_attention_basics():
+@pytest.mark.parametrize(
+    ("layer_class", "sizes", "num_weights"),
+    # As many distances as there are, or the gradient of the rest would be 0.
+    [(AbsoluteAttention, {}, 4), (ShawAttention, {"num_positions": 4}, 7)],
+)
+def test_basics(layer_class, sizes, num_weights):
     inputs = {"inputs": random(B, 4, D), "memory": random(B, 3, D, seed=1)}
     mask = np.tril(np.ones((1, 1, 4, 7), bool), 3)
     check_layer(
-        AbsoluteAttention,
-        init_kwargs={"num_heads": N, "head_dim": H, "dropout": 0.1},
+        layer_class,
+        init_kwargs={"num_heads": N, "head_dim": H, "dropout": 0.1, **sizes},
         inputs={**inputs, "attention_mask": mask},
         expected_output_shape=(B, 4, D),
-        num_weights=4,
+        num_weights=num_weights,
         batched=("inputs", "memory"),
     )
+
+
+def require_oracle(layer, segment_length, memory_length):
+    require_oracle(layer, segment_length, memory_length)
 
 
 @pytest.mark.parametrize("memory_length", [0, 1, 5, 8])
@@ -57,7 +66,7 @@ def test_absolute_attention_matches_the_oracle(layer, segment_length, memory_len
         masks.append({"same_length": True, "same_length_keys": "memory"})
     for valid_length, mask in itertools.product((None, [memory_length, 0]), masks):
         options = {"valid_length": valid_length, **mask}
-        outputs = attend_of_absolute_attention(layer, inputs, memory, **options)
+        outputs = attend(layer, inputs, memory, **options)
         expected = reference_variants.attention(inputs, memory, weights, **options)
         assert max_difference(outputs, expected) <= 1e-5, options
 
@@ -65,17 +74,15 @@ def test_absolute_attention_matches_the_oracle(layer, segment_length, memory_len
 def test_the_order_of_what_is_seen_does_not_matter(layer):
     """The attention knows nothing of positions; they have to be in its inputs."""
     inputs, memory = random(B, 1, D), random(B, 6, D, seed=1)
-    forwards, backwards = (
-        attend_of_absolute_attention(layer, inputs, each) for each in (memory, memory[:, ::-1])
-    )
+    forwards, backwards = (attend(layer, inputs, each) for each in (memory, memory[:, ::-1]))
     assert max_difference(forwards, backwards) <= 1e-6
 
 
 def test_absolute_attention_two_segments_with_memory_equal_one_pass_over_both(layer):
     """What the inputs carry is the same here; a model adds other positions to each."""
     both = random(B, 8, D)
-    one_pass = ops.convert_to_numpy(attend_of_absolute_attention(layer, both, both[:, :0]))
-    second = attend_of_absolute_attention(layer, both[:, 4:], both[:, :4])
+    one_pass = ops.convert_to_numpy(attend(layer, both, both[:, :0]))
+    second = attend(layer, both[:, 4:], both[:, :4])
     assert max_difference(second, one_pass[:, 4:]) <= 1e-6
 
 
@@ -91,7 +98,7 @@ def test_probabilities_are_what_the_call_reads_with(layer):
     values = values.reshape(B, 7, N, H)
     read = np.einsum("bntk,bknh->btnh", probabilities, values).reshape(B, 4, N * H)
     expected = read @ ops.convert_to_numpy(layer.output_projection.kernel)
-    assert max_difference(attend_of_absolute_attention(layer, inputs, memory), expected) <= 1e-6
+    assert max_difference(attend(layer, inputs, memory), expected) <= 1e-6
 
 
 @pytest.mark.parametrize("sizes", [(0, 4), (2, 0)])
@@ -107,42 +114,11 @@ def made(num_positions, seed=7):
     return layer
 
 
-def attend(layer, inputs, memory, valid_length=None, **mask):
-    if valid_length is not None:
-        valid_length = ops.convert_to_tensor(valid_length, "int32")
-    allowed = functional.causal_memory_mask(inputs.shape[1], memory.shape[1], valid_length, **mask)
-    return layer(inputs, memory=memory, attention_mask=allowed)
-
-
-def test_basics():
-    inputs = {"inputs": random(B, 4, D), "memory": random(B, 3, D, seed=1)}
-    mask = np.tril(np.ones((1, 1, 4, 7), bool), 3)
-    check_layer(
-        ShawAttention,
-        # As many distances as there are, or the gradient of the rest would be 0.
-        init_kwargs={"num_heads": N, "head_dim": H, "num_positions": 4, "dropout": 0.1},
-        inputs={**inputs, "attention_mask": mask},
-        expected_output_shape=(B, 4, D),
-        num_weights=7,
-        batched=("inputs", "memory"),
-    )
-
-
 @pytest.mark.parametrize("num_positions", [1, 3, 20])
 @pytest.mark.parametrize("memory_length", [0, 1, 5, 8])
 @pytest.mark.parametrize("segment_length", [1, 2, 5])
 def test_matches_the_oracle(segment_length, memory_length, num_positions):
-    layer = made(num_positions)
-    inputs, memory = random(B, segment_length, D), random(B, memory_length, D, seed=1)
-    weights = reference_variants.attention_weights(layer)
-    masks = [{}, {"same_length": True}]
-    if memory_length:
-        masks.append({"same_length": True, "same_length_keys": "memory"})
-    for valid_length, mask in itertools.product((None, [memory_length, 0]), masks):
-        options = {"valid_length": valid_length, **mask}
-        outputs = attend(layer, inputs, memory, **options)
-        expected = reference_variants.attention(inputs, memory, weights, **options)
-        assert max_difference(outputs, expected) <= 1e-5, options
+    require_oracle(made(num_positions), segment_length, memory_length)
 
 
 @pytest.mark.parametrize("name", ["content_bias", "distance_keys", "distance_bias"])

@@ -1,12 +1,195 @@
+import math
+
 import numpy as np
 import pytest
 from keras import ops
 
 from tests import reference
-from tests.layer_checks import check_layer, randomize_weights
-from txl_tf.layers.feed_forward import FeedForward
+from tests.layer_checks import check_layer, needs_tensorflow, randomize_weights, tf
+from txl_tf import functional
+from txl_tf.layers.feed_forward import FeedForward, SeededDropout
 
+ONES = np.ones((64, 1000), "float32")
+BLOCK = np.ones((8, 3, 40, 50), "float32")  # rows, heads, queries, keys
 INPUTS = np.random.default_rng(0).normal(size=(2, 3, 8)).astype("float32")
+PLACES = [3, 0, 7, 100, 2**20, 5, 6, 1]
+
+
+def seed_of(first, second):
+    return ops.convert_to_tensor([first, second], "int32")
+
+
+def mask_of(layer, seed, inputs=ONES):
+    return ops.convert_to_numpy(layer(inputs, seed=seed, training=True)) != 0.0
+
+
+def seeds_of(places, first=5, second=6):
+    return functional.row_seeds(seed_of(first, second), ops.convert_to_tensor(places, "int32"))
+
+
+def correlation(one, other):
+    return np.corrcoef(one.ravel(), other.ravel())[0, 1]
+
+
+def test_basics_of_dropout():
+    check_layer(
+        SeededDropout,
+        init_kwargs={"rate": 0.4, "seed": 3},
+        inputs={"inputs": ONES[:2, :3]},
+        expected_output_shape=(2, 3),
+        num_weights=0,
+    )
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_keeps_the_stated_fraction_and_the_expectation(rate):
+    outputs = ops.convert_to_numpy(SeededDropout(rate)(ONES, seed=seed_of(1, 2), training=True))
+    kept = np.mean(outputs != 0.0)
+    # Five standard deviations of a binomial mean.
+    bound = 5 * math.sqrt(rate * (1 - rate) / ONES.size)
+    assert abs(kept - (1 - rate)) < bound
+    np.testing.assert_allclose(outputs[outputs != 0.0], 1 / (1 - rate), rtol=1e-6)
+    assert abs(outputs.mean() - 1.0) < bound / (1 - rate)
+
+
+def test_same_seed_gives_the_same_mask_in_every_layer():
+    first, second = SeededDropout(0.5), SeededDropout(0.5)
+    np.testing.assert_array_equal(mask_of(first, seed_of(5, 6)), mask_of(first, seed_of(5, 6)))
+    np.testing.assert_array_equal(mask_of(first, seed_of(5, 6)), mask_of(second, seed_of(5, 6)))
+
+
+@pytest.mark.parametrize("other", [(5, 7), (6, 6), (6, 5)])
+def test_another_seed_gives_an_independent_mask(other):
+    layer = SeededDropout(0.5)
+    agreement = np.mean(mask_of(layer, seed_of(5, 6)) == mask_of(layer, seed_of(*other)))
+    assert abs(agreement - 0.5) < 0.01
+
+
+def test_masks_of_all_sites_of_one_seed_are_independent():
+    layer = SeededDropout(0.5)
+    masks = [mask_of(layer, functional.fold_seed(seed_of(5, 6), site)) for site in range(12)]
+    for index, mask in enumerate(masks):
+        for other in masks[:index]:
+            assert abs(np.mean(mask == other) - 0.5) < 0.01
+
+
+def test_inactive_without_training_and_at_rate_zero():
+    seed = seed_of(1, 2)
+    assert reference.max_difference(SeededDropout(0.5)(ONES, seed=seed), ONES) == 0.0
+    assert reference.max_difference(SeededDropout(0.0)(ONES, seed=seed, training=True), ONES) == 0.0
+
+
+def test_without_a_given_seed_every_call_draws_anew_and_a_set_seed_repeats():
+    layer, twin = SeededDropout(0.5, seed=11), SeededDropout(0.5, seed=11)
+    first, second = mask_of(layer, None), mask_of(layer, None)
+    assert np.mean(first == second) < 0.6
+    np.testing.assert_array_equal(mask_of(twin, None), first)
+
+
+def test_a_given_seed_leaves_the_own_generator_alone():
+    layer, twin = SeededDropout(0.5, seed=11), SeededDropout(0.5, seed=11)
+    mask_of(layer, seed_of(1, 2))
+    np.testing.assert_array_equal(mask_of(layer, None), mask_of(twin, None))
+
+
+def test_a_mask_belongs_to_the_row_and_not_to_the_rows_beside_it():
+    """Replicas, parts of a batch and other orders of rows all see the same masks."""
+    layer = SeededDropout(0.3)
+    whole = mask_of(layer, seeds_of(PLACES), BLOCK)
+    for part in (slice(0, 4), slice(4, 8), slice(2, 3), slice(None, None, -1)):
+        alone = mask_of(layer, seeds_of(PLACES[part]), BLOCK[part])
+        np.testing.assert_array_equal(alone, whole[part])
+
+
+def test_one_seed_stands_for_the_seeds_of_the_first_rows():
+    layer = SeededDropout(0.3)
+    expected = mask_of(layer, seeds_of(range(8)), BLOCK)
+    np.testing.assert_array_equal(mask_of(layer, seed_of(5, 6), BLOCK), expected)
+
+
+@needs_tensorflow
+def test_graph_and_compiled_masks_equal_eager_ones():
+    layer, seeds = SeededDropout(0.3), seeds_of(PLACES)
+    expected = layer(BLOCK, seed=seeds, training=True)
+
+    def drop(inputs, seeds):
+        return layer(inputs, seed=seeds, training=True)
+
+    unknown = [tf.TensorSpec([None] * 4), tf.TensorSpec([None, 2], tf.int32)]
+    for compiled in (
+        tf.function(drop, input_signature=unknown),
+        tf.function(drop, jit_compile=True),
+    ):
+        outputs = compiled(tf.constant(BLOCK), seeds)
+        np.testing.assert_array_equal(outputs, expected)
+
+
+def test_masks_of_rows_steps_and_sites_are_uncorrelated():
+    """Also of seeds that are merely numbered, and of places in a long stream of rows."""
+    layer = SeededDropout(0.5)
+    masks = list(mask_of(layer, seeds_of(range(20)), ONES[:20]))
+    for first, second in [(6, 6), (7, 6), (5, 7), (5, 8), (-5, 6), (0, 0), (2**31 - 1, -(2**31))]:
+        masks.append(mask_of(layer, seeds_of([3], first, second), ONES[:1]))
+    for site in (1, 2, 8, 97):
+        masks.append(mask_of(layer, functional.fold_seed(seeds_of([3]), site), ONES[:1]))
+    for index, mask in enumerate(masks):
+        for other in masks[:index]:
+            # Five standard deviations, of some 500 pairs.
+            assert abs(correlation(mask, other)) < 5 / math.sqrt(mask.size)
+
+
+@pytest.mark.parametrize("offset", [(0, 0, 1), (0, 1, 0), (1, 0, 0), (0, 0, 2), (0, 1, 1)])
+def test_neighbouring_elements_have_all_patterns_equally_often(offset):
+    """Chi-square of the four patterns of two elements, 3 degrees of freedom."""
+    kept = mask_of(SeededDropout(0.5), seeds_of(PLACES), BLOCK)
+    ends = [slice(None, -step or None) for step in offset]
+    starts = [slice(step, None) for step in offset]
+    patterns = 2 * kept[:, *ends] + kept[:, *starts]
+    counts = np.bincount(patterns.ravel().astype(int), minlength=4)
+    expected = patterns.size / 4
+    assert np.sum((counts - expected) ** 2) / expected < 16.27  # one in a thousand exceeds it
+
+
+def test_every_row_is_dropped_from_at_the_stated_rate():
+    rows = mask_of(SeededDropout(0.1), seeds_of(range(64))).mean(axis=1)
+    deviations = (rows - 0.9) / math.sqrt(0.1 * 0.9 / ONES.shape[1])
+    assert np.max(np.abs(deviations)) < 4.5
+    assert 0.7 < np.std(deviations) < 1.3
+
+
+def test_shared_axes_have_one_mask_and_rows_their_own():
+    layer = SeededDropout(0.5, shared_axes=(2,))
+    kept = mask_of(layer, seeds_of(PLACES), BLOCK)
+    assert np.array_equal(kept, np.broadcast_to(kept[:, :, :1], kept.shape))
+    one = kept[:, :, 0]
+    assert abs(one.mean() - 0.5) < 5 * 0.5 / math.sqrt(one.size)
+    assert len({row.tobytes() for row in one}) == len(PLACES)
+
+
+def test_dropped_infinities_become_zero():
+    outputs = SeededDropout(0.5)(ONES * np.inf, seed=seed_of(1, 2), training=True)
+    assert set(np.unique(ops.convert_to_numpy(outputs))) == {0.0, np.inf}
+
+
+@needs_tensorflow
+def test_gradients_pass_where_the_mask_is_and_scaled():
+    inputs = tf.constant(BLOCK)
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        outputs = SeededDropout(0.25)(inputs, seed=seeds_of(PLACES), training=True)
+    np.testing.assert_array_equal(tape.gradient(outputs, inputs), outputs)
+
+
+@pytest.mark.parametrize("axes", [(0,), (1, 0), (-1,)])
+def test_rows_cannot_share_a_mask(axes):
+    with pytest.raises(ValueError, match=r"`shared_axes` must be positive\. Received: "):
+        SeededDropout(0.5, shared_axes=axes)
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.0, float("nan")])
+def test_rate_out_of_range_is_refused(rate):
+    with pytest.raises(ValueError, match=r"`rate` must be in \[0, 1\)\. Received: rate="):
+        SeededDropout(rate)
 
 
 def test_basics():

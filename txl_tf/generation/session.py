@@ -17,11 +17,13 @@ from txl_tf.generation.decoding import (
     NOTHING,
     BeamSearch,
     DecodingState,
+    PromptReader,
     Sampler,
     StopRules,
     TokenLoop,
+    common_length,
+    prompt_rows,
 )
-from txl_tf.generation.prompts import PromptReader, common_length, prompt_rows
 from txl_tf.generation.session_archive import (
     identity,
     largest_file,

@@ -32,12 +32,6 @@ class AdaptiveSoftmax(VocabularyLayer):
     Args:
         vocabulary_size: int. Number of token ids, `V`.
         hidden_dim: int. Width `D`.
-        embedding_dim: optional int. Width `E` of the first cluster; `D` by
-            default.
-        cutoffs: ascending ints. The first id of every cluster but the first.
-        division_factor: int. Cluster `i` is `E // division_factor**i` wide.
-        project_same_dim: bool. Whether a cluster that is `D` wide already is
-            projected too; without effect if `division_factor` is 1.
         share_tail_projections: bool. Whether the tails use the projections of
             the embedding, which are then a call argument. The head has its
             own, if `cutoffs` are given; without them the projection is the
@@ -47,11 +41,8 @@ class AdaptiveSoftmax(VocabularyLayer):
         capacities: optional ints. How many tokens of each tail are computed at
             a time. Defaults to what Zipf's law lets expect, bounded by 2**26
             logits. Has no influence on the result.
-        embeddings_initializer: initializer of the layer's own tables. Defaults
-            to a normal distribution of stddev 0.02.
-        projection_initializer: initializer of the layer's own projections.
-            Defaults to a normal distribution of stddev 0.01.
-        **kwargs: other keyword arguments passed to `keras.layers.Layer`.
+        **kwargs: the other arguments of `AdaptiveEmbedding`: width, cutoffs and
+            initializers, those of the layer's own tables and projections.
 
     Call arguments:
         hidden: float tensor `(B, T, D)`.

@@ -14,18 +14,15 @@ from keras import ops
 
 from txl_tf.config.model import ModelConfig
 from txl_tf.layers.adaptive_embedding import check_token_ids
-from txl_tf.layers.memory_variables import MemoryVariables
+from txl_tf.layers.decoder_block import MemoryVariables
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
 
 
 def check_num_rows(batch: Any, batch_size: int) -> None:
-    """Refuses a batch with more rows than there is memory for.
+    """Refuses a batch, as Keras has it, with more rows than `B`, which memory is for.
 
-    Args:
-        batch: a batch as Keras has it: the inputs, or a tuple of inputs, targets
-            and weights. Inputs whose number of rows is not known pass.
-        batch_size: int. `B`.
+    Inputs whose number of rows is not known pass.
 
     Raises:
         ValueError: If there are more rows.
@@ -49,9 +46,6 @@ def with_checked_batches(function: Callable[[Any], Any], batch_size: int) -> Cal
         function: Keras' `train_function` or `test_function`, which take an iterator,
             or `predict_function`, which takes a list.
         batch_size: int. `B`.
-
-    Returns:
-        A function like `function`.
     """
 
     def checked(iterator: Iterator[Any] | list[Any]) -> Any:
