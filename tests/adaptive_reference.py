@@ -12,6 +12,14 @@ import math
 
 import numpy as np
 
+SETTINGS = {
+    "vocabulary_size": 40,
+    "hidden_dim": 8,
+    "embedding_dim": 8,
+    "cutoffs": (10, 20, 30),
+    "division_factor": 2,
+    "project_same_dim": True,
+}
 SIZES = [  # division_factor, embedding_dim, cutoffs, for 40 ids and a hidden width of 8
     (1, 8, ()),
     (1, 4, ()),

@@ -22,14 +22,7 @@ from txl_tf.evaluation.windows import ContextLosses
 from txl_tf.layers.adaptive_embedding import AdaptiveEmbedding, check_token_ids
 from txl_tf.models.recurrent import LSTMLanguageModel
 
-SETTINGS = {
-    "vocabulary_size": 40,
-    "hidden_dim": 8,
-    "embedding_dim": 8,
-    "cutoffs": (10, 20, 30),
-    "division_factor": 2,
-    "project_same_dim": True,
-}
+SETTINGS = adaptive_reference.SETTINGS
 TOKEN_IDS = np.random.default_rng(0).integers(0, 40, size=(3, 8)).astype("int32")
 ONLY_RARE = np.random.default_rng(1).integers(30, 40, size=(5, 40)).astype("int32")
 

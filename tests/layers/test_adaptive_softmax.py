@@ -10,14 +10,7 @@ from tests.slow_case import slow_case
 from txl_tf.layers.adaptive_embedding import AdaptiveEmbedding
 from txl_tf.layers.adaptive_softmax import AdaptiveSoftmax
 
-SETTINGS = {
-    "vocabulary_size": 40,
-    "hidden_dim": 8,
-    "embedding_dim": 8,
-    "cutoffs": (10, 20, 30),
-    "division_factor": 2,
-    "project_same_dim": True,
-}
+SETTINGS = adaptive_reference.SETTINGS
 RNG = np.random.default_rng(0)
 HIDDEN = RNG.normal(size=(3, 8, 8)).astype("float32")
 TARGET_IDS = RNG.integers(0, 40, size=(3, 8)).astype("int32")

@@ -106,17 +106,6 @@ def test_a_changed_token_leaves_earlier_outputs_alone(block):
     assert np.all(np.abs(after[:, 2:] - before[:, 2:]).max(axis=-1) > 1e-4)
 
 
-@needs_tensorflow
-def test_no_gradient_flows_into_memory(block):
-    inputs, memory = tf.constant(random(B, T, D)), tf.constant(random(B, 3, D, seed=1))
-    with tf.GradientTape() as tape:
-        tape.watch([inputs, memory])
-        loss = tf.reduce_sum(block(inputs, memory=memory) ** 3)
-    into_inputs, into_memory = tape.gradient(loss, [inputs, memory])
-    assert np.abs(into_inputs.numpy()).max() > 1e-3
-    assert into_memory is None or not np.any(into_memory.numpy())
-
-
 def test_dropout_is_a_function_of_the_seed():
     block = made(dropout=0.3, attention_dropout=0.3)
     inputs = random(B, T, D)

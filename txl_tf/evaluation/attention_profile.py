@@ -27,7 +27,7 @@ class AttentionProfile:
     attention: np.ndarray
     """Float64 `(L, N, M + 1)`: mean probability of each distance. Sums to 1 over them."""
     terms: dict[str, np.ndarray]
-    """The same for the softmax of one term of the score by itself, by the keys of `TERMS`.
+    """Mean attention by the softmax of one term of the score alone, by the keys of `TERMS`.
 
     Empty for a model whose scores have no such terms."""
     entropy: np.ndarray

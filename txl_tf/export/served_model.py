@@ -234,8 +234,7 @@ class ServedModel:
         Args:
             weights: list of float32 tensors.
             token_ids: int32 tensor `(B, T)`, `T` may be 0.
-            lengths: int32 tensor `(B,)`. How many tokens of each row are to be
-                remembered, 0 to `T`.
+            lengths: int32 tensor `(B,)`. Tokens that are remembered, 0 to `T`.
             memory: `Memory` of what came before.
             carry: tensor that `use` changes.
             use: function of `carry`, the hidden states `(B, S, D)` of a segment

@@ -59,14 +59,7 @@ class BatchedBlock(InferenceBlock):
     keys_axis = 3
 
     def project(self, hidden):
-        """Returns keys and values of hidden states.
-
-        Args:
-            hidden: float tensor `(B, T, D)`, inputs of this block.
-
-        Returns:
-            Tuple of keys `(B, N, H, T)` and values `(B, N, T, H)`.
-        """
+        """Returns keys `(B, N, H, T)` and values `(B, N, T, H)` of inputs `(B, T, D)`."""
         hidden = ops.cast(hidden, self._attention.compute_dtype)
         return self._project_normalized(self._attention_inputs(hidden))
 
@@ -317,13 +310,7 @@ def _unnormalized_softmax(parts):
     """Computes unnormalised softmax weights of scores in several tensors, and their sum.
 
     Putting scores together, dividing each and taking them apart again reads and
-    writes them many times.
-
-    Args:
-        parts: list of float tensors `(R, N, 1, K_i)`, at least float32.
-
-    Returns:
-        Tuple of a list of as many tensors, and of their sum `(R, N, 1, 1)`.
+    writes them many times. Parts are `(R, N, 1, K_i)`, the sum is `(R, N, 1, 1)`.
     """
     highest = [ops.max(part, axis=-1, keepdims=True) for part in parts]
     highest = functools.reduce(ops.maximum, highest)

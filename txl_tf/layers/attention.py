@@ -84,13 +84,10 @@ class MemoryAttention(keras.layers.Layer):
         return self.add_weight(shape=shape, initializer=self.kernel_initializer.clone(), name=name)
 
     def scaled_query_kernel(self):
-        """Returns the query kernel divided by `sqrt(H)`.
+        """Returns the query kernel divided by `sqrt(H)`, `(D, N * H)`.
 
         To divide the weights is less than to divide the queries of a long
         segment.
-
-        Returns:
-            Float tensor `(D, N * H)`.
         """
         return ops.cast(self.query.kernel, self.compute_dtype) * self.head_dim**-0.5
 
@@ -253,29 +250,17 @@ class ShawAttention(MemoryAttention):
         return scores * self.head_dim**-0.5
 
     def queries(self, scaled_query):
-        """Computes the queries for contents and for distances.
+        """Computes the queries for contents and for distances, `(B, T, N, H)` each.
 
-        Args:
-            scaled_query: float tensor `(B, T, N * H)`, what
-                `scaled_query_kernel` takes inputs to.
-
-        Returns:
-            Tuple of two float tensors `(B, T, N, H)`, divided by `sqrt(H)`.
+        They are those of `scaled_query`, `(B, T, N * H)`: inputs times
+        `scaled_query_kernel`.
         """
         query = self.split_heads(scaled_query)
         content_bias = ops.cast(self.content_bias, self.compute_dtype)
         return query + content_bias * self.head_dim**-0.5, query
 
     def project_distances(self, key_length, encoding=None):
-        """Returns the keys of all distances.
-
-        Args:
-            key_length: int. `K`.
-            encoding: has no influence; the keys are learned.
-
-        Returns:
-            `DistanceKeys` with scores.
-        """
+        """Returns the `DistanceKeys` of `K` distances; they are learned, without encoding."""
         distances = functional.distances_to_end(key_length, self.num_positions)
         keys = ops.transpose(ops.take(self.distance_keys, distances, axis=0), [1, 2, 0])
         scores = ops.transpose(ops.take(self.distance_bias, distances, axis=0))[:, None]

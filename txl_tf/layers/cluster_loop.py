@@ -29,28 +29,13 @@ UNKNOWN_NUM_TOKENS = 1024
 
 
 def static_num_tokens(token_ids):
-    """Returns the static number of tokens, as far as it is known during tracing.
-
-    Args:
-        token_ids: int tensor of any shape.
-
-    Returns:
-        Int, `UNKNOWN_NUM_TOKENS` if a size is unknown.
-    """
+    """Returns the static number of tokens; `UNKNOWN_NUM_TOKENS` if a size is unknown."""
     is_known = all(isinstance(size, int) for size in token_ids.shape)
     return math.prod(token_ids.shape) if is_known else UNKNOWN_NUM_TOKENS
 
 
 def cluster_ids(token_ids, cutoffs):
-    """Returns the cluster of each token.
-
-    Args:
-        token_ids: int32 tensor of any shape.
-        cutoffs: ascending ints. The first id of every cluster but the first.
-
-    Returns:
-        Int32 tensor of the same shape.
-    """
+    """Returns the cluster of each token, int32 of the same shape; `cutoffs` ascend."""
     # Sums of comparisons fuse with what is around them; a search would be a loop or a gather.
     clusters = ops.zeros_like(token_ids)
     for cutoff in cutoffs:
@@ -267,29 +252,12 @@ def _chunk_logits(hidden, places, weights):
 
 
 def project_back(hidden, projection):
-    """Projects hidden states to the width of a cluster by the transposed projection.
-
-    Args:
-        hidden: float tensor `(..., D)`.
-        projection: optional float tensor `(W, D)`.
-
-    Returns:
-        Float tensor `(..., W)`.
-    """
+    """Projects `(..., D)` to `(..., W)` by a transposed projection `(W, D)`, if there is one."""
     return hidden if projection is None else ops.matmul(hidden, ops.transpose(projection))
 
 
 def table_logits(features, table, bias):
-    """Logits of the ids of a table.
-
-    Args:
-        features: float tensor `(..., W)`.
-        table: float tensor `(R, W)`.
-        bias: float tensor `(R,)`.
-
-    Returns:
-        Float32 tensor `(..., R)`, float64 if the features are.
-    """
+    """Logits `(..., R)` of features `(..., W)` and a table `(R, W)`, at least float32."""
     logits = functional.at_least_float32(ops.matmul(features, ops.transpose(table)))
     return logits + ops.cast(bias, logits.dtype)
 

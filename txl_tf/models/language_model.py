@@ -51,14 +51,7 @@ class LanguageModel(keras.Model):
         return super().__call__(token_ids, *args, **kwargs)
 
     def initial_memory(self, batch_size):
-        """Memory of rows that have read nothing yet.
-
-        Args:
-            batch_size: int. Number of rows `B`.
-
-        Returns:
-            A memory of the model's kind.
-        """
+        """Returns the memory, of the model's kind, of `B` rows that have read nothing."""
         raise NotImplementedError
 
     def score(self, token_ids, target_ids, memory, dropout_seed=None, training=False):
@@ -80,15 +73,7 @@ class LanguageModel(keras.Model):
         return self.negative_log_likelihood(hidden, target_ids), memory
 
     def negative_log_likelihood(self, hidden, target_ids):
-        """Scores targets by hidden states.
-
-        Args:
-            hidden: float tensor `(B, T, D)`.
-            target_ids: int tensor `(B, T)`.
-
-        Returns:
-            Nats per token: float32 tensor `(B, T)`.
-        """
+        """Scores targets `(B, T)` by hidden states `(B, T, D)`: nats, float32 `(B, T)`."""
         return self.softmax.negative_log_likelihood(hidden, target_ids, **self._tied())
 
     def log_probs(self, token_ids, memory):
@@ -105,14 +90,7 @@ class LanguageModel(keras.Model):
         return self.log_probs_of(hidden), memory
 
     def log_probs_of(self, hidden):
-        """Returns log-probabilities of all tokens by hidden states.
-
-        Args:
-            hidden: float tensor `(B, T, D)`.
-
-        Returns:
-            Float32 tensor `(B, T, V)`.
-        """
+        """Returns log-probabilities `(B, T, V)`, float32, by hidden states `(B, T, D)`."""
         # Not by `__call__`, whose scope makes every name in an export's graph longer.
         return self.softmax.call(hidden, **self._tied())
 
