@@ -32,6 +32,8 @@ from tests.pipelines.fork_server import shared_server
 if keras.backend.backend() == "tensorflow":
     import tensorflow as tf
 
+    # Idle threads of a pool spin, and the arrays here are too small to be shared among them.
+    tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.set_logical_device_configuration(
         tf.config.list_physical_devices("CPU")[0],
         [tf.config.LogicalDeviceConfiguration(), tf.config.LogicalDeviceConfiguration()],

@@ -6,19 +6,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.toy_batches import ToyBatches, strategy_of, toy_experiment, toy_tokens
 from tests.toy_text import toy_text
+from tests.toy_trainers import toy_trainer
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.evaluation.evaluator import Evaluator
-from txl_tf.training.trainer import Trainer
-
-NUM_ROWS = 4
 
 
 def trainer_of(num_replicas, **training):
-    experiment = toy_experiment(training={"global_batch_size": NUM_ROWS, **training})
-    batches = ToyBatches(toy_tokens(), NUM_ROWS)
-    return Trainer(experiment, strategy_of(num_replicas), batches.dataset_function)
+    return toy_trainer(num_replicas=num_replicas, training=training)
 
 
 def evaluator_of(trainer, variables=None):

@@ -4,25 +4,19 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.toy_batches import (
-    ToyBatches,
-    largest_relative_difference,
-    strategy_of,
-    toy_experiment,
-    toy_tokens,
-)
-from txl_tf.training.trainer import Trainer
-
-NUM_ROWS = 4
+from tests.toy_batches import ToyBatches, largest_relative_difference, toy_tokens
+from tests.toy_trainers import NUM_ROWS, toy_trainer
 
 
 def trainer_of(segment_length, num_replicas=1):
     batches = ToyBatches(toy_tokens(), NUM_ROWS, segment_length)
-    experiment = toy_experiment(
+    trainer = toy_trainer(
+        batches,
+        num_replicas,
         model={"segment_length": segment_length},
         training={"num_steps": 3, "loss_positions": "last_half"},
     )
-    return Trainer(experiment, strategy_of(num_replicas), batches.dataset_function), batches
+    return trainer, batches
 
 
 def weighted_loss(model, batch, memory, counted):

@@ -5,27 +5,15 @@ import pytest
 import tensorflow as tf
 
 from tests.slow_case import slow_case
-from tests.toy_batches import (
-    ToyBatches,
-    largest_relative_difference,
-    strategy_of,
-    toy_experiment,
-    toy_tokens,
-    weight_of,
-)
+from tests.toy_batches import largest_relative_difference, weight_of
+from tests.toy_trainers import toy_trainer
 from txl_tf.errors import NonFiniteError
 from txl_tf.training.step_records import StepStatus
-from txl_tf.training.trainer import Trainer
-
-NUM_ROWS = 4
 
 
-def trainer_of(num_replicas=1, **training):
-    batches = ToyBatches(toy_tokens(), NUM_ROWS)
-    experiment = toy_experiment(
-        training={"num_steps": 12, "average_weights_from_step": 2, **training}
-    )
-    return Trainer(experiment, strategy_of(num_replicas), batches.dataset_function)
+def trainer_of(num_replicas=1, describe_row=None, **training):
+    training = {"num_steps": 12, "average_weights_from_step": 2, **training}
+    return toy_trainer(num_replicas=num_replicas, describe_row=describe_row, training=training)
 
 
 def run_to(trainer, step):
@@ -72,8 +60,12 @@ def bits_of(state):
         slow_case(2, 5, np.nan),
     ],
 )
-def test_a_spoiled_weight_stops_the_run_before_anything_changes(num_replicas, value, step):
-    trainer = trainer_of(num_replicas, steps_per_loop=3)
+def test_a_spoiled_weight_stops_the_run_and_names_its_rows_before_anything_changes(
+    num_replicas, value, step
+):
+    trainer = trainer_of(
+        num_replicas, lambda step, row: f"line {10 * step + row}", steps_per_loop=3
+    )
     run_to(trainer, step)
     step = trainer.step
     spoil_weight(trainer, value)
@@ -81,7 +73,7 @@ def test_a_spoiled_weight_stops_the_run_before_anything_changes(num_replicas, va
     with pytest.raises(NonFiniteError) as raised:
         next(trainer.run())
     assert raised.value.exit_code == 70
-    assert raised.value.where.startswith(f"step {step + 1}, row 0, row 1")
+    assert raised.value.where.startswith(f"step {step + 1}, line {10 * step}, line {10 * step + 1}")
     assert bits_of(trainer.state()) == before
 
 
@@ -111,21 +103,6 @@ def test_a_spoiled_gradient_stops_the_run_though_the_loss_is_finite(step):
         next(spoiled.run())
     assert raised.value.where == f"step {step + 1}, all rows with a finite loss"
     assert bits_of(spoiled.state()) == bits_of(state)
-
-
-def test_the_rows_are_described_as_the_caller_wants():
-    batches = ToyBatches(toy_tokens(), NUM_ROWS)
-    trainer = Trainer(
-        toy_experiment(),
-        strategy_of(1),
-        batches.dataset_function,
-        lambda step, row: f"line {10 * step + row}",
-    )
-    run_to(trainer, 3)
-    spoil_memory(trainer, np.inf, row=1)
-    with pytest.raises(NonFiniteError) as raised:
-        next(trainer.run())
-    assert raised.value.where == "step 4, line 31"
 
 
 @pytest.mark.parametrize(

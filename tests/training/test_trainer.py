@@ -14,25 +14,16 @@ from tests.toy_batches import (
     VOCABULARY_SIZE,
     ToyBatches,
     largest_relative_difference,
-    strategy_of,
-    toy_experiment,
     toy_tokens,
 )
+from tests.toy_trainers import NUM_ROWS, shared_trainer, toy_trainer
 from txl_tf.models.memory import Memory
 from txl_tf.training.step_records import LoopReport, StepRecord, StepStatus
-from txl_tf.training.trainer import Trainer
-
-NUM_ROWS = 4
 
 
-def trainer_of(batches=None, **changes):
-    batches = batches or ToyBatches(toy_tokens(), NUM_ROWS)
-    return Trainer(toy_experiment(**changes), strategy_of(1), batches.dataset_function)
-
-
-def deep_trainer_of(batches=None, **changes):
+def deep_trainer_of(batches=None):
     """With two layers: the second one's memory depends on what the first remembers."""
-    return trainer_of(batches, model={"num_layers": 2}, **changes)
+    return shared_trainer(batches, model={"num_layers": 2})
 
 
 def losses_of(trainer, num_steps):
@@ -73,13 +64,14 @@ def test_losses_and_memory_are_those_of_a_direct_chain_of_scores(restarts):
 
 
 def test_start_of_stream_in_one_row_forgets_that_row_only():
-    restarted = deep_trainer_of(ToyBatches(toy_tokens(), NUM_ROWS, restarts=[(1, 2)]))
-    unbroken = deep_trainer_of()
-    losses = [losses_of(restarted, 2), losses_of(unbroken, 2)]
+    losses, memories = [], []
+    for restarts in ([(1, 2)], []):
+        trainer = deep_trainer_of(ToyBatches(toy_tokens(), NUM_ROWS, restarts=restarts))
+        losses.append(losses_of(trainer, 2))
+        memories.append(trainer.replica_memory.to_global())
     assert losses[0][0] == losses[1][0]
     assert abs(losses[0][1] - losses[1][1]) > 1e-4
-    memory = restarted.replica_memory.to_global()
-    whole = unbroken.replica_memory.to_global()
+    memory, whole = memories
     # Two segments of 5 overfill a memory of 7; the restarted row has read one.
     assert memory["valid_length"].tolist() == [7, 7, 5, 7]
     assert whole["valid_length"].tolist() == [7, 7, 7, 7]
@@ -92,15 +84,15 @@ def test_start_of_stream_in_one_row_forgets_that_row_only():
 
 
 def test_memory_changes_the_loss_from_the_second_step_on():
-    with_memory = losses_of(trainer_of(), 2)
-    without = losses_of(trainer_of(model={"memory_length": 0}), 2)
+    with_memory = losses_of(shared_trainer(), 2)
+    without = losses_of(toy_trainer(model={"memory_length": 0}), 2)
     assert with_memory[0] == pytest.approx(without[0], rel=1e-6)
     assert abs(with_memory[1] - without[1]) > 1e-3
 
 
 def test_a_text_that_repeats_itself_is_learnt():
     counting = np.arange(2000, dtype="int32") % VOCABULARY_SIZE
-    trainer = trainer_of(
+    trainer = toy_trainer(
         ToyBatches(counting, NUM_ROWS),
         training={"num_steps": 200, "steps_per_loop": 20},
         optimizer={"learning_rate": 3e-2, "warmup_steps": 10},
@@ -110,32 +102,40 @@ def test_a_text_that_repeats_itself_is_learnt():
     assert losses[-1] < 0.1  # every token follows from the one before
 
 
-def test_loops_stop_where_the_caller_must_act():
-    trainer = trainer_of(
+def test_loops_stop_where_the_caller_must_act_and_tell_the_next_learning_rate():
+    trainer = toy_trainer(
         training={
-            "num_steps": 13,
+            "num_steps": 15,
             "steps_per_loop": 4,
             "checkpoint_every_steps": 6,
             "evaluate_every_steps": 5,
-        }
+        },
+        optimizer={
+            "learning_rate": 0.01,
+            "warmup_steps": 5,
+            "final_learning_rate_fraction": 0.2,
+        },
     )
     assert trainer.step == 0
     reports = list(trainer.run())
-    assert [report.step for report in reports] == [4, 5, 6, 8, 10, 12, 13]
-    assert [report.num_steps for report in reports] == [4, 1, 1, 2, 2, 2, 1]
+    assert [report.step for report in reports] == [4, 5, 6, 8, 10, 12, 15]
+    assert [report.num_steps for report in reports] == [4, 1, 1, 2, 2, 2, 3]
     tokens_per_step = NUM_ROWS * SEGMENT_LENGTH
     assert [report.num_tokens for report in reports] == [
         tokens_per_step * report.num_steps for report in reports
     ]
     assert [report.has_compiled for report in reports] == [True] + [False] * 6
-    assert trainer.step == 13
+    assert trainer.step == 15
     assert list(trainer.run()) == []  # nothing is left to do
+    rates = {report.step: report.learning_rate for report in reports}
+    half = 0.002 + 0.008 * 0.5
+    assert [rates[step] for step in (4, 5, 10, 15)] == pytest.approx([0.008, 0.01, half, 0.002])
 
 
 @pytest.mark.parametrize("is_stopped", [False, True])
 def test_the_data_is_let_go_with_the_trainer_and_not_before_the_caller_can_save(is_stopped):
     """To drop it may take a minute, which a machine that is being taken away does not have."""
-    trainer = trainer_of(training={"num_steps": 3})
+    trainer = toy_trainer(training={"num_steps": 3})
     iterators = []
 
     class WatchedBatches:
@@ -159,7 +159,10 @@ def test_the_data_is_let_go_with_the_trainer_and_not_before_the_caller_can_save(
 
 def test_a_loop_of_several_steps_does_the_same_and_reports_the_means():
     changes = {"optimizer": {"clip_norm": 0.5}}
-    singly, together = trainer_of(**changes), trainer_of(training={"steps_per_loop": 4}, **changes)
+    singly, together = (
+        toy_trainer(**changes),
+        toy_trainer(training={"steps_per_loop": 4}, **changes),
+    )
     reports = singly.run()
     singles = [next(reports) for _ in range(8)]
     loops = together.run()
@@ -174,24 +177,8 @@ def test_a_loop_of_several_steps_does_the_same_and_reports_the_means():
     assert largest_relative_difference(singly.state(), together.state()) == 0.0
 
 
-def test_the_learning_rate_of_the_next_step_is_reported():
-    trainer = trainer_of(
-        training={"num_steps": 8},
-        optimizer={
-            "learning_rate": 0.01,
-            "warmup_steps": 4,
-            "final_learning_rate_fraction": 0.2,
-        },
-    )
-    rates = [report.learning_rate for report in trainer.run()]
-    half = 0.002 + 0.008 * 0.5
-    assert rates[:4] == pytest.approx([0.0025, 0.005, 0.0075, 0.01])
-    assert (rates[5], rates[7]) == pytest.approx((half, 0.002))
-
-
 def test_compiled_and_uncompiled_steps_agree():
-    compiled = trainer_of(training={"jit_compile": True})
-    uncompiled = trainer_of(training={"jit_compile": False})
+    compiled, uncompiled = toy_trainer(training={"jit_compile": True}), shared_trainer()
     for one, other in zip(compiled.run(), uncompiled.run(), strict=True):
         assert one.nats_per_token == pytest.approx(other.nats_per_token, rel=1e-4)
         assert one.gradient_norm == pytest.approx(other.gradient_norm, rel=1e-4)
@@ -199,11 +186,9 @@ def test_compiled_and_uncompiled_steps_agree():
 
 
 def test_mixed_bfloat16_trains_and_keeps_float32_weights():
-    trainer = trainer_of(training={"dtype_policy": "mixed_bfloat16", "num_steps": 3})
-    single = trainer_of(training={"num_steps": 3})
-    for one, other in zip(trainer.run(), single.run(), strict=True):
-        # bfloat16 has 8 bits of mantissa.
-        assert one.nats_per_token == pytest.approx(other.nats_per_token, rel=2e-2)
+    trainer = toy_trainer(training={"dtype_policy": "mixed_bfloat16"})
+    # bfloat16 has 8 bits of mantissa.
+    assert losses_of(trainer, 3) == pytest.approx(losses_of(shared_trainer(), 3), rel=2e-2)
     dtypes = {name: str(array.dtype) for name, array in trainer.state().items()}
     assert dtypes["memory/states/000"] == "bfloat16"
     assert dtypes["memory/valid_length"] == "int32"
