@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +44,8 @@ _BOOLEANS = {
     "pre_lnorm": "pre_norm",
     "tie_word_embeddings": "tie_weights",
 }
+# Not `isinstance`, for a bool is an int.
+_INT, _BOOL = (int,), (bool,)
 # Values other than these would be another model.
 _ONLY = {"attn_type": 0, "ext_len": 0}
 
@@ -70,20 +71,20 @@ def from_hugging_face_config(config: dict[str, Any], where: str) -> dict[str, An
                 remedy="Such a model cannot be loaded.",
             )
     fields: dict[str, Any] = {}
-    for names, is_valid in ((_INTEGERS, _is_int), (_FLOATS, _is_number), (_BOOLEANS, _is_bool)):
+    for names, kinds in ((_INTEGERS, _INT), (_FLOATS, (int, float)), (_BOOLEANS, _BOOL)):
         for name, field in names.items():
             if config.get(name) is not None:
-                fields[field] = _checked(config, name, is_valid, where)
+                fields[field] = _checked(config, name, kinds, where)
     if fields.get("division_factor", 1) != 1 and config.get("cutoffs") == []:
         del fields["division_factor"]  # one cluster is not narrower than another
     clamp_length = config.get("clamp_len")
     if clamp_length is not None:
-        clamp_length = _checked(config, "clamp_len", _is_int, where)
+        clamp_length = _checked(config, "clamp_len", _INT, where)
         fields["clamp_length"] = clamp_length if clamp_length > 0 else None
     if config.get("untie_r") is not None:
-        fields["share_attention_biases"] = not _checked(config, "untie_r", _is_bool, where)
+        fields["share_attention_biases"] = not _checked(config, "untie_r", _BOOL, where)
     if config.get("cutoffs") is not None:
-        fields["cutoffs"] = tuple(_checked(config, "cutoffs", _is_list_of(_is_int), where))
+        fields["cutoffs"] = tuple(_checked(config, "cutoffs", _INT, where, is_list=True))
     fields |= _tied_projections(config, where)
     return fields
 
@@ -137,38 +138,30 @@ def _check_expressible(config: ModelConfig) -> None:
 
 def _tied_projections(config: dict[str, Any], where: str) -> dict[str, Any]:
     if config.get("tie_projs") is not None:
-        tied = _checked(config, "tie_projs", _is_list_of(_is_bool), where)
+        tied = _checked(config, "tie_projs", _BOOL, where, is_list=True)
         return {"share_tail_projections": len(tied) > 1 and all(tied[1:])}
     if config.get("proj_share_all_but_first") is not None:
-        shared = _checked(config, "proj_share_all_but_first", _is_bool, where)
+        shared = _checked(config, "proj_share_all_but_first", _BOOL, where)
         return {"share_tail_projections": shared and bool(config.get("cutoffs"))}
     return {}
 
 
-def _checked(config: dict[str, Any], name: str, is_valid: Callable[[Any], bool], where: str) -> Any:
-    if not is_valid(config[name]):
+def _checked(
+    config: dict[str, Any],
+    name: str,
+    kinds: tuple[type, ...],
+    where: str,
+    *,
+    is_list: bool = False,
+) -> Any:
+    values = config[name] if is_list else [config[name]]
+    if not isinstance(values, list) or any(type(value) not in kinds for value in values):
         raise MismatchError(
             f"The configuration has {name}={str(config[name])[:80]!r}, which is of the wrong type.",
             where=where,
             remedy="Correct it, or give the file of tensors alone.",
         )
     return config[name]
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_bool(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_list_of(is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list) and all(map(is_valid, value))
 
 
 _CONFIG_FILE = "config.json"

@@ -117,7 +117,6 @@ class CharacterTraining(VocabularyTraining):
     def train(
         self, splits: Splits, workers: OrderedWorkers, progress: Progress
     ) -> CharacterTokenizer:
-        """Counts; see `VocabularyTraining`."""
         builder = CharacterVocabularyBuilder()
         for name in self.counted(splits):
             for found in workers.map(_count, work_batches(name, splits[name])):
@@ -218,7 +217,6 @@ class SentencePieceTraining(VocabularyTraining):
     def train(
         self, splits: Splits, workers: OrderedWorkers, progress: Progress
     ) -> SentencePieceTokenizer:
-        """Trains; see `VocabularyTraining`."""
         texts = self._texts(splits, progress)
         with _vocabulary_errors():
             return train_sentence_piece(texts, self.vocabulary_size, model_type=self.model_type)
@@ -252,7 +250,6 @@ class WordPieceTraining(VocabularyTraining):
     def train(
         self, splits: Splits, workers: OrderedWorkers, progress: Progress
     ) -> WordPieceTokenizer:
-        """Learns; see `VocabularyTraining`."""
         numbers = _numbered_words(self, splits, workers, progress)
         with _vocabulary_errors():
             return train_word_pieces(
@@ -286,7 +283,6 @@ class WordTraining(VocabularyTraining):
     max_size: int | None = None
 
     def train(self, splits: Splits, workers: OrderedWorkers, progress: Progress) -> WordTokenizer:
-        """Counts the words; see `VocabularyTraining`."""
         numbers = _numbered_words(self, splits, workers, progress)
         return self._build(numbers)
 
@@ -297,7 +293,6 @@ class WordTraining(VocabularyTraining):
         scratch_folder: str,
         progress: Progress,
     ) -> SpilledIds:
-        """Numbers the words; see `VocabularyTraining`."""
         numbers = ParallelWordCounter(self.rule)
         texts = SpilledIds(scratch_folder)
         counted = self.counted(splits)

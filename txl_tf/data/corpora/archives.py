@@ -231,7 +231,6 @@ class FolderFiles:
         return cls(paths, members)
 
     def blocks(self, member: CorpusMember) -> Iterator[bytes]:
-        """Yields the bytes of a file; see `CorpusFiles`."""
         path = self._paths[member.path]
         with storage_errors(UNREADABLE, path), open_regular_file(path) as file:
             while block := file.read(_BLOCK_BYTES):
@@ -281,7 +280,6 @@ class ZipFiles:
                 raise self._damaged(problem)
 
     def blocks(self, member: CorpusMember) -> Iterator[bytes]:
-        """Yields the bytes of a file; see `CorpusFiles`."""
         with storage_errors(UNREADABLE, self._path):
             try:
                 # No more than the size that was checked is ever decompressed.

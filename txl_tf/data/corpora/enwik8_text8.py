@@ -106,7 +106,6 @@ class Enwik8(_HundredMegabytes):
         return (204,) if self.newlines == "drop" else (205,)
 
     def documents(self, files: CorpusFiles) -> Splits:
-        """Makes the documents of the splits; see `Corpus`."""
         return {
             name: Reread(_pages, self.newlines == "drop", *stretch)
             for name, stretch in self._stretches(files).items()
@@ -157,7 +156,6 @@ class Text8(_HundredMegabytes):
     """26 letters and the space."""
 
     def documents(self, files: CorpusFiles) -> Splits:
-        """Makes the documents of the splits; see `Corpus`."""
         return {
             name: (Reread(_without_ends, *stretch),)
             for name, stretch in self._stretches(files).items()

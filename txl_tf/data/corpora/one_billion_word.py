@@ -164,7 +164,6 @@ class OneBillionWord(Corpus):
     """The published sizes."""
 
     def documents(self, files: CorpusFiles) -> Splits:
-        """Makes the documents of the splits; see `Corpus`."""
         held_out = (Reread(member_pieces, files, self.held_out_file),)
         train = Reread(_shuffled, files, self.training_files, self.seed, self.num_passes)
         return {"train": train, "valid": held_out, "test": held_out}

@@ -85,7 +85,6 @@ class WikiText(FilePerSplitCorpus):
     """
 
     def documents(self, files: CorpusFiles) -> Splits:
-        """Makes the documents of the splits; see `Corpus`."""
         return {name: Reread(_articles, files, member) for name, member in self.split_files.items()}
 
 
@@ -253,7 +252,6 @@ class PennTreebank(FilePerSplitCorpus):
     """9,999 words, `<unk>` among them, and `<eos>`."""
 
     def documents(self, files: CorpusFiles) -> Splits:
-        """Makes the documents of the splits; see `Corpus`."""
         return {
             name: (Reread(member_pieces, files, member),)
             for name, member in self.split_files.items()
