@@ -1,5 +1,6 @@
 """Document sources: one document per file, per line, between separators, or JSON Lines."""
 
+import io
 import itertools
 import json
 import operator
@@ -227,14 +228,10 @@ class LineDocuments(FileDocuments):
 def _numbered_lines(pieces: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
     number = 0
     for piece in pieces:
-        start = 0
-        while start < len(piece):
-            end = piece.find(b"\n", start) + 1 or len(piece)
-            line = piece[start:end]
+        for line in io.BytesIO(piece):  # ends lines at LF only
             if line not in (b"\n", b"\r\n"):
                 yield number, line
             number += line.endswith(b"\n")
-            start = end
 
 
 class SeparatedDocuments(FileDocuments):

@@ -150,12 +150,7 @@ class SpilledIds:
         self._ids = np.zeros(0, np.int32)
 
     def store(self, split: str, batches: Iterable[EncodedBatch], progress: Progress) -> None:
-        """Writes the numbers of a split.
-
-        Args:
-            split: str. Name of the split.
-            batches: iterable of `EncodedBatch`, with uint32 numbers as tokens.
-            progress: function, called with the split and the bytes of text.
+        """Writes the batches of a split, with uint32 numbers as tokens.
 
         Raises:
             OSError: If the file cannot be written.
@@ -169,12 +164,7 @@ class SpilledIds:
                 progress(split, counts.bytes)
 
     def use(self, tokenizer: Tokenizer, ids: np.ndarray) -> None:
-        """Sets the tokenizer and the token id of every provisional number.
-
-        Args:
-            tokenizer: `Tokenizer`. The tokenizer with the vocabulary.
-            ids: int vector. The token id of every number.
-        """
+        """Sets the tokenizer and the token id of every provisional number, as int vector."""
         self.tokenizer = tokenizer
         self._ids = ids
 

@@ -1,6 +1,7 @@
 """Corpora of words with one file per split: WikiText-2, WikiText-103, Penn Treebank."""
 
 import dataclasses
+import io
 from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar
 
@@ -39,12 +40,7 @@ def wikitext_articles(pieces: Iterable[bytes]) -> Iterator[Iterator[bytes]]:
 
 def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
     for piece in pieces:
-        yield from piece.splitlines(keepends=True) if b"\r" not in piece else _by_newline(piece)
-
-
-def _by_newline(piece: bytes) -> list[bytes]:
-    lines = piece.split(b"\n")
-    return [line + b"\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
+        yield from io.BytesIO(piece)  # ends lines at LF only
 
 
 def _numbered(lines: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
