@@ -6,12 +6,13 @@ import math
 import os
 import re
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 from pipelines.arguments import load_experiment, override, read_settings
 from txl_tf.config.base import MAX_TOKENS, FrozenConfig, shown_value
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
+from txl_tf.config.settings import FRACTION_BELOW_ONE, Range, positive
 from txl_tf.errors import InputMissingError, UsageError
 from txl_tf.models.sizes import equal_memory_segment_length
 from txl_tf.run_folder import identity
@@ -27,6 +28,8 @@ _WITH_TABLE = ("shaw", "learned")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AblationRow(FrozenConfig):
     """Model parts of one row: recurrence, encoding and loss (Table 5 of Dai et al., 2019)."""
+
+    RANGES: ClassVar = {"segment_length": positive(MAX_TOKENS)}
 
     recurrence: bool = True
     """Whether segments are connected by a memory."""
@@ -46,9 +49,7 @@ class AblationRow(FrozenConfig):
     """Further values by name, such as `model.num_layers=6`; the row then needs a name."""
 
     def validate(self) -> None:
-        self.check_at_most({"segment_length": MAX_TOKENS})
         length = self.segment_length
-        self.require_positive("segment_length")
         if length is not None and self.equal_memory_to is not None:
             raise ValueError(
                 f"`equal_memory_to` decides the segment length. Received: segment_length={length}"
@@ -127,6 +128,12 @@ class StudyEvaluation(FrozenConfig):
     scored.
     """
 
+    RANGES: ClassVar = {
+        "num_tokens": Range(2),
+        "window_stride": positive(),
+        "tolerance": FRACTION_BELOW_ONE,
+    }
+
     split: str = "valid"
     """Split of the data set."""
     num_tokens: int | None = None
@@ -144,16 +151,12 @@ class StudyEvaluation(FrozenConfig):
 
     def validate(self) -> None:
         memories, windows, stride = self.memory_lengths, self.window_lengths, self.window_stride
-        num_tokens = 2 if self.num_tokens is None else self.num_tokens
-        self.require("num_tokens", num_tokens >= 2, "be at least 2")
-        self.require_positive("window_stride")
         for name, lengths in (("memory_lengths", memories), ("window_lengths", windows)):
             is_short = all(length <= MAX_TOKENS for length in lengths)
             self.require(name, is_short, f"be at most {MAX_TOKENS}")
         self.require("memory_lengths", min(memories, default=0) >= 0, "not be negative")
         rule = f"not be less than `window_stride`, {stride}"
         self.require("window_lengths", min(windows, default=stride) >= stride, rule)
-        self.require("tolerance", 0.0 <= self.tolerance < 1.0, "be in [0, 1)")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,9 @@ import reprlib
 import types
 import typing
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
+from txl_tf.config.settings import Range, SettingsDocumentation
 from txl_tf.storage.untrusted_files import parse_json
 
 _LARGEST_BITS = 256
@@ -43,9 +44,19 @@ class FrozenConfig:
     """A frozen dataclass that checks its own values.
 
     A subclass lists its fields with plain types (int, float, bool, str, a
-    tuple of those, another configuration, or one of them and `None`) and
-    overrides `validate` for what types cannot say.
+    tuple of those, another configuration, or one of them and `None`), gives the
+    ranges of numbers in `RANGES`, and overrides `validate` for what both cannot
+    say. The string under a field is its documentation: `help` shows it.
     """
+
+    RANGES: ClassVar[Mapping[str, Range]] = {}
+    """Range of the numbers of a field, by its name; `None` is always in it."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        text = vars(cls).get("__doc__")
+        if isinstance(text, str):
+            cls.__doc__ = SettingsDocumentation(text)  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         hints = _hints(type(self))  # type: ignore[arg-type]
@@ -59,7 +70,14 @@ class FrozenConfig:
                 )
             _check_size(field.name, value)
             object.__setattr__(self, field.name, value)
+        self._check_ranges()
         self.validate()
+
+    def _check_ranges(self) -> None:
+        for name, accepted in self.RANGES.items():
+            value = getattr(self, name)
+            if isinstance(value, int | float) and (rule := accepted.broken_rule(value)):
+                self.require(name, False, rule)
 
     def validate(self) -> None:
         """Checks the values against each other.
@@ -107,19 +125,6 @@ class FrozenConfig:
         if not is_valid:
             value = shown_value(getattr(self, name))
             raise ValueError(f"`{name}` must {rule}. Received: {name}={value}")
-
-    def require_positive(self, *names: str) -> None:
-        """Raises ValueError for a field that is neither positive nor `None`."""
-        for name in names:
-            value = getattr(self, name)
-            self.require(name, value is None or value > 0, "be positive")
-
-    def check_at_most(self, limits: Mapping[str, float]) -> None:
-        """Raises ValueError for a number above the limit of its field, if there is this field."""
-        for name, most in limits.items():
-            value = getattr(self, name, None)
-            is_small = not isinstance(value, int | float) or value <= most
-            self.require(name, is_small, f"be at most {most}")
 
     def replace(self, **changes: Any) -> Self:
         """Returns a copy with the named fields changed, checked again."""
@@ -208,6 +213,8 @@ MAX_WIDTH = 2**20
 """Of hidden states, heads, embeddings and feed-forward layers, and how many heads there are."""
 MAX_TOKENS = 2**24
 """Tokens of a segment or of a memory; attention keeps a number for every pair of them."""
+MAX_DISTANCE = 2**31 - 1
+"""A distance is int32; one that is larger than every other is no clamp."""
 MAX_ROWS = 2**24
 """Rows that are read side by side."""
 MAX_CLUSTERS = 64

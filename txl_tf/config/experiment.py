@@ -1,9 +1,10 @@
 """Configuration of an experiment: model, optimizer, training and evaluation."""
 
 import dataclasses
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from txl_tf.config.base import (
+    MAX_DISTANCE,
     MAX_ROWS,
     MAX_STEPS,
     MAX_STEPS_PER_LOOP,
@@ -13,16 +14,14 @@ from txl_tf.config.base import (
     shown_value,
 )
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig, RecurrentConfig
+from txl_tf.config.settings import (
+    FRACTION,
+    FRACTION_BELOW_ONE,
+    FRACTION_WITHIN,
+    not_negative,
+    positive,
+)
 
-_LIMITS = {
-    "global_batch_size": MAX_ROWS,
-    "num_steps": MAX_STEPS,
-    "steps_per_loop": MAX_STEPS_PER_LOOP,
-    "batch_size": MAX_ROWS,
-    "segment_length": MAX_TOKENS,
-    "memory_length": MAX_TOKENS,
-    "clamp_length": 2**31 - 1,
-}
 _ADAM_FIELDS = frozenset({"beta_1", "beta_2", "epsilon"})
 _FIELDS_OF_OPTIMIZER = {
     "adam": _ADAM_FIELDS,
@@ -50,6 +49,21 @@ class OptimizerConfig(FrozenConfig):
     Raises:
         ValueError: If a value is out of its range, or set and not used.
     """
+
+    RANGES: ClassVar = {
+        "learning_rate": positive(),
+        "warmup_steps": not_negative(),
+        "final_learning_rate_fraction": FRACTION,
+        "plateau_factor": FRACTION_WITHIN,
+        "plateau_patience": not_negative(),
+        "clip_norm": positive(),
+        "beta_1": FRACTION_BELOW_ONE,
+        "beta_2": FRACTION_BELOW_ONE,
+        "epsilon": positive(),
+        "weight_decay": not_negative(),
+        "momentum": FRACTION_BELOW_ONE,
+        "max_weight_norm": positive(),
+    }
 
     name: Literal["adam", "adamw", "lamb", "adafactor", "muon", "sgd"] = "adam"
     """The optimizer."""
@@ -86,15 +100,6 @@ class OptimizerConfig(FrozenConfig):
     def validate(self) -> None:
         self._check_use("name", _FIELDS_OF_OPTIMIZER)
         self._check_use("schedule", _FIELDS_OF_SCHEDULE)
-        self.require_positive("learning_rate", "clip_norm", "epsilon", "max_weight_norm")
-        for name in ("warmup_steps", "plateau_patience", "weight_decay"):
-            self.require(name, getattr(self, name) >= 0, "not be negative")
-        for name in ("beta_1", "beta_2", "momentum"):
-            value = getattr(self, name)
-            self.require(name, value is None or 0.0 <= value < 1.0, "be in [0, 1)")
-        fraction = self.final_learning_rate_fraction
-        self.require("final_learning_rate_fraction", 0.0 <= fraction <= 1.0, "be in [0, 1]")
-        self.require("plateau_factor", 0.0 < self.plateau_factor < 1.0, "be in (0, 1)")
         if self.nesterov and not self.momentum:
             raise ValueError(f"`nesterov` needs a momentum. Received: momentum={self.momentum}")
 
@@ -118,6 +123,18 @@ class TrainingConfig(FrozenConfig):
     Raises:
         ValueError: If a value is out of its range.
     """
+
+    RANGES: ClassVar = {
+        "global_batch_size": positive(MAX_ROWS),
+        "num_steps": positive(MAX_STEPS),
+        "steps_per_loop": positive(MAX_STEPS_PER_LOOP),
+        "checkpoint_every_steps": positive(),
+        "evaluate_every_steps": positive(),
+        "num_kept_checkpoints": positive(),
+        "seed": not_negative(MAX_STEPS),
+        "gradient_accumulation_steps": positive(),
+        "spike_deviations": positive(),
+    }
 
     global_batch_size: int
     """Rows of all replicas together; each replica takes an equal share."""
@@ -165,12 +182,6 @@ class TrainingConfig(FrozenConfig):
     """Decay of an exponential average; None: all steps count the same."""
 
     def validate(self) -> None:
-        self.check_at_most(_LIMITS)
-        self.require_positive("global_batch_size", "num_steps", "steps_per_loop")
-        self.require_positive("checkpoint_every_steps", "evaluate_every_steps")
-        self.require_positive("num_kept_checkpoints", "gradient_accumulation_steps")
-        self.require_positive("spike_deviations")
-        self.require("seed", 0 <= self.seed < 2**31, "be in [0, 2**31)")
         if self.gradient_accumulation_steps > self.global_batch_size:
             raise ValueError(
                 "`gradient_accumulation_steps` must be at most `global_batch_size`: a part has a "
@@ -220,6 +231,18 @@ class EvaluationConfig(FrozenConfig):
         ValueError: If a value is out of its range, or does not fit the others.
     """
 
+    RANGES: ClassVar = {
+        "batch_size": positive(MAX_ROWS),
+        "segment_length": positive(MAX_TOKENS),
+        "memory_length": not_negative(MAX_TOKENS),
+        "clamp_length": positive(MAX_DISTANCE),
+        "warm_up_tokens": not_negative(),
+        "dynamic_learning_rate": not_negative(),
+        "dynamic_decay": FRACTION,
+        "dynamic_statistics_segments": positive(),
+        "dynamic_epsilon": positive(),
+    }
+
     batch_size: int = 10
     """Rows that are read side by side, each from its own place in the split."""
     segment_length: int | None = None
@@ -249,17 +272,6 @@ class EvaluationConfig(FrozenConfig):
     """Added to the scale of the gradients; None is 1e-3."""
 
     def validate(self) -> None:
-        self.check_at_most(_LIMITS)
-        self.require_positive("batch_size", "segment_length", "clamp_length")
-        self.require_positive("dynamic_statistics_segments", "dynamic_epsilon")
-        for name in ("memory_length", "warm_up_tokens", "dynamic_learning_rate"):
-            value = getattr(self, name)
-            self.require(name, value in (None, "all") or value >= 0, "not be negative")
-        decay = self.dynamic_decay
-        self.require("dynamic_decay", decay is None or 0.0 <= decay <= 1.0, "be between 0 and 1")
-        self._check_dynamic()
-
-    def _check_dynamic(self) -> None:
         if self.dynamic_learning_rate is None:
             for name in _DYNAMIC:
                 if getattr(self, name) is not None:

@@ -7,33 +7,20 @@ cluster, R token ids of one cluster.
 import dataclasses
 import itertools
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
 from txl_tf.config.base import (
     MAX_CLUSTERS,
+    MAX_DISTANCE,
     MAX_LAYERS,
     MAX_TOKEN_IDS,
     MAX_TOKENS,
     MAX_WIDTH,
     FrozenConfig,
 )
+from txl_tf.config.settings import FRACTION_BELOW_ONE, not_negative, positive
 
 _EULER_GAMMA = 0.5772156649
-_LIMITS = {
-    "vocabulary_size": MAX_TOKEN_IDS,
-    "num_layers": MAX_LAYERS,
-    "hidden_dim": MAX_WIDTH,
-    "embedding_dim": MAX_WIDTH,
-    "num_heads": MAX_WIDTH,
-    "head_dim": MAX_WIDTH,
-    "intermediate_dim": MAX_WIDTH,
-    "segment_length": MAX_TOKENS,
-    "memory_length": MAX_TOKENS,
-    "num_positions": 2 * MAX_TOKENS,
-    # Larger than every distance is no clamp.
-    "clamp_length": 2**31 - 1,
-    "division_factor": MAX_WIDTH,
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,6 +34,13 @@ class VocabularyClusters(FrozenConfig):
         ValueError: If a size is not positive, a cluster would have no width,
             or `cutoffs` do not ascend within the vocabulary.
     """
+
+    RANGES: ClassVar = {
+        "vocabulary_size": positive(),
+        "hidden_dim": positive(),
+        "embedding_dim": positive(),
+        "division_factor": positive(),
+    }
 
     vocabulary_size: int
     """Number of token ids, `V`."""
@@ -64,8 +58,6 @@ class VocabularyClusters(FrozenConfig):
     `division_factor` is 1."""
 
     def validate(self) -> None:
-        names = ("vocabulary_size", "hidden_dim", "embedding_dim", "division_factor")
-        self.require_positive(*names)
         ends = (0, *self.cutoffs, self.vocabulary_size)
         if any(first >= last for first, last in itertools.pairwise(ends)):
             raise ValueError(
@@ -157,6 +149,16 @@ class RecurrentConfig(FrozenConfig):
         ValueError: If a value is out of its range.
     """
 
+    RANGES: ClassVar = {
+        "vocabulary_size": positive(MAX_TOKEN_IDS),
+        "num_layers": positive(MAX_LAYERS),
+        "hidden_dim": positive(MAX_WIDTH),
+        "segment_length": positive(MAX_TOKENS),
+        "embedding_dim": positive(MAX_WIDTH),
+        "dropout": FRACTION_BELOW_ONE,
+        "initializer_stddev": positive(),
+    }
+
     vocabulary_size: int
     """Number of token ids, `V`."""
     num_layers: int
@@ -171,12 +173,6 @@ class RecurrentConfig(FrozenConfig):
     """Rate on embeddings and layer outputs."""
     initializer_stddev: float = 0.02
     """Standard deviation of the normal distribution of all initial kernels."""
-
-    def validate(self) -> None:
-        self.check_at_most(_LIMITS)
-        self.require_positive("vocabulary_size", "num_layers", "hidden_dim", "segment_length")
-        self.require_positive("embedding_dim", "initializer_stddev")
-        self.require("dropout", 0.0 <= self.dropout < 1.0, "be in [0, 1)")
 
     @property
     def memory_length(self) -> int:
@@ -238,25 +234,6 @@ class QRNNConfig(RecurrentConfig):
     """Tells the model of a file apart from others."""
 
 
-_POSITIVE = (
-    "vocabulary_size",
-    "num_layers",
-    "hidden_dim",
-    "embedding_dim",
-    "num_heads",
-    "head_dim",
-    "intermediate_dim",
-    "segment_length",
-    "num_positions",
-    "clamp_length",
-    "division_factor",
-    "layer_norm_epsilon",
-    "initializer_stddev",
-    "initializer_range",
-    "projection_stddev",
-)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig(FrozenConfig):
     """Sizes and options of a `TransformerXL`.
@@ -268,6 +245,27 @@ class ModelConfig(FrozenConfig):
     Raises:
         ValueError: If a value is out of its range.
     """
+
+    RANGES: ClassVar = {
+        "vocabulary_size": positive(MAX_TOKEN_IDS),
+        "num_layers": positive(MAX_LAYERS),
+        "hidden_dim": positive(MAX_WIDTH),
+        "num_heads": positive(MAX_WIDTH),
+        "head_dim": positive(MAX_WIDTH),
+        "intermediate_dim": positive(MAX_WIDTH),
+        "segment_length": positive(MAX_TOKENS),
+        "memory_length": not_negative(MAX_TOKENS),
+        "embedding_dim": positive(MAX_WIDTH),
+        "num_positions": positive(2 * MAX_TOKENS),
+        "dropout": FRACTION_BELOW_ONE,
+        "attention_dropout": FRACTION_BELOW_ONE,
+        "clamp_length": positive(MAX_DISTANCE),
+        "layer_norm_epsilon": positive(),
+        "division_factor": positive(MAX_WIDTH),
+        "initializer_stddev": positive(),
+        "initializer_range": positive(),
+        "projection_stddev": positive(),
+    }
 
     vocabulary_size: int
     """Number of token ids, `V`."""
@@ -358,19 +356,11 @@ class ModelConfig(FrozenConfig):
         return self.position_encoding in ("shaw", "learned")
 
     def validate(self) -> None:
-        self._check_numbers()
-        self._check_positions()
-        self._check_vocabulary()
-
-    def _check_numbers(self) -> None:
-        self.check_at_most(_LIMITS)
-        self.require_positive(*_POSITIVE)
-        for name in ("dropout", "attention_dropout"):
-            self.require(name, 0.0 <= getattr(self, name) < 1.0, "be in [0, 1)")
         is_even = self.hidden_dim % 2 == 0
         rule = "be even, because half of a position encoding is sines and half cosines"
         self.require("hidden_dim", is_even, rule)
-        self.require("memory_length", self.memory_length >= 0, "not be negative")
+        self._check_positions()
+        self._check_vocabulary()
 
     def _check_positions(self) -> None:
         has_table = self.has_position_table

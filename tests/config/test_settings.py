@@ -1,0 +1,118 @@
+"""Descriptions of settings: every field of every configuration, in `help` and as data."""
+
+import math
+import pydoc
+
+import pytest
+
+import txl_tf
+from pipelines.analysis.ablation_study import AblationRow, StudyEvaluation
+from txl_tf.config.experiment import (
+    EvaluationConfig,
+    ExperimentConfig,
+    OptimizerConfig,
+    TrainingConfig,
+)
+from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
+from txl_tf.config.settings import Range, positive, settings_of
+
+SIZES = {"vocabulary_size": 9, "num_layers": 1, "hidden_dim": 4, "segment_length": 4}
+HEADS = {"num_heads": 1, "head_dim": 4, "intermediate_dim": 4, "memory_length": 4}
+# Values that make each configuration valid, and what a field needs besides.
+VALID = {
+    TrainingConfig: {"global_batch_size": 2**20, "num_steps": 2},
+    OptimizerConfig: {},
+    EvaluationConfig: {"batch_size": 1},
+    ModelConfig: {**SIZES, **HEADS},
+    LSTMConfig: SIZES,
+    QRNNConfig: SIZES,
+    AblationRow: {},
+    StudyEvaluation: {},
+}
+NEEDED = {
+    "weight_decay": {"name": "adamw"},
+    "momentum": {"name": "muon"},
+    "max_weight_norm": {"name": "lamb"},
+    "plateau_factor": {"schedule": "plateau"},
+    "plateau_patience": {"schedule": "plateau"},
+    "num_positions": {"position_encoding": "learned"},
+    "dynamic_decay": {"dynamic_learning_rate": 0.1},
+    "dynamic_statistics_segments": {"dynamic_learning_rate": 0.1},
+    "dynamic_epsilon": {"dynamic_learning_rate": 0.1, "dynamic_statistics_segments": 1},
+}
+
+
+@pytest.mark.parametrize("config_class", [*VALID, ExperimentConfig])
+def test_help_shows_every_field_with_meaning_type_and_default(config_class):
+    shown = " ".join(pydoc.render_doc(config_class, renderer=pydoc.plaintext).split())
+    for setting in settings_of(config_class):
+        text = f"{setting.name}: {setting.facts}. {setting.meaning}"
+        assert setting.meaning.endswith((".", ")"))
+        assert setting.type
+        assert text in shown.replace(" | ", " "), text
+
+
+def test_a_setting_is_described_by_its_facts():
+    found = {setting.name: setting.facts for setting in settings_of(TrainingConfig)}
+    assert found["global_batch_size"] == "int; positive, at most 16,777,216; required"
+    assert found["evaluate_every_steps"] == "int, or None; positive; default None"
+    assert found["on_non_finite"] == "'stop' or 'skip'; default 'stop'"
+    beta = next(each for each in settings_of(OptimizerConfig) if each.name == "beta_1")
+    assert beta.facts == "float; in [0, 1); default 0.9"
+
+
+@pytest.mark.parametrize(
+    ("config_class", "name"), [(each, name) for each in VALID for name in each.RANGES]
+)
+def test_a_range_is_what_the_configuration_accepts(config_class, name):
+    accepted = config_class.RANGES[name]
+    is_whole = "int" in next(s.type for s in settings_of(config_class) if s.name == name)
+    step = 1 if is_whole else 1e-6
+    for bound, outwards, excludes in (
+        (accepted.low, -step, accepted.excludes_low),
+        (accepted.high, step, accepted.excludes_high),
+    ):
+        if bound is None:
+            continue
+        with pytest.raises(ValueError, match=f"`{name}` must"):
+            built(config_class, name, bound + outwards)
+        if excludes:
+            with pytest.raises(ValueError, match=f"`{name}` must"):
+                built(config_class, name, bound)
+            inside = bound - outwards
+            if name != "hidden_dim" or config_class is not ModelConfig:
+                assert getattr(built(config_class, name, inside), name) == inside
+        else:
+            assert getattr(built(config_class, name, bound), name) == bound
+
+
+def built(config_class, name, value):
+    kind = next(each.type for each in settings_of(config_class) if each.name == name)
+    value = int(value) if "int" in kind else float(value)
+    return config_class(**{**VALID[config_class], **NEEDED.get(name, {}), name: value})
+
+
+def test_every_number_that_is_not_free_has_a_range():
+    """A new number without a range is a decision, not an oversight."""
+    free = {
+        (setting.name)
+        for config_class in VALID
+        for setting in settings_of(config_class)
+        if setting.type.startswith(("int", "float")) and not setting.range
+    }
+    assert free == {"average_weights_from_step", "average_weights_decay"}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_nothing_that_is_not_finite_is_in_a_range(value):
+    with pytest.raises(ValueError, match="finite"):
+        OptimizerConfig(learning_rate=value)
+    assert Range(0, 1).broken_rule(math.nan)
+    assert positive(5).broken_rule(6) == "be at most 5"
+    assert positive(5).broken_rule(5) is None
+
+
+def test_the_docstring_keeps_what_may_be_raised():
+    documentation = txl_tf.TrainingConfig.__doc__
+    assert documentation.index("Args:") < documentation.index("Raises:")
+    assert documentation.startswith("Batch size, steps, intervals")

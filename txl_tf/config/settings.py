@@ -1,0 +1,189 @@
+"""Settings of a configuration class: type, range, default and meaning of each field."""
+
+import ast
+import dataclasses
+import functools
+import inspect
+import itertools
+import textwrap
+import types
+import typing
+from typing import Any
+
+_WIDTH = 80
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """Interval of the numbers that a field accepts.
+
+    Args:
+        low: optional number. The least, or what every number is larger than.
+        high: optional number. The most, or what every number is less than.
+        excludes_low: bool. Whether `low` itself is refused.
+        excludes_high: bool. Whether `high` itself is refused.
+    """
+
+    low: float | None = None
+    high: float | None = None
+    excludes_low: bool = False
+    excludes_high: bool = False
+
+    def broken_rule(self, value: float) -> str | None:
+        """Returns what a number "must" do and does not; `None` where it is in the range."""
+        is_low = self.low is not None and (
+            value <= self.low if self.excludes_low else not value >= self.low
+        )
+        is_high = self.high is not None and (
+            value >= self.high if self.excludes_high else not value <= self.high
+        )
+        if not (is_low or is_high):
+            return None
+        if self._is_fraction:
+            return f"be {self}"
+        if is_high:
+            return f"be at most {self.high}"
+        if self.excludes_low:
+            return "be positive"
+        return "not be negative" if self.low == 0 else f"be at least {self.low}"
+
+    @property
+    def _is_fraction(self) -> bool:
+        return self.low == 0 and self.high == 1
+
+    def __str__(self) -> str:
+        if self._is_fraction:
+            return f"in {'(' if self.excludes_low else '['}0, 1{')' if self.excludes_high else ']'}"
+        parts = []
+        if self.low is not None:
+            parts.append("positive" if self.excludes_low else f"at least {self.low:,}")
+        if self.high is not None:
+            parts.append(f"at most {self.high:,}")
+        return ", ".join(parts)
+
+
+def positive(at_most: float | None = None) -> Range:
+    """Returns the range of the numbers above 0."""
+    return Range(0, at_most, excludes_low=True)
+
+
+def not_negative(at_most: float | None = None) -> Range:
+    """Returns the range of the numbers from 0 on."""
+    return Range(0, at_most)
+
+
+FRACTION = Range(0, 1)
+FRACTION_BELOW_ONE = Range(0, 1, excludes_high=True)
+FRACTION_WITHIN = Range(0, 1, excludes_low=True, excludes_high=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """A field of a configuration class, described for its user."""
+
+    name: str
+    """Name of the field."""
+    type: str
+    """Its type, or the values it can have."""
+    range: str
+    """Numbers that it accepts; empty where that is not restricted or not a number."""
+    default: str
+    """Its default, as Python writes it; empty where it has to be given."""
+    meaning: str
+    """What it decides, with its unit."""
+
+    @property
+    def facts(self) -> str:
+        """Type, range and default in one line."""
+        default = f"default {self.default}" if self.default else "required"
+        return "; ".join(part for part in (self.type, self.range, default) if part)
+
+
+def settings_of(config_class: type) -> tuple[Setting, ...]:
+    """Returns the settings of a configuration class, in the order of its fields.
+
+    The meaning is the string under each field, as it stands in the source.
+
+    Args:
+        config_class: subclass of `FrozenConfig`.
+    """
+    return _settings(config_class)
+
+
+@functools.cache
+def _settings(config_class: type) -> tuple[Setting, ...]:
+    meanings: dict[str, str] = {}
+    for base in reversed(config_class.__mro__):
+        if dataclasses.is_dataclass(base):
+            meanings |= _meanings(base)
+    hints = typing.get_type_hints(config_class)
+    ranges = config_class.RANGES  # type: ignore[attr-defined]
+    return tuple(
+        Setting(
+            field.name,
+            _shown_type(hints[field.name]),
+            str(ranges.get(field.name, "")),
+            _shown_default(field),
+            meanings.get(field.name, ""),
+        )
+        for field in dataclasses.fields(config_class)
+    )
+
+
+def _meanings(config_class: type) -> dict[str, str]:
+    """Reads the strings under the fields from the source of a class."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(config_class)))
+    body = typing.cast(ast.ClassDef, tree.body[0]).body
+    found = {}
+    for field, after in itertools.pairwise(body):
+        if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr):
+            name = typing.cast(ast.Name, field.target).id
+            found[name] = " ".join(ast.literal_eval(after.value).split())
+    return found
+
+
+def _shown_type(hint: Any) -> str:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        parts = [_shown_type(part) for part in typing.get_args(hint)]
+        return " or ".join(part for part in parts if part != "None") + (
+            ", or None" if "None" in parts else ""
+        )
+    if typing.get_origin(hint) is typing.Literal:
+        return " or ".join(map(repr, typing.get_args(hint)))
+    if typing.get_origin(hint) is tuple:
+        return f"list of {_shown_type(typing.get_args(hint)[0])}"
+    return "None" if hint is types.NoneType else hint.__name__
+
+
+def _shown_default(field: "dataclasses.Field[Any]") -> str:
+    if field.default is not dataclasses.MISSING:
+        return repr(field.default)
+    if field.default_factory is not dataclasses.MISSING:
+        return f"{field.type.__name__}()" if isinstance(field.type, type) else "its own defaults"
+    return ""
+
+
+class SettingsDocumentation:
+    """Docstring of a configuration class with a section on every field, made when it is read.
+
+    Args:
+        text: str. The docstring in the source.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __get__(self, instance: Any, owner: type) -> str:
+        if "__dataclass_fields__" not in vars(owner):
+            return self._text  # the decorator asks before it has made the fields
+        lines = ["Args:"]
+        for setting in settings_of(owner):
+            lines += textwrap.wrap(
+                f"{setting.name}: {setting.facts}. {setting.meaning}",
+                _WIDTH,
+                initial_indent=" " * 4,
+                subsequent_indent=" " * 8,
+                break_on_hyphens=False,
+            )
+        head, separator, rest = inspect.cleandoc(self._text).partition("\n\nRaises:")
+        return "\n".join([head, "", *lines]) + separator + rest + "\n"
