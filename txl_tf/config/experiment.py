@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any, ClassVar, Literal, Self
 
+from txl_tf.config import settings
 from txl_tf.config.base import (
     MAX_DISTANCE,
     MAX_ROWS,
@@ -14,13 +15,6 @@ from txl_tf.config.base import (
     shown_value,
 )
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig, RecurrentConfig
-from txl_tf.config.settings import (
-    FRACTION,
-    FRACTION_BELOW_ONE,
-    FRACTION_WITHIN,
-    not_negative,
-    positive,
-)
 
 _ADAM_FIELDS = frozenset({"beta_1", "beta_2", "epsilon"})
 _FIELDS_OF_OPTIMIZER = {
@@ -51,18 +45,18 @@ class OptimizerConfig(FrozenConfig):
     """
 
     RANGES: ClassVar = {
-        "learning_rate": positive(),
-        "warmup_steps": not_negative(),
-        "final_learning_rate_fraction": FRACTION,
-        "plateau_factor": FRACTION_WITHIN,
-        "plateau_patience": not_negative(),
-        "clip_norm": positive(),
-        "beta_1": FRACTION_BELOW_ONE,
-        "beta_2": FRACTION_BELOW_ONE,
-        "epsilon": positive(),
-        "weight_decay": not_negative(),
-        "momentum": FRACTION_BELOW_ONE,
-        "max_weight_norm": positive(),
+        "learning_rate": settings.positive(),
+        "warmup_steps": settings.not_negative(),
+        "final_learning_rate_fraction": settings.FRACTION,
+        "plateau_factor": settings.FRACTION_WITHIN,
+        "plateau_patience": settings.not_negative(),
+        "clip_norm": settings.positive(),
+        "beta_1": settings.FRACTION_BELOW_ONE,
+        "beta_2": settings.FRACTION_BELOW_ONE,
+        "epsilon": settings.positive(),
+        "weight_decay": settings.not_negative(),
+        "momentum": settings.FRACTION_BELOW_ONE,
+        "max_weight_norm": settings.positive(),
     }
 
     name: Literal["adam", "adamw", "lamb", "adafactor", "muon", "sgd"] = "adam"
@@ -125,15 +119,15 @@ class TrainingConfig(FrozenConfig):
     """
 
     RANGES: ClassVar = {
-        "global_batch_size": positive(MAX_ROWS),
-        "num_steps": positive(MAX_STEPS),
-        "steps_per_loop": positive(MAX_STEPS_PER_LOOP),
-        "checkpoint_every_steps": positive(),
-        "evaluate_every_steps": positive(),
-        "num_kept_checkpoints": positive(),
-        "seed": not_negative(MAX_STEPS),
-        "gradient_accumulation_steps": positive(),
-        "spike_deviations": positive(),
+        "global_batch_size": settings.positive(MAX_ROWS),
+        "num_steps": settings.positive(MAX_STEPS),
+        "steps_per_loop": settings.positive(MAX_STEPS_PER_LOOP),
+        "checkpoint_every_steps": settings.positive(),
+        "evaluate_every_steps": settings.positive(),
+        "num_kept_checkpoints": settings.positive(),
+        "seed": settings.not_negative(MAX_STEPS),
+        "gradient_accumulation_steps": settings.positive(),
+        "spike_deviations": settings.positive(),
     }
 
     global_batch_size: int
@@ -232,15 +226,15 @@ class EvaluationConfig(FrozenConfig):
     """
 
     RANGES: ClassVar = {
-        "batch_size": positive(MAX_ROWS),
-        "segment_length": positive(MAX_TOKENS),
-        "memory_length": not_negative(MAX_TOKENS),
-        "clamp_length": positive(MAX_DISTANCE),
-        "warm_up_tokens": not_negative(),
-        "dynamic_learning_rate": not_negative(),
-        "dynamic_decay": FRACTION,
-        "dynamic_statistics_segments": positive(),
-        "dynamic_epsilon": positive(),
+        "batch_size": settings.positive(MAX_ROWS),
+        "segment_length": settings.positive(MAX_TOKENS),
+        "memory_length": settings.not_negative(MAX_TOKENS),
+        "clamp_length": settings.positive(MAX_DISTANCE),
+        "warm_up_tokens": settings.not_negative(),
+        "dynamic_learning_rate": settings.not_negative(),
+        "dynamic_decay": settings.FRACTION,
+        "dynamic_statistics_segments": settings.positive(),
+        "dynamic_epsilon": settings.positive(),
     }
 
     batch_size: int = 10
