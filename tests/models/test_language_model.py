@@ -1,11 +1,15 @@
-"""One interface for all models; weights are those of the model, all of them, or none."""
+"""Interface and properties of all models; weights are those of the model, all of them, or none."""
 
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
+from keras import ops
 
+from tests.layer_checks import check_config, needs_tensorflow, randomize_weights, tf
+from tests.models.variants import SIZES, B, T, V, score, token_ids
+from tests.reference import max_difference
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 from txl_tf.errors import MismatchError
 from txl_tf.models.language_model import LanguageModel, assign_weights, create_model
@@ -23,7 +27,7 @@ def test_all_arrays_are_assigned_and_others_passed_over(variables):
     arrays = {"a": np.ones(2), "b": np.ones((2, 3)), "more": np.ones(1)}
     assign_weights(variables, arrays)
     for name, variable in variables.items():
-        np.testing.assert_array_equal(keras.ops.convert_to_numpy(variable), arrays[name])
+        np.testing.assert_array_equal(ops.convert_to_numpy(variable), arrays[name])
 
 
 @pytest.mark.parametrize(
@@ -38,7 +42,7 @@ def test_all_arrays_are_assigned_and_others_passed_over(variables):
 def test_nothing_is_assigned_where_one_array_does_not_fit(variables, wrong, reason):
     with pytest.raises(MismatchError, match=f"`b` .*{reason}"):
         assign_weights(variables, {"a": np.ones(2)} | wrong)
-    assert not keras.ops.convert_to_numpy(variables["a"]).any()
+    assert not ops.convert_to_numpy(variables["a"]).any()
 
 
 @pytest.mark.parametrize("name", ["lstm", "qrnn"])
@@ -83,3 +87,146 @@ def test_a_model_refuses_the_configuration_of_another():
     config = LSTMConfig(vocabulary_size=9, num_layers=1, hidden_dim=4, segment_length=3)
     with pytest.raises(ValueError, match="`config` must be a `ModelConfig`"):
         TransformerXL(config)
+
+
+RECURRENT_SIZES = {
+    "vocabulary_size": V,
+    "num_layers": 2,
+    "hidden_dim": 6,
+    "embedding_dim": 5,
+    "segment_length": T,
+    "dropout": 0.0,
+}
+
+
+def made(config_class, **changes):
+    """A small model with large random weights."""
+    model = create_model(config_class(**{**config_fields(config_class), **changes}))
+    randomize_weights(model)
+    return model
+
+
+def config_fields(config_class):
+    if config_class is not ModelConfig:
+        return dict(RECURRENT_SIZES)
+    return {key: value for key, value in SIZES.items() if key != "layer_norm_epsilon"}
+
+
+@pytest.fixture(scope="module", params=[ModelConfig, LSTMConfig, QRNNConfig])
+def config_class(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def model(config_class):
+    keras.utils.set_random_seed(1234)
+    return made(config_class)
+
+
+def filled_memory(model):
+    return model(token_ids(7, seed=9), model.initial_memory(B))[1]
+
+
+def test_token_by_token_equals_one_pass(model):
+    """How generation reads: segments of one token, memory as long as the text."""
+    tokens = token_ids(6)
+    one_pass, _ = model(tokens, model.initial_memory(B))
+    memory = model.initial_memory(B)
+    for at in range(6):
+        hidden, memory = model(tokens[:, at : at + 1], memory)
+        assert max_difference(hidden[:, 0], one_pass[:, at]) <= 1e-5
+
+
+@pytest.mark.parametrize("changed_at", range(T))
+def test_a_changed_token_leaves_earlier_outputs_alone(model, changed_at):
+    memory, tokens = filled_memory(model), token_ids(T)
+    before = ops.convert_to_numpy(model(tokens, memory)[0])
+    tokens[:, changed_at] = (tokens[:, changed_at] + 1) % V
+    after = ops.convert_to_numpy(model(tokens, memory)[0])
+    # A sum over keys may be rounded otherwise; a recurrence has not read the token.
+    tolerance = 1e-6 if isinstance(model, TransformerXL) else 0.0
+    assert max_difference(after[:, :changed_at], before[:, :changed_at]) <= tolerance
+    assert np.all(np.abs(after[:, changed_at:] - before[:, changed_at:]).max(axis=-1) > 1e-4)
+
+
+def test_rows_do_not_read_each_other(model):
+    memory, tokens = filled_memory(model), token_ids(T)
+    before = ops.convert_to_numpy(model(tokens, memory)[0])
+    tokens[0] = (tokens[0] + 1) % V
+    after = ops.convert_to_numpy(model(tokens, memory)[0])
+    assert max_difference(after[1], before[1]) <= 1e-6
+    assert max_difference(after[0], before[0]) > 1e-3
+
+
+@needs_tensorflow
+def test_unknown_batch_size_and_segment_length_equal_eager(model):
+    ids, memory = tf.TensorSpec([None, None], tf.int32), filled_memory(model)
+    memory_spec = tf.nest.map_structure(
+        lambda tensor: tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype), memory
+    )
+    dynamic = tf.function(model.score, input_signature=[ids, ids, memory_spec])
+    for length in (1, T, 6, 9):
+        tokens = token_ids(length + 1)
+        found = dynamic(tokens[:, :-1], tokens[:, 1:], memory)
+        expected = score(model, tokens, memory)
+        for got, wanted in zip(tf.nest.flatten(found), tf.nest.flatten(expected), strict=True):
+            assert max_difference(got, wanted) <= (1e-5 if got.dtype.is_floating else 0)
+
+
+def test_dropout_is_a_function_of_the_seed_and_rests_without_training(config_class):
+    attention = {"attention_dropout": 0.3} if config_class is ModelConfig else {}
+    model = made(config_class, dropout=0.3, **attention)
+    memory, tokens = filled_memory(model), token_ids(T + 1)
+
+    def nll(first, second, training=True):
+        seed = ops.convert_to_tensor([first, second], "int32")
+        return score(model, tokens, memory, dropout_seed=seed, training=training)[0]
+
+    assert max_difference(nll(1, 2), nll(1, 2)) == 0.0
+    assert max_difference(nll(1, 2), nll(2, 2)) > 1e-2
+    plain, _ = score(model, tokens, memory)
+    assert max_difference(nll(1, 2, training=False), plain) == 0.0
+    assert max_difference(nll(1, 2), plain) > 1e-2
+
+
+def test_log_probs_sum_to_one_and_agree_with_score(model):
+    memory, tokens = filled_memory(model), token_ids(T + 1)
+    nll, scored_memory = score(model, tokens, memory)
+    log_probs, memory = model.log_probs(tokens[:, :-1], memory)
+    log_probs = ops.convert_to_numpy(log_probs)
+    np.testing.assert_allclose(np.exp(log_probs).sum(axis=-1), 1.0, atol=1e-6)
+    picked = np.take_along_axis(log_probs, tokens[:, 1:, None], axis=-1)[..., 0]
+    assert max_difference(nll, -picked) <= 1e-6
+    for one, other in zip(memory.states, scored_memory.states, strict=True):
+        assert max_difference(one, other) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("config_class", "changes"),
+    [
+        (ModelConfig, {}),
+        (ModelConfig, {"share_attention_biases": True}),
+        (LSTMConfig, {}),
+        (QRNNConfig, {}),
+    ],
+)
+def test_save_and_load_give_equal_scores(config_class, changes, tmp_path):
+    model = made(config_class, **changes)
+    model.save(tmp_path / "model.keras")
+    restored = keras.saving.load_model(tmp_path / "model.keras")
+    assert restored.config == model.config
+    memory, tokens = filled_memory(model), token_ids(T + 1)
+    nll, _ = score(restored, tokens, memory)
+    assert max_difference(nll, score(model, tokens, memory)[0]) == 0.0
+
+
+def test_config_round_trip_keeps_config_name_and_dtype(config_class):
+    config = config_class(**config_fields(config_class))
+    model_class = type(create_model(config))
+    model = model_class(config, name="reader", dtype="mixed_bfloat16")
+    check_config(model)
+    restored = model_class.from_config(model.get_config())
+    assert restored.config == config
+    assert restored.name == "reader"
+    assert restored.dtype_policy.name == "mixed_bfloat16"
+    assert model_class(config.to_dict()).config == config

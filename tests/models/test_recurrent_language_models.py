@@ -6,14 +6,23 @@ import pytest
 from keras import ops
 
 from tests import recurrent_reference
-from tests.layer_checks import check_config, needs_tensorflow, randomize_weights, tf
+from tests.layer_checks import needs_tensorflow, randomize_weights, tf
+from tests.models.variants import (
+    B,
+    T,
+    V,
+    assert_half_precision_is_close,
+    assert_segments_match,
+    assert_two_segments_equal_one_pass,
+    score,
+    token_ids,
+)
 from tests.reference import max_difference
 from txl_tf import functional
 from txl_tf.config.model import LSTMConfig, QRNNConfig, RecurrentConfig
 from txl_tf.models.memory import RecurrentMemory
 from txl_tf.models.recurrent import LSTMLanguageModel, QRNNLanguageModel
 
-B, T, V = 2, 4, 11
 CONFIG = RecurrentConfig(
     vocabulary_size=V, num_layers=2, hidden_dim=6, embedding_dim=5, segment_length=T, dropout=0.0
 )
@@ -21,10 +30,6 @@ CONFIG = RecurrentConfig(
 
 def config_of(model_class, **changes):
     return model_class.config_class(**{**CONFIG.to_dict(), **changes})
-
-
-def token_ids(length=T, seed=0):
-    return np.random.default_rng(seed).integers(0, V, size=(B, length)).astype("int32")
 
 
 @pytest.fixture(scope="module", params=[LSTMLanguageModel, QRNNLanguageModel])
@@ -44,21 +49,16 @@ def made(model_class):
     return make
 
 
-def oracle(model, *arguments):
-    """One segment in float64."""
+def oracle(model, inputs, targets, states, valid_length):
+    """One segment in float64; these states have no length."""
     is_lstm = isinstance(model, LSTMLanguageModel)
     layer = recurrent_reference.lstm_layer if is_lstm else recurrent_reference.qrnn_layer
-    return recurrent_reference.language_model(layer, model, *arguments)
+    return *recurrent_reference.language_model(layer, model, inputs, targets, states), None
 
 
 @pytest.fixture(scope="module")
 def model(made):
     return made()
-
-
-def score(model, tokens, memory, **kwargs):
-    """Scores tokens[:, 1:] after tokens[:, :-1]."""
-    return model.score(tokens[:, :-1], tokens[:, 1:], memory, **kwargs)
 
 
 def filled_memory(model):
@@ -67,62 +67,13 @@ def filled_memory(model):
 
 @pytest.mark.parametrize("changes", [{}, {"embedding_dim": None}, {"num_layers": 1}], ids=str)
 def test_three_segments_match_the_oracle(made, changes):
-    model = made(**changes)
-    memory = model.initial_memory(B)
-    states = [ops.convert_to_numpy(state) for state in memory.states]
-    stream = token_ids(3 * T + 1)
-    for start in range(0, 3 * T, T):
-        tokens = stream[:, start : start + T + 1]
-        hidden, _ = model(tokens[:, :-1], memory)
-        nll, memory = score(model, tokens, memory)
-        expected_nll, expected_hidden, states = oracle(model, tokens[:, :-1], tokens[:, 1:], states)
-        assert max_difference(nll, expected_nll) <= 1e-5
-        assert max_difference(hidden, expected_hidden) <= 1e-5
-        for state, expected_state in zip(memory.states, states, strict=True):
-            assert max_difference(state, expected_state) <= 1e-5
+    assert_segments_match(made(**changes), oracle)
 
 
 def test_two_segments_with_state_equal_one_pass_over_both(model):
-    tokens = token_ids(2 * T)
-    one_pass, memory_after = model(tokens, model.initial_memory(B))
-    one_pass = ops.convert_to_numpy(one_pass)
-    first, memory = model(tokens[:, :T], model.initial_memory(B))
-    second, memory = model(tokens[:, T:], memory)
-    assert max_difference(first, one_pass[:, :T]) <= 1e-5
-    assert max_difference(second, one_pass[:, T:]) <= 1e-5
-    for state, expected in zip(memory.states, memory_after.states, strict=True):
-        assert max_difference(state, expected) <= 1e-5
-    # Without the state they would differ, or this would prove nothing.
-    alone, _ = model(tokens[:, T:], model.initial_memory(B))
-    assert max_difference(alone, one_pass[:, T:]) > 1e-3
-
-
-def test_token_by_token_equals_one_pass(model):
-    tokens = token_ids(6)
-    one_pass, _ = model(tokens, model.initial_memory(B))
-    memory = model.initial_memory(B)
-    for at in range(6):
-        hidden, memory = model(tokens[:, at : at + 1], memory)
-        assert max_difference(hidden[:, 0], one_pass[:, at]) <= 1e-5
-
-
-@pytest.mark.parametrize("changed_at", range(T))
-def test_a_changed_token_leaves_earlier_outputs_alone(model, changed_at):
-    memory, tokens = filled_memory(model), token_ids()
-    before = ops.convert_to_numpy(model(tokens, memory)[0])
-    tokens[:, changed_at] = (tokens[:, changed_at] + 1) % V
-    after = ops.convert_to_numpy(model(tokens, memory)[0])
-    assert max_difference(after[:, :changed_at], before[:, :changed_at]) == 0.0
-    assert np.all(np.abs(after[:, changed_at:] - before[:, changed_at:]).max(axis=-1) > 1e-4)
-
-
-def test_rows_do_not_read_each_other(model):
-    memory, tokens = filled_memory(model), token_ids()
-    before = ops.convert_to_numpy(model(tokens, memory)[0])
-    tokens[0] = (tokens[0] + 1) % V
-    after = ops.convert_to_numpy(model(tokens, memory)[0])
-    assert max_difference(after[1], before[1]) <= 1e-6
-    assert max_difference(after[0], before[0]) > 1e-3
+    memory, expected = assert_two_segments_equal_one_pass(model, model.initial_memory(B))
+    for state, expected_state in zip(memory.states, expected.states, strict=True):
+        assert max_difference(state, expected_state) <= 1e-5
 
 
 @needs_tensorflow
@@ -142,7 +93,7 @@ def test_no_gradient_flows_into_or_out_of_the_state(model):
 
 
 def test_a_restarted_row_equals_a_fresh_row_and_leaves_the_others_alone(model):
-    memory, tokens = filled_memory(model), token_ids()
+    memory, tokens = filled_memory(model), token_ids(T)
     kept, _ = model(tokens, memory)
     fresh, fresh_memory = model(tokens, model.initial_memory(B))
     restarted, following = model(tokens, memory.forget(np.array([True, False])))
@@ -172,35 +123,6 @@ def test_compiled_equals_eager_in_loss_state_and_gradients(model):
             assert max_difference(one, other) <= 1e-5, f"{jit_compile=}"
 
 
-@needs_tensorflow
-def test_unknown_batch_size_and_segment_length_equal_eager(model):
-    ids, memory = tf.TensorSpec([None, None], tf.int32), filled_memory(model)
-    states = tuple(tf.TensorSpec([None, state.shape[1]]) for state in memory.states)
-    dynamic = tf.function(model.score, input_signature=[ids, ids, RecurrentMemory(states)])
-    for length in (1, T, 9):
-        tokens = token_ids(length + 1)
-        nll, following = dynamic(tokens[:, :-1], tokens[:, 1:], memory)
-        expected, expected_memory = score(model, tokens, memory)
-        assert max_difference(nll, expected) <= 1e-5
-        for got, wanted in zip(following.states, expected_memory.states, strict=True):
-            assert max_difference(got, wanted) <= 1e-5
-
-
-def test_dropout_is_a_function_of_the_seed_and_rests_without_training(made):
-    model = made(dropout=0.3)
-    memory, tokens = filled_memory(model), token_ids(T + 1)
-
-    def nll(first, second, training=True):
-        seed = ops.convert_to_tensor([first, second], "int32")
-        return score(model, tokens, memory, dropout_seed=seed, training=training)[0]
-
-    assert max_difference(nll(1, 2), nll(1, 2)) == 0.0
-    assert max_difference(nll(1, 2), nll(2, 2)) > 1e-2
-    plain, _ = score(model, tokens, memory)
-    assert max_difference(nll(1, 2, training=False), plain) == 0.0
-    assert max_difference(nll(1, 2), plain) > 1e-2
-
-
 def test_all_dropouts_of_one_step_draw_different_masks(made, monkeypatch):
     model = made(dropout=0.3, num_layers=3)
     seeds = []
@@ -212,41 +134,9 @@ def test_all_dropouts_of_one_step_draw_different_masks(made, monkeypatch):
 
     monkeypatch.setattr("txl_tf.functional.random_bits", spy)
     seed = ops.convert_to_tensor([1, 2], "int32")
-    model(token_ids(), model.initial_memory(B), dropout_seed=seed, training=True)
+    model(token_ids(T), model.initial_memory(B), dropout_seed=seed, training=True)
     assert len(seeds) == 1 + 3  # the embedding, and the output of every layer
     assert len(set(seeds)) == len(seeds)
-
-
-def test_log_probs_sum_to_one_and_agree_with_score(model):
-    memory, tokens = filled_memory(model), token_ids(T + 1)
-    nll, scored_memory = score(model, tokens, memory)
-    log_probs, memory = model.log_probs(tokens[:, :-1], memory)
-    log_probs = ops.convert_to_numpy(log_probs)
-    np.testing.assert_allclose(np.exp(log_probs).sum(axis=-1), 1.0, atol=1e-6)
-    picked = np.take_along_axis(log_probs, tokens[:, 1:, None], axis=-1)[..., 0]
-    assert max_difference(nll, -picked) <= 1e-6
-    for one, other in zip(memory.states, scored_memory.states, strict=True):
-        assert max_difference(one, other) == 0.0
-
-
-def test_save_and_load_give_equal_scores(model, tmp_path):
-    model.save(tmp_path / "model.keras")
-    restored = keras.saving.load_model(tmp_path / "model.keras")
-    assert restored.config == model.config
-    memory, tokens = filled_memory(model), token_ids(T + 1)
-    nll, _ = score(restored, tokens, memory)
-    assert max_difference(nll, score(model, tokens, memory)[0]) == 0.0
-
-
-def test_config_round_trip_keeps_config_name_and_dtype(model_class):
-    config = config_of(model_class)
-    model = model_class(config, name="reader", dtype="mixed_bfloat16")
-    check_config(model)
-    restored = model_class.from_config(model.get_config())
-    assert restored.config == config
-    assert restored.name == "reader"
-    assert restored.dtype_policy.name == "mixed_bfloat16"
-    assert model_class(CONFIG.to_dict()).config == config
 
 
 @pytest.mark.parametrize("embedding_dim", [None, 5])
@@ -263,22 +153,15 @@ def test_parameter_count_follows_the_formula(model_class, made, embedding_dim):
 
 def test_mixed_precision_keeps_states_in_float32_and_scores_close_to_float32(made, model):
     half = made(dtype="mixed_bfloat16")
-    memory, half_memory = model.initial_memory(B), half.initial_memory(B)
-    stream = token_ids(2 * T + 1)
-    for start in (0, T):
-        tokens = stream[:, start : start + T + 1]
-        expected, memory = score(model, tokens, memory)
-        nll, half_memory = score(half, tokens, half_memory)
-        assert keras.backend.standardize_dtype(nll.dtype) == "float32"
-        assert max_difference(nll, expected) <= 0.05  # of nats
+    half_memory = assert_half_precision_is_close(model, half, 0.05)
     for state in half_memory.states:
         assert keras.backend.standardize_dtype(state.dtype) == "float32"
-    hidden, _ = half(token_ids(), half_memory)
+    hidden, _ = half(token_ids(T), half_memory)
     assert keras.backend.standardize_dtype(hidden.dtype) == "bfloat16"
 
 
 def test_mixed_precision_does_not_round_the_states_that_are_handed_in(made):
-    half, tokens = made(dtype="mixed_bfloat16"), token_ids()
+    half, tokens = made(dtype="mixed_bfloat16"), token_ids(T)
     memory = filled_memory(half)
     rounded = [ops.cast(ops.cast(state, "bfloat16"), "float32") for state in memory.states]
     _, following = half(tokens, memory)
@@ -299,7 +182,7 @@ def test_the_next_memory_has_the_shapes_and_dtypes_of_the_initial_one(made, dtyp
 def test_memory_of_another_depth_is_refused(model):
     memory = model.initial_memory(B)
     with pytest.raises(ValueError, match=r"2 layers.*Received: 2 states"):
-        model(token_ids(), memory._replace(states=memory.states[:2]))
+        model(token_ids(T), memory._replace(states=memory.states[:2]))
 
 
 PERIOD, COPY_T, SYMBOLS, SEGMENTS, ROWS = 4, 6, 4, 4, 32

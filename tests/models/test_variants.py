@@ -13,6 +13,9 @@ from tests.models.variants import (
     B,
     M,
     T,
+    assert_half_precision_is_close,
+    assert_segments_match,
+    assert_two_segments_equal_one_pass,
     config_of,
     filled_memory,
     made,
@@ -23,30 +26,15 @@ from tests.reference import max_difference
 from txl_tf.models.transformer_xl import TransformerXL
 
 
-def assert_three_segments_match(model):
-    """Scores, hidden states and memory; the memory fills, then moves on."""
+def oracle(model, *arguments):
     weights = reference_variants.model_weights(model)
-    memory = model.initial_memory(B)
-    states = [ops.convert_to_numpy(state) for state in memory.states]
-    valid_length = [0] * B
-    stream = token_ids(3 * T + 1, vocabulary_size=model.config.vocabulary_size)
-    for start in range(0, 3 * T, T):
-        tokens = stream[:, start : start + T + 1]
-        hidden, _ = model(tokens[:, :-1], memory)
-        nll, memory = score(model, tokens, memory)
-        expected_nll, expected_hidden, states, valid_length = reference_variants.language_model(
-            weights, model.config, tokens[:, :-1], tokens[:, 1:], states, valid_length
-        )
-        assert max_difference(nll, expected_nll) <= 1e-5
-        assert max_difference(hidden, expected_hidden) <= 1e-5
-        for state, expected_state in zip(memory.states, states, strict=True):
-            assert max_difference(state, expected_state) <= 1e-5
-        assert ops.convert_to_numpy(memory.valid_length).tolist() == valid_length
+    return reference_variants.language_model(weights, model.config, *arguments)
 
 
 @pytest.mark.parametrize(("position_encoding", "recurrence", "pre_norm"), COMBINATIONS)
 def test_three_segments_match_the_oracle(position_encoding, recurrence, pre_norm):
-    assert_three_segments_match(made(position_encoding, recurrence=recurrence, pre_norm=pre_norm))
+    model = made(position_encoding, recurrence=recurrence, pre_norm=pre_norm)
+    assert_segments_match(model, oracle)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +54,7 @@ def test_three_segments_match_the_oracle(position_encoding, recurrence, pre_norm
     ],
 )
 def test_other_options_match_the_oracle(position_encoding, changes):
-    assert_three_segments_match(made(position_encoding, **changes))
+    assert_segments_match(made(position_encoding, **changes), oracle)
 
 
 @pytest.mark.parametrize("pre_norm", [False, True])
@@ -74,15 +62,7 @@ def test_other_options_match_the_oracle(position_encoding, changes):
 def test_with_relative_positions_two_segments_equal_one_pass(position_encoding, pre_norm):
     table = {"num_positions": 2 * T} if position_encoding == "shaw" else {}
     model = made(position_encoding, pre_norm=pre_norm, **table)
-    tokens = token_ids(2 * T)
-    one_pass, _ = model(tokens, model.initial_memory(B, memory_length=0))
-    one_pass = ops.convert_to_numpy(one_pass)
-    first, memory = model(tokens[:, :T], model.initial_memory(B))
-    second, _ = model(tokens[:, T:], memory)
-    assert max_difference(first, one_pass[:, :T]) <= 1e-5
-    assert max_difference(second, one_pass[:, T:]) <= 1e-5
-    alone, _ = model(tokens[:, T:], model.initial_memory(B))
-    assert max_difference(alone, one_pass[:, T:]) > 1e-3
+    assert_two_segments_equal_one_pass(model, model.initial_memory(B, memory_length=0))
 
 
 @pytest.mark.parametrize("position_encoding", ["sinusoidal", "learned"])
@@ -216,10 +196,4 @@ def test_save_and_load_give_equal_scores(position_encoding, changes, tmp_path):
 @pytest.mark.parametrize("position_encoding", ENCODINGS)
 def test_half_precision_scores_close_to_float32(position_encoding):
     model, half = made(position_encoding), made(position_encoding, dtype="mixed_bfloat16")
-    memory, half_memory = model.initial_memory(B), half.initial_memory(B)
-    stream = token_ids(2 * T + 1)
-    for start in (0, T):
-        expected, memory = score(model, stream[:, start : start + T + 1], memory)
-        nll, half_memory = score(half, stream[:, start : start + T + 1], half_memory)
-        assert keras.backend.standardize_dtype(nll.dtype) == "float32"
-        assert max_difference(nll, expected) <= 0.1  # of nats
+    assert_half_precision_is_close(model, half, 0.1)

@@ -2,10 +2,12 @@
 
 import itertools
 
+import keras
 import numpy as np
 from keras import ops
 
 from tests.layer_checks import randomize_weights
+from tests.reference import max_difference
 from txl_tf.config.model import ModelConfig
 from txl_tf.models.transformer_xl import TransformerXL
 
@@ -62,3 +64,58 @@ def filled_memory(model):
     tokens = token_ids(5, seed=9, vocabulary_size=model.config.vocabulary_size)
     _, memory = model(tokens, model.initial_memory(B))
     return memory.forget(ops.convert_to_tensor([False, True]))
+
+
+def assert_segments_match(model, oracle):
+    """Compares scores, hidden states and memory of three segments, in which the memory fills.
+
+    Args:
+        model: language model.
+        oracle: function of the model, inputs, targets, a list of states and the valid
+            lengths that returns scores, hidden states, states and valid lengths.
+    """
+    memory = model.initial_memory(B)
+    states = [ops.convert_to_numpy(state) for state in memory.states]
+    valid_length = [0] * B
+    stream = token_ids(3 * T + 1, vocabulary_size=model.config.vocabulary_size)
+    for start in range(0, 3 * T, T):
+        inputs, targets = stream[:, start : start + T], stream[:, start + 1 : start + T + 1]
+        hidden, _ = model(inputs, memory)
+        nll, memory = model.score(inputs, targets, memory)
+        expected_nll, expected_hidden, states, valid_length = oracle(
+            model, inputs, targets, states, valid_length
+        )
+        assert max_difference(nll, expected_nll) <= 1e-5
+        assert max_difference(hidden, expected_hidden) <= 1e-5
+        for state, expected_state in zip(memory.states, states, strict=True):
+            assert max_difference(state, expected_state) <= 1e-5
+        if valid_length is not None:
+            assert ops.convert_to_numpy(memory.valid_length).tolist() == valid_length
+
+
+def assert_two_segments_equal_one_pass(model, whole, memory_length=None):
+    """Compares two segments with one pass over both that begins with the memory `whole`."""
+    tokens = token_ids(2 * T)
+    length = {} if memory_length is None else {"memory_length": memory_length}
+    one_pass, memory_after = model(tokens, whole)
+    one_pass = ops.convert_to_numpy(one_pass)
+    first, memory = model(tokens[:, :T], model.initial_memory(B, **length))
+    second, memory = model(tokens[:, T:], memory)
+    assert max_difference(first, one_pass[:, :T]) <= 1e-5
+    assert max_difference(second, one_pass[:, T:]) <= 1e-5
+    # Without the memory they would differ, or this would prove nothing.
+    alone, _ = model(tokens[:, T:], model.initial_memory(B))
+    assert max_difference(alone, one_pass[:, T:]) > 1e-3
+    return memory, memory_after
+
+
+def assert_half_precision_is_close(model, half, tolerance):
+    """Compares scores of two segments, in nats, and returns the memory of half precision."""
+    memory, half_memory = model.initial_memory(B), half.initial_memory(B)
+    stream = token_ids(2 * T + 1)
+    for start in (0, T):
+        expected, memory = score(model, stream[:, start : start + T + 1], memory)
+        nll, half_memory = score(half, stream[:, start : start + T + 1], half_memory)
+        assert keras.backend.standardize_dtype(nll.dtype) == "float32"
+        assert max_difference(nll, expected) <= tolerance
+    return half_memory
