@@ -167,6 +167,7 @@ class HostWatcher:
 
     def __exit__(self, *error: object) -> None:
         self._end.set()
+        # A thread that asks a silent host is left alone after that.
         for thread in self._threads:
             thread.join(timeout=2 * self._poll_seconds)
 
@@ -187,6 +188,7 @@ class HostWatcher:
 
     def _listen(self) -> None:
         while not self._end.wait(self._poll_seconds):
+            # A copy, since the asking threads change it meanwhile.
             for host, asked in list(self._asked.items()):
                 if time.monotonic() - asked > self._silence_seconds:
                     self._asked.pop(host, None)

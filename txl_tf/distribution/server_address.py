@@ -12,6 +12,7 @@ ANSWER_SECONDS = 60.0
 """How long a TPU may take to answer at its address."""
 
 _SCHEME = "grpc://"
+# A host that starts meanwhile needs a new attempt: TCP repeats an old one ever more seldom.
 _ATTEMPT_SECONDS = 5.0
 _PAUSE_SECONDS = 0.5
 
@@ -84,6 +85,7 @@ def described(failures: dict[str, str]) -> str:
 
 def _failure(address: str, seconds: float) -> str | None:
     host, _, port = address.rpartition(":")
+    # An IPv6 address is in brackets before its port.
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=seconds):
             return None
@@ -108,7 +110,7 @@ def within(seconds: float, function: Callable[[], Any]) -> Any:
     def call() -> None:
         try:
             outcome.append((function(), None))
-        except BaseException as error:
+        except BaseException as error:  # a thread swallows even `SystemExit`
             outcome.append((None, error))
 
     thread = threading.Thread(target=call, name="within", daemon=True)

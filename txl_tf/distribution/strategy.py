@@ -97,6 +97,7 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
     """Whether this process is the one of the workers that writes files."""
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return True
+    # TensorFlow's rule: without a job `chief`, the first worker is the chief.
     resolver = strategy.cluster_resolver
     if "chief" in resolver.cluster_spec().as_dict():
         return resolver.task_type == "chief"
@@ -225,6 +226,7 @@ def _tpu_strategy(tpu: str) -> tf.distribute.Strategy:
             where=f"--tpu: {described(silent)}",
             remedy="Check the address, that the TPU is on, and that its network is reached.",
         )
+    # Two limits: a TPU is found in seconds, and may take minutes to start.
     try:
         resolver = within(ANSWER_SECONDS, lambda: _connected_resolver(tpu))
         within(START_SECONDS, lambda: tf.tpu.experimental.initialize_tpu_system(resolver))

@@ -96,6 +96,7 @@ def _places(graph: Any, callers: tuple) -> Iterator[tuple[tuple[Any, tuple], tf.
         if operation.type == _METADATA:
             yield (graph, callers), operation
         elif operation.type in ("While", "StatelessWhile"):
+            # The loop of steps runs on the host; what a replica runs is in its body.
             body = graph._get_function(operation.get_attr("body").name).graph
             yield from _places(body, (*callers, (graph, operation)))
 

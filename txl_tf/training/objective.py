@@ -123,6 +123,7 @@ def _own_softmax(model: TransformerXL) -> AdaptiveSoftmax:
         "share_tail_projections": False,
     }
     softmax = AdaptiveSoftmax.from_config(settings)
+    # Built now, because the optimizer is built with these variables before the first call.
     softmax.build((None, None, model.config.hidden_dim))
     return softmax
 
@@ -194,6 +195,7 @@ class TrainingObjective:
             hidden_states = [hidden[:, first:] for hidden in hidden_states]
             target_ids = target_ids[:, first:]
         nll = self._model.negative_log_likelihood(hidden_states[-1], target_ids)
+        # Tokens of all replicas: their shares add up to the mean, whatever rows each of them has.
         num_tokens = self._global_batch_size * target_ids.shape[1]
         row_losses = tf.reduce_sum(nll, axis=1) * batch.weights / num_tokens
         objective = tf.reduce_sum(row_losses)
