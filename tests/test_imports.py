@@ -1,5 +1,6 @@
 """Names on first use, and packages that are not installed."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -28,6 +29,18 @@ def test_every_public_name_of_a_package_is_there(package):
         _ = package.absent
 
 
+@pytest.mark.parametrize("package", FACES, ids=lambda package: package.__name__)
+def test_a_stub_names_the_module_of_each_definition(package):
+    """Type checkers follow the imports of a stub, so that they must be the definitions."""
+    for statement in ast.parse(Path(f"{package.__file__}i").read_text()).body:
+        if isinstance(statement, ast.ImportFrom):
+            for alias in statement.names:
+                assert alias.asname == alias.name
+                value = getattr(package, alias.name)
+                module = getattr(value, "__module__", None) or value.__name__.rpartition(".")[0]
+                assert module == statement.module, alias.name
+
+
 def test_a_name_is_imported_on_first_use():
     program = "import sys, txl_tf; a = 'wave' in sys.modules; txl_tf.convert; print(a)"
     program = program.replace("wave", "txl_tf.convert")
@@ -37,10 +50,15 @@ def test_a_name_is_imported_on_first_use():
     assert finished.stdout == "False\n"
 
 
-def test_a_name_and_a_subpackage_are_told_apart():
-    get, names = lazy_names("json", {"decoder": "json.decoder", "JSONDecoder": "json.decoder"})
+def test_a_name_and_a_subpackage_are_told_apart(tmp_path):
+    stub = (
+        "from json import decoder as decoder\nfrom json.decoder import JSONDecoder as JSONDecoder"
+    )
+    (tmp_path / "__init__.pyi").write_text(stub)
+    public, get, names = lazy_names("json", str(tmp_path / "__init__.py"))
     import json.decoder
 
+    assert public == ["JSONDecoder", "decoder"]
     assert get("decoder") is json.decoder
     assert get("JSONDecoder") is json.decoder.JSONDecoder
     assert {"decoder", "JSONDecoder", "loads"} <= set(names())

@@ -1,26 +1,31 @@
 """Names that are imported on first use, and optional packages with the extra that has them."""
 
+import ast
 import importlib
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from txl_tf.errors import UsageError
 
 
 def lazy_names(
-    package: str, modules: Mapping[str, str]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Makes `__getattr__` and `__dir__` of a package that imports its names on first use.
+    package: str, file: str
+) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """Makes `__all__`, `__getattr__` and `__dir__` of a package that imports names on first use.
+
+    The names stand once, as imports in the stub `__init__.pyi` beside the package,
+    where editors and type checkers read them too.
 
     Args:
         package: str. Name of the package.
-        modules: mapping from each public name to the full name of the module
-            that defines it. A subpackage stands for itself.
+        file: str. Its `__file__`.
 
     Returns:
-        The functions `__getattr__` and `__dir__`.
+        The list `__all__` and the functions `__getattr__` and `__dir__`.
     """
+    modules = _names_of_stub(Path(file).with_suffix(".pyi"), package)
 
     def get(name: str) -> Any:
         if name not in modules:
@@ -31,7 +36,19 @@ def lazy_names(
     def names() -> list[str]:
         return sorted([*modules, *vars(importlib.import_module(package))])
 
-    return get, names
+    return sorted(modules), get, names
+
+
+def _names_of_stub(path: Path, package: str) -> dict[str, str]:
+    """Returns the full name of the module of each name that a stub imports."""
+    found = {}
+    for statement in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(statement, ast.ImportFrom):
+            module = str(statement.module)
+            for name in (alias.name for alias in statement.names):
+                # What a package imports from itself are its subpackages.
+                found[name] = f"{package}.{name}" if module == package else module
+    return found
 
 
 def require_extra(extra: str, *modules: str, purpose: str, where: str = "") -> None:

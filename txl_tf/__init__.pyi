@@ -1,0 +1,50 @@
+"""The public names; `__init__.py` reads them from here and imports each on first use."""
+
+from txl_tf import (
+    convert as convert,
+)
+from txl_tf import (
+    data as data,
+)
+from txl_tf import (
+    functional as functional,
+)
+from txl_tf import (
+    generation as generation,
+)
+from txl_tf import (
+    layers as layers,
+)
+from txl_tf import (
+    samplers as samplers,
+)
+from txl_tf import (
+    serving as serving,
+)
+from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM as TransformerXLCausalLM
+from txl_tf.causal_lm.causal_lm import load as load
+from txl_tf.config.experiment import (
+    EvaluationConfig as EvaluationConfig,
+)
+from txl_tf.config.experiment import (
+    ExperimentConfig as ExperimentConfig,
+)
+from txl_tf.config.experiment import (
+    OptimizerConfig as OptimizerConfig,
+)
+from txl_tf.config.experiment import (
+    TrainingConfig as TrainingConfig,
+)
+from txl_tf.config.model import ModelConfig as ModelConfig
+from txl_tf.export.saved_model import export_saved_model as export_saved_model
+from txl_tf.generation.generate import generate as generate
+from txl_tf.generation.session import GenerationSession as GenerationSession
+from txl_tf.inference.engine import InferenceEngine as InferenceEngine
+from txl_tf.inference.memory import KeyValueMemory as KeyValueMemory
+from txl_tf.models.memory import Memory as Memory
+from txl_tf.models.presets import preset as preset
+from txl_tf.models.stateful import StatefulTransformerXL as StatefulTransformerXL
+from txl_tf.models.transformer_xl import TransformerXL as TransformerXL
+from txl_tf.run_folder import load_model as load_model
+
+__version__: str
