@@ -12,7 +12,7 @@ from pipelines.configs import NAMED_EXPERIMENTS
 from txl_tf.config.base import MAX_TOKENS, shown_value
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.distribution.server_address import ANSWER_SECONDS, tpu_addresses
-from txl_tf.errors import DataDamagedError, InputMissingError, UsageError
+from txl_tf.errors import DataDamagedError, InputMissingError, UsageError, did_you_mean
 from txl_tf.storage.files import read_file
 from txl_tf.storage.untrusted_files import check_values, parse_json, storage_errors
 
@@ -162,7 +162,8 @@ def load_experiment(source: str, overrides: list[str]) -> ExperimentConfig:
 
     Args:
         source: str. A name of `NAMED_EXPERIMENTS`, or a `.json` or `.toml`
-            file with the sections of `ExperimentConfig`.
+            file with the sections of `ExperimentConfig`. A file may have the name
+            of an experiment as `base`, and only what differs from it.
         overrides: list of str, see `ExperimentConfig.with_overrides`.
 
     Raises:
@@ -174,15 +175,33 @@ def load_experiment(source: str, overrides: list[str]) -> ExperimentConfig:
     path = Path(source)
     if not os.path.isfile(path):  # `Path.is_file` raises for a name that is too long
         raise InputMissingError(
-            "There is no configuration of this name and no such file.",
+            "There is no configuration of this name and no such file."
+            f"{did_you_mean(source, NAMED_EXPERIMENTS)}",
             where=f"--config {source}",
             remedy=f"Names are: {', '.join(NAMED_EXPERIMENTS)}; files end in .json or .toml.",
         )
     try:
-        experiment = ExperimentConfig.from_dict(read_settings(path))
+        experiment = ExperimentConfig.from_dict(_with_base(read_settings(path)))
     except ValueError as error:
         raise UsageError(f"{error}", where=str(path), remedy=_REMEDY) from error
     return override(experiment, overrides)
+
+
+def _with_base(values: dict[str, Any]) -> dict[str, Any]:
+    """Adds what a file leaves to the experiment that it names as its `base`."""
+    base, changes = values.get("base"), {key: values[key] for key in values if key != "base"}
+    if base is None:
+        return changes
+    if base not in NAMED_EXPERIMENTS:
+        raise ValueError(
+            f"`base` must be one of {', '.join(NAMED_EXPERIMENTS)}."
+            f"{did_you_mean(str(base), NAMED_EXPERIMENTS)} Received: base={shown_value(base)}"
+        )
+    merged = NAMED_EXPERIMENTS[base]().to_dict()
+    for section, fields in changes.items():
+        is_same_kind = isinstance(fields, dict) and "kind" not in fields
+        merged[section] = {**merged.get(section, {}), **fields} if is_same_kind else fields
+    return merged
 
 
 def read_settings(path: Path) -> dict[str, Any]:

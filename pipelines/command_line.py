@@ -5,14 +5,18 @@ a wrong command is answered at once.
 """
 
 import argparse
+import contextlib
 import importlib
+import importlib.metadata
 import os
+import platform
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pipelines.last_defence import finish, prepare_streams, report
-from txl_tf.errors import UsageError
+from txl_tf import __version__
+from txl_tf.errors import UsageError, did_you_mean
 from txl_tf.storage.store_client import set_read_ahead
 
 JOBS = {
@@ -20,6 +24,7 @@ JOBS = {
     "prepare": "turn text into a data set of records",
     "verify": "compare a data set, run, checkpoint or export with its checksums",
     "train": "train a model, or resume a run from its last checkpoint",
+    "config": "list all settings, show an experiment, or compare two",
     "evaluate": "compute bits per byte and perplexity of a checkpoint",
     "analyze": "analyze trained models: context length, attention, ablation, speed",
     "generate": "write text with a trained model",
@@ -36,7 +41,17 @@ _LOOKS_FOR_TPU = ("doctor", "compile")
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are UsageErrors."""
+    """A parser whose errors are UsageErrors and name what is near."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        known = list(map(str, action.choices))
+        raise UsageError(
+            f"There is no {action.metavar or action.dest} {value!r}.{did_you_mean(value, known)}",
+            where=f"{'/'.join(action.option_strings) or self.prog} {value}",
+            remedy=f"Known are: {', '.join(known)}.",
+        )
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, where=self.prog, remedy=f"See `{self.prog} --help`.")
@@ -63,11 +78,14 @@ def run_job(name: str, arguments: Sequence[str] | None = None) -> int:
 
 def _dispatch(arguments: list[str]) -> None:
     _check_encoding(arguments)
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:2], "--help"]
     parser = _Parser(
         prog="txl",
         description="Transformer-XL on TensorFlow.",
-        epilog="`txl JOB --help` lists the arguments of a job.",
+        epilog="`txl help JOB` or `txl JOB --help` lists the arguments of a job.",
     )
+    parser.add_argument("--version", action="version", version=_versions())
     jobs = parser.add_subparsers(dest="job", metavar="JOB", required=True)
     # Only the job that is asked for is imported.
     chosen = next((word for word in arguments if not word.startswith("-")), None)
@@ -77,6 +95,8 @@ def _dispatch(arguments: list[str]) -> None:
         if name == chosen:
             modules[name] = importlib.import_module(f"pipelines.{name}")
             modules[name].add_arguments(job_parser)
+    if chosen in modules:
+        _check_options(chosen, jobs.choices[chosen], arguments)
     parsed = parser.parse_args(arguments)
     job = modules[parsed.job]
     # Before the check, which loads TensorFlow where it has to look into a store.
@@ -88,6 +108,31 @@ def _dispatch(arguments: list[str]) -> None:
         os.environ.setdefault("TPU_LOAD_LIBRARY", "0")
     job.check_arguments(parsed)
     job.run(parsed)
+
+
+def _check_options(job: str, parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
+    """Names the nearest option of one that is not known, before a missing one is asked for."""
+    known = parser._option_string_actions
+    for word in arguments[arguments.index(job) + 1 :]:
+        if word == "--":
+            return
+        name = word.partition("=")[0]
+        # An unmistakable beginning of an option stands for it.
+        if name.startswith("--") and not any(option.startswith(name) for option in known):
+            raise UsageError(
+                f"`txl {job}` has no option {name[:100]}.{did_you_mean(name, known)}",
+                where=word[:200],
+                remedy=f"`txl {job} --help` lists the options.",
+            )
+
+
+def _versions() -> str:
+    """The versions that decide what a run does, without importing any of the packages."""
+    found = [f"txl-tf {__version__}"]
+    for name in ("tensorflow", "tensorflow-tpu", "keras"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found.append(f"{name} {importlib.metadata.version(name)}")
+    return ", ".join([*found, f"Python {platform.python_version()}"])
 
 
 def _check_encoding(arguments: list[str]) -> None:

@@ -32,6 +32,13 @@ if TYPE_CHECKING:
     from txl_tf.samplers import BeamSampler
 
 _LEAST, _MOST = 1e-6, 1e6
+# Default of each option of a sampler, and the samplers that read it.
+_SAMPLER_OPTIONS = {
+    "temperature": (1.0, ("random", "top_k", "top_p", "min_p")),
+    "k": (40, ("top_k",)),
+    "p": (0.9, ("top_p",)),
+    "min_p": (0.05, ("min_p",)),
+}
 _MAX_PROMPT_BYTES = 16 << 20
 _REMEDY = "Give --prompt or --prompt-file, continue a --session, or use a terminal."
 
@@ -62,14 +69,15 @@ def _add_sampler_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sampler",
         choices=["greedy", "random", "top_k", "top_p", "min_p"],
-        default="top_p",
         help="how the next token is picked (default: top_p)",
     )
-    add_number(parser, "--temperature", _LEAST, _MOST, "divisor of the logits", default=1.0)
-    add_number(parser, "--k", 1, MAX_COUNT, "candidates of top_k", default=40)
-    add_number(parser, "--p", _LEAST, 1, "probability of top_p", default=0.9)
-    meaning = "least share of the highest probability, for min_p"
-    add_number(parser, "--min-p", _LEAST, 1, meaning, default=0.05)
+    # None tells an option that was not given, which no sampler may refuse, from its default.
+    meaning = "divisor of the logits; not of greedy (default: 1)"
+    add_number(parser, "--temperature", _LEAST, _MOST, meaning)
+    add_number(parser, "--k", 1, MAX_COUNT, "candidates of top_k (default: 40)")
+    add_number(parser, "--p", _LEAST, 1, "probability of top_p (default: 0.9)")
+    meaning = "least share of the highest probability, for min_p (default: 0.05)"
+    add_number(parser, "--min-p", _LEAST, 1, meaning)
     add_number(parser, "--beams", 1, 1 << 16, "search with N beams instead of sampling")
     meaning = "penalty of tokens that have been written; 1.2 is usual, 1 none"
     add_number(parser, "--repetition-penalty", 1.0, _MOST, meaning, default=1.0)
@@ -151,12 +159,32 @@ def _check_combinations(arguments: argparse.Namespace) -> None:
     is_recurrent = not isinstance(arguments.experiment.model, ModelConfig)
     if arguments.memory_length is not None and is_recurrent:
         raise UsageError("A recurrent model has no memory length.", where="--memory-length")
+    _take_sampler_options(arguments)
     if arguments.prompt is not None:
         return
     goes_on = arguments.session is not None and path_exists(arguments.session)
     is_conversation = sys.stdin.isatty() and not has_several and arguments.beams is None
     if not (is_conversation or (goes_on and not has_several)):
         raise UsageError("There is nothing to go on from.", where="--prompt", remedy=_REMEDY)
+
+
+def _take_sampler_options(arguments: argparse.Namespace) -> None:
+    """Refuses options that the sampler does not read, and gives the others their defaults."""
+    if arguments.beams is not None and arguments.sampler is not None:
+        raise UsageError("Beams take the place of a sampler.", where="--beams with --sampler")
+    sampler = arguments.sampler or "top_p"
+    for name, (default, samplers) in _SAMPLER_OPTIONS.items():
+        if getattr(arguments, name) is None:
+            setattr(arguments, name, default)
+        elif arguments.beams is not None or sampler not in samplers:
+            chosen = "--beams" if arguments.beams is not None else f"--sampler {sampler}"
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(
+                f"{chosen} has no use for {option}.",
+                where=f"{option} {getattr(arguments, name)}",
+                remedy=f"Leave it out, or choose --sampler {' or '.join(samplers)}.",
+            )
+    arguments.sampler = sampler
 
 
 def run(arguments: argparse.Namespace) -> None:

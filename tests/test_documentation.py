@@ -134,4 +134,4 @@ def test_the_python_of_the_readme_runs(folder):
 
 def test_examples_are_found():
     assert len(DOCSTRINGS) > 10
-    assert len(examples_of_readme()) == 3
+    assert len(examples_of_readme()) == 4

@@ -5,6 +5,25 @@ goes wrong outside the program: files, folders, configurations, devices. Their
 text is at most three lines: what is wrong, where, and what to do.
 """
 
+import difflib
+from collections.abc import Iterable
+
+_LONGEST_NAME = 100
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Returns a question with the known names that are nearest, to follow a sentence.
+
+    Args:
+        name: str. A name that is not known.
+        known: iterable of str. The names that are.
+
+    Returns:
+        str such as `" Did you mean top_p?"`; empty where none is near.
+    """
+    near = difflib.get_close_matches(name[:_LONGEST_NAME], list(known), n=2, cutoff=0.6)
+    return f" Did you mean {' or '.join(near)}?" if near else ""
+
 
 class JobError(Exception):
     """Base of the errors that a job reports without a traceback.

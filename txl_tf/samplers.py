@@ -3,7 +3,6 @@
 Shape letters used in this module: B rows, W beams of each, V vocabulary.
 """
 
-import difflib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from keras import ops
 
 from txl_tf import functional
+from txl_tf.errors import did_you_mean
 
 IMPOSSIBLE_SCORE = -1e30
 """Score of a beam that is none; any other is higher."""
@@ -360,10 +360,9 @@ def get(sampler: Any) -> Any:
             f"`TopPSampler(0.9)`. Received: sampler={sampler!r}"
         )
     if sampler not in _BY_NAME:
-        near = difflib.get_close_matches(sampler, _BY_NAME, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ValueError(
-            f"`sampler` must be one of {', '.join(_BY_NAME)}.{hint} Received: sampler={sampler!r}"
+            f"`sampler` must be one of {', '.join(_BY_NAME)}.{did_you_mean(sampler, _BY_NAME)} "
+            f"Received: sampler={sampler!r}"
         )
     return _BY_NAME[sampler]()
 

@@ -177,7 +177,7 @@ def test_a_published_size_has_new_weights(monkeypatch):
         (lambda lm: lm.generate([]), ValueError, "at least one text"),
         (lambda lm: lm.generate(""), UsageError, "no token in the prompt"),
         (lambda lm: lm.generate("A"), UsageError, "not in the vocabulary"),
-        (lambda lm: lm.generate("a", sampler="topp"), ValueError, "Did you mean 'top_p'"),
+        (lambda lm: lm.generate("a", sampler="topp"), ValueError, "Did you mean top_p"),
         (lambda lm: lm.generate("a", sampler=3), TypeError, "name or an object"),
         (lambda lm: lm.compile(GreedySampler), TypeError, "name or an object"),
         (lambda lm: lm.generate("a", 5, max_tokens=5), ValueError, "give one of them"),

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from txl_tf.config.settings import Range, SettingsDocumentation
+from txl_tf.errors import did_you_mean
 from txl_tf.storage.untrusted_files import parse_json
 
 _LARGEST_BITS = 256
@@ -106,11 +107,12 @@ class FrozenConfig:
                 f"`{cls.__name__}` is made of a dict. Received: {shown_value(values)} "
                 f"of type {type(values).__name__}"
             )
-        unknown = [key for key in values if key not in hints]
+        fields = [field.name for field in dataclasses.fields(cls)]
+        unknown = [key for key in values if key not in fields]
         if unknown:
             raise ValueError(
                 f"Unknown keys for `{cls.__name__}`; known keys are "
-                f"{', '.join(sorted(hints))}. "
+                f"{', '.join(sorted(fields))}.{did_you_mean(str(unknown[0]), fields)} "
                 f"Received: {', '.join(sorted(str(key)[:60] for key in unknown[:8]))}"
             )
         try:

@@ -15,6 +15,7 @@ from txl_tf.config.base import (
     shown_value,
 )
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig, RecurrentConfig
+from txl_tf.errors import did_you_mean
 
 _ADAM_FIELDS = frozenset({"beta_1", "beta_2", "epsilon"})
 _FIELDS_OF_OPTIMIZER = {
@@ -389,8 +390,9 @@ def _assign(values: dict[str, Any], dotted_name: str, value: Any) -> None:
     for section in sections:
         place = place.get(section) if isinstance(place, dict) else None
     if not isinstance(place, dict) or field not in place or isinstance(place[field], dict):
+        known = [f"{name}.{key}" for name, section in values.items() for key in section]
         raise ValueError(
-            "An override names a field as `section.field`; sections are "
-            f"{', '.join(sorted(values))}. Received: {dotted_name[:200]}"
+            "There is no setting of this name; `txl config` lists all, as `section.field`."
+            f"{did_you_mean(dotted_name, known)} Received: {dotted_name[:200]}"
         )
     place[field] = value

@@ -10,6 +10,7 @@ that of the official code.
 from collections.abc import Callable
 
 from txl_tf.config.model import ModelConfig
+from txl_tf.errors import did_you_mean
 
 
 def preset(name: str) -> ModelConfig:
@@ -30,7 +31,10 @@ def preset(name: str) -> ModelConfig:
     ```
     """
     if name not in PRESETS:
-        raise ValueError(f"`name` must be one of {', '.join(sorted(PRESETS))}. Received: {name}")
+        raise ValueError(
+            f"`name` must be one of {', '.join(sorted(PRESETS))}.{did_you_mean(name, PRESETS)} "
+            f"Received: {name}"
+        )
     return PRESETS[name]()
 
 

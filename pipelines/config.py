@@ -1,0 +1,113 @@
+"""Lists settings and shows experiments: `txl config`.
+
+txl config
+txl config training
+txl config --config enwik8_base
+txl config --diff quickstart FILE
+"""
+
+import argparse
+import json
+import textwrap
+
+from pipelines.arguments import add_config_argument, add_override_argument, load_experiment
+from pipelines.command_line import run_job
+from pipelines.configs import NAMED_EXPERIMENTS
+from txl_tf.config.base import FrozenConfig
+from txl_tf.config.experiment import EvaluationConfig, OptimizerConfig, TrainingConfig
+from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
+from txl_tf.config.settings import settings_of
+from txl_tf.errors import UsageError
+
+SECTIONS: dict[str, type[FrozenConfig]] = {
+    "model": ModelConfig,
+    "training": TrainingConfig,
+    "optimizer": OptimizerConfig,
+    "evaluation": EvaluationConfig,
+    "lstm": LSTMConfig,
+    "qrnn": QRNNConfig,
+}
+_WIDTH = 80
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the job."""
+    parser.add_argument(
+        "section",
+        nargs="?",
+        choices=SECTIONS,
+        metavar="SECTION",
+        help=f"list only these settings: {', '.join(SECTIONS)} (default: the first four)",
+    )
+    add_config_argument(parser, help="show this experiment whole, as JSON for a file")
+    parser.add_argument(
+        "--diff",
+        nargs=2,
+        metavar=("A", "B"),
+        help="list the settings that differ between two names or files",
+    )
+    add_override_argument(parser)
+
+
+def check_arguments(arguments: argparse.Namespace) -> None:
+    """Reads the experiments that are named."""
+    given = [arguments.section, arguments.config, arguments.diff]
+    if sum(each is not None for each in given) > 1:
+        raise UsageError(
+            "A section, --config and --diff show different things.",
+            where="txl config",
+            remedy="Give one of them.",
+        )
+    if arguments.overrides and arguments.config is None:
+        raise UsageError("Only an experiment is changed.", where="--set", remedy="Add --config.")
+    if arguments.config is not None:
+        arguments.experiment = load_experiment(arguments.config, arguments.overrides)
+    if arguments.diff is not None:
+        arguments.pair = [load_experiment(source, []).to_dict() for source in arguments.diff]
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Prints what is asked for."""
+    if arguments.config is not None:
+        print(json.dumps(arguments.experiment.to_dict(), indent=2))
+    elif arguments.diff is not None:
+        _print_differences(arguments)
+    else:
+        sections = [arguments.section] if arguments.section else list(SECTIONS)[:4]
+        print("\n\n".join(_described(section) for section in sections))
+        if not arguments.section:
+            names = ", ".join(NAMED_EXPERIMENTS)
+            print(f"\n{textwrap.fill(f'Named experiments: {names}.', _WIDTH)}")
+
+
+def _print_differences(arguments: argparse.Namespace) -> None:
+    first, second = (_flat(values) for values in arguments.pair)
+    names = [name for name in first | second if first.get(name) != second.get(name)]
+    for name in names:
+        print(f"{name}: {first.get(name)!r} -> {second.get(name)!r}")
+    if not names:
+        print("no setting differs")
+
+
+def _flat(values: dict[str, dict]) -> dict[str, object]:
+    return {
+        f"{section}.{name}": value
+        for section, fields in values.items()
+        for name, value in fields.items()
+    }
+
+
+def _described(section: str) -> str:
+    """Returns the settings of a section: name, type, range, default, and the meaning below."""
+    prefix = "model" if section in ("lstm", "qrnn") else section
+    blocks = []
+    for setting in settings_of(SECTIONS[section]):
+        meaning = textwrap.fill(
+            setting.meaning, _WIDTH, initial_indent="    ", subsequent_indent="    "
+        )
+        blocks.append(f"{prefix}.{setting.name}  ({setting.facts})\n{meaning}")
+    return "\n".join(blocks)
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_job("config"))
