@@ -53,6 +53,23 @@ class _Parser(argparse.ArgumentParser):
             remedy=f"Known are: {', '.join(known)}.",
         )
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Names the nearest option of one that is not known before a missing one is asked for."""
+        known = self._option_string_actions
+        has_parsers_below = self._subparsers is not None
+        for word in () if has_parsers_below else args or ():
+            if word == "--":
+                break
+            name = word.partition("=")[0]
+            # The beginning of an option stands for it.
+            if name.startswith("--") and not any(option.startswith(name) for option in known):
+                raise UsageError(
+                    f"`{self.prog}` has no option {name[:100]}.{did_you_mean(name, known)}",
+                    where=word[:200],
+                    remedy=f"`{self.prog} --help` lists the options.",
+                )
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, where=self.prog, remedy=f"See `{self.prog} --help`.")
 
@@ -95,8 +112,6 @@ def _dispatch(arguments: list[str]) -> None:
         if name == chosen:
             modules[name] = importlib.import_module(f"pipelines.{name}")
             modules[name].add_arguments(job_parser)
-    if chosen in modules:
-        _check_options(chosen, jobs.choices[chosen], arguments)
     parsed = parser.parse_args(arguments)
     job = modules[parsed.job]
     # Before the check, which loads TensorFlow where it has to look into a store.
@@ -108,22 +123,6 @@ def _dispatch(arguments: list[str]) -> None:
         os.environ.setdefault("TPU_LOAD_LIBRARY", "0")
     job.check_arguments(parsed)
     job.run(parsed)
-
-
-def _check_options(job: str, parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
-    """Names the nearest option of one that is not known, before a missing one is asked for."""
-    known = parser._option_string_actions
-    for word in arguments[arguments.index(job) + 1 :]:
-        if word == "--":
-            return
-        name = word.partition("=")[0]
-        # An unmistakable beginning of an option stands for it.
-        if name.startswith("--") and not any(option.startswith(name) for option in known):
-            raise UsageError(
-                f"`txl {job}` has no option {name[:100]}.{did_you_mean(name, known)}",
-                where=word[:200],
-                remedy=f"`txl {job} --help` lists the options.",
-            )
 
 
 def _versions() -> str:

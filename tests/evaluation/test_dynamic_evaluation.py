@@ -173,7 +173,7 @@ def test_what_cannot_be_is_refused(model):
         EvaluationConfig(dynamic_decay=0.1)
     with pytest.raises(ValueError, match="needs `dynamic_statistics_segments`"):
         EvaluationConfig(batch_size=1, dynamic_learning_rate=0.1, dynamic_epsilon=0.1)
-    with pytest.raises(ValueError, match="between 0 and 1"):
+    with pytest.raises(ValueError, match="in \\[0, 1\\]"):
         EvaluationConfig(batch_size=1, dynamic_learning_rate=0.1, dynamic_decay=1.5)
     with pytest.raises(ValueError, match="must not be negative"):
         EvaluationConfig(warm_up_tokens=-1)
