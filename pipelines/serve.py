@@ -20,8 +20,8 @@ from typing import Any
 
 from pipelines.arguments import add_number
 from pipelines.command_line import run_job
-from pipelines.verify import CHECKSUMS_FILE, verify_export
 from txl_tf.errors import InputMissingError, StorageError, UsageError
+from txl_tf.export.export_verification import CHECKSUMS_FILE, verify_export
 from txl_tf.imports import require_extra
 from txl_tf.storage.files import is_remote, list_folder
 

@@ -15,48 +15,28 @@ import errno
 import os
 import re
 from collections.abc import Callable
-from typing import Any
 
 from pipelines.command_line import run_job
 from pipelines.progress import ReportBytes, byte_progress
 from pipelines.run_verification import verify_checkpoints, verify_converted, verify_run
 from txl_tf.errors import DataDamagedError, InputMissingError, StorageError
+from txl_tf.export.export_verification import GRAPH_FILE, verify_export
 from txl_tf.run_folder import CHECKPOINTS, CONFIG_FILE, RUN_FILE
-from txl_tf.storage.array_files import checked_tensor_bundle
 from txl_tf.storage.files import (
     file_bytes,
-    file_sha256,
     first_line,
     is_remote,
     list_folder,
     open_regular_file,
     path_exists,
-    read_file,
 )
 from txl_tf.storage.untrusted_files import (
-    MAX_DESCRIPTION_BYTES,
-    MAX_VALUES,
     files_below,
-    listed_file,
-    parse_json,
-    storage_errors,
 )
 
 _MANIFEST_FILE = "manifest.json"
-_SAVED_MODEL_FILE = "saved_model.pb"
 _ARCHIVE = b"PK\x03\x04"
 _STEP = re.compile(r"step-\d+")
-CHECKSUMS_FILE = "SHA256SUMS"
-_LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
-_REMEDY = "Export the model again."
-_VARIABLES = os.path.join("variables", "variables")
-_DATA_FILES = _VARIABLES + ".data-"
-# No protocol buffer is of 2 GiB or more.
-_MAX_BYTES = {
-    ".index": MAX_DESCRIPTION_BYTES,
-    ".json": MAX_DESCRIPTION_BYTES,
-    ".pb": (1 << 31) - 1,
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -175,7 +155,7 @@ def _verify_exports(path: str, report: ReportBytes) -> list[str]:
 def _exports(path: str) -> list[str]:
     """Lists the exported versions in a folder; a server expects one folder per version."""
     below = [os.path.join(path, name) for name in _names(path)]
-    return [folder for folder in (path, *below) if _exists(folder, _SAVED_MODEL_FILE)]
+    return [folder for folder in (path, *below) if _exists(folder, GRAPH_FILE)]
 
 
 def _steps(folder: str) -> list[str]:
@@ -213,103 +193,6 @@ def _total_bytes(path: str) -> int:
     except OSError as error:
         what = f"A file cannot be looked at: {first_line(error)}"
         raise DataDamagedError(what, where=path, remedy="Restore it from a copy.") from error
-
-
-def verify_export(folder: str, progress: Callable[[int], None] | None = None) -> int:
-    """Verifies all files of a SavedModel, and returns their number.
-
-    Every file must be in the list `SHA256SUMS`, as the command `sha256sum` writes
-    it, and be the same. The graph must be readable, and every variable must
-    match the checksum that TensorFlow keeps of it.
-
-    Args:
-        folder: str. Path of the SavedModel.
-        progress: optional function, called with the bytes read since last.
-
-    Raises:
-        DataDamagedError: If a file is missing, surplus or not what was written.
-        StorageError: If a file cannot be read.
-    """
-    with storage_errors("The export cannot be read", folder, "Check the storage."):
-        try:
-            names = files_below(folder)
-            _check_sums(folder, names, progress)
-            _check_graph(os.path.join(folder, _SAVED_MODEL_FILE))
-            _check_variables(os.path.join(folder, _VARIABLES))
-            _check_cards(folder, names)
-        except FileNotFoundError as error:
-            raise _damaged("A file of the export is missing.", str(error.filename)) from error
-    return len(names)
-
-
-def _check_sums(folder: str, names: list[str], progress: Callable[[int], None] | None) -> None:
-    where = os.path.join(folder, CHECKSUMS_FILE)
-    content = read_file(where, max_bytes=MAX_DESCRIPTION_BYTES)
-    *lines, rest = content.decode("utf-8", "replace").split("\n")
-    matches = [_LINE.fullmatch(line) for line in lines]
-    if rest or not all(matches):
-        raise _damaged("The list of checksums has a line that is none.", where)
-    sums = {match[2]: match[1] for match in matches if match}
-    if len(sums) != len(lines):
-        raise _damaged("The list of checksums names a file twice.", where)
-    for name in names:
-        if name != CHECKSUMS_FILE and name not in sums:
-            raise _damaged("A file is not in the list of checksums.", os.path.join(folder, name))
-    is_bounded = False
-    # The data last: how long they can be, an index says that is as it was written.
-    for name in sorted(sums, key=lambda name: name.startswith(_DATA_FILES)):
-        if name.startswith(_DATA_FILES) and not is_bounded:
-            checked_tensor_bundle(os.path.join(folder, _VARIABLES), remedy=_REMEDY)
-            is_bounded = True
-        path = listed_file(folder, name, listed_in=where, remedy=_REMEDY)
-        most = _MAX_BYTES.get(os.path.splitext(name)[1])
-        if most is not None and file_bytes(path) > most:
-            raise _damaged("The file is longer than any of its kind.", path)
-        found = file_sha256(path, progress)
-        if found != sums[name]:
-            what = f"The file has SHA-256 {found}; the list says {sums[name]}."
-            raise _damaged(what, path)
-
-
-def _check_graph(path: str) -> None:
-    from google.protobuf.message import DecodeError
-    from tensorflow.core.protobuf import saved_model_pb2
-
-    try:
-        graphs = saved_model_pb2.SavedModel.FromString(read_file(path)).meta_graphs
-    except DecodeError as error:
-        raise _damaged("The graph cannot be decoded.", path) from error
-    if not any(graph.signature_def for graph in graphs):
-        raise _damaged("The graph has no signatures.", path)
-
-
-def _check_variables(prefix: str) -> None:
-    import tensorflow as tf
-
-    from txl_tf.training.checkpoint_format import reading_failed
-
-    try:
-        stored = checked_tensor_bundle(prefix, remedy=_REMEDY)
-        reader: Any = tf.compat.v1.train.NewCheckpointReader(prefix)
-        for name in sorted(stored):
-            # Reading compares with the checksum in the index.
-            reader.get_tensor(name)
-    except (tf.errors.OpError, RuntimeError, ValueError) as error:
-        raise reading_failed(error, prefix, _REMEDY) from error
-
-
-def _check_cards(folder: str, names: list[str]) -> None:
-    for name in names:
-        if name.endswith(".json"):
-            path = os.path.join(folder, name)
-            try:
-                parse_json(read_file(path, max_bytes=MAX_DESCRIPTION_BYTES), max_values=MAX_VALUES)
-            except ValueError as error:
-                raise _damaged(f"The file is not JSON: {first_line(error)}", path) from error
-
-
-def _damaged(what: str, path: str) -> DataDamagedError:
-    return DataDamagedError(what, where=path, remedy=_REMEDY)
 
 
 if __name__ == "__main__":

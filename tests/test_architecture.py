@@ -40,8 +40,8 @@ ALLOWED = {
     "tpu_compiler": {"distribution", "evaluation", "training", *MODELS},
     # The top: models with their tokenizers, from folders of every kind.
     "causal_lm": {
-        *("convert", "data", "evaluation", "generation", "inference", "run_folder", "samplers"),
-        *("training", *MODELS),
+        *("convert", "data", "evaluation", "export", "generation", "inference", "run_folder"),
+        *("samplers", "training", *MODELS),
     },
 }
 # These compute with `keras.ops` alone.

@@ -12,12 +12,12 @@ import pytest
 import tensorflow as tf
 
 import txl_tf
-from pipelines.verify import verify_export
 from tests.convert.goldens import FOLDER as GOLDEN
 from tests.generation.models import expressive, prompt
 from tests.serving.byte_model import write_version
 from tests.test_architecture import ROOT, SOURCES, module_name, tree_of
 from txl_tf.evaluation.attention_profiler import profiled_config
+from txl_tf.export.export_verification import verify_export
 from txl_tf.serving import LoopbackServer
 
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef)

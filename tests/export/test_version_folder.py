@@ -9,9 +9,9 @@ import time
 import pytest
 import tensorflow as tf
 
-from pipelines.verify import verify_export
 from txl_tf.errors import OutputExistsError, StorageError
 from txl_tf.export import next_version
+from txl_tf.export.export_verification import verify_export
 from txl_tf.export.version_folder import write_version
 
 NUM_KILLS = 4

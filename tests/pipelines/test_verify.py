@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from pipelines import verify
-from pipelines.verify import verify_export
 from tests.export.test_version_folder import small_root
 from tests.pipelines.txl_process import run_txl
 from txl_tf.data.manifest import Manifest
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
+from txl_tf.export.export_verification import verify_export
 from txl_tf.export.version_folder import CHECKSUMS_FILE, write_version
 from txl_tf.generation.session_archive import pack_session
 

@@ -7,7 +7,7 @@ import subprocess
 import time
 from typing import NamedTuple
 
-from pipelines.verify import verify_export
+from txl_tf.export.export_verification import verify_export
 from txl_tf.serving import GrpcTransport, LoopbackServer, RestTransport
 from txl_tf.serving.errors import PredictionError
 

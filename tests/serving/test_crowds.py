@@ -11,12 +11,12 @@ import time
 import grpc
 import pytest
 
-from pipelines.verify import verify_export
 from tests.measurements.measure_crowds import ANSWERED, crowd, latencies, main, slow_clients
 from tests.serving.hostile_requests import good_rest
 from tests.serving.http2_frames import begun_request, more_of_message
 from tests.serving.raw_client import answers_in, exchange
 from tests.serving.servers import MODEL_NAME, Address
+from txl_tf.export.export_verification import verify_export
 from txl_tf.serving import LoopbackServer
 from txl_tf.serving.errors import RequestError, StatusCode
 from txl_tf.serving.request_engine import MemoryBudget, RequestQueue, ServerLimits

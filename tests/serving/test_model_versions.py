@@ -10,9 +10,9 @@ import pytest
 import tensorflow as tf
 import urllib3
 
-from pipelines.verify import verify_export
 from tests.serving.servers import MODEL_NAME
 from txl_tf.errors import DataDamagedError
+from txl_tf.export.export_verification import verify_export
 from txl_tf.serving import LoopbackServer
 from txl_tf.serving.model_versions import VersionWatcher
 

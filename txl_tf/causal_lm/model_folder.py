@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from txl_tf.config.model import ModelConfig
 from txl_tf.data.manifest import Manifest
-from txl_tf.data.prepared_dataset import dataset_tokenizer, read_vocabulary_files
-from txl_tf.data.tokenizers import load_tokenizer
+from txl_tf.data.prepared_dataset import dataset_tokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
-from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
+from txl_tf.data.vocabulary_folder import read_tokenizer, tokenizer_files, vocabulary_tokenizer
 from txl_tf.run_folder import (
     CHECKPOINTS,
     CONFIG_FILE,
@@ -20,16 +19,11 @@ from txl_tf.run_folder import (
     describe_run,
     kind,
 )
-from txl_tf.storage.files import first_line, path_exists
 from txl_tf.storage.staging import StagingFolder
-from txl_tf.storage.untrusted_files import read_json_object, storage_errors
 
 if TYPE_CHECKING:
     import keras
 
-TOKENIZER_FILE = "tokenizer.json"
-VOCABULARY = "vocabulary"
-_FORMAT_VERSION = 1
 _PREFIX = "model/"
 
 
@@ -67,21 +61,11 @@ def write_model_folder(
         store = CheckpointStore(path / CHECKPOINTS, converted_identity(model.config))
         store.save(CONVERTED_STEP, arrays)
         if tokenizer is not None:
-            _write_tokenizer(path, tokenizer)
+            for name, content in tokenizer_files(tokenizer).items():
+                (path / name).parent.mkdir(exist_ok=True)
+                (path / name).write_bytes(content)
         (path / CONFIG_FILE).write_text(json.dumps(model.config.to_dict(), indent=1) + "\n")
         staging.publish()
-
-
-def _write_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
-    description = {
-        "format_version": _FORMAT_VERSION,
-        "kind": tokenizer.kind,
-        "sha256": tokenizer.fingerprint,
-    }
-    (folder / TOKENIZER_FILE).write_text(json.dumps(description, indent=1) + "\n")
-    for name, content in tokenizer.vocabulary_files.items():
-        (folder / VOCABULARY).mkdir(exist_ok=True)
-        (folder / VOCABULARY / name).write_bytes(content)
 
 
 def check_vocabulary_size(model: "keras.Model", tokenizer: Tokenizer | None) -> None:
@@ -104,29 +88,12 @@ def folder_tokenizer(folder: str) -> Tokenizer | None:
         The tokenizer; `None` where a converted folder has none.
 
     Raises:
-        JobError: As `run_tokenizer`; DataDamagedError too if the description of
-            the tokenizer cannot be understood.
+        JobError: As `vocabulary_tokenizer`; DataDamagedError too if the description
+            of the tokenizer cannot be understood.
     """
     if kind(folder) == "run":
         return run_tokenizer(folder, describe_run(folder).data)
-    path = os.path.join(folder, TOKENIZER_FILE)
-    if not path_exists(path):
-        return None
-    try:
-        values = read_json_object(path, remedy="Convert the model again.")
-    except (OSError, ValueError) as error:
-        raise DataDamagedError(
-            f"The description of the tokenizer cannot be read: {first_line(error)}", where=path
-        ) from error
-    if values.get("format_version") != _FORMAT_VERSION or not all(
-        isinstance(values.get(name), str) for name in ("kind", "sha256")
-    ):
-        raise DataDamagedError(
-            "The description of the tokenizer is not of a known form.",
-            where=path,
-            remedy="Convert the model again.",
-        )
-    return _verified(folder, values["kind"], values["sha256"])
+    return read_tokenizer(folder)
 
 
 def run_tokenizer(folder: str, data: Mapping[str, Any]) -> Tokenizer:
@@ -140,38 +107,9 @@ def run_tokenizer(folder: str, data: Mapping[str, Any]) -> Tokenizer:
         The tokenizer.
 
     Raises:
-        InputMissingError: If the run has no vocabulary.
-        MismatchError: If this version has another tokenizer of that name.
-        DataDamagedError: If the vocabulary is not the one of the run.
-        StorageError: If it cannot be read.
+        JobError: As `vocabulary_tokenizer`.
     """
-    return _verified(folder, data["tokenizer"], data["tokenizer_sha256"])
-
-
-def _verified(folder: str, tokenizer_kind: str, sha256: str) -> Tokenizer:
-    vocabulary = os.path.join(folder, VOCABULARY)
-    with storage_errors("The vocabulary cannot be read", vocabulary, "Check the storage."):
-        files = read_vocabulary_files(vocabulary)
-    if not files and tokenizer_kind != "bytes":
-        raise InputMissingError(
-            f"The run has no vocabulary of its tokenizer ({tokenizer_kind}).",
-            where=vocabulary,
-            remedy="Run the command that trained it: it writes the vocabulary and resumes.",
-        )
-    tokenizer = load_tokenizer(tokenizer_kind, files, where=vocabulary)
-    if sha256 == tokenizer.fingerprint:
-        return tokenizer
-    if not files:
-        raise MismatchError(
-            f"The run was trained with a tokenizer that is not known: {tokenizer_kind}.",
-            where=folder,
-            remedy="Use the version of txl-tf that trained it.",
-        )
-    raise DataDamagedError(
-        f"The vocabulary has SHA-256 {tokenizer.fingerprint}; the run says {sha256}.",
-        where=vocabulary,
-        remedy="Restore it from a copy, or from the data set the run was trained on.",
-    )
+    return vocabulary_tokenizer(folder, data["tokenizer"], data["tokenizer_sha256"])
 
 
 def tokenizer_from(source: Tokenizer | str | os.PathLike[str]) -> Tokenizer:

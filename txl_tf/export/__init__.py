@@ -1,7 +1,5 @@
 """Exports trained models for serving."""
 
-from txl_tf.export.saved_model import export_saved_model
-from txl_tf.export.served_model import ExportOptions
-from txl_tf.export.version_folder import next_version
+from txl_tf.imports import lazy_names
 
-__all__ = ["ExportOptions", "export_saved_model", "next_version"]
+__all__, __getattr__, __dir__ = lazy_names(__name__, __file__)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
+from txl_tf.data.vocabulary_folder import tokenizer_files
 from txl_tf.export.served_model import ExportOptions, Sampling, ServedModel
 from txl_tf.export.served_weights import ServedWeights
 from txl_tf.export.text_signatures import TextSignatures
@@ -30,7 +31,10 @@ if TYPE_CHECKING:
 
 
 _LOGGER = logging.getLogger(__name__)
-WARM_UP_FILE = "assets.extra/tf_serving_warmup_requests"
+EXTRA = "assets.extra"
+"""Folder of what a server does not read: cards and the vocabulary; and of the warm-up."""
+CARD_FILE = f"{EXTRA}/model_card.json"
+WARM_UP_FILE = f"{EXTRA}/tf_serving_warmup_requests"
 _NUM_TOKENS = 4
 # Every tokenizer can take it, and a token before it is something to go on from.
 _TEXT = b""
@@ -129,8 +133,8 @@ def export_saved_model(
     Memory is `memory_states` `(B, L, M, D)` and `memory_valid_length` `(B,)`; a
     new text has valid length 0 and a tensor of that shape or `(B, 0, 0, 0)`.
 
-    The folder also has a model card, a list `SHA256SUMS` of all files, and, with
-    the extra `serving`, requests to warm a server up. It appears when it is
+    The folder also has a model card, the vocabulary, a list `SHA256SUMS` of all files,
+    and, with the extra `serving`, requests to warm a server up. It appears when it is
     complete.
 
     Args:
@@ -174,7 +178,7 @@ def export_saved_model(
         root,
         signatures,
         _input_shapes(memory),
-        _files(card, memory, list(signatures)),
+        _files(card, memory, list(signatures), tokenizer),
     )
     return folder
 
@@ -279,11 +283,15 @@ def _serving_card(
     }
 
 
-def _files(card: dict[str, Any], memory: WireMemory, names: list[str]) -> dict[str, bytes]:
+def _files(
+    card: dict[str, Any], memory: WireMemory, names: list[str], tokenizer: "Tokenizer | None"
+) -> dict[str, bytes]:
     files = {
-        "assets.extra/model_card.json": (json.dumps(card, indent=1) + "\n").encode(),
-        "assets.extra/model_card.md": card_page(card).encode(),
+        CARD_FILE: (json.dumps(card, indent=1) + "\n").encode(),
+        f"{EXTRA}/model_card.md": card_page(card).encode(),
     }
+    if tokenizer is not None:
+        files |= {f"{EXTRA}/{name}": each for name, each in tokenizer_files(tokenizer).items()}
     if importlib.util.find_spec("tensorflow_serving") is None:
         _LOGGER.warning("The export has no warm-up requests: the extra `serving` is not installed.")
     else:

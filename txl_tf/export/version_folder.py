@@ -13,6 +13,7 @@ from tensorflow.core.framework import tensor_shape_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
 from txl_tf.errors import StorageError
+from txl_tf.export.export_verification import CHECKSUMS_FILE, GRAPH_FILE
 from txl_tf.export.graph_compaction import compact_graph
 from txl_tf.storage.files import (
     file_sha256,
@@ -27,9 +28,6 @@ from txl_tf.storage.files import (
 from txl_tf.storage.local_files import flush_tree_to_disk
 from txl_tf.storage.staging import StagingFolder
 from txl_tf.storage.untrusted_files import files_below
-
-CHECKSUMS_FILE = "SHA256SUMS"
-GRAPH_FILE = "saved_model.pb"
 
 
 def next_version(folder: str) -> int:

@@ -19,6 +19,7 @@ from txl_tf.storage.files import (
     path_exists,
     read_file,
 )
+from txl_tf.storage.store_client import is_store_failure
 
 MAX_DEPTH = 32
 _LARGEST_INTEGER = 2**64 - 1
@@ -282,3 +283,37 @@ def _regular_bytes(folder: str, name: str, remedy: str) -> int:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise DataDamagedError("A listed file is missing.", where=path, remedy=remedy) from error
     return status.st_size
+
+
+def reading_failed(error: Exception, prefix: str, remedy: str) -> DataDamagedError | StorageError:
+    """Tells a store that does not answer from files that are damaged.
+
+    Args:
+        error: exception. What TensorFlow's reader of checkpoints raised.
+        prefix: str. Path that the names of the files begin with.
+        remedy: str. What to do about damage.
+    """
+    import tensorflow as tf
+
+    out_of_reach_errors = (
+        tf.errors.UnavailableError,
+        tf.errors.DeadlineExceededError,
+        tf.errors.AbortedError,
+        tf.errors.PermissionDeniedError,
+        tf.errors.UnauthenticatedError,
+    )
+    data = f"{prefix}.data-00000-of-00001"
+    what = f"the arrays cannot be read: {first_line(error)}"
+    out_of_reach = StorageError(what, where=data, remedy="Start again when the storage answers.")
+    if isinstance(error, out_of_reach_errors) or is_store_failure(error):
+        return out_of_reach
+    damage = DataDamagedError(what, where=data, remedy=remedy)
+    try:
+        # The reader looks for the files by a pattern, and finds none where that fails.
+        for path in (f"{prefix}.index", data):
+            file_bytes(path)
+    except FileNotFoundError:
+        return damage
+    except OSError:
+        return out_of_reach
+    return out_of_reach if "Failed to find any matching files" in str(error) else damage

@@ -20,8 +20,7 @@ from txl_tf.distribution.remote_hosts import this_host
 from txl_tf.errors import DataDamagedError, MismatchError, NonFiniteError, StorageError
 from txl_tf.storage.array_files import StoredTensor, checked_tensor_bundle
 from txl_tf.storage.files import file_bytes, file_sha256, first_line, is_remote
-from txl_tf.storage.store_client import is_store_failure
-from txl_tf.storage.untrusted_files import listed_file, read_json_object
+from txl_tf.storage.untrusted_files import listed_file, read_json_object, reading_failed
 
 MANIFEST_FILE = "manifest.json"
 ARRAYS_PREFIX = "state"
@@ -49,15 +48,6 @@ _EXPONENT_BITS = {
     "float32": (np.uint32, 0x7F800000),
     "float64": (np.uint64, 0x7FF0000000000000),
 }
-# A store that is far away may not answer; the checkpoint is not damaged by that.
-_NOT_FOUND = "Failed to find any matching files"
-_OUT_OF_REACH = (
-    tf.errors.UnavailableError,
-    tf.errors.DeadlineExceededError,
-    tf.errors.AbortedError,
-    tf.errors.PermissionDeniedError,
-    tf.errors.UnauthenticatedError,
-)
 
 
 def manifest_text(
@@ -283,39 +273,11 @@ def read_arrays(prefix: str, descriptions: dict[str, Any]) -> dict[str, np.ndarr
                 arrays[name] = np.asarray(reader.get_tensor(name))
                 checks[name] = executor.submit(_matches, arrays[name], descriptions[name])
     except (OSError, tf.errors.OpError, RuntimeError, ValueError) as error:
-        raise reading_failed(error, prefix) from error
+        raise reading_failed(error, prefix, _REMEDY) from error
     for name, check in checks.items():
         if not check.result():
             raise damaged(f"the array `{name}` is not what was written", _data_file(prefix))
     return arrays
-
-
-def reading_failed(
-    error: Exception, prefix: str, remedy: str = _REMEDY
-) -> DataDamagedError | StorageError:
-    """Tells a store that does not answer from files that are damaged.
-
-    Args:
-        error: exception. What TensorFlow's reader of checkpoints raised.
-        prefix: str. Path that the names of the files begin with.
-        remedy: str. What to do about damage.
-    """
-    what = f"the arrays cannot be read: {first_line(error)}"
-    out_of_reach = StorageError(
-        what, where=_data_file(prefix), remedy="Start again when the storage answers."
-    )
-    if isinstance(error, _OUT_OF_REACH) or is_store_failure(error):
-        return out_of_reach
-    damage = DataDamagedError(what, where=_data_file(prefix), remedy=remedy)
-    try:
-        # The reader looks for the files by a pattern, and finds none where that fails.
-        for path in (f"{prefix}.index", _data_file(prefix)):
-            file_bytes(path)
-    except FileNotFoundError:
-        return damage
-    except OSError:
-        return out_of_reach
-    return out_of_reach if _NOT_FOUND in str(error) else damage
 
 
 def _check_descriptions(

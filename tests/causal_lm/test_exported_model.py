@@ -1,0 +1,101 @@
+"""Models that are read back from an export: weights, tokenizer, damage."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+import txl_tf
+from tests.causal_lm.test_causal_lm import TOKENIZER
+from tests.convert.goldens import FOLDER as GOLDEN
+from tests.toy_batches import toy_experiment
+from txl_tf.causal_lm.exported_model import exported_version, load_exported
+from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
+from txl_tf.export import ExportOptions, export_saved_model
+from txl_tf.models.language_model import create_model
+
+
+@pytest.fixture(scope="module")
+def model():
+    config = toy_experiment().model.replace(
+        vocabulary_size=27, hidden_dim=64, num_layers=2, intermediate_dim=128
+    )
+    model = create_model(config, dtype="float32")
+    for index, variable in enumerate(model.weights):
+        drawn = np.random.default_rng(index).normal(scale=0.3, size=variable.shape)
+        variable.assign(drawn.astype("float32"))
+    return model
+
+
+@pytest.fixture(scope="module")
+def folder(model, tmp_path_factory):
+    """All versions: the first in float32, the second in int8."""
+    folder = tmp_path_factory.mktemp("export")
+    card = {"model": model.config.to_dict()}
+    for version, weights in (("1", "float32"), ("2", "int8")):
+        options = ExportOptions(weights=weights)
+        where = folder / version
+        export_saved_model(model, where, card, tokenizer=TOKENIZER, options=options)
+    return folder
+
+
+def test_the_weights_are_those_that_were_exported(model, folder):
+    lm = txl_tf.load(folder / "1")
+    for variable, expected in zip(lm.model.weights, model.weights, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), expected.numpy(), err_msg=variable.path)
+    assert lm.tokenizer.fingerprint == TOKENIZER.fingerprint
+    assert lm.generate("a fox", max_tokens=4).startswith("a fox")
+
+
+def test_the_newest_version_is_taken_and_fewer_bits_are_read(model, folder):
+    assert exported_version(str(folder)) == str(folder / "2")
+    loaded = txl_tf.load(folder).model
+    differences = [
+        np.abs(variable.numpy() - expected.numpy()).max()
+        for variable, expected in zip(loaded.weights, model.weights, strict=True)
+    ]
+    # Half a step of 127 of the largest number, and exact where the matrix is small.
+    assert 0.0 < max(differences) < 0.3 * 5 / 127
+    assert min(differences) == 0.0
+
+
+def test_an_export_without_a_vocabulary_has_no_tokenizer():
+    version = GOLDEN / "formats" / "export" / "1"
+    run = txl_tf.load_model(GOLDEN / "formats" / "run_averages")
+    model, tokenizer = load_exported(str(version))
+    assert tokenizer is None
+    for variable, expected in zip(model.weights, run.weights, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), expected.numpy(), err_msg=variable.path)
+
+
+def test_damage_and_other_models_are_refused(folder, tmp_path):
+    copy = tmp_path / "1"
+    shutil.copytree(folder / "1", copy)
+    data = next((copy / "variables").glob("*.data*"))
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 1
+    data.write_bytes(content)
+    with pytest.raises(DataDamagedError):
+        txl_tf.load(copy)
+    shutil.rmtree(copy)
+    with pytest.raises(InputMissingError):
+        txl_tf.load(tmp_path)
+
+
+@pytest.mark.parametrize("change", [{"num_layers": 1}, {"num_layers": 9}, {"intermediate_dim": 5}])
+def test_a_card_of_another_model_is_refused(folder, tmp_path, change):
+    copy = tmp_path / "1"
+    shutil.copytree(folder / "1", copy)
+    path = copy / "assets.extra" / "model_card.json"
+    card = json.loads(path.read_text())
+    card["model"] |= change
+    path.write_text(json.dumps(card))
+    sums = (copy / "SHA256SUMS").read_text().splitlines()
+    from txl_tf.storage.files import file_sha256
+
+    name = "assets.extra/model_card.json"
+    lines = [f"{file_sha256(str(path))}  {name}" if line.endswith(name) else line for line in sums]
+    (copy / "SHA256SUMS").write_text("\n".join(lines) + "\n")
+    with pytest.raises(MismatchError):
+        txl_tf.load(copy)

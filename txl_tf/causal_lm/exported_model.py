@@ -1,0 +1,97 @@
+"""Model and tokenizer of an export, read back from its weights and its card."""
+
+import os
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from txl_tf.config.model import ModelConfig
+from txl_tf.data.tokenizers.tokenizer import Tokenizer
+from txl_tf.data.vocabulary_folder import read_tokenizer
+from txl_tf.errors import DataDamagedError, MismatchError
+from txl_tf.export.export_verification import CHECKSUMS_FILE, GRAPH_FILE, verify_export
+from txl_tf.export.saved_model import CARD_FILE, EXTRA
+from txl_tf.models.language_model import create_model
+from txl_tf.storage.files import first_line, list_folder, path_exists
+from txl_tf.storage.untrusted_files import read_json_object
+
+_NUMBERS = "weights/_numbers/{}/.ATTRIBUTES/VARIABLE_VALUE"
+_SCALES = "weights/_scales/{}/.ATTRIBUTES/VARIABLE_VALUE"
+_REMEDY = "Export the model again."
+
+
+def exported_version(folder: str) -> str | None:
+    """Returns the version that a folder is, or the newest of the versions in it.
+
+    Args:
+        folder: str. Folder of a version, or of all versions.
+
+    Returns:
+        Path of the version; `None` where there is none.
+    """
+    if _is_version(folder):
+        return folder
+    numbers = sorted((int(name) for name in list_folder(folder) if name.isdecimal()), reverse=True)
+    paths = (os.path.join(folder, str(number)) for number in numbers)
+    return next((path for path in paths if _is_version(path)), None)
+
+
+def _is_version(folder: str) -> bool:
+    return all(path_exists(os.path.join(folder, name)) for name in (CHECKSUMS_FILE, GRAPH_FILE))
+
+
+def load_exported(version: str) -> tuple[keras.Model, Tokenizer | None]:
+    """Loads the model of an exported version, after verifying all of its files.
+
+    Weights that are stored in fewer bits become the float32 numbers that the export
+    computes with.
+
+    Args:
+        version: str. Folder of the version.
+
+    Returns:
+        Tuple of the model in float32, and its tokenizer. The tokenizer is `None`
+        where the export has no vocabulary: earlier versions of this package wrote none.
+
+    Raises:
+        DataDamagedError: If a file is missing or not what was written.
+        MismatchError: If card and weights are not of one model.
+        StorageError: If a file cannot be read.
+    """
+    verify_export(version)
+    card = os.path.join(version, CARD_FILE)
+    try:
+        config = ModelConfig.from_dict(read_json_object(card, remedy=_REMEDY)["model"])
+    except (KeyError, ValueError) as error:
+        raise DataDamagedError(
+            f"The card does not tell the model: {first_line(error)}", where=card, remedy=_REMEDY
+        ) from error
+    model = create_model(config, dtype="float32")
+    prefix = os.path.join(version, "variables", "variables")
+    _assign(model, tf.train.load_checkpoint(prefix), prefix)
+    return model, read_tokenizer(os.path.join(version, EXTRA))
+
+
+def _assign(model: keras.Model, reader: Any, where: str) -> None:
+    shapes = reader.get_variable_to_shape_map()
+    variables = model.weights
+    if _NUMBERS.format(len(variables)) in shapes:
+        raise _mismatch("The export has more weights than the model of its card.", where)
+    for index, variable in enumerate(variables):
+        name = _NUMBERS.format(index)
+        if tuple(shapes.get(name, ())) != tuple(variable.shape):
+            raise _mismatch(
+                f"Weight {index} has shape {shapes.get(name)}; `{variable.path}` of the card's "
+                f"model has {list(variable.shape)}.",
+                where,
+            )
+        # bfloat16 is no dtype of NumPy's own.
+        array = tf.cast(reader.get_tensor(name), tf.float32).numpy()
+        scale = _SCALES.format(index)
+        variable.assign(array * reader.get_tensor(scale) if scale in shapes else np.asarray(array))
+
+
+def _mismatch(what: str, where: str) -> MismatchError:
+    return MismatchError(what, where=where, remedy=_REMEDY)
