@@ -102,7 +102,7 @@ def _dispatch(arguments: list[str]) -> None:
         description="Transformer-XL on TensorFlow.",
         epilog="`txl help JOB` or `txl JOB --help` lists the arguments of a job.",
     )
-    parser.add_argument("--version", action="version", version=_versions())
+    parser.add_argument("--version", action=_ShowVersions, nargs=0, help="show versions and exit")
     jobs = parser.add_subparsers(dest="job", metavar="JOB", required=True)
     # Only the job that is asked for is imported.
     chosen = next((word for word in arguments if not word.startswith("-")), None)
@@ -123,6 +123,14 @@ def _dispatch(arguments: list[str]) -> None:
         os.environ.setdefault("TPU_LOAD_LIBRARY", "0")
     job.check_arguments(parsed)
     job.run(parsed)
+
+
+class _ShowVersions(argparse.Action):
+    """Looks the versions up only when they are asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *unused: Any) -> NoReturn:
+        print(_versions())
+        parser.exit()
 
 
 def _versions() -> str:

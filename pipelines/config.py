@@ -13,7 +13,7 @@ import textwrap
 from pipelines.arguments import add_config_argument, add_override_argument, load_experiment
 from pipelines.command_line import run_job
 from pipelines.configs import NAMED_EXPERIMENTS
-from txl_tf.config.base import FrozenConfig
+from txl_tf.config.base import FrozenConfig, flat_settings
 from txl_tf.config.experiment import EvaluationConfig, OptimizerConfig, TrainingConfig
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 from txl_tf.config.settings import settings_of
@@ -81,20 +81,12 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _print_differences(arguments: argparse.Namespace) -> None:
-    first, second = (_flat(values) for values in arguments.pair)
+    first, second = (flat_settings(values) for values in arguments.pair)
     names = [name for name in first | second if first.get(name) != second.get(name)]
     for name in names:
         print(f"{name}: {first.get(name)!r} -> {second.get(name)!r}")
     if not names:
         print("no setting differs")
-
-
-def _flat(values: dict[str, dict]) -> dict[str, object]:
-    return {
-        f"{section}.{name}": value
-        for section, fields in values.items()
-        for name, value in fields.items()
-    }
 
 
 def _described(section: str) -> str:

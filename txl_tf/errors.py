@@ -5,7 +5,6 @@ goes wrong outside the program: files, folders, configurations, devices. Their
 text is at most three lines: what is wrong, where, and what to do.
 """
 
-import difflib
 from collections.abc import Iterable
 
 _LONGEST_NAME = 100
@@ -21,6 +20,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     Returns:
         str such as `" Did you mean top_p?"`; empty where none is near.
     """
+    # Not at the top: every job and worker imports this module, and few misspell a name.
+    import difflib
+
     near = difflib.get_close_matches(name[:_LONGEST_NAME], list(known), n=2, cutoff=0.6)
     return f" Did you mean {' or '.join(near)}?" if near else ""
 

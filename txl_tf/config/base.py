@@ -252,7 +252,7 @@ def describe_differences(stored: dict[str, Any], current: dict[str, Any]) -> str
         One line such as `2 differ: seed (stored 7, now 8), model.dropout
         (stored 0.1, now 0.2)`; empty where all are the same.
     """
-    before, now = _flat(stored), _flat(current)
+    before, now = flat_settings(stored), flat_settings(current)
     # A setting that only one of them knows counts as None: so are those off that came later.
     names = sorted(name for name in now.keys() | before.keys() if now.get(name) != before.get(name))
     if not names:
@@ -265,9 +265,11 @@ def describe_differences(stored: dict[str, Any], current: dict[str, Any]) -> str
     return f"{len(names)} differ: {shown}{more}"
 
 
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat_settings(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Returns nested settings by their dotted names, each after the prefix."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         name = f"{prefix}{key}"
-        flat |= _flat(value, f"{name}.") if isinstance(value, dict) and value else {name: value}
+        is_section = isinstance(value, dict) and value
+        flat |= flat_settings(value, f"{name}.") if is_section else {name: value}
     return flat
