@@ -12,7 +12,7 @@ import importlib
 from collections.abc import Sequence
 from types import ModuleType
 
-from pipelines.command_line import run_job
+from .command_line import run_job
 
 ANALYSES = {
     "context": "effective context length of trained runs",
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _module(name: str) -> ModuleType:
-    return importlib.import_module(f"pipelines.analysis.{name}")
+    return importlib.import_module(f"{__package__}.analysis.{name}")
 
 
 if __name__ == "__main__":

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pipelines.configs import NAMED_EXPERIMENTS
 from txl_tf.config.base import MAX_TOKENS, shown_value
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.distribution.server_address import ANSWER_SECONDS, tpu_addresses
 from txl_tf.errors import DataDamagedError, InputMissingError, UsageError, did_you_mean
 from txl_tf.storage.files import read_file
 from txl_tf.storage.untrusted_files import check_values, parse_json, storage_errors
+
+from .configs import NAMED_EXPERIMENTS
 
 MAX_COUNT = 2**31 - 1
 """Of what is counted in int32 somewhere."""

@@ -14,10 +14,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from pipelines.last_defence import finish, prepare_streams, report
 from txl_tf import __version__
 from txl_tf.errors import UsageError, did_you_mean
 from txl_tf.storage.store_client import set_read_ahead
+
+from .last_defence import finish, prepare_streams, report
 
 JOBS = {
     "quickstart": "prepare, train, evaluate, generate and export a small model",
@@ -110,7 +111,7 @@ def _dispatch(arguments: list[str]) -> None:
     for name, summary in JOBS.items():
         job_parser = jobs.add_parser(name, help=summary, description=summary)
         if name == chosen:
-            modules[name] = importlib.import_module(f"pipelines.{name}")
+            modules[name] = importlib.import_module(f"{__package__}.{name}")
             modules[name].add_arguments(job_parser)
     parsed = parser.parse_args(arguments)
     job = modules[parsed.job]

@@ -18,14 +18,6 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from pipelines.arguments import (
-    add_config_argument,
-    add_json_argument,
-    add_override_argument,
-    load_experiment,
-)
-from pipelines.command_line import run_job
-from pipelines.progress import say
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import InputMissingError, UsageError
@@ -38,6 +30,15 @@ from txl_tf.tpu_compiler.compiler import (
     require_tpu_compiler,
 )
 from txl_tf.tpu_compiler.roofline import Roofline, Trial, largest_rows
+
+from .arguments import (
+    add_config_argument,
+    add_json_argument,
+    add_override_argument,
+    load_experiment,
+)
+from .command_line import run_job
+from .progress import say
 
 # What saves memory, the cheapest first.
 _SAVING = (

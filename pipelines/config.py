@@ -10,14 +10,15 @@ import argparse
 import json
 import textwrap
 
-from pipelines.arguments import add_config_argument, add_override_argument, load_experiment
-from pipelines.command_line import run_job
-from pipelines.configs import NAMED_EXPERIMENTS
 from txl_tf.config.base import FrozenConfig, flat_settings
 from txl_tf.config.experiment import EvaluationConfig, OptimizerConfig, TrainingConfig
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 from txl_tf.config.settings import settings_of
 from txl_tf.errors import UsageError
+
+from .arguments import add_config_argument, add_override_argument, load_experiment
+from .command_line import run_job
+from .configs import NAMED_EXPERIMENTS
 
 SECTIONS: dict[str, type[FrozenConfig]] = {
     "model": ModelConfig,

@@ -14,14 +14,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.arguments import add_override_argument, add_step_argument
-from pipelines.command_line import run_job
-from pipelines.trained_model import read_experiment
-from pipelines.workdir import Workdir
 from txl_tf.config.base import parse_setting
 from txl_tf.errors import InputMissingError, MismatchError, UsageError
 from txl_tf.run_folder import load_model
 from txl_tf.storage.staging import require_absent
+
+from .arguments import add_override_argument, add_step_argument
+from .command_line import run_job
+from .trained_model import read_experiment
+from .workdir import Workdir
 
 if TYPE_CHECKING:
     from txl_tf.models.transformer_xl import TransformerXL

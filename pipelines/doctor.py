@@ -15,10 +15,14 @@ import json
 import os
 from collections.abc import Iterator
 
-from pipelines.arguments import add_config_argument, add_number, add_tpu_argument, load_experiment
-from pipelines.command_line import run_job
-from pipelines.diagnosis import Finding
-from pipelines.diagnosis.machine_checks import (
+from txl_tf.errors import UsageError
+from txl_tf.models.sizes import CheckpointCost
+from txl_tf.storage.files import is_remote
+
+from .arguments import add_config_argument, add_number, add_tpu_argument, load_experiment
+from .command_line import run_job
+from .diagnosis import Finding
+from .diagnosis.machine_checks import (
     MachineFacts,
     check_checkpoints,
     check_environment,
@@ -28,8 +32,8 @@ from pipelines.diagnosis.machine_checks import (
     check_tpu_files,
     check_tpu_lock,
 )
-from pipelines.diagnosis.tensorflow_checks import run_probe, tensorflow_findings
-from pipelines.diagnosis.version_checks import (
+from .diagnosis.tensorflow_checks import run_probe, tensorflow_findings
+from .diagnosis.version_checks import (
     TestedVersions,
     check_build,
     check_core_packages,
@@ -37,9 +41,6 @@ from pipelines.diagnosis.version_checks import (
     check_other_packages,
     check_python,
 )
-from txl_tf.errors import UsageError
-from txl_tf.models.sizes import CheckpointCost
-from txl_tf.storage.files import is_remote
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

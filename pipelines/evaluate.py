@@ -18,7 +18,10 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
-from pipelines.arguments import (
+from txl_tf.errors import UsageError
+from txl_tf.run_folder import read_weights
+
+from .arguments import (
     MAX_SECONDS,
     MAX_STEP,
     add_device_arguments,
@@ -28,14 +31,12 @@ from pipelines.arguments import (
     add_step_argument,
     override,
 )
-from pipelines.command_line import run_job
-from pipelines.evaluation.scores import TextScores, check_text_file
-from pipelines.memory_needs import require_evaluation_memory
-from pipelines.progress import show_progress
-from pipelines.trained_model import open_dataset, read_experiment
-from pipelines.workdir import Workdir, add_workdir_argument
-from txl_tf.errors import UsageError
-from txl_tf.run_folder import read_weights
+from .command_line import run_job
+from .evaluation.scores import TextScores, check_text_file
+from .memory_needs import require_evaluation_memory
+from .progress import show_progress
+from .trained_model import open_dataset, read_experiment
+from .workdir import Workdir, add_workdir_argument
 
 if TYPE_CHECKING:
     import numpy as np
@@ -164,9 +165,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _evaluate_split(arguments: argparse.Namespace, strategy: "tf.distribute.Strategy") -> None:
-    from pipelines.evaluation.scores import DocumentScores
-    from pipelines.evaluation.splits import create_evaluator, evaluate_split
     from txl_tf.training.tensorboard import TensorBoardWriter
+
+    from .evaluation.scores import DocumentScores
+    from .evaluation.splits import create_evaluator, evaluate_split
 
     dataset = _open_dataset(arguments)
     # Before the weights are read, which must be those of the run that the figures go to.
@@ -189,8 +191,8 @@ def _evaluate_split(arguments: argparse.Namespace, strategy: "tf.distribute.Stra
 
 
 def _watch(arguments: argparse.Namespace, strategy: "tf.distribute.Strategy") -> None:
-    from pipelines.evaluation.splits import create_evaluator, evaluate_split
-    from pipelines.evaluation.watch import watch_checkpoints
+    from .evaluation.splits import create_evaluator, evaluate_split
+    from .evaluation.watch import watch_checkpoints
 
     dataset = _open_dataset(arguments)
     evaluator = create_evaluator(arguments.experiment, strategy)
@@ -217,7 +219,7 @@ def _watch(arguments: argparse.Namespace, strategy: "tf.distribute.Strategy") ->
 
 
 def _evaluate_text(arguments: argparse.Namespace, strategy: "tf.distribute.Strategy") -> None:
-    from pipelines.evaluation.splits import create_evaluator, statistics_text
+    from .evaluation.splits import create_evaluator, statistics_text
 
     dataset = None if arguments.data is None else _open_dataset(arguments)
     scores = TextScores(arguments.text, _tokenizer(arguments, dataset))

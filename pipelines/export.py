@@ -16,24 +16,25 @@ import argparse
 import os
 from typing import TYPE_CHECKING, Any
 
-from pipelines.arguments import (
-    MAX_COUNT,
-    MAX_STEP,
-    add_memory_length_argument,
-    add_number,
-    add_step_argument,
-)
-from pipelines.command_line import run_job
-from pipelines.evaluation.watch import read_evaluations
-from pipelines.memory_needs import reading_needs, require_memory_of
-from pipelines.trained_model import open_dataset, read_experiment
-from pipelines.workdir import Workdir, add_workdir_argument
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import MismatchError, UsageError
 from txl_tf.run_folder import build_model, read_weights
 from txl_tf.storage.files import is_remote
 from txl_tf.storage.untrusted_files import read_json_object
+
+from .arguments import (
+    MAX_COUNT,
+    MAX_STEP,
+    add_memory_length_argument,
+    add_number,
+    add_step_argument,
+)
+from .command_line import run_job
+from .evaluation.watch import read_evaluations
+from .memory_needs import reading_needs, require_memory_of
+from .trained_model import open_dataset, read_experiment
+from .workdir import Workdir, add_workdir_argument
 
 if TYPE_CHECKING:
     from txl_tf.data.prepared_dataset import PreparedDataset

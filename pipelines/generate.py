@@ -11,20 +11,21 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pipelines.arguments import (
-    MAX_COUNT,
-    add_memory_length_argument,
-    add_number,
-    add_step_argument,
-)
-from pipelines.command_line import run_job
-from pipelines.memory_needs import MemoryNeed, reading_needs, require_memory_of
-from pipelines.workdir import Workdir, add_workdir_argument
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import InputMissingError, UsageError
 from txl_tf.run_folder import load_model
 from txl_tf.storage.files import path_exists, read_file
 from txl_tf.storage.untrusted_files import storage_errors
+
+from .arguments import (
+    MAX_COUNT,
+    add_memory_length_argument,
+    add_number,
+    add_step_argument,
+)
+from .command_line import run_job
+from .memory_needs import MemoryNeed, reading_needs, require_memory_of
+from .workdir import Workdir, add_workdir_argument
 
 if TYPE_CHECKING:
     from txl_tf.data.tokenizers.tokenizer import Tokenizer
@@ -200,10 +201,11 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _write(arguments: argparse.Namespace, file: "SessionFile | None") -> None:
-    from pipelines.conversation import converse
     from txl_tf.causal_lm.model_folder import run_tokenizer
     from txl_tf.causal_lm.text_session import TextSession, stop_tokens
     from txl_tf.generation import GenerationSession
+
+    from .conversation import converse
 
     workdir = Workdir(arguments.workdir)
     tokenizer = run_tokenizer(workdir.folder, arguments.data_identity)

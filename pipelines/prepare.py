@@ -12,9 +12,14 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from pipelines.arguments import add_number
-from pipelines.command_line import run_job
-from pipelines.prepare_text import (
+from txl_tf.data.records import SHARD_BYTES
+from txl_tf.data.vocabulary_training import VocabularyTraining
+from txl_tf.errors import UsageError
+from txl_tf.storage.staging import require_absent
+
+from .arguments import add_number
+from .command_line import run_job
+from .prepare_text import (
     add_source_arguments,
     check_source_arguments,
     corpus_of,
@@ -22,18 +27,14 @@ from pipelines.prepare_text import (
     read_splits,
     source_name,
 )
-from pipelines.prepare_tokenizer import (
+from .prepare_tokenizer import (
     add_tokenizer_arguments,
     check_tokenizer_arguments,
     choose_tokenizer,
     is_official,
     tokenizer_kind,
 )
-from pipelines.progress import ReportBytes, byte_progress, download_progress
-from txl_tf.data.records import SHARD_BYTES
-from txl_tf.data.vocabulary_training import VocabularyTraining
-from txl_tf.errors import UsageError
-from txl_tf.storage.staging import require_absent
+from .progress import ReportBytes, byte_progress, download_progress
 
 if TYPE_CHECKING:
     from txl_tf.data.manifest import Manifest, SplitManifest

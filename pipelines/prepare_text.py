@@ -6,7 +6,6 @@ import os
 import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
 
-from pipelines.arguments import MAX_STEP, add_number
 from txl_tf.data.corpora import PUBLISHED_CORPORA
 from txl_tf.data.corpora.corpus import Corpus
 from txl_tf.data.corpora.enwik8_text8 import Enwik8
@@ -24,6 +23,8 @@ from txl_tf.data.splits import split_by_file, split_by_fraction
 from txl_tf.data.text import Document
 from txl_tf.data.text_files import text_files
 from txl_tf.errors import InputMissingError, UsageError
+
+from .arguments import MAX_STEP, add_number
 
 BUILT_IN = "python_standard_library"
 _SPLITS = ("train", "valid", "test")

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-from pipelines.arguments import MAX_STEP, add_number
 from txl_tf.config.base import MAX_TOKEN_IDS
 from txl_tf.data.corpora.corpus import Corpus, TokenizerOptions
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
@@ -22,6 +21,8 @@ from txl_tf.data.vocabulary_training import (
 )
 from txl_tf.errors import DataDamagedError, InputMissingError, UsageError
 from txl_tf.storage.untrusted_files import storage_errors
+
+from .arguments import MAX_STEP, add_number
 
 _KINDS = ("bytes", "characters", "words", "wordpiece", "sentencepiece")
 _EOS_TOKEN = "<eos>"

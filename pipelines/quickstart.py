@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipelines.arguments import add_override_argument, override
-from pipelines.command_line import run_job
-from pipelines.configs import quickstart
-from pipelines.memory_needs import require_training_memory
-from pipelines.progress import say, show_progress
-from pipelines.workdir import Workdir
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.errors import NonFiniteError, UsageError
 from txl_tf.run_folder import build_model
+
+from .arguments import add_override_argument, override
+from .command_line import run_job
+from .configs import quickstart
+from .memory_needs import require_training_memory
+from .progress import say, show_progress
+from .workdir import Workdir
 
 if TYPE_CHECKING:
     from txl_tf.data.prepared_dataset import PreparedDataset
@@ -63,9 +64,10 @@ def run(arguments: argparse.Namespace) -> None:
     """Runs all jobs one after the other."""
     import tensorflow as tf
 
-    from pipelines.train import train
     from txl_tf.data.prepared_dataset import PreparedDataset
     from txl_tf.training.tensorboard import TensorBoardWriter
+
+    from .train import train
 
     begin = time.perf_counter()
     folder = Path(arguments.workdir)
@@ -171,7 +173,7 @@ def _evaluate(
     step: int,
     valid: "EvaluationResult | None",
 ) -> "list[EvaluationResult]":
-    from pipelines.evaluation.splits import evaluate_split
+    from .evaluation.splits import evaluate_split
 
     if valid is None:
         valid = evaluate_split(evaluator, dataset, "valid", step, track=show_progress)
@@ -197,9 +199,10 @@ def _export(
     results: "list[EvaluationResult]",
     folder: Path,
 ) -> None:
-    from pipelines.export import model_card
     from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
     from txl_tf.export import export_saved_model
+
+    from .export import model_card
 
     quality = {result.split: result.to_dict() for result in results}
     card = model_card(experiment, workdir.read()[1], step, **quality)

@@ -2,14 +2,15 @@
 
 import os
 
-from pipelines.evaluation.watch import RESULTS_FILE, read_evaluations
-from pipelines.progress import ReportBytes
-from pipelines.workdir import Workdir
 from txl_tf.causal_lm.model_folder import run_tokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError
 from txl_tf.run_folder import RunDescription, converted_config, converted_identity, identity
 from txl_tf.storage.files import file_bytes, list_folder, path_exists
 from txl_tf.storage.untrusted_files import storage_errors
+
+from .evaluation.watch import RESULTS_FILE, read_evaluations
+from .progress import ReportBytes
+from .workdir import Workdir
 
 _RESTORE = "Restore it from a copy."
 

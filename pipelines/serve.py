@@ -18,12 +18,13 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from pipelines.arguments import add_number
-from pipelines.command_line import run_job
 from txl_tf.errors import InputMissingError, StorageError, UsageError
 from txl_tf.export.export_verification import CHECKSUMS_FILE, verify_export
 from txl_tf.imports import require_extra
 from txl_tf.storage.files import is_remote, list_folder
+
+from .arguments import add_number
+from .command_line import run_job
 
 _HIGHEST_PORT = 65535
 _LEAST_POLL_SECONDS, _MOST_POLL_SECONDS = 0.001, 86_400.0

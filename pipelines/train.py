@@ -13,27 +13,29 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pipelines.arguments import (
+from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.distribution.preemption import PreemptionWatcher
+from txl_tf.errors import PreemptedError, UsageError
+
+from .arguments import (
     add_config_argument,
     add_device_arguments,
     add_override_argument,
     load_experiment,
     override,
 )
-from pipelines.command_line import run_job
-from pipelines.last_defence import finish, report
-from pipelines.memory_needs import require_training_memory
-from pipelines.workdir import Workdir, add_workdir_argument
-from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.distribution.preemption import PreemptionWatcher
-from txl_tf.errors import PreemptedError, UsageError
+from .command_line import run_job
+from .last_defence import finish, report
+from .memory_needs import require_training_memory
+from .workdir import Workdir, add_workdir_argument
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from pipelines.training_run import TrainingRun
     from txl_tf.distribution.remote_hosts import RemoteHost
     from txl_tf.evaluation.result import EvaluationResult
+
+    from .training_run import TrainingRun
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -94,8 +96,8 @@ def train(
     """
     import tensorflow as tf
 
-    from pipelines.training_data import TrainingData
-    from pipelines.training_run import TrainingRun
+    from .training_data import TrainingData
+    from .training_run import TrainingRun
 
     # Without it, sums in parallel kernels may come out in another order.
     tf.config.experimental.enable_op_determinism()

@@ -5,7 +5,6 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipelines.workdir import Workdir, check_split, check_tokenizer, check_vocabulary
 from txl_tf.config.experiment import ExperimentConfig, OptimizerConfig, TrainingConfig
 from txl_tf.errors import UsageError
 from txl_tf.run_folder import (
@@ -15,6 +14,8 @@ from txl_tf.run_folder import (
     read_weights,
     require_no_step,
 )
+
+from .workdir import Workdir, check_split, check_tokenizer, check_vocabulary
 
 if TYPE_CHECKING:
     from txl_tf.data.prepared_dataset import PreparedDataset

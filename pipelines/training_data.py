@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import tensorflow as tf
 
-from pipelines.evaluation.splits import bytes_per_token, evaluate_split
-from pipelines.workdir import check_vocabulary
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.manifest import Manifest
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
@@ -17,6 +15,9 @@ from txl_tf.errors import DataDamagedError
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.result import EvaluationResult
 from txl_tf.storage.files import is_remote
+
+from .evaluation.splits import bytes_per_token, evaluate_split
+from .workdir import check_vocabulary
 
 # What `assert_cardinality` says.
 _TOO_FEW = "was expected to contain"

@@ -9,11 +9,6 @@ from typing import Any, Self
 
 import tensorflow as tf
 
-from pipelines.evaluation.splits import create_evaluator
-from pipelines.progress import TrainingProgress
-from pipelines.run_verification import latest_explained_step, require_checkpoints
-from pipelines.training_data import TrainingData
-from pipelines.workdir import Workdir, data_identity
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.distribution.strategy import is_chief
@@ -36,6 +31,12 @@ from txl_tf.training.step_records import LoopReport
 from txl_tf.training.tensorboard import TensorBoardWriter
 from txl_tf.training.train_state import EvaluationHistory
 from txl_tf.training.trainer import Trainer
+
+from .evaluation.splits import create_evaluator
+from .progress import TrainingProgress
+from .run_verification import latest_explained_step, require_checkpoints
+from .training_data import TrainingData
+from .workdir import Workdir, data_identity
 
 # Another number of replicas adds up in another order; anything beyond is not rounding.
 _LOSS_TOLERANCE = 1e-3

@@ -16,9 +16,6 @@ import os
 import re
 from collections.abc import Callable
 
-from pipelines.command_line import run_job
-from pipelines.progress import ReportBytes, byte_progress
-from pipelines.run_verification import verify_checkpoints, verify_converted, verify_run
 from txl_tf.errors import DataDamagedError, InputMissingError, StorageError
 from txl_tf.export.export_verification import GRAPH_FILE, verify_export
 from txl_tf.run_folder import CHECKPOINTS, CONFIG_FILE, RUN_FILE
@@ -33,6 +30,10 @@ from txl_tf.storage.files import (
 from txl_tf.storage.untrusted_files import (
     files_below,
 )
+
+from .command_line import run_job
+from .progress import ReportBytes, byte_progress
+from .run_verification import verify_checkpoints, verify_converted, verify_run
 
 _MANIFEST_FILE = "manifest.json"
 _ARCHIVE = b"PK\x03\x04"

@@ -4,8 +4,10 @@ import ast
 import collections
 import fnmatch
 import functools
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -114,9 +116,20 @@ def imported_by(path):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: imports are absolute"
-            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= {f"{full_name(path, node)}.{alias.name}" for alias in node.names}
     return names
+
+
+def full_name(path, node):
+    """The module of a `from ... import`: absolute, but in `pipelines`, which has two names."""
+    parts = path.relative_to(ROOT).parts
+    if parts[0] != "pipelines":
+        assert node.level == 0, f"{path}: imports are absolute"
+        return node.module
+    if node.level == 0:
+        assert node.module.partition(".")[0] != "pipelines", f"{path}: not its name when installed"
+        return node.module
+    return ".".join([*parts[: len(parts) - node.level], *filter(None, [node.module])])
 
 
 def attributes_of(path):
@@ -324,3 +337,16 @@ def test_what_is_loaded_before_tensorflow_does_not_import_it():
         [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False
     )
     assert finished.returncode == 0, finished.stderr
+
+
+def test_every_package_is_installed_and_none_is_called_pipelines():
+    """A folder that is missing in the list would be missing in the wheel only."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    packages = {
+        ".".join(path.parent.relative_to(ROOT).parts)
+        for path in SOURCES
+        if path.name == "__init__.py"
+    }
+    installed = {re.sub(r"^pipelines\b", "txl_tf_pipelines", name) for name in packages}
+    assert installed == set(settings["packages"])
+    assert settings["package-dir"] == {"txl_tf_pipelines": "pipelines"}

@@ -17,13 +17,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from pipelines.analysis.ablation_findings import AblationFinding, RowSummary, findings
-from pipelines.analysis.ablation_runs import AblationProcesses, AblationResult
-from pipelines.analysis.ablation_study import AblationRun, AblationStudy, load_study
-from pipelines.arguments import add_json_argument, add_number, add_override_argument
-from pipelines.memory_needs import require_training_memory
-from pipelines.progress import plain_table, say
-from pipelines.workdir import check_split, data_identity
 from txl_tf.config.model import ModelConfig
 from txl_tf.data.manifest import Manifest
 from txl_tf.distribution.preemption import PreemptionWatcher
@@ -32,6 +25,14 @@ from txl_tf.models.sizes import num_parameters, training_memory_bytes
 from txl_tf.storage.files import is_remote
 from txl_tf.storage.locks import DirectoryLock
 from txl_tf.storage.writable_folder import WritableFolder
+
+from ..arguments import add_json_argument, add_number, add_override_argument
+from ..memory_needs import require_training_memory
+from ..progress import plain_table, say
+from ..workdir import check_split, data_identity
+from .ablation_findings import AblationFinding, RowSummary, findings
+from .ablation_runs import AblationProcesses, AblationResult
+from .ablation_study import AblationRun, AblationStudy, load_study
 
 _ENCODINGS = {
     "transformer_xl": "Dai et al.",
@@ -173,7 +174,7 @@ def _show(arguments: argparse.Namespace, writable: WritableFolder, failed: JobEr
 def _run_here(arguments: argparse.Namespace, folder: Path) -> None:
     # First of all, so that nothing is lost however early the machine is taken away.
     with PreemptionWatcher() as watcher:
-        from pipelines.analysis.ablation_worker import AblationWorker
+        from .ablation_worker import AblationWorker
 
         AblationWorker(arguments.chosen_run, arguments.data, folder, watcher).run()
 
@@ -205,8 +206,9 @@ def _run_missing(
 
 def _command(arguments: argparse.Namespace, name: str) -> list[str]:
     """Builds the command that trains and evaluates one run in its own process."""
+    command_line = f"{__package__.rpartition('.')[0]}.command_line"
     return [
-        *(sys.executable, "-m", "pipelines.command_line", "analyze", "ablation"),
+        *(sys.executable, "-m", command_line, "analyze", "ablation"),
         *("--study", arguments.study, "--data", arguments.data, "--out", arguments.out),
         *(text for assignment in arguments.overrides for text in ("--set", assignment)),
         *("--run", name),

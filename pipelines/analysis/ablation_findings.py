@@ -6,10 +6,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
-from pipelines.analysis.ablation_runs import AblationResult
-from pipelines.analysis.ablation_study import AblationRun, AttentionLength
 from txl_tf.config.model import ModelConfig
 from txl_tf.models.sizes import num_parameters, training_memory_bytes
+
+from .ablation_runs import AblationResult
+from .ablation_study import AblationRun, AttentionLength
 
 # Student's t, 97.5 %, for 1 to 30 degrees of freedom; beyond, the normal distribution's.
 _QUANTILES = (

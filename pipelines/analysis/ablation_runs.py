@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from pipelines.analysis.ablation_study import AblationRun, AttentionLength
 from txl_tf.config.base import describe_differences
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import DataDamagedError, JobError, MismatchError, PreemptedError
@@ -21,6 +20,8 @@ from txl_tf.storage.files import first_line
 from txl_tf.storage.local_files import open_for_writing
 from txl_tf.storage.untrusted_files import read_json_object, storage_errors
 from txl_tf.storage.writable_folder import WritableFolder
+
+from .ablation_study import AblationRun, AttentionLength
 
 _PREEMPTED = PreemptedError.exit_code
 _POLL_SECONDS = 0.2

@@ -8,7 +8,6 @@ import re
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
 
-from pipelines.arguments import load_experiment, override, read_settings
 from txl_tf.config.base import MAX_TOKENS, FrozenConfig, shown_value
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
@@ -16,6 +15,8 @@ from txl_tf.config.settings import FRACTION_BELOW_ONE, Range, positive
 from txl_tf.errors import InputMissingError, UsageError
 from txl_tf.models.sizes import equal_memory_segment_length
 from txl_tf.run_folder import identity
+
+from ..arguments import load_experiment, override, read_settings
 
 STUDIES_FOLDER = Path(__file__).resolve().parent.parent / "configs" / "studies"
 _KEYS = {"experiment", "set", "seeds", "evaluation", "axes", "rows"}

@@ -7,12 +7,6 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from pipelines.analysis.ablation_runs import AblationResult
-from pipelines.analysis.ablation_study import AblationRun, AttentionLength
-from pipelines.evaluation.splits import create_evaluator, split_text
-from pipelines.training_data import TrainingData
-from pipelines.training_run import TrainingRun
-from pipelines.workdir import Workdir, data_identity
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.distribution.preemption import PreemptionWatcher
@@ -24,6 +18,13 @@ from txl_tf.evaluation.windows import evaluate_windows
 from txl_tf.run_folder import build_model, read_weights
 from txl_tf.storage.locks import DirectoryLock
 from txl_tf.storage.writable_folder import WritableFolder
+
+from ..evaluation.splits import create_evaluator, split_text
+from ..training_data import TrainingData
+from ..training_run import TrainingRun
+from ..workdir import Workdir, data_identity
+from .ablation_runs import AblationResult
+from .ablation_study import AblationRun, AttentionLength
 
 RUN_FOLDER = "run"
 """Name of the workdir of the training run in the folder of the ablation run."""

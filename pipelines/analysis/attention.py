@@ -20,12 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipelines.arguments import MAX_COUNT, add_json_argument, add_number, add_step_argument
-from pipelines.command_line import run_job
-from pipelines.memory_needs import reading_needs, require_memory_of
-from pipelines.progress import plain_table, show_progress
-from pipelines.trained_model import open_dataset
-from pipelines.workdir import Workdir, add_workdir_argument
 from txl_tf.config.base import MAX_ROWS, MAX_TOKENS
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import UsageError
@@ -33,6 +27,13 @@ from txl_tf.evaluation.attention_profile import AttentionProfile
 from txl_tf.imports import require_extra
 from txl_tf.run_folder import build_model, read_weights
 from txl_tf.storage.staging import StagingFolder, require_absent
+
+from ..arguments import MAX_COUNT, add_json_argument, add_number, add_step_argument
+from ..command_line import run_job
+from ..memory_needs import reading_needs, require_memory_of
+from ..progress import plain_table, show_progress
+from ..trained_model import open_dataset
+from ..workdir import Workdir, add_workdir_argument
 
 if TYPE_CHECKING:
     from txl_tf.data.prepared_dataset import PreparedDataset
@@ -102,8 +103,9 @@ def _lengths(arguments: argparse.Namespace) -> dict[str, int]:
 
 def run(arguments: argparse.Namespace) -> None:
     """Measures, draws, and prints what was found."""
-    from pipelines.analysis.figures import draw_figures
     from txl_tf.training.tensorboard import write_images
+
+    from .figures import draw_figures
 
     experiment, data = arguments.experiment, arguments.data_identity
     dataset = open_dataset(arguments.data, experiment, data, arguments.split)

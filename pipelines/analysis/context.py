@@ -20,17 +20,6 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from pipelines.arguments import (
-    MAX_COUNT,
-    MAX_STEP,
-    add_json_argument,
-    add_number,
-    numbers_in_range,
-)
-from pipelines.memory_needs import reading_needs, require_memory_of
-from pipelines.progress import show_progress
-from pipelines.trained_model import AnalyzedRun, read_runs
-from pipelines.workdir import check_split, check_tokenizer, check_vocabulary
 from txl_tf.config.base import MAX_ROWS, MAX_TOKENS
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.errors import UsageError
@@ -42,6 +31,18 @@ from txl_tf.evaluation.context_length import (
 from txl_tf.imports import require_extra
 from txl_tf.run_folder import read_weights
 from txl_tf.storage.staging import StagingFolder, require_absent
+
+from ..arguments import (
+    MAX_COUNT,
+    MAX_STEP,
+    add_json_argument,
+    add_number,
+    numbers_in_range,
+)
+from ..memory_needs import reading_needs, require_memory_of
+from ..progress import show_progress
+from ..trained_model import AnalyzedRun, read_runs
+from ..workdir import check_split, check_tokenizer, check_vocabulary
 
 if TYPE_CHECKING:
     import numpy as np
@@ -126,8 +127,9 @@ def _require_memory(run: AnalyzedRun, arguments: argparse.Namespace) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Measures, writes the report with its charts, and prints the tables."""
-    from pipelines.analysis.figures import draw_charts
     from txl_tf.data.prepared_dataset import PreparedDataset
+
+    from .figures import draw_charts
 
     dataset = PreparedDataset.open(arguments.data)
     for each in arguments.runs:
@@ -221,7 +223,7 @@ def _memory(
     run: AnalyzedRun, dataset: "PreparedDataset", arguments: argparse.Namespace
 ) -> dict[str, Any] | None:
     """Returns the longest useful memory of a run in tokens; `None` of one without."""
-    from pipelines.evaluation.splits import create_evaluator, evaluate_split
+    from ..evaluation.splits import create_evaluator, evaluate_split
 
     if not run.has_memory:
         return None

@@ -21,7 +21,12 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from pipelines.arguments import (
+from txl_tf.config.base import MAX_TOKENS
+from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.config.model import ModelConfig
+from txl_tf.errors import UsageError
+
+from ..arguments import (
     MAX_COUNT,
     add_config_argument,
     add_json_argument,
@@ -30,13 +35,9 @@ from pipelines.arguments import (
     load_experiment,
     numbers_in_range,
 )
-from pipelines.command_line import run_job
-from pipelines.memory_needs import reading_needs, require_memory_of
-from pipelines.progress import plain_table, say
-from txl_tf.config.base import MAX_TOKENS
-from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.config.model import ModelConfig
-from txl_tf.errors import UsageError
+from ..command_line import run_job
+from ..memory_needs import reading_needs, require_memory_of
+from ..progress import plain_table, say
 
 _ATTENTION = "800,1800,2800,3800"
 

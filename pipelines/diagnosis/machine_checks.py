@@ -22,7 +22,6 @@ from typing import Self
 
 from packaging.utils import canonicalize_name
 
-from pipelines.diagnosis import Finding
 from txl_tf.errors import InputMissingError, OutputExistsError, StorageError
 from txl_tf.models.sizes import NOTICE_SECONDS, CheckpointCost
 from txl_tf.storage.files import (
@@ -34,6 +33,8 @@ from txl_tf.storage.files import (
     remove_file,
     write_file,
 )
+
+from . import Finding
 
 # The older driver of the chips, and the one of v5p, v6e and later.
 _TPU_FILES = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*")

@@ -12,13 +12,14 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-from pipelines.diagnosis import Finding
-from pipelines.diagnosis.machine_checks import BUILDS, MachineFacts
-from pipelines.diagnosis.tensorflow_probe import STAGES
-from pipelines.diagnosis.version_checks import TestedVersions, tpu_install_command
 from txl_tf.errors import InputMissingError, JobError, MismatchError, NonFiniteError, StorageError
 
-COMMAND = (sys.executable, "-m", "pipelines.diagnosis.tensorflow_probe")
+from . import Finding
+from .machine_checks import BUILDS, MachineFacts
+from .tensorflow_probe import STAGES
+from .version_checks import TestedVersions, tpu_install_command
+
+COMMAND = (sys.executable, "-m", f"{__package__}.tensorflow_probe")
 """What is run; it reads a request and prints what it does."""
 # Many workers name themselves in it; the probe is of one machine.
 _LEFT_OUT = ("TF_CONFIG",)

@@ -71,7 +71,7 @@ def _devices() -> dict[str, int]:
 
 
 def _folders(folders: list[str]) -> list[dict[str, Any]]:
-    from pipelines.diagnosis.machine_checks import check_folder
+    from .machine_checks import check_folder
 
     return [check_folder(folder).to_dict() for folder in folders]
 

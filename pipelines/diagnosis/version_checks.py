@@ -11,8 +11,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from pipelines.diagnosis import Finding
-from pipelines.diagnosis.machine_checks import BUILDS, MachineFacts
+from . import Finding
+from .machine_checks import BUILDS, MachineFacts
 
 _FILE = Path(__file__).with_name("tested-versions.txt")
 _LIBTPU = "libtpu"

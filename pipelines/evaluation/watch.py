@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from pipelines.workdir import Workdir
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import DataDamagedError, PreemptedError
 from txl_tf.evaluation.result import EvaluationResult
@@ -24,6 +23,8 @@ from txl_tf.storage.untrusted_files import (
     storage_errors,
 )
 from txl_tf.storage.writable_folder import WritableFolder
+
+from ..workdir import Workdir
 
 if TYPE_CHECKING:
     from txl_tf.evaluation.text_rows import EvaluationBatch

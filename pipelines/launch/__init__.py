@@ -10,12 +10,13 @@ or, of `--kind gke-jobset`, given to `kubectl apply -f -`.
 import argparse
 import re
 
-from pipelines.arguments import NAMED_EXPERIMENTS, add_override_argument, load_experiment
-from pipelines.launch.gke import gke_job_set_manifest
-from pipelines.launch.plan import EXAMPLES, Accelerator, LaunchPlan, support_of
-from pipelines.launch.tpu_vm import pod_slice_script, queued_resource_script, tpu_vm_script
-from pipelines.workdir import add_workdir_argument
 from txl_tf.errors import UsageError
+
+from ..arguments import NAMED_EXPERIMENTS, add_override_argument, load_experiment
+from ..workdir import add_workdir_argument
+from .gke import gke_job_set_manifest
+from .plan import EXAMPLES, Accelerator, LaunchPlan, support_of
+from .tpu_vm import pod_slice_script, queued_resource_script, tpu_vm_script
 
 _GKE = "gke-jobset"
 _KINDS = {

@@ -2,7 +2,7 @@
 
 import sys
 
-from pipelines.command_line import run_job
+from ..command_line import run_job
 
 if __name__ == "__main__":
     sys.exit(run_job("launch"))

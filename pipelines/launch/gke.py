@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from pipelines.launch.plan import (
+from .plan import (
     LaunchPlan,
     ShellText,
     command,
@@ -12,7 +12,7 @@ from pipelines.launch.plan import (
     join,
     train_words,
 )
-from pipelines.launch.tpu_vm import PORT
+from .tpu_vm import PORT
 
 _PREEMPTED = 75
 _MAX_RESTARTS = 5
@@ -24,7 +24,7 @@ _ONE_SLICE = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/g
 _TRAINER = "trainer"
 _SERVERS = "servers"
 _RUN_UNTIL_DONE = ShellText(
-    '"$(python -c "from pipelines.launch.plan import RUN_UNTIL_DONE; print(RUN_UNTIL_DONE)")"'
+    '"$(python -c "from txl_tf_pipelines.launch.plan import RUN_UNTIL_DONE; print(RUN_UNTIL_DONE)")"'
 )
 
 
@@ -85,7 +85,7 @@ def _replicated_jobs(plan: LaunchPlan) -> list[dict[str, Any]]:
     hosts = [f"{plan.name}-{_SERVERS}-0-{pod}.{plan.name}" for pod in range(accelerator.num_hosts)]
     tpu = ",".join(f"grpc://{host}:{PORT}" for host in hosts)
     train = _wait_for(hosts) + _training_script(plan, tpu)
-    serve = ["exec", "python", "-m", "pipelines.launch.worker_server", "--port", str(PORT)]
+    serve = ["exec", "python", "-m", "txl_tf_pipelines.launch.worker_server", "--port", str(PORT)]
     # Less than the pod has, so that it ends by itself.
     serve += ["--grace-seconds", str(_grace_seconds(plan) - _SPARE_SECONDS)]
     return [

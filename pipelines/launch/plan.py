@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from pipelines.diagnosis.version_checks import TestedVersions
 from txl_tf.errors import UsageError
 from txl_tf.tpu_compiler.chips import CHIPS
+
+from ..diagnosis.version_checks import TestedVersions
 
 _GENERATIONS = {chip.cloud.generation: chip.cloud for chip in CHIPS.values()}
 _NAME = re.compile(rf"({'|'.join(_GENERATIONS)})-([1-9][0-9]{{0,4}})")

@@ -2,7 +2,7 @@
 
 import shlex
 
-from pipelines.launch.plan import (
+from .plan import (
     LaunchPlan,
     ShellText,
     command,
@@ -127,7 +127,7 @@ PORT = 8470
 """Where TensorFlow's server on each host answers."""
 
 _ADDRESSES = "txl-tpu-addresses"
-_SERVER = "pipelines.launch.worker_server"
+_SERVER = "txl_tf_pipelines.launch.worker_server"
 _SERVER_LOG = "txl-server.log"
 _SERVER_ID = "txl-server.pid"
 # The servers hold the chips; a process beside one must leave them alone.
