@@ -24,7 +24,7 @@ _ONE_SLICE = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/g
 _TRAINER = "trainer"
 _SERVERS = "servers"
 _RUN_UNTIL_DONE = ShellText(
-    '"$(python -c "from txl_tf_pipelines.launch.plan import RUN_UNTIL_DONE; print(RUN_UNTIL_DONE)")"'
+    '"$(python -c "from txl_tf_pipelines.launch import plan; print(plan.RUN_UNTIL_DONE)")"'
 )
 
 
