@@ -17,6 +17,8 @@ from tests.pipelines.fork_server import fork_job
 # Generous, because a machine may be busy: what computes too long is found by its CPU time.
 _TIMEOUT_SECONDS = 180.0
 _SPARE_BYTES = 6 << 30
+# A server runs until it is told to end: it is told when it has printed its last address.
+_IS_SERVING = "gRPC: "
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Outcome:
 def run_job(
     arguments: Sequence[str], folder: Path, before: Callable[[], None] = lambda: None
 ) -> Outcome:
-    """Runs one job to its end, or until its time is over.
+    """Runs one job to its end, or until its time is over; a server until it serves.
 
     Args:
         arguments: those of `txl`.
@@ -45,7 +47,7 @@ def run_job(
     """
     outputs = [folder / "stdout", folder / "stderr"]
     for path in outputs:
-        path.unlink(missing_ok=True)
+        path.write_bytes(b"")
 
     def limited() -> None:
         before()
@@ -55,7 +57,7 @@ def run_job(
 
     pid = fork_job(arguments, outputs, limited)
     deadline = time.monotonic() + _TIMEOUT_SECONDS
-    timed_out = False
+    timed_out = is_told = False
     while True:
         ended, status, usage = os.wait4(pid, 0 if timed_out else os.WNOHANG)
         if ended:
@@ -63,6 +65,9 @@ def run_job(
         if time.monotonic() > deadline:
             os.kill(pid, signal.SIGKILL)
             timed_out = True
+        if arguments[0] == "serve" and not is_told and _IS_SERVING in outputs[0].read_text():
+            os.kill(pid, signal.SIGTERM)
+            is_told = True
         time.sleep(0.005)
     stdout, stderr = (each.read_text(errors="replace") for each in outputs)
     return Outcome(

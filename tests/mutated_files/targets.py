@@ -30,6 +30,7 @@ class Target:
     codes: Sequence[int] = (65, 66, 78)
 
 
+_EXPORT_JOBS = ("verify {}/export", "serve --export {}/export --port 0 --grpc-port 0")
 _NEW = "--workdir {}/new"
 _TRAIN_BYTES = "train --config {}/bytes.json --data {}/data-bytes " + _NEW
 _RUN = "--workdir {}/run-characters"
@@ -148,11 +149,11 @@ def _export_targets() -> list[Target]:
         "variables/variables.data-00000-of-00001",
     )
     return [
-        Target(path="export/1/SHA256SUMS", jobs=("verify {}/export",)),
+        Target(path="export/1/SHA256SUMS", jobs=_EXPORT_JOBS),
         *(
             Target(
                 path=f"export/1/{name}",
-                jobs=("verify {}/export",),
+                jobs=_EXPORT_JOBS,
                 seal=seals.seal_export,
                 is_json=name.endswith(".json"),
             )
@@ -190,10 +191,18 @@ def _other_targets() -> list[Target]:
             )
         ),
         Target(path="cache.pkl", jobs=("convert --vocabulary {}/cache.pkl --out {}/new.txt",)),
-        Target(path="bytes.json", jobs=(_TRAIN_BYTES,), is_json=True, codes=user_codes),
+        Target(
+            path="bytes.json",
+            jobs=(_TRAIN_BYTES, "doctor --config {}/bytes.json"),
+            is_json=True,
+            codes=user_codes,
+        ),
         Target(
             path="experiment.toml",
-            jobs=("train --config {}/experiment.toml --data {}/data-bytes " + _NEW,),
+            jobs=(
+                "train --config {}/experiment.toml --data {}/data-bytes " + _NEW,
+                "doctor --config {}/experiment.toml",
+            ),
             codes=user_codes,
         ),
         Target(
