@@ -145,6 +145,11 @@ class StatefulTransformerXL(keras.Model):
         return Memory(tuple(states), valid_length)
 
     @property
+    def token_embedding(self):
+        """The layer that embeds token ids, by the name that KerasHub's backbones have for it."""
+        return self.transformer_xl.embedding
+
+    @property
     def variables(self):
         variables = super().variables
         if keras.backend.backend() == "jax":
