@@ -18,7 +18,8 @@ from txl_tf import __version__
 from txl_tf.errors import UsageError, did_you_mean
 from txl_tf.storage.store_client import set_read_ahead
 
-from .last_defence import finish, prepare_streams, report
+from .last_defence import finish, is_guarded, prepare_streams, report
+from .native_log import divert_native_log
 
 JOBS = {
     "quickstart": "prepare, train, evaluate, generate and export a small model",
@@ -80,6 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     exit_code = 0
     try:
         prepare_streams()
+        if is_guarded():
+            divert_native_log()
         _dispatch(list(sys.argv[1:] if arguments is None else arguments))
     except SystemExit as error:
         # The parser has printed its help.

@@ -47,7 +47,9 @@ def converse(
 
 def _next_line() -> str | None:
     try:
-        return input(_INVITATION)
+        # `input` would write it to descriptor 2, where lines of libraries are filtered.
+        print(_INVITATION, end="", file=sys.stderr, flush=True)
+        return input()
     except (EOFError, KeyboardInterrupt):
         print(file=sys.stderr)
         return None

@@ -13,6 +13,8 @@ from typing import Any
 
 from txl_tf.errors import JobError, StorageError, UsageError
 
+from .native_log import say_farewell
+
 MAX_LINE_CHARACTERS = 400
 _TAIL_CHARACTERS = 100
 
@@ -235,6 +237,11 @@ def guard_process() -> None:
     sys.unraisablehook = _ignored
 
 
+def is_guarded() -> bool:
+    """Whether `guard_process` was called: the process is a job, and no program that imports it."""
+    return sys.excepthook is _end_of_process
+
+
 def report(error: BaseException) -> int:
     """Prints the error that has ended a job, and returns the exit code."""
     if isinstance(error, SystemExit):
@@ -256,6 +263,7 @@ def report(error: BaseException) -> int:
 
 def finish(exit_code: int) -> int:
     """Flushes the output; returns its error's exit code where the job had none of its own."""
+    say_farewell()
     failure = flush_streams()
     if failure is None or exit_code != 0:
         return exit_code

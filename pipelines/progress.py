@@ -179,7 +179,7 @@ class TrainingProgress:
     def say(self, text: str) -> None:
         """Prints a line above the bar."""
         if self._bar is not None:
-            self._bar.console.print(text, highlight=False)
+            self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
         else:
             say(text)
 
