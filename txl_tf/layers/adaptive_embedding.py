@@ -191,6 +191,9 @@ class AdaptiveEmbedding(VocabularyLayer):
         check_token_ids(token_ids, self.vocabulary_size)
         return super().__call__(token_ids, *args, **kwargs)
 
+    def compute_output_shape(self, token_ids_shape):
+        return (*token_ids_shape, self.hidden_dim)
+
     def call(self, token_ids):
         token_ids = ops.cast(token_ids, "int32")
         flat_ids = ops.reshape(token_ids, [-1])  # [N]

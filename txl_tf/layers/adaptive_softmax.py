@@ -128,6 +128,11 @@ class AdaptiveSoftmax(VocabularyLayer):
     def _shares_projection(self, index):
         return not self.cutoffs or (self.share_tail_projections and index > 0)
 
+    @property
+    def output_shape(self):
+        """Shape of the log-probabilities, which Keras' summary shows."""
+        return (None, None, self.vocabulary_size)
+
     def call(self, hidden, tables=None, projections=None):
         hidden = ops.cast(hidden, self.compute_dtype)
         head, *tails = self._cluster_weights(tables, projections)

@@ -59,6 +59,9 @@ class SeededDropout(keras.layers.Layer):
             self.seed_generator = keras.random.SeedGenerator(seed)
         self.built = True
 
+    def build(self, inputs_shape):
+        self.built = True
+
     def call(self, inputs, seed=None, training=False):
         if not training or self.rate == 0:
             return inputs

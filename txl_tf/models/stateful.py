@@ -130,6 +130,7 @@ class StatefulTransformerXL(keras.Model):
         self.config = config
         self.batch_size = batch_size
         self.transformer_xl = TransformerXL(config, dtype=self.dtype_policy, name="transformer_xl")
+        self.transformer_xl.build((batch_size, None))
         shape = (batch_size, config.effective_memory_length, config.hidden_dim)
         self._shapes = {f"memory_{layer}": shape for layer in range(config.num_layers)}
         dtype = self.transformer_xl.compute_dtype

@@ -160,6 +160,9 @@ class TransformerXL(LanguageModel):
         self.embedding.build((None, None))
         for block in self.blocks:
             block.build(hidden_shape)
+        for dropout in (self.embedding_dropout, self.output_dropout):
+            dropout.build(hidden_shape)
+        self.position_dropout.build((None, config.hidden_dim))
         self.softmax.build(hidden_shape)
         if config.share_attention_biases:
             self.content_bias = self._shared_bias("content_bias")
@@ -172,6 +175,14 @@ class TransformerXL(LanguageModel):
             initializer=self._initializer(),
             name=name,
         )
+
+    def build(self, token_ids_shape, memory_shape=None):
+        """Does nothing: the weights exist. Keras' summary shows shapes of what was built."""
+
+    @property
+    def output_shape(self):
+        """Shape of the hidden states, which Keras' summary shows."""
+        return (None, None, self.config.hidden_dim)
 
     def call(self, token_ids, memory, dropout_seed=None, document_starts=None, training=False):
         hidden_states, memory = self.hidden_states(
