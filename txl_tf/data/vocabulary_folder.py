@@ -75,21 +75,21 @@ def vocabulary_tokenizer(folder: str, tokenizer_kind: str, sha256: str) -> Token
         files = read_vocabulary_files(vocabulary)
     if not files and tokenizer_kind != "bytes":
         raise InputMissingError(
-            f"The run has no vocabulary of its tokenizer ({tokenizer_kind}).",
+            f"The vocabulary of the model's tokenizer ({tokenizer_kind}) is missing.",
             where=vocabulary,
-            remedy="Run the command that trained it: it writes the vocabulary and resumes.",
+            remedy="Run the command again that wrote the folder: training writes it and resumes.",
         )
     tokenizer = load_tokenizer(tokenizer_kind, files, where=vocabulary)
     if sha256 == tokenizer.fingerprint:
         return tokenizer
     if not files:
         raise MismatchError(
-            f"The run was trained with a tokenizer that is not known: {tokenizer_kind}.",
+            f"The model has a tokenizer that is not known: {tokenizer_kind}.",
             where=folder,
-            remedy="Use the version of txl-tf that trained it.",
+            remedy="Use the version of txl-tf that wrote it.",
         )
     raise DataDamagedError(
-        f"The vocabulary has SHA-256 {tokenizer.fingerprint}; the run says {sha256}.",
+        f"The vocabulary has SHA-256 {tokenizer.fingerprint}; the model needs {sha256}.",
         where=vocabulary,
-        remedy="Restore it from a copy, or from the data set the run was trained on.",
+        remedy="Restore it from a copy, or from the data set that the model was trained on.",
     )
