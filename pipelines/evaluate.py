@@ -244,7 +244,9 @@ def _evaluate_text(arguments: argparse.Namespace, strategy: "tf.distribute.Strat
 def _open_dataset(arguments: argparse.Namespace) -> "PreparedDataset":
     arguments.split = arguments.split or "valid"
     split = arguments.split if arguments.text is None else None
-    return open_dataset(arguments.data, arguments.experiment, arguments.data_identity, split)
+    dataset = open_dataset(arguments.data, arguments.experiment, arguments.data_identity, split)
+    arguments.tokenizer_kind = dataset.manifest.tokenizer_kind
+    return dataset
 
 
 def _tokenizer(arguments: argparse.Namespace, dataset: "PreparedDataset | None") -> "Tokenizer":
@@ -252,6 +254,7 @@ def _tokenizer(arguments: argparse.Namespace, dataset: "PreparedDataset | None")
     if dataset is None:
         from txl_tf.causal_lm.model_folder import run_tokenizer
 
+        arguments.tokenizer_kind = arguments.data_identity["tokenizer"]
         return run_tokenizer(arguments.workdir, arguments.data_identity)
     from txl_tf.data.prepared_dataset import dataset_tokenizer
 
@@ -259,8 +262,12 @@ def _tokenizer(arguments: argparse.Namespace, dataset: "PreparedDataset | None")
 
 
 def _print(result: "EvaluationResult", arguments: argparse.Namespace) -> None:
-    if arguments.is_chief:
-        print(json.dumps(result.to_dict()) if arguments.json else result.describe(), flush=True)
+    from .evaluation.result_table import result_table
+
+    if arguments.is_chief and arguments.json:
+        print(json.dumps(result.to_dict()), flush=True)
+    elif arguments.is_chief:
+        print(result_table([result], arguments.tokenizer_kind), flush=True)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
-    MofNCompleteColumn,
     Progress,
     TextColumn,
     TimeRemainingColumn,
@@ -137,33 +136,38 @@ def show_progress(
 
 
 class TrainingProgress:
-    """Progress of training: step, loss, bits per byte, tokens per second, time left.
+    """Progress of training: step, time left, loss, tokens per second, last validation.
 
     Args:
         num_steps: int. Steps of the whole run.
         bytes_per_token: float. Bytes of text per token.
+        has_words: bool. Whether the tokens are words: then the figure is perplexity
+            instead of bits per byte. Defaults to `False`.
     """
 
-    def __init__(self, num_steps: int, bytes_per_token: float) -> None:
+    def __init__(self, num_steps: int, bytes_per_token: float, has_words: bool = False) -> None:
         self._num_steps = num_steps
         self._bytes_per_token = bytes_per_token
+        self._has_words = has_words
         self._seconds = 0.0
         self._steps = 0
         self._next_line = 0.0
+        self._valid = ""
         self._bar: Progress | None = None
 
     def __enter__(self) -> Self:
         if sys.stderr.isatty():
+            # Only the bar itself becomes narrower: at 80 columns there are a few left for it.
             self._bar = Progress(
-                TextColumn("step"),
-                MofNCompleteColumn(),
-                BarColumn(),
-                TextColumn("{task.fields[figures]}"),
-                TextColumn("left"),
-                TimeRemainingColumn(),
+                TextColumn("{task.completed}/{task.total}"),
+                BarColumn(bar_width=None),
+                TextColumn("{task.fields[figures]}{task.fields[valid]}"),
                 console=Console(stderr=True),
+                expand=True,
             )
-            self._task = self._bar.add_task("", total=self._num_steps, figures="compiling")
+            self._task = self._bar.add_task(
+                "", total=self._num_steps, figures="compiling", valid=""
+            )
             self._bar.start()
         return self
 
@@ -188,23 +192,49 @@ class TrainingProgress:
         if not report.has_compiled:
             self._seconds += report.seconds
             self._steps += report.num_steps
-        figures = self._figures(report)
+        left, tokens = self._left(report), report.tokens_per_second
+        figure = self._figure(report.nats_per_token)
         if self._bar is not None:
+            figures = f"{left} left {figure} {_short(tokens)} tokens/s"
             self._bar.update(self._task, completed=report.step, figures=figures)
         elif time.monotonic() >= self._next_line or report.step == self._num_steps:
             self._next_line = time.monotonic() + _SECONDS_BETWEEN_LINES
-            left = self._left(report)
-            say(f"step {report.step}/{self._num_steps}  {figures}  left {left}")
+            say(
+                f"step {report.step}/{self._num_steps}  loss {report.nats_per_token:.4f} nats  "
+                f"{figure}  {tokens:,.0f} tokens/s{self._valid}  left {left}"
+            )
 
-    def _figures(self, report: "LoopReport") -> str:
-        bits_per_byte = metrics.bits(report.nats_per_token) / self._bytes_per_token
-        return (
-            f"loss {report.nats_per_token:.4f} nats  {bits_per_byte:.4f} bits/byte  "
-            f"{report.tokens_per_second:,.0f} tokens/s"
-        )
+    def show_validation(self, nats_per_token: float, bytes_per_token: float) -> None:
+        """Shows the loss of a validation beside that of training from now on.
+
+        Args:
+            nats_per_token: float.
+            bytes_per_token: float. Bytes of text per token of what was evaluated.
+        """
+        figure = self._figure(nats_per_token, bytes_per_token)
+        self._valid = f"  valid {figure.replace('perplexity ', '').replace(' bits/byte', '')}"
+        if self._bar is not None:
+            self._bar.update(self._task, valid=self._valid)
+
+    def _figure(self, nats_per_token: float, bytes_per_token: float | None = None) -> str:
+        if self._has_words:
+            perplexity = metrics.perplexity(nats_per_token)
+            return f"perplexity {perplexity:,.{0 if perplexity >= 1000 else 2}f}"
+        bits = metrics.bits(nats_per_token) / (bytes_per_token or self._bytes_per_token)
+        return f"{bits:.4f} bits/byte"
 
     def _left(self, report: "LoopReport") -> str:
         if not self._steps:
             return "unknown"
-        seconds = (self._num_steps - report.step) * self._seconds / self._steps
-        return f"{int(seconds // 60)}:{int(seconds % 60):02d}"
+        seconds = int((self._num_steps - report.step) * self._seconds / self._steps)
+        hours, minutes = divmod(seconds // 60, 60)
+        begin = f"{hours}:{minutes:02d}" if hours else str(minutes)
+        return f"{begin}:{seconds % 60:02d}"
+
+
+def _short(number: float) -> str:
+    """Shows a number in at most four characters: 123, 12k, 1.2M."""
+    for factor, unit in ((1e6, "M"), (1e3, "k")):
+        if number >= factor:
+            return f"{number / factor:.{1 if number < 9.95 * factor else 0}f}{unit}"
+    return f"{number:.0f}"

@@ -65,8 +65,10 @@ def run(arguments: argparse.Namespace) -> None:
     import tensorflow as tf
 
     from txl_tf.data.prepared_dataset import PreparedDataset
+    from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
     from txl_tf.training.tensorboard import TensorBoardWriter
 
+    from .evaluation.result_table import result_table
     from .train import train
 
     begin = time.perf_counter()
@@ -105,8 +107,7 @@ def run(arguments: argparse.Namespace) -> None:
     difference = check_export(exported, model, dataset)
 
     say("")
-    for result in results:
-        print(result.describe())
+    print(result_table(results, ByteTokenizer.kind))
     print(f"sample:\n{sample}\n")
     print(f"SavedModel: {exported} (nll within {difference:.1e} of the model's)")
     print(f"TensorBoard: tensorboard --logdir {workdir.tensorboard}")

@@ -4,7 +4,8 @@ import os
 
 from txl_tf.causal_lm.model_folder import run_tokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError
-from txl_tf.run_folder import RunDescription, converted_config, converted_identity, identity
+from txl_tf.run_description import RunDescription
+from txl_tf.run_folder import converted_config, converted_identity
 from txl_tf.storage.files import file_bytes, list_folder, path_exists
 from txl_tf.storage.untrusted_files import storage_errors
 
@@ -41,8 +42,7 @@ def verify_run(folder: str, report: ReportBytes) -> list[str]:
         ) from error
     lines = [f"verified: description {folder}/run.json"]
     lines.append(_verify_vocabulary(workdir, run.data))
-    run_identity = identity(run.experiment, run.data)
-    checkpoints = verify_checkpoints(workdir.checkpoints, run_identity, report)
+    checkpoints = verify_checkpoints(workdir.checkpoints, run.identity(), report)
     if not checkpoints and run.first_checkpoint_step is not None:
         raise DataDamagedError(
             f"The run has had a checkpoint at step {run.first_checkpoint_step}, and has none.",

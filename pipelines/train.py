@@ -3,7 +3,8 @@
     txl train --config quickstart --data DIR --workdir DIR
 
 The same command resumes from the last checkpoint, bit for bit as if it had
-never stopped. TPU: `--tpu local`. Several CPU replicas: `--cpu-replicas 2`.
+never stopped. A finished run goes on with `--set training.num_steps=MORE`.
+TPU: `--tpu local`. Several CPU replicas: `--cpu-replicas 2`.
 """
 
 import argparse

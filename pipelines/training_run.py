@@ -21,7 +21,7 @@ from txl_tf.errors import (
 )
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.result import EvaluationResult
-from txl_tf.run_folder import RunDescription, identity
+from txl_tf.run_description import RunDescription
 from txl_tf.storage.files import path_exists
 from txl_tf.storage.writable_folder import WritableFolder
 from txl_tf.training.checkpoint_store import BackgroundSaver, CheckpointStore
@@ -32,8 +32,11 @@ from txl_tf.training.tensorboard import TensorBoardWriter
 from txl_tf.training.train_state import EvaluationHistory
 from txl_tf.training.trainer import Trainer
 
+from .evaluation.result_table import result_line, result_table
 from .evaluation.splits import create_evaluator
 from .progress import TrainingProgress
+from .run_banner import start_banner
+from .run_extension import describe_extension, require_steps_before
 from .run_verification import latest_explained_step, require_checkpoints
 from .training_data import TrainingData
 from .workdir import Workdir, data_identity
@@ -89,7 +92,6 @@ class TrainingRun:
 
     def __enter__(self) -> Self:
         experiment, workdir = self._experiment, self._workdir
-        run_identity = identity(experiment, data_identity(self._data.manifest))
         with contextlib.ExitStack() as exits:
             folder, run_id = WritableFolder.at(workdir.folder), None
             if self._is_chief:
@@ -97,6 +99,8 @@ class TrainingRun:
                 self._described = self._description(folder)
                 run_id = self._described.run_id
                 workdir.keep_vocabulary(self._data.vocabulary_files, folder)
+            else:
+                self._described = self._description(None)
             self._folder = folder
             training = experiment.training
             self.trainer = Trainer(
@@ -108,7 +112,7 @@ class TrainingRun:
             self._history = EvaluationHistory(self.trainer.plateau_scale)
             self._store = CheckpointStore(
                 folder.subfolder(os.path.basename(workdir.checkpoints)),
-                run_identity,
+                self._described.identity(),
                 training.num_kept_checkpoints,
                 run_id,
             )
@@ -117,7 +121,11 @@ class TrainingRun:
             self._board = TensorBoardWriter(board_folder, self._data.bytes_per_token)
             self._saver = exits.enter_context(BackgroundSaver(self._store))
             self._progress = exits.enter_context(
-                TrainingProgress(training.num_steps, self._data.bytes_per_token)
+                TrainingProgress(
+                    training.num_steps,
+                    self._data.bytes_per_token,
+                    self._data.manifest.tokenizer_kind == "words",
+                )
             )
             self._exits = exits.pop_all()
         return self
@@ -159,6 +167,10 @@ class TrainingRun:
             OutputExistsError: If the lock of the folder was lost.
         """
         self._resume()
+        if self.trainer.step < self._experiment.training.num_steps:
+            self._say(
+                start_banner(self._experiment, self._data.plan, self._strategy, self._workdir)
+            )
         if self._watcher is not None:
             self._watcher.call_on_notice(self.trainer.request_stop)
         result = self._evaluate_if_due()
@@ -178,10 +190,12 @@ class TrainingRun:
         if best in self._store.steps() and best != self._store.best_step(until=step):
             self._store.keep_best(best)
 
-    def _description(self, folder: WritableFolder) -> RunDescription:
-        """Returns the stored description of the run, or a new one."""
+    def _description(self, folder: WritableFolder | None) -> RunDescription:
+        """Returns the stored description of the run, or a new one, which is written to a folder."""
         data = data_identity(self._data.manifest)
         if not self._workdir.has_run():
+            if folder is None:
+                return RunDescription(experiment=self._experiment, data=data)
             return self._workdir.begin(self._experiment, data, folder)
         self._workdir.check_same(self._experiment, data)
         described = self._workdir.describe()
@@ -202,10 +216,9 @@ class TrainingRun:
         has_ledger = path_exists(self._workdir.ledger)
         self._redone = {line.step: line for line in self._ledger.resume(step, digest, latest)}
         # Only now: the checks above compare the checkpoints with the earlier description.
-        data = data_identity(self._data.manifest)
-        self._described = self._workdir.begin(
-            self._experiment, data, self._folder, self._described.run_id
-        )
+        data, before = data_identity(self._data.manifest), self._described
+        require_steps_before(before, self._experiment, step, self._workdir.checkpoints)
+        self._described = self._workdir.begin(self._experiment, data, self._folder, before.run_id)
         for complaint in self._store.remove_leftovers():
             self._say(complaint)
         self._workdir.remove_leftovers(self._folder)
@@ -216,6 +229,8 @@ class TrainingRun:
             self._note_best(step)
             self._progress.begin_at(step)
             self._say(f"Going on from the checkpoint of step {step}.")
+        if self._described.extended_at != before.extended_at:
+            self._say(describe_extension(self._experiment, self._described.extended_at[-1]))
 
     def _load_checkpoint(self) -> int:
         step = -1.0
@@ -328,7 +343,12 @@ class TrainingRun:
         is_best = self._history.observe(step, self.trainer.sum_over_workers(own))
         if self._is_chief:
             self._board.write_evaluation(result)
-            self._say(result.describe())
+            self._progress.show_validation(
+                result.nats_per_token, result.num_bytes / result.num_tokens
+            )
+            is_last = step == self._experiment.training.num_steps
+            kind = self._data.manifest.tokenizer_kind
+            self._say(result_table([result], kind) if is_last else result_line(result))
         if is_best:
             self._keep_best(step)
         return result

@@ -16,12 +16,12 @@ from txl_tf.errors import (
     OutputExistsError,
     UsageError,
 )
+from txl_tf.run_description import RunDescription, identity
 from txl_tf.run_folder import (
     CHECKPOINTS,
     RUN_FILE,
-    RunDescription,
+    checkpoint_store,
     describe_run,
-    identity,
     run_folder_error,
 )
 from txl_tf.storage.files import (
@@ -150,7 +150,7 @@ class Workdir:
         )
 
     def check_same(self, experiment: ExperimentConfig, data: dict[str, Any]) -> None:
-        """Raises MismatchError where another run was begun here.
+        """Raises MismatchError where another run was begun here; more steps are no other run.
 
         Args:
             experiment: `ExperimentConfig`.
@@ -158,13 +158,19 @@ class Workdir:
         """
         if not self.has_run():
             return
-        begun = identity(*self.read())
-        differences = describe_differences(begun, identity(experiment, data))
+        begun, asked = identity(*self.read()), identity(experiment, data)
+        differences = describe_differences(begun, asked)
+        remedy = "Give the settings it was begun with, or choose a new --workdir."
+        num_steps = begun["training"]["num_steps"]
+        if asked["training"]["num_steps"] > num_steps:
+            asked["training"]["num_steps"] = num_steps
+            if not describe_differences(begun, asked):
+                if max(checkpoint_store(self.folder).steps(), default=0) >= num_steps:
+                    return
+                remedy = "Finish it with the steps that are stored; then it can be extended."
         if differences:
             raise MismatchError(
-                f"Another run was begun here; {differences}",
-                where=self.folder,
-                remedy="Give the settings it was begun with, or choose a new --workdir.",
+                f"Another run was begun here; {differences}", where=self.folder, remedy=remedy
             )
 
     def begin(
@@ -174,7 +180,7 @@ class Workdir:
         folder: WritableFolder | None = None,
         run_id: str | None = None,
     ) -> RunDescription:
-        """Writes the description of a new run, or checks the existing one.
+        """Writes the description of a new run, or checks and extends the existing one.
 
         Args:
             experiment: `ExperimentConfig`.
@@ -192,7 +198,11 @@ class Workdir:
         """
         self.check_same(experiment, data)
         if self.has_run():
-            description = self.describe().replace(experiment=experiment, data=data)
+            before = self.describe()
+            num_steps = before.experiment.training.num_steps
+            is_longer = experiment.training.num_steps > num_steps
+            extended_at = (*before.extended_at, num_steps) if is_longer else before.extended_at
+            description = before.replace(experiment=experiment, data=data, extended_at=extended_at)
         else:
             description = RunDescription(experiment=experiment, data=data)
         if description.run_id is None:

@@ -38,7 +38,8 @@ ALLOWED = {
     "training": {"distribution", "evaluation", *MODELS},
     "serving": {"storage", *LOWEST},
     "convert": MODELS,
-    "run_folder": {"convert", "training", *MODELS},
+    "run_description": {"config"},
+    "run_folder": {"convert", "run_description", "training", *MODELS},
     "tpu_compiler": {"distribution", "evaluation", "training", *MODELS},
     # The top: models with their tokenizers, from folders of every kind.
     "causal_lm": {
@@ -80,6 +81,7 @@ LOADED_FIRST = (
     "txl_tf.evaluation.result",
     "txl_tf.models.presets",
     "txl_tf.models.sizes",
+    "txl_tf.run_description",
     "txl_tf.run_folder",
     "txl_tf.storage.*",
     "txl_tf.tpu_compiler.chips",

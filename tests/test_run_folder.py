@@ -13,7 +13,8 @@ from tests.toy_batches import toy_experiment
 from txl_tf.causal_lm.model_folder import write_model_folder
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, UsageError
 from txl_tf.models.language_model import create_model
-from txl_tf.run_folder import identity, kind
+from txl_tf.run_description import identity
+from txl_tf.run_folder import kind
 from txl_tf.training.checkpoint_store import CheckpointStore
 
 STEPS = (2, 4, 6)

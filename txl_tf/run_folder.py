@@ -5,13 +5,9 @@ what `txl convert` makes: `config.json` and one checkpoint. Nothing of TensorFlo
 is imported before weights are read.
 """
 
-import dataclasses
-import json
 import os
-import re
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Literal
 
-from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 from txl_tf.errors import (
     DataDamagedError,
@@ -20,6 +16,7 @@ from txl_tf.errors import (
     StorageError,
     UsageError,
 )
+from txl_tf.run_description import FORMAT_VERSION, RunDescription
 from txl_tf.storage.files import first_line, path_exists
 from txl_tf.storage.untrusted_files import read_json_object
 
@@ -40,134 +37,6 @@ _WEIGHT_PREFIX = "model/"
 _AVERAGE_PREFIX = "average/"
 _CONVERT_AGAIN = "Convert it anew."
 _ABSENT = (FileNotFoundError, NotADirectoryError)
-FORMAT_VERSION = 1
-_DATA_FIELDS = {
-    "fingerprint": str,
-    "corpus": str,
-    "tokenizer": str,
-    "tokenizer_sha256": str,
-    "vocabulary_size": int,
-}
-# What may change from one start of a run to the next: it does not change a sound step, or only
-# in which order it adds up, as another number of replicas does too.
-_FREE_FIELDS = (
-    "steps_per_loop",
-    "checkpoint_every_steps",
-    "evaluate_every_steps",
-    "num_kept_checkpoints",
-    "tensor_float_32",
-    "gradient_accumulation_steps",
-    "rematerialize",
-    "jit_compile",
-    "on_non_finite",
-)
-_RUN_ID = re.compile(r"[0-9a-f]{32}")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RunDescription:
-    """A run as its folder describes it.
-
-    Attributes:
-        experiment: `ExperimentConfig`.
-        data: dict of JSON values that decide the tokens: fingerprint, corpus,
-            tokenizer, its SHA-256 and the size of the vocabulary.
-        run_id: optional str. Tells the run from all others, also of the same
-            settings; `None` where a version of before wrote the description.
-        first_checkpoint_step: optional int. Steps done at the first checkpoint
-            that came onto the disk; `None` before there was one.
-        longest_checkpoint_period: int. The largest `checkpoint_every_steps`
-            that the run was ever started with.
-    """
-
-    experiment: ExperimentConfig
-    data: dict[str, Any]
-    run_id: str | None = None
-    first_checkpoint_step: int | None = None
-    longest_checkpoint_period: int = 0
-
-    def __post_init__(self) -> None:
-        period = self.experiment.training.checkpoint_every_steps
-        period = max(self.longest_checkpoint_period, period)
-        object.__setattr__(self, "longest_checkpoint_period", period)
-
-    def replace(self, **changes: Any) -> Self:
-        """Returns a copy with other values."""
-        return dataclasses.replace(self, **changes)
-
-    def to_json(self) -> bytes:
-        """Contents of the file."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        experiment = self.experiment.to_dict()
-        values = {"format_version": FORMAT_VERSION, **fields, "experiment": experiment}
-        return (json.dumps(values, indent=1) + "\n").encode()
-
-    @classmethod
-    def from_values(cls, values: dict[str, Any]) -> Self:
-        """Takes up what `to_json` wrote.
-
-        Earlier versions did not write the last three values; they may be missing.
-
-        Raises:
-            ValueError: If a value is missing or wrong.
-        """
-        for name in ("experiment", "data"):
-            if not isinstance(values.get(name), dict):
-                received = ascii(values.get(name))[:100]
-                raise ValueError(f"`{name}` must be an object. Received: {received}")
-        checks = {
-            "run_id": lambda value: (
-                value is None or (isinstance(value, str) and _RUN_ID.fullmatch(value))
-            ),
-            "first_checkpoint_step": lambda value: value is None or _is_count(value),
-            "longest_checkpoint_period": lambda value: _is_count(value) and value > 0,
-        }
-        known = {name: values[name] for name in checks if name in values}
-        for name, value in known.items():
-            if not checks[name](value):
-                raise _not_written(name, value)
-        experiment = ExperimentConfig.from_dict(values["experiment"])
-        _check_data(values["data"], experiment.model.vocabulary_size)
-        return cls(experiment=experiment, data=values["data"], **known)
-
-
-def _check_data(data: dict[str, Any], vocabulary_size: int) -> None:
-    for name, kind in _DATA_FIELDS.items():
-        if type(data.get(name)) is not kind or not data[name]:
-            raise _not_written(f"data.{name}", data.get(name))
-    if data["vocabulary_size"] != vocabulary_size:
-        raise ValueError(
-            f"`data.vocabulary_size` must be that of the model, {vocabulary_size}. "
-            f"Received: {data['vocabulary_size']}"
-        )
-
-
-def _not_written(name: str, value: Any) -> ValueError:
-    received = ascii(value)[:100]
-    return ValueError(f"`{name}` is not what this program writes. Received: {received}")
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value >= 0
-
-
-def identity(experiment: ExperimentConfig, data: dict[str, Any]) -> dict[str, Any]:
-    """Returns the settings that decide every step; checkpoints are bound to them.
-
-    Args:
-        experiment: `ExperimentConfig`.
-        data: dict. Identity of the data, see `RunDescription`.
-    """
-    values = experiment.to_dict()
-    training = values["training"]
-    training = {name: training[name] for name in training if name not in _FREE_FIELDS}
-    deciding = {name: values[name] for name in ("model", "optimizer")}
-    deciding |= {"training": training, "data": data}
-    if experiment.optimizer.schedule == "plateau":
-        # Evaluations decide the learning rate.
-        training["evaluate_every_steps"] = experiment.training.evaluate_every_steps
-        deciding["evaluation"] = values["evaluation"]
-    return deciding
 
 
 def load_model(
@@ -300,8 +169,7 @@ def checkpoint_store(folder: str) -> "CheckpointStore":
     if kind(folder) == "converted":
         bound_to = converted_identity(converted_config(folder))
     else:
-        run = describe_run(folder)
-        bound_to = identity(run.experiment, run.data)
+        bound_to = describe_run(folder).identity()
     return CheckpointStore(os.path.join(folder, CHECKPOINTS), bound_to)
 
 

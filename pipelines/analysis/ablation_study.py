@@ -14,7 +14,7 @@ from txl_tf.config.model import ModelConfig
 from txl_tf.config.settings import FRACTION_BELOW_ONE, Range, positive
 from txl_tf.errors import InputMissingError, UsageError
 from txl_tf.models.sizes import equal_memory_segment_length
-from txl_tf.run_folder import identity
+from txl_tf.run_description import identity
 
 from ..arguments import load_experiment, override, read_settings
 

@@ -63,6 +63,8 @@ def test_the_line_says_the_denominators_and_conditions():
         assert part in line
     for part in ("2.000000 bits/character (15 characters)", "64 per word (5 words)"):
         assert part in line
+    # Where a token is a character, a word is many of them and says nothing.
+    assert "word" not in result_of(num_tokens=15).describe()
     assert "clamp none" in line
     assert "same length" not in line and "warm-up" not in line and "dynamic" not in line
     assert "clamp 4" in result_of(clamp_length=4).describe()

@@ -29,7 +29,7 @@ from txl_tf.data.manifest import Manifest
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.models.transformer_xl import TransformerXL
-from txl_tf.run_folder import identity
+from txl_tf.run_description import identity
 from txl_tf.training.checkpoint_store import CheckpointStore
 
 DOCUMENTS = [b"a", b"One is short. ", b"Another one has more to say. ", b"\xc3\xa9t\xc3\xa9 no. "]

@@ -1,7 +1,12 @@
+import io
+import math
+
 import pytest
+from rich.console import Console
 
 from pipelines import progress as module
-from pipelines.progress import byte_progress
+from pipelines.progress import TrainingProgress, byte_progress
+from txl_tf.training.step_records import LoopReport, StepRecord, StepStatus
 
 
 @pytest.mark.parametrize(("total", "shown"), [(4_000_000, "2.0 of 4.0 MB"), (None, "2.0 MB")])
@@ -18,3 +23,86 @@ def test_a_terminal_gets_a_bar(capsys, monkeypatch):
     with byte_progress(10, "verifying") as report:
         report("train", 10)
     assert "verifying train:" not in capsys.readouterr().err
+
+
+def report(step, nats, tokens_per_second=123_456.0, has_compiled=False):
+    record = StepRecord(
+        step=step, nats_per_token=nats, gradient_norm=1.0, checksum=0, status=StepStatus.APPLIED
+    )
+    return LoopReport(
+        records=(record,),
+        num_tokens=1000,
+        learning_rate=0.1,
+        seconds=1000 / tokens_per_second,
+        has_compiled=has_compiled,
+    )
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """Runs a function with the bar of a run on a terminal; returns its last line of text."""
+
+    def run(act, *, has_words=False, columns=80, num_steps=400_000):
+        terminal = io.StringIO()
+        monkeypatch.setattr(module.sys.stderr, "isatty", lambda: True)
+        console = Console(file=terminal, force_terminal=True, width=columns, color_system=None)
+        monkeypatch.setattr(module, "Console", lambda **_: console)
+        with TrainingProgress(num_steps, 4.0, has_words) as progress:
+            act(progress)
+            progress._bar.refresh()
+            (line,) = console.render_lines(progress._bar.get_renderable(), pad=False)
+        return "".join(segment.text for segment in line).rstrip()
+
+    return run
+
+
+def test_a_bar_of_80_columns_shows_everything_even_where_it_is_long(shown):
+    def act(progress):
+        progress.update(report(123_455, 9.0, 9_950.0, has_compiled=True))
+        progress.update(report(123_456, 8 * math.log(2), 9_950.0))
+        progress.show_validation(6.0 * math.log(2), bytes_per_token=4.0)
+
+    line = shown(act)
+    assert len(line) <= 80
+    left = (400_000 - 123_456) * 1000 / 9_950
+    clock = f"{left // 3600:.0f}:{left // 60 % 60:02.0f}:{left % 60:02.0f}"
+    for part in (
+        *("123456/400000", "━", f"{clock[:-3]}", "left", "2.0000 bits/byte"),
+        *("10k tokens/s", "valid 1.5000"),
+    ):
+        assert part in line
+
+
+def test_words_have_a_perplexity(shown):
+    def act(progress):
+        progress.update(report(999_999, math.log(267_735.4)))
+        progress.show_validation(math.log(23.456), bytes_per_token=5.0)
+
+    line = shown(act, has_words=True, num_steps=1_000_000)
+    assert len(line) <= 80
+    for part in ("perplexity 267,735", "123k tokens/s", "valid 23.46", "left"):
+        assert part in line
+
+
+def test_plain_lines_have_the_same_figures(capsys):
+    with TrainingProgress(100, 1.0) as progress:
+        progress.update(report(50, math.log(2), has_compiled=True))
+        progress.show_validation(2 * math.log(2), bytes_per_token=1.0)
+        progress.update(report(100, math.log(2)))
+    first, last = capsys.readouterr().err.splitlines()
+    assert first == (
+        "step 50/100  loss 0.6931 nats  1.0000 bits/byte  123,456 tokens/s  left unknown"
+    )
+    assert last.endswith("123,456 tokens/s  valid 2.0000  left 0:00")
+
+
+def test_a_line_above_the_bar_is_not_read_as_markup(shown):
+    said = []
+
+    def act(progress):
+        console = progress._bar.console
+        progress.say("[bold]a/path[0]")
+        said.append(console.file.getvalue())
+
+    shown(act)
+    assert "[bold]a/path[0]" in said[0]

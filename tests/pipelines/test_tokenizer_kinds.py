@@ -21,7 +21,7 @@ from txl_tf.data.tokenizers.word_splitting import WordRule
 from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError
 from txl_tf.models.transformer_xl import TransformerXL
-from txl_tf.run_folder import identity
+from txl_tf.run_description import identity
 from txl_tf.training.checkpoint_store import CheckpointStore
 
 KINDS = [

@@ -9,7 +9,8 @@ from tests.pipelines.conftest import EXPERIMENT
 from tests.slow_case import slow_case
 from tests.toy_batches import ToyBatches, strategy_of, toy_experiment, toy_tokens
 from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.run_folder import build_model, identity, read_weights
+from txl_tf.run_description import identity
+from txl_tf.run_folder import build_model, read_weights
 from txl_tf.training.checkpoint_store import CheckpointStore
 from txl_tf.training.trainer import Trainer
 

@@ -21,7 +21,7 @@ from txl_tf.errors import (
     StorageError,
     UsageError,
 )
-from txl_tf.run_folder import identity
+from txl_tf.run_description import identity
 from txl_tf.training.checkpoint_store import CheckpointStore
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -187,7 +187,7 @@ def train(workdir: str | Path, experiment: ExperimentConfig | None = None, watch
 class QuietProgress:
     """Stands for `TrainingProgress`, and keeps what is said."""
 
-    def __init__(self, num_steps: int, bytes_per_token: float) -> None:
+    def __init__(self, num_steps: int, bytes_per_token: float, has_words: bool) -> None:
         self.said: list[str] = []
 
     def __enter__(self):
@@ -200,6 +200,9 @@ class QuietProgress:
         pass
 
     def update(self, report: LoopReport) -> None:
+        pass
+
+    def show_validation(self, nats_per_token: float, bytes_per_token: float) -> None:
         pass
 
     def say(self, text: str) -> None:

@@ -149,11 +149,17 @@ class EvaluationResult(_Figures):
             f"{self.nats_per_token:.6f} nats/token, perplexity {self.perplexity:.4f} "
             f"({self.num_tokens:,} tokens)"
         )
-        if self.word_perplexity is not None:
+        # Tokens that are no words nor pieces of any make a huge figure that says nothing.
+        if self.word_perplexity is not None and self.num_tokens not in (
+            self.num_bytes,
+            self.num_characters,
+        ):
             figures.append(f"{self.word_perplexity:.4g} per word ({self.num_words:,.0f} words)")
-        return f"{self.split}: {', '.join(figures)}; {', '.join(self._conditions())}"
+        return f"{self.split}: {', '.join(figures)}; {self.conditions}"
 
-    def _conditions(self) -> list[str]:
+    @property
+    def conditions(self) -> str:
+        """Lengths, rows and other conditions of the evaluation, in one line."""
         clamp = "none" if self.clamp_length is None else self.clamp_length
         conditions = [
             f"segment {self.segment_length}",
@@ -169,4 +175,4 @@ class EvaluationResult(_Figures):
             conditions.append("documents apart")
         if self.dynamic_learning_rate is not None:
             conditions.append(f"dynamic {self.dynamic_learning_rate:g}")
-        return conditions
+        return ", ".join(conditions)

@@ -37,6 +37,13 @@ def _recurrent_parameters(config: LSTMConfig | QRNNConfig) -> int:
     return sum(layers) + config.vocabulary_size * (config.table_dim + 1)
 
 
+def num_embedding_parameters(config: ModelConfig | LSTMConfig | QRNNConfig) -> int:
+    """Counts the parameters of `num_parameters` that make vectors of token ids."""
+    if isinstance(config, ModelConfig):
+        return _embedding_parameters(config)
+    return config.vocabulary_size * config.table_dim
+
+
 def _block_parameters(config: ModelConfig) -> int:
     feed_forward = (
         2 * config.hidden_dim * config.intermediate_dim

@@ -1,0 +1,49 @@
+"""Results of evaluations as a small table, with a column for each."""
+
+from collections.abc import Sequence
+
+from txl_tf.evaluation.result import EvaluationResult
+
+from ..progress import plain_table
+
+# With these tokens, the perplexity of words is that of tokens, or of little use.
+_NO_PIECES_OF_WORDS = ("bytes", "characters", "words")
+
+
+def result_line(result: EvaluationResult) -> str:
+    """Returns the figures of an evaluation in the middle of a run."""
+    return (
+        f"{result.split} at step {result.step:,}: {result.bits_per_byte:.4f} bits/byte, "
+        f"perplexity {result.perplexity:,.2f}"
+    )
+
+
+def result_table(results: Sequence[EvaluationResult], tokenizer_kind: str) -> str:
+    """Returns figures, their denominators and the conditions of evaluations.
+
+    Args:
+        results: sequence of `EvaluationResult`, of one model.
+        tokenizer_kind: str. The kind of the data's tokenizer; where its tokens are
+            pieces of words, there is a perplexity of words.
+    """
+    figures = [
+        ("bits/byte", "bits_per_byte", ",.6f"),
+        ("bits/character", "bits_per_character", ",.6f"),
+        ("nats/token", "nats_per_token", ",.6f"),
+        ("perplexity", "perplexity", ",.4f"),
+        ("word perplexity", "word_perplexity", ",.4f"),
+        ("tokens", "num_tokens", ",.0f"),
+        ("bytes", "num_bytes", ",.0f"),
+        ("characters", "num_characters", ",.0f"),
+        ("words", "num_words", ",.0f"),
+    ]
+    if tokenizer_kind in _NO_PIECES_OF_WORDS:
+        figures = [figure for figure in figures if "word" not in figure[0]]
+    rows = [["", *(result.split for result in results)]]
+    for name, field, form in figures:
+        values = [getattr(result, field) for result in results]
+        if any(values):
+            rows.append([name, *("-" if each is None else f"{each:{form}}" for each in values)])
+    table = plain_table(rows, right=range(1, len(results) + 1))
+    conditions = {f"step {result.step:,}, {result.conditions}": None for result in results}
+    return "\n".join([table, *conditions])

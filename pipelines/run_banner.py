@@ -1,0 +1,80 @@
+"""Start of a training run in a few lines: model, devices, step, length, folder."""
+
+from typing import TYPE_CHECKING
+
+from txl_tf.config.experiment import ExperimentConfig, OptimizerConfig
+from txl_tf.models.sizes import num_embedding_parameters, num_parameters
+
+from .progress import plain_table
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from txl_tf.data.segment_plan import SegmentPlan
+
+    from .workdir import Workdir
+
+
+def start_banner(
+    experiment: ExperimentConfig,
+    plan: "SegmentPlan",
+    strategy: "tf.distribute.Strategy",
+    workdir: "Workdir",
+) -> str:
+    """Returns the lines that a run begins with.
+
+    Args:
+        experiment: `ExperimentConfig`.
+        plan: `SegmentPlan` of the run.
+        strategy: `tf.distribute.Strategy` of the run.
+        workdir: `Workdir` of the run.
+    """
+    model, training = experiment.model, experiment.training
+    rows, length = training.global_batch_size, model.segment_length
+    passes = training.num_steps / plan.segments_per_epoch
+    table = (
+        (
+            "model",
+            f"{num_parameters(model):,} parameters, {num_embedding_parameters(model):,} of them "
+            "embeddings",
+        ),
+        ("devices", f"{_devices(strategy)}, {training.dtype_policy}"),
+        ("step", f"{rows:,} rows x {length:,} tokens = {rows * length:,} tokens"),
+        (
+            "length",
+            f"{training.num_steps:,} steps, {passes:.3g} passes over {plan.num_tokens:,} tokens",
+        ),
+        ("rate", describe_schedule(experiment.optimizer)),
+        ("run", workdir.folder),
+        ("curves", f"tensorboard --logdir {workdir.tensorboard}"),
+    )
+    return plain_table(table)
+
+
+def describe_schedule(optimizer: OptimizerConfig) -> str:
+    """Returns a few words on the learning rate of a run."""
+    schedule = {
+        "cosine": f"cosine to {optimizer.learning_rate * optimizer.final_learning_rate_fraction:g}",
+        "inverse_square_root": "inverse square root",
+        "constant": "constant",
+        "plateau": f"times {optimizer.plateau_factor:g} at each plateau",
+    }[optimizer.schedule]
+    warm_up = f"{optimizer.warmup_steps:,} steps of warm-up, " if optimizer.warmup_steps else ""
+    return f"{optimizer.learning_rate:g} ({optimizer.name}), {warm_up}{schedule}"
+
+
+def _devices(strategy: "tf.distribute.Strategy") -> str:
+    import tensorflow as tf
+
+    from txl_tf.distribution.strategy import num_workers
+
+    num_replicas, num_processes = strategy.num_replicas_in_sync, num_workers(strategy)
+    if isinstance(strategy, tf.distribute.TPUStrategy):
+        kind = "TPU"
+    elif num_replicas > 1:
+        kind = strategy.extended.worker_devices[0].split("device:")[-1].split(":")[0]
+    else:
+        kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+    replicas = "1 replica" if num_replicas == 1 else f"{num_replicas} replicas"
+    processes = f" of {num_processes} processes" if num_processes > 1 else ""
+    return f"{replicas} on {kind}{processes}"

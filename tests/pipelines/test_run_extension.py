@@ -1,0 +1,197 @@
+"""A finished run goes on with more steps, and is bound to its earlier ones as before."""
+
+import hashlib
+import shutil
+
+import pytest
+
+from pipelines.run_extension import describe_extension
+from pipelines.workdir import Workdir
+from tests.pipelines.interrupted_run import InterruptedRun
+from tests.pipelines.toy_run import (
+    NUM_STEPS,
+    stopping_after,
+    toy_run_experiment,
+    toy_training,
+    train,
+)
+from tests.pipelines.txl_process import run_txl
+from txl_tf.errors import DataDamagedError, MismatchError
+from txl_tf.run_description import RunDescription
+from txl_tf.run_folder import checkpoint_store
+
+MORE_STEPS = NUM_STEPS + 16
+
+
+@pytest.fixture(autouse=True)
+def toy_steps():
+    with toy_training():
+        yield
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    with toy_training():
+        train(folder)
+    return folder
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    return shutil.copytree(finished, tmp_path / "run")
+
+
+def extend(run, num_steps=MORE_STEPS):
+    train(run, toy_run_experiment(num_steps=num_steps))
+
+
+def result_of(run):
+    """Ledger and last state."""
+    store = checkpoint_store(str(run))
+    arrays = store.load(store.steps()[-1])
+    state = {name: (array.dtype, array.tobytes()) for name, array in arrays.items()}
+    return (run / "ledger.txt").read_bytes(), state
+
+
+def digest(run):
+    files = [path for path in run.rglob("*") if path.is_file() and "tensorboard" not in path.parts]
+    return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def test_the_extended_run_is_the_long_one_where_the_schedule_is_the_same(run, tmp_path):
+    extend(run)
+    extend(tmp_path / "long")
+    assert result_of(run) == result_of(tmp_path / "long")
+    described = Workdir(run).describe()
+    assert described.extended_at == (NUM_STEPS,)
+    assert described.experiment.training.num_steps == MORE_STEPS
+    # The same command again changes nothing, and once more it can be extended.
+    before = digest(run)
+    extend(run)
+    assert digest(run) == before
+    extend(run, MORE_STEPS + 4)
+    assert Workdir(run).describe().extended_at == (NUM_STEPS, MORE_STEPS)
+
+
+@pytest.mark.parametrize("num_steps", range(NUM_STEPS + 2, MORE_STEPS, 4))
+def test_an_extension_that_is_killed_resumes_to_the_same_bits(finished, tmp_path, num_steps):
+    runs = [shutil.copytree(finished, tmp_path / name) for name in ("killed", "unbroken")]
+    with pytest.raises(ZeroDivisionError), stopping_after(num_steps, ZeroDivisionError):
+        extend(runs[0])
+    for run in runs:
+        extend(run)
+    assert result_of(runs[0]) == result_of(runs[1])
+
+
+def test_fewer_steps_than_stored_are_refused(run):
+    extend(run)
+    before = digest(run)
+    for num_steps in (NUM_STEPS, MORE_STEPS - 1, 1):
+        with pytest.raises(MismatchError, match=f"num_steps .stored {MORE_STEPS}, now {num_steps}"):
+            extend(run, num_steps)
+    assert digest(run) == before
+
+
+def test_an_unfinished_run_is_not_extended(tmp_path):
+    run = tmp_path / "run"
+    with pytest.raises(ZeroDivisionError), stopping_after(NUM_STEPS - 4, ZeroDivisionError):
+        train(run)
+    with pytest.raises(MismatchError, match="num_steps") as raised:
+        extend(run)
+    assert "Finish it " in raised.value.remedy
+    train(run)
+    extend(run)
+
+
+def test_steps_of_before_are_not_done_again_with_the_longer_schedule(run, tmp_path):
+    before = shutil.copytree(run, tmp_path / "before")
+    for data in (run / "checkpoints" / f"step-{NUM_STEPS:08d}").glob("state.data*"):
+        data.write_bytes(b"")
+    described = (run / "run.json").read_bytes()
+    with pytest.raises(DataDamagedError, match=f"extended at step {NUM_STEPS}") as raised:
+        extend(run)
+    assert "Finish it " in raised.value.remedy
+    assert (run / "run.json").read_bytes() == described
+    train(run)
+    extend(run)
+    shutil.rmtree(run / "checkpoints")
+    shutil.copytree(before / "checkpoints", run / "checkpoints")
+    shutil.rmtree(run / "checkpoints" / f"step-{NUM_STEPS:08d}")
+    # Without the ledger a run may go back, yet not to the other schedule.
+    (run / "ledger.txt").unlink()
+    with pytest.raises(DataDamagedError, match=f"extended at step {NUM_STEPS}") as raised:
+        extend(run)
+    assert "Restore" in raised.value.remedy
+
+
+def test_a_description_without_extensions_is_as_before_and_a_wrong_one_is_refused():
+    description = RunDescription(
+        experiment=toy_run_experiment(),
+        data={
+            **dict.fromkeys(("fingerprint", "corpus", "tokenizer", "tokenizer_sha256"), "x"),
+            "vocabulary_size": toy_run_experiment().model.vocabulary_size,
+        },
+    )
+    assert b"extended_at" not in description.to_json()
+    values = {
+        "experiment": description.experiment.to_dict(),
+        "data": description.data,
+    }
+    found = RunDescription.from_values({**values, "extended_at": [4, 8]})
+    assert found.extended_at == (4, 8)
+    assert found.identity()["training"]["num_steps"] == 4
+    for wrong in ([8, 4], [NUM_STEPS], [-1], [True], 4, None):
+        with pytest.raises(ValueError, match="extended_at"):
+            RunDescription.from_values({**values, "extended_at": wrong})
+
+
+@pytest.mark.parametrize(
+    ("schedule", "words"),
+    [
+        ("cosine", "jumps from 0.0001 to 0.00505 and falls"),
+        ("constant", "goes on"),
+        ("inverse_square_root", "goes on"),
+    ],
+)
+def test_the_line_says_what_becomes_of_the_learning_rate(schedule, words):
+    fields = {"schedule": schedule, "learning_rate": 0.01, "warmup_steps": 0}
+    if schedule == "cosine":
+        fields["final_learning_rate_fraction"] = 0.01
+    experiment = toy_run_experiment(num_steps=200)
+    experiment = experiment.replace(optimizer=experiment.optimizer.replace(**fields))
+    line = describe_extension(experiment, 100)
+    assert "from 100 to 200 steps" in line
+    assert words in line
+
+
+@pytest.mark.slow
+def test_a_real_run_that_is_extended_and_killed(server, tmp_path):
+    """With a constant rate it is the long run, and with a cosine what an unkilled one is."""
+    InterruptedRun.set_up(server, tmp_path)
+    for schedule in ("constant", "cosine"):
+        settings = [f"optimizer.schedule={schedule}", "training.evaluate_every_steps=10"]
+        if schedule == "constant":
+            settings.append("optimizer.final_learning_rate_fraction=0.004")
+        arguments = [word for setting in settings for word in ("--set", setting)]
+        runs = []
+        for name, lengths in (("whole", (20, 60)), ("killed", (20, 60)), ("long", (60,))):
+            run = InterruptedRun(server, tmp_path, f"{schedule}-{name}", lengths[0])
+            for run.num_steps in lengths:
+                if name == "killed" and run.num_steps == 60:
+                    process = run.start(*arguments)
+                    process.wait_until(lambda run=run: run.ledger_step() >= 35)
+                    process.send(9)
+                    process.wait()
+                process = run.start(*arguments)
+                assert process.wait() == 0, process.output()
+            runs.append(run)
+        whole, killed, long = runs
+        killed.check_same_as(whole)
+        ledgers = [(each.workdir / "ledger.txt").read_bytes() for each in (whole, long)]
+        assert (ledgers[0] == ledgers[1]) == (schedule == "constant")
+        verified = run_txl("verify", whole.workdir)
+        assert verified.returncode == 0, verified.stderr
+        assert "steps 1 to 60" in verified.stdout
+        if schedule == "constant":
+            whole.check_same_as(long)

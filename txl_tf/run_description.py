@@ -1,0 +1,159 @@
+"""Description of a run, `run.json`: its settings, its data, and what happened to it."""
+
+import dataclasses
+import itertools
+import json
+import re
+from typing import Any, Self
+
+from txl_tf.config.experiment import ExperimentConfig
+
+FORMAT_VERSION = 1
+_DATA_FIELDS = {
+    "fingerprint": str,
+    "corpus": str,
+    "tokenizer": str,
+    "tokenizer_sha256": str,
+    "vocabulary_size": int,
+}
+# What may change from one start of a run to the next: it does not change a sound step, or only
+# in which order it adds up, as another number of replicas does too.
+_FREE_FIELDS = (
+    "steps_per_loop",
+    "checkpoint_every_steps",
+    "evaluate_every_steps",
+    "num_kept_checkpoints",
+    "tensor_float_32",
+    "gradient_accumulation_steps",
+    "rematerialize",
+    "jit_compile",
+    "on_non_finite",
+)
+_RUN_ID = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunDescription:
+    """A run as its folder describes it.
+
+    Attributes:
+        experiment: `ExperimentConfig`.
+        data: dict of JSON values that decide the tokens: fingerprint, corpus,
+            tokenizer, its SHA-256 and the size of the vocabulary.
+        run_id: optional str. Tells the run from all others, also of the same
+            settings; `None` where a version of before wrote the description.
+        first_checkpoint_step: optional int. Steps done at the first checkpoint
+            that came onto the disk; `None` before there was one.
+        longest_checkpoint_period: int. The largest `checkpoint_every_steps`
+            that the run was ever started with.
+        extended_at: tuple of int. Steps at which the run was finished and then
+            made longer, in order: up to each, the schedule was that of so many
+            steps.
+    """
+
+    experiment: ExperimentConfig
+    data: dict[str, Any]
+    run_id: str | None = None
+    first_checkpoint_step: int | None = None
+    longest_checkpoint_period: int = 0
+    extended_at: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        period = self.experiment.training.checkpoint_every_steps
+        period = max(self.longest_checkpoint_period, period)
+        object.__setattr__(self, "longest_checkpoint_period", period)
+
+    def replace(self, **changes: Any) -> Self:
+        """Returns a copy with other values."""
+        return dataclasses.replace(self, **changes)
+
+    def identity(self) -> dict[str, Any]:
+        """Returns the settings that every checkpoint of the run is bound to, see `identity`.
+
+        The number of steps is that which the run was begun with.
+        """
+        values = identity(self.experiment, self.data)
+        values["training"]["num_steps"] = (*self.extended_at, values["training"]["num_steps"])[0]
+        return values
+
+    def to_json(self) -> bytes:
+        """Contents of the file."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        experiment = self.experiment.to_dict()
+        if not self.extended_at:
+            del fields["extended_at"]
+        values = {"format_version": FORMAT_VERSION, **fields, "experiment": experiment}
+        return (json.dumps(values, indent=1) + "\n").encode()
+
+    @classmethod
+    def from_values(cls, values: dict[str, Any]) -> Self:
+        """Takes up what `to_json` wrote.
+
+        The last four values may be missing: earlier versions did not write them.
+
+        Raises:
+            ValueError: If a value is missing or wrong.
+        """
+        for name in ("experiment", "data"):
+            if not isinstance(values.get(name), dict):
+                received = ascii(values.get(name))[:100]
+                raise ValueError(f"`{name}` must be an object. Received: {received}")
+        checks = {
+            "run_id": lambda value: (
+                value is None or (isinstance(value, str) and _RUN_ID.fullmatch(value))
+            ),
+            "first_checkpoint_step": lambda value: value is None or _is_count(value),
+            "longest_checkpoint_period": lambda value: _is_count(value) and value > 0,
+            "extended_at": lambda value: isinstance(value, list) and all(map(_is_count, value)),
+        }
+        known = {name: values[name] for name in checks if name in values}
+        for name, value in known.items():
+            if not checks[name](value):
+                raise _not_written(name, value)
+        experiment = ExperimentConfig.from_dict(values["experiment"])
+        if "extended_at" in known:
+            known["extended_at"] = tuple(known["extended_at"])
+            lengths = (*known["extended_at"], experiment.training.num_steps)
+            if not all(before < after for before, after in itertools.pairwise(lengths)):
+                raise _not_written("extended_at", values["extended_at"])
+        _check_data(values["data"], experiment.model.vocabulary_size)
+        return cls(experiment=experiment, data=values["data"], **known)
+
+
+def _check_data(data: dict[str, Any], vocabulary_size: int) -> None:
+    for name, kind in _DATA_FIELDS.items():
+        if type(data.get(name)) is not kind or not data[name]:
+            raise _not_written(f"data.{name}", data.get(name))
+    if data["vocabulary_size"] != vocabulary_size:
+        raise ValueError(
+            f"`data.vocabulary_size` must be that of the model, {vocabulary_size}. "
+            f"Received: {data['vocabulary_size']}"
+        )
+
+
+def _not_written(name: str, value: Any) -> ValueError:
+    received = ascii(value)[:100]
+    return ValueError(f"`{name}` is not what this program writes. Received: {received}")
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def identity(experiment: ExperimentConfig, data: dict[str, Any]) -> dict[str, Any]:
+    """Returns the settings that decide every step; checkpoints are bound to them.
+
+    Args:
+        experiment: `ExperimentConfig`.
+        data: dict. Identity of the data, see `RunDescription`.
+    """
+    values = experiment.to_dict()
+    training = values["training"]
+    training = {name: training[name] for name in training if name not in _FREE_FIELDS}
+    deciding = {name: values[name] for name in ("model", "optimizer")}
+    deciding |= {"training": training, "data": data}
+    if experiment.optimizer.schedule == "plateau":
+        # Evaluations decide the learning rate.
+        training["evaluate_every_steps"] = experiment.training.evaluate_every_steps
+        deciding["evaluation"] = values["evaluation"]
+    return deciding
