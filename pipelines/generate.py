@@ -8,7 +8,6 @@ Without a prompt, on a terminal, it asks for one after the other.
 
 import argparse
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from txl_tf.config.model import ModelConfig
@@ -25,6 +24,12 @@ from .arguments import (
 )
 from .command_line import run_job
 from .memory_needs import MemoryNeed, reading_needs, require_memory_of
+from .sampler_arguments import (
+    add_sampler_arguments,
+    chosen_sampler,
+    is_utf8,
+    take_sampler_options,
+)
 from .workdir import Workdir, add_workdir_argument
 
 if TYPE_CHECKING:
@@ -32,14 +37,7 @@ if TYPE_CHECKING:
     from txl_tf.generation import GenerationSession, Sampler, SessionFile
     from txl_tf.samplers import BeamSampler
 
-_LEAST, _MOST = 1e-6, 1e6
-# Default of each option of a sampler, and the samplers that read it.
-_SAMPLER_OPTIONS = {
-    "temperature": (1.0, ("random", "top_k", "top_p", "min_p")),
-    "k": (40, ("top_k",)),
-    "p": (0.9, ("top_p",)),
-    "min_p": (0.05, ("min_p",)),
-}
+_MOST_PENALTY = 1e6
 _MAX_PROMPT_BYTES = 16 << 20
 _REMEDY = "Give --prompt or --prompt-file, continue a --session, or use a terminal."
 
@@ -51,10 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     prompt.add_argument("--prompt", help="text to continue (default: ask on the terminal)")
     prompt.add_argument("--prompt-file", metavar="FILE", help="file with the text to continue")
     add_number(parser, "--num-tokens", 1, MAX_COUNT, "tokens to write", default=400)
-    parser.add_argument(
-        "--stop", action="append", default=[], metavar="TEXT", help="end before this text"
-    )
-    _add_sampler_arguments(parser)
+    add_sampler_arguments(parser)
+    add_number(parser, "--beams", 1, 1 << 16, "search with N beams instead of sampling")
+    meaning = "penalty of tokens that have been written; 1.2 is usual, 1 none"
+    add_number(parser, "--repetition-penalty", 1.0, _MOST_PENALTY, meaning, default=1.0)
     add_number(parser, "--seed", 0, MAX_COUNT, "the same seed writes the same text", default=0)
     add_number(parser, "--num-samples", 1, 1 << 20, "texts to write", default=1)
     parser.add_argument(
@@ -66,33 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_step_argument(parser)
 
 
-def _add_sampler_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--sampler",
-        choices=["greedy", "random", "top_k", "top_p", "min_p"],
-        help="how the next token is picked (default: top_p)",
-    )
-    # None tells an option that was not given, which no sampler may refuse, from its default.
-    meaning = "divisor of the logits; not of greedy (default: 1)"
-    add_number(parser, "--temperature", _LEAST, _MOST, meaning)
-    add_number(parser, "--k", 1, MAX_COUNT, "candidates of top_k (default: 40)")
-    add_number(parser, "--p", _LEAST, 1, "probability of top_p (default: 0.9)")
-    meaning = "least share of the highest probability, for min_p (default: 0.05)"
-    add_number(parser, "--min-p", _LEAST, 1, meaning)
-    add_number(parser, "--beams", 1, 1 << 16, "search with N beams instead of sampling")
-    meaning = "penalty of tokens that have been written; 1.2 is usual, 1 none"
-    add_number(parser, "--repetition-penalty", 1.0, _MOST, meaning, default=1.0)
-
-
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks what can be checked before TensorFlow is imported."""
     arguments.experiment, arguments.data_identity = Workdir(arguments.workdir).read()
-    for text in arguments.stop:
-        if not text or not _is_utf8(text):
-            raise UsageError(
-                "A text to end before has at least one character, in UTF-8.",
-                where=f"--stop {text!a}",
-            )
     arguments.prompt = _prompt(arguments)
     _check_combinations(arguments)
     require_memory_of(_needs(arguments), "Writing")
@@ -118,15 +92,6 @@ def _needs(arguments: argparse.Namespace) -> list[MemoryNeed]:
     return [*needs, logits, MemoryNeed("the tokens", tokens, where)]
 
 
-def _is_utf8(text: str) -> bool:
-    """Bytes of the command line that are no UTF-8 are surrogates in its text."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _prompt(arguments: argparse.Namespace) -> str | None:
     if arguments.prompt_file is None:
         prompt = arguments.prompt
@@ -136,7 +101,7 @@ def _prompt(arguments: argparse.Namespace) -> str | None:
                 prompt = _read_prompt(arguments.prompt_file).decode("utf-8")
         except UnicodeDecodeError as error:
             raise UsageError("The prompt is no UTF-8.", where=arguments.prompt_file) from error
-    if prompt is not None and not _is_utf8(prompt):
+    if prompt is not None and not is_utf8(prompt):
         raise UsageError("The prompt is no UTF-8.", where=f"--prompt {prompt[:80]!a}")
     if prompt == "":
         raise UsageError("There must be something to go on from.", where="--prompt")
@@ -160,32 +125,15 @@ def _check_combinations(arguments: argparse.Namespace) -> None:
     is_recurrent = not isinstance(arguments.experiment.model, ModelConfig)
     if arguments.memory_length is not None and is_recurrent:
         raise UsageError("A recurrent model has no memory length.", where="--memory-length")
-    _take_sampler_options(arguments)
+    if arguments.beams is not None and arguments.sampler is not None:
+        raise UsageError("Beams take the place of a sampler.", where="--beams with --sampler")
+    take_sampler_options(arguments, None if arguments.beams is None else "--beams")
     if arguments.prompt is not None:
         return
     goes_on = arguments.session is not None and path_exists(arguments.session)
     is_conversation = sys.stdin.isatty() and not has_several and arguments.beams is None
     if not (is_conversation or (goes_on and not has_several)):
         raise UsageError("There is nothing to go on from.", where="--prompt", remedy=_REMEDY)
-
-
-def _take_sampler_options(arguments: argparse.Namespace) -> None:
-    """Refuses options that the sampler does not read, and gives the others their defaults."""
-    if arguments.beams is not None and arguments.sampler is not None:
-        raise UsageError("Beams take the place of a sampler.", where="--beams with --sampler")
-    sampler = arguments.sampler or "top_p"
-    for name, (default, samplers) in _SAMPLER_OPTIONS.items():
-        if getattr(arguments, name) is None:
-            setattr(arguments, name, default)
-        elif arguments.beams is not None or sampler not in samplers:
-            chosen = "--beams" if arguments.beams is not None else f"--sampler {sampler}"
-            option = f"--{name.replace('_', '-')}"
-            raise UsageError(
-                f"{chosen} has no use for {option}.",
-                where=f"{option} {getattr(arguments, name)}",
-                remedy=f"Leave it out, or choose --sampler {' or '.join(samplers)}.",
-            )
-    arguments.sampler = sampler
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -202,7 +150,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _write(arguments: argparse.Namespace, file: "SessionFile | None") -> None:
     from txl_tf.causal_lm.model_folder import run_tokenizer
-    from txl_tf.causal_lm.text_session import TextSession, stop_tokens
+    from txl_tf.causal_lm.text_session import TextSession
+    from txl_tf.data.tokenizers.tokenizer import stop_tokens
     from txl_tf.generation import GenerationSession
 
     from .conversation import converse
@@ -271,19 +220,11 @@ def _save(session: "GenerationSession", file: "SessionFile | None") -> None:
 
 
 def _sampler(arguments: argparse.Namespace) -> "Sampler | BeamSampler":
-    from txl_tf import samplers
+    from txl_tf.samplers import BeamSampler
 
     if arguments.beams is not None:
-        return samplers.BeamSampler(arguments.beams)
-    temperature = arguments.temperature
-    kinds: dict[str, Callable[[], Sampler]] = {
-        "greedy": samplers.GreedySampler,
-        "random": lambda: samplers.RandomSampler(temperature),
-        "top_k": lambda: samplers.TopKSampler(arguments.k, temperature),
-        "top_p": lambda: samplers.TopPSampler(arguments.p, temperature),
-        "min_p": lambda: samplers.MinPSampler(arguments.min_p, temperature),
-    }
-    return kinds[arguments.sampler]()
+        return BeamSampler(arguments.beams)
+    return chosen_sampler(arguments)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from txl_tf.causal_lm.text_session import TextSession, prompt_tokens, stop_tokens, texts_until
+from txl_tf.causal_lm.text_session import TextSession, prompt_tokens, texts_until
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
+from txl_tf.data.tokenizers.tokenizer import stop_tokens
 from txl_tf.errors import UsageError
 
 

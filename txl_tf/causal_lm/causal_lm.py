@@ -16,9 +16,9 @@ from txl_tf.causal_lm.model_folder import (
     write_model_folder,
 )
 from txl_tf.causal_lm.text_score import score_text
-from txl_tf.causal_lm.text_session import TextSession, prompt_tokens, stop_tokens, texts_until
+from txl_tf.causal_lm.text_session import TextSession, prompt_tokens, texts_until
 from txl_tf.config.experiment import EvaluationConfig
-from txl_tf.data.tokenizers.tokenizer import Tokenizer
+from txl_tf.data.tokenizers.tokenizer import Tokenizer, stop_tokens
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.generation.generate import FEWEST_COMPILED_TOKENS
 from txl_tf.generation.session import GenerationSession

@@ -163,19 +163,6 @@ def texts_until(
     return texts
 
 
-def stop_tokens(tokenizer: Tokenizer, stop_texts: Sequence[str]) -> list[int]:
-    """Returns the ids of the stop texts that are a single token."""
-    found = []
-    for stop in stop_texts:
-        try:
-            ids = tokenizer.encode(stop.encode())
-        except InvalidTextError:
-            continue  # a text that cannot be written cannot stop either
-        if len(ids) == 1 and tokenizer.decode_text(ids) == stop:
-            found.append(int(ids[0]))
-    return found
-
-
 def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> np.ndarray:
     """Encodes a prompt.
 
