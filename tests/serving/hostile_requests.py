@@ -45,9 +45,9 @@ def good_rest(random):
     return _http(json.dumps(good_body(random)).encode())
 
 
-def hostile_rest(random):
+def hostile_rest(random, body_of=good_body):
     """The bytes of a request over HTTP that something was done to."""
-    body = good_body(random)
+    body = body_of(random)
     for _ in range(random.randint(0, 2)):
         _change_value(random, body)
     text = json.dumps(body)
@@ -73,9 +73,9 @@ def good_grpc(random):
     return good_message(random).SerializeToString(deterministic=True)
 
 
-def hostile_grpc(random):
+def hostile_grpc(random, message_of=good_message):
     """The bytes of a message that something was done to."""
-    request = good_message(random)
+    request = message_of(random)
     for _ in range(random.randint(0, 3)):
         name = random.choice(sorted(request.inputs))
         random.choice(_TENSOR_CHANGES)(random, request.inputs[name])

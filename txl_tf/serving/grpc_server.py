@@ -1,6 +1,7 @@
 """gRPC interface of the server, with a limit of requests in progress."""
 
 import contextlib
+import functools
 import itertools
 import logging
 import resource
@@ -16,9 +17,15 @@ from google.protobuf.message import DecodeError, Message
 from tensorflow_serving.apis import get_model_metadata_pb2, predict_pb2
 
 from txl_tf.serving.errors import RequestError, StatusCode
-from txl_tf.serving.model_versions import LoadedVersion
+from txl_tf.serving.model_versions import DEFAULT_SIGNATURE, LoadedVersion
 from txl_tf.serving.request_engine import RequestEngine
-from txl_tf.serving.request_shapes import arrays_of_protos, invalid, require_names, shapes_of_protos
+from txl_tf.serving.request_shapes import (
+    arrays_of_protos,
+    inputs_explained,
+    invalid,
+    require_names,
+    shapes_of_protos,
+)
 
 _STATUS = Path("/proc/self/statm")
 _LOOK_SECONDS = 0.25
@@ -159,20 +166,25 @@ class GrpcService:
         loaded = self._version_for(request.model_spec)
         name = request.model_spec.signature_name
         signature = loaded.signature(name)
-        require_names(request.inputs, signature)
-        shapes = shapes_of_protos(request.inputs, signature.inputs)
+        explained = functools.partial(inputs_explained, name or DEFAULT_SIGNATURE, signature)
+        with explained():
+            require_names(request.inputs, signature)
+            shapes = shapes_of_protos(request.inputs, signature.inputs)
+        texts = (text for proto in request.inputs.values() for text in proto.string_val)
 
         def compute() -> predict_pb2.PredictResponse:
-            inputs = arrays_of_protos(request.inputs, signature.inputs)
+            with explained():
+                inputs = arrays_of_protos(request.inputs, signature.inputs)
             outputs = loaded.predict(name, inputs, request.output_filter)
             response = predict_pb2.PredictResponse()
             self._describe(response.model_spec, loaded)
-            response.model_spec.signature_name = name or "serving_default"
+            response.model_spec.signature_name = name or DEFAULT_SIGNATURE
             for key, array in outputs.items():
                 response.outputs[key].CopyFrom(tf.make_tensor_proto(array))
             return response
 
-        return self._engine.within_memory(loaded, name, shapes, compute)
+        longest = max(map(len, texts), default=0)
+        return self._engine.within_memory(loaded, name, shapes, compute, text_bytes=longest)
 
     def _metadata(
         self, request: get_model_metadata_pb2.GetModelMetadataRequest

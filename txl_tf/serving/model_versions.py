@@ -14,16 +14,25 @@ import tensorflow as tf
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from txl_tf.serving.errors import RequestError, StatusCode
-from txl_tf.serving.request_shapes import element_bytes, invalid, require_names
+from txl_tf.serving.request_shapes import (
+    element_bytes,
+    inputs_explained,
+    invalid,
+    require_names,
+)
 from txl_tf.storage.files import first_line, is_remote, list_folder, read_file
 
-_DEFAULT_SIGNATURE = "serving_default"
+DEFAULT_SIGNATURE = "serving_default"
+"""The name of the signature of a request that names none."""
 _END_OF_PREAMBLE = "<stack traces unavailable>\n"
 _NOT_FOR_CLIENTS = "__saved_model_init_op"
 # A layer's copies of memory, its keys and values; the logits and their probabilities.
 _COPIES_OF_ROWS = 6
 _COPIES_OF_LOGITS = 4
 _TOKENS_AT_A_TIME = 512
+_BYTES_PER_TOKEN = 16  # ids, targets, nats, whether it counts
+_WITHOUT_MODEL = {"tokenize", "detokenize"}
+_MOST_CHARACTERS, _BYTES_PER_PIECE = 1024, 4
 
 
 class LoadedVersion:
@@ -63,10 +72,10 @@ class LoadedVersion:
         Raises:
             RequestError: INVALID_ARGUMENT if there is none of that name.
         """
-        name = name or _DEFAULT_SIGNATURE
+        name = name or DEFAULT_SIGNATURE
         if name not in self.signatures:
             known = ", ".join(sorted(self.signatures))
-            raise invalid(f'Serving signature name: "{name}" not found; there are: {known}.')
+            raise invalid(f'Serving signature name: "{name[:40]}" not found; there are: {known}.')
         return self.signatures[name]
 
     def predict(
@@ -87,32 +96,42 @@ class LoadedVersion:
                 model refuses their values.
         """
         definition = self.signature(signature_name)
-        require_names(inputs, definition)
+        with inputs_explained(signature_name or DEFAULT_SIGNATURE, definition):
+            require_names(inputs, definition)
         for name in only:
             if name not in definition.outputs:
                 raise invalid(f"The signature has no output `{name[:40]}`.")
-        function = self._loaded.signatures[signature_name or _DEFAULT_SIGNATURE]
+        function = self._loaded.signatures[signature_name or DEFAULT_SIGNATURE]
         try:
             tensors = {
                 name: tf.constant(array, tf.as_dtype(definition.inputs[name].dtype))
                 for name, array in inputs.items()
             }
-            outputs = function(**tensors)
+            left_out = {
+                name: tf.constant(tf.make_ndarray(value))
+                for name, value in definition.defaults.items()
+                if name not in tensors
+            }
+            outputs = function(**tensors, **left_out)
         except tf.errors.OpError as error:
             raise RequestError(StatusCode(error.error_code), _words_of(error)) from error
         except (TypeError, ValueError) as error:
             raise invalid(str(error)) from error
         return {name: outputs[name].numpy() for name in only or outputs}
 
-    def memory_bytes(self, signature_name: str, shapes: Mapping[str, Sequence[int]]) -> int:
+    def memory_bytes(
+        self, signature_name: str, shapes: Mapping[str, Sequence[int]], text_bytes: int = 0
+    ) -> int:
         """Roughly how much memory an answer takes, known before it is begun.
 
         Rows have all that the signature's shapes promise of them, also where a
-        request leaves it out; the widest variable stands for the logits.
+        request leaves it out; the widest variable stands for the logits. A signature
+        that takes no memory begins with one as large as that of the others.
 
         Args:
             signature_name: str. As in `predict`.
             shapes: dict of input name to its sizes.
+            text_bytes: int. The longest text of the request.
         """
         definition = self.signature(signature_name)
         sent = sum(
@@ -121,13 +140,29 @@ class LoadedVersion:
         )
         num_rows = max((sizes[0] for sizes in shapes.values() if sizes), default=1)
         num_tokens = max((sizes[1] for sizes in shapes.values() if len(sizes) == 2), default=1)
-        per_row = sum(
-            math.prod(max(int(axis.size), 1) for axis in tensor.tensor_shape.dim[1:])
-            * element_bytes(tensor)
-            for tensor in (*definition.inputs.values(), *definition.outputs.values())
-        )
+        name = signature_name or DEFAULT_SIGNATURE
+        if "perplexity" in definition.outputs or "num_scored" in definition.outputs:
+            num_tokens = max(num_tokens, self._text_tokens(text_bytes))
+        runs_model = name not in _WITHOUT_MODEL
+        per_row = max(map(_row_bytes, self.signatures.values())) if runs_model else 0
+        per_row = max(per_row, _row_bytes(definition))
         logits = 4 * self._widest * min(num_tokens, _TOKENS_AT_A_TIME)
-        return 2 * sent + num_rows * (_COPIES_OF_ROWS * per_row + _COPIES_OF_LOGITS * logits)
+        # Rows of tokens are as long as the longest text, in which a byte may be a token.
+        per_row = _COPIES_OF_ROWS * per_row + _BYTES_PER_TOKEN * text_bytes
+        return 2 * sent + num_rows * (per_row + _COPIES_OF_LOGITS * logits)
+
+    def _text_tokens(self, text_bytes: int) -> int:
+        # Bytes and characters are few tokens to choose from; others stand for several bytes.
+        return text_bytes // (_BYTES_PER_PIECE if self._widest > _MOST_CHARACTERS else 1)
+
+
+def _row_bytes(definition: meta_graph_pb2.SignatureDef) -> int:
+    """Returns what a signature's shapes promise of a row."""
+    return sum(
+        math.prod(max(int(axis.size), 1) for axis in tensor.tensor_shape.dim[1:])
+        * element_bytes(tensor)
+        for tensor in (*definition.inputs.values(), *definition.outputs.values())
+    )
 
 
 def _widest_variable(folder: str) -> int:

@@ -224,6 +224,7 @@ class RequestEngine:
         compute: Callable[[], _Answer],
         *,
         copies: int = 1,
+        text_bytes: int = 0,
     ) -> _Answer:
         """Computes when there is memory for it.
 
@@ -233,11 +234,12 @@ class RequestEngine:
             shapes: dict of input name to its sizes.
             compute: function that makes the tensors and the answer.
             copies: int. How much larger the form of the interface is than tensors.
+            text_bytes: int. The longest text of the request.
 
         Raises:
             RequestError: If there will never be so much, or not in time.
         """
-        with self.lent(copies * loaded.memory_bytes(signature_name, shapes)):
+        with self.lent(copies * loaded.memory_bytes(signature_name, shapes, text_bytes)):
             return compute()
 
     @contextlib.contextmanager

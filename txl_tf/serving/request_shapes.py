@@ -8,8 +8,9 @@ values. Where the list is shorter than the shape, its last value stands for the
 rest, so a few bytes can stand for any number of gigabytes.
 """
 
+import contextlib
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -29,18 +30,46 @@ _MAX_NAMES_SHOWN = 5
 
 
 def require_names(names: Collection[str], signature: meta_graph_pb2.SignatureDef) -> None:
-    """Refuses a request without exactly the inputs of the signature.
+    """Refuses a request that lacks inputs without a default, or has others.
 
     Raises:
         RequestError: INVALID_ARGUMENT with the names.
     """
-    missing = sorted(set(signature.inputs) - set(names))
+    missing = sorted(set(signature.inputs) - set(names) - set(signature.defaults))
     surplus = sorted(set(names) - set(signature.inputs))
     if missing or surplus:
         shown = [name[:40] for name in surplus[:_MAX_NAMES_SHOWN]]
         raise invalid(
             f"The inputs are not those of the signature: missing {missing}, unexpected {shown}."
         )
+
+
+@contextlib.contextmanager
+def inputs_explained(name: str, signature: meta_graph_pb2.SignatureDef) -> Iterator[None]:
+    """Adds the inputs of a signature to the message of a request that it refuses.
+
+    Args:
+        name: str. Name of the signature.
+        signature: `SignatureDef`.
+    """
+    try:
+        yield
+    except RequestError as error:
+        if error.code != StatusCode.INVALID_ARGUMENT:
+            raise
+        message = f"{error.message} {_inputs_of(name, signature)}"
+        raise RequestError(error.code, message, error.http_status) from error
+
+
+def _inputs_of(name: str, signature: meta_graph_pb2.SignatureDef) -> str:
+    """Describes all inputs with their types and shapes."""
+    given: dict[bool, list[str]] = {True: [], False: []}
+    for key in sorted(signature.inputs):
+        tensor = signature.inputs[key]
+        kind = type_name(tensor.dtype).removeprefix("DT_").lower()
+        given[key in signature.defaults].append(f"{key} {kind} {_shape_text(tensor)}")
+    optional = f"; optional: {', '.join(given[True])}" if given[True] else ""
+    return f"The signature `{name}` takes {', '.join(given[False]) or 'nothing'}{optional}."
 
 
 def require_shapes(
@@ -116,8 +145,14 @@ def _require_shape(name: str, sizes: Sequence[int], tensor: meta_graph_pb2.Tenso
             return
         if len(sizes) > 1 and not any(sizes[1:]):
             return
-    text = ", ".join("any" if size < 0 else str(size) for size in wanted)
-    raise invalid(f"{name} has the shape {list(sizes)}; it must be [{text}].")
+    raise invalid(f"{name} has the shape {list(sizes)}; it must be {_shape_text(tensor)}.")
+
+
+def _shape_text(tensor: meta_graph_pb2.TensorInfo) -> str:
+    if tensor.tensor_shape.unknown_rank:
+        return "of any shape"
+    sizes = [int(axis.size) for axis in tensor.tensor_shape.dim]
+    return f"[{', '.join('any' if size < 0 else str(size) for size in sizes)}]"
 
 
 _FIELDS = {

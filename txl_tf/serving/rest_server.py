@@ -6,6 +6,7 @@ import logging
 import re
 import socket
 import threading
+import urllib.parse
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -14,8 +15,9 @@ from google.protobuf import json_format
 
 from txl_tf.serving.errors import RequestError, StatusCode
 from txl_tf.serving.json_tensors import arrays_of_request, json_of_answer
+from txl_tf.serving.model_versions import DEFAULT_SIGNATURE
 from txl_tf.serving.request_engine import RequestEngine, ServerLimits
-from txl_tf.serving.request_shapes import invalid
+from txl_tf.serving.request_shapes import inputs_explained, invalid
 from txl_tf.serving.rest_bodies import BodyAccount, RestBodies, body_memory, parse_body
 
 _LINGERING_SECONDS = 2.0
@@ -239,7 +241,7 @@ class RestService:
         match = _PATH.fullmatch(path)
         if match is None:
             raise _malformed(path)
-        if match["name"] != self._model_name:
+        if urllib.parse.unquote(match["name"]) != self._model_name:
             message = f"Servable not found: {match['name'][:_MAX_SHOWN]}."
             raise RequestError(StatusCode.NOT_FOUND, message)
         return (int(match["version"]) if match["version"] else None), match["rest"] or ""
@@ -282,15 +284,21 @@ class RestService:
             if not isinstance(name, str):
                 raise invalid("`signature_name` must be a string.")
             loaded = self._engine.versions.current(version)
-            inputs = arrays_of_request(body, loaded.signature(name))
+            signature = loaded.signature(name)
+            with inputs_explained(name or DEFAULT_SIGNATURE, signature):
+                inputs = arrays_of_request(body, signature)
             in_rows = "instances" in body
             del body
-        shapes = {name: array.shape for name, array in inputs.items()}
+        shapes = {key: array.shape for key, array in inputs.items()}
+        texts = (array for array in inputs.values() if array.dtype.kind == "O")
+        longest = max((len(text) for array in texts for text in array.flat), default=0)
 
         def compute() -> bytes:
             return _encoded(json_of_answer(loaded.predict(name, inputs), in_rows=in_rows))
 
-        return self._engine.within_memory(loaded, name, shapes, compute, copies=_COPIES_AS_JSON)
+        return self._engine.within_memory(
+            loaded, name, shapes, compute, copies=_COPIES_AS_JSON, text_bytes=longest
+        )
 
 
 class _Server(web.Server):
