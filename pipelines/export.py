@@ -1,15 +1,18 @@
 """Writes a trained model as a SavedModel for serving: `txl export`.
 
     txl export --workdir DIR --out DIR
+    txl export --workdir DIR --out DIR --num-tokens 200 --sampler greedy --stop "."
     txl export --workdir DIR --out DIR --weights int8 --data DIR
 
 The SavedModel is `OUT/VERSION`, one more than the highest version there is:
 TensorFlow Serving takes the folder `OUT` and serves the highest number in it.
-Existing versions are never changed.
+Existing versions are never changed. Its default signature takes texts and returns
+their continuations, as the options of this command say.
 
 The folder `--workdir` is that of a run, or a model that `txl convert` has
-brought in. With `--data`, the card has the loss of the stored weights on the
-beginning of a split, and a converted model gets the tokenizer of the data set.
+brought in. The card has the figures of the run's own evaluations. With `--data`, it
+has the loss of the stored weights on the beginning of a split too, and a converted
+model gets the tokenizer of the data set.
 """
 
 import argparse
@@ -21,7 +24,7 @@ from txl_tf.config.model import ModelConfig
 from txl_tf.errors import MismatchError, UsageError
 from txl_tf.run_folder import build_model, read_weights
 from txl_tf.storage.files import is_remote
-from txl_tf.storage.untrusted_files import read_json_object
+from txl_tf.storage.untrusted_files import read_json_object, storage_errors
 
 from .arguments import (
     MAX_COUNT,
@@ -33,6 +36,7 @@ from .arguments import (
 from .command_line import run_job
 from .evaluation.watch import read_evaluations
 from .memory_needs import reading_needs, require_memory_of
+from .sampler_arguments import add_sampler_arguments, chosen_sampler, take_sampler_options
 from .trained_model import open_dataset, read_experiment
 from .workdir import Workdir, add_workdir_argument
 
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
     from txl_tf.export import ExportOptions
     from txl_tf.models.transformer_xl import TransformerXL
 
+_DEFAULT_NEW_TOKENS = 128
 # Largest requests: the default of each limit, and its help.
 _LIMITS = {
     "max_text_bytes": (1 << 16, "longest text of a request"),
@@ -75,6 +80,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DIR", help="prepared data set to measure the loss on")
     parser.add_argument("--split", default="valid", help="split of it (default: valid)")
     add_number(parser, "--sample-tokens", 2, MAX_STEP, "how much of the split", default=1 << 15)
+    meaning = "tokens that follow a text (default: 128, or --max-new-tokens if that is less)"
+    add_number(parser, "--num-tokens", 1, MAX_COUNT, meaning)
+    add_sampler_arguments(parser)
+    meaning = "seed of every text (default: a new one for each)"
+    add_number(parser, "--seed", 0, MAX_COUNT, meaning)
+    parser.add_argument(
+        "--license",
+        metavar="NAME",
+        help="license of the weights, for model hubs (default: unknown)",
+    )
     for name, (default, meaning) in _LIMITS.items():
         option = "--" + name.replace("_", "-")
         add_number(parser, option, 1, MAX_COUNT, meaning, default=default)
@@ -89,6 +104,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
             "Only models with attention are exported; this one is recurrent.",
             where=f"--workdir {arguments.workdir}",
         )
+    _check_completion(arguments)
     model, memory_length = arguments.experiment.model, arguments.memory_length
     if memory_length is None:
         memory_length = model.memory_length
@@ -99,9 +115,25 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         raise UsageError("The output is not a folder.", where=f"--out {out}")
 
 
+def _check_completion(arguments: argparse.Namespace) -> None:
+    take_sampler_options(arguments)
+    most = arguments.max_new_tokens
+    if arguments.num_tokens is None:
+        arguments.num_tokens = min(_DEFAULT_NEW_TOKENS, most)
+    elif arguments.num_tokens > most:
+        raise UsageError(
+            f"A request may have {most} tokens written.",
+            where=f"--num-tokens {arguments.num_tokens}",
+            remedy="Give fewer, or raise --max-new-tokens.",
+        )
+    if arguments.seed is not None and arguments.sampler == "greedy":
+        what = "--sampler greedy has no use for --seed."
+        raise UsageError(what, where=f"--seed {arguments.seed}", remedy="Leave it out.")
+
+
 def run(arguments: argparse.Namespace) -> None:
     """Exports and prints the folder."""
-    from txl_tf.export import ExportOptions, export_saved_model, next_version
+    from txl_tf.export import CompletionOptions, ExportOptions, export_saved_model, next_version
 
     step, model = _read_model(arguments)
     experiment, data, dataset = arguments.experiment, arguments.data_identity, None
@@ -113,12 +145,22 @@ def run(arguments: argparse.Namespace) -> None:
         memory_dtype=arguments.memory_dtype,
         **{name: getattr(arguments, name) for name in _LIMITS},
     )
+    completion = CompletionOptions(
+        num_tokens=arguments.num_tokens,
+        sampler=chosen_sampler(arguments),
+        stop=tuple(arguments.stop),
+        seed=arguments.seed,
+    )
+    card = _card(arguments, model, step)
+    if dataset is not None:
+        card["sample"] = {"corpus": dataset.manifest.corpus_name, "split": arguments.split}
     folder = export_saved_model(
         model,
         os.path.join(arguments.out, str(version)),
-        _card(arguments, model, step),
-        tokenizer=_tokenizer(arguments, dataset),
+        card,
+        tokenizer=_required_tokenizer(arguments, dataset),
         options=options,
+        completion=completion,
         sample_token_ids=None if dataset is None else _sample(arguments, dataset),
     )
     _report(os.fspath(folder), options)
@@ -171,20 +213,37 @@ def _tokenizer(
     return None if dataset is None else dataset_tokenizer(arguments.data, dataset.manifest)
 
 
+def _required_tokenizer(
+    arguments: argparse.Namespace, dataset: "PreparedDataset | None"
+) -> "Tokenizer | None":
+    tokenizer = _tokenizer(arguments, dataset)
+    if tokenizer is None and arguments.stop:
+        raise UsageError(
+            "Without a vocabulary there are no texts to end before.",
+            where=f"--stop {arguments.stop[0]}",
+            remedy="Give --data, or leave it out.",
+        )
+    return tokenizer
+
+
 def _card(
     arguments: argparse.Namespace, model: "TransformerXL", step: int | None
 ) -> dict[str, Any]:
     experiment = arguments.experiment.replace(model=model.config)
+    license_ = {} if arguments.license is None else {"license": arguments.license}
     if step is None:
         card = model_card(experiment, {}, 0)
         # Of the training of a converted model nothing is known.
-        return {name: card[name] for name in ("software", "model")}
+        return license_ | {name: card[name] for name in ("software", "model")}
     quality = measured_quality(Workdir(arguments.workdir), step)
-    return model_card(experiment, arguments.data_identity, step, **quality)
+    return license_ | model_card(experiment, arguments.data_identity, step, **quality)
 
 
 def measured_quality(workdir: Workdir, step: int) -> dict[str, Any]:
-    """Reads the figures that `txl evaluate --watch` stored for the checkpoint of a step.
+    """Reads the figures of the run's own evaluations of the checkpoint of a step.
+
+    `txl evaluate --watch` stores all figures, `txl train` writes those of its
+    evaluations for TensorBoard, in float32.
 
     Returns:
         Dict of the split to the figures of its newest evaluation.
@@ -193,7 +252,11 @@ def measured_quality(workdir: Workdir, step: int) -> dict[str, Any]:
         DataDamagedError: If a file cannot be understood.
         StorageError: If it cannot be read.
     """
-    return {
+    from txl_tf.training.tensorboard import read_evaluations as read_board
+
+    with storage_errors("The evaluations cannot be read", workdir.tensorboard, ""):
+        shown = read_board(workdir.tensorboard, step)
+    return shown | {
         split: line["result"]
         for split, _, lines in read_evaluations(workdir.evaluations)
         for line in lines

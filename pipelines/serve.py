@@ -2,6 +2,7 @@
 
     txl serve --export DIR
     txl serve --export DIR --port 8501 --grpc-port 8500
+    curl -d '{"instances": ["Once upon a time"]}' http://127.0.0.1:8501/v1/models/txl:predict
 
 It answers PREDICT as TensorFlow Serving does, over REST and gRPC, on 127.0.0.1
 only. It serves the highest version in `DIR` that matches its checksums, and the
@@ -11,17 +12,21 @@ and then ends within ten seconds.
 
 import argparse
 import contextlib
+import json
 import os
+import shlex
 import signal
 import sys
 import threading
+import urllib.parse
 from collections.abc import Iterator
 from typing import Any
 
-from txl_tf.errors import InputMissingError, StorageError, UsageError
-from txl_tf.export.export_verification import CHECKSUMS_FILE, verify_export
+from txl_tf.errors import InputMissingError, JobError, StorageError, UsageError
+from txl_tf.export.export_verification import CARD_FILE, CHECKSUMS_FILE, verify_export
 from txl_tf.imports import require_extra
 from txl_tf.storage.files import is_remote, list_folder
+from txl_tf.storage.untrusted_files import read_json_object
 
 from .arguments import add_number
 from .command_line import run_job
@@ -129,9 +134,26 @@ def _report(server: Any, arguments: argparse.Namespace) -> None:
         where = os.path.join(arguments.export, str(number))
         remedy = "See `txl verify`, or export the model again."
         raise InputMissingError(why, where=where, remedy=remedy)
-    print(f"version: {server.versions.current().number}")
-    print(f"REST: http://127.0.0.1:{server.rest_port}/v1/models/{arguments.name}")
-    print(f"gRPC: 127.0.0.1:{server.grpc_port}, model {arguments.name}", flush=True)
+    number = server.versions.current().number
+    url = f"http://127.0.0.1:{server.rest_port}/v1/models/{urllib.parse.quote(arguments.name)}"
+    print(f"version: {number}")
+    print(f"REST: {url}")
+    print(f"gRPC: 127.0.0.1:{server.grpc_port}, model {arguments.name}")
+    card = os.path.join(arguments.export, str(number), CARD_FILE)
+    print(f"try: {_example_command(card, url)}", flush=True)
+
+
+def _example_command(card: str, url: str) -> str:
+    """Returns the command of a request that the version answers."""
+    example = None
+    # The server answers whether or not there is a card that can be read.
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, JobError):
+        example = read_json_object(card)["serving"]["completion"]["example"]
+    if not isinstance(example, list):
+        # An export of an earlier version has no signature with a single input.
+        return f"curl {shlex.quote(url + '/metadata')}"
+    body = json.dumps({"instances": example})
+    return f"curl -d {shlex.quote(body)} {shlex.quote(url + ':predict')}"
 
 
 @contextlib.contextmanager

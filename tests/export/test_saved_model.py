@@ -17,7 +17,7 @@ from tests.export.requests import memory_in, nothing_read, random_ids, score, te
 from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
 from txl_tf.errors import OutputExistsError, StorageError
 from txl_tf.export import ExportOptions, version_folder
-from txl_tf.export.saved_model import warm_up_file
+from txl_tf.export.warm_up import warm_up_file
 
 SEGMENT = CONFIG.segment_length
 
@@ -207,5 +207,5 @@ def test_without_the_extra_an_export_has_no_warm_up_requests(model, tmp_path, mo
     )
     txl_tf.export_saved_model(model, tmp_path / "1", MODEL_CARD)
     names = sorted(path.name for path in (tmp_path / "1" / "assets.extra").iterdir())
-    assert names == ["model_card.json", "model_card.md"]
+    assert names == ["README.md", "model_card.json", "model_card.md"]
     assert "the extra `serving`" in caplog.text

@@ -15,8 +15,8 @@ from tests.export.requests import (
     score,
     tensors,
 )
-from txl_tf.export.saved_model import warm_up_requests
 from txl_tf.export.token_signatures import WireMemory
+from txl_tf.export.warm_up import warm_up_requests
 from txl_tf.samplers import GreedySampler, RandomSampler, TopKSampler, TopPSampler
 
 pytestmark = pytest.mark.slow
@@ -142,9 +142,11 @@ def test_detokenize_is_the_reverse(text_signatures):
 
 def test_warm_up_requests_are_answered(exported_texts, text_signatures):
     path = str(exported_texts / "assets.extra" / "tf_serving_warmup_requests")
-    assert len(list(tf.data.TFRecordDataset(path))) == len(text_signatures) - 1  # one has two names
-    names = sorted(set(text_signatures) - {"serving_default"})
-    for name, inputs in warm_up_requests(WireMemory(CONFIG, tf.float32), names):
+    assert len(list(tf.data.TFRecordDataset(path))) == len(text_signatures)
+    names = ["complete", *sorted(set(text_signatures) - {"serving_default", "complete"})]
+    requests = warm_up_requests(WireMemory(CONFIG, tf.float32), names)
+    assert {name for name, _ in requests} == set(text_signatures)
+    for name, inputs in requests:
         assert text_signatures[name](**inputs)
 
 

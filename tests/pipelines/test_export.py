@@ -1,6 +1,7 @@
 """`txl export` as a job: what it accepts, which version it writes, what it says."""
 
 import argparse
+import dataclasses
 import json
 from pathlib import Path
 
@@ -13,12 +14,14 @@ from pipelines import export
 from pipelines.command_line import main
 from pipelines.workdir import Workdir
 from tests.convert.goldens import TENSORFLOW, Golden
+from tests.evaluation.test_result import result_of
 from tests.export.requests import nothing_read, rows_of, sampling, tensors
 from tests.toy_batches import VOCABULARY_SIZE, toy_experiment
 from txl_tf.causal_lm.model_folder import write_model_folder
 from txl_tf.config.model import LSTMConfig
 from txl_tf.errors import DataDamagedError, InputMissingError, UsageError
 from txl_tf.samplers import GreedySampler
+from txl_tf.training.tensorboard import TensorBoardWriter
 
 DATA = {
     "fingerprint": "0",
@@ -86,6 +89,40 @@ def test_the_card_has_the_newest_evaluation_of_the_checkpoint(workdir):
         export.measured_quality(workdir, 7)
 
 
+def test_the_card_has_what_training_evaluated(workdir):
+    """`txl evaluate --watch` knows more of the same weights, and so comes first."""
+    shown = result_of(total_nats=30.0, num_tokens=12)
+    for split in ("valid", "test"):
+        result = dataclasses.replace(shown, split=split, step=7)
+        TensorBoardWriter(workdir.tensorboard, bytes_per_token=1.0).write_evaluation(result)
+    assert set(export.measured_quality(workdir, 7)) == {"valid", "test"}
+    assert export.measured_quality(workdir, 7)["valid"]["nats_per_token"] == pytest.approx(2.5)
+    assert export.measured_quality(workdir, 8) == {}
+    folder = Path(workdir.evaluations) / "test"
+    folder.mkdir(parents=True)
+    line = {"conditions": {}, "result": {"step": 7, "perplexity": 2.0}}
+    (folder / "results.jsonl").write_text(json.dumps(line) + "\n")
+    assert export.measured_quality(workdir, 7)["test"] == line["result"]
+
+
+def test_options_of_a_text_are_checked_before_anything_is_read(workdir, tmp_path):
+    job = ("--workdir", workdir.folder, "--out", tmp_path / "new")
+    plain = checked(*job)
+    assert (plain.num_tokens, plain.sampler, plain.p, plain.seed) == (128, "top_p", 0.9, None)
+    assert checked(*job, "--max-new-tokens", 32).num_tokens == 32
+    for wrong, words in (
+        (("--max-new-tokens", 32, "--num-tokens", 33), "--num-tokens 33"),
+        (("--sampler", "greedy", "--seed", 1), "--seed 1"),
+        (("--sampler", "greedy", "--temperature", 2), "--temperature 2"),
+        (("--k", 5), "--k 5"),
+        (("--stop", ""), "--stop ''"),
+        (("--num-tokens", 0), "--num-tokens 0"),
+    ):
+        with pytest.raises(UsageError) as raised:
+            checked(*job, *wrong)
+        assert raised.value.where.startswith(words)
+
+
 @pytest.mark.slow
 def test_every_export_is_a_new_version(trained, data_folder, tmp_path, capsys):
     out = tmp_path / "served"
@@ -94,7 +131,19 @@ def test_every_export_is_a_new_version(trained, data_folder, tmp_path, capsys):
     assert f"SavedModel: {out / '1'}" in capsys.readouterr().out
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     small = ("--weights", "int8", "--memory-dtype", "bfloat16", "--memory-length", "9")
-    assert main([*job, *small, "--data", str(data_folder)]) == 0
+    text = (
+        "--num-tokens",
+        "7",
+        "--sampler",
+        "top_k",
+        "--k",
+        "5",
+        "--stop",
+        " 7",
+        "--license",
+        "mit",
+    )
+    assert main([*job, *small, *text, "--data", str(data_folder)]) == 0
     assert "nats/token" in capsys.readouterr().out
     assert main([*job, "--version", "1"]) == 73
     assert sorted(path.name for path in out.iterdir()) == ["1", "2"]
@@ -103,6 +152,12 @@ def test_every_export_is_a_new_version(trained, data_folder, tmp_path, capsys):
     card = json.loads((out / "2" / "assets.extra" / "model_card.json").read_text())
     assert card["step"] == 40
     assert card["model"]["memory_length"] == 9
+    assert card["quality"]["valid"]["perplexity"] > 1.0  # of the end of training
+    page = (out / "2" / "assets.extra" / "README.md").read_text()
+    assert page.startswith('---\nlicense: "mit"\n') and 'split: "valid"\n' in page
+    assert "the first " in page  # with --data, the loss of what is stored
+    completion = card["serving"]["completion"]
+    assert completion["num_tokens"] == 7 and completion["sampler"]["top_k"] == 5
     assert card["serving"]["memory"]["dtype"] == "bfloat16"
     weights = card["serving"]["weights"]
     assert abs(weights["sample_loss_change"]) < 0.01
@@ -110,6 +165,8 @@ def test_every_export_is_a_new_version(trained, data_folder, tmp_path, capsys):
     text = {"texts": tf.constant([b"7 and"]), "previous_token_ids": tf.constant([-1])}
     empty = {"memory_states": tf.zeros([1, 0, 0, 0], tf.bfloat16)}
     answer = loaded.signatures["score_text"](**text, **empty, memory_valid_length=tf.constant([0]))
+    [written] = loaded.signatures["serving_default"](tf.constant([b"7 and"]))["texts"].numpy()
+    assert len(written) <= 7 and b" 7" not in written
     assert answer["memory_states"].dtype == tf.bfloat16
     assert answer["memory_states"].shape == (1, 2, 9, 16)
     assert 0.0 < float(answer["total_nll"][0]) < 40.0
@@ -121,9 +178,11 @@ def test_an_official_checkpoint_is_imported_exported_and_writes(name, tmp_path):
     golden = Golden(name)
     write_model_folder(golden.load(), str(tmp_path / "converted"))
     job = ["export", "--workdir", str(tmp_path / "converted"), "--out", str(tmp_path / "served")]
+    job += ["--sampler", "greedy", "--num-tokens", "12"]
     assert main(job) == 0
     loaded = tf.saved_model.load(str(tmp_path / "served" / "1"))
     assert "generate_text" not in loaded.signatures  # there is no vocabulary
+    assert main([*job, "--stop", "."]) == 2
     prompts = golden.arrays["seg0/inputs"].astype("int32")
     num_rows = len(prompts)
     request = {**rows_of(prompts), **sampling(num_rows, num_tokens=12), **nothing_read(num_rows)}
@@ -132,6 +191,8 @@ def test_an_official_checkpoint_is_imported_exported_and_writes(name, tmp_path):
         golden.load(), prompts, num_tokens=12, sampler=GreedySampler(), seed=0
     )
     np.testing.assert_array_equal(answer["token_ids"], expected)
+    alone = loaded.signatures["serving_default"](tf.constant(prompts))["token_ids"]
+    np.testing.assert_array_equal(alone, expected)
     # The official code attends to memory of zeros, which is memory like any other.
     model = golden.load()
     zeros = golden.zeros(model)

@@ -11,8 +11,13 @@ from txl_tf.config.model import ModelConfig
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.data.vocabulary_folder import read_tokenizer
 from txl_tf.errors import DataDamagedError, MismatchError
-from txl_tf.export.export_verification import CHECKSUMS_FILE, GRAPH_FILE, verify_export
-from txl_tf.export.saved_model import CARD_FILE, EXTRA
+from txl_tf.export.export_verification import (
+    CARD_FILE,
+    CHECKSUMS_FILE,
+    EXTRA,
+    GRAPH_FILE,
+    verify_export,
+)
 from txl_tf.models.language_model import create_model
 from txl_tf.storage.files import first_line, list_folder, path_exists
 from txl_tf.storage.untrusted_files import read_json_object

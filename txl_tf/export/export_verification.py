@@ -20,6 +20,9 @@ from txl_tf.storage.untrusted_files import (
 
 CHECKSUMS_FILE = "SHA256SUMS"
 GRAPH_FILE = "saved_model.pb"
+EXTRA = "assets.extra"
+"""Folder of what a server does not read: cards and the vocabulary; and of the warm-up."""
+CARD_FILE = f"{EXTRA}/model_card.json"
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 _REMEDY = "Export the model again."
 _VARIABLES = os.path.join("variables", "variables")

@@ -65,9 +65,15 @@ def of_rank(tensor: tf.Tensor, name: str, axes: tuple[str, ...]) -> tf.Tensor:
 def row_vector(tensor: tf.Tensor, name: str, num_rows: tf.Tensor | None = None) -> tf.Tensor:
     """Refuses what is not a tensor `(B,)`.
 
-    `num_rows` is an int32 scalar, the rows of the other inputs. Without it, there
-    must be one row at least.
+    `num_rows` is an int32 scalar, the rows of the other inputs. With it a scalar
+    stands for all rows. Without it, there must be one row at least.
     """
+    if num_rows is not None:
+        tensor = tf.cond(
+            tf.equal(tf.rank(tensor), 0),
+            lambda: tf.fill(num_rows[None], tf.reshape(tensor, [])),
+            lambda: tensor,
+        )
     checked = of_rank(tensor, name, ("rows",))
     found = tf.shape(checked)[0]
     if num_rows is None:

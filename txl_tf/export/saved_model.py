@@ -1,113 +1,33 @@
-"""Export of a model as a SavedModel with signatures, model card and warm-up requests.
-
-The first request of a program traces, compiles and allocates. TensorFlow Serving
-does that while it loads a version, with the requests in `assets.extra`. They are
-written with the messages of `tensorflow-serving-api`, in the extra `serving`. It
-requires the package `tensorflow`, which is the wrong one on a TPU VM; an export
-without the extra has no warm-up requests and is otherwise the same.
-"""
+"""Export of a model as a SavedModel with signatures, model card and warm-up requests."""
 
 import importlib.util
 import json
 import logging
 import os
-import tempfile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 
 from txl_tf.data.vocabulary_folder import tokenizer_files
-from txl_tf.export.served_model import ExportOptions, Sampling, ServedModel
+from txl_tf.export.completion import DEFAULT_NEW_TOKENS, CompletionOptions, CompletionSignatures
+from txl_tf.export.export_verification import CARD_FILE, EXTRA
+from txl_tf.export.model_card import card_page, hub_page
+from txl_tf.export.sampling import Sampling
+from txl_tf.export.served_model import ExportOptions, ServedModel
 from txl_tf.export.served_weights import ServedWeights
 from txl_tf.export.text_signatures import TextSignatures
 from txl_tf.export.token_signatures import STATES, VALID_LENGTH, TokenSignatures, WireMemory
-from txl_tf.export.version_folder import card_page, write_version
+from txl_tf.export.version_folder import write_version
+from txl_tf.export.warm_up import PROMPT, example_prompt, warm_up_file, warm_up_requests
 from txl_tf.models.transformer_xl import TransformerXL
-from txl_tf.storage.files import read_file
 
 if TYPE_CHECKING:
     from txl_tf.data.tokenizers.tokenizer import Tokenizer
 
 
 _LOGGER = logging.getLogger(__name__)
-EXTRA = "assets.extra"
-"""Folder of what a server does not read: cards and the vocabulary; and of the warm-up."""
-CARD_FILE = f"{EXTRA}/model_card.json"
 WARM_UP_FILE = f"{EXTRA}/tf_serving_warmup_requests"
-_NUM_TOKENS = 4
-# Every tokenizer can take it, and a token before it is something to go on from.
-_TEXT = b""
-
-
-def warm_up_requests(
-    memory: WireMemory, names: list[str]
-) -> list[tuple[str, dict[str, tf.Tensor]]]:
-    """Returns a small request for every signature, of one row.
-
-    Args:
-        memory: `WireMemory`.
-        names: list of signature names.
-
-    Returns:
-        List of tuples of signature name and inputs.
-    """
-    ids = tf.zeros([1, _NUM_TOKENS], tf.int32)
-    rows: dict[str, tf.Tensor] = {"token_ids": ids, "lengths": tf.constant([_NUM_TOKENS])}
-    state = {
-        STATES: tf.zeros([1, 0, 0, 0], memory.dtype),  # the short form of nothing read yet
-        VALID_LENGTH: tf.constant([0]),
-    }
-    text = {"texts": tf.constant([_TEXT])}
-    text_state = {**state, "previous_token_ids": tf.constant([0])}
-    sampling = Sampling(
-        num_tokens=tf.constant([_NUM_TOKENS]),
-        temperature=tf.constant([1.0]),
-        top_k=tf.constant([2]),
-        top_p=tf.constant([0.9]),
-        seed=tf.constant([0]),
-        stop_token_id=tf.constant([-1]),
-    )._asdict()
-    requests: dict[str, dict[str, Any]] = {
-        "score": {**rows, "target_ids": ids, **state},
-        "next_token": {**rows, **state},
-        "generate": {**rows, **sampling, **state},
-        "tokenize": text,
-        "detokenize": rows,
-        "score_text": {**text, **text_state},
-        "next_token_text": {**text, **text_state},
-        "generate_text": {**text, **sampling, **text_state},
-    }
-    return [(name, requests[name]) for name in names]
-
-
-def warm_up_file(requests: list[tuple[str, dict[str, tf.Tensor]]]) -> bytes:
-    """Returns a TFRecord file with each request as a `PredictionLog`.
-
-    Needs the extra `serving`.
-
-    Args:
-        requests: list of tuples of signature name and inputs.
-
-    Returns:
-        The content of the file.
-    """
-    from tensorflow_serving.apis import prediction_log_pb2
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "records")
-        with tf.io.TFRecordWriter(path) as writer:
-            for signature_name, inputs in requests:
-                log = prediction_log_pb2.PredictionLog()
-                request = log.predict_log.request
-                request.model_spec.signature_name = signature_name
-                for name, tensor in inputs.items():
-                    request.inputs[name].CopyFrom(tf.make_tensor_proto(tensor))
-                # The order of a map is otherwise another one in every process.
-                writer.write(log.SerializeToString(deterministic=True))
-        return read_file(path)
-
-
 _SAMPLE_ROWS = 8
 
 
@@ -118,24 +38,31 @@ def export_saved_model(
     *,
     tokenizer: "Tokenizer | None" = None,
     options: ExportOptions | None = None,
+    completion: CompletionOptions | None = None,
     sample_token_ids: np.ndarray | None = None,
 ) -> str | os.PathLike[str]:
-    """Exports a model with signatures that take memory and give memory.
+    """Exports a model with signatures that continue and score texts, or token ids.
 
-    Every input and output has the batch as its first axis, so that a server
-    can join requests, and nothing is kept between requests. Requests are
-    checked in the graph: a bad value is an invalid argument, named with its
-    place, on any server.
+    `serving_default` is `complete`: texts in, their continuations out, as `completion`
+    says. `perplexity` scores texts. Without a tokenizer `serving_default` is
+    `complete_ids`: token ids in, token ids out. A model without memory continues
+    nothing; its default is `perplexity`, or `score`. See `CompletionSignatures`.
+
+    The other signatures take memory and give memory. Every input and output has the
+    batch as its first axis, so that a server can join requests, and nothing is kept
+    between requests. Requests are checked in the graph: a bad value is an invalid
+    argument, named with its place, on any server.
 
     Signatures `score`, `next_token` and `generate` take token ids, see
     `TokenSignatures`. With a tokenizer there are `tokenize`, `detokenize`,
     `score_text`, `next_token_text` and `generate_text`, see `TextSignatures`.
     Memory is `memory_states` `(B, L, M, D)` and `memory_valid_length` `(B,)`; a
-    new text has valid length 0 and a tensor of that shape or `(B, 0, 0, 0)`.
+    new text has valid length 0 and a tensor of that shape or `(B, 0, 0, 0)`. Memory,
+    `lengths` and settings have defaults in the graph, for requests without them.
 
-    The folder also has a model card, the vocabulary, a list `SHA256SUMS` of all files,
-    and, with the extra `serving`, requests to warm a server up. It appears when it is
-    complete.
+    The folder also has a model card, a page of it for model hubs (`README.md`), the
+    vocabulary, a list `SHA256SUMS` of all files, and, with the extra `serving`, requests
+    to warm a server up. It appears when it is complete.
 
     Args:
         model: `TransformerXL`.
@@ -145,6 +72,8 @@ def export_saved_model(
             export itself under the name `"serving"`.
         tokenizer: optional `Tokenizer` with the model's vocabulary.
         options: optional `ExportOptions`.
+        completion: optional `CompletionOptions`. Defaults to `None`: 128 tokens, or as
+            many as a request may have written, by top-p sampling with `p=0.9`.
         sample_token_ids: optional int vector of token ids in the order of a
             text. With it, the card has the loss of this text, and what it is
             with weights in float32.
@@ -155,9 +84,11 @@ def export_saved_model(
     Raises:
         OutputExistsError: If the folder exists; it is left alone.
         StorageError: If it cannot be written.
-        ValueError: If the tokenizer has another vocabulary than the model.
+        ValueError: If the tokenizer has another vocabulary than the model, or more tokens
+            are to be written than a request may have.
     """
     options = ExportOptions() if options is None else options
+    completion = _completion(completion, options, tokenizer)
     config = model.config
     if tokenizer is not None and tokenizer.vocabulary_size != config.vocabulary_size:
         raise ValueError(
@@ -170,34 +101,85 @@ def export_saved_model(
     memory = WireMemory(config, tf.as_dtype(options.memory_dtype))
     root = tf.Module()
     root.weights = weights
-    signatures = _signatures(root, served, memory, options, tokenizer)
+    signatures = create_signatures(root, served, memory, options, completion, tokenizer)
     stored = _weights_card(model, weights, served, options, sample_token_ids)
-    card = {**model_card, "serving": _serving_card(signatures, memory, options, stored)}
+    serving = _serving_card(signatures, memory, options, stored)
+    serving |= _completion_card(completion, next(iter(signatures)), tokenizer)
+    card = {**model_card, "serving": serving}
     write_version(
         os.fspath(folder),
         root,
         signatures,
         _input_shapes(memory),
         _files(card, memory, list(signatures), tokenizer),
+        _defaults(memory, completion),
     )
     return folder
 
 
-def _signatures(
+def _completion(
+    completion: CompletionOptions | None, options: ExportOptions, tokenizer: "Tokenizer | None"
+) -> CompletionOptions:
+    most = options.max_new_tokens
+    if completion is None:
+        return CompletionOptions(num_tokens=min(most, DEFAULT_NEW_TOKENS))
+    if completion.num_tokens > most:
+        raise ValueError(
+            f"`completion.num_tokens` must be `options.max_new_tokens`, {most}, at most. "
+            f"Received: {completion.num_tokens}"
+        )
+    if completion.stop and tokenizer is None:
+        raise ValueError(f"`completion.stop` needs a tokenizer. Received: {completion.stop}")
+    return completion
+
+
+def create_signatures(
     root: tf.Module,
     served: ServedModel,
     memory: WireMemory,
     options: ExportOptions,
+    completion: CompletionOptions,
     tokenizer: "Tokenizer | None",
 ) -> dict[str, Any]:
-    """Returns all signatures by name; `root` comes to own what they need besides weights."""
+    """Creates all signatures of an export.
+
+    Args:
+        root: `tf.Module`, which comes to own what they need besides weights.
+        served: `ServedModel`.
+        memory: `WireMemory`.
+        options: `ExportOptions`.
+        completion: `CompletionOptions`.
+        tokenizer: optional `Tokenizer`.
+
+    Returns:
+        Dict of name to `tf.function`, the default signature first.
+    """
     tokens = TokenSignatures(served, memory, options)
-    if tokenizer is None:
-        return tokens.functions()
-    root.tokenizer = tokenizer.graph_tokenizer()
-    only_utf8 = tokenizer.kind != "bytes"
-    texts = TextSignatures(served, tokens, memory, root.tokenizer, options, only_utf8=only_utf8)
-    return {**tokens.functions(), **texts.functions()}
+    texts = None
+    if tokenizer is not None:
+        root.tokenizer = tokenizer.graph_tokenizer()
+        only_utf8 = tokenizer.kind != "bytes"
+        texts = TextSignatures(served, tokens, memory, root.tokenizer, options, only_utf8=only_utf8)
+    simple = CompletionSignatures(served, memory, completion, tokens, texts, tokenizer)
+    of_texts = {} if texts is None else texts.functions()
+    return {**simple.functions(), **tokens.functions(), **of_texts}
+
+
+def _defaults(memory: WireMemory, completion: CompletionOptions) -> dict[str, np.ndarray]:
+    """Returns what inputs are where a request leaves them out; a scalar is for all rows."""
+    numbers = {
+        "num_tokens": np.int32(completion.num_tokens),
+        "temperature": np.float32(1.0),
+        "top_k": np.int32(0),
+        "top_p": np.float32(1.0),
+        "seed": np.int32(0),
+        "stop_token_id": np.int32(-1),
+        "previous_token_ids": np.int32(-1),
+        "lengths": np.int32(-1),  # all tokens of each row
+        VALID_LENGTH: np.int32(0),
+    }
+    nothing = np.zeros([0, 0, 0, 0], memory.dtype.as_numpy_dtype)
+    return {**{name: np.asarray(number) for name, number in numbers.items()}, STATES: nothing}
 
 
 def _input_shapes(memory: WireMemory) -> dict[str, list[int]]:
@@ -283,17 +265,33 @@ def _serving_card(
     }
 
 
+def _completion_card(
+    completion: CompletionOptions, default: str, tokenizer: "Tokenizer | None"
+) -> dict[str, Any]:
+    """Returns what the default signature does, with a request that it can answer."""
+    if default == "complete_ids":
+        example: list[Any] = [[0]]
+    elif tokenizer is not None:
+        example = [example_prompt(tokenizer)]
+    else:
+        return {}
+    written = completion.to_card() if default != "perplexity" else {}
+    return {"completion": {"signature": default, **written, "example": example}}
+
+
 def _files(
     card: dict[str, Any], memory: WireMemory, names: list[str], tokenizer: "Tokenizer | None"
 ) -> dict[str, bytes]:
     files = {
         CARD_FILE: (json.dumps(card, indent=1) + "\n").encode(),
         f"{EXTRA}/model_card.md": card_page(card).encode(),
+        f"{EXTRA}/README.md": hub_page(card).encode(),
     }
     if tokenizer is not None:
         files |= {f"{EXTRA}/{name}": each for name, each in tokenizer_files(tokenizer).items()}
     if importlib.util.find_spec("tensorflow_serving") is None:
         _LOGGER.warning("The export has no warm-up requests: the extra `serving` is not installed.")
     else:
-        files[WARM_UP_FILE] = warm_up_file(warm_up_requests(memory, names))
+        prompt = PROMPT if tokenizer is None else example_prompt(tokenizer)
+        files[WARM_UP_FILE] = warm_up_file(warm_up_requests(memory, names, prompt))
     return files

@@ -6,18 +6,18 @@ tokens to write, M memory length, D hidden width, L layers, T tokens, C candidat
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import keras
 import tensorflow as tf
 
 from txl_tf import functional
 from txl_tf.export import guards
+from txl_tf.export.sampling import RowSampler, WriterSettings
 from txl_tf.export.served_weights import ServedWeights
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
-from txl_tf.samplers import TopPSampler
 
 
 def traced_once(function: Callable[..., Any], specs: list[Any]) -> Any:
@@ -31,57 +31,6 @@ def traced_once(function: Callable[..., Any], specs: list[Any]) -> Any:
         specs: list of structures of `tf.TensorSpec`.
     """
     return tf.function(function, input_signature=specs, autograph=False)
-
-
-class Sampling(NamedTuple):
-    """Settings of every row.
-
-    Attributes:
-        num_tokens: int32 tensor `(B,)`. The most tokens to write.
-        temperature: float32 tensor `(B,)`. 0 is always the most probable.
-        top_k: int32 tensor `(B,)`. 0 is all tokens.
-        top_p: float32 tensor `(B,)`. 1 is all tokens.
-        seed: int32 tensor `(B,)`.
-        stop_token_id: int32 tensor `(B,)`. The row ends with it; -1 is none.
-    """
-
-    num_tokens: Any
-    temperature: Any
-    top_k: Any
-    top_p: Any
-    seed: Any
-    stop_token_id: Any
-
-    @classmethod
-    def specs(cls, *, are_checked: bool) -> list[tf.TensorSpec]:
-        """Returns the input specs; shapes are open unless they are checked already."""
-        shape = [None] if are_checked else None
-        floats = ("temperature", "top_p")
-        return [
-            tf.TensorSpec(shape, tf.float32 if name in floats else tf.int32, name)
-            for name in cls._fields
-        ]
-
-    def checked(self, num_rows: tf.Tensor, max_new_tokens: int, vocabulary_size: int) -> "Sampling":
-        """Refuses settings that are out of range; returns the others, for `B` rows.
-
-        Raises:
-            tf.errors.InvalidArgumentError: When it runs, if one is wrong.
-        """
-        smallest = tf.float32.as_numpy_dtype(1e-30)  # 0 would leave no token
-        ranges = {
-            "num_tokens": (1, max_new_tokens),
-            "temperature": (0.0, tf.float32.max),
-            "top_k": (0, tf.int32.max),
-            "top_p": (smallest, 1.0),
-            "stop_token_id": (-1, vocabulary_size - 1),
-        }
-        rows = {
-            name: guards.row_vector(value, name, num_rows) for name, value in self._asdict().items()
-        }
-        for name, (lowest, highest) in ranges.items():  # any seed will do
-            rows[name] = guards.in_range(rows[name], name, lowest, highest)
-        return Sampling(**rows)
 
 
 class TokenWriter:
@@ -99,22 +48,22 @@ class TokenWriter:
         self._engine = InferenceEngine(model)
 
     def write(
-        self, pending: tf.Tensor, memory: Memory, sampling: Sampling
+        self, pending: tf.Tensor, memory: Memory, settings: WriterSettings
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, Memory]:
         """Writes, where the model's weights are those of the graph at hand.
 
         Args:
             pending: int32 tensor `(B,)`. The token to go on from.
             memory: `Memory` of what is before it.
-            sampling: `Sampling`.
+            settings: `WriterSettings`.
 
         Returns:
             Tuple of the tokens, int32 `(B, S)`, with zeros behind a row's last;
             their negative log-likelihoods, float32 `(B, S)`, zeros too; how
             many they are, int32 `(B,)`; and the `Memory` of all but the last.
         """
-        sampler = TopPSampler(sampling.top_p, sampling.temperature, sampling.top_k)
-        width = tf.reduce_max(sampling.num_tokens)
+        sampler = RowSampler(settings)
+        width = tf.reduce_max(settings.num_tokens)
         arrays = (
             tf.TensorArray(tf.int32, size=width, element_shape=[None]),
             tf.TensorArray(tf.float32, size=width, element_shape=[None]),
@@ -129,7 +78,7 @@ class TokenWriter:
 
         def body(index, pending, is_active, counts, arrays, state):
             log_probs, inputs, state = self._step(pending, state, constants)
-            token_ids = sampler(log_probs, _seeds(sampling.seed, index))
+            token_ids = sampler(log_probs, _seeds(settings.seed, index))
             nll = -tf.gather(log_probs, token_ids, batch_dims=1)
             written = (
                 tf.where(is_active, token_ids, 0),
@@ -140,7 +89,8 @@ class TokenWriter:
                 array.write(index, each) for array, each in zip(arrays, written, strict=True)
             )
             counts += tf.cast(is_active, tf.int32)
-            is_active &= (counts < sampling.num_tokens) & (token_ids != sampling.stop_token_id)
+            is_end = tf.reduce_any(token_ids[:, None] == settings.stop_token_ids, axis=1)
+            is_active &= (counts < settings.num_tokens) & ~is_end
             return index + 1, token_ids, is_active, counts, arrays, state
 
         none = tf.zeros_like(pending)
@@ -164,7 +114,8 @@ class TokenWriter:
 def _seeds(seed: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
     """Seeds `(B, 2)` by which a row draws what it would as the only row of a session."""
     of_zero = functional.row_seeds(tf.stack([0, position]), tf.constant([0]))  # [1, 2]
-    return of_zero + tf.stack([seed, tf.zeros_like(seed)], axis=1)
+    # Not a stack with zeros: where the seed is a constant, TensorFlow folds those to one row.
+    return of_zero + seed[:, None] * tf.constant([[1, 0]])
 
 
 class ServedModel:
@@ -191,8 +142,8 @@ class ServedModel:
         memory = self._memory_spec()
         self.score = traced_once(self._score, [ids, ids, rows, memory])
         self.next_token = traced_once(self._next_token, [ids, rows, rows, memory])
-        sampling = Sampling(*Sampling.specs(are_checked=True))
-        self.generate = traced_once(self._generate, [ids, rows, sampling, memory])
+        specs = [ids, rows, WriterSettings.specs(), memory]
+        self.generate = traced_once(self._generate, specs)
 
     def _memory_spec(self) -> Memory:
         config = self.config
@@ -301,7 +252,7 @@ class ServedModel:
         log_probs, candidate_ids = tf.math.top_k(log_probs, self.num_candidates)
         return candidate_ids, guards.finite(tf.exp(log_probs), "probabilities"), memory
 
-    def _generate(self, token_ids, lengths, sampling, memory):
+    def _generate(self, token_ids, lengths, settings, memory):
         """Generates tokens; returns them, their nats, their counts and the memory."""
         weights = self._weights.values()
         nothing = tf.zeros([0, 0])
@@ -311,7 +262,7 @@ class ServedModel:
         )
         pending = tf.gather(token_ids, lengths - 1, batch_dims=1)
         with self._with_weights(weights):
-            written, nll, counts, memory = self._writer.write(pending, memory, sampling)
+            written, nll, counts, memory = self._writer.write(pending, memory, settings)
         return written, guards.finite(nll, "nll"), counts, memory
 
 

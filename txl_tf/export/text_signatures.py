@@ -9,7 +9,8 @@ from typing import Any
 import tensorflow as tf
 
 from txl_tf.export import guards
-from txl_tf.export.served_model import ExportOptions, Sampling, ServedModel, traced_once
+from txl_tf.export.sampling import Sampling
+from txl_tf.export.served_model import ExportOptions, ServedModel, traced_once
 from txl_tf.export.token_signatures import TokenSignatures, WireMemory, signature
 
 
@@ -30,6 +31,10 @@ class TextSignatures:
         tokenizer: in-graph tokenizer, from `graph_tokenizer` of a `Tokenizer`.
         options: `ExportOptions`.
         only_utf8: bool. Whether the tokenizer refuses what is not UTF-8.
+
+    Attributes:
+        ids_of: function of texts that checks them and returns their ids, a ragged tensor.
+        text_of: function of token ids `(B, T)` and lengths `(B,)` that returns texts.
     """
 
     def __init__(
@@ -50,8 +55,8 @@ class TextSignatures:
         self._only_utf8 = only_utf8
         texts = tf.TensorSpec(None, tf.string)
         rows, padded = tf.TensorSpec([None], tf.int32), tf.TensorSpec([None, None], tf.int32)
-        self._ids_of = traced_once(self._tokenized, [texts])
-        self._text_of = traced_once(self._detokenized, [padded, rows])
+        self.ids_of = traced_once(self._tokenized, [texts])
+        self.text_of = traced_once(self._detokenized, [padded, rows])
         self._state_of = traced_once(
             self._checked_state, [texts, tf.TensorSpec(None, tf.int32), *memory.specs()]
         )
@@ -62,7 +67,7 @@ class TextSignatures:
         ids = tf.TensorSpec(None, tf.int32, "token_ids")
         lengths = tf.TensorSpec(None, tf.int32, "lengths")
         state = [tf.TensorSpec(None, tf.int32, "previous_token_ids"), *self._memory.specs()]
-        sampling = Sampling.specs(are_checked=False)
+        sampling = Sampling.specs()
         found = {
             "tokenize": signature(self.tokenize, [texts]),
             "detokenize": signature(self.detokenize, [ids, lengths]),
@@ -83,7 +88,7 @@ class TextSignatures:
             Dict of `token_ids`, int32 `(B, T)`, with zeros behind a row's end,
             and `lengths`, int32 `(B,)`.
         """
-        ids = self._ids_of(texts)
+        ids = self.ids_of(texts)
         return {"token_ids": ids.to_tensor(), "lengths": ids.row_lengths()}
 
     def detokenize(self, token_ids, lengths):
@@ -97,7 +102,7 @@ class TextSignatures:
             Dict of `texts_bytes`, string `(B,)`.
         """
         token_ids, lengths, _ = self._tokens.rows_of_ids(token_ids, lengths, 0)
-        return {"texts_bytes": self._text_of(token_ids, lengths)}
+        return {"texts_bytes": self.text_of(token_ids, lengths)}
 
     def score_text(self, texts, previous_token_ids, memory_states, memory_valid_length):
         """Scores each token of each text, in nats.
@@ -148,13 +153,13 @@ class TextSignatures:
         _, rows, memory = self._state_of(
             texts, previous_token_ids, memory_states, memory_valid_length
         )
-        rows = _not_empty(rows)
+        rows = not_empty(rows)
         lengths = rows.row_lengths()
         candidate_ids, probabilities, memory = self._served.next_token(
             rows.to_tensor(), lengths, lengths - 1, memory
         )
         flat = tf.reshape(candidate_ids, [-1, 1])
-        texts = self._text_of(flat, tf.ones_like(flat[:, 0]))
+        texts = self.text_of(flat, tf.ones_like(flat[:, 0]))
         return {
             "candidate_ids": candidate_ids,
             "candidate_texts_bytes": tf.reshape(texts, tf.shape(candidate_ids)),
@@ -180,19 +185,30 @@ class TextSignatures:
         _, rows, memory = self._state_of(
             texts, previous_token_ids, memory_states, memory_valid_length
         )
-        rows = _not_empty(rows)
-        sampling = self._tokens.checked_sampling(Sampling(*sampling), rows.nrows())
+        rows = not_empty(rows)
+        settings = self._tokens.checked_sampling(Sampling(*sampling), rows.nrows())
         written, nll, counts, memory = self._served.generate(
-            rows.to_tensor(), rows.row_lengths(), sampling, memory
+            rows.to_tensor(), rows.row_lengths(), settings, memory
         )
         return {
-            "texts_bytes": self._text_of(written, counts),
+            "texts_bytes": self.text_of(written, counts),
             "token_ids": written,
             "lengths": counts,
             "nll": nll,
             "last_token_ids": tf.gather(written, counts - 1, batch_dims=1),
             **self._memory.give(memory),
         }
+
+    def prompt_ids_of(self, texts):
+        """Returns the ids of texts that go on: the last line has no token at its end yet."""
+        ids = self.ids_of(texts)
+        if not self._tokenizer.marks_lines:
+            return ids
+        is_line = tf.strings.regex_full_match(tf.reshape(texts, [-1]), r"(?s).*[\n\r]")
+        is_open = tf.cast(tf.logical_not(is_line), tf.int32)
+        lengths = tf.maximum(ids.row_lengths() - is_open, 0)
+        padded = ids.to_tensor()
+        return tf.RaggedTensor.from_tensor(padded, lengths=lengths, row_splits_dtype=tf.int32)
 
     def _tokenized(self, texts):
         texts = guards.texts(
@@ -206,7 +222,7 @@ class TextSignatures:
 
     def _checked_state(self, texts, previous_token_ids, memory_states, memory_valid_length):
         """Returns the ids of the texts, those with the token before, and the memory."""
-        ids = self._ids_of(texts)
+        ids = self.ids_of(texts)
         num_rows = ids.nrows()
         previous = guards.row_vector(previous_token_ids, "previous_token_ids", num_rows)
         highest = self._served.config.vocabulary_size - 1
@@ -228,17 +244,17 @@ def _last_of(rows: tf.RaggedTensor) -> tf.Tensor:
     return tf.reduce_max(rows[:, -1:].to_tensor(default_value=-1, shape=[None, 1]), axis=1)
 
 
-def _not_empty(rows: tf.RaggedTensor) -> tf.RaggedTensor:
+def not_empty(rows: tf.RaggedTensor, fewest: int = 1) -> tf.RaggedTensor:
+    """Refuses texts of fewer tokens; `fewest` is 1, or 2 where a token predicts the next."""
     lengths = rows.row_lengths()
-    is_empty = tf.equal(lengths, 0)
+    is_short = lengths < fewest
+    place = tf.argmax(tf.cast(is_short, tf.uint8))
+    none = "no tokens, and there is no previous token."
+    few = "fewer than two tokens: the first has nothing before it that predicts it."
     values = guards.refuse_unless(
-        tf.logical_not(tf.reduce_any(is_empty)),
+        tf.logical_not(tf.reduce_any(is_short)),
         lambda: tf.strings.join(
-            [
-                "texts[",
-                tf.strings.as_string(tf.argmax(tf.cast(is_empty, tf.uint8))),
-                "] has no tokens, and there is no previous token.",
-            ]
+            ["texts[", tf.strings.as_string(place), "] has ", none if fewest == 1 else few]
         ),
         rows.values,
     )

@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from txl_tf.config.model import ModelConfig
 from txl_tf.export import guards
-from txl_tf.export.served_model import ExportOptions, Sampling, ServedModel, traced_once
+from txl_tf.export.sampling import Sampling
+from txl_tf.export.served_model import ExportOptions, ServedModel, traced_once
 from txl_tf.models.memory import Memory
 
 STATES = "memory_states"
@@ -38,7 +39,8 @@ class WireMemory:
 
     On the wire it is one tensor `(B, L, M, D)` and the valid lengths `(B,)`.
     Hidden states are half of what keys and values would be. Rows that have
-    read nothing may come as a tensor `(B, 0, 0, 0)`, which is nothing at all.
+    read nothing may come as a tensor `(B, 0, 0, 0)`, which is nothing at all, or not
+    come: then it is `(0, 0, 0, 0)`.
 
     Args:
         config: `ModelConfig`.
@@ -72,9 +74,9 @@ class WireMemory:
 
     def _take(self, states, valid_length, num_rows):
         full = tf.stack([num_rows, *self.shape])
-        nothing = tf.stack([num_rows, 0, 0, 0])
+        nothing, absent = tf.stack([num_rows, 0, 0, 0]), tf.zeros([4], tf.int32)
         meaning = "rows, layers, memory length, width; or nothing read yet"
-        states = guards.of_shape(states, STATES, [full, nothing], meaning)
+        states = guards.of_shape(states, STATES, [full, nothing, absent], meaning)
         states = tf.ensure_shape(states, [None] * 4)
         is_nothing = tf.equal(tf.size(states), 0)
         states = guards.finite(tf.cast(states, tf.float32), STATES)
@@ -104,7 +106,7 @@ class TokenSignatures:
             may have. It checks them and returns the token ids `(B, T)`, with
             zeros behind each row's length, the lengths, and the number of rows.
         checked_sampling: function of `Sampling` and the number of rows that
-            checks it and returns it.
+            checks it and returns the `WriterSettings`.
     """
 
     def __init__(self, served: ServedModel, memory: WireMemory, options: ExportOptions) -> None:
@@ -114,7 +116,7 @@ class TokenSignatures:
         open_ids = tf.TensorSpec(None, tf.int32)
         scalar = tf.TensorSpec([], tf.int32)
         self.rows_of_ids = traced_once(self._rows_of_ids, [open_ids, open_ids, scalar])
-        sampling = Sampling(*Sampling.specs(are_checked=False))
+        sampling = Sampling(*Sampling.specs())
         self.checked_sampling = traced_once(self._checked_sampling, [sampling, scalar])
         rows, padded = tf.TensorSpec([None], tf.int32), tf.TensorSpec([None, None], tf.int32)
         self._checked_targets = traced_once(self._targets, [open_ids, padded, rows])
@@ -125,7 +127,7 @@ class TokenSignatures:
         ids = tf.TensorSpec(None, tf.int32, "token_ids")
         targets = tf.TensorSpec(None, tf.int32, "target_ids")
         memory = self._memory.specs()
-        sampling = Sampling.specs(are_checked=False)
+        sampling = Sampling.specs()
         found = {
             "score": signature(self.score, [ids, targets, lengths, *memory]),
             "next_token": signature(self.next_token, [ids, lengths, *memory]),
@@ -200,9 +202,9 @@ class TokenSignatures:
         """
         *sampling, memory_states, memory_valid_length = sampling_and_memory
         token_ids, lengths, num_rows = self.rows_of_ids(token_ids, lengths, 1)
-        sampling = self.checked_sampling(Sampling(*sampling), num_rows)
+        settings = self.checked_sampling(Sampling(*sampling), num_rows)
         memory = self._memory.take(memory_states, memory_valid_length, num_rows)
-        written, nll, counts, memory = self._served.generate(token_ids, lengths, sampling, memory)
+        written, nll, counts, memory = self._served.generate(token_ids, lengths, settings, memory)
         return {
             "token_ids": written,
             "lengths": counts,
@@ -212,7 +214,8 @@ class TokenSignatures:
 
     def _checked_sampling(self, sampling, num_rows):
         vocabulary_size = self._served.config.vocabulary_size
-        return sampling.checked(num_rows, self._options.max_new_tokens, vocabulary_size)
+        limit = self._options.max_new_tokens
+        return sampling.checked(num_rows, limit, vocabulary_size).for_writer()
 
     def _targets(self, target_ids, token_ids, lengths):
         shape = tf.shape(token_ids)
@@ -241,7 +244,9 @@ class TokenSignatures:
             token_ids,
         )
         num_rows, num_tokens = tf.unstack(tf.shape(token_ids))  # of what was checked
+        is_absent = tf.equal(tf.rank(lengths), 0) & tf.reduce_all(lengths < 0)
         lengths = guards.row_vector(lengths, "lengths", num_rows)
+        lengths = tf.where(is_absent, num_tokens, lengths)
         lengths = guards.in_range(lengths, "lengths", shortest, num_tokens)
         return self._within_vocabulary(token_ids, "token_ids", lengths), lengths, num_rows
 

@@ -1,4 +1,4 @@
-"""Version folder of an export: SavedModel, SHA-256 of each file, model card.
+"""Version folder of an export: SavedModel, SHA-256 of each file.
 
 A server watches the folder of all versions and loads what appears in it under a
 number. So a version is written under another name, flushed to the disk, and
@@ -6,10 +6,12 @@ renamed when all of it is there.
 """
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import tensor_shape_pb2
+from tensorflow.core.framework import graph_pb2, tensor_pb2, tensor_shape_pb2
 from tensorflow.core.protobuf import saved_model_pb2
 
 from txl_tf.errors import StorageError
@@ -49,6 +51,7 @@ def write_version(
     signatures: dict[str, Any],
     shapes: dict[str, list[int]],
     files: dict[str, bytes],
+    defaults: Mapping[str, np.ndarray] | None = None,
 ) -> None:
     """Writes a SavedModel with more files and the checksums of all of them.
 
@@ -59,6 +62,7 @@ def write_version(
         shapes: dict of input name to its shape, -1 where it is open, as the
             signatures show it to whoever asks.
         files: dict of path in the folder to content.
+        defaults: optional dict of input name to what it is where a request leaves it out.
 
     Raises:
         OutputExistsError: If the folder exists, or is being written.
@@ -68,7 +72,7 @@ def write_version(
         with StagingFolder(folder, last_file=GRAPH_FILE) as staging:
             options = tf.saved_model.SaveOptions(save_debug_info=False)
             tf.saved_model.save(root, staging.path, _with_default(signatures), options)
-            _finish_graph(os.path.join(staging.path, GRAPH_FILE), shapes)
+            _finish_graph(os.path.join(staging.path, GRAPH_FILE), shapes, defaults or {})
             # It identifies the graph as it was before; the checksums do it for all files.
             remove_file(os.path.join(staging.path, "fingerprint.pb"))
             for name, content in files.items():
@@ -89,19 +93,37 @@ def _with_default(signatures: dict[str, Any]) -> dict[str, Any]:
     return {"serving_default": next(iter(named.values())), **named}
 
 
-def _finish_graph(path: str, shapes: dict[str, list[int]]) -> None:
-    """Makes the graph small, and says which shapes the inputs are to have.
+def _finish_graph(
+    path: str, shapes: dict[str, list[int]], defaults: Mapping[str, np.ndarray]
+) -> None:
+    """Makes the graph small, and says which shapes and defaults the inputs have.
 
     The graph itself leaves them open, so that its guards see every request as it
     is. Clients and `saved_model_cli` read them from the signatures.
     """
     saved_model = saved_model_pb2.SavedModel.FromString(read_file(path))
     compact_graph(saved_model)
-    for definition in saved_model.meta_graphs[0].signature_def.values():
+    (graph,) = saved_model.meta_graphs
+    for definition in graph.signature_def.values():
         for name, tensor in definition.inputs.items():
             if name in shapes:
                 tensor.tensor_shape.CopyFrom(_shape_proto(shapes[name]))
+            if name in defaults:
+                definition.defaults[name].CopyFrom(tf.make_tensor_proto(defaults[name]))
+                _give_default(graph.graph_def, tensor.name, definition.defaults[name])
     write_file(path, saved_model.SerializeToString(deterministic=True))
+
+
+def _give_default(graph: graph_pb2.GraphDef, tensor: str, value: tensor_pb2.TensorProto) -> None:
+    """Makes a placeholder one that need not be fed, for sessions of the graph."""
+    (placeholder,) = (node for node in graph.node if f"{node.name}:0" == tensor)
+    constant = graph.node.add(name=f"{placeholder.name}_default", op="Const")
+    constant.attr["dtype"].type = value.dtype
+    constant.attr["value"].tensor.CopyFrom(value)
+    placeholder.op = "PlaceholderWithDefault"
+    if "shape" not in placeholder.attr:  # of a placeholder it is open by default
+        placeholder.attr["shape"].shape.unknown_rank = True
+    placeholder.input.append(constant.name)
 
 
 def _shape_proto(sizes: list[int]) -> tensor_shape_pb2.TensorShapeProto:
@@ -120,40 +142,3 @@ def _storage_error(folder: str, error: Exception, done: str) -> StorageError:
         where=folder,
         remedy="Make room, or choose another folder.",
     )
-
-
-def card_page(card: dict[str, Any]) -> str:
-    """Writes a model card as Markdown; each dict in it becomes a table."""
-    lines = ["# Model card", ""]
-    plain = {name: value for name, value in card.items() if not isinstance(value, dict)}
-    lines += _table(plain) if plain else []
-    for name, value in card.items():
-        if isinstance(value, dict):
-            lines += ["", f"## {_title(name)}", "", *_table(_flat(value))]
-    return "\n".join(lines) + "\n"
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{name}: ")
-        else:
-            flat[prefix + name] = value
-    return flat
-
-
-def _table(values: dict[str, Any]) -> list[str]:
-    if not values:
-        return ["nothing"]
-    rows = [f"| {_cell(name)} | {_cell(value)} |" for name, value in values.items()]
-    return ["| | |", "|---|---|", *rows]
-
-
-def _cell(value: Any) -> str:
-    text = "none" if value is None else str(value)
-    return text.replace("|", "\\|").replace("\n", " ")
-
-
-def _title(name: str) -> str:
-    return name.replace("_", " ").capitalize()

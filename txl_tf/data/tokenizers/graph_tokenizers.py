@@ -12,7 +12,14 @@ from txl_tf.data.tokenizers.word_splitting import LINE_MARK, WordRule
 
 
 class GraphTokenizer(tf.Module, abc.ABC):
-    """Base class of tokenizers within a graph."""
+    """Base class of tokenizers within a graph.
+
+    Attributes:
+        marks_lines: bool. Whether each line has a token of its own at its end, also the
+            last one of a text.
+    """
+
+    marks_lines = False
 
     @abc.abstractmethod
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
@@ -244,6 +251,7 @@ class GraphWordPieceTokenizer(GraphTokenizer):
         self._operation = operation
         self._pieces = tf.constant(list(pieces))
         self._rule = rule
+        self.marks_lines = rule.marks_lines
         self._mark_id = mark_id
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
@@ -279,6 +287,7 @@ class GraphWordTokenizer(GraphTokenizer):
     ) -> None:
         super().__init__()
         self._rule = rule
+        self.marks_lines = rule.marks_lines
         self._mark_id = mark_id
         self._words = tf.constant(list(words))
         keys, ids = list(words), list(range(len(words)))

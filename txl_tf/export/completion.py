@@ -1,0 +1,226 @@
+"""The signatures with one input: texts or token ids in, their continuation or score out.
+
+Shape letters used in this module: B rows, T tokens, S tokens to write.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from txl_tf.data.tokenizers.tokenizer import Tokenizer, stop_tokens
+from txl_tf.export.sampling import sampler_settings, writer_settings
+from txl_tf.export.served_model import ServedModel
+from txl_tf.export.text_signatures import TextSignatures, not_empty
+from txl_tf.export.token_signatures import TokenSignatures, WireMemory, signature
+from txl_tf.samplers import TopPSampler
+
+DEFAULT_NEW_TOKENS = 128
+"""Tokens that are written unless an export says otherwise."""
+# exp of more is no float32.
+_LARGEST_MEAN_NATS = 88.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CompletionOptions:
+    """How an export continues a text where a request gives nothing but the text.
+
+    Raises:
+        ValueError: If a value is out of its range, or no graph holds the sampler.
+    """
+
+    num_tokens: int = DEFAULT_NEW_TOKENS
+    """The most tokens to write."""
+    sampler: Any = dataclasses.field(default_factory=TopPSampler)
+    """`GreedySampler`, `RandomSampler`, `TopKSampler`, `TopPSampler` or `MinPSampler`."""
+    stop: tuple[str, ...] = ()
+    """A text ends before the first of them. One that is a single token ends the work too."""
+    seed: int | None = None
+    """Every row draws by this seed; `None` is a new one for each row of each request."""
+
+    def __post_init__(self) -> None:
+        if self.num_tokens <= 0:
+            raise ValueError(f"`num_tokens` must be positive. Received: {self.num_tokens}")
+        if self.seed is not None and not 0 <= self.seed < 1 << 31:
+            raise ValueError(f"`seed` must be in [0, 2**31). Received: seed={self.seed}")
+        if isinstance(self.stop, str) or not all(self.stop):
+            raise ValueError(f"`stop` must be texts that are not empty. Received: {self.stop!r}")
+        sampler_settings(self.sampler)
+
+    def to_card(self) -> dict[str, Any]:
+        """Returns the options as JSON values for a model card."""
+        return {
+            "num_tokens": self.num_tokens,
+            "sampler": sampler_settings(self.sampler),
+            "stop": list(self.stop),
+            "seed": self.seed,
+        }
+
+
+class CompletionSignatures:
+    """Signatures with one input and no memory to send: checks of requests, and their answers.
+
+    `complete` continues texts and `perplexity` scores them; without a tokenizer
+    `complete_ids` continues token ids. Rows may differ in length, and each is
+    answered as if it was alone.
+
+    Args:
+        served: `ServedModel`.
+        memory: `WireMemory`.
+        completion: `CompletionOptions`.
+        tokens: `TokenSignatures`.
+        texts: optional `TextSignatures`.
+        tokenizer: optional `Tokenizer`, that of `texts`.
+    """
+
+    def __init__(
+        self,
+        served: ServedModel,
+        memory: WireMemory,
+        completion: CompletionOptions,
+        tokens: TokenSignatures,
+        texts: TextSignatures | None,
+        tokenizer: Tokenizer | None,
+    ) -> None:
+        self._served = served
+        self._memory = memory
+        self._completion = completion
+        self._settings = sampler_settings(completion.sampler)
+        self._tokens = tokens
+        self._texts = texts
+        self._end_ids: list[int] = []
+        self._stop_ids: list[int] = []
+        if tokenizer is not None:
+            self._end_ids = [] if tokenizer.end_token_id is None else [tokenizer.end_token_id]
+            self._stop_ids = stop_tokens(tokenizer, completion.stop)
+
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """Returns a `tf.function` by name; a model without memory continues nothing."""
+        found = {}
+        has_memory = self._memory.memory_length > 0
+        if self._texts is not None:
+            texts = tf.TensorSpec(None, tf.string, "texts")
+            if has_memory:
+                found["complete"] = signature(self.complete, [texts])
+            found["perplexity"] = signature(self.perplexity, [texts])
+        elif has_memory:
+            ids = tf.TensorSpec(None, tf.int32, "token_ids")
+            found["complete_ids"] = signature(self.complete_ids, [ids])
+        return found
+
+    def complete(self, texts):
+        """Continues each text.
+
+        Args:
+            texts: string tensor `(B,)`.
+
+        Returns:
+            Dict of `texts`, string `(B,)` in UTF-8: what follows each text. Bytes
+            that are no UTF-8 are U+FFFD.
+        """
+        rows = not_empty(self._texts.prompt_ids_of(texts))
+        written, counts = self._written(rows.to_tensor(), rows.row_lengths())
+        if self._end_ids:
+            last = tf.gather(written, counts - 1, batch_dims=1)
+            is_end = tf.reduce_any(last[:, None] == tf.constant([self._end_ids]), axis=1)
+            counts -= tf.cast(is_end, tf.int32)
+        written = tf.RaggedTensor.from_tensor(written, lengths=counts, row_splits_dtype=tf.int32)
+        # A tokenizer may write a token otherwise where it follows another one.
+        whole, before = self._text_of(tf.concat([rows, written], axis=1)), self._text_of(rows)
+        start = tf.strings.length(before, unit="UTF8_CHAR")
+        rest = tf.strings.length(whole, unit="UTF8_CHAR") - start
+        after = tf.strings.substr(whole, start, tf.maximum(rest, 0), unit="UTF8_CHAR")
+        if self._completion.stop:
+            after = tf.strings.regex_replace(after, _from_first(self._completion.stop), "")
+        return {"texts": after}
+
+    def complete_ids(self, token_ids):
+        """Continues each row of token ids.
+
+        Args:
+            token_ids: int32 tensor `(B, T)`.
+
+        Returns:
+            Dict of `token_ids`, int32 `(B, S)`: what follows each row.
+        """
+        token_ids, lengths, _ = self._tokens.rows_of_ids(token_ids, tf.constant(-1), 1)
+        written, _ = self._written(token_ids, lengths)
+        return {"token_ids": written}
+
+    def perplexity(self, texts):
+        """Scores each text.
+
+        Args:
+            texts: string tensor `(B,)`, each of two tokens or more.
+
+        Returns:
+            Dict of `nats`, float32 `(B,)`, the negative log-likelihood of all tokens
+            but the first; `tokens`, int32 `(B,)`, how many that are; and
+            `perplexity`, float32 `(B,)`.
+        """
+        rows = not_empty(self._texts.ids_of(texts), fewest=2)
+        lengths = rows.row_lengths() - 1
+
+        def score(rows, lengths):
+            nll, _ = self._served.score(rows[:, :-1], rows[:, 1:], lengths, self._nothing(rows))
+            return tf.reduce_sum(nll, axis=1)
+
+        ids = rows.to_tensor()
+        if self._served.config.has_relative_positions:
+            nats = score(ids, lengths)
+        else:
+            nats = tf.map_fn(
+                lambda row: score(row[0][None, : row[1] + 1], row[1][None])[0],
+                (ids, lengths),
+                fn_output_signature=tf.TensorSpec([], tf.float32),
+            )
+        mean = nats / tf.cast(lengths, tf.float32)
+        perplexity = tf.exp(tf.minimum(mean, _LARGEST_MEAN_NATS))
+        return {"nats": nats, "tokens": lengths, "perplexity": perplexity}
+
+    def _written(self, ids: tf.Tensor, lengths: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Tokens that follow rows, int32 `(B, S)` with zeros behind a row's end, and counts."""
+        num_tokens = self._completion.num_tokens
+
+        def write(ids, lengths, seeds):
+            stops = [*self._end_ids, *self._stop_ids]
+            settings = writer_settings(self._settings, num_tokens, seeds, stops)
+            written, _, counts, _ = self._served.generate(
+                ids, lengths, settings, self._nothing(ids)
+            )
+            return written, counts
+
+        rows = (ids, lengths, self._seeds(tf.shape(ids)[0]))
+        if self._served.config.has_relative_positions:
+            return write(*rows)
+
+        def write_alone(row):
+            ids, length, seed = row
+            written, counts = write(ids[None, :length], length[None], seed[None])
+            return written[0], counts[0]
+
+        specs = (tf.TensorSpec([num_tokens], tf.int32), tf.TensorSpec([], tf.int32))
+        return tf.map_fn(write_alone, rows, fn_output_signature=specs)
+
+    def _nothing(self, ids):
+        num_rows = tf.shape(ids)[0]
+        states = tf.zeros(tf.stack([num_rows, 0, 0, 0]), self._memory.dtype)
+        return self._memory.take(states, tf.zeros([num_rows], tf.int32), num_rows)
+
+    def _seeds(self, num_rows: tf.Tensor) -> tf.Tensor:
+        if self._completion.seed is None and self._settings["temperature"]:
+            # Neither a seed of the exporting program nor a state of the server decides it.
+            return tf.raw_ops.NonDeterministicInts(shape=num_rows[None], dtype=tf.int32)
+        return tf.fill([num_rows], np.int32(self._completion.seed or 0))
+
+    def _text_of(self, rows: tf.RaggedTensor) -> tf.Tensor:
+        texts = self._texts.text_of(rows.to_tensor(), rows.row_lengths())
+        return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
+
+
+def _from_first(texts: tuple[str, ...]) -> str:
+    """Returns the pattern of all that follows the first of some texts, with it."""
+    escaped = ["".join(f"\\x{{{ord(character):x}}}" for character in text) for text in texts]
+    return f"(?s)(?:{'|'.join(escaped)}).*"
