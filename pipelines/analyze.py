@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from .command_line import run_job
+from .job_parser import sentence
 
 ANALYSES = {
     "context": "effective context length of trained runs",
@@ -31,14 +32,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         def parse_known_args(
             self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
         ) -> tuple[argparse.Namespace, list[str]]:
-            _module(self.prog.rpartition(" ")[2]).add_arguments(self)
+            module = _module(self.prog.rpartition(" ")[2])
+            self.describe(module.__doc__)
+            module.add_arguments(self)
             return super().parse_known_args(args, namespace)
 
     analyses = parser.add_subparsers(
         dest="analysis", metavar="ANALYSIS", required=True, parser_class=AnalysisParser
     )
     for name, summary in ANALYSES.items():
-        analyses.add_parser(name, help=summary, description=summary)
+        analyses.add_parser(name, help=summary, description=sentence(summary))
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:

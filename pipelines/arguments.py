@@ -1,6 +1,5 @@
 """Argument types and groups that several jobs share, such as `--config` and `--set`."""
 
-import argparse
 import os
 import re
 import tomllib
@@ -109,48 +108,47 @@ def add_tpu_argument(parser: Any, meaning: str) -> None:
     parser.add_argument("--tpu", metavar="local|NAME|ADDRESS", type=_tpu, help=meaning)
 
 
-def add_device_arguments(parser: argparse.ArgumentParser, use: str) -> None:
+def add_device_arguments(parser: Any, use: str) -> None:
     """Adds `--tpu` and `--cpu-replicas`, of which only one can be given.
 
     Args:
-        parser: `argparse.ArgumentParser`.
+        parser: `argparse.ArgumentParser`, or a group of its arguments.
         use: str. What the job does with a TPU, such as `train on`.
     """
-    device = parser.add_mutually_exclusive_group()
-    waits = f"one that does not answer is given up after {ANSWER_SECONDS:g} s"
-    add_tpu_argument(device, f"{use} this TPU; {waits}")
+    device = parser.add_argument_group("devices").add_mutually_exclusive_group()
+    add_tpu_argument(device, f"{use} this TPU; it has {ANSWER_SECONDS:g} s to answer")
     most = max(_MIN_MAX_REPLICAS, os.cpu_count() or 1)
-    meaning = "split the CPU into N replicas, each with all weights"
+    meaning = "replicas of the CPU, each with all weights"
     add_number(device, "--cpu-replicas", 1, most, meaning, default=1)
 
 
-def add_step_argument(parser: argparse.ArgumentParser) -> None:
+def add_step_argument(parser: Any) -> None:
     """Adds `--step`."""
-    meaning = "checkpoint of the run to use (default: the newest)"
+    meaning = "checkpoint to use (default: the newest)"
     add_number(parser, "--step", 0, MAX_STEP, meaning)
 
 
-def add_memory_length_argument(parser: argparse.ArgumentParser) -> None:
+def add_memory_length_argument(parser: Any) -> None:
     """Adds `--memory-length`."""
     meaning = "tokens remembered (default: the model's)"
     add_number(parser, "--memory-length", 0, MAX_TOKENS, meaning, metavar="TOKENS")
 
 
-def add_config_argument(parser: argparse.ArgumentParser, **settings: Any) -> None:
+def add_config_argument(parser: Any, **settings: Any) -> None:
     """Adds `--config`; `settings` are those of `argparse`."""
     settings = {"help": "named experiment or .json or .toml file", **settings}
     parser.add_argument("--config", metavar="NAME|FILE", **settings)
 
 
-def add_json_argument(parser: argparse.ArgumentParser) -> None:
+def add_json_argument(parser: Any) -> None:
     """Adds `--json`."""
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
 
 
 def add_override_argument(
-    parser: argparse.ArgumentParser,
+    parser: Any,
     metavar: str = "SECTION.FIELD=VALUE",
-    meaning: str = "change one value of the configuration; may be repeated",
+    meaning: str = "change a setting; may be repeated",
 ) -> None:
     """Adds `--set`."""
     parser.add_argument(

@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from txl_tf import __version__
-from txl_tf.errors import UsageError, did_you_mean
+from txl_tf.errors import UsageError
 from txl_tf.storage.store_client import set_read_ahead
 
+from .job_parser import JobParser, sentence
 from .last_defence import finish, is_guarded, prepare_streams, report
 from .native_log import divert_native_log
 
@@ -40,40 +41,6 @@ JOBS = {
 
 # These look at what there is, or compile without a TPU.
 _LOOKS_FOR_TPU = ("doctor", "compile")
-
-
-class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are UsageErrors and name what is near."""
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        if action.choices is None or value in action.choices:
-            return
-        known = list(map(str, action.choices))
-        raise UsageError(
-            f"There is no {action.metavar or action.dest} {value!r}.{did_you_mean(value, known)}",
-            where=f"{'/'.join(action.option_strings) or self.prog} {value}",
-            remedy=f"Known are: {', '.join(known)}.",
-        )
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Names the nearest option of one that is not known before a missing one is asked for."""
-        known = self._option_string_actions
-        has_parsers_below = self._subparsers is not None
-        for word in () if has_parsers_below else args or ():
-            if word == "--":
-                break
-            name = word.partition("=")[0]
-            # The beginning of an option stands for it.
-            if name.startswith("--") and not any(option.startswith(name) for option in known):
-                raise UsageError(
-                    f"`{self.prog}` has no option {name[:100]}.{did_you_mean(name, known)}",
-                    where=word[:200],
-                    remedy=f"`{self.prog} --help` lists the options.",
-                )
-        return super().parse_known_args(args, namespace)
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message, where=self.prog, remedy=f"See `{self.prog} --help`.")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -101,7 +68,7 @@ def _dispatch(arguments: list[str]) -> None:
     _check_encoding(arguments)
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:2], "--help"]
-    parser = _Parser(
+    parser = JobParser(
         prog="txl",
         description="Transformer-XL on TensorFlow.",
         epilog="`txl help JOB` or `txl JOB --help` lists the arguments of a job.",
@@ -112,9 +79,10 @@ def _dispatch(arguments: list[str]) -> None:
     chosen = next((word for word in arguments if not word.startswith("-")), None)
     modules = {}
     for name, summary in JOBS.items():
-        job_parser = jobs.add_parser(name, help=summary, description=summary)
+        job_parser = jobs.add_parser(name, help=summary, description=sentence(summary))
         if name == chosen:
             modules[name] = importlib.import_module(f"{__package__}.{name}")
+            job_parser.describe(modules[name].__doc__)
             modules[name].add_arguments(job_parser)
     parsed = parser.parse_args(arguments)
     job = modules[parsed.job]

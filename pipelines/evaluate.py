@@ -54,43 +54,44 @@ _NEEDED = {"per_token": "text", "watch_seconds": "watch"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
-    add_workdir_argument(parser)
-    parser.add_argument("--data", metavar="DIR", help="prepared data set; not needed with --text")
-    parser.add_argument("--split", help="split to evaluate (default: valid)")
-    way = parser.add_mutually_exclusive_group()
-    way.add_argument(
-        "--text", metavar="FILE", help="text file to evaluate instead; - for the standard input"
-    )
+    model = parser.add_argument_group("model")
+    add_workdir_argument(model)
+    add_step_argument(model)
+    add_override_argument(model, "evaluation.FIELD=VALUE")
+    text = parser.add_argument_group("text")
+    text.add_argument("--data", metavar="DIR", help="prepared data set; not needed with --text")
+    text.add_argument("--split", help="split to evaluate (default: valid)")
+    way = text.add_mutually_exclusive_group()
+    way.add_argument("--text", metavar="FILE", help="text file instead; - for the standard input")
     way.add_argument(
         "--watch",
         action="store_true",
-        help="evaluate each checkpoint as it appears, until the run is finished",
+        help="evaluate each checkpoint until the run ends",
     )
     way.add_argument(
         "--per-document", metavar="FILE", help="write a line of JSON for every document"
     )
-    add_step_argument(parser)
     add_number(
-        parser,
+        text,
         "--watch-seconds",
         _LEAST_SECONDS,
         MAX_SECONDS,
-        "with --watch: how long to wait for the next checkpoint (default: for ever)",
+        "longest wait for a checkpoint (default: for ever)",
         metavar="SECONDS",
     )
-    parser.add_argument(
+    figures = parser.add_argument_group("figures")
+    figures.add_argument(
         "--per-token", action="store_true", help="with --text: print the nats of every token"
     )
     add_number(
-        parser,
+        figures,
         "--num-words",
         1,
         MAX_STEP,
-        "words of the text, for the perplexity of words (default: as white space divides it)",
+        "words of the text (default: between white space)",
     )
-    add_json_argument(parser)
+    add_json_argument(figures)
     add_device_arguments(parser, "share the rows on")
-    add_override_argument(parser)
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:

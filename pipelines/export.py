@@ -49,50 +49,52 @@ if TYPE_CHECKING:
 _DEFAULT_NEW_TOKENS = 128
 # Largest requests: the default of each limit, and its help.
 _LIMITS = {
-    "max_text_bytes": (1 << 16, "longest text of a request"),
-    "max_tokens": (1 << 16, "most tokens per row of a request"),
-    "max_new_tokens": (1024, "most tokens to write per request"),
-    "num_candidates": (16, "tokens of which next_token gives the probability"),
+    "max_text_bytes": (1 << 16, "most bytes of a text"),
+    "max_tokens": (1 << 16, "most tokens of a row"),
+    "max_new_tokens": (1024, "most tokens to write"),
+    "num_candidates": (16, "tokens that next_token scores"),
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
-    add_workdir_argument(parser)
-    parser.add_argument("--out", metavar="DIR", required=True, help="folder of all versions")
-    add_number(
-        parser, "--version", 1, MAX_STEP, "number of the version (default: one more than there is)"
-    )
-    add_memory_length_argument(parser)
-    add_step_argument(parser)
-    parser.add_argument(
+    model = parser.add_argument_group("model")
+    add_workdir_argument(model)
+    add_step_argument(model)
+    add_memory_length_argument(model)
+    output = parser.add_argument_group("output")
+    output.add_argument("--out", metavar="DIR", required=True, help="folder of all versions")
+    add_number(output, "--version", 1, MAX_STEP, "number of the version (default: the next)")
+    output.add_argument(
         "--weights",
         choices=["float32", "bfloat16", "int8"],
+        metavar="KIND",
         default="float32",
-        help="how matrices are stored (default: float32)",
+        help="float32, bfloat16 or int8 (default: float32)",
     )
-    parser.add_argument(
+    output.add_argument(
         "--memory-dtype",
         choices=["float32", "bfloat16"],
         default="float32",
-        help="memory in requests and answers (default: float32)",
+        help="of the memory (default: float32)",
     )
-    parser.add_argument("--data", metavar="DIR", help="prepared data set to measure the loss on")
-    parser.add_argument("--split", default="valid", help="split of it (default: valid)")
-    add_number(parser, "--sample-tokens", 2, MAX_STEP, "how much of the split", default=1 << 15)
-    meaning = "tokens that follow a text (default: 128, or --max-new-tokens if that is less)"
-    add_number(parser, "--num-tokens", 1, MAX_COUNT, meaning)
-    add_sampler_arguments(parser)
+    loss = parser.add_argument_group("measured loss")
+    loss.add_argument("--data", metavar="DIR", help="prepared data set to measure the loss on")
+    loss.add_argument("--split", default="valid", help="split of it (default: valid)")
+    add_number(loss, "--sample-tokens", 2, MAX_STEP, "how much of the split", default=1 << 15)
+    text = parser.add_argument_group("text")
+    meaning = "tokens to write (default: 128 or the limit)"
+    add_number(text, "--num-tokens", 1, MAX_COUNT, meaning)
+    add_sampler_arguments(text)
     meaning = "seed of every text (default: a new one for each)"
-    add_number(parser, "--seed", 0, MAX_COUNT, meaning)
-    parser.add_argument(
-        "--license",
-        metavar="NAME",
-        help="license of the weights, for model hubs (default: unknown)",
+    add_number(text, "--seed", 0, MAX_COUNT, meaning)
+    output.add_argument(
+        "--license", metavar="NAME", help="license of the weights (default: unknown)"
     )
+    limits = parser.add_argument_group("limits of a request")
     for name, (default, meaning) in _LIMITS.items():
         option = "--" + name.replace("_", "-")
-        add_number(parser, option, 1, MAX_COUNT, meaning, default=default)
+        add_number(limits, option, 1, MAX_COUNT, meaning, default=default)
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:

@@ -44,24 +44,25 @@ _REMEDY = "Give --prompt or --prompt-file, continue a --session, or use a termin
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
-    add_workdir_argument(parser)
-    prompt = parser.add_mutually_exclusive_group()
+    model = parser.add_argument_group("model")
+    add_workdir_argument(model)
+    add_step_argument(model)
+    add_memory_length_argument(model)
+    text = parser.add_argument_group("text")
+    prompt = text.add_mutually_exclusive_group()
     prompt.add_argument("--prompt", help="text to continue (default: ask on the terminal)")
     prompt.add_argument("--prompt-file", metavar="FILE", help="file with the text to continue")
-    add_number(parser, "--num-tokens", 1, MAX_COUNT, "tokens to write", default=400)
-    add_sampler_arguments(parser)
-    add_number(parser, "--beams", 1, 1 << 16, "search with N beams instead of sampling")
-    meaning = "penalty of tokens that have been written; 1.2 is usual, 1 none"
-    add_number(parser, "--repetition-penalty", 1.0, _MOST_PENALTY, meaning, default=1.0)
-    add_number(parser, "--seed", 0, MAX_COUNT, "the same seed writes the same text", default=0)
-    add_number(parser, "--num-samples", 1, 1 << 20, "texts to write", default=1)
-    parser.add_argument(
-        "--session",
-        metavar="FILE",
-        help="continue the text of this file, if it exists, and keep the file up to date",
+    add_number(text, "--num-tokens", 1, MAX_COUNT, "tokens to write", default=400)
+    add_number(text, "--num-samples", 1, 1 << 20, "texts to write", default=1)
+    text.add_argument(
+        "--session", metavar="FILE", help="continue the text of this file, and keep it up to date"
     )
-    add_memory_length_argument(parser)
-    add_step_argument(parser)
+    sampling = parser.add_argument_group("sampling")
+    add_sampler_arguments(sampling)
+    add_number(sampling, "--beams", 1, 1 << 16, "search with N beams instead of sampling")
+    meaning = "penalty of written tokens; 1.2 is usual"
+    add_number(sampling, "--repetition-penalty", 1.0, _MOST_PENALTY, meaning, default=1.0)
+    add_number(sampling, "--seed", 0, MAX_COUNT, "the same seed writes the same text", default=0)
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:

@@ -52,31 +52,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
     add_source_arguments(parser)
     add_tokenizer_arguments(parser)
-    parser.add_argument("--out", metavar="DIR", required=True, help="folder to make")
+    output = parser.add_argument_group("output")
+    output.add_argument("--out", metavar="DIR", required=True, help="folder to make")
     add_number(
-        parser,
+        output,
         "--shard-megabytes",
         1 / _BYTES_PER_MEGABYTE,
         1e9,
-        "size of one file, in megabytes of 10^6 bytes",
+        "size of a file in 10^6 bytes",
         default=SHARD_BYTES / _BYTES_PER_MEGABYTE,
         metavar="MB",
     )
-    add_number(
-        parser,
-        "--workers",
-        1,
-        max(_MAX_WORKERS, 4 * _num_cores()),
-        "processes that turn text into tokens (default: one a core; for bytes one)",
-    )
-    parser.add_argument(
-        "--runner", choices=["local", "beam"], default="local", help="(default: local)"
-    )
-    parser.add_argument(
+    meaning = "processes (default: one per core; for bytes one)"
+    add_number(output, "--workers", 1, max(_MAX_WORKERS, 4 * _num_cores()), meaning)
+    meaning = "what runs it (default: local)"
+    output.add_argument("--runner", choices=["local", "beam"], default="local", help=meaning)
+    output.add_argument(
         "--beam-options",
         nargs=argparse.REMAINDER,
         metavar="OPTION",
-        help="last of all: options of Apache Beam, such as --runner=DataflowRunner",
+        help="last of all: options of Apache Beam",
     )
 
 

@@ -36,47 +36,52 @@ _CORPORA = {corpus.name: corpus for corpus in PUBLISHED_CORPORA}
 
 def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments that choose the text."""
-    source = parser.add_mutually_exclusive_group(required=True)
+    text = parser.add_argument_group("text")
+    source = text.add_mutually_exclusive_group(required=True)
     source.add_argument(
-        "--text", metavar="PATH", nargs="+", help="text files, folders or patterns to divide"
+        "--text", metavar="PATH", nargs="+", help="files, folders or patterns, to divide"
     )
-    source.add_argument(
-        "--corpus", choices=[BUILT_IN, *_CORPORA], help="built-in or published corpus"
-    )
+    names = [BUILT_IN, *_CORPORA]
+    source.add_argument("--corpus", choices=names, metavar="NAME", help=", ".join(names))
     for split in _SPLITS:
-        (source if split == "train" else parser).add_argument(
+        (source if split == "train" else text).add_argument(
             f"--{split}-file",
             metavar="PATH",
             action="append",
-            help=f"text of the {split} split; can be repeated",
+            help=f"text of the {split} split; may be repeated",
         )
-    place = parser.add_mutually_exclusive_group()
-    place.add_argument("--archive", metavar="PATH", help="the corpus: its archive or folder")
+    place = text.add_mutually_exclusive_group()
+    place.add_argument("--archive", metavar="PATH", help="archive or folder of the corpus")
     place.add_argument(
         "--download-folder",
         metavar="DIR",
-        help=f"where a corpus is downloaded to (default: {_DEFAULT_FOLDER})",
+        help=f"where it is downloaded to (default: {_DEFAULT_FOLDER})",
     )
-    parser.add_argument("--newlines", choices=["keep", "drop"], help="enwik8 (default: drop)")
-    add_number(parser, "--shuffle-seed", -MAX_STEP, MAX_STEP, "lm1b: order (default: 0)")
-    add_number(parser, "--passes", 1, _MAX_PASSES, "lm1b: passes (default: 1)")
-    parser.add_argument("--format", choices=["text", "jsonl"], help="of the files (default: text)")
-    parser.add_argument("--field", metavar="NAME", help="of JSON Lines (default: text)")
-    parser.add_argument(
-        "--one-document-per", choices=["file", "line"], help="what a document is (default: file)"
+    meaning = "line ends of enwik8 (default: drop)"
+    text.add_argument("--newlines", choices=["keep", "drop"], help=meaning)
+    add_number(text, "--shuffle-seed", -MAX_STEP, MAX_STEP, "order of lm1b (default: 0)")
+    add_number(text, "--passes", 1, _MAX_PASSES, "passes over lm1b (default: 1)")
+    meaning = "format of the files (default: text)"
+    text.add_argument("--format", choices=["text", "jsonl"], help=meaning)
+    text.add_argument("--field", metavar="NAME", help="field of JSON Lines (default: text)")
+    text.add_argument(
+        "--one-document-per",
+        choices=["file", "line"],
+        metavar="UNIT",
+        help="file or line (default: file)",
     )
-    parser.add_argument(
+    text.add_argument(
         "--document-separator", metavar="LINE", help="line between documents; '' for a blank one"
     )
     for split in _SPLITS[1:]:
-        parser.add_argument(
+        text.add_argument(
             f"--{split}-fraction",
             type=float,
             metavar="PART",
-            help=f"part of --text for {split}; 0 for none (default: {_DEFAULT_FRACTION})",
+            help=f"share of --text, 0 for none (default: {_DEFAULT_FRACTION})",
         )
     meaning = "seed of the division into splits (default: 0)"
-    add_number(parser, "--split-seed", -MAX_STEP, MAX_STEP, meaning)
+    add_number(text, "--split-seed", -MAX_STEP, MAX_STEP, meaning)
 
 
 def check_source_arguments(arguments: argparse.Namespace) -> None:

@@ -41,45 +41,30 @@ _READ_BY = {
 
 def add_tokenizer_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments that choose the tokens."""
-    parser.add_argument(
+    group = parser.add_argument_group("tokenizer")
+    group.add_argument(
         "--tokenizer",
         choices=_KINDS,
-        help="kind of tokens (default: that of the corpus, or bytes)",
+        metavar="KIND",
+        help=f"{', '.join(_KINDS)} (default: the corpus's, or bytes)",
     )
-    add_number(
-        parser,
-        "--vocabulary-size",
-        1,
-        MAX_TOKEN_IDS,
-        "pieces (default: 32000); of words and characters the most frequent (default: all)",
+    meaning = "most ids (default: 32000 pieces, or all words)"
+    add_number(group, "--vocabulary-size", 1, MAX_TOKEN_IDS, meaning)
+    add_number(group, "--min-frequency", 0, MAX_STEP, "least count of a word or character")
+    for option, meaning in (
+        ("--lower-case", "words in lower case"),
+        ("--add-eos", "a token after each line (default for words)"),
+        ("--add-double-eos", "a token before and after each line"),
+    ):
+        group.add_argument(option, action=argparse.BooleanOptionalAction, help=meaning)
+    group.add_argument(
+        "--sentencepiece-model",
+        choices=["bpe", "unigram"],
+        metavar="KIND",
+        help="bpe or unigram (default: unigram)",
     )
-    add_number(
-        parser,
-        "--min-frequency",
-        0,
-        MAX_STEP,
-        "least count of a word or character in the vocabulary",
-    )
-    parser.add_argument(
-        "--lower-case", action=argparse.BooleanOptionalAction, help="words in lower case"
-    )
-    parser.add_argument(
-        "--add-eos",
-        action=argparse.BooleanOptionalAction,
-        help="a token after every line (default for words of own text)",
-    )
-    parser.add_argument(
-        "--add-double-eos",
-        action=argparse.BooleanOptionalAction,
-        help="a token before and after every line",
-    )
-    parser.add_argument(
-        "--sentencepiece-model", choices=["bpe", "unigram"], help="(default: unigram)"
-    )
-    parser.add_argument(
-        "--vocabulary",
-        metavar="PATH",
-        help="folder of a data set whose tokenizer is used, or a file with a word a line",
+    group.add_argument(
+        "--vocabulary", metavar="PATH", help="data set with the tokenizer, or file of words"
     )
 
 

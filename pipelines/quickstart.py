@@ -1,5 +1,7 @@
 """Preparation, training, evaluation and export of a small model: `txl quickstart`.
 
+    txl quickstart
+
 Prepares the source of the Python standard library, trains a small model on its
 bytes, evaluates it, writes a sample, exports a SavedModel, loads that and
 scores with it. Killed at any moment, the same command resumes from the last

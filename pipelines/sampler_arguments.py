@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from txl_tf.errors import UsageError
 
@@ -11,6 +11,7 @@ from .arguments import MAX_COUNT, add_number
 if TYPE_CHECKING:
     from txl_tf.generation import Sampler
 
+_SAMPLERS = ("greedy", "random", "top_k", "top_p", "min_p")
 _LEAST, _MOST = 1e-6, 1e6
 # Default of each option of a sampler, and the samplers that read it.
 _SAMPLER_OPTIONS = {
@@ -21,22 +22,23 @@ _SAMPLER_OPTIONS = {
 }
 
 
-def add_sampler_arguments(parser: argparse.ArgumentParser) -> None:
+def add_sampler_arguments(parser: Any) -> None:
     """Adds `--sampler` with its options, and `--stop`."""
     parser.add_argument(
         "--stop", action="append", default=[], metavar="TEXT", help="end before this text"
     )
     parser.add_argument(
         "--sampler",
-        choices=["greedy", "random", "top_k", "top_p", "min_p"],
-        help="how the next token is picked (default: top_p)",
+        choices=_SAMPLERS,
+        metavar="KIND",
+        help=f"{', '.join(_SAMPLERS)} (default: top_p)",
     )
     # None tells an option that was not given, which no sampler may refuse, from its default.
-    meaning = "divisor of the logits; not of greedy (default: 1)"
+    meaning = "divisor of the logits (default: 1)"
     add_number(parser, "--temperature", _LEAST, _MOST, meaning)
     add_number(parser, "--k", 1, MAX_COUNT, "candidates of top_k (default: 40)")
     add_number(parser, "--p", _LEAST, 1, "probability of top_p (default: 0.9)")
-    meaning = "least share of the highest probability, for min_p (default: 0.05)"
+    meaning = "least share of the best, of min_p (default: 0.05)"
     add_number(parser, "--min-p", _LEAST, 1, meaning)
 
 

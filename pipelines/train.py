@@ -26,6 +26,7 @@ from .arguments import (
     override,
 )
 from .command_line import run_job
+from .configs import NAMED_EXPERIMENTS
 from .last_defence import finish, report
 from .memory_needs import require_training_memory
 from .workdir import Workdir, add_workdir_argument
@@ -41,13 +42,17 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
-    add_config_argument(
-        parser, help="named experiment or .json or .toml file (default: what the run began with)"
+    run = parser.add_argument_group("run")
+    add_config_argument(run, help="experiment or .json or .toml file (default: the run's)")
+    run.add_argument("--data", metavar="DIR", required=True, help="prepared data set")
+    add_workdir_argument(run)
+    add_override_argument(
+        run,
+        meaning="change a setting; may be repeated. More training.num_steps extend a finished run: "
+        "a cosine then jumps up to that of the longer run",
     )
-    parser.add_argument("--data", metavar="DIR", required=True, help="prepared data set")
-    add_workdir_argument(parser)
-    add_override_argument(parser)
     add_device_arguments(parser, "train on")
+    parser.add_argument_group("experiments", ", ".join(NAMED_EXPERIMENTS))
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:

@@ -1,6 +1,5 @@
 """The folder of a run: what it is, its checkpoints, its TensorBoard files."""
 
-import argparse
 import dataclasses
 import os
 import re
@@ -37,7 +36,7 @@ from txl_tf.storage.writable_folder import WritableFolder
 _VOCABULARY = "vocabulary"
 
 
-def add_workdir_argument(parser: argparse.ArgumentParser) -> None:
+def add_workdir_argument(parser: Any) -> None:
     """Adds `--workdir`."""
     parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
 

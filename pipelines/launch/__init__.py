@@ -1,7 +1,8 @@
 r"""Prints the commands that run a training job on Cloud TPU: `txl launch`.
 
-    txl launch --kind tpu-vm --accelerator-type v5litepod-8 --zone ZONE --project PROJECT \
-        --name NAME --config enwik8_base --data gs://BUCKET/data --workdir gs://BUCKET/run
+    txl launch --kind tpu-vm --accelerator-type v5litepod-8 --zone ZONE \
+        --project PROJECT --name NAME --config enwik8_base \
+        --data gs://BUCKET/data --workdir gs://BUCKET/run
 
 Nothing is run: the output is read first and then pasted command by command,
 or, of `--kind gke-jobset`, given to `kubectl apply -f -`.
@@ -53,34 +54,37 @@ _PATTERNS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
-    parser.add_argument("--kind", choices=list(_KINDS), required=True, help="what to launch")
-    parser.add_argument(
+    tpu = parser.add_argument_group("TPU")
+    tpu.add_argument("--kind", choices=list(_KINDS), required=True, help="what to launch")
+    tpu.add_argument(
         "--accelerator-type",
         metavar="TYPE",
         required=True,
         help=f"the slice, such as {', '.join(EXAMPLES)}",
     )
-    parser.add_argument("--zone", required=True, help="zone of Google Cloud")
-    parser.add_argument("--project", required=True, help="project of Google Cloud")
-    parser.add_argument("--name", required=True, help="name of the TPU or the job set")
-    parser.add_argument("--config", metavar="NAME", required=True, help="named experiment")
-    parser.add_argument("--data", metavar="gs://...", required=True, help="prepared data set")
-    add_workdir_argument(parser)
-    add_override_argument(parser)
-    parser.add_argument(
+    tpu.add_argument("--zone", required=True, help="zone of Google Cloud")
+    tpu.add_argument("--project", required=True, help="project of Google Cloud")
+    tpu.add_argument("--name", required=True, help="name of the TPU or the job set")
+    run = parser.add_argument_group("run")
+    run.add_argument("--config", metavar="NAME", required=True, help="named experiment")
+    run.add_argument("--data", metavar="gs://...", required=True, help="prepared data set")
+    add_workdir_argument(run)
+    add_override_argument(run)
+    machines = parser.add_argument_group("machines")
+    machines.add_argument(
         "--spot", action="store_true", help="cheaper machines, which may be taken away"
     )
-    parser.add_argument(
+    machines.add_argument(
         "--runtime-version",
         metavar="IMAGE",
         help="image of the TPU VMs (default: by accelerator type)",
     )
-    parser.add_argument(
+    machines.add_argument(
         "--repository",
         metavar="URL",
         help="clone the code on the TPU VM from here (default: copy this checkout)",
     )
-    parser.add_argument("--image", help=f"container image with txl-tf; {_GKE} only")
+    machines.add_argument("--image", help=f"container image with txl-tf; {_GKE} only")
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:

@@ -86,7 +86,7 @@ def test_beams_find_one_text_and_stop(generated):
 def test_a_terminal_is_asked_line_by_line(generated, monkeypatch, tmp_path):
     lines = iter(["", "some ", "", "text "])
 
-    def answer(_):
+    def answer():
         try:
             return next(lines)
         except StopIteration:
