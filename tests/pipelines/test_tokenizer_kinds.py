@@ -5,7 +5,9 @@ import shutil
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+import txl_tf
 from pipelines.command_line import main
 from pipelines.workdir import Workdir, data_identity
 from tests.data.tokenizers.trained_sentence_piece import LINES, trained_sentence_piece
@@ -22,6 +24,7 @@ from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.run_description import identity
+from txl_tf.samplers import MinPSampler
 from txl_tf.training.checkpoint_store import CheckpointStore
 
 KINDS = [
@@ -116,9 +119,23 @@ def test_what_is_generated_is_the_text_of_the_tokens(run, capsys):
 def test_the_export_is_written(run, tmp_path, capsys):
     workdir, tokenizer, _ = run
     out = tmp_path / "export"
-    assert main(["export", "--workdir", workdir.folder, "--out", str(out)]) == 0
+    stop = PROMPT.split()[1]
+    options = ["--num-tokens", "9", "--sampler", "min_p", "--seed", "3", "--stop", stop]
+    assert main(["export", "--workdir", workdir.folder, "--out", str(out), *options]) == 0
     card = json.loads((out / "1" / "assets.extra" / "model_card.json").read_text())
     assert card["data"]["tokenizer_sha256"] == tokenizer.fingerprint
+    assert card["serving"]["completion"]["stop"] == [stop]
+    loaded, lm = tf.saved_model.load(str(out / "1")), txl_tf.load(out)
+    prompts = [PROMPT, *LINES[1:3], LINES[0] + "\n"]
+    written = loaded.signatures["serving_default"](tf.constant(prompts))["texts"]
+    settings = {"max_tokens": 9, "sampler": MinPSampler(0.05), "seed": 3, "stop": stop}
+    expected = [lm.generate(text, strip_prompt=True, **settings) for text in prompts]
+    assert [text.decode() for text in written.numpy()] == expected
+    scored = loaded.signatures["perplexity"](tf.constant(prompts))["nats"]
+    totals = [lm.score(text).total_nats for text in prompts]
+    np.testing.assert_allclose(scored, totals, rtol=1e-5)
+    [example] = card["serving"]["completion"]["example"]
+    assert loaded.signatures["serving_default"](tf.constant([example]))
 
 
 def test_a_vocabulary_that_is_damaged_or_gone_is_reported(run, tmp_path):

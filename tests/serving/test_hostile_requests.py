@@ -23,7 +23,7 @@ from tests.serving.raw_client import (
     ask_rest,
     exchange,
 )
-from tests.serving.servers import running_server
+from tests.serving.servers import MODEL_NAME, running_server
 
 _PROPERTY = settings(
     max_examples=60,
@@ -129,6 +129,37 @@ def test_values_that_cannot_be_are_bad_requests(loopback, name, value):
         return
     assert status == 400
     assert list(answer) == ["error"]
+
+
+_TAKES = (
+    "The signature `{}` takes lengths int32 [any], memory_states float [any, 2, 4, 3], "
+    "memory_valid_length int32 [any], target_ids int32 [any, any], token_ids int32 [any, any]."
+)
+
+
+@pytest.mark.parametrize("signature", ["score", "serving_default"])
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"ids": [[1]]}, "unexpected ['ids']"),
+        ({"token_ids": [["a"]]}, "token_ids has values that are not of type int32."),
+        ({"token_ids": [1]}, "token_ids has the shape [1]; it must be [any, any]."),
+        ({"lengths": [1, 1]}, "lengths has 2 rows"),
+    ],
+)
+def test_a_wrong_request_is_answered_with_the_inputs(loopback, channel, signature, changes, words):
+    named = {} if signature == "serving_default" else {"signature_name": signature}
+    body = json.dumps({**named, "inputs": {**_COLUMNS, **changes}}).encode()
+    status, answer = _post(loopback, body)
+    assert status == 400
+    assert words in answer["error"] and answer["error"].endswith(_TAKES.format(signature))
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name = MODEL_NAME
+    request.model_spec.signature_name = named.get("signature_name", "")
+    request.inputs["token_ids"].CopyFrom(tf.make_tensor_proto([[1.0]]))
+    code, told = ask_grpc(channel, request.SerializeToString())
+    assert code == grpc.StatusCode.INVALID_ARGUMENT
+    assert "missing ['lengths'" in told and told.endswith(_TAKES.format(signature))
 
 
 @pytest.mark.parametrize(

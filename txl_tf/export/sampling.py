@@ -107,7 +107,7 @@ class Sampling(NamedTuple):
         return WriterSettings(**values, log_min_p=log_min_p, stop_token_ids=stop_token_id[:, None])
 
 
-class RowSampler(TopPSampler):
+class ServedSampler(TopPSampler):
     """Sampler with settings for each row, which can do what each sampler by itself does.
 
     Args:

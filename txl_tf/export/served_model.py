@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from txl_tf import functional
 from txl_tf.export import guards
-from txl_tf.export.sampling import RowSampler, WriterSettings
+from txl_tf.export.sampling import ServedSampler, WriterSettings
 from txl_tf.export.served_weights import ServedWeights
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.models.memory import Memory
@@ -62,7 +62,7 @@ class TokenWriter:
             their negative log-likelihoods, float32 `(B, S)`, zeros too; how
             many they are, int32 `(B,)`; and the `Memory` of all but the last.
         """
-        sampler = RowSampler(settings)
+        sampler = ServedSampler(settings)
         width = tf.reduce_max(settings.num_tokens)
         arrays = (
             tf.TensorArray(tf.int32, size=width, element_shape=[None]),
