@@ -19,6 +19,7 @@ from txl_tf.distribution.server_address import (
     unreachable,
     within,
 )
+from txl_tf.distribution.tpu_errors import tpu_not_found, tpu_not_started
 from txl_tf.errors import InputMissingError, UsageError
 from txl_tf.storage.files import first_line
 from txl_tf.storage.untrusted_files import parse_json
@@ -226,17 +227,19 @@ def _tpu_strategy(tpu: str) -> tf.distribute.Strategy:
             where=f"--tpu: {described(silent)}",
             remedy="Check the address, that the TPU is on, and that its network is reached.",
         )
-    # Two limits: a TPU is found in seconds, and may take minutes to start.
+    # Two limits: a TPU is found in seconds, and may take minutes to start. The client of the
+    # Cloud TPU API has errors of its own.
     try:
         resolver = within(ANSWER_SECONDS, lambda: _connected_resolver(tpu))
+    except Exception as error:
+        raise tpu_not_found(tpu, error) from error
+    try:
         within(START_SECONDS, lambda: tf.tpu.experimental.initialize_tpu_system(resolver))
+        return tf.distribute.TPUStrategy(resolver)
     except (ValueError, RuntimeError, OSError, ImportError, tf.errors.OpError) as error:
-        raise InputMissingError(
-            f"No TPU answers: {first_line(error)}",
-            where=f"--tpu {tpu}",
-            remedy="On a TPU VM use `--tpu local` with tensorflow-tpu installed.",
-        ) from error
-    return tf.distribute.TPUStrategy(resolver)
+        # Without a server to connect to, this is what looks for the TPU.
+        explained = tpu_not_found if tpu == "local" else tpu_not_started
+        raise explained(tpu, error) from error
 
 
 def _connected_resolver(tpu: str) -> tf.distribute.cluster_resolver.TPUClusterResolver:
