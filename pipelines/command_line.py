@@ -21,6 +21,7 @@ from txl_tf.storage.store_client import set_read_ahead
 from .job_parser import JobParser, sentence
 from .last_defence import finish, is_guarded, prepare_streams, report
 from .native_log import divert_native_log
+from .shell_completion import SHELLS, PrintCompletion
 
 JOBS = {
     "quickstart": "prepare, train, evaluate, generate and export a small model",
@@ -74,6 +75,12 @@ def _dispatch(arguments: list[str]) -> None:
         epilog="`txl help JOB` or `txl JOB --help` lists the arguments of a job.",
     )
     parser.add_argument("--version", action=_ShowVersions, nargs=0, help="show versions and exit")
+    parser.add_argument(
+        "--print-completion",
+        choices=SHELLS,
+        action=PrintCompletion,
+        help="print what the shell completes lines with, and exit",
+    )
     jobs = parser.add_subparsers(dest="job", metavar="JOB", required=True)
     # Only the job that is asked for is imported.
     chosen = next((word for word in arguments if not word.startswith("-")), None)

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "section",
         nargs="?",
-        choices=SECTIONS,
+        choices=list(SECTIONS),
         metavar="SECTION",
         help=f"list only these settings: {', '.join(SECTIONS)} (default: the first four)",
     )

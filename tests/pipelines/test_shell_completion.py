@@ -1,0 +1,70 @@
+"""A shell completes lines of `txl` with what it prints."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from pipelines.command_line import JOBS, main
+
+
+@pytest.fixture(scope="module")
+def script():
+    pytest.importorskip("shtab")
+    finished = subprocess.run(
+        [sys.executable, "-m", "pipelines.command_line", "--print-completion", "bash"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return finished.stdout
+
+
+def completed(script, line):
+    """The words that bash offers for the last one of a line."""
+    if shutil.which("bash") is None:
+        pytest.skip("bash is not installed")
+    words = line.split(" ")
+    ask = """
+eval "$1"; shift
+function_name=$(complete -p txl | sed -E 's/.*-F ([^ ]+) .*/\\1/')
+COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMP_LINE="$*"; COMP_POINT=${#COMP_LINE}
+"$function_name" txl "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+    finished = subprocess.run(
+        ["bash", "-c", ask, "bash", script, *words], capture_output=True, text=True, check=True
+    )
+    return set(finished.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("txl ", set(JOBS)),
+        ("txl tr", {"train"}),
+        ("txl train --work", {"--workdir"}),
+        ("txl prepare --corpus enw", {"enwik8"}),
+        ("txl analyze sp", {"speed"}),
+        ("txl analyze speed --rep", {"--repeats"}),
+    ],
+)
+def test_bash_completes(script, line, expected):
+    assert completed(script, line) >= expected
+    if expected != set(JOBS):
+        assert completed(script, line) == expected
+
+
+def test_zsh_gets_one_too(capsys):
+    pytest.importorskip("shtab")
+    with pytest.raises(SystemExit) as stopped:
+        main(["--print-completion", "zsh"])
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out.startswith("#compdef txl")
+
+
+def test_without_the_package_its_extra_is_named(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert main(["--print-completion", "bash"]) == 2
+    assert "'.[completion]'" in capsys.readouterr().err
