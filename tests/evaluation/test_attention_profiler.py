@@ -9,28 +9,14 @@ from keras import ops
 
 from tests import reference
 from tests.layer_checks import randomize_weights
+from tests.small_models import small_config
 from txl_tf import functional
-from txl_tf.config.model import ModelConfig
 from txl_tf.evaluation.attention_profiler import AttentionProfiler, by_distance, profiled_config
 from txl_tf.layers.relative_attention import RelativeAttention
 from txl_tf.models.transformer_xl import TransformerXL
 
 T, M = 3, 5
-CONFIG = profiled_config(
-    ModelConfig(
-        vocabulary_size=11,
-        num_layers=2,
-        hidden_dim=8,
-        num_heads=2,
-        head_dim=4,
-        intermediate_dim=12,
-        segment_length=T,
-        memory_length=M,
-        dropout=0.0,
-    ),
-    T,
-    M,
-)
+CONFIG = profiled_config(small_config(T, M, dropout=0.0), T, M)
 
 
 def tokens(num_rows=2, num_tokens=30):

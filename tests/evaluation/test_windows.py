@@ -6,6 +6,7 @@ import pytest
 from keras import ops
 
 from tests.layer_checks import randomize_weights
+from tests.small_models import small_config
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 from txl_tf.errors import NonFiniteError
 from txl_tf.evaluation.text_rows import EvaluationText
@@ -104,17 +105,7 @@ def test_a_model_reads_no_farther_than_it_has_learned_positions():
     assert np.all(losses_of(windows) != losses_of(windows[:, T + 1 :]))
 
 
-CONFIG = ModelConfig(
-    vocabulary_size=11,
-    num_layers=2,
-    hidden_dim=8,
-    num_heads=2,
-    head_dim=4,
-    intermediate_dim=12,
-    segment_length=3,
-    memory_length=9,
-    share_attention_biases=True,
-)
+CONFIG = small_config(3, 9, share_attention_biases=True)
 TOKENS = np.random.default_rng(1).integers(0, 11, (2, 10)).astype("int32")
 
 
@@ -181,15 +172,9 @@ def test_every_target_is_scored_once_with_the_window_s_length_before_it(
 
 @pytest.mark.parametrize("position_encoding", ["transformer_xl", "learned"])
 def test_losses_are_those_of_each_window_by_itself(position_encoding):
-    config = ModelConfig(
-        vocabulary_size=11,
-        num_layers=2,
-        hidden_dim=8,
-        num_heads=2,
-        head_dim=4,
-        intermediate_dim=16,
-        segment_length=4,
-        memory_length=0,
+    config = small_config(
+        4,
+        0,
         recurrence=False,
         position_encoding=position_encoding,
         num_positions=4 if position_encoding == "learned" else None,

@@ -4,21 +4,17 @@ import numpy as np
 from keras import ops
 
 from tests.layer_checks import randomize_weights
-from txl_tf.config.model import ModelConfig
+from tests.small_models import small_config
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.inference.execution_plan import ExecutionPlan
 from txl_tf.models.transformer_xl import TransformerXL
 
 B, T, V = 2, 4, 11
-CONFIG = ModelConfig(
+CONFIG = small_config(
+    T,
+    6,
     vocabulary_size=V,
-    num_layers=2,
-    hidden_dim=6,
-    num_heads=2,
-    head_dim=3,
-    intermediate_dim=10,
-    segment_length=T,
-    memory_length=6,
+    width=6,
     dropout=0.0,
     # Normalising six nearly equal numbers by 1e-12 would magnify what rounding leaves.
     layer_norm_epsilon=1e-6,

@@ -21,22 +21,20 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from txl_tf.config.model import ModelConfig
+from tests.small_models import small_config
 from txl_tf.convert.hugging_face import load_hugging_face, save_hugging_face
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
 
 PEER = "tests/training/peer_dropout_gradients.py"
 NUM_ROWS = 8
-CONFIG = ModelConfig(
+CONFIG = small_config(
+    24,
+    32,
     vocabulary_size=64,
-    num_layers=3,
-    hidden_dim=48,
+    width=48,
     num_heads=3,
-    head_dim=16,
-    intermediate_dim=96,
-    segment_length=24,
-    memory_length=32,
+    num_layers=3,
     dropout=0.1,
     attention_dropout=0.1,
     initializer_stddev=0.15,

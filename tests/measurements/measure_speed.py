@@ -26,21 +26,20 @@ class Own:
     """A session with full memory; `streaming` asks for every token by itself."""
 
     def __init__(self, memory_length, num_layers, jit_compile):
-        from txl_tf.config.model import ModelConfig
+        from tests.small_models import small_config
         from txl_tf.generation import GenerationSession
         from txl_tf.models.transformer_xl import TransformerXL
         from txl_tf.samplers import GreedySampler
 
         model = TransformerXL(
-            ModelConfig(
+            small_config(
+                128,
+                memory_length,
                 vocabulary_size=_VOCABULARY_SIZE,
-                num_layers=num_layers,
-                hidden_dim=512,
+                width=512,
                 num_heads=8,
-                head_dim=64,
+                num_layers=num_layers,
                 intermediate_dim=2048,
-                segment_length=128,
-                memory_length=memory_length,
             )
         )
         memory = model.initial_memory(1)

@@ -13,7 +13,7 @@ from keras import ops
 
 from tests.layer_checks import needs_tensorflow, tf
 from tests.slow_case import slow_case
-from txl_tf.config.model import ModelConfig
+from tests.small_models import small_config
 from txl_tf.models.transformer_xl import TransformerXL
 
 NUM_SYMBOLS, ASK, T, ROWS, NUM_STEPS, NUM_LAST = 8, 8, 6, 32, 300, 20
@@ -23,15 +23,12 @@ pytestmark = needs_tensorflow
 
 def made(position_encoding, recurrence, pre_norm):
     table = {"num_positions": 2 * T} if position_encoding in ("shaw", "learned") else {}
-    config = ModelConfig(
+    config = small_config(
+        T,
+        T,
         vocabulary_size=NUM_SYMBOLS + 1,
-        num_layers=2,
-        hidden_dim=32,
-        num_heads=2,
-        head_dim=16,
+        width=32,
         intermediate_dim=32,
-        segment_length=T,
-        memory_length=T,
         dropout=0.0,
         initializer_stddev=0.1,
         position_encoding=position_encoding,

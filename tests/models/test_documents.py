@@ -3,20 +3,10 @@
 import numpy as np
 import pytest
 
-from txl_tf.config.model import ModelConfig
+from tests.small_models import small_config
 from txl_tf.models.transformer_xl import TransformerXL
 
-CONFIG = ModelConfig(
-    vocabulary_size=17,
-    num_layers=2,
-    hidden_dim=8,
-    num_heads=2,
-    head_dim=4,
-    intermediate_dim=12,
-    segment_length=6,
-    memory_length=9,
-    initializer_stddev=0.3,
-)
+CONFIG = small_config(6, 9, vocabulary_size=17, initializer_stddev=0.3)
 
 
 @pytest.fixture(scope="module")

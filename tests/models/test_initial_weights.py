@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from txl_tf.config.model import ModelConfig
+from tests.small_models import small_config
 from txl_tf.models.transformer_xl import TransformerXL
 
 TABLES, PROJECTIONS, KERNELS, ZEROS, ONES = "tables", "projections", "kernels", "zeros", "ones"
@@ -36,15 +36,13 @@ ENCODINGS = {
 
 def weights_by_kind(position_encoding, **changes):
     """All initial numbers of a model, together by what they are for."""
-    config = ModelConfig(
+    config = small_config(
+        4,
+        4,
         vocabulary_size=400,
-        num_layers=2,
-        hidden_dim=32,
+        width=32,
         num_heads=4,
         head_dim=16,
-        intermediate_dim=64,
-        segment_length=4,
-        memory_length=4,
         embedding_dim=48,
         cutoffs=(100,),
         division_factor=2,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.layer_checks import needs_tensorflow, tf
-from txl_tf.config.model import ModelConfig
+from tests.small_models import small_config
 from txl_tf.models.transformer_xl import TransformerXL
 
 CORPUS = (
@@ -31,17 +31,7 @@ def segments():
 def trained_losses(policy):
     """Nats per byte of every step; seed and data are the same for all policies."""
     keras.utils.set_random_seed(5)
-    config = ModelConfig(
-        vocabulary_size=256,
-        num_layers=2,
-        hidden_dim=64,
-        num_heads=2,
-        head_dim=32,
-        intermediate_dim=128,
-        segment_length=T,
-        memory_length=T,
-        dropout=0.0,
-    )
+    config = small_config(T, T, vocabulary_size=256, width=64, dropout=0.0)
     model = TransformerXL(config, dtype=policy)
     optimizer = keras.optimizers.Adam(2e-3)
     optimizer.build(model.trainable_variables)

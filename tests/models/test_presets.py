@@ -8,7 +8,7 @@ import keras
 import pytest
 
 import txl_tf
-from txl_tf.config.model import ModelConfig
+from tests.small_models import small_config
 from txl_tf.models.presets import PRESETS, preset
 from txl_tf.models.sizes import num_parameters
 from txl_tf.models.transformer_xl import TransformerXL
@@ -41,16 +41,7 @@ PUBLISHED = {
     "wikitext103_base": "151.1",
     "wikitext103_large": "285.2",
 }
-SMALL = ModelConfig(
-    vocabulary_size=29,
-    num_layers=2,
-    hidden_dim=8,
-    num_heads=3,
-    head_dim=4,
-    intermediate_dim=10,
-    segment_length=3,
-    memory_length=3,
-)
+SMALL = small_config(3, 3, vocabulary_size=29, num_heads=3, head_dim=4, intermediate_dim=10)
 
 
 def built_parameters(config):
