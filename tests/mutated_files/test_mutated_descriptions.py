@@ -20,7 +20,8 @@ from tests.mutated_files.seals import (
     seal_data_manifest,
     seal_note,
 )
-from tests.toy_batches import VOCABULARY_SIZE, toy_experiment
+from tests.pipelines.small_experiments import TOY_DATA
+from tests.toy_batches import toy_experiment
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
@@ -29,13 +30,6 @@ from txl_tf.evaluation.result import EvaluationResult
 from txl_tf.training.checkpoint_format import verified_manifest
 from txl_tf.training.checkpoint_store import CheckpointStore
 
-DATA = {
-    "fingerprint": "0",
-    "corpus": "toy",
-    "tokenizer": "bytes",
-    "tokenizer_sha256": "0",
-    "vocabulary_size": VOCABULARY_SIZE,
-}
 RESULT = EvaluationResult(
     split="valid",
     step=4,
@@ -88,7 +82,7 @@ def make_note(folder):
 
 
 def make_run(folder):
-    Workdir(str(folder)).begin(toy_experiment(), DATA)
+    Workdir(str(folder)).begin(toy_experiment(), TOY_DATA)
     return folder / "run.json"
 
 

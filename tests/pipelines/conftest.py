@@ -4,20 +4,11 @@ import json
 
 import pytest
 
+from tests.pipelines.small_experiments import MODEL
 from tests.pipelines.txl_process import run_txl
 
 EXPERIMENT = {
-    "model": {
-        "vocabulary_size": 256,
-        "num_layers": 2,
-        "hidden_dim": 16,
-        "num_heads": 2,
-        "head_dim": 8,
-        "intermediate_dim": 32,
-        "segment_length": 16,
-        "memory_length": 16,
-        "dropout": 0.1,
-    },
+    "model": MODEL,
     "training": {
         "global_batch_size": 4,
         "num_steps": 40,

@@ -8,21 +8,12 @@ from typing import Any
 import tensorflow as tf
 
 from tests.pipelines.fork_server import ForkedRun, ForkServer
+from tests.pipelines.small_experiments import MODEL
 
 CHECKPOINT_EVERY_STEPS = 10
 EVALUATE_EVERY_STEPS = 50
 EXPERIMENT = {
-    "model": {
-        "vocabulary_size": 256,
-        "num_layers": 2,
-        "hidden_dim": 16,
-        "num_heads": 2,
-        "head_dim": 8,
-        "intermediate_dim": 32,
-        "segment_length": 8,
-        "memory_length": 8,
-        "dropout": 0.1,
-    },
+    "model": {**MODEL, "segment_length": 8, "memory_length": 8},
     "training": {
         "global_batch_size": 4,
         "checkpoint_every_steps": CHECKPOINT_EVERY_STEPS,

@@ -16,20 +16,13 @@ from pipelines.workdir import Workdir
 from tests.convert.goldens import TENSORFLOW, Golden
 from tests.evaluation.test_result import result_of
 from tests.export.requests import nothing_read, rows_of, sampling, tensors
-from tests.toy_batches import VOCABULARY_SIZE, toy_experiment
+from tests.pipelines.small_experiments import TOY_DATA
+from tests.toy_batches import toy_experiment
 from txl_tf.causal_lm.model_folder import write_model_folder
 from txl_tf.config.model import LSTMConfig
 from txl_tf.errors import DataDamagedError, InputMissingError, UsageError
 from txl_tf.samplers import GreedySampler
 from txl_tf.training.tensorboard import TensorBoardWriter
-
-DATA = {
-    "fingerprint": "0",
-    "corpus": "toy",
-    "tokenizer": "bytes",
-    "tokenizer_sha256": "0",
-    "vocabulary_size": VOCABULARY_SIZE,
-}
 
 
 def checked(*arguments):
@@ -43,7 +36,7 @@ def checked(*arguments):
 @pytest.fixture
 def workdir(tmp_path):
     workdir = Workdir(str(tmp_path / "run"))
-    workdir.begin(toy_experiment(), DATA)
+    workdir.begin(toy_experiment(), TOY_DATA)
     return workdir
 
 
@@ -71,7 +64,7 @@ def test_what_has_no_attention_is_not_exported(tmp_path):
     config = LSTMConfig(vocabulary_size=5, num_layers=1, hidden_dim=4, segment_length=3)
     experiment = toy_experiment().replace(model=config)
     workdir = Workdir(str(tmp_path / "run"))
-    workdir.begin(experiment, DATA | {"vocabulary_size": 5})
+    workdir.begin(experiment, TOY_DATA | {"vocabulary_size": 5})
     with pytest.raises(UsageError, match="recurrent"):
         checked("--workdir", workdir.folder, "--out", tmp_path / "new")
 

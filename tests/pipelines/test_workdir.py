@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from pipelines.workdir import Workdir
+from tests.pipelines.small_experiments import MODEL
 from tests.storage.places import KINDS, place
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.errors import (
@@ -26,17 +27,7 @@ from txl_tf.training.checkpoint_store import CheckpointStore
 
 ROOT = Path(__file__).resolve().parents[2]
 VALUES = {
-    "model": {
-        "vocabulary_size": 256,
-        "num_layers": 2,
-        "hidden_dim": 16,
-        "num_heads": 2,
-        "head_dim": 8,
-        "intermediate_dim": 32,
-        "segment_length": 16,
-        "memory_length": 16,
-        "dropout": 0.1,
-    },
+    "model": MODEL,
     "training": {"global_batch_size": 4, "num_steps": 40},
     "optimizer": {"learning_rate": 3e-3, "warmup_steps": 5},
     "evaluation": {"batch_size": 4},
