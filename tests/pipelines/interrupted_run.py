@@ -1,7 +1,10 @@
 """A tiny run of `txl train` to interrupt, and what must be true of it afterwards."""
 
+import collections
 import json
+import random
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -136,3 +139,55 @@ class InterruptedRun:
     def _checkpoints(self, pattern: str) -> list[Path]:
         folder = self.workdir / "checkpoints"
         return list(folder.glob(pattern))
+
+
+class Interrupter:
+    """Interrupts runs again and again, until there have been so many interruptions.
+
+    Args:
+        server: `ForkServer`.
+        folder: path of a new folder for all runs.
+        num_steps: int. Steps of a run.
+        seed: int. Decides the moments.
+    """
+
+    def __init__(self, server: ForkServer, folder: Path, num_steps: int, seed: int) -> None:
+        self._server = server
+        self._folder = folder
+        self._num_steps = num_steps
+        self._random = random.Random(seed)
+        self._start_seconds = 0.0
+        self.kinds = collections.Counter()
+        self.num_runs = 0
+
+    @property
+    def num_interruptions(self) -> int:
+        return sum(self.kinds.values())
+
+    def interrupt(self, number: int) -> None:
+        """Interrupts until there have been as many interruptions, and checks every run."""
+        InterruptedRun.set_up(self._server, self._folder)
+        unbroken = InterruptedRun(self._server, self._folder, "unbroken", self._num_steps)
+        process = unbroken.start()
+        self._wait_for_begin(unbroken, process)
+        begin = time.monotonic()
+        assert process.wait_until(lambda: unbroken.ledger_step() > 0), process.output()
+        self._start_seconds = time.monotonic() - begin
+        assert process.wait() == 0, process.output()
+        while self.num_interruptions < number:
+            name = f"interrupted-{self.num_runs}"
+            run = InterruptedRun(self._server, self._folder, name, self._num_steps)
+            self._interrupt_run(run, number - self.num_interruptions)
+            run.check_same_as(unbroken)
+            self.num_runs += 1
+
+    def _moments(self, number: int) -> list[int]:
+        """Steps, with a save to come after the last of them."""
+        moments = range(self._num_steps - 2 * CHECKPOINT_EVERY_STEPS)
+        return sorted(self._random.choice(moments) for _ in range(number))
+
+    def _wait_for_begin(self, run: InterruptedRun, process: ForkedRun) -> None:
+        """Waits until there is something to interrupt."""
+
+    def _interrupt_run(self, run: InterruptedRun, number: int) -> None:
+        raise NotImplementedError

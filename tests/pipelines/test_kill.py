@@ -6,9 +6,7 @@ The test kills a run ten times. As many as one likes, with figures:
 """
 
 import argparse
-import collections
 import math
-import random
 import signal
 import tempfile
 import time
@@ -17,56 +15,22 @@ from pathlib import Path
 import pytest
 
 from tests.pipelines.fork_server import ForkedRun, ForkServer
-from tests.pipelines.interrupted_run import CHECKPOINT_EVERY_STEPS, InterruptedRun
+from tests.pipelines.interrupted_run import CHECKPOINT_EVERY_STEPS, InterruptedRun, Interrupter
 
 # How often a kill comes between saves, in one, and before the first step of a process.
 KINDS = ("step",) * 5 + ("save",) * 3 + ("start",) * 2
 
 
-class Killer:
-    """Kills runs again and again, and counts what that cost.
-
-    Args:
-        server: `ForkServer`.
-        folder: path of a new folder for all runs.
-        num_steps: int. Steps of a run.
-        seed: int. Decides the moments.
-    """
+class Killer(Interrupter):
+    """Kills runs again and again, and counts what that cost."""
 
     def __init__(self, server: ForkServer, folder: Path, num_steps: int, seed: int) -> None:
-        self._server = server
-        self._folder = folder
-        self._num_steps = num_steps
-        self._random = random.Random(seed)
-        self._start_seconds = 0.0
-        self.kinds = collections.Counter()
-        self.num_runs = 0
+        super().__init__(server, folder, num_steps, seed)
         self.num_half_written = 0
         self.steps_redone = []
 
-    @property
-    def num_kills(self) -> int:
-        return sum(self.kinds.values())
-
-    def kill(self, num_kills: int) -> None:
-        """Kills until there have been as many kills, and checks every run it finishes."""
-        InterruptedRun.set_up(self._server, self._folder)
-        unbroken = InterruptedRun(self._server, self._folder, "unbroken", self._num_steps)
-        process, begin = unbroken.start(), time.monotonic()
-        assert process.wait_until(lambda: unbroken.ledger_step() > 0), process.output()
-        self._start_seconds = time.monotonic() - begin
-        assert process.wait() == 0, process.output()
-        while self.num_kills < num_kills:
-            name = f"killed-{self.num_runs}"
-            run = InterruptedRun(self._server, self._folder, name, self._num_steps)
-            self._kill_run(run, num_kills - self.num_kills)
-            run.check_same_as(unbroken)
-            self.num_runs += 1
-
-    def _kill_run(self, run: InterruptedRun, num_kills: int) -> None:
-        # There is a save to come after the last of them.
-        moments = range(self._num_steps - 2 * CHECKPOINT_EVERY_STEPS)
-        for step in sorted(self._random.choice(moments) for _ in range(num_kills)):
+    def _interrupt_run(self, run: InterruptedRun, number: int) -> None:
+        for step in self._moments(number):
             kind, checkpoint_step = self._random.choice(KINDS), run.checkpoint_step()
             process = run.start()
             self._wait(run, process, kind, max(step, checkpoint_step + 1))
@@ -79,7 +43,7 @@ class Killer:
             self.kinds[kind] += 1
             self.num_half_written += run.is_saving()
             self.steps_redone.append(run.ledger_step() - run.checkpoint_step())
-            print(f"kill {self.num_kills}: {kind}, step {run.ledger_step()}", flush=True)
+            print(f"kill {self.num_interruptions}: {kind}, step {run.ledger_step()}", flush=True)
             assert 0 <= self.steps_redone[-1] <= CHECKPOINT_EVERY_STEPS
         checkpoint_step = run.checkpoint_step()
         process = run.finish()
@@ -106,8 +70,8 @@ class Killer:
 @pytest.mark.slow
 def test_a_run_killed_again_and_again_takes_the_same_steps_to_the_same_bits(server, tmp_path):
     killer = Killer(server, tmp_path, num_steps=200, seed=1)
-    killer.kill(10)
-    assert killer.num_kills == 10
+    killer.interrupt(10)
+    assert killer.num_interruptions == 10
     assert set(killer.kinds) == set(KINDS)
 
 
@@ -120,19 +84,20 @@ def main() -> None:
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, ForkServer() as server:
         killer = Killer(server, Path(folder), arguments.steps, arguments.seed)
-        killer.kill(arguments.kills)
+        killer.interrupt(arguments.kills)
     seconds = time.monotonic() - begin
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(killer.kinds.items()))
     print(
-        f"{killer.num_kills} kills ({kinds}) of {killer.num_runs} runs of {arguments.steps} steps"
+        f"{killer.num_interruptions} kills ({kinds}) of {killer.num_runs} runs "
+        f"of {arguments.steps} steps"
     )
     print(f"{killer.num_half_written} of them left a checkpoint half written")
     print(
         f"steps redone per kill: at most {max(killer.steps_redone)}, "
-        f"{sum(killer.steps_redone) / killer.num_kills:.1f} on average"
+        f"{sum(killer.steps_redone) / killer.num_interruptions:.1f} on average"
     )
     print("every ledger and every array of the last checkpoint is that of an unbroken run")
-    print(f"{seconds:.0f} s, {seconds / killer.num_kills:.2f} s per kill")
+    print(f"{seconds:.0f} s, {seconds / killer.num_interruptions:.2f} s per kill")
 
 
 if __name__ == "__main__":

@@ -6,9 +6,7 @@ The test stops a run eight times. As many times as one likes, with figures:
 """
 
 import argparse
-import collections
 import json
-import random
 import signal
 import subprocess
 import tempfile
@@ -21,9 +19,9 @@ import pytest
 from tests.distribution.two_workers import free_addresses
 from tests.pipelines.fork_server import ForkedRun, ForkServer
 from tests.pipelines.interrupted_run import (
-    CHECKPOINT_EVERY_STEPS,
     EVALUATE_EVERY_STEPS,
     InterruptedRun,
+    Interrupter,
 )
 from tests.pipelines.txl_process import command, environment
 
@@ -36,57 +34,25 @@ KINDS = ("step", "save", "evaluation", "start")
 SIGNALS = (signal.SIGTERM, signal.SIGTERM, signal.SIGHUP)
 
 
-class Stopper:
-    """Stops runs again and again, and measures how long that takes.
-
-    Args:
-        server: `ForkServer`.
-        folder: path of a new folder for all runs.
-        num_steps: int. Steps of a run.
-        seed: int. Decides the moments.
-    """
+class Stopper(Interrupter):
+    """Stops runs again and again, and measures how long that takes."""
 
     def __init__(self, server: ForkServer, folder: Path, num_steps: int, seed: int) -> None:
-        self._server = server
-        self._folder = folder
-        self._num_steps = num_steps
-        self._random = random.Random(seed)
-        self._start_seconds = 0.0
-        self.kinds = collections.Counter()
-        self.num_runs = 0
+        super().__init__(server, folder, num_steps, seed)
         self.num_twice = 0
         self.num_evaluations_cut = 0
         self.seconds = []
 
-    @property
-    def num_stops(self) -> int:
-        return sum(self.kinds.values())
+    def _wait_for_begin(self, run: InterruptedRun, process: ForkedRun) -> None:
+        assert process.wait_until(run.is_locked), process.output()
 
-    def stop(self, num_stops: int) -> None:
-        """Stops until there have been as many stops, and checks every run it finishes."""
-        InterruptedRun.set_up(self._server, self._folder)
-        unbroken = InterruptedRun(self._server, self._folder, "unbroken", self._num_steps)
-        process = unbroken.start()
-        assert process.wait_until(unbroken.is_locked), process.output()
-        begin = time.monotonic()
-        assert process.wait_until(lambda: unbroken.ledger_step() > 0), process.output()
-        self._start_seconds = time.monotonic() - begin
-        assert process.wait() == 0, process.output()
-        while self.num_stops < num_stops:
-            name = f"stopped-{self.num_runs}"
-            run = InterruptedRun(self._server, self._folder, name, self._num_steps)
-            self._stop_run(run, num_stops - self.num_stops)
-            run.check_same_as(unbroken)
-            self.num_runs += 1
-
-    def _stop_run(self, run: InterruptedRun, num_stops: int) -> None:
-        moments = range(self._num_steps - 2 * CHECKPOINT_EVERY_STEPS)
-        for step in sorted(self._random.choice(moments) for _ in range(num_stops)):
-            kind, reached = KINDS[self.num_stops % len(KINDS)], run.checkpoint_step()
+    def _interrupt_run(self, run: InterruptedRun, number: int) -> None:
+        for step in self._moments(number):
+            kind, reached = KINDS[self.num_interruptions % len(KINDS)], run.checkpoint_step()
             process = run.start()
             self._wait(run, process, kind, max(step, reached + 1))
             begin = time.monotonic()
-            sent = [SIGNALS[self.num_stops % len(SIGNALS)]]
+            sent = [SIGNALS[self.num_interruptions % len(SIGNALS)]]
             process.send(sent[0])
             is_twice = self._random.random() < 0.5
             if is_twice:
@@ -102,7 +68,7 @@ class Stopper:
             self.num_evaluations_cut += kind == "evaluation" and "valid:" not in process.output()
             self.seconds.append(time.monotonic() - begin)
             self._check(run, process, reached, sent)
-            print(f"stop {self.num_stops}: {kind}, step {run.ledger_step()}", flush=True)
+            print(f"stop {self.num_interruptions}: {kind}, step {run.ledger_step()}", flush=True)
         reached = run.checkpoint_step()
         process = run.finish()
         assert run.has_gone_on_from(process) == reached
@@ -147,8 +113,8 @@ class Stopper:
 @pytest.mark.slow
 def test_a_run_that_is_stopped_again_and_again_loses_nothing(server, tmp_path):
     stopper = Stopper(server, tmp_path, num_steps=200, seed=1)
-    stopper.stop(8)
-    assert stopper.num_stops == 8
+    stopper.interrupt(8)
+    assert stopper.num_interruptions == 8
     assert set(stopper.kinds) == set(KINDS)
 
 
@@ -196,20 +162,20 @@ def main() -> None:
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, ForkServer() as server:
         stopper = Stopper(server, Path(folder), arguments.steps, arguments.seed)
-        stopper.stop(arguments.stops)
+        stopper.interrupt(arguments.stops)
     seconds = time.monotonic() - begin
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(stopper.kinds.items()))
-    print(f"{stopper.num_stops} stops ({kinds}; {stopper.num_twice} by two signals)")
+    print(f"{stopper.num_interruptions} stops ({kinds}; {stopper.num_twice} by two signals)")
     print(
         f"of {stopper.num_runs} runs of {arguments.steps} steps: exit code {PREEMPTED} every time"
     )
     print(f"{stopper.num_evaluations_cut} of them cut an evaluation short")
     print("0 steps lost; every ledger and last checkpoint is that of an unbroken run")
     print(
-        f"from signal to end: {sum(stopper.seconds) / stopper.num_stops:.2f} s on average, "
+        f"from signal to end: {sum(stopper.seconds) / stopper.num_interruptions:.2f} s on average, "
         f"at most {max(stopper.seconds):.2f} s"
     )
-    print(f"{seconds:.0f} s, {seconds / stopper.num_stops:.2f} s per stop")
+    print(f"{seconds:.0f} s, {seconds / stopper.num_interruptions:.2f} s per stop")
 
 
 if __name__ == "__main__":
