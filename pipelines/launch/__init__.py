@@ -1,8 +1,8 @@
 r"""Prints the commands that run a training job on Cloud TPU: `txl launch`.
 
-    txl launch --kind tpu-vm --accelerator-type v5litepod-8 --zone ZONE \
-        --project PROJECT --name NAME --config enwik8_base \
-        --data gs://BUCKET/data --workdir gs://BUCKET/run
+    txl launch --kind tpu-vm --accelerator-type v5litepod-8 \
+        --zone us-west4-a --project my-project --name my-run \
+        --config enwik8_base --data gs://my-bucket/data --workdir gs://my-bucket/run
 
 Nothing is run: the output is read first and then pasted command by command,
 or, of `--kind gke-jobset`, given to `kubectl apply -f -`.

@@ -35,6 +35,16 @@ def test_help_fits_a_screen(shown, command):
     assert lines[0].startswith(f"usage: txl {' '.join(command)}")
 
 
+def example_of(text):
+    return shlex.split(re.search(r"\n  (txl (?:.*\\\n)*.*)", text)[1].replace("\\\n", " "))[1:]
+
+
+def test_the_example_of_launch_works_when_it_is_copied(shown, capsys):
+    assert main(example_of(shown("launch"))) == 0
+    printed = capsys.readouterr().out
+    assert "gcloud" in printed and "my-run" in printed
+
+
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_help_has_a_sentence_and_an_example_that_is_taken(shown, command, monkeypatch):
     if command == ("analyze",):
@@ -43,13 +53,13 @@ def test_help_has_a_sentence_and_an_example_that_is_taken(shown, command, monkey
     summary = ANALYSES[command[1]] if len(command) > 1 else JOBS[command[0]]
     (sentence,) = re.findall(r"\n\n([A-Z][^.]*\.)\n  txl ", text.replace("\n" + " " * 7, " "))
     assert " ".join(sentence.split()).lower() == f"{summary}.".lower()
-    example = re.search(r"\n  (txl (?:.*\\\n)*.*)", text)[1].replace("\\\n", " ")
+    example = example_of(text)
     name = command[0] if len(command) == 1 else f"analysis.{command[1]}"
     module = importlib.import_module(f"pipelines.{name}")
     taken = []
     monkeypatch.setattr(module, "check_arguments", taken.append)
     monkeypatch.setattr(module, "run", lambda arguments: None)
-    assert main(shlex.split(example)[1:]) == 0
+    assert main(example) == 0
     assert taken
 
 
