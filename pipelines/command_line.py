@@ -30,6 +30,7 @@ JOBS = {
     "train": "train a model, or resume a run from its last checkpoint",
     "config": "list all settings, show an experiment, or compare two",
     "evaluate": "compute bits per byte and perplexity of a checkpoint",
+    "report": "write a run as one HTML page: curves, figures, samples, settings",
     "analyze": "analyze trained models: context length, attention, ablation, speed",
     "generate": "write text with a trained model",
     "export": "write a checkpoint as a SavedModel",

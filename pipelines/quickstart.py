@@ -68,6 +68,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     from txl_tf.data.prepared_dataset import PreparedDataset
     from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
+    from txl_tf.training.metrics_log import MetricsLog
     from txl_tf.training.tensorboard import TensorBoardWriter
 
     from .evaluation.result_table import result_table
@@ -92,13 +93,16 @@ def run(arguments: argparse.Namespace) -> None:
     say("3/6 evaluate")
     # The run's own evaluator: it is compiled already.
     results = _evaluate(training_run.ready_evaluator(), dataset, trainer.step, valid)
-    board = TensorBoardWriter(workdir.guarded_tensorboard(), bytes_per_token=1.0)
-    for result in results:
-        board.write_evaluation(result)
 
     say("4/6 generate")
     sample = _sample(model)
-    board.write_sample(trainer.step, sample)
+    with workdir.lock() as lock:
+        log = MetricsLog(workdir.metrics, lock.folder)
+        log.continue_at_end()
+        board = TensorBoardWriter(workdir.guarded_tensorboard(lock.check), 1.0, log)
+        for result in results:
+            board.write_evaluation(result)
+        board.write_sample(trainer.step, sample)
 
     say("5/6 export")
     exported = folder / "export" / str(trainer.step)

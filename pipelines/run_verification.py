@@ -52,6 +52,7 @@ def verify_run(folder: str, report: ReportBytes) -> list[str]:
     lines += checkpoints
     lines.append(_verify_ledger(workdir, run.longest_checkpoint_period))
     lines += _verify_evaluations(workdir)
+    lines += _verify_metrics(workdir)
     lines.append("not covered: files for TensorBoard, which no job reads")
     return lines
 
@@ -163,6 +164,18 @@ def _verify_evaluations(workdir: Workdir) -> list[str]:
             raise DataDamagedError(what, where=path, remedy=_RESTORE)
         lines.append(f"verified: evaluations {path}, {len(results)} results")
     return lines
+
+
+def _verify_metrics(workdir: Workdir) -> list[str]:
+    from txl_tf.training.metrics_log import MetricsLog
+
+    found = MetricsLog(workdir.metrics).read()
+    if found is None:
+        return []
+    if found.num_unreadable:
+        what = f"{found.num_unreadable} lines of the metrics are not what was written."
+        raise DataDamagedError(what, where=workdir.metrics, remedy="Remove them or the file.")
+    return [f"verified: metrics {workdir.metrics}, {len(found.lines)} lines, by their form"]
 
 
 _ANEW = (

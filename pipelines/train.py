@@ -29,6 +29,7 @@ from .command_line import run_job
 from .configs import NAMED_EXPERIMENTS
 from .last_defence import finish, report
 from .memory_needs import require_training_memory
+from .step_profile import add_profile_argument
 from .workdir import Workdir, add_workdir_argument
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         meaning="change a setting; may be repeated. More training.num_steps extend a finished run: "
         "a cosine then jumps up to that of the longer run",
     )
+    add_profile_argument(run)
     add_device_arguments(parser, "train on")
     parser.add_argument_group("experiments", ", ".join(NAMED_EXPERIMENTS))
 
@@ -74,7 +76,8 @@ def run(arguments: argparse.Namespace) -> None:
 
         strategy = create_strategy(arguments.tpu, arguments.cpu_replicas)
         workdir = Workdir(arguments.workdir)
-        train(arguments.experiment, arguments.data, workdir, strategy, watcher)
+        steps = arguments.profile_steps
+        train(arguments.experiment, arguments.data, workdir, strategy, watcher, steps)
     print(f"TensorBoard: tensorboard --logdir {workdir.tensorboard}")
 
 
@@ -84,6 +87,7 @@ def train(
     workdir: Workdir,
     strategy: "tf.distribute.Strategy",
     watcher: PreemptionWatcher | None = None,
+    profile_steps: range | None = None,
 ) -> "tuple[TrainingRun, EvaluationResult | None]":
     """Trains a run to its end, from its last checkpoint if it has one.
 
@@ -94,6 +98,7 @@ def train(
         workdir: `Workdir`.
         strategy: `tf.distribute.Strategy`.
         watcher: optional `PreemptionWatcher`, already watching.
+        profile_steps: optional range of steps to profile, counted from 1.
 
     Returns:
         Tuple of the run, with its trainer and its evaluator, and the last
@@ -110,7 +115,7 @@ def train(
     data = TrainingData(data_folder, experiment)
     with (
         watched_hosts(strategy, watcher),
-        TrainingRun(experiment, data, workdir, strategy, watcher) as training_run,
+        TrainingRun(experiment, data, workdir, strategy, watcher, profile_steps) as training_run,
     ):
         result = training_run.train()
     return training_run, result

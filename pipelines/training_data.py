@@ -42,6 +42,7 @@ class TrainingData:
         self.dataset = PreparedDataset.open(folder, verify=not is_remote(folder))
         self.plan = plan_of(experiment, self.dataset.manifest, folder)
         masks_documents = experiment.training.document_boundaries == "mask"
+        self._evaluate_tokens = experiment.training.evaluate_tokens
         self.reader = SegmentReader(self.dataset, "train", self.plan, masks_documents)
 
     @property
@@ -67,10 +68,23 @@ class TrainingData:
         return bytes_per_token(self.manifest, "train")
 
     def evaluate(
-        self, evaluator: Evaluator, step: int, track: Callable[[Iterable, int], Iterable]
+        self,
+        evaluator: Evaluator,
+        step: int,
+        track: Callable[[Iterable, int], Iterable],
+        is_whole: bool = False,
     ) -> EvaluationResult:
-        """Evaluates the split `valid` with the weights of a step; see `Evaluator.evaluate`."""
-        return evaluate_split(evaluator, self.dataset, "valid", step, track)
+        """Evaluates the split `valid`; see `Evaluator.evaluate`.
+
+        Args:
+            evaluator: `Evaluator` with the weights of the step.
+            step: int. Steps done.
+            track: function that passes the batches on.
+            is_whole: bool. Whether all of it is read, and not the experiment's
+                `evaluate_tokens`. Defaults to `False`.
+        """
+        max_tokens = None if is_whole else self._evaluate_tokens
+        return evaluate_split(evaluator, self.dataset, "valid", step, track, max_tokens=max_tokens)
 
     @contextlib.contextmanager
     def errors_explained(self) -> Iterator[None]:

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import time
 import uuid
 from collections.abc import Iterable, Iterator
 from typing import Any, Self
@@ -13,7 +14,6 @@ from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.distribution.strategy import is_chief
 from txl_tf.errors import (
-    DataDamagedError,
     MismatchError,
     PreemptedError,
     StorageError,
@@ -25,10 +25,7 @@ from txl_tf.run_description import RunDescription
 from txl_tf.storage.files import path_exists
 from txl_tf.storage.writable_folder import WritableFolder
 from txl_tf.training.checkpoint_store import BackgroundSaver, CheckpointStore
-from txl_tf.training.ledger import StepLedger
-from txl_tf.training.ledger_lines import LedgerLine
 from txl_tf.training.step_records import LoopReport
-from txl_tf.training.tensorboard import TensorBoardWriter
 from txl_tf.training.train_state import EvaluationHistory
 from txl_tf.training.trainer import Trainer
 
@@ -38,11 +35,11 @@ from .progress import TrainingProgress
 from .run_banner import start_banner
 from .run_extension import describe_extension, require_steps_before
 from .run_verification import latest_explained_step, require_checkpoints
+from .step_profile import StepProfile
 from .training_data import TrainingData
+from .training_figures import RunFigures
+from .training_ledger import TrainingLedger
 from .workdir import Workdir, data_identity
-
-# Another number of replicas adds up in another order; anything beyond is not rounding.
-_LOSS_TOLERANCE = 1e-3
 
 
 class TrainingRun:
@@ -61,6 +58,7 @@ class TrainingRun:
         workdir: `Workdir`.
         strategy: `tf.distribute.Strategy`.
         watcher: optional `PreemptionWatcher`, already watching.
+        profile_steps: optional range of steps to profile, counted from 1.
 
     Raises:
         UsageError: If the learning rate needs a split that is not there.
@@ -73,16 +71,16 @@ class TrainingRun:
         workdir: Workdir,
         strategy: tf.distribute.Strategy,
         watcher: PreemptionWatcher | None = None,
+        profile_steps: range | None = None,
     ) -> None:
         self._experiment = experiment
         self._data = data
         self._workdir = workdir
         self._watcher = watcher
         self._is_chief = is_chief(strategy)
-        self._redone: dict[int, LedgerLine] = {}
-        self._held_lines: list[LedgerLine] = []
         self._exits = contextlib.ExitStack()
         self._strategy = strategy
+        self._profile_steps = profile_steps
         if experiment.optimizer.schedule == "plateau" and not data.has_valid:
             raise UsageError(
                 "The learning rate follows evaluations, but the data has no split `valid`.",
@@ -116,9 +114,10 @@ class TrainingRun:
                 training.num_kept_checkpoints,
                 run_id,
             )
-            self._ledger = StepLedger(workdir.ledger, folder)
-            board_folder = folder.subfolder(os.path.basename(workdir.tensorboard))
-            self._board = TensorBoardWriter(board_folder, self._data.bytes_per_token)
+            plan = self._data.plan
+            self._ledger = TrainingLedger(workdir.ledger, folder, plan, self._say)
+            own = experiment, self._data, self.trainer, workdir, folder, self._strategy
+            self._figures = RunFigures(*own)
             self._saver = exits.enter_context(BackgroundSaver(self._store))
             self._progress = exits.enter_context(
                 TrainingProgress(
@@ -127,6 +126,9 @@ class TrainingRun:
                     self._data.manifest.tokenizer_kind == "words",
                 )
             )
+            steps = self._profile_steps if self._is_chief else None
+            board = folder.subfolder(os.path.basename(workdir.tensorboard))
+            self._profile = exits.enter_context(StepProfile(steps, board, self._say))
             self._exits = exits.pop_all()
         return self
 
@@ -175,9 +177,12 @@ class TrainingRun:
             self._watcher.call_on_notice(self.trainer.request_stop)
         result = self._evaluate_if_due()
         with self._data.errors_explained():
-            for report in self.trainer.run():
+            self._profile.before_loop(self.trainer)
+            for report in self.trainer.run(measures_updates=True):
+                self._profile.after_loop(report.step)
                 self._after_loop(report)
                 result = self._evaluate_if_due() or result
+                self._profile.before_loop(self.trainer)
         if self.trainer.step < self._experiment.training.num_steps:
             self._stop()
         self._saver.wait()
@@ -214,7 +219,7 @@ class TrainingRun:
         latest = latest_explained_step(self._described, self._store.steps())
         digest = self._store.ledger_digest(step) if step > 0 else None
         has_ledger = path_exists(self._workdir.ledger)
-        self._redone = {line.step: line for line in self._ledger.resume(step, digest, latest)}
+        self._ledger.resume(step, digest, latest)
         # Only now: the checks above compare the checkpoints with the earlier description.
         data, before = data_identity(self._data.manifest), self._described
         require_steps_before(before, self._experiment, step, self._workdir.checkpoints)
@@ -222,6 +227,8 @@ class TrainingRun:
         for complaint in self._store.remove_leftovers():
             self._say(complaint)
         self._workdir.remove_leftovers(self._folder)
+        self._figures.resume(step, self._history.last_step)
+        self._figures.write_overview(step)
         if step > 0:
             if not has_ledger:
                 self._say(f"The ledger is gone; a new one begins at step {step + 1}.")
@@ -263,32 +270,17 @@ class TrainingRun:
         self._saver.check()
         self._progress.update(report)
         self._note_steps(report)
+        # Before the checkpoint: a run that resumes from it does not repeat them.
+        self._figures.write_training(report)
         training = self._experiment.training
         is_last = report.step == training.num_steps
         if is_last or report.step % training.checkpoint_every_steps == 0:
             self._save()
-        if self._is_chief:
-            self._board.write_training(report)
 
     def _note_steps(self, report: LoopReport) -> None:
         if not self._is_chief:
             return
-        lines = [
-            LedgerLine(
-                step=record.step,
-                positions=self._data.plan.positions(record.step - 1),
-                checksum=record.checksum,
-                loss=record.nats_per_token,
-                gradient_norm=record.gradient_norm,
-                status=record.status.name.lower(),
-            )
-            for record in report.records
-        ]
-        for line in lines:
-            before = self._redone.pop(line.step, None)
-            if before is not None:
-                self._compare(before, line)
-        self._held_lines += lines
+        self._ledger.hold(report.records)
         if self._saver.is_idle:
             self._write_held_lines()
 
@@ -301,25 +293,10 @@ class TrainingRun:
 
     def _write_held_lines(self) -> None:
         self._note_first_checkpoint()
-        self._ledger.append(self._held_lines)
-        self._held_lines = []
-
-    def _compare(self, before: LedgerLine, now: LedgerLine) -> None:
-        """Compares a repeated step with its ledger line."""
-        if (before.positions, before.checksum) != (now.positions, now.checksum):
-            raise DataDamagedError(
-                f"Step {now.step} was done before with other tokens: checksum "
-                f"{before.checksum:08x}, now {now.checksum:08x}.",
-                where=self._workdir.ledger,
-                remedy="Verify the data set; start a new --workdir if it was changed.",
-            )
-        if abs(before.loss - now.loss) > _LOSS_TOLERANCE * abs(before.loss):
-            self._say(
-                f"Step {now.step} had the loss {before.loss:.6f} before and has {now.loss:.6f} "
-                "now; the same step on the same data. Suspect the hardware."
-            )
+        self._ledger.write()
 
     def _save(self) -> None:
+        begin = time.perf_counter()
         # Every worker has a part of the memory, so all of them take part.
         arrays = self.trainer.state() | self._history.state()
         if self._is_chief:
@@ -327,30 +304,36 @@ class TrainingRun:
             # The lines first: a checkpoint without them could not be resumed.
             self._write_held_lines()
             self._ledger.flush_to_disk()
+            self._figures.flush_to_disk()
             self._saver.submit(self.trainer.step, arrays, self._ledger.digest)
+            self._figures.write_checkpoint(self.trainer.step, time.perf_counter() - begin)
 
     def _evaluate_if_due(self) -> EvaluationResult | None:
         step, training = self.trainer.step, self._experiment.training
-        period = training.evaluate_every_steps
-        is_due = step == training.num_steps or (period is not None and step % period == 0)
+        is_due = step == training.num_steps or step % training.evaluation_period == 0
         if step == 0 or not is_due or self._history.last_step == step or not self._data.has_valid:
             return None
         if self.trainer.must_stop():
             return None
-        result = self._data.evaluate(self.ready_evaluator(), step, self._until_stopped)
+        evaluator = self.ready_evaluator()
+        result = self._data.evaluate(evaluator, step, self._until_stopped)
         # The first worker's figure decides for all.
         own = result.nats_per_token if self._is_chief else 0.0
         is_best = self._history.observe(step, self.trainer.sum_over_workers(own))
+        if step == training.num_steps and training.evaluate_tokens is not None:
+            # The figures of the run are of all of it; the best step is that of equal texts.
+            result = self._data.evaluate(evaluator, step, self._until_stopped, is_whole=True)
+        self._figures.write_evaluation(result)
         if self._is_chief:
-            self._board.write_evaluation(result)
             self._progress.show_validation(
                 result.nats_per_token, result.num_bytes / result.num_tokens
             )
-            is_last = step == self._experiment.training.num_steps
+            is_last = step == training.num_steps
             kind = self._data.manifest.tokenizer_kind
             self._say(result_table([result], kind) if is_last else result_line(result))
         if is_best:
             self._keep_best(step)
+        self._figures.observe(evaluator, step, self._stop_if_requested)
         return result
 
     def _keep_best(self, step: int) -> None:
@@ -375,10 +358,13 @@ class TrainingRun:
 
     def _until_stopped(self, batches: Iterable, num_batches: int) -> Iterator:
         for batch in batches:
-            # Several workers end an evaluation together; then they agree to stop.
-            if self.trainer.num_workers == 1 and self.trainer.must_stop():
-                self._stop()
+            self._stop_if_requested()
             yield batch
+
+    def _stop_if_requested(self) -> None:
+        # Several workers end an evaluation together; then they agree to stop.
+        if self.trainer.num_workers == 1 and self.trainer.must_stop():
+            self._stop()
 
     def _stop(self) -> None:
         """Saves the step that was reached, if it is not yet, and ends the job."""

@@ -82,6 +82,11 @@ class Workdir:
         return os.path.join(self.folder, "ledger" if is_remote(self.folder) else "ledger.txt")
 
     @property
+    def metrics(self) -> str:
+        """Path of the log of all figures, see `MetricsLog`."""
+        return os.path.join(self.folder, "metrics" if is_remote(self.folder) else "metrics.jsonl")
+
+    @property
     def vocabulary(self) -> str:
         """Folder of the vocabulary of the run's tokenizer; bytes have none."""
         return os.path.join(self.folder, _VOCABULARY)

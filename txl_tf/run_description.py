@@ -22,6 +22,7 @@ _FREE_FIELDS = (
     "steps_per_loop",
     "checkpoint_every_steps",
     "evaluate_every_steps",
+    "evaluate_tokens",
     "num_kept_checkpoints",
     "tensor_float_32",
     "gradient_accumulation_steps",
@@ -153,7 +154,8 @@ def identity(experiment: ExperimentConfig, data: dict[str, Any]) -> dict[str, An
     deciding = {name: values[name] for name in ("model", "optimizer")}
     deciding |= {"training": training, "data": data}
     if experiment.optimizer.schedule == "plateau":
-        # Evaluations decide the learning rate.
-        training["evaluate_every_steps"] = experiment.training.evaluate_every_steps
+        # Evaluations decide the learning rate. Earlier versions knew no `evaluate_tokens`.
+        names = ("evaluate_every_steps", "evaluate_tokens")
+        training |= {name: value for name in names if (value := values["training"][name])}
         deciding["evaluation"] = values["evaluation"]
     return deciding

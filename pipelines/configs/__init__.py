@@ -58,7 +58,6 @@ def _every(steps_per_loop: int, checkpoint_every_steps: int) -> dict[str, Any]:
     return {
         "steps_per_loop": steps_per_loop,
         "checkpoint_every_steps": checkpoint_every_steps,
-        "evaluate_every_steps": checkpoint_every_steps,
     }
 
 
@@ -130,6 +129,8 @@ def quickstart() -> ExperimentConfig:
             num_steps=800,
             steps_per_loop=25,
             checkpoint_every_steps=200,
+            # A tenth of the split: ten evaluations take as long as one of all of it.
+            evaluate_tokens=40_960,
         ),
         optimizer=OptimizerConfig(
             learning_rate=4e-3,

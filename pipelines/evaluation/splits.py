@@ -54,6 +54,7 @@ def evaluate_split(
     track: Track | None = None,
     observe: Observe | None = None,
     num_words: int | None = None,
+    max_tokens: int | None = None,
 ) -> EvaluationResult:
     """Evaluates a split of a prepared data set.
 
@@ -66,6 +67,7 @@ def evaluate_split(
         observe: optional function, see `Evaluator.evaluate`.
         num_words: optional int. Words of the split, if not as white space
             divides it.
+        max_tokens: optional int. Targets to score at most, from the beginning.
 
     Raises:
         DataDamagedError: If there is nothing to score.
@@ -73,6 +75,8 @@ def evaluate_split(
             `train`.
     """
     text = split_text(dataset, split)
+    if max_tokens is not None and max_tokens + 1 < text.num_tokens:
+        text = _beginning(text, max_tokens + 1)
     if num_words is not None:
         text = dataclasses.replace(text, num_words=num_words)
     if text.num_tokens < 2:
@@ -88,6 +92,13 @@ def evaluate_split(
         observe=observe,
         statistics_text=statistics_text(evaluator, dataset),
     )
+
+
+def _beginning(text: EvaluationText, num_tokens: int) -> EvaluationText:
+    """Returns the first tokens of a text, with their average share of what it is."""
+    names = ("num_bytes", "num_characters", "num_words")
+    shares = {name: getattr(text, name) * num_tokens / text.num_tokens for name in names}
+    return dataclasses.replace(text, num_tokens=num_tokens, **shares)
 
 
 def split_text(dataset: PreparedDataset, split: str) -> EvaluationText:

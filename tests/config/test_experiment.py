@@ -159,3 +159,14 @@ def test_rows_that_cannot_be_shared_out_are_made_up(num_replicas, num_parts, row
         global_batch_size=24, num_steps=1, gradient_accumulation_steps=num_parts
     )
     assert config.rows_per_replica(num_replicas) == rows
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "checkpoint_every_steps", "period"),
+    [(4, 1000, 1), (105, 1000, 11), (40_000, 1000, 4000), (800, 200, 80), (10_000, 900, 900)],
+)
+def test_a_run_is_evaluated_about_ten_times_by_default(num_steps, checkpoint_every_steps, period):
+    sizes = {"num_steps": num_steps, "checkpoint_every_steps": checkpoint_every_steps}
+    training = TrainingConfig(global_batch_size=1, **sizes)
+    assert training.evaluation_period == period
+    assert training.replace(evaluate_every_steps=7).evaluation_period == 7

@@ -1,6 +1,7 @@
 """A small text, prepared and trained once for all tests of the jobs."""
 
 import json
+import shutil
 
 import pytest
 
@@ -14,6 +15,7 @@ EXPERIMENT = {
         "num_steps": 40,
         "steps_per_loop": 5,
         "checkpoint_every_steps": 10,
+        "evaluate_every_steps": 20,
         "jit_compile": False,
     },
     "optimizer": {"learning_rate": 3e-3, "warmup_steps": 5},
@@ -55,4 +57,11 @@ def trained(data_folder, config_file, tmp_path_factory):
         "train", "--config", config_file, "--data", data_folder, "--workdir", workdir
     )
     assert finished.returncode == 0, finished.stderr
+    shutil.copytree(workdir, workdir.parent / "untouched")
     return workdir, finished
+
+
+@pytest.fixture(scope="session")
+def untouched(trained):
+    """The folder of that run as training left it: other jobs add figures of their own."""
+    return trained[0].parent / "untouched"

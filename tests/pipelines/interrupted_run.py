@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tests.pipelines.fork_server import ForkedRun, ForkServer
 from tests.pipelines.small_experiments import MODEL
+from txl_tf.training.metrics_log import MetricsLog
 
 CHECKPOINT_EVERY_STEPS = 10
 EVALUATE_EVERY_STEPS = 50
@@ -117,7 +118,21 @@ class InterruptedRun:
         leftovers = [name for name in names if "tmp" in name or "lock" in name or "/." in name]
         assert leftovers == []
         top = {path.name for path in self.workdir.iterdir()}
-        assert top == {"run.json", "ledger.txt", "checkpoints", "tensorboard"}
+        assert top == {"run.json", "ledger.txt", "metrics.jsonl", "checkpoints", "tensorboard"}
+
+    def _evaluations(self) -> list[dict[str, Any]]:
+        """The evaluations in the metrics log; fails where a figure stands in it twice."""
+        found = MetricsLog(self.workdir / "metrics.jsonl").read()
+        assert found is not None and found.num_unreadable == 0
+        names = [
+            (line["run"], line["step"], name)
+            for line in found.lines
+            for name in line.keys() - {"run", "step"}
+        ]
+        twice = [name for name, count in collections.Counter(names).items() if count > 1]
+        assert [name for name in twice if "checkpoint_seconds" not in name[2]] == []
+        results = (line["result"] for line in found.lines if "result" in line)
+        return [{**result, "seconds": 0} for result in results]
 
     def check_same_as(self, unbroken: "InterruptedRun") -> None:
         """Fails unless ledger and last checkpoint are those of an unbroken run, bit for bit."""
@@ -125,6 +140,7 @@ class InterruptedRun:
         assert (self.workdir / "ledger.txt").read_bytes() == (
             unbroken.workdir / "ledger.txt"
         ).read_bytes()
+        assert self._evaluations() == unbroken._evaluations()
         expected, received = unbroken._arrays(), self._arrays()
         assert received.keys() == expected.keys()
         different = [name for name in expected if received[name] != expected[name]]

@@ -120,3 +120,9 @@ def test_a_near_preset_and_key_are_named():
         values = NAMED_EXPERIMENTS["quickstart"]().to_dict()
         values["training"]["numsteps"] = 3
         ExperimentConfig.from_dict(values)
+
+
+@pytest.mark.parametrize("name", NAMED_EXPERIMENTS)
+def test_every_experiment_is_evaluated_about_ten_times(name):
+    training = NAMED_EXPERIMENTS[name]().training
+    assert 8 <= training.num_steps // training.evaluation_period <= 12

@@ -29,12 +29,7 @@ def test_tensorboard_has_the_curves_of_training_and_evaluation(trained):
     training = EventAccumulator(str(workdir / "tensorboard" / "train")).Reload()
     validation = EventAccumulator(str(workdir / "tensorboard" / "valid")).Reload()
     losses = {"loss/nats_per_token", "loss/perplexity", "loss/bits_per_byte"}
-    assert losses | {
-        "optimizer/learning_rate",
-        "optimizer/gradient_norm",
-        "optimizer/skipped_steps",
-        "performance/tokens_per_second",
-    } == set(training.Tags()["tensors"])
+    assert losses <= set(training.Tags()["tensors"])
     measured = {"loss/bits_per_character", "loss/word_perplexity"}
     assert losses | measured <= set(validation.Tags()["tensors"])
     curve = [

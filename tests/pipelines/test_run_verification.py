@@ -125,7 +125,7 @@ def test_what_is_missing_is_said_and_nothing_is_touched(run, unbroken, lose):
 def test_the_newest_ones_may_be_made_again_if_the_ledger_explains_it(place, tmp_path):
     """Of 12, 16, 18, 20 and 24 steps, all but the first of these are gone, one by one."""
     run = str(tmp_path / "run") if place == "local" else f"ram://{tmp_path.name}/run"
-    experiment = toy_run_experiment(num_kept_checkpoints=10, evaluate_every_steps=None)
+    experiment = toy_run_experiment(num_kept_checkpoints=10, evaluate_every_steps=1000)
     train(run, experiment)
     expected = result_of(run)
     remove_folders(run, 24)
@@ -148,7 +148,7 @@ def test_going_back_on_purpose_is_moving_the_ledger_away(run, unbroken):
     (run / "checkpoints" / "best.json").unlink()
     assert steps_of(run) == []
     shutil.rmtree(run)
-    experiment = toy_run_experiment(num_kept_checkpoints=10, evaluate_every_steps=None)
+    experiment = toy_run_experiment(num_kept_checkpoints=10, evaluate_every_steps=1000)
     train(run, experiment)
     remove(run, *(step for step in steps_of(run) if step > 8))
     with pytest.raises(DataDamagedError, match="move the ledger away"):
@@ -166,7 +166,7 @@ def test_a_process_that_ended_before_the_first_checkpoint_has_lost_nothing(
 ):
     """It had a longer period of checkpoints than the one that goes on."""
     run = tmp_path / "run"
-    experiment = toy_run_experiment(checkpoint_every_steps=1000, evaluate_every_steps=None)
+    experiment = toy_run_experiment(checkpoint_every_steps=1000, evaluate_every_steps=1000)
     with pytest.raises(ZeroDivisionError), stopping_after(num_steps, ZeroDivisionError):
         train(run, experiment)
     assert len((run / "ledger.txt").read_text().splitlines()) == num_steps + 1

@@ -55,7 +55,7 @@ class ToyTrainer:
         self._weights = np.linspace(0.5, 1.5, 16, dtype="float32")
         self._memory = np.zeros((2, 8), "float32")
 
-    def run(self):
+    def run(self, measures_updates=False):
         """Steps to the end or to the request to stop, a few at a time."""
         while self.step < self._training.num_steps and not self._stops:
             records = []
@@ -81,6 +81,13 @@ class ToyTrainer:
                 seconds=0.01,
                 has_compiled=False,
             )
+
+    @property
+    def next_stop(self) -> int:
+        """Steps done at the end of the next loop."""
+        stop = self.step + self._training.steps_per_loop
+        period = self._training.checkpoint_every_steps
+        return min(stop, (self.step // period + 1) * period)
 
     def _take_step(self) -> None:
         self.step += 1
@@ -215,6 +222,8 @@ def toy_training():
     with (
         mock.patch("pipelines.training_run.Trainer", ToyTrainer),
         mock.patch("pipelines.training_run.TrainingProgress", QuietProgress),
+        mock.patch("pipelines.training_run.RunFigures.write_overview"),
+        mock.patch("pipelines.training_run.RunFigures.observe"),
     ):
         yield
 
@@ -224,8 +233,8 @@ def stopping_after(num_steps: int, error: type[Exception]):
     """Lets steps end with an error, as soon as so many have been reported."""
     run = ToyTrainer.run
 
-    def stopping(trainer):
-        for report in run(trainer):
+    def stopping(trainer, **arguments):
+        for report in run(trainer, **arguments):
             yield report
             if trainer.step >= num_steps:
                 raise error

@@ -15,100 +15,8 @@ from txl_tf.config.base import (
     shown_value,
 )
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig, RecurrentConfig
+from txl_tf.config.optimizer import OptimizerConfig
 from txl_tf.errors import did_you_mean
-
-_ADAM_FIELDS = frozenset({"beta_1", "beta_2", "epsilon"})
-_FIELDS_OF_OPTIMIZER = {
-    "adam": _ADAM_FIELDS,
-    "adamw": _ADAM_FIELDS | {"weight_decay"},
-    "lamb": _ADAM_FIELDS | {"weight_decay", "max_weight_norm"},
-    "adafactor": frozenset({"weight_decay"}),
-    "muon": _ADAM_FIELDS | {"weight_decay", "momentum"},
-    "sgd": frozenset({"weight_decay", "momentum", "nesterov"}),
-}
-_FIELDS_OF_SCHEDULE = {
-    "cosine": frozenset({"final_learning_rate_fraction"}),
-    "inverse_square_root": frozenset(),
-    "constant": frozenset(),
-    "plateau": frozenset({"final_learning_rate_fraction", "plateau_factor", "plateau_patience"}),
-}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class OptimizerConfig(FrozenConfig):
-    """The optimizer, its learning rate over the run, and the limit of the gradients.
-
-    Fields that the named optimizer or schedule does not use must be left at
-    their defaults.
-
-    Raises:
-        ValueError: If a value is out of its range, or set and not used.
-    """
-
-    RANGES: ClassVar = {
-        "learning_rate": settings.positive(),
-        "warmup_steps": settings.not_negative(),
-        "final_learning_rate_fraction": settings.FRACTION,
-        "plateau_factor": settings.FRACTION_WITHIN,
-        "plateau_patience": settings.not_negative(),
-        "clip_norm": settings.positive(),
-        "beta_1": settings.FRACTION_BELOW_ONE,
-        "beta_2": settings.FRACTION_BELOW_ONE,
-        "epsilon": settings.positive(),
-        "weight_decay": settings.not_negative(),
-        "momentum": settings.FRACTION_BELOW_ONE,
-        "max_weight_norm": settings.positive(),
-    }
-
-    name: Literal["adam", "adamw", "lamb", "adafactor", "muon", "sgd"] = "adam"
-    """The optimizer."""
-    schedule: Literal["cosine", "inverse_square_root", "constant", "plateau"] = "cosine"
-    """What the learning rate does after the warm-up; "plateau" lowers it when validation stalls."""
-    learning_rate: float = 2.5e-4
-    """Peak, reached at the end of the warm-up."""
-    warmup_steps: int = 0
-    """Steps over which the learning rate rises linearly from 0."""
-    final_learning_rate_fraction: float = 0.004
-    """The floor of "cosine" and "plateau", as a fraction of the peak."""
-    plateau_factor: float = 0.5
-    """What "plateau" multiplies the learning rate by."""
-    plateau_patience: int = 0
-    """Evaluations without improvement in a row that "plateau" lets pass."""
-    clip_norm: float = 0.25
-    """Largest global norm of the gradients, after the all-reduce."""
-    beta_1: float = 0.9
-    """Decay of the running mean of the gradients; not of "adafactor" and "sgd"."""
-    beta_2: float = 0.999
-    """Decay of the running mean of their squares; not of "adafactor" and "sgd"."""
-    epsilon: float = 1e-8
-    """Added to the root of the second mean; not of "adafactor" and "sgd"."""
-    weight_decay: float = 0.0
-    """Share of the learning rate by which weights shrink each step, without biases and scales of
-    norms; not of "adam"."""
-    momentum: float | None = None
-    """Decay of the sum of the gradients of "muon" and "sgd"; None: 0.95 and 0."""
-    nesterov: bool = False
-    """Whether "sgd" takes the gradient once more after the momentum."""
-    max_weight_norm: float | None = None
-    """Largest norm that "lamb" takes a variable to have; None: no limit."""
-
-    def validate(self) -> None:
-        self._check_use("name", _FIELDS_OF_OPTIMIZER)
-        self._check_use("schedule", _FIELDS_OF_SCHEDULE)
-        if self.nesterov and not self.momentum:
-            raise ValueError(f"`nesterov` needs a momentum. Received: momentum={self.momentum}")
-
-    def _check_use(self, chooser: str, fields_of_choice: dict[str, frozenset[str]]) -> None:
-        choice = getattr(self, chooser)
-        unused = frozenset().union(*fields_of_choice.values()) - fields_of_choice[choice]
-        for field in dataclasses.fields(self):
-            value: Any = getattr(self, field.name)
-            if field.name in unused and value != field.default:
-                users = [name for name, used in fields_of_choice.items() if field.name in used]
-                raise ValueError(
-                    f"`{field.name}` is for `{chooser}` {' or '.join(users)} and would not be "
-                    f"used. Received: {field.name}={value}, {chooser}={choice}"
-                )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -125,6 +33,7 @@ class TrainingConfig(FrozenConfig):
         "steps_per_loop": settings.positive(MAX_STEPS_PER_LOOP),
         "checkpoint_every_steps": settings.positive(),
         "evaluate_every_steps": settings.positive(),
+        "evaluate_tokens": settings.positive(),
         "num_kept_checkpoints": settings.positive(),
         "seed": settings.not_negative(MAX_STEPS),
         "gradient_accumulation_steps": settings.positive(),
@@ -140,7 +49,11 @@ class TrainingConfig(FrozenConfig):
     checkpoint_every_steps: int = 1000
     """Steps between two checkpoints; the last step always has one."""
     evaluate_every_steps: int | None = None
-    """Steps between evaluations of the validation split; None: only at the end."""
+    """Steps between evaluations of the validation split; None: about a tenth of the run. The last
+    step always has one."""
+    evaluate_tokens: int | None = None
+    """Tokens that evaluations before the last step read, from the beginning of the split; None:
+    all."""
     num_kept_checkpoints: int = 3
     """How many of the newest checkpoints are kept."""
     rotate_epochs: bool = True
@@ -196,6 +109,18 @@ class TrainingConfig(FrozenConfig):
                 "`average_weights_from_step`, or None. Received: "
                 f"average_weights_decay={decay}, average_weights_from_step={start}"
             )
+
+    @property
+    def evaluation_period(self) -> int:
+        """Steps between evaluations of the validation split.
+
+        By default a tenth of the run, in whole periods of checkpoints where
+        there are any: an evaluation that is the best so far needs one.
+        """
+        if self.evaluate_every_steps is not None:
+            return self.evaluate_every_steps
+        tenth, period = -(-self.num_steps // 10), self.checkpoint_every_steps
+        return round(tenth / period) * period if tenth >= period else tenth
 
     def rows_per_replica(self, num_replicas: int) -> int:
         """Returns the rows that each replica runs.

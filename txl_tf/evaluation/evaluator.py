@@ -118,6 +118,11 @@ class Evaluator:
         )
 
     @property
+    def strategy(self) -> tf.distribute.Strategy | None:
+        """The strategy whose replicas share the rows; `None` for a single device."""
+        return self._strategy
+
+    @property
     def needs_statistics(self) -> bool:
         """Whether `evaluate` needs a `statistics_text`."""
         return self._evaluation_config.dynamic_statistics_segments is not None

@@ -1,20 +1,16 @@
 """A text file with a line for every step of a run."""
 
-import concurrent.futures
 import contextlib
 import hashlib
 import os
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from txl_tf.errors import DataDamagedError, StorageError
-from txl_tf.storage.files import first_line, open_regular_file, path_exists, read_file
+from txl_tf.storage.appended_text import AppendedText
+from txl_tf.storage.files import first_line
 from txl_tf.storage.writable_folder import WritableFolder
 from txl_tf.training.ledger_lines import MAX_LINE_BYTES, LedgerLine, LedgerReader
-
-_PART = re.compile(r"part-(\d{10})\.txt")
-_NUM_READERS = 16
 
 
 class StepLedger:
@@ -42,10 +38,7 @@ class StepLedger:
         self._path = os.fspath(path)
         parent, name = os.path.split(self._path)
         folder = folder or WritableFolder.at(parent or ".")
-        if folder.is_remote:
-            self._files: _Parts | _OneFile = _Parts(folder.subfolder(name))
-        else:
-            self._files = _OneFile(folder, name)
+        self._files = AppendedText.at(folder, name, MAX_LINE_BYTES)
         self._first_step = 1
         self._next_step: int | None = None
         self._hash = hashlib.sha256()
@@ -177,84 +170,3 @@ class StepLedger:
                 where=self._path,
                 remedy="Make room or check the permissions, and start again.",
             ) from error
-
-
-class _OneFile:
-    """A ledger on a local disk."""
-
-    def __init__(self, folder: WritableFolder, name: str) -> None:
-        self._folder = folder
-        self._name = name
-        self._path = os.path.join(folder.path, name)
-
-    def lines(self) -> Iterator[bytes] | None:
-        return self._read_lines() if path_exists(self._path) else None
-
-    def _read_lines(self) -> Iterator[bytes]:
-        with open_regular_file(self._path) as file:
-            while line := file.readline(MAX_LINE_BYTES):
-                yield line
-
-    def begin(self, header: str) -> None:
-        self._folder.write(self._name, header.encode())
-
-    def cut(self, num_bytes: int) -> None:
-        # The file ends earlier, at once or not at all; its beginning is not touched.
-        self._folder.truncate(self._name, num_bytes)
-
-    def append(self, text: str, first_step: int) -> None:
-        self._folder.append(self._name, text.encode())
-
-    def flush(self) -> None:
-        self._folder.flush(self._name)
-
-
-class _Parts:
-    """A ledger in a store whose objects cannot be appended to."""
-
-    def __init__(self, folder: WritableFolder) -> None:
-        self._folder = folder
-        self._part = ""
-        self._text = ""
-        self._sizes: dict[str, int] = {}
-
-    def lines(self) -> Iterator[bytes] | None:
-        names = [name for name in self._folder.names() if _PART.fullmatch(name)]
-        with concurrent.futures.ThreadPoolExecutor(_NUM_READERS) as executor:
-            contents = [*executor.map(self._content, names)]
-        self._sizes = {name: len(content) for name, content in zip(names, contents, strict=True)}
-        return iter(b"".join(contents).splitlines(keepends=True)) if contents else None
-
-    def begin(self, header: str) -> None:
-        self.cut(0)
-        self._part, self._text = _part_name(0), header
-        self._folder.write(self._part, header.encode())
-
-    def cut(self, num_bytes: int) -> None:
-        self._folder.remove_temporaries()
-        end = sum(self._sizes.values())
-        # From the end on, so that what a kill leaves is a ledger that was cut less.
-        for name, size in reversed(self._sizes.items()):
-            begin = end - size
-            if num_bytes <= begin:
-                self._folder.remove_file(name)
-            elif num_bytes < end:
-                self._folder.write(name, self._content(name)[: num_bytes - begin])
-            end = begin
-        self.flush()
-
-    def append(self, text: str, first_step: int) -> None:
-        self._part = self._part or _part_name(first_step)
-        self._text += text
-        self._folder.write(self._part, self._text.encode())
-
-    def flush(self) -> None:
-        """Every object is durable when it is written; the next one is a new part."""
-        self._part = self._text = ""
-
-    def _content(self, name: str) -> bytes:
-        return read_file(os.path.join(self._folder.path, name))
-
-
-def _part_name(first_step: int) -> str:
-    return f"part-{first_step:010d}.txt"

@@ -58,6 +58,10 @@ class LoopReport:
     """Wall time of the loop."""
     has_compiled: bool
     """Whether the wall time includes tracing and compiling."""
+    data_wait_seconds: float | None = None
+    """Time that the last step waited for its batch; `None` if not measured."""
+    update_ratio: float | None = None
+    """Norm of the last step's change of the weights over theirs; `None` if not measured."""
 
     @property
     def step(self) -> int:

@@ -1,26 +1,38 @@
-"""TensorBoard writer of scalars, text and images."""
+"""TensorBoard writer of scalars, text, images, hyperparameters and the layout of its pages."""
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import tensorflow as tf
 from google.protobuf.message import DecodeError
+from tensorboard.plugins.custom_scalar import layout_pb2
+from tensorboard.plugins.custom_scalar import summary as custom_scalars
+from tensorboard.plugins.hparams import api as hparams_api
 from tensorflow.core.util import event_pb2
 
-from txl_tf import metrics
 from txl_tf.distribution.remote_hosts import this_host
 from txl_tf.errors import StorageError
 from txl_tf.evaluation.result import EvaluationResult
 from txl_tf.storage.files import first_line, is_folder, is_remote, list_folder, open_regular_file
 from txl_tf.storage.writable_folder import WritableFolder
+from txl_tf.training.dashboard import (
+    PAGES,
+    TAGS,
+    TEXT_TAGS,
+    describe_tag,
+    evaluation_figures,
+    training_figures,
+)
+from txl_tf.training.metrics_log import TRAINING_RUN, MetricsLog
 from txl_tf.training.step_records import LoopReport
 
 # Summaries are float32, and TensorFlow converts no larger number. The word perplexity of a
 # text without spaces has hundreds of digits.
 _LARGEST = float(tf.float32.max)
 _LOSSES = "loss/"
-_TRAINING = "train"
+_METRICS = ("loss/perplexity", "loss/bits_per_byte", "loss/nats_per_token")
 
 
 def write_images(folder: WritableFolder, run: str, step: int, images: Mapping[str, bytes]) -> None:
@@ -59,7 +71,7 @@ def read_evaluations(folder: str, step: int) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for split in list_folder(folder):
         path = os.path.join(folder, split)
-        if split == _TRAINING or not is_folder(path):
+        if split == TRAINING_RUN or not is_folder(path):
             continue
         figures: dict[str, float] = {}
         # Their names begin with the time.
@@ -92,67 +104,122 @@ class TensorBoardWriter:
     """TensorBoard writer with one run for training and one per split.
 
     The losses have the same tags in all of them, so that TensorBoard draws
-    training and evaluation into one picture.
+    training and evaluation into one picture. `txl_tf.training.dashboard` lists
+    all tags.
 
     Args:
         folder: path of the folder that TensorBoard is to show, or the
             `WritableFolder`.
         bytes_per_token: float. Bytes of text per token of the training split.
+        metrics_log: optional `MetricsLog`, which gets the same values.
+        peak_tokens_per_second: optional float. See `training_figures`.
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str] | WritableFolder, bytes_per_token: float
+        self,
+        folder: str | os.PathLike[str] | WritableFolder,
+        bytes_per_token: float,
+        metrics_log: MetricsLog | None = None,
+        peak_tokens_per_second: float | None = None,
     ) -> None:
         self._folder = WritableFolder.at(folder)
         self._bytes_per_token = bytes_per_token
+        self._metrics_log = metrics_log
+        self._peak = peak_tokens_per_second
         self._paths = contextlib.ExitStack()
         self._writers: dict[str, tf.summary.SummaryWriter] = {}
+        self._described: set[tuple[str, str]] = set()
 
-    def write_training(self, report: LoopReport) -> None:
-        """Writes the figures of a loop of steps."""
-        self._write_scalars(
-            "train",
-            report.step,
-            {
-                "loss/nats_per_token": report.nats_per_token,
-                "loss/perplexity": report.perplexity,
-                "loss/bits_per_byte": metrics.bits(report.nats_per_token) / self._bytes_per_token,
-                "optimizer/learning_rate": report.learning_rate,
-                "optimizer/gradient_norm": report.gradient_norm,
-                "optimizer/skipped_steps": report.num_skipped_steps,
-                "performance/tokens_per_second": report.tokens_per_second,
-            },
+    def write_overview(
+        self, step: int, run: str, settings: Mapping[str, Any], texts: Mapping[str, str]
+    ) -> None:
+        """Writes what stands beside the curves: pages, hyperparameters, texts.
+
+        Args:
+            step: int. Steps done when the process started.
+            run: str. The run whose losses are the metric of the hyperparameters.
+            settings: mapping of name to number, str or bool.
+            texts: mapping of a tag of `TEXT_TAGS` to Markdown.
+        """
+        metrics = [hparams_api.Metric(tag, display_name=TAGS[tag].title) for tag in _METRICS]
+        names = [hparams_api.HParam(name) for name in settings]
+        summaries = (
+            custom_scalars.pb(pages_layout(has_peak=self._peak is not None)),
+            hparams_api.hparams_config_pb(names, metrics),
+            hparams_api.hparams_pb(dict(settings)),
         )
-
-    def write_evaluation(self, result: EvaluationResult) -> None:
-        """Writes the figures of an evaluation."""
-        scalars = {
-            "loss/nats_per_token": result.nats_per_token,
-            "loss/perplexity": result.perplexity,
-            "loss/bits_per_byte": result.bits_per_byte,
-            "loss/bits_per_character": result.bits_per_character,
-            "loss/word_perplexity": result.word_perplexity,
-            "performance/evaluation_seconds": result.seconds,
-        }
-        known = {tag: value for tag, value in scalars.items() if value is not None}
-        self._write_scalars(result.split, result.step, known)
-
-    def write_sample(self, step: int, text: str) -> None:
-        """Writes a generated text, as it is."""
-        # Four spaces make a block of code, which Markdown leaves alone.
-        block = "\n".join("    " + line for line in text.splitlines())
-        with this_host():
-            writer = self._writer("train")
-            with writer.as_default():
-                tf.summary.text("sample", block, step=step)
-            writer.flush()
-
-    def _write_scalars(self, run: str, step: int, scalars: dict[str, float]) -> None:
         with this_host():
             writer = self._writer(run)
             with writer.as_default():
-                for tag, value in scalars.items():
-                    tf.summary.scalar(tag, min(value, _LARGEST), step=step)
+                for summary in summaries:
+                    tf.summary.experimental.write_raw_pb(summary.SerializeToString(), step=0)
+            writer.flush()
+        for tag, text in texts.items():
+            self._write_text(TRAINING_RUN, step, tag, text)
+
+    def write_training(self, report: LoopReport) -> None:
+        """Writes the figures of a loop of steps."""
+        figures = training_figures(report, self._bytes_per_token, self._peak)
+        self.write_figures(report.step, TRAINING_RUN, figures)
+
+    def write_evaluation(self, result: EvaluationResult) -> None:
+        """Writes the figures of an evaluation; the log gets its totals too."""
+        own = {"result": result.to_dict()}
+        self.write_figures(result.step, result.split, evaluation_figures(result), own)
+
+    def write_figures(
+        self,
+        step: int,
+        run: str,
+        figures: Mapping[str, float],
+        beside: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Writes figures by tag, which `txl_tf.training.dashboard` lists.
+
+        Args:
+            step: int. Steps done.
+            run: str. Name of the run in TensorBoard.
+            figures: mapping of tag to number.
+            beside: optional mapping of name to JSON value, for the log alone.
+        """
+        with this_host():
+            writer = self._writer(run)
+            with writer.as_default():
+                for tag, value in figures.items():
+                    # TensorBoard keeps the first one.
+                    is_new = (run, tag) not in self._described
+                    self._described.add((run, tag))
+                    description = describe_tag(tag).description if is_new else None
+                    value = min(value, _LARGEST)
+                    tf.summary.scalar(tag, value, step=step, description=description)
+            writer.flush()
+        if self._metrics_log is not None:
+            self._metrics_log.append(step, run, {**figures, **(beside or {})})
+
+    def write_sample(
+        self, step: int, text: str, perplexity: float | None = None, run: str = TRAINING_RUN
+    ) -> None:
+        """Writes a generated text, as it is.
+
+        Args:
+            step: int. Training steps of the weights.
+            text: str.
+            perplexity: optional float. Its perplexity.
+            run: str. Name of the run in TensorBoard.
+        """
+        # Four spaces make a block of code, which Markdown leaves alone.
+        block = "\n".join("    " + line for line in text.splitlines())
+        if perplexity is not None:
+            block = f"Perplexity {perplexity:.4g}\n\n{block}"
+        self._write_text(run, step, "sample", block)
+        figures = {} if perplexity is None else {"sample/perplexity": perplexity}
+        self.write_figures(step, run, figures, {"sample": text})
+
+    def _write_text(self, run: str, step: int, tag: str, text: str) -> None:
+        with this_host():
+            writer = self._writer(run)
+            with writer.as_default():
+                tf.summary.text(tag, text, step=step, description=TEXT_TAGS[tag])
             writer.flush()
 
     def _writer(self, run: str) -> tf.summary.SummaryWriter:
@@ -169,3 +236,23 @@ class TensorBoardWriter:
                 remedy="Make room or check the permissions.",
             ) from error
         return self._writers[run]
+
+
+def pages_layout(has_peak: bool) -> layout_pb2.Layout:
+    """Returns the layout of the custom-scalars page: a chart for each tag, on its page.
+
+    Args:
+        has_peak: bool. Whether the peak of the devices is known.
+    """
+    return layout_pb2.Layout(
+        category=[layout_pb2.Category(title=page, chart=_charts(page, has_peak)) for page in PAGES]
+    )
+
+
+def _charts(page: str, has_peak: bool) -> Iterable[layout_pb2.Chart]:
+    for tag in TAGS.values():
+        if tag.page == page and (has_peak or tag.name != "performance/peak_share"):
+            # Regular expressions; the ones of all runs are in one chart.
+            pattern = f"^{tag.name}/" if tag.is_by_layer else f"^{tag.name}$"
+            lines = layout_pb2.MultilineChartContent(tag=[pattern])
+            yield layout_pb2.Chart(title=tag.title, multiline=lines)

@@ -16,6 +16,7 @@ from txl_tf.training.schedules import PlateauScale
 from txl_tf.training.step_records import LoopReport, StepRecord, StepRecords, StepStatus
 from txl_tf.training.train_state import TrainState
 from txl_tf.training.train_step import TrainStep, memory_specs
+from txl_tf.training.update_ratio import UpdateRatio
 
 DatasetFunction = Callable[..., tf.data.Dataset]
 DescribeRow = Callable[[int, int], str]
@@ -99,12 +100,17 @@ class Trainer:
         """Processes that train together."""
         return num_workers(self.strategy)
 
-    def run(self) -> Iterator[LoopReport]:
+    def run(self, measures_updates: bool = False) -> Iterator[LoopReport]:
         """Trains from the current step to the end of the run.
 
         Loops end at multiples of `steps_per_loop` and wherever a checkpoint or
         an evaluation is due, so that the caller can act between them, and
         after the current step when a stop was requested.
+
+        Args:
+            measures_updates: bool. Whether reports have an `update_ratio` and,
+                where one device trains, `data_wait_seconds`. It takes two small
+                programs for each loop. Defaults to `False`.
 
         Yields:
             A `LoopReport` after every loop.
@@ -115,11 +121,12 @@ class Trainer:
         """
         if self.step >= self.config.training.num_steps:
             return
+        ratio = UpdateRatio(self.strategy, self._state.trainable) if measures_updates else None
         # Held beyond the loop: under several replicas TensorFlow may take a minute to drop it,
         # and where the machine is being taken away, the caller has to save before that.
         self._iterator = iter(self._batches())
         while self.step < self.config.training.num_steps and not self.must_stop():
-            report = self._loop(self._next_stop() - self.step)
+            report = self._loop(self.next_stop - self.step, ratio)
             if report is not None:
                 yield report
 
@@ -202,11 +209,15 @@ class Trainer:
         for name, variable in variables.items():
             variable.assign(arrays[name])
 
-    def _next_stop(self) -> int:
+    @property
+    def next_stop(self) -> int:
+        """Steps done at the end of the next loop, unless a stop is requested."""
         training = self.config.training
-        periods = [training.steps_per_loop, training.checkpoint_every_steps]
-        if training.evaluate_every_steps is not None:
-            periods.append(training.evaluate_every_steps)
+        periods = (
+            training.steps_per_loop,
+            training.checkpoint_every_steps,
+            training.evaluation_period,
+        )
         stops = [(self.step // period + 1) * period for period in periods]
         return min(*stops, training.num_steps)
 
@@ -257,11 +268,17 @@ class Trainer:
 
         return run_steps
 
-    def _loop(self, num_steps: int) -> LoopReport | None:
-        first_step = self.step
+    def _loop(self, num_steps: int, ratio: UpdateRatio | None) -> LoopReport | None:
+        first_step, iterator, wait = self.step, self._iterator, None
         begin = time.perf_counter()
         # Tensors, because Python ints would be traced anew for each value.
-        self._run_steps(self._iterator, tf.constant(first_step), tf.constant(num_steps))
+        steps = tf.constant(first_step), tf.constant(num_steps - (ratio is not None))
+        self._run_steps(iterator, *steps)
+        if ratio is not None:
+            # The last step by itself, so that what is before it and after it can be looked at.
+            ratio.remember()
+            iterator, wait = self._timed_batch()
+            self._run_steps(iterator, tf.constant(first_step), tf.constant(1))
         # Fetching waits for the device: before that, only the dispatch is done.
         records = self._records.fetch(first_step, self.step)
         if not records:
@@ -270,6 +287,8 @@ class Trainer:
             self._raise_non_finite(records[-1])
         seconds = time.perf_counter() - begin
         has_compiled, self._has_compiled = not self._has_compiled, True
+        # Outside of the wall time, for it is no part of training.
+        update_ratio = None if ratio is None else ratio.measure()
         tokens_per_step = self.config.training.global_batch_size * self.config.model.segment_length
         return LoopReport(
             records=tuple(records),
@@ -277,7 +296,26 @@ class Trainer:
             learning_rate=float(self._state.optimizer.learning_rate),
             seconds=seconds,
             has_compiled=has_compiled,
+            data_wait_seconds=wait,
+            update_ratio=update_ratio,
         )
+
+    def _timed_batch(self) -> tuple[Iterator[dict[str, tf.Tensor]], float | None]:
+        """Waits for the next batch alone.
+
+        Returns:
+            Tuple of an iterator over it, and the seconds of waiting. Several
+            replicas have batches that cannot be put back: the tuple of the
+            iterator of all batches and `None`.
+        """
+        if self.strategy.num_replicas_in_sync > 1 or self.must_stop():
+            return self._iterator, None
+        begin = time.perf_counter()
+        batch = next(self._iterator)
+        wait = time.perf_counter() - begin
+        options = tf.data.Options()
+        options.autotune.enabled = False  # or to drop it may take a minute, see `SegmentReader`
+        return iter(tf.data.Dataset.from_tensors(batch).with_options(options)), wait
 
     def _raise_non_finite(self, record: StepRecord) -> None:
         rows = self._records.non_finite_rows()

@@ -1,0 +1,224 @@
+"""Figures and texts of a run as it trains: losses, overview, memory, attention, samples."""
+
+import functools
+import importlib.metadata
+import json
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from txl_tf import __version__
+from txl_tf.config.base import flat_settings
+from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.config.model import ModelConfig
+from txl_tf.data.prepared_dataset import dataset_tokenizer
+from txl_tf.data.tokenizers import TOKENIZERS
+from txl_tf.distribution.strategy import is_chief
+from txl_tf.errors import UsageError
+from txl_tf.evaluation.attention_mass import AttentionMass
+from txl_tf.evaluation.evaluator import Evaluator
+from txl_tf.evaluation.result import EvaluationResult
+from txl_tf.models.sizes import num_parameters, training_flops_per_token
+from txl_tf.storage.writable_folder import WritableFolder
+from txl_tf.tpu_compiler.chips import Topology
+from txl_tf.training.dashboard import layer_tag
+from txl_tf.training.memory_statistics import MemoryStatistics
+from txl_tf.training.metrics_log import PROCESS_RUN, TRAINING_RUN, MetricsLog
+from txl_tf.training.step_records import LoopReport
+from txl_tf.training.tensorboard import TensorBoardWriter
+from txl_tf.training.trainer import Trainer
+
+from .evaluation.splits import split_text
+from .evaluation.text_sample import SampleWriter
+from .launch.plan import Accelerator
+from .training_data import TrainingData
+from .workdir import Workdir, data_identity
+
+_SPLIT = "valid"
+# Cloud TPU sets it on its machines.
+_ACCELERATOR_VARIABLE = "TPU_ACCELERATOR_TYPE"
+_CHIP_NAMES = {"v5litepod": "v5e"}
+
+
+class RunFigures:
+    """Figures and texts of a run: into TensorBoard's files and the metrics log.
+
+    Nothing here changes the state of training, nor what it draws.
+
+    Args:
+        experiment: `ExperimentConfig`.
+        data: `TrainingData`.
+        trainer: `Trainer`.
+        workdir: `Workdir`.
+        folder: `WritableFolder` of the run.
+        strategy: `tf.distribute.Strategy`.
+    """
+
+    def __init__(
+        self,
+        experiment: ExperimentConfig,
+        data: TrainingData,
+        trainer: Trainer,
+        workdir: Workdir,
+        folder: WritableFolder,
+        strategy: tf.distribute.Strategy,
+    ) -> None:
+        self._experiment = experiment
+        self._data = data
+        self._trainer = trainer
+        # The first of several workers writes.
+        self._is_chief = is_chief(strategy)
+        self._log = MetricsLog(workdir.metrics, folder)
+        self._board = TensorBoardWriter(
+            folder.subfolder(os.path.basename(workdir.tensorboard)),
+            data.bytes_per_token,
+            self._log,
+            peak_tokens_per_second(experiment, strategy),
+        )
+        self._attention: AttentionMass | None = None
+        self._sampler: SampleWriter | None = None
+
+    def resume(self, step: int, evaluated_step: int) -> None:
+        """Removes what is to be done again, see `MetricsLog.resume`; comes first."""
+        self._log.resume(step, evaluated_step)
+
+    def write_overview(self, step: int) -> None:
+        """Writes settings and sizes, and the pages of TensorBoard, when a process starts."""
+        settings = self._experiment.to_dict()
+        described = {**settings, "data": data_identity(self._data.manifest)}
+        run = _SPLIT if self._data.has_valid else TRAINING_RUN
+        texts = {
+            "configuration": _code(json.dumps(described, indent=1)),
+            "model_size": _model_size(self._trainer),
+        }
+        self._board.write_overview(step, run, _hyperparameters(flat_settings(settings)), texts)
+        process: dict[str, Any] = {"command": shlex.join(["txl", *sys.argv[1:]])}
+        process["environment"] = _environment(self._trainer.strategy)
+        self._log.append(step, PROCESS_RUN, process)
+
+    def write_training(self, report: LoopReport) -> None:
+        """Writes the figures of a loop of steps."""
+        if self._is_chief:
+            self._board.write_training(report)
+
+    def write_evaluation(self, result: EvaluationResult) -> None:
+        """Writes the figures of an evaluation."""
+        if self._is_chief:
+            self._board.write_evaluation(result)
+
+    def write_checkpoint(self, step: int, seconds: float) -> None:
+        """Writes how long training stood still for the checkpoint of a step."""
+        figures = {"performance/checkpoint_seconds": seconds}
+        self._board.write_figures(step, TRAINING_RUN, figures)
+
+    def flush_to_disk(self) -> None:
+        """Makes sure that the metrics log survives the machine; before a checkpoint."""
+        self._log.flush_to_disk()
+
+    def observe(self, evaluator: Evaluator, step: int, check: Callable[[], None]) -> None:
+        """Measures and writes what is looked at after an evaluation; all workers call it.
+
+        Args:
+            evaluator: `Evaluator` with the weights of the step.
+            step: int. Steps done.
+            check: function that is called now and then, and may raise.
+        """
+        figures = self._memory_statistics.measure()
+        if not self._is_chief:
+            return
+        if figures:
+            self._board.write_figures(step, TRAINING_RUN, figures)
+        check()
+        if AttentionMass.is_possible(evaluator.config):
+            if self._attention is None:
+                self._attention = AttentionMass(evaluator.model, evaluator.strategy)
+            shares = self._attention(split_text(self._data.dataset, _SPLIT))
+            tags = {layer_tag("memory/attention_mass", n): x for n, x in enumerate(shares or [])}
+            self._board.write_figures(step, _SPLIT, tags)
+        check()
+        self._write_sample(evaluator, step, check)
+
+    @functools.cached_property
+    def _memory_statistics(self) -> MemoryStatistics:
+        rows = self._experiment.training.global_batch_size
+        return MemoryStatistics(self._trainer.strategy, self._trainer.replica_memory, rows)
+
+    def _write_sample(self, evaluator: Evaluator, step: int, check: Callable[[], None]) -> None:
+        manifest, dataset = self._data.manifest, self._data.dataset
+        is_known = manifest.tokenizer_kind in (each.kind for each in TOKENIZERS)
+        if not is_known or not SampleWriter.is_possible(evaluator.config):
+            return
+        if self._sampler is None:
+            self._sampler = SampleWriter(evaluator.model, evaluator.strategy)
+        num_tokens = min(SampleWriter.PROMPT_TOKENS, dataset.num_tokens(_SPLIT))
+        prompt = dataset.read_tokens(_SPLIT, 0, num_tokens)
+        written, perplexity = self._sampler(prompt, check)
+        tokenizer = dataset_tokenizer(dataset.folder, manifest)
+        text = tokenizer.decode_text([*prompt.tolist(), *written.tolist()])
+        self._board.write_sample(step, text, perplexity, _SPLIT)
+
+
+def peak_tokens_per_second(
+    experiment: ExperimentConfig, strategy: tf.distribute.Strategy
+) -> float | None:
+    """Computes the tokens per second at the published peak of the chips that train.
+
+    Returns:
+        Tokens of all replicas; `None` but for a Transformer-XL on TPUs whose
+        generation the machine names.
+    """
+    name = os.environ.get(_ACCELERATOR_VARIABLE)
+    is_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
+    if not is_tpu or not name or not isinstance(experiment.model, ModelConfig):
+        return None
+    try:
+        accelerator = Accelerator.parse(name)
+        generation = _CHIP_NAMES.get(accelerator.generation, accelerator.generation)
+        chip = Topology.parse(f"{generation}:{accelerator.topology}").chip
+    except UsageError:
+        return None
+    num_chips = strategy.num_replicas_in_sync / chip.num_replicas
+    return num_chips * chip.flops_per_second / training_flops_per_token(experiment.model)
+
+
+def _environment(strategy: tf.distribute.Strategy) -> dict[str, Any]:
+    versions = {name: importlib.metadata.version(name) for name in ("tensorflow", "keras", "numpy")}
+    return {
+        "txl-tf": __version__,
+        **versions,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processors": os.cpu_count(),
+        "devices": [each.name for each in tf.config.list_logical_devices()],
+        "replicas": strategy.num_replicas_in_sync,
+    }
+
+
+def _hyperparameters(settings: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: value if isinstance(value, bool | int | float | str) else json.dumps(value)
+        for name, value in settings.items()
+        if value is not None
+    }
+
+
+def _model_size(trainer: Trainer) -> str:
+    """Returns a table of the trainable parameters by the first part of their path."""
+    counts: dict[str, int] = {}
+    for variable in trainer.model.trainable_variables:
+        part = variable.path.partition("/")[2].partition("/")[0] or variable.path
+        counts[part] = counts.get(part, 0) + int(tf.size(variable).numpy())
+    total = num_parameters(trainer.config.model)
+    rows = [("all", total), *counts.items()]
+    lines = [f"| {name} | {count:,} |" for name, count in rows]
+    return "\n".join(["| part | trainable parameters |", "|---|--:|", *lines])
+
+
+def _code(text: str) -> str:
+    # Four spaces make a block of code in Markdown.
+    return "\n".join("    " + line for line in text.splitlines())

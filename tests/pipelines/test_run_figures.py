@@ -1,0 +1,185 @@
+"""Figures of a run: TensorBoard's files, the metrics log and `txl evaluate` say the same."""
+
+import json
+import re
+import shutil
+import subprocess
+import time
+
+import grpc
+import numpy as np
+import pytest
+import tensorboard_data_server
+import tensorflow as tf
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.context import RequestContext
+from tensorboard.data import grpc_provider
+from tensorboard.plugins.custom_scalar import layout_pb2
+from tensorboard.plugins.hparams import plugin_data_pb2
+
+from pipelines.evaluation.text_sample import SampleWriter
+from tests.generation.models import expressive
+from tests.pipelines.txl_process import run_txl
+from tests.toy_batches import toy_tokens
+from txl_tf.training.dashboard import PAGES, TAGS, describe_tag
+from txl_tf.training.metrics_log import PROCESS_RUN, MetricsLog
+
+# Texts and hyperparameters are no curves.
+_SCALAR = re.compile("|".join(f"{name}(/.*)?" for name in TAGS))
+
+
+def scalars_of(folder):
+    """The last value of every tag and step, as float32, by run."""
+    found = {}
+    for path in folder.iterdir():
+        events = EventAccumulator(str(path), {"tensors": 0}).Reload()
+        found[path.name] = {
+            (tag, event.step): tf.make_ndarray(event.tensor_proto).item()
+            for tag in events.Tags()["tensors"]
+            if _SCALAR.fullmatch(tag)
+            for event in events.Tensors(tag)
+        }
+    return found
+
+
+def logged(workdir):
+    merged = MetricsLog(workdir / "metrics.jsonl").read().merged()
+    return {
+        run: {
+            (tag, step): float(np.float32(value))
+            for step, figures in steps.items()
+            for tag, value in figures.items()
+            if _SCALAR.fullmatch(tag) and not isinstance(value, str)
+        }
+        for run, steps in merged.items()
+        if run != PROCESS_RUN
+    }
+
+
+def test_tags_and_log_have_the_same_values(untouched):
+    assert scalars_of(untouched / "tensorboard") == logged(untouched)
+
+
+def test_the_log_has_what_an_evaluation_of_the_checkpoint_finds(untouched, data_folder, tmp_path):
+    # It writes its own figures for TensorBoard.
+    copy = shutil.copytree(untouched, tmp_path / "run")
+    options = ("--workdir", copy, "--data", data_folder, "--split", "valid", "--json")
+    finished = run_txl("evaluate", *options)
+    assert finished.returncode == 0, finished.stderr
+    result = json.loads(finished.stdout)
+    line = MetricsLog(untouched / "metrics.jsonl").read().merged()["valid"][40]
+    found = line["result"]
+    assert found.keys() == result.keys()
+    for name in result.keys() - {"seconds"}:
+        # Training sums in a fixed order.
+        if isinstance(result[name], float):
+            tolerance = 1e-6 if "perplexity" in name else 1e-7
+            assert found[name] == pytest.approx(result[name], rel=tolerance), name
+        else:
+            assert found[name] == result[name]
+    for name in ("nats_per_token", "perplexity", "bits_per_byte", "word_perplexity"):
+        assert line[f"loss/{name}"] == found[name]
+
+
+def test_every_page_has_curves_and_every_tag_a_description(untouched):
+    written = {tag for run in logged(untouched).values() for tag, _ in run}
+    events = EventAccumulator(str(untouched / "tensorboard" / "valid")).Reload()
+    content = events.Tensors("custom_scalars__config__")[0].tensor_proto.string_val[0]
+    layout = layout_pb2.Layout.FromString(content)
+    assert [category.title for category in layout.category] == list(PAGES)
+    for chart in (chart for category in layout.category for chart in category.chart):
+        (pattern,) = chart.multiline.tag
+        assert any(re.match(pattern, tag) for tag in written), chart.title
+    for run in ("train", "valid"):
+        events = EventAccumulator(str(untouched / "tensorboard" / run)).Reload()
+        for tag in set(events.Tags()["tensors"]) & written:
+            metadata = events.SummaryMetadata(tag)
+            assert metadata.summary_description == describe_tag(tag).description
+
+
+def test_the_overview_has_settings_sizes_and_samples(untouched):
+    training = EventAccumulator(str(untouched / "tensorboard" / "train")).Reload()
+
+    def text(events, tag):
+        return tf.make_ndarray(events.Tensors(tag)[-1].tensor_proto).item().decode()
+
+    shown = json.loads(text(training, "configuration"))
+    described = json.loads((untouched / "run.json").read_text())
+    assert shown.pop("data") == described["data"]
+    assert shown == described["experiment"]
+    assert re.search(r"\| all \| \d[\d,]+ \|", text(training, "model_size"))
+    validation = EventAccumulator(str(untouched / "tensorboard" / "valid")).Reload()
+    steps = [event.step for event in validation.Tensors("sample")]
+    assert steps == [20, 40]
+    line = MetricsLog(untouched / "metrics.jsonl").read().merged()["valid"][40]
+    sample = text(validation, "sample")
+    assert f"Perplexity {line['sample/perplexity']:.4g}" in sample
+    # It continues the text of the split.
+    assert re.search(r"^    \d+ and \d+ make \d+$", sample, re.MULTILINE)
+
+
+def test_hyperparameters_have_the_loss_as_metric(untouched):
+    events = EventAccumulator(str(untouched / "tensorboard" / "valid")).Reload()
+
+    def plugin_data(tag):
+        content = events.SummaryMetadata(tag).plugin_data.content
+        return plugin_data_pb2.HParamsPluginData.FromString(content)
+
+    session = plugin_data("_hparams_/session_start_info").session_start_info
+    assert session.hparams["optimizer.learning_rate"].number_value == 3e-3
+    assert session.hparams["optimizer.name"].string_value == "adam"
+    experiment = plugin_data("_hparams_/experiment").experiment
+    assert "loss/perplexity" in [metric.name.tag for metric in experiment.metric_infos]
+
+
+def test_the_data_server_of_tensorboard_reads_the_same(untouched, tmp_path):
+    """TensorBoard's reader in Rust, which is another program than its reader in Python."""
+    port_file, options = tmp_path / "port", ("--reload=once", "--port=0", "--die-after-stdin")
+    command = (tensorboard_data_server.server_binary(), *options, f"--port-file={port_file}")
+    command += (f"--logdir={untouched / 'tensorboard'}", "--samples-per-plugin=scalars=all")
+    expected, found = logged(untouched), {}
+    # It ends with its standard input.
+    with subprocess.Popen(command, stdin=subprocess.PIPE):
+        deadline = time.monotonic() + 60
+        while not port_file.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        with grpc.insecure_channel(f"127.0.0.1:{port_file.read_text().strip()}") as channel:
+            stub = grpc_provider.make_stub(channel)
+            provider = grpc_provider.GrpcDataProvider("", stub)
+            while found != expected and time.monotonic() < deadline:
+                read = provider.read_scalars(
+                    RequestContext(), experiment_id="", plugin_name="scalars", downsample=1000
+                )
+                found = {
+                    run: {(tag, point.step): point.value for tag in tags for point in tags[tag]}
+                    for run, tags in read.items()
+                }
+    assert found == expected
+
+
+def test_an_independent_reader_reads_the_same(untouched):
+    tbparse = pytest.importorskip("tbparse")
+    read = tbparse.SummaryReader(str(untouched / "tensorboard"), extra_columns={"dir_name"})
+    table = read.scalars if len(read.scalars) else read.tensors
+    found = {"train": {}, "valid": {}}
+    for row in table.itertuples():
+        if _SCALAR.fullmatch(row.tag):
+            found[row.dir_name][(row.tag, row.step)] = float(row.value)
+    assert found == logged(untouched)
+
+
+def test_a_sample_is_always_the_same_and_its_perplexity_that_of_the_model():
+    model, prompt = expressive(), toy_tokens(50)
+    first, perplexity = SampleWriter(model)(prompt)
+    again, _ = SampleWriter(model)(prompt)
+    np.testing.assert_array_equal(first, again)
+    assert len(set(first.tolist())) > 3
+    tokens = np.concatenate([prompt[: SampleWriter.PROMPT_TOKENS], first])
+    memory, nats = model.initial_memory(1), []
+    for place in range(len(tokens) - 1):
+        nll, memory = model.score(
+            tokens[None, place : place + 1], tokens[None, place + 1 :][:, :1], memory
+        )
+        nats.append(float(nll[0, 0]))
+    expected = np.exp(np.mean(nats[SampleWriter.PROMPT_TOKENS - 1 :]))
+    assert perplexity == pytest.approx(expected, rel=1e-5)

@@ -1,0 +1,85 @@
+"""The list of tags: stable names, and a page of TensorBoard for each chart."""
+
+import pytest
+
+from tests.evaluation.test_result import result_of
+from txl_tf.training.dashboard import (
+    PAGES,
+    TAGS,
+    describe_tag,
+    evaluation_figures,
+    layer_tag,
+    training_figures,
+)
+from txl_tf.training.step_records import LoopReport, StepRecord, StepStatus
+from txl_tf.training.tensorboard import pages_layout
+
+# Curves of old runs have these names.
+STABLE = {
+    "loss/nats_per_token",
+    "loss/perplexity",
+    "loss/bits_per_byte",
+    "loss/bits_per_character",
+    "loss/word_perplexity",
+    "optimizer/learning_rate",
+    "optimizer/gradient_norm",
+    "optimizer/update_ratio",
+    "optimizer/skipped_steps",
+    "performance/tokens_per_second",
+    "performance/step_seconds",
+    "performance/data_wait_seconds",
+    "performance/checkpoint_seconds",
+    "performance/peak_share",
+    "performance/evaluation_seconds",
+    "memory/valid_length",
+    "memory/norm",
+    "memory/attention_mass",
+    "sample/perplexity",
+}
+
+
+def report_of(**changes):
+    record = StepRecord(
+        step=10, nats_per_token=2.0, gradient_norm=0.5, checksum=1, status=StepStatus.APPLIED
+    )
+    values = {"num_tokens": 400, "learning_rate": 0.1, "seconds": 4.0, "has_compiled": False}
+    return LoopReport(records=(record, record), **{**values, **changes})
+
+
+def test_no_tag_is_renamed():
+    assert set(TAGS) == STABLE
+
+
+def test_every_tag_says_what_it_is():
+    for tag in TAGS.values():
+        assert tag.description.endswith(".")
+        assert tag.page in (*PAGES, None)
+    assert describe_tag(layer_tag("memory/norm", 11)) is TAGS["memory/norm"]
+    assert layer_tag("memory/norm", 11) == "memory/norm/layer_12"
+
+
+def test_every_figure_that_is_written_is_listed():
+    report = report_of(update_ratio=1e-3, data_wait_seconds=0.01)
+    figures = training_figures(report, 2.0, peak_tokens_per_second=1000.0)
+    assert figures["performance/peak_share"] == 0.1
+    assert figures["performance/step_seconds"] == 2.0
+    assert figures.keys() | evaluation_figures(result_of()).keys() <= STABLE
+    # What is not known is left out, not guessed.
+    left_out = {"performance/peak_share", "optimizer/update_ratio", "performance/data_wait_seconds"}
+    assert figures.keys() - training_figures(report_of(), 2.0).keys() == left_out
+
+
+@pytest.mark.parametrize("has_peak", [False, True])
+def test_the_layout_has_a_chart_for_every_tag_of_a_page(has_peak):
+    layout = pages_layout(has_peak)
+    assert [category.title for category in layout.category] == list(PAGES)
+    patterns = [
+        pattern
+        for page in layout.category
+        for chart in page.chart
+        for pattern in chart.multiline.tag
+    ]
+    expected = {tag.name for tag in TAGS.values() if tag.page is not None}
+    if not has_peak:
+        expected.remove("performance/peak_share")
+    assert {pattern.strip("^$/") for pattern in patterns} == expected

@@ -1,0 +1,138 @@
+"""Text that grows line by line: a local file, or in a store a folder of parts."""
+
+import abc
+import concurrent.futures
+import os
+import re
+from collections.abc import Iterator
+
+from txl_tf.storage.files import open_regular_file, path_exists, read_file
+from txl_tf.storage.writable_folder import WritableFolder
+
+_PART = re.compile(r"part-(\d{10})\.txt")
+_NUM_READERS = 16
+
+
+class AppendedText(abc.ABC):
+    """Text that one process appends to, and whose end can be cut off.
+
+    Local lines are with the operating system when `append` returns, so they
+    survive the process. Objects in a store cannot be appended to: there the
+    text is a folder of parts, of which the last one is written anew by each
+    `append` until `flush` begins the next.
+    """
+
+    @staticmethod
+    def at(folder: WritableFolder, name: str, max_line_bytes: int) -> "AppendedText":
+        """Returns the text of a name in a folder.
+
+        Args:
+            folder: `WritableFolder`.
+            name: str. Name of the local file, or of the folder in a store.
+            max_line_bytes: int. A longer line is read in pieces.
+        """
+        if folder.is_remote:
+            return _Parts(folder.subfolder(name))
+        return _OneFile(folder, name, max_line_bytes)
+
+    @abc.abstractmethod
+    def lines(self) -> Iterator[bytes] | None:
+        """Returns its lines with their ends; `None` where it is not there."""
+
+    @abc.abstractmethod
+    def begin(self, header: str) -> None:
+        """Replaces all of it by a new beginning."""
+
+    @abc.abstractmethod
+    def cut(self, num_bytes: int) -> None:
+        """Cuts off what follows the first `num_bytes`, once `lines` was called."""
+
+    @abc.abstractmethod
+    def append(self, text: str, number: int) -> None:
+        """Writes to its end; `number` grows from part to part, and names one that begins here."""
+
+    @abc.abstractmethod
+    def flush(self) -> None:
+        """Makes sure that what was appended survives the machine."""
+
+
+class _OneFile(AppendedText):
+    """A text on a local disk."""
+
+    def __init__(self, folder: WritableFolder, name: str, max_line_bytes: int) -> None:
+        self._folder = folder
+        self._name = name
+        self._path = os.path.join(folder.path, name)
+        self._max_line_bytes = max_line_bytes
+
+    def lines(self) -> Iterator[bytes] | None:
+        return self._read_lines() if path_exists(self._path) else None
+
+    def _read_lines(self) -> Iterator[bytes]:
+        with open_regular_file(self._path) as file:
+            while line := file.readline(self._max_line_bytes):
+                yield line
+
+    def begin(self, header: str) -> None:
+        self._folder.write(self._name, header.encode())
+
+    def cut(self, num_bytes: int) -> None:
+        # The file ends earlier, at once or not at all; its beginning is not touched.
+        self._folder.truncate(self._name, num_bytes)
+
+    def append(self, text: str, number: int) -> None:
+        self._folder.append(self._name, text.encode())
+
+    def flush(self) -> None:
+        self._folder.flush(self._name)
+
+
+class _Parts(AppendedText):
+    """A text in a store whose objects cannot be appended to."""
+
+    def __init__(self, folder: WritableFolder) -> None:
+        self._folder = folder
+        self._part = ""
+        self._text = ""
+        self._sizes: dict[str, int] = {}
+
+    def lines(self) -> Iterator[bytes] | None:
+        names = [name for name in self._folder.names() if _PART.fullmatch(name)]
+        with concurrent.futures.ThreadPoolExecutor(_NUM_READERS) as executor:
+            contents = [*executor.map(self._content, names)]
+        self._sizes = {name: len(content) for name, content in zip(names, contents, strict=True)}
+        return iter(b"".join(contents).splitlines(keepends=True)) if contents else None
+
+    def begin(self, header: str) -> None:
+        self.cut(0)
+        self._part, self._text = _part_name(0), header
+        self._folder.write(self._part, header.encode())
+
+    def cut(self, num_bytes: int) -> None:
+        self._folder.remove_temporaries()
+        end = sum(self._sizes.values())
+        # From the end on, so that what a kill leaves is a text that was cut less.
+        for name, size in reversed(self._sizes.items()):
+            begin = end - size
+            if num_bytes <= begin:
+                self._folder.remove_file(name)
+            elif num_bytes < end:
+                self._folder.write(name, self._content(name)[: num_bytes - begin])
+            end = begin
+        self.flush()
+
+    def append(self, text: str, number: int) -> None:
+        self._part = self._part or _part_name(number)
+        self._text += text
+        self._folder.write(self._part, self._text.encode())
+
+    def flush(self) -> None:
+        """Every object is durable when it is written; the next one is a new part."""
+        self._part = self._text = ""
+
+    def _content(self, name: str) -> bytes:
+        return read_file(os.path.join(self._folder.path, name))
+
+
+def _part_name(number: int) -> str:
+    return f"part-{number:010d}.txt"

@@ -1,0 +1,233 @@
+"""All tags of a run's figures: what each is, and the page of TensorBoard that shows it.
+
+The same tags name the values in `metrics.jsonl`, see `MetricsLog`. They are stable: a curve of
+an old run and one of a new run are drawn into one picture.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from txl_tf import metrics
+from txl_tf.evaluation.result import EvaluationResult
+
+if TYPE_CHECKING:
+    from txl_tf.training.step_records import LoopReport
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tag:
+    """A figure of a run."""
+
+    name: str
+    """Name in TensorBoard and in `metrics.jsonl`."""
+    title: str
+    """Title of its chart."""
+    page: str | None
+    """Page of its chart; `None` where it has none."""
+    description: str
+    """What the figure is, with its unit, and when it is written."""
+    is_by_layer: bool = False
+    """Whether each layer has a tag of its own, see `layer_tag`."""
+
+
+_PERPLEXITY, _OPTIMISATION, _THROUGHPUT, _MEMORY = PAGES = (
+    "Perplexity",
+    "Optimisation",
+    "Throughput",
+    "Memory",
+)
+"""Pages of the custom-scalars layout, in order."""
+
+_ALL = (
+    Tag(
+        name="loss/perplexity",
+        title="Perplexity",
+        page=_PERPLEXITY,
+        description="Exponential of the mean loss per token. Training: mean of a loop, with "
+        "dropout. Splits: every token of the split.",
+    ),
+    Tag(
+        name="loss/bits_per_byte",
+        title="Bits per byte",
+        page=_PERPLEXITY,
+        description="Bits per byte of text; does not depend on the tokenizer.",
+    ),
+    Tag(
+        name="loss/nats_per_token",
+        title="Loss, nats per token",
+        page=_PERPLEXITY,
+        description="Mean negative log-likelihood of a token, in nats.",
+    ),
+    Tag(
+        name="loss/bits_per_character",
+        title="Bits per character",
+        page=None,
+        description="Bits per UTF-8 code point of text.",
+    ),
+    Tag(
+        name="loss/word_perplexity",
+        title="Perplexity per word",
+        page=None,
+        description="Exponential of the nats per word between white space.",
+    ),
+    Tag(
+        name="optimizer/learning_rate",
+        title="Learning rate",
+        page=_OPTIMISATION,
+        description="Learning rate of the next step.",
+    ),
+    Tag(
+        name="optimizer/gradient_norm",
+        title="Gradient norm",
+        page=_OPTIMISATION,
+        description="Global norm of the gradients before clipping, mean of a loop.",
+    ),
+    Tag(
+        name="optimizer/update_ratio",
+        title="Update to weight ratio",
+        page=_OPTIMISATION,
+        description="Norm of the change of all weights in the last step of a loop, over the norm "
+        "of the weights. Of large variables, evenly spaced rows are measured.",
+    ),
+    Tag(
+        name="optimizer/skipped_steps",
+        title="Skipped steps",
+        page=_OPTIMISATION,
+        description="Steps of a loop that changed no weight: a loss or gradient that is not "
+        "finite, or a spike.",
+    ),
+    Tag(
+        name="performance/tokens_per_second",
+        title="Tokens per second",
+        page=_THROUGHPUT,
+        description="Tokens that all replicas trained on per second of wall time of a loop. The "
+        "first loop of a process includes compiling.",
+    ),
+    Tag(
+        name="performance/step_seconds",
+        title="Step time, seconds",
+        page=_THROUGHPUT,
+        description="Wall time of a step, mean of a loop.",
+    ),
+    Tag(
+        name="performance/data_wait_seconds",
+        title="Data wait, seconds",
+        page=_THROUGHPUT,
+        description="Time that the last step of a loop waited for its batch. Only where one "
+        "device trains.",
+    ),
+    Tag(
+        name="performance/checkpoint_seconds",
+        title="Checkpoint time, seconds",
+        page=_THROUGHPUT,
+        description="Time that training stood still for a checkpoint; it is written to the "
+        "storage in the background.",
+    ),
+    Tag(
+        name="performance/peak_share",
+        title="Share of the device's peak",
+        page=_THROUGHPUT,
+        description="Floating-point operations of the model per second over the published peak "
+        "of the chips in bfloat16. Only on TPUs whose generation is known.",
+    ),
+    Tag(
+        name="performance/evaluation_seconds",
+        title="Evaluation time, seconds",
+        page=_THROUGHPUT,
+        description="Wall time of an evaluation of the split, compiling included.",
+    ),
+    Tag(
+        name="memory/valid_length",
+        title="Valid length, tokens",
+        page=_MEMORY,
+        description="Positions of the training memory that are filled, mean of the rows, at an "
+        "evaluation.",
+    ),
+    Tag(
+        name="memory/norm",
+        title="Norm by layer",
+        page=_MEMORY,
+        description="Norm of a filled position of the training memory of a layer, mean of "
+        "positions and rows, at an evaluation.",
+        is_by_layer=True,
+    ),
+    Tag(
+        name="memory/attention_mass",
+        title="Attention mass on memory by layer",
+        page=_MEMORY,
+        description="Share of a layer's attention that goes to the memory, mean of heads and "
+        "queries of one batch of the split, with the lengths of evaluation.",
+        is_by_layer=True,
+    ),
+    Tag(
+        name="sample/perplexity",
+        title="Perplexity of the text sample",
+        page=_PERPLEXITY,
+        description="Perplexity of the generated text of an evaluation under the model itself; "
+        "a very low one is a text that repeats itself.",
+    ),
+)
+TAGS: Mapping[str, Tag] = {tag.name: tag for tag in _ALL}
+"""All tags by name; a tag with layers stands for `layer_tag` of each."""
+
+TEXT_TAGS: Mapping[str, str] = {
+    "configuration": "All settings of the experiment, and the identity of its data.",
+    "model_size": "Trainable parameters, of all and by part of the model.",
+    "sample": "Text that the model continues, from the beginning of the split, at an evaluation.",
+}
+"""Texts by tag, with what each is."""
+
+
+def layer_tag(name: str, layer: int) -> str:
+    """Returns the tag of one layer, counted from 0 here and from 1 in the tag."""
+    return f"{name}/layer_{layer + 1:02d}"
+
+
+def describe_tag(name: str) -> Tag:
+    """Returns the entry of `TAGS` that a tag belongs to."""
+    return TAGS.get(name) or TAGS[name.rpartition("/")[0]]
+
+
+def training_figures(
+    report: "LoopReport", bytes_per_token: float, peak_tokens_per_second: float | None = None
+) -> dict[str, float]:
+    """Returns the figures of a loop of steps, by tag.
+
+    Args:
+        report: `LoopReport`.
+        bytes_per_token: float. Bytes of text per token of the training split.
+        peak_tokens_per_second: optional float. What the devices would do at
+            their peak, if it is known.
+    """
+    figures = {
+        "loss/nats_per_token": report.nats_per_token,
+        "loss/perplexity": report.perplexity,
+        "loss/bits_per_byte": metrics.bits(report.nats_per_token) / bytes_per_token,
+        "optimizer/learning_rate": report.learning_rate,
+        "optimizer/gradient_norm": report.gradient_norm,
+        "optimizer/skipped_steps": report.num_skipped_steps,
+        "performance/tokens_per_second": report.tokens_per_second,
+        "performance/step_seconds": report.seconds / report.num_steps,
+    }
+    measured = {
+        "optimizer/update_ratio": report.update_ratio,
+        "performance/data_wait_seconds": report.data_wait_seconds,
+    }
+    figures |= {tag: value for tag, value in measured.items() if value is not None}
+    if peak_tokens_per_second is not None:
+        figures["performance/peak_share"] = report.tokens_per_second / peak_tokens_per_second
+    return figures
+
+
+def evaluation_figures(result: EvaluationResult) -> dict[str, float]:
+    """Returns the figures of an evaluation that there are, by tag."""
+    figures = {
+        "loss/nats_per_token": result.nats_per_token,
+        "loss/perplexity": result.perplexity,
+        "loss/bits_per_byte": result.bits_per_byte,
+        "loss/bits_per_character": result.bits_per_character,
+        "loss/word_perplexity": result.word_perplexity,
+        "performance/evaluation_seconds": result.seconds,
+    }
+    return {tag: value for tag, value in figures.items() if value is not None}
