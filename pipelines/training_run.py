@@ -322,6 +322,7 @@ class TrainingRun:
         is_best = self._history.observe(step, self.trainer.sum_over_workers(own))
         if step == training.num_steps and training.evaluate_tokens is not None:
             # The figures of the run are of all of it; the best step is that of equal texts.
+            self._figures.write_evaluation(result)
             result = self._data.evaluate(evaluator, step, self._until_stopped, is_whole=True)
         self._figures.write_evaluation(result)
         if self._is_chief:

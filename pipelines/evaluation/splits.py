@@ -98,7 +98,9 @@ def _beginning(text: EvaluationText, num_tokens: int) -> EvaluationText:
     """Returns the first tokens of a text, with their average share of what it is."""
     names = ("num_bytes", "num_characters", "num_words")
     shares = {name: getattr(text, name) * num_tokens / text.num_tokens for name in names}
-    return dataclasses.replace(text, num_tokens=num_tokens, **shares)
+    # A curve of its own: the figures of a part do not compare with those of the whole.
+    name = f"{text.name}_beginning"
+    return dataclasses.replace(text, name=name, num_tokens=num_tokens, **shares)
 
 
 def split_text(dataset: PreparedDataset, split: str) -> EvaluationText:
