@@ -19,9 +19,11 @@ from tests.inference.variants import (
 )
 from tests.layer_checks import needs_tensorflow, randomize_weights, tf
 from tests.slow_case import slow_case
+from tests.small_models import small_config
 from txl_tf.config.model import LSTMConfig
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.models.language_model import create_model
+from txl_tf.models.transformer_xl import TransformerXL
 
 KERNELS = tuple(PLANS)
 
@@ -200,3 +202,16 @@ def test_what_does_not_fit_is_refused():
     per_head = engine_of(model, "per_head")
     with pytest.raises(ValueError, match="Single tokens are read with the batched kernel"):
         per_head.begin(per_head.initial_memory(B))
+
+
+@needs_tensorflow
+def test_one_head_of_many_rows_is_read_without_xla():
+    """Sixteen rows of one head ended the process, inside of a product that adds its mask."""
+    model = TransformerXL(small_config(32, 32, width=16, num_heads=1, dropout=0.0))
+    engine = InferenceEngine(model, num_rows=16, jit_compile=False)
+    memory, own = model.initial_memory(16), engine.initial_memory(16)
+    read = tf.function(engine.read)
+    for ids in np.random.default_rng(0).integers(0, 11, (3, 16, 32)).astype("int32"):
+        expected, memory = model(ids, memory)
+        found, own = read(ids, own)
+        np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)

@@ -112,11 +112,19 @@ class BatchedBlock(InferenceBlock):
     def _scores(self, inputs, keys, mask_scores, distance_keys):
         content_query, distance_query = self._queries(inputs)
         # The mask goes in here, because oneDNN adds it while it multiplies.
-        over_distances = ops.matmul(distance_query, distance_keys.keys[None]) + mask_scores
+        over_distances = self._masked_products(distance_query, distance_keys.keys, mask_scores)
         if distance_keys.scores is not None:
             over_distances = over_distances + distance_keys.scores  # [B, N, T, K + 1]
         over_keys = functional.shift_padded(over_distances)  # [B, N, T, K]
         return functional.at_least_float32(ops.matmul(content_query, keys) + over_keys)
+
+    def _masked_products(self, distance_query, keys, mask_scores):
+        """Products with the keys of all distances, `(B, N, T, K + 1)`."""
+        if self._attention.num_heads > 1:
+            return ops.matmul(distance_query, keys[None]) + mask_scores
+        # One head of many rows ends the process in oneDNN of TensorFlow 2.20, which adds the mask
+        # while it multiplies only where there is an axis of heads.
+        return (ops.matmul(distance_query[:, 0], keys[0]) + mask_scores[:, 0])[:, None]
 
 
 class PerHeadBlock(BatchedBlock):
