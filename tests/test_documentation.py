@@ -1,10 +1,9 @@
-"""The Python of README and of the docstrings runs, read from where it stands."""
+"""The Python of the docstrings and of the library's description runs, read from where it stands."""
 
 import ast
 import importlib
 import re
 import shutil
-import textwrap
 
 import keras
 import numpy as np
@@ -14,11 +13,8 @@ import tensorflow as tf
 import txl_tf
 from tests.convert.goldens import FOLDER as GOLDEN
 from tests.generation.models import expressive, prompt
-from tests.serving.byte_model import write_version
 from tests.test_architecture import ROOT, SOURCES, module_name, tree_of
 from txl_tf.evaluation.attention_profiler import profiled_config
-from txl_tf.export.export_verification import verify_export
-from txl_tf.serving import LoopbackServer
 
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef)
 _FENCED = re.compile(r"```python\n(.*?)```", re.DOTALL)
@@ -34,11 +30,9 @@ def examples_of_docstrings():
     return found
 
 
-def examples_of_readme():
-    """The indented blocks that are Python; the others are commands and the tree of folders."""
-    text = (ROOT / "README.md").read_text()
-    blocks = [textwrap.dedent(block) for block in re.findall(r"(?:^    .*\n|^\n)+", text, re.M)]
-    return [block for block in blocks if re.match(r"\s*(?:import|from|\w+ = txl_tf)\b", block)]
+def examples_of_library():
+    """The blocks of Python in the description of the library, in their order."""
+    return _FENCED.findall((ROOT / "txl_tf" / "README.md").read_text())
 
 
 def names_of(module):
@@ -119,19 +113,14 @@ def test_the_example_of_a_docstring_runs(name, folder):
     run_example(DOCSTRINGS[name], {**public, "folder": str(where), **given})
 
 
-def test_the_python_of_the_readme_runs(folder):
-    write_version(folder / "versions", 1)
-    versions = str(folder / "versions")
-    with LoopbackServer(versions, verify_export, model_name="txl") as server:
-        names = {}
-        for code in examples_of_readme():
-            names |= trained_model() if "ordered_dataset" in code else {}
-            port = f"127.0.0.1:{server.grpc_port}"
-            names = run_example(code.replace("127.0.0.1:8500", port), names)
+def test_the_python_of_the_library_runs(folder):
+    names = {}
+    for code in examples_of_library():
+        names = run_example(code, names)
     assert names["nll"].shape == (1, len(names["tokens"]) - 1)
     np.testing.assert_allclose(np.exp(names["log_probs"]).sum(), 1.0, atol=1e-5)
 
 
 def test_examples_are_found():
     assert len(DOCSTRINGS) > 10
-    assert len(examples_of_readme()) == 4
+    assert len(examples_of_library()) == 3

@@ -1,39 +1,92 @@
-"""The README's commands are the ones that are run."""
+"""README: its links, its claims about the repository, and every block of it, run as it stands."""
 
+import contextlib
+import os
 import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
+import pytest
+
+from tests.convert.goldens import FOLDER as GOLDEN
+
 ROOT = Path(__file__).parent.parent
+DOCUMENTS = (
+    "README.md",
+    "BUILD_NOTES.md",
+    "pipelines/README.md",
+    "pipelines/analysis/RESULTS.md",
+    "pipelines/launch/README.md",
+    "txl_tf/README.md",
+    "txl_tf/serving/README.md",
+)
 INSTALL_AND_RUN = "python -m pip install -c .ci/constraints.txt -e . && txl quickstart"
 INSTALL_AND_TEST = "python -m pip install -c .ci/constraints.txt -e '.[test]' && python -m pytest"
+# `.ci/run` runs the second, and the tests of quickstart the first.
+RUN_ELSEWHERE = (INSTALL_AND_RUN, INSTALL_AND_TEST)
+MOST_WORDS, MOST_LINES = 2000, 240
+
+# A training of seconds, in place of minutes.
+SMALL = (
+    "--set model.num_layers=1 --set model.hidden_dim=32 --set model.head_dim=8 "
+    "--set model.intermediate_dim=32 --set training.num_steps=20 "
+    "--set training.checkpoint_every_steps=10 --set optimizer.warmup_steps=5"
+)
+# Blocks that run until they are ended, and the port on which they answer.
+SERVERS = {"tensorboard": 6006, "txl serve": 8501}
+PORTS = (*SERVERS.values(), 8500)
+
+
+def blocks(path):
+    """The fenced blocks of a document: language and text, in their order."""
+    return re.findall(r"^```(\w+)\n(.*?)^```$", (ROOT / path).read_text(), re.M | re.S)
+
+
+def test_readme_is_short():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.split()) <= MOST_WORDS
+    assert len(text.splitlines()) <= MOST_LINES
 
 
 def test_both_commands_are_in_the_readme_and_the_second_in_the_checks():
-    readme = (ROOT / "README.md").read_text()
-    assert f"\n    {INSTALL_AND_RUN}\n" in readme
-    assert f"\n    {INSTALL_AND_TEST}\n" in readme
+    commands = [code.strip() for language, code in blocks("README.md") if language == "sh"]
+    assert set(RUN_ELSEWHERE) <= set(commands)
     assert f"\n{INSTALL_AND_TEST} --durations=20\n" in (ROOT / ".ci" / "run").read_text()
 
 
-def test_the_readme_has_the_table_of_chips():
+def test_documents_have_the_table_of_chips_and_every_job():
+    from pipelines.command_line import JOBS
     from pipelines.launch.plan import support_table
 
-    assert f"\n{support_table()}\n" in (ROOT / "README.md").read_text()
-
-
-def test_every_job_and_file_named_in_the_readme_is_there():
-    readme = (ROOT / "README.md").read_text()
-    from pipelines.command_line import JOBS
-
-    named = set(re.findall(r"\btxl ([a-z]+)\b", readme))
+    assert f"\n{support_table()}\n" in (ROOT / "pipelines/launch/README.md").read_text()
+    text = "".join((ROOT / path).read_text() for path in DOCUMENTS if path != "BUILD_NOTES.md")
+    named = set(re.findall(r"\btxl ([a-z]+)\b", text)) - {"help"}
     assert named == set(JOBS)
-    tree = readme.split("## What is where")[1].split("Imports run one way")[0]
-    folders = {"txl_tf": ROOT / "txl_tf", "pipelines": ROOT / "pipelines", "tests": ROOT / "tests"}
-    for top, folder in folders.items():
-        section = re.search(rf"^    {top}/\n((?:      .*\n)+)", tree, flags=re.MULTILINE).group(1)
-        for name in re.findall(r"^      ((?:[a-z_]+(?:\.py|/) ?)+)", section, flags=re.MULTILINE):
-            for part in name.split():
-                assert (folder / part).exists(), part
+
+
+@pytest.mark.parametrize("path", DOCUMENTS)
+def test_links_lead_to_files(path):
+    text = re.sub(r"^```.*?^```$", "", (ROOT / path).read_text(), flags=re.M | re.S)
+    for target in re.findall(r"\]\(([^)#]+)(?:#[\w-]+)?\)", text):
+        if "://" not in target:
+            assert (ROOT / path).parent.joinpath(target).exists(), target
+
+
+def test_tables_of_files_name_what_is_there():
+    tree = (ROOT / "txl_tf/README.md").read_text().split("## Modules")[1].split("Imports run")[0]
+    names = re.findall(r"^ {6,8}([a-z_]+(?:\.py|/))", tree, re.M)
+    parents = [ROOT / "txl_tf", ROOT / "txl_tf" / "data"]
+    for name in names:
+        assert any((parent / name).exists() for parent in parents), name
+    table = (ROOT / "pipelines/README.md").read_text().split("## Configurations")[0]
+    for name in re.findall(r"`([a-z_]+(?:\.py|/))`", table):
+        assert (ROOT / "pipelines" / name).exists(), name
 
 
 def test_what_contributors_are_told_is_there():
@@ -46,3 +99,104 @@ def test_what_contributors_are_told_is_there():
     assert len(paths) > 5
     for path in paths:
         assert (ROOT / path).exists(), path
+
+
+@pytest.mark.slow
+def test_every_block_of_the_readme_runs(tmp_path):
+    """In their order, in one folder, as a user would paste them; training is shortened."""
+    make_folder(tmp_path)
+    ports = {str(port): str(free_port()) for port in PORTS}
+    done = []
+    with contextlib.ExitStack() as servers:
+        for language, code in blocks("README.md"):
+            if code.strip() in RUN_ELSEWHERE or language not in ("sh", "python"):
+                continue
+            for port, free in ports.items():
+                code = code.replace(port, free)
+            server = next((name for name in SERVERS if code.startswith(name)), None)
+            if server is None:
+                done.append(run_block(language, code, tmp_path))
+            else:
+                port = int(ports[str(SERVERS[server])])
+                code = f"{code.strip()} --port {port}"
+                code += f" --grpc-port {ports['8500']}" if server == "txl serve" else ""
+                servers.enter_context(running(code, port, tmp_path))
+    output = "\n".join(done)
+    assert "Once upon a time" in output
+    assert "bits/byte" in output or "bits per byte" in output
+    for made in ("data/mine", "runs/mine", "export/mine/1", "converted/mine"):
+        assert (tmp_path / made).is_dir(), made
+
+
+def make_folder(folder):
+    """What the blocks read, and a `txl` that trains for seconds."""
+    sentence = "Once upon a time there was a reader who forgot nothing of what it had read.\n"
+    (folder / "my.txt").write_text(sentence * 2000)
+    for path in (GOLDEN / "tf1_enwik8_like").glob("model.ckpt-0.*"):
+        shutil.copy(path, folder)
+    script = folder / "bin" / "txl"
+    script.parent.mkdir()
+    script.write_text(
+        f'#!/bin/sh\nif [ "$1" = train ]; then set -- "$@" {SMALL}; fi\n'
+        f'exec {sys.executable} -m pipelines.command_line "$@"\n'
+    )
+    script.chmod(0o755)
+
+
+def environment_of(folder):
+    path = f"{folder / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+
+
+def run_block(language, code, folder):
+    words = ["bash", "-e", "-c", code] if language == "sh" else [sys.executable, "-c", code]
+    finished = subprocess.run(
+        words,
+        cwd=folder,
+        env=environment_of(folder),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert finished.returncode == 0, f"{code}\n{finished.stdout}\n{finished.stderr}"
+    return finished.stdout
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+@contextlib.contextmanager
+def running(code, port, folder):
+    """Runs a server, and waits until it answers."""
+    with (folder / "server.log").open("w") as log:
+        process = subprocess.Popen(
+            ["bash", "-c", f"exec {code}"],
+            cwd=folder,
+            env=environment_of(folder),
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            deadline = time.monotonic() + 120
+            while not answers(port):
+                assert process.poll() is None, (folder / "server.log").read_text()
+                assert time.monotonic() < deadline, code
+                time.sleep(0.2)
+            yield
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def answers(port):
+    try:
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10).close()
+    except urllib.error.HTTPError:
+        return True
+    except OSError:
+        return False
+    return True
