@@ -49,8 +49,8 @@ def report_stops() -> None:
         requested.append(time.monotonic())
         request_stop(trainer)
 
-    def timed_loop(trainer: Trainer, num_steps: int):
-        result = loop(trainer, num_steps)
+    def timed_loop(trainer: Trainer, *arguments):
+        result = loop(trainer, *arguments)
         if requested:
             print(f"loop ended {time.monotonic() - requested[0]:.3f} s after the request")
         return result

@@ -50,7 +50,7 @@ def test_tensorflow_text_is_the_project_s_and_comes_alone():
 
 
 def test_the_files_are_part_of_the_package():
-    data = PROJECT["tool"]["setuptools"]["package-data"]["pipelines.launch"]
+    data = PROJECT["tool"]["setuptools"]["package-data"]["txl_tf_pipelines.launch"]
     assert {REQUIREMENTS.name, "run_until_done.sh"} <= set(data)
 
 
