@@ -9,7 +9,7 @@ from txl_tf.storage.store_client import set_read_ahead
 
 os.environ["KERAS_BACKEND"] = os.environ.get("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# Jobs in processes of their own, whose folder is another one: what is installed is called otherwise.
+# For jobs in processes of their own with another current folder.
 _PATHS = [str(Path(__file__).resolve().parent.parent), os.environ.get("PYTHONPATH")]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _PATHS))
 # Read when TensorFlow is loaded: its client of stores tries again at once.

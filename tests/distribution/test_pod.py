@@ -119,6 +119,7 @@ def end_of_stop(run: PodRun, process: subprocess.Popen) -> float:
     return float(found[1]) if found else 0.0
 
 
+@pytest.mark.slow
 def test_a_host_that_is_told_to_go_serves_until_the_run_is_saved(folder):
     run = PodRun(folder, "told")
     with running_pod(2) as pod:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.slow_case import slow_case
 from tests.toy_text import toy_text
 from tests.toy_trainers import toy_trainer
 from txl_tf.config.experiment import EvaluationConfig
@@ -27,7 +28,7 @@ def evaluator_of(trainer, variables=None):
 
 
 @pytest.mark.parametrize(
-    ("num_replicas", "training"), [(1, {}), (2, {"average_weights_from_step": 2})]
+    ("num_replicas", "training"), [(1, {}), slow_case(2, {"average_weights_from_step": 2})]
 )
 def test_an_evaluation_follows_the_run_without_copies(num_replicas, training):
     trainer = trainer_of(num_replicas, **training)

@@ -103,6 +103,7 @@ def test_each_text_is_continued_as_by_the_model_alone(lm, sampler):
     assert all(len(text) == NUM_TOKENS for text in found)
 
 
+@pytest.mark.slow
 def test_a_text_ends_before_a_stop(lm):
     settings = {"max_tokens": NUM_TOKENS, "strip_prompt": True, "sampler": "greedy"}
     whole = [lm.generate(text, **settings) for text in TEXTS]
@@ -114,7 +115,7 @@ def test_a_text_ends_before_a_stop(lm):
 
 
 @pytest.mark.parametrize(
-    "rule", [{"add_eos": True}, *map(slow_case, ({}, {"add_double_eos": True}))], ids=str
+    "rule", map(slow_case, ({}, {"add_eos": True}, {"add_double_eos": True})), ids=str
 )
 def test_lines_of_words_go_on_and_sentences_end(rule):
     tokenizer = words(**rule)
@@ -191,6 +192,7 @@ def test_a_model_without_memory_scores_by_default():
     assert next(iter(functions(model, None))) == "score"
 
 
+@pytest.mark.slow
 def test_requests_that_cannot_be_answered_are_refused(lm):
     simple = functions(lm.model, CHARACTERS)
     for name, texts, message in (

@@ -43,6 +43,7 @@ def test_what_was_not_saved_whole_is_not_there(object_store):
     assert CheckpointStore(FOLDER, IDENTITY).load_latest()[0] == 15
 
 
+@pytest.mark.slow
 def test_a_listing_that_lags_behind_costs_no_checkpoint(object_store):
     folder = "gs://lagging/run/checkpoints"
     CheckpointStore(folder, IDENTITY).save(5, arrays_of(5))

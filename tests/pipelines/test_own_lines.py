@@ -78,6 +78,7 @@ def test_a_pipe_gets_own_lines_alone(job, trained, data_folder, compiled_config,
     assert [line for line in lines if not re.match(OWN[job], line)] == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("as_a_user")
 @pytest.mark.parametrize("job", JOBS)
 def test_a_terminal_gets_own_lines_alone(job, trained, data_folder, compiled_config, tmp_path):

@@ -168,6 +168,7 @@ def test_an_independent_reader_reads_the_same(untouched):
     assert found == logged(untouched)
 
 
+@pytest.mark.slow
 def test_a_sample_is_always_the_same_and_its_perplexity_that_of_the_model():
     model, prompt = expressive(), toy_tokens(50)
     first, perplexity = SampleWriter(model)(prompt)

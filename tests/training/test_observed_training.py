@@ -42,6 +42,7 @@ def test_the_ratio_is_that_of_the_last_step_of_a_loop():
     np.testing.assert_allclose(ratios, expected, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_rows_of_large_variables_stand_for_all(monkeypatch):
     whole = [report.update_ratio for report in toy_trainer(**LOOPS).run(measures_updates=True)]
     monkeypatch.setattr(update_ratio, "_MAX_SAMPLED", 30)
