@@ -115,7 +115,7 @@ def test_a_text_ends_before_a_stop(lm):
 
 
 @pytest.mark.parametrize(
-    "rule", map(slow_case, ({}, {"add_eos": True}, {"add_double_eos": True})), ids=str
+    "rule", [*map(slow_case, ({}, {"add_eos": True}, {"add_double_eos": True}))], ids=str
 )
 def test_lines_of_words_go_on_and_sentences_end(rule):
     tokenizer = words(**rule)
