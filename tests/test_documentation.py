@@ -117,6 +117,8 @@ def test_the_python_of_the_library_runs(folder):
     names = {}
     for code in examples_of_library():
         names = run_example(code, names)
+    assert names["lm"].generate("Row ", max_tokens=5).startswith("Row ")
+    assert txl_tf.load("converted/rows").model.count_params() == names["model"].count_params()
     assert names["nll"].shape == (1, len(names["tokens"]) - 1)
     np.testing.assert_allclose(np.exp(names["log_probs"]).sum(), 1.0, atol=1e-5)
 

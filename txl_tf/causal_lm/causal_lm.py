@@ -24,6 +24,7 @@ from txl_tf.generation.generate import FEWEST_COMPILED_TOKENS
 from txl_tf.generation.session import GenerationSession
 from txl_tf.models.language_model import create_model
 from txl_tf.models.presets import PRESETS, preset
+from txl_tf.models.stateful import StatefulTransformerXL
 from txl_tf.run_folder import kind, load_model
 
 DEFAULT_NEW_TOKENS = 128
@@ -43,12 +44,13 @@ class TransformerXLCausalLM:
     length segment by segment.
 
     Args:
-        model: `TransformerXL`, `LSTMLanguageModel` or `QRNNLanguageModel`.
+        model: `TransformerXL`, `LSTMLanguageModel` or `QRNNLanguageModel`; of a
+            `StatefulTransformerXL` the model that it trains.
         tokenizer: optional `Tokenizer` of the model. Without one `generate` takes
             and returns token ids.
 
     Attributes:
-        model: as given.
+        model: the model, without variables for memory.
         tokenizer: as given.
 
     Raises:
@@ -63,6 +65,7 @@ class TransformerXLCausalLM:
     """
 
     def __init__(self, model: keras.Model, tokenizer: Tokenizer | None = None) -> None:
+        model = model.transformer_xl if isinstance(model, StatefulTransformerXL) else model
         check_vocabulary_size(model, tokenizer)
         self.model = model
         self.tokenizer = tokenizer
