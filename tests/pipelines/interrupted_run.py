@@ -127,6 +127,8 @@ class InterruptedRun:
         names = [
             (line["run"], line["step"], name)
             for line in found.lines
+            # Two processes may begin at the same step.
+            if line["run"] != "process"
             for name in line.keys() - {"run", "step"}
         ]
         twice = [name for name, count in collections.Counter(names).items() if count > 1]
