@@ -3,12 +3,12 @@
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from txl_tf.errors import DataDamagedError, StorageError
+from txl_tf.errors import DataDamagedError
 from txl_tf.storage.appended_text import AppendedText
-from txl_tf.storage.files import first_line
+from txl_tf.storage.untrusted_files import storage_errors
 from txl_tf.storage.writable_folder import WritableFolder
 from txl_tf.training.ledger_lines import MAX_LINE_BYTES, LedgerLine, LedgerReader
 
@@ -160,13 +160,7 @@ class StepLedger:
             self._files.cut(num_bytes)
         return cut
 
-    @contextlib.contextmanager
-    def _storage_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise StorageError(
-                f"The ledger of the run cannot be read or written: {first_line(error)}",
-                where=self._path,
-                remedy="Make room or check the permissions, and start again.",
-            ) from error
+    def _storage_errors(self) -> contextlib.AbstractContextManager[None]:
+        what = "The ledger of the run cannot be read or written"
+        remedy = "Make room or check the permissions, and start again."
+        return storage_errors(what, self._path, remedy)

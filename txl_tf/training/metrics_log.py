@@ -5,13 +5,11 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from txl_tf.errors import StorageError
 from txl_tf.storage.appended_text import AppendedText
-from txl_tf.storage.files import first_line
-from txl_tf.storage.untrusted_files import MAX_VALUES, parse_json
+from txl_tf.storage.untrusted_files import MAX_VALUES, parse_json, storage_errors
 from txl_tf.storage.writable_folder import WritableFolder
 
 TRAINING_RUN = "train"
@@ -129,16 +127,10 @@ class MetricsLog:
         with self._storage_errors():
             self._files.flush()
 
-    @contextlib.contextmanager
-    def _storage_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise StorageError(
-                f"The metrics of the run cannot be read or written: {first_line(error)}",
-                where=self._path,
-                remedy="Make room or check the permissions, and start again.",
-            ) from error
+    def _storage_errors(self) -> contextlib.AbstractContextManager[None]:
+        what = "The metrics of the run cannot be read or written"
+        remedy = "Make room or check the permissions, and start again."
+        return storage_errors(what, self._path, remedy)
 
 
 def _finite(values: Any) -> Any:
