@@ -24,7 +24,7 @@ from txl_tf.config.model import ModelConfig
 from txl_tf.errors import MismatchError, UsageError
 from txl_tf.run_folder import build_model, read_weights
 from txl_tf.storage.files import is_remote
-from txl_tf.storage.untrusted_files import read_json_object, storage_errors
+from txl_tf.storage.untrusted_files import read_json_object
 
 from .arguments import (
     MAX_COUNT,
@@ -244,8 +244,8 @@ def _card(
 def measured_quality(workdir: Workdir, step: int) -> dict[str, Any]:
     """Reads the figures of the run's own evaluations of the checkpoint of a step.
 
-    `txl evaluate --watch` stores all figures, `txl train` writes those of its
-    evaluations for TensorBoard, in float32.
+    `txl evaluate --watch` stores all figures, `txl train` writes the losses of
+    its evaluations into the run's log of figures.
 
     Returns:
         Dict of the split to the figures of its newest evaluation.
@@ -254,10 +254,10 @@ def measured_quality(workdir: Workdir, step: int) -> dict[str, Any]:
         DataDamagedError: If a file cannot be understood.
         StorageError: If it cannot be read.
     """
-    from txl_tf.training.tensorboard import read_evaluations as read_board
+    from txl_tf.training.metrics_log import MetricsLog
 
-    with storage_errors("The evaluations cannot be read", workdir.tensorboard, ""):
-        shown = read_board(workdir.tensorboard, step)
+    log = MetricsLog(workdir.metrics).read()
+    shown = {} if log is None else log.evaluation_losses(step)
     return shown | {
         split: line["result"]
         for split, _, lines in read_evaluations(workdir.evaluations)

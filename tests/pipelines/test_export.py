@@ -22,7 +22,8 @@ from txl_tf.causal_lm.model_folder import write_model_folder
 from txl_tf.config.model import LSTMConfig
 from txl_tf.errors import DataDamagedError, InputMissingError, UsageError
 from txl_tf.samplers import GreedySampler
-from txl_tf.training.tensorboard import TensorBoardWriter
+from txl_tf.training.dashboard import evaluation_figures
+from txl_tf.training.metrics_log import MetricsLog
 
 
 def checked(*arguments):
@@ -85,11 +86,16 @@ def test_the_card_has_the_newest_evaluation_of_the_checkpoint(workdir):
 def test_the_card_has_what_training_evaluated(workdir):
     """`txl evaluate --watch` knows more of the same weights, and so comes first."""
     shown = result_of(total_nats=30.0, num_tokens=12)
+    log = MetricsLog(workdir.metrics)
+    log.continue_at_end()
+    log.append(7, "train", {"loss/perplexity": 4.0})
     for split in ("valid", "test"):
-        result = dataclasses.replace(shown, split=split, step=7)
-        TensorBoardWriter(workdir.tensorboard, bytes_per_token=1.0).write_evaluation(result)
-    assert set(export.measured_quality(workdir, 7)) == {"valid", "test"}
-    assert export.measured_quality(workdir, 7)["valid"]["nats_per_token"] == pytest.approx(2.5)
+        log.append(7, split, evaluation_figures(dataclasses.replace(shown, split=split, step=7)))
+    measured = export.measured_quality(workdir, 7)
+    assert set(measured) == {"valid", "test"}
+    assert measured["valid"]["nats_per_token"] == 2.5
+    assert measured["valid"]["perplexity"] == shown.perplexity
+    assert "evaluation_seconds" not in measured["valid"]
     assert export.measured_quality(workdir, 8) == {}
     folder = Path(workdir.evaluations) / "test"
     folder.mkdir(parents=True)

@@ -1,14 +1,12 @@
 """Figures in the files of TensorBoard: as they are, or as large as a summary can hold."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.evaluation.test_result import result_of
-from txl_tf.training.tensorboard import TensorBoardWriter, read_evaluations
+from txl_tf.training.tensorboard import TensorBoardWriter
 
 
 @pytest.mark.parametrize("total_nats", [30.0, 4000.0, 1e6])
@@ -33,25 +31,3 @@ def test_every_figure_of_an_evaluation_is_written(total_nats, tmp_path):
     assert written == {
         tag: pytest.approx(min(value, largest), rel=1e-6) for tag, value in expected.items()
     }
-
-
-def test_the_first_evaluation_of_a_step_is_read_back(tmp_path):
-    """Later ones may have other settings, and a killed process leaves half an event."""
-    assert read_evaluations(str(tmp_path / "none"), 7) == {}
-    first = result_of(total_nats=30.0, num_tokens=12)
-    for total_nats, step in ((50.0, first.step - 1), (30.0, first.step), (40.0, first.step)):
-        result = dataclasses.replace(first, total_nats=total_nats, step=step)
-        TensorBoardWriter(tmp_path, bytes_per_token=1.0).write_evaluation(result)
-        result = dataclasses.replace(result, split="train")
-        TensorBoardWriter(tmp_path, bytes_per_token=1.0).write_evaluation(result)
-    *_, last = sorted((tmp_path / "valid").iterdir())
-    with last.open("ab") as file:
-        file.write(last.read_bytes()[:20])
-    (tmp_path / "valid" / "zzz").write_bytes(b"no events")
-    (tmp_path / "note.txt").write_text("no folder")
-    found = read_evaluations(str(tmp_path), first.step)
-    assert list(found) == ["valid"]
-    assert found["valid"]["nats_per_token"] == pytest.approx(2.5)
-    assert found["valid"]["perplexity"] == pytest.approx(first.perplexity)
-    assert "evaluation_seconds" not in found["valid"]
-    assert read_evaluations(str(tmp_path), 99) == {}

@@ -14,6 +14,9 @@ from txl_tf.distribution.preemption import notice_path
 from txl_tf.distribution.server_address import within
 
 _ANSWER_SECONDS = 5.0
+# Executors are never dropped: a thread of gRPC notes the end of an operation in its executor
+# after the answer is there, when one that is dropped with the answer may be gone.
+_idle_executors: list[executor.Executor] = []
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,13 +98,17 @@ def at_once() -> Iterator[None]:
     By default they are sent over one stream for each host, in order, so that
     they would wait for the end of a training loop that runs there.
     """
-    own = executor.new_executor(enable_async=False, enable_streaming_enqueue=False)
+    try:
+        own = _idle_executors.pop()
+    except IndexError:
+        own = executor.new_executor(enable_async=False, enable_streaming_enqueue=False)
     try:
         with context.executor_scope(own):
             yield
     finally:
-        # It would raise once more when it is dropped, where nobody can catch it.
+        # It would raise once more for the next who takes it.
         own.clear_error()
+        _idle_executors.append(own)
 
 
 def this_host() -> contextlib.AbstractContextManager[None]:

@@ -69,11 +69,10 @@ def row_vector(tensor: tf.Tensor, name: str, num_rows: tf.Tensor | None = None) 
     stands for all rows. Without it, there must be one row at least.
     """
     if num_rows is not None:
-        tensor = tf.cond(
-            tf.equal(tf.rank(tensor), 0),
-            lambda: tf.fill(num_rows[None], tf.reshape(tensor, [])),
-            lambda: tensor,
-        )
+        # Without a branch, of which a graph has two functions and their arguments.
+        is_scalar = tf.cast(tf.equal(tf.rank(tensor), 0), tf.int32)
+        shape = tf.concat([tf.fill([is_scalar], num_rows), tf.shape(tensor)], axis=0)
+        tensor = tf.broadcast_to(tensor, shape)
     checked = of_rank(tensor, name, ("rows",))
     found = tf.shape(checked)[0]
     if num_rows is None:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from txl_tf.training.step_records import LoopReport
 
 
+LOSSES = "loss/"
+"""Beginning of the tags of losses, which training and evaluations share."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tag:
     """A figure of a run."""

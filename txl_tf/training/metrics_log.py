@@ -11,6 +11,7 @@ from typing import Any
 from txl_tf.storage.appended_text import AppendedText
 from txl_tf.storage.untrusted_files import MAX_VALUES, parse_json, storage_errors
 from txl_tf.storage.writable_folder import WritableFolder
+from txl_tf.training.dashboard import LOSSES
 
 TRAINING_RUN = "train"
 """The run that has the figures of training, here and in TensorBoard; each split has its own."""
@@ -36,6 +37,19 @@ class MetricsLines:
             figures = {name: value for name, value in line.items() if name not in ("step", "run")}
             found.setdefault(line["run"], {}).setdefault(line["step"], {}).update(figures)
         return {run: dict(sorted(steps.items())) for run, steps in found.items()}
+
+    def evaluation_losses(self, step: int) -> dict[str, dict[str, float]]:
+        """Returns the losses of the evaluations after a step, by split and name."""
+        found: dict[str, dict[str, float]] = {}
+        for split, steps in self.merged().items():
+            losses = {
+                tag.removeprefix(LOSSES): value
+                for tag, value in steps.get(step, {}).items()
+                if tag.startswith(LOSSES) and value is not None
+            }
+            if losses and split not in (TRAINING_RUN, PROCESS_RUN):
+                found[split] = losses
+        return found
 
 
 class MetricsLog:

@@ -2,20 +2,18 @@
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import tensorflow as tf
-from google.protobuf.message import DecodeError
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.custom_scalar import summary as custom_scalars
 from tensorboard.plugins.hparams import api as hparams_api
-from tensorflow.core.util import event_pb2
 
 from txl_tf.distribution.remote_hosts import this_host
 from txl_tf.errors import StorageError
 from txl_tf.evaluation.result import EvaluationResult
-from txl_tf.storage.files import first_line, is_folder, is_remote, list_folder, open_regular_file
+from txl_tf.storage.files import first_line
 from txl_tf.storage.writable_folder import WritableFolder
 from txl_tf.training.dashboard import (
     PAGES,
@@ -31,7 +29,6 @@ from txl_tf.training.step_records import LoopReport
 # Summaries are float32, and TensorFlow converts no larger number. The word perplexity of a
 # text without spaces has hundreds of digits.
 _LARGEST = float(tf.float32.max)
-_LOSSES = "loss/"
 _METRICS = ("loss/perplexity", "loss/bits_per_byte", "loss/nats_per_token")
 
 
@@ -50,54 +47,6 @@ def write_images(folder: WritableFolder, run: str, step: int, images: Mapping[st
             for tag, content in images.items():
                 tf.summary.image(tag, tf.image.decode_png(content, channels=3)[None], step=step)
         writer.close()
-
-
-def read_evaluations(folder: str, step: int) -> dict[str, dict[str, float]]:
-    """Reads the figures of the first evaluation of each split after a step.
-
-    It is the one of training; later ones may have other settings.
-
-    Args:
-        folder: str. Folder that TensorBoard shows.
-        step: int. Training steps of the weights.
-
-    Returns:
-        Dict of the split to its figures by name, such as `perplexity`, in float32.
-
-    Raises:
-        OSError: If the folder cannot be read.
-        DataDamagedError: If there is a pipe or a device in it.
-    """
-    found: dict[str, dict[str, float]] = {}
-    for split in list_folder(folder):
-        path = os.path.join(folder, split)
-        if split == TRAINING_RUN or not is_folder(path):
-            continue
-        figures: dict[str, float] = {}
-        # Their names begin with the time.
-        for name in list_folder(path):
-            for event in _events(os.path.join(path, name)):
-                figures = (_losses(event) if event.step == step else {}) | figures
-        if figures:
-            found[split] = figures
-    return found
-
-
-def _events(path: str) -> Iterator[event_pb2.Event]:
-    """Yields the events of a file up to one that was cut off, as a killed process leaves it."""
-    if not is_remote(path):
-        open_regular_file(path).close()  # reading a pipe would not end
-    with contextlib.suppress(tf.errors.OpError, DecodeError):
-        for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
-            yield event_pb2.Event.FromString(record)
-
-
-def _losses(event: event_pb2.Event) -> dict[str, float]:
-    return {
-        value.tag.removeprefix(_LOSSES): float(tf.make_ndarray(value.tensor))
-        for value in event.summary.value
-        if value.tag.startswith(_LOSSES)
-    }
 
 
 class TensorBoardWriter:
