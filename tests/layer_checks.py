@@ -14,6 +14,7 @@ import pytest
 from keras import ops
 
 from tests.reference import max_difference
+from txl_tf import functional
 
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
 needs_tensorflow = pytest.mark.skipif(not ON_TENSORFLOW, reason="TensorFlow backend only")
@@ -21,6 +22,19 @@ if ON_TENSORFLOW:
     import tensorflow as tf
 else:
     tf = None
+
+
+def drawn_seeds(monkeypatch):
+    """Returns a list that gets the seeds of every mask that is drawn from now on."""
+    seeds = []
+    draw = functional.random_bits
+
+    def spy(row_seeds, sizes):
+        seeds.append(tuple(ops.convert_to_numpy(row_seeds).ravel().tolist()))
+        return draw(row_seeds, sizes)
+
+    monkeypatch.setattr("txl_tf.functional.random_bits", spy)
+    return seeds
 
 
 def check_layer(

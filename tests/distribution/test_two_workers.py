@@ -1,13 +1,12 @@
 """State of replicas that are in two processes, as on two machines."""
 
 import json
-import os
 import subprocess
 import sys
 
 import pytest
 
-from tests.distribution.two_workers import free_addresses
+from tests.distribution.two_workers import started
 
 pytestmark = pytest.mark.slow
 
@@ -15,19 +14,8 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def found():
     """What each of the two workers found."""
-    addresses = free_addresses(2)
-    workers = []
-    for index in range(2):
-        cluster = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-        workers.append(
-            subprocess.Popen(
-                [sys.executable, "-m", "tests.distribution.two_workers"],
-                env={**os.environ, "TF_CONFIG": json.dumps(cluster), "PYTHONWARNINGS": "ignore"},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
+    words = [sys.executable, "-m", "tests.distribution.two_workers"]
+    workers = started(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     outputs = [worker.communicate(timeout=120) for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0], outputs
     return [json.loads(output.splitlines()[-1]) for output, _ in outputs]

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 
@@ -16,6 +17,24 @@ from txl_tf.distribution.preemption import PreemptionWatcher
 
 ROWS_PER_REPLICA = 2
 NUM_ROWS = 3
+
+
+def started(words, **options):
+    """Starts the same command as each of two workers of one cluster; returns the processes."""
+    addresses = free_addresses(2)
+    environments = [
+        {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+        for index in range(2)
+    ]
+    return [
+        subprocess.Popen(
+            words,
+            env={**os.environ, "TF_CONFIG": json.dumps(cluster), "PYTHONWARNINGS": "ignore"},
+            text=True,
+            **options,
+        )
+        for cluster in environments
+    ]
 
 
 def free_addresses(count):

@@ -4,7 +4,14 @@ import pytest
 from keras import ops
 
 from tests import reference
-from tests.layer_checks import check_config, check_layer, needs_tensorflow, randomize_weights, tf
+from tests.layer_checks import (
+    check_config,
+    check_layer,
+    drawn_seeds,
+    needs_tensorflow,
+    randomize_weights,
+    tf,
+)
 from tests.slow_case import slow_case
 from txl_tf import functional
 from txl_tf.layers.decoder_block import DecoderBlock
@@ -121,14 +128,7 @@ def test_dropout_is_a_function_of_the_seed():
 
 def test_the_dropouts_of_one_block_draw_different_masks(monkeypatch):
     block = made(dropout=0.3, attention_dropout=0.3)
-    seeds = []
-    draw = functional.random_bits
-
-    def spy(row_seeds, sizes):
-        seeds.append(tuple(ops.convert_to_numpy(row_seeds).ravel().tolist()))
-        return draw(row_seeds, sizes)
-
-    monkeypatch.setattr("txl_tf.functional.random_bits", spy)
+    seeds = drawn_seeds(monkeypatch)
     block(random(B, T, D), dropout_seed=ops.convert_to_tensor([1, 2], "int32"), training=True)
     assert len(seeds) == 4  # probabilities, attention, inner, feed-forward
     assert len(set(seeds)) == 4

@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from tests import recurrent_reference
-from tests.layer_checks import needs_tensorflow, randomize_weights, tf
+from tests.layer_checks import drawn_seeds, needs_tensorflow, randomize_weights, tf
 from tests.models.variants import (
     B,
     T,
@@ -18,7 +18,6 @@ from tests.models.variants import (
     token_ids,
 )
 from tests.reference import max_difference
-from txl_tf import functional
 from txl_tf.config.model import LSTMConfig, QRNNConfig, RecurrentConfig
 from txl_tf.models.memory import RecurrentMemory
 from txl_tf.models.recurrent import LSTMLanguageModel, QRNNLanguageModel
@@ -125,14 +124,7 @@ def test_compiled_equals_eager_in_loss_state_and_gradients(model):
 
 def test_all_dropouts_of_one_step_draw_different_masks(made, monkeypatch):
     model = made(dropout=0.3, num_layers=3)
-    seeds = []
-    draw = functional.random_bits
-
-    def spy(row_seeds, sizes):
-        seeds.append(tuple(ops.convert_to_numpy(row_seeds).ravel().tolist()))
-        return draw(row_seeds, sizes)
-
-    monkeypatch.setattr("txl_tf.functional.random_bits", spy)
+    seeds = drawn_seeds(monkeypatch)
     seed = ops.convert_to_tensor([1, 2], "int32")
     model(token_ids(T), model.initial_memory(B), dropout_seed=seed, training=True)
     assert len(seeds) == 1 + 3  # the embedding, and the output of every layer

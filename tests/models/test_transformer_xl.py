@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from tests import reference
-from tests.layer_checks import needs_tensorflow, randomize_weights, tf
+from tests.layer_checks import drawn_seeds, needs_tensorflow, randomize_weights, tf
 from tests.models.variants import (
     B,
     T,
@@ -19,7 +19,6 @@ from tests.models.variants import (
     token_ids,
 )
 from tests.slow_case import slow_case
-from txl_tf import functional
 from txl_tf.config.model import ModelConfig
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
@@ -177,14 +176,7 @@ def test_xla_equals_eager_in_loss_memory_and_gradients(share_attention_biases):
 
 def test_all_dropouts_of_all_steps_draw_different_masks(monkeypatch):
     model = made(dropout=0.3, attention_dropout=0.3, num_layers=3)
-    seeds = []
-    draw = functional.random_bits
-
-    def spy(row_seeds, sizes):
-        seeds.append(tuple(ops.convert_to_numpy(row_seeds).ravel().tolist()))
-        return draw(row_seeds, sizes)
-
-    monkeypatch.setattr("txl_tf.functional.random_bits", spy)
+    seeds = drawn_seeds(monkeypatch)
     for numbers in ([1, 2], [1, 3], [2, 2]):
         seed = ops.convert_to_tensor(numbers, "int32")
         model(token_ids(T), model.initial_memory(B), dropout_seed=seed, training=True)

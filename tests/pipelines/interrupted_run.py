@@ -1,9 +1,11 @@
 """A tiny run of `txl train` to interrupt, and what must be true of it afterwards."""
 
+import argparse
 import collections
 import json
 import random
 import re
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -209,3 +211,31 @@ class Interrupter:
 
     def _interrupt_run(self, run: InterruptedRun, number: int) -> None:
         raise NotImplementedError
+
+
+def interrupt_as_asked(made: type["Interrupter"], option: str, times: int, steps: int) -> Any:
+    """Interrupts runs as the command line says, and prints how long each took.
+
+    Args:
+        made: class of the `Interrupter`.
+        option: str. Name of the option with the number of interruptions.
+        times: int. Their number by default.
+        steps: int. Steps of a run by default.
+
+    Returns:
+        The `Interrupter`, whose figures are complete.
+    """
+    parser = argparse.ArgumentParser()
+    parser.add_argument(f"--{option}", type=int, default=times, dest="times")
+    parser.add_argument("--steps", type=int, default=steps)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder, ForkServer() as server:
+        interrupter = made(server, Path(folder), arguments.steps, arguments.seed)
+        interrupter.interrupt(arguments.times)
+    seconds = time.monotonic() - begin
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(interrupter.kinds.items()))
+    print(f"{arguments.times} {option} ({kinds}), {interrupter.num_runs} runs, ", end="")
+    print(f"{arguments.steps} steps each; {seconds:.0f} s, {seconds / arguments.times:.2f} s each")
+    return interrupter

@@ -1,13 +1,12 @@
 """The same run on other machines: replicas, workers, and changes of them on the way."""
 
-import json
 import signal
 import subprocess
 import time
 
 import pytest
 
-from tests.distribution.two_workers import free_addresses
+from tests.distribution.two_workers import started
 from tests.pipelines.txl_process import command, environment, run_txl
 from txl_tf.training.ledger_lines import LedgerLine
 
@@ -93,22 +92,11 @@ def test_any_number_of_replicas_goes_on_with_the_run_of_another(
 
 @pytest.mark.slow
 def test_two_workers_train_as_one(data_folder, config_file, single, tmp_path):
-    addresses = free_addresses(2)
-    workers = []
-    for index in range(2):
-        cluster = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-        workers.append(
-            subprocess.Popen(
-                command(
-                    *("train", "--config", config_file, "--data", data_folder),
-                    *("--workdir", tmp_path / "run", *SETTINGS),
-                ),
-                env={**environment(), "TF_CONFIG": json.dumps(cluster)},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        )
+    words = command(
+        *("train", "--config", config_file, "--data", data_folder),
+        *("--workdir", tmp_path / "run", *SETTINGS),
+    )
+    workers = started(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     outputs = [worker.communicate(timeout=600)[0] for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0], outputs
     assert_same_run(single, ledger_of(tmp_path / "run"))

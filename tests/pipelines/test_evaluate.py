@@ -20,8 +20,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from pipelines.command_line import main
 from pipelines.evaluation.watch import CheckpointWatch
 from pipelines.workdir import Workdir, data_identity
-from tests.distribution.two_workers import free_addresses
-from tests.pipelines.txl_process import command, environment
+from tests.distribution.two_workers import started
+from tests.pipelines.txl_process import command
 from tests.toy_batches import toy_experiment
 from txl_tf.causal_lm.model_folder import write_model_folder
 from txl_tf.config.experiment import EvaluationConfig
@@ -176,19 +176,8 @@ def test_two_workers_share_the_rows_and_the_first_one_tells(run, data, tmp_path,
     expected = (tmp_path / "documents").read_text()
     (tmp_path / "documents").unlink()
     shutil.rmtree(copy / "tensorboard")
-    addresses = free_addresses(2)
-    processes = []
-    for index in range(2):
-        cluster = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-        processes.append(
-            subprocess.Popen(
-                command("evaluate", "--json", *common),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                env={**environment(), "TF_CONFIG": json.dumps(cluster)},
-            )
-        )
+    words = command("evaluate", "--json", *common)
+    processes = started(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     outputs = [process.communicate(timeout=300) for process in processes]
     for process, (_, errors) in zip(processes, outputs, strict=True):
         assert process.returncode == 0, errors

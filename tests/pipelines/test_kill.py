@@ -5,17 +5,20 @@ The test kills a run ten times. As many as one likes, with figures:
     python -m tests.pipelines.test_kill --kills 200 --steps 1000
 """
 
-import argparse
 import math
 import signal
-import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.pipelines.fork_server import ForkedRun, ForkServer
-from tests.pipelines.interrupted_run import CHECKPOINT_EVERY_STEPS, InterruptedRun, Interrupter
+from tests.pipelines.interrupted_run import (
+    CHECKPOINT_EVERY_STEPS,
+    InterruptedRun,
+    Interrupter,
+    interrupt_as_asked,
+)
 
 # How often a kill comes between saves, in one, and before the first step of a process.
 KINDS = ("step",) * 5 + ("save",) * 3 + ("start",) * 2
@@ -76,28 +79,13 @@ def test_a_run_killed_again_and_again_takes_the_same_steps_to_the_same_bits(serv
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
-    begin = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, ForkServer() as server:
-        killer = Killer(server, Path(folder), arguments.steps, arguments.seed)
-        killer.interrupt(arguments.kills)
-    seconds = time.monotonic() - begin
-    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(killer.kinds.items()))
-    print(
-        f"{killer.num_interruptions} kills ({kinds}) of {killer.num_runs} runs "
-        f"of {arguments.steps} steps"
-    )
+    killer = interrupt_as_asked(Killer, "kills", times=200, steps=1000)
     print(f"{killer.num_half_written} of them left a checkpoint half written")
     print(
         f"steps redone per kill: at most {max(killer.steps_redone)}, "
         f"{sum(killer.steps_redone) / killer.num_interruptions:.1f} on average"
     )
     print("every ledger and every array of the last checkpoint is that of an unbroken run")
-    print(f"{seconds:.0f} s, {seconds / killer.num_interruptions:.2f} s per kill")
 
 
 if __name__ == "__main__":

@@ -5,25 +5,23 @@ The test stops a run eight times. As many times as one likes, with figures:
     python -m tests.pipelines.test_preemption --stops 50 --steps 300
 """
 
-import argparse
-import json
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.distribution.two_workers import free_addresses
+from tests.distribution.two_workers import started
 from tests.pipelines.fork_server import ForkedRun, ForkServer
 from tests.pipelines.interrupted_run import (
     EVALUATE_EVERY_STEPS,
     InterruptedRun,
     Interrupter,
+    interrupt_as_asked,
 )
-from tests.pipelines.txl_process import command, environment
+from tests.pipelines.txl_process import command
 
 PREEMPTED = 75
 # The time that Google Cloud gives a preempted machine.
@@ -121,32 +119,21 @@ def test_a_run_that_is_stopped_again_and_again_loses_nothing(server, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("told", [0, 1])
 def test_all_workers_stop_when_one_of_them_is_told_to(told, data_folder, config_file, tmp_path):
-    workdir, addresses = tmp_path / "run", free_addresses(2)
-    workers = []
-    for index in range(2):
-        cluster = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-        arguments = ("train", "--config", config_file, "--data", data_folder, "--workdir", workdir)
-        with open(tmp_path / f"worker-{index}.log", "w") as log:
-            workers.append(
-                subprocess.Popen(
-                    command(*arguments, "--set", "training.num_steps=100000"),
-                    env={**environment(), "TF_CONFIG": json.dumps(cluster)},
-                    stdout=log,
-                    stderr=log,
-                )
-            )
+    workdir = tmp_path / "run"
+    arguments = ("train", "--config", config_file, "--data", data_folder, "--workdir", workdir)
+    words = command(*arguments, "--set", "training.num_steps=100000")
+    workers = started(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         while not (workdir / "checkpoints" / "step-00000010").exists():
             assert [worker.poll() for worker in workers] == [None, None]
             time.sleep(0.01)
         workers[told].send_signal(signal.SIGTERM)
-        exit_codes = [worker.wait(timeout=120) for worker in workers]
+        outputs = [worker.communicate(timeout=120)[1] for worker in workers]
     finally:
         for worker in workers:
             worker.kill()
             worker.wait()
-    outputs = [(tmp_path / f"worker-{index}.log").read_text() for index in range(2)]
-    assert exit_codes == [PREEMPTED, PREEMPTED], outputs
+    assert [worker.returncode for worker in workers] == [PREEMPTED, PREEMPTED], outputs
     assert "the process received SIGTERM" in outputs[told]
     assert "another worker is being stopped" in outputs[1 - told]
     steps = len((workdir / "ledger.txt").read_text().splitlines()) - 1
@@ -154,28 +141,14 @@ def test_all_workers_stop_when_one_of_them_is_told_to(told, data_folder, config_
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--stops", type=int, default=50)
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
-    begin = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, ForkServer() as server:
-        stopper = Stopper(server, Path(folder), arguments.steps, arguments.seed)
-        stopper.interrupt(arguments.stops)
-    seconds = time.monotonic() - begin
-    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(stopper.kinds.items()))
-    print(f"{stopper.num_interruptions} stops ({kinds}; {stopper.num_twice} by two signals)")
-    print(
-        f"of {stopper.num_runs} runs of {arguments.steps} steps: exit code {PREEMPTED} every time"
-    )
+    stopper = interrupt_as_asked(Stopper, "stops", times=50, steps=300)
+    print(f"exit code {PREEMPTED} every time; {stopper.num_twice} by two signals")
     print(f"{stopper.num_evaluations_cut} of them cut an evaluation short")
     print("0 steps lost; every ledger and last checkpoint is that of an unbroken run")
     print(
         f"from signal to end: {sum(stopper.seconds) / stopper.num_interruptions:.2f} s on average, "
         f"at most {max(stopper.seconds):.2f} s"
     )
-    print(f"{seconds:.0f} s, {seconds / stopper.num_interruptions:.2f} s per stop")
 
 
 if __name__ == "__main__":

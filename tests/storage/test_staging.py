@@ -2,7 +2,7 @@
 
 import fcntl
 import os
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -56,11 +56,8 @@ def test_of_many_that_come_at_once_one_at_a_time_goes_on(tmp_path):
             pass
 
     for _ in range(10):
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(lambda _: work(), range(4)))
     assert max(most) == 1
     assert len(done) >= 10
     assert os.listdir(tmp_path) == []

@@ -1,5 +1,7 @@
 """Learning-rate schedules: warm-up, then constant, cosine, inverse square root or plateau."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -110,18 +112,6 @@ def test_without_warm_up_it_is_the_peak_from_the_start():
     assert [float(schedule(step)) for step in (0, 1, 99)] == pytest.approx([0.4] * 3)
 
 
-def test_warmup_constant_a_negative_warm_up_is_refused():
-    with pytest.raises(ValueError, match="Received: warmup_steps=-1"):
-        WarmupConstant(0.4, warmup_steps=-1)
-
-
-def test_warmup_constant_its_configuration_makes_the_same_schedule():
-    schedule = WarmupConstant(0.3, warmup_steps=3)
-    again = keras.optimizers.schedules.deserialize(keras.optimizers.schedules.serialize(schedule))
-    assert isinstance(again, WarmupConstant)
-    assert [float(again(step)) for step in range(5)] == [float(schedule(step)) for step in range(5)]
-
-
 def rate(schedule, step):
     return float(schedule(step))
 
@@ -191,18 +181,6 @@ def test_without_warm_up_it_falls_from_the_first_step_on():
     assert rates == pytest.approx([0.4, 0.4, 0.2, 0.1])
 
 
-def test_warmup_inverse_square_root_a_negative_warm_up_is_refused():
-    with pytest.raises(ValueError, match="Received: warmup_steps=-1"):
-        WarmupInverseSquareRoot(0.4, warmup_steps=-1)
-
-
-def test_warmup_inverse_square_root_its_configuration_makes_the_same_schedule():
-    schedule = WarmupInverseSquareRoot(0.3, warmup_steps=3)
-    again = keras.optimizers.schedules.deserialize(keras.optimizers.schedules.serialize(schedule))
-    assert isinstance(again, WarmupInverseSquareRoot)
-    assert [float(again(step)) for step in range(9)] == [float(schedule(step)) for step in range(9)]
-
-
 def test_it_is_the_warm_up_times_the_multiplier():
     plateau = PlateauScale(factor=0.5)
     schedule = WarmupPlateau(0.4, warmup_steps=10, plateau_scale=plateau)
@@ -232,11 +210,6 @@ def test_a_traced_function_sees_a_new_multiplier(jit_compile):
     assert num_traces == 1
 
 
-def test_a_negative_warm_up_is_refused():
-    with pytest.raises(ValueError, match="Received: warmup_steps=-1"):
-        WarmupPlateau(0.4, warmup_steps=-1, plateau_scale=PlateauScale())
-
-
 def test_warmup_plateau_its_configuration_makes_the_same_schedule():
     plateau = PlateauScale(factor=0.3, patience=1, minimum=0.1)
     schedule = WarmupPlateau(0.3, warmup_steps=3, plateau_scale=plateau)
@@ -244,3 +217,24 @@ def test_warmup_plateau_its_configuration_makes_the_same_schedule():
     assert isinstance(again, WarmupPlateau)
     assert again.plateau_scale.get_config() == plateau.get_config()
     assert [float(again(step)) for step in range(5)] == [float(schedule(step)) for step in range(5)]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        WarmupConstant,
+        WarmupInverseSquareRoot,
+        functools.partial(WarmupPlateau, plateau_scale=PlateauScale()),
+    ],
+)
+def test_a_negative_warm_up_is_refused(made):
+    with pytest.raises(ValueError, match="Received: warmup_steps=-1"):
+        made(0.4, warmup_steps=-1)
+
+
+@pytest.mark.parametrize("made", [WarmupConstant, WarmupInverseSquareRoot])
+def test_the_configuration_makes_the_same_schedule(made):
+    schedule = made(0.3, warmup_steps=3)
+    again = keras.optimizers.schedules.deserialize(keras.optimizers.schedules.serialize(schedule))
+    assert isinstance(again, made)
+    assert [float(again(step)) for step in range(9)] == [float(schedule(step)) for step in range(9)]
