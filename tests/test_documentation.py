@@ -60,6 +60,7 @@ MADE = {
     "SessionFile": lambda: {"prompt_ids": prompt(7, num_rows=1), "session": greedy_session()},
     "RecordWriter": lambda: {"token_ids": np.arange(200, dtype=np.uint8)},
     "StatefulTransformerXL": lambda: trained_model(),
+    "TransformerXLWithHead": lambda: {"texts": ["some text", "a text"], "labels": [1, 0]},
     "load_model": lambda: {"token_ids": prompt(5, num_rows=1)},
 }
 
@@ -119,10 +120,11 @@ def test_the_python_of_the_library_runs(folder):
         names = run_example(code, names)
     assert names["lm"].generate("Row ", max_tokens=5).startswith("Row ")
     assert txl_tf.load("converted/rows").model.count_params() == names["model"].count_params()
+    assert names["task"].predict(names["inputs"], verbose=0).shape == (2, 2)
     assert names["nll"].shape == (1, len(names["tokens"]) - 1)
     np.testing.assert_allclose(np.exp(names["log_probs"]).sum(), 1.0, atol=1e-5)
 
 
 def test_examples_are_found():
     assert len(DOCSTRINGS) > 10
-    assert len(examples_of_library()) == 3
+    assert len(examples_of_library()) == 4

@@ -39,6 +39,8 @@ from txl_tf.generation.generate import generate as generate
 from txl_tf.generation.session import GenerationSession as GenerationSession
 from txl_tf.inference.engine import InferenceEngine as InferenceEngine
 from txl_tf.inference.memory import KeyValueMemory as KeyValueMemory
+from txl_tf.models.headed import TransformerXLWithHead as TransformerXLWithHead
+from txl_tf.models.headed import pad_token_ids as pad_token_ids
 from txl_tf.models.memory import Memory as Memory
 from txl_tf.models.presets import preset as preset
 from txl_tf.models.stateful import StatefulTransformerXL as StatefulTransformerXL

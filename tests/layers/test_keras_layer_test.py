@@ -59,6 +59,26 @@ _CASES = {
         "input_data": _SEGMENT,
         "expected_output_shape": (_ROWS, _LENGTH, 12),
     },
+    "PooledHead": {
+        "init_kwargs": {"num_outputs": 3},
+        "input_data": _SEGMENT,
+        "expected_output_shape": (_ROWS, 3),
+    },
+    "ChoiceHead": {
+        "init_kwargs": {"pooling": "mean"},
+        "input_data": _SEGMENT[:, None],
+        "expected_output_shape": (_ROWS, 1),
+    },
+    "TokenHead": {
+        "init_kwargs": {"num_outputs": 3},
+        "input_data": _SEGMENT,
+        "expected_output_shape": (_ROWS, _LENGTH, 3),
+    },
+    "SpanHead": {
+        "init_kwargs": {},
+        "input_data": _SEGMENT,
+        "expected_output_shape": (_ROWS, 2, _LENGTH),
+    },
 }
 
 

@@ -6,14 +6,19 @@ from txl_tf.layers.attention import AbsoluteAttention, ShawAttention
 from txl_tf.layers.decoder_block import DecoderBlock
 from txl_tf.layers.feed_forward import FeedForward, SeededDropout
 from txl_tf.layers.relative_attention import RelativeAttention
+from txl_tf.layers.task_heads import ChoiceHead, PooledHead, SpanHead, TokenHead
 
 __all__ = [
     "AbsoluteAttention",
     "AdaptiveEmbedding",
     "AdaptiveSoftmax",
+    "ChoiceHead",
     "DecoderBlock",
     "FeedForward",
+    "PooledHead",
     "RelativeAttention",
     "SeededDropout",
     "ShawAttention",
+    "SpanHead",
+    "TokenHead",
 ]

@@ -1,0 +1,60 @@
+"""Heads: what they pool, what they leave out, and what they save."""
+
+import keras
+import numpy as np
+import pytest
+
+from txl_tf.layers import ChoiceHead, PooledHead, SpanHead, TokenHead
+
+MASK = np.array([[True, True, False], [True, True, True], [False, False, False]])
+HEADS = [PooledHead(4, pooling="mean"), TokenHead(4), SpanHead(), ChoiceHead()]
+
+
+def hidden(*shape):
+    return np.random.default_rng(0).normal(size=shape).astype(np.float32)
+
+
+def without_projection(head, width):
+    """The head with a projection that passes on the first features."""
+    head.build((None, None, width), (None, None))
+    head.projection.set_weights([np.eye(width, head.num_outputs), np.zeros(head.num_outputs)])
+    return head
+
+
+def test_the_last_token_and_the_mean_leave_padding_out():
+    states = hidden(3, 3, 2)
+    last = without_projection(PooledHead(2), 2)(states, MASK)
+    np.testing.assert_array_equal(last, [states[0, 1], states[1, 2], [0.0, 0.0]])
+    mean = without_projection(PooledHead(2, pooling="mean"), 2)(states, MASK)
+    expected = [states[0, :2].mean(axis=0), states[1].mean(axis=0), [0.0, 0.0]]
+    np.testing.assert_allclose(mean, expected, atol=1e-6)
+
+
+def test_labels_of_padding_are_zeros_and_spans_never_there():
+    states = hidden(3, 3, 2)
+    labels = np.array(without_projection(TokenHead(2), 2)(states, MASK))
+    np.testing.assert_array_equal(labels, np.where(MASK[..., None], states, 0.0))
+    spans = np.array(without_projection(SpanHead(), 2)(states, MASK))
+    np.testing.assert_array_equal(spans[1], states[1].T)
+    chances = np.array(keras.ops.softmax(spans[:2]))
+    assert (chances[0, :, 2] == 0.0).all()
+    np.testing.assert_allclose(chances.sum(axis=-1), 1.0, rtol=1e-6)
+
+
+def test_logits_are_float32_whatever_the_model_computes_in():
+    head = PooledHead(2, dtype="mixed_bfloat16")
+    assert head(keras.ops.cast(hidden(3, 3, 2), "bfloat16"), MASK).dtype == "float32"
+
+
+@pytest.mark.parametrize("head", HEADS, ids=lambda head: type(head).__name__)
+def test_the_configuration_makes_the_same_head(head):
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(head))
+    assert type(again) is type(head)
+    assert again.get_config() == head.get_config()
+
+
+def test_dropout_is_active_in_training_alone():
+    head, states = PooledHead(4, dropout=0.9), hidden(3, 3, 8)
+    np.testing.assert_array_equal(head(states, MASK), head(states, MASK))
+    found = [np.array(head(states, MASK, training=True)) for _ in range(4)]
+    assert any(not np.array_equal(found[0], each) for each in found[1:])

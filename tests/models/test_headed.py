@@ -1,0 +1,185 @@
+"""Texts of any length under a head: padding, batches and segments change nothing."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.layer_checks import randomize_weights
+from tests.small_models import small_config
+from txl_tf.layers import ChoiceHead, PooledHead, SpanHead, TokenHead
+from txl_tf.models.headed import TransformerXLWithHead, pad_token_ids
+from txl_tf.models.language_model import create_model
+
+T = 4
+HEADS = {
+    "classes": lambda: PooledHead(3),
+    "mean": lambda: PooledHead(1, pooling="mean"),
+    "labels": lambda: TokenHead(5),
+    "span": lambda: SpanHead(),
+}
+
+
+def made(head, **changes):
+    changes = {"dropout": 0.2, "attention_dropout": 0.1, **changes}
+    model = TransformerXLWithHead(create_model(small_config(T, 2 * T, **changes)), head, seed=3)
+    randomize_weights(model)
+    return model
+
+
+def texts(*lengths):
+    random = np.random.default_rng(0)
+    return [random.integers(0, 11, length).tolist() for length in lengths]
+
+
+@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("tie_weights", [False, True])
+def test_a_text_in_a_batch_equals_the_text_alone(kind, tie_weights):
+    model, lengths = made(HEADS[kind](), tie_weights=tie_weights), (1, T, T + 1, 20 * T, 7)
+    together = model(pad_token_ids(texts(*lengths), multiple_of=T)).numpy()
+    for row, (length, text) in enumerate(zip(lengths, texts(*lengths), strict=True)):
+        alone = model(np.array([text])).numpy()[0]
+        found = {"labels": together[row][:length], "span": together[row][..., :length]}
+        np.testing.assert_allclose(found.get(kind, together[row]), alone, rtol=0, atol=1e-5)
+
+
+def test_padding_of_any_length_and_with_any_id_changes_nothing():
+    model = made(PooledHead(3))
+    inputs = pad_token_ids(texts(5, 9))
+    expected = model(inputs).numpy()
+    for more in (1, T, 5 * T + 1):
+        wider = [[0, 0], [0, more]]
+        padded = {
+            "token_ids": np.pad(inputs["token_ids"], wider, constant_values=7),
+            "padding_mask": np.pad(inputs["padding_mask"], wider),
+        }
+        np.testing.assert_allclose(model(padded).numpy(), expected, rtol=0, atol=1e-6)
+
+
+def test_the_hidden_states_are_those_of_the_model_with_memory():
+    model = made(PooledHead(3))
+    (text,) = texts(3 * T)
+    memory, states = model.language_model.initial_memory(1), []
+    for begin in range(0, 3 * T, T):
+        hidden, memory = model.language_model(np.array([text[begin : begin + T]]), memory)
+        states.append(hidden.numpy())
+    found = model.read(np.array([text])).numpy()
+    np.testing.assert_allclose(found, np.concatenate(states, axis=1), rtol=0, atol=1e-6)
+    # The first segment reaches the last one through memory alone.
+    changed = np.array([[(text[0] + 1) % 11, *text[1:]]])
+    assert np.abs(model.read(changed).numpy()[:, -1] - found[:, -1]).max() > 1e-4
+
+
+def test_the_last_token_and_the_mean_are_pooled():
+    model = made(PooledHead(3))
+    (text,) = texts(6)
+    hidden = model.read(np.array([text])).numpy()[0]
+    inputs = pad_token_ids([text], multiple_of=T)
+    for pooling, features in (("last", hidden[-1]), ("mean", hidden.mean(axis=0))):
+        head = PooledHead(2, pooling=pooling)
+        found = head(model.read(inputs["token_ids"]), inputs["padding_mask"]).numpy()[0]
+        expected = head.projection(features[None]).numpy()[0]
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+
+def test_choices_of_a_row_are_texts_of_their_own():
+    model = made(ChoiceHead())
+    flat = pad_token_ids(texts(5, 9, 2, 7))
+    choices = {name: array.reshape(2, 2, -1) for name, array in flat.items()}
+    found = model(choices).numpy()
+    assert found.shape == (2, 2)
+    scored = [model({name: array[None] for name, array in flat.items()}).numpy()[0]]
+    np.testing.assert_allclose(found.ravel(), scored[0], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_fit_learns_what_only_memory_can_carry(jit_compile):
+    """The class is the first token, several segments before the last, which is pooled."""
+    keras.utils.set_random_seed(1)
+    model = TransformerXLWithHead(
+        create_model(small_config(T, 4 * T, width=16)), PooledHead(2, dropout=0.0)
+    )
+    rate = keras.optimizers.Adam(0.01)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(rate, loss, metrics=["accuracy"], jit_compile=jit_compile)
+    random = np.random.default_rng(1)
+    labels = random.integers(0, 2, 256)
+    lengths = random.integers(1, 2 * T, 256)
+    inputs = pad_token_ids(
+        [[int(label), *[5] * int(length)] for label, length in zip(labels, lengths, strict=True)],
+        multiple_of=2 * T,
+    )
+    model.fit(inputs, labels, batch_size=32, epochs=12, verbose=0)
+    assert model.evaluate(inputs, labels, verbose=0, return_dict=True)["accuracy"] > 0.95
+
+
+def test_lengths_that_are_not_known_to_the_program_are_read():
+    model = made(SpanHead())
+    inputs = pad_token_ids(texts(5, 9, 2))
+    expected = model(inputs).numpy()
+    spec = {
+        "token_ids": tf.TensorSpec([None, None], tf.int32),
+        "padding_mask": tf.TensorSpec([None, None], tf.bool),
+    }
+    program = tf.function(lambda each: model(each), input_signature=[spec])
+    np.testing.assert_allclose(program(inputs).numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_dropout_differs_between_segments_and_calls():
+    model = made(PooledHead(3), dropout=0.5, attention_dropout=0.0)
+    same = np.full((1, 2 * T), 3)
+    first = model.read(same, training=True).numpy()
+    assert np.abs(first - model.read(same, training=True).numpy()).max() > 1e-3
+    zeros = first == 0.0
+    assert zeros.any()
+    assert not np.array_equal(zeros[:, :T], zeros[:, T:])
+
+
+def test_a_saved_model_is_the_same(tmp_path):
+    model, inputs = made(PooledHead(3, pooling="mean")), pad_token_ids(texts(5, 9))
+    expected = model(inputs).numpy()
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(again(inputs).numpy(), expected)
+    assert again.head.pooling == "mean" and again.seed == 3
+
+
+def test_only_what_the_task_uses_is_trained():
+    model = made(PooledHead(3))
+    names = {variable.path for variable in model.trainable_variables}
+    assert not any("softmax" in name for name in names)
+    assert any("block_0" in name for name in names)
+    model.language_model.trainable = False
+    assert {variable.path.split("/")[-1] for variable in model.trainable_variables} == {
+        "kernel",
+        "bias",
+    }
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        ({"token_ids": np.array([[1, 11]])}, "must be in"),
+        (
+            {
+                "token_ids": np.array([[1, 2]]),
+                "padding_mask": np.array([[False, True]]),
+            },
+            "padding comes before a token",
+        ),
+    ],
+)
+def test_bad_inputs_are_refused(inputs, words):
+    with pytest.raises(ValueError, match=words):
+        made(PooledHead(3))(inputs)
+
+
+def test_wrong_arguments_are_refused():
+    with pytest.raises(ValueError, match="Received: pooling='first'"):
+        PooledHead(3, pooling="first")
+    with pytest.raises(ValueError, match="Received: 0"):
+        TokenHead(0)
+    with pytest.raises(ValueError, match="empty"):
+        pad_token_ids([])
+    with pytest.raises(ValueError, match="multiple_of=0"):
+        pad_token_ids([[1]], multiple_of=0)

@@ -1,0 +1,208 @@
+"""Heads that turn the hidden states of a text into classes, numbers, choices, labels or a span.
+
+Shape letters used in this module: B rows, L positions of a text, D hidden width, C outputs.
+"""
+
+import keras
+from keras import ops
+
+from txl_tf.layers.feed_forward import SeededDropout
+
+_POOLINGS = ("last", "mean")
+
+
+def pool(hidden, padding_mask, pooling):
+    """Reduces the hidden states of each text to one vector.
+
+    A causal model has seen all of a text at its last token, and there alone.
+
+    Args:
+        hidden: float tensor `(..., L, D)`.
+        padding_mask: bool tensor `(..., L)`, true where there is a token.
+        pooling: str. `"last"`, the state of the last token, or `"mean"` of all tokens.
+
+    Returns:
+        Float tensor `(..., D)`; zeros for a text without tokens.
+    """
+    if pooling == "last":
+        counts = ops.cumsum(ops.cast(padding_mask, "int32"), axis=-1)
+        is_last = ops.logical_and(padding_mask, counts == counts[..., -1:])
+        weights = ops.cast(is_last, hidden.dtype)
+        return ops.sum(hidden * weights[..., None], axis=-2)  # [..., D]
+    weights = ops.cast(padding_mask, "float32")
+    total = ops.sum(ops.cast(hidden, "float32") * weights[..., None], axis=-2)
+    count = ops.maximum(ops.sum(weights, axis=-1, keepdims=True), 1.0)
+    return ops.cast(total / count, hidden.dtype)
+
+
+def _mask_of(hidden, padding_mask):
+    if padding_mask is None:
+        return ops.ones(ops.shape(hidden)[:-1], "bool")
+    return ops.cast(padding_mask, "bool")
+
+
+class _Head(keras.layers.Layer):
+    """Dropout and a projection to `num_outputs`, in float32 for the loss."""
+
+    def __init__(self, num_outputs, dropout=0.1, kernel_initializer="glorot_uniform", **kwargs):
+        super().__init__(**kwargs)
+        if num_outputs < 1:
+            raise ValueError(f"`num_outputs` must be positive. Received: {num_outputs}")
+        self.num_outputs = num_outputs
+        self.dropout = SeededDropout(dropout, name="dropout", dtype=self.dtype_policy)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.projection = keras.layers.Dense(
+            num_outputs,
+            kernel_initializer=self.kernel_initializer,
+            name="projection",
+            dtype=self.dtype_policy,
+        )
+
+    def build(self, hidden_shape, padding_mask_shape=None):
+        self.projection.build(hidden_shape)
+        self.built = True
+
+    def _project(self, features, training):
+        features = self.dropout(features, training=training)
+        return ops.cast(self.projection(features), "float32")
+
+    def get_config(self):
+        initializer = keras.initializers.serialize(self.kernel_initializer)
+        return {
+            **super().get_config(),
+            "num_outputs": self.num_outputs,
+            "dropout": self.dropout.rate,
+            "kernel_initializer": initializer,
+        }
+
+
+@keras.saving.register_keras_serializable(package="txl_tf")
+class PooledHead(_Head):
+    """Outputs of a whole text: logits of classes, or numbers of a regression.
+
+    Args:
+        num_outputs: int. Classes, or numbers.
+        pooling: str. `"last"` reads the state of the last token, `"mean"` the mean
+            over all tokens.
+        dropout: float in `[0, 1)`. Dropout of what is pooled.
+        kernel_initializer: Keras initializer of the projection.
+        **kwargs: other keyword arguments passed to `keras.layers.Layer`.
+
+    Call arguments:
+        hidden: float tensor `(..., L, D)`.
+        padding_mask: optional bool tensor `(..., L)`, true where there is a token; by
+            default there is no padding.
+        training: bool. Whether dropout is active.
+
+    Returns:
+        Float32 tensor `(..., C)`.
+
+    Raises:
+        ValueError: If `num_outputs` is not positive, or `pooling` is not known.
+    """
+
+    def __init__(self, num_outputs, pooling="last", **kwargs):
+        super().__init__(num_outputs, **kwargs)
+        if pooling not in _POOLINGS:
+            raise ValueError(f"`pooling` must be one of {_POOLINGS}. Received: pooling={pooling!r}")
+        self.pooling = pooling
+
+    def call(self, hidden, padding_mask=None, training=False):
+        pooled = pool(hidden, _mask_of(hidden, padding_mask), self.pooling)
+        return self._project(pooled, training)
+
+    def get_config(self):
+        return {**super().get_config(), "pooling": self.pooling}
+
+
+@keras.saving.register_keras_serializable(package="txl_tf")
+class ChoiceHead(PooledHead):
+    """Logits of several texts of a row, of which one is right.
+
+    Args:
+        pooling: str. As in `PooledHead`.
+        **kwargs: other keyword arguments passed to `PooledHead`.
+
+    Call arguments:
+        hidden: float tensor `(B, C, L, D)` of `C` texts for each row.
+        padding_mask: optional bool tensor `(B, C, L)`, true where there is a token.
+        training: bool. Whether dropout is active.
+
+    Returns:
+        Float32 tensor `(B, C)`.
+    """
+
+    def __init__(self, pooling="last", **kwargs):
+        super().__init__(1, pooling, **kwargs)
+
+    def call(self, hidden, padding_mask=None, training=False):
+        return ops.squeeze(super().call(hidden, padding_mask, training=training), axis=-1)
+
+    def get_config(self):
+        config = super().get_config()
+        del config["num_outputs"]
+        return config
+
+
+@keras.saving.register_keras_serializable(package="txl_tf")
+class TokenHead(_Head):
+    """Logits of a label for each token.
+
+    Args:
+        num_outputs: int. Labels.
+        dropout: float in `[0, 1)`. Dropout of the hidden states.
+        kernel_initializer: Keras initializer of the projection.
+        **kwargs: other keyword arguments passed to `keras.layers.Layer`.
+
+    Call arguments:
+        hidden: float tensor `(..., L, D)`.
+        padding_mask: optional bool tensor `(..., L)`, true where there is a token; by
+            default there is no padding.
+        training: bool. Whether dropout is active.
+
+    Returns:
+        Float32 tensor `(..., L, C)`, zeros where there is no token. The loss must
+        leave these out: `sample_weight` is the padding mask.
+    """
+
+    def call(self, hidden, padding_mask=None, training=False):
+        logits = self._project(hidden, training)
+        return ops.where(_mask_of(hidden, padding_mask)[..., None], logits, 0.0)
+
+
+@keras.saving.register_keras_serializable(package="txl_tf")
+class SpanHead(_Head):
+    """Logits of the first and the last token of an answer in the text.
+
+    A causal model has read the question only if it stands before the passage. The
+    last token of the text has seen all; as a span of that token alone a text can
+    say that it holds no answer.
+
+    Args:
+        dropout: float in `[0, 1)`. Dropout of the hidden states.
+        kernel_initializer: Keras initializer of the projection.
+        **kwargs: other keyword arguments passed to `keras.layers.Layer`.
+
+    Call arguments:
+        hidden: float tensor `(..., L, D)`.
+        padding_mask: optional bool tensor `(..., L)`, true where there is a token; by
+            default there is no padding.
+        training: bool. Whether dropout is active.
+
+    Returns:
+        Float32 tensor `(..., 2, L)`, the first tokens before the last ones; the
+        lowest float32 where there is no token, which no softmax chooses.
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(2, **kwargs)
+
+    def call(self, hidden, padding_mask=None, training=False):
+        logits = ops.swapaxes(self._project(hidden, training), -1, -2)  # [..., 2, L]
+        mask = _mask_of(hidden, padding_mask)
+        return ops.where(mask[..., None, :], logits, -3.4028235e38)
+
+    def get_config(self):
+        config = super().get_config()
+        del config["num_outputs"]
+        return config

@@ -1,0 +1,203 @@
+"""Language model with a head: long texts read segment by segment, then a task on what was read.
+
+Shape letters used in this module:
+  B rows, L positions of a text, T segment length, S segments, D hidden width, C texts of a row.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from txl_tf.layers.adaptive_embedding import check_token_ids
+
+# Odd and unlike the step of `functional.fold_seed`: no two segments share a seed.
+_SEED_STEP = 0x3C6EF35F
+
+
+def pad_token_ids(
+    sequences: Sequence[Sequence[int]], multiple_of: int = 1
+) -> dict[str, np.ndarray]:
+    """Puts texts of different lengths into one batch.
+
+    Args:
+        sequences: sequence of `B` texts, each a sequence of token ids.
+        multiple_of: int. The length is the next multiple of it, so that a compiled
+            program sees few lengths; the segment length is a good choice.
+
+    Returns:
+        Dict with `token_ids`, int32 `(B, L)`, and `padding_mask`, bool `(B, L)`, true
+        where there is a token: the inputs of `TransformerXLWithHead`.
+
+    Raises:
+        ValueError: If there is no text, or `multiple_of` is not positive.
+    """
+    if multiple_of < 1:
+        raise ValueError(f"`multiple_of` must be positive. Received: multiple_of={multiple_of}")
+    if not sequences:
+        raise ValueError("`sequences` must hold a text. Received: an empty sequence")
+    lengths = np.array([len(each) for each in sequences])
+    length = -(-max(lengths.max(), 1) // multiple_of) * multiple_of
+    padding_mask = np.arange(length) < lengths[:, None]  # [B, L]
+    token_ids = np.zeros((len(sequences), length), np.int32)
+    token_ids[padding_mask] = [token for sequence in sequences for token in sequence]
+    return {"token_ids": token_ids, "padding_mask": padding_mask}
+
+
+@keras.saving.register_keras_serializable(package="txl_tf")
+class TransformerXLWithHead(keras.Model):
+    """A language model that reads whole texts and hands their hidden states to a head.
+
+    A text is read segment by segment with memory, so that none is too long. As in
+    pre-training, no gradient flows into memory (Dai et al., 2019, section 3.2): the
+    tokens of a segment get theirs from what the head reads of this segment.
+
+    The tokens of a text come first in its row, padding after them. A causal model
+    never attends to what comes later, so padding of any length changes nothing.
+
+    The softmax of the language model has no part in the task and is set to be not
+    trainable. `model.language_model.trainable = False` trains the head alone.
+
+    Args:
+        language_model: `TransformerXL` or another `LanguageModel`, trained or not.
+        head: layer of hidden states `(..., L, D)` and a padding mask `(..., L)`, as
+            `txl_tf.layers.PooledHead`.
+        seed: optional int. Seed of dropout.
+        **kwargs: other keyword arguments passed to `keras.Model`.
+
+    Call arguments:
+        inputs: dict of `token_ids`, int `(B, L)`, and optionally `padding_mask`, bool
+            `(B, L)`, true where there is a token; or `token_ids` alone, all of
+            which are tokens. For a choice between texts, `(B, C, L)`.
+        training: bool. Whether dropout is active.
+
+    Returns:
+        What the head returns.
+
+    Raises:
+        ValueError: If ids are not in `[0, V)` or padding comes before tokens, where
+            the numbers are at hand.
+
+    Example:
+    ```python
+    lm = txl_tf.load("runs/mine")
+    model = txl_tf.TransformerXLWithHead(lm.model, txl_tf.layers.PooledHead(num_outputs=2))
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    inputs = txl_tf.pad_token_ids([lm.tokenizer.encode(text) for text in texts], 128)
+    model.fit(inputs, np.array(labels), epochs=3)
+    ```
+    """
+
+    def __init__(self, language_model, head, seed=None, **kwargs):
+        super().__init__(**kwargs)
+        self.language_model = language_model
+        language_model.softmax.trainable = False
+        self.head = head
+        self.seed = seed
+        self.seed_generator = keras.random.SeedGenerator(seed)
+
+        if not head.built:
+            head.build((None, None, language_model.config.hidden_dim), (None, None))
+        self.built = True
+
+    def build(self, inputs_shape=None):
+        """Does nothing: the weights exist as soon as the model does."""
+
+    def __call__(self, inputs, *args, **kwargs):
+        if isinstance(inputs, dict):
+            _check_padding(inputs.get("padding_mask"))
+        token_ids = inputs["token_ids"] if isinstance(inputs, dict) else inputs
+        check_token_ids(token_ids, self.language_model.config.vocabulary_size)
+        return super().__call__(inputs, *args, **kwargs)
+
+    def call(self, inputs, training=False):
+        inputs = inputs if isinstance(inputs, dict) else {"token_ids": inputs}
+        token_ids = inputs["token_ids"]
+        hidden = self.read(token_ids, training=training)
+        return self.head(hidden, inputs.get("padding_mask"), training=training)
+
+    def read(self, token_ids, training=False):
+        """Returns the hidden states of the last layer.
+
+        Args:
+            token_ids: int tensor `(..., L)`; what follows the tokens of a text may be
+                any id.
+            training: bool. Whether dropout is active.
+
+        Returns:
+            Float tensor `(..., L, D)`.
+        """
+        token_ids = ops.cast(token_ids, "int32")
+        shape = ops.shape(token_ids)
+        rows = ops.reshape(token_ids, (-1, shape[-1]))  # [B, L]
+        hidden = self._read_rows(rows, training)
+        return ops.reshape(hidden, (*shape, self.language_model.config.hidden_dim))
+
+    def _read_rows(self, token_ids, training):
+        model, segment_length = self.language_model, self.language_model.config.segment_length
+        num_rows, length = ops.shape(token_ids)
+        num_segments = -(-length // segment_length)
+        padding = num_segments * segment_length - length
+        segments = ops.reshape(
+            ops.pad(token_ids, [[0, 0], [0, padding]]), (num_rows, num_segments, segment_length)
+        )
+
+        segments = ops.swapaxes(segments, 0, 1)  # [S, B, T]
+        numbers = ops.reshape(ops.arange(num_segments, dtype="int32"), (-1, 1, 1, 1))
+        seeds = self._seeds(num_segments)
+
+        def read_segment(index, memory, hidden):
+            seed = seeds[index] if training else None
+            found, memory = model(segments[index], memory, dropout_seed=seed, training=training)
+            # Keras' `scan` would keep the memory of every segment.
+            return index + 1, memory, ops.where(numbers == index, found[None], hidden)
+
+        begin = (
+            ops.zeros((), "int32"),
+            model.initial_memory(num_rows),
+            ops.zeros((*ops.shape(segments), model.config.hidden_dim), model.compute_dtype),
+        )
+        _, _, hidden = ops.while_loop(
+            lambda index, memory, hidden: index < num_segments,
+            read_segment,
+            begin,
+            # XLA can take the gradient of a loop only with a limit.
+            maximum_iterations=num_segments,
+        )  # [S, B, T, D]
+        width = model.config.hidden_dim
+        hidden = ops.reshape(ops.swapaxes(hidden, 0, 1), (num_rows, -1, width))
+        return hidden[:, :length]
+
+    def _seeds(self, num_segments):
+        """Draws a seed for each segment, int32 `(S, 2)`."""
+        seed = ops.cast(self.seed_generator.next(), "int32")
+        steps = ops.arange(num_segments, dtype="int32") * _SEED_STEP
+        return ops.stack([seed[0] + steps, ops.broadcast_to(seed[1], (num_segments,))], axis=1)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "language_model": keras.saving.serialize_keras_object(self.language_model),
+            "head": keras.saving.serialize_keras_object(self.head),
+            "seed": self.seed,
+        }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        parts = {
+            name: keras.saving.deserialize_keras_object(config[name], custom_objects)
+            for name in ("language_model", "head")
+        }
+        return cls(**{**config, **parts})
+
+
+def _check_padding(padding_mask: Any) -> None:
+    if not isinstance(padding_mask, np.ndarray):
+        return
+    if np.any(np.diff(padding_mask.astype(np.int8), axis=-1) > 0):
+        raise ValueError(
+            "`padding_mask` must be true for the first tokens of a row and false after "
+            "them. Received: a row where padding comes before a token"
+        )
