@@ -18,6 +18,7 @@ from tests.models.variants import (
     score,
     token_ids,
 )
+from tests.reference import max_difference
 from tests.slow_case import slow_case
 from txl_tf.config.model import ModelConfig
 from txl_tf.models.memory import Memory
@@ -273,3 +274,29 @@ def test_memory_length_may_differ_from_the_configured_one(model):
     assert ops.convert_to_numpy(memory.valid_length).tolist() == [2, 2]
     usual, _ = model(tokens, model.initial_memory(B))
     assert reference.max_difference(short, usual) <= 1e-6
+
+
+@needs_tensorflow
+@pytest.mark.parametrize("changes", [{}, {"position_encoding": "sinusoidal"}])
+def test_embedded_inputs_take_the_place_of_token_ids(changes):
+    model = made(**changes)
+    memory, tokens = filled_memory(model), token_ids(T)
+    expected, expected_memory = model(tokens, memory)
+    embedded = model.embedding(tokens)
+    with tf.GradientTape() as tape:
+        tape.watch(embedded)
+        hidden, following = model(embedded, memory)
+        total = tf.reduce_sum(hidden[:, -1] ** 2)
+    assert max_difference(hidden, expected) == 0.0
+    for state, other in zip(following.states, expected_memory.states, strict=True):
+        assert max_difference(state, other) == 0.0
+    # The last position depends on every input of the segment.
+    assert np.abs(tape.gradient(total, embedded).numpy()).max(axis=(0, 2)).min() > 0.0
+    assert max_difference(model(embedded.numpy() + 1.0, memory)[0], expected) > 1e-2
+
+
+def test_embedded_inputs_of_another_width_are_refused():
+    model = made()
+    inputs = np.zeros((B, T, model.config.hidden_dim + 1), np.float32)
+    with pytest.raises(ValueError, match="must have the width"):
+        model(inputs, model.initial_memory(B))

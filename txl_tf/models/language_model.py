@@ -47,8 +47,12 @@ class LanguageModel(keras.Model):
         self.config = config
 
     def __call__(self, token_ids, *args, **kwargs):
-        check_token_ids(token_ids, self.config.vocabulary_size)
+        self.check_inputs(token_ids)
         return super().__call__(token_ids, *args, **kwargs)
+
+    def check_inputs(self, token_ids):
+        """Refuses what the model cannot read, where the numbers are at hand."""
+        check_token_ids(token_ids, self.config.vocabulary_size)
 
     def initial_memory(self, batch_size):
         """Returns the memory, of the model's kind, of `B` rows that have read nothing."""

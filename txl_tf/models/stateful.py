@@ -13,7 +13,6 @@ import keras
 from keras import ops
 
 from txl_tf.config.model import ModelConfig
-from txl_tf.layers.adaptive_embedding import check_token_ids
 from txl_tf.layers.decoder_block import MemoryVariables
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
@@ -110,7 +109,8 @@ class StatefulTransformerXL(keras.Model):
         transformer_xl: the `TransformerXL` that is trained.
 
     Call arguments:
-        token_ids: int tensor `(B, T)`, or of fewer rows.
+        token_ids: int tensor `(B, T)`, or of fewer rows; or embedded inputs, see
+            `TransformerXL`.
         training: bool. Whether dropout is active.
 
     Returns:
@@ -162,7 +162,7 @@ class StatefulTransformerXL(keras.Model):
 
     def __call__(self, token_ids, *args, **kwargs):
         check_num_rows(token_ids, self.batch_size)
-        check_token_ids(token_ids, self.config.vocabulary_size)
+        self.transformer_xl.check_inputs(token_ids)
         return super().__call__(token_ids, *args, **kwargs)
 
     def call(self, token_ids, training=False):

@@ -22,6 +22,16 @@ from txl_tf.models.memory import Memory
 _SITES_PER_BLOCK = 8
 
 
+def _is_embedded(inputs):
+    """Whether inputs are vectors in the place of token ids."""
+    dtype = getattr(inputs, "dtype", None)
+    return (
+        dtype is not None
+        and len(inputs.shape) == 3
+        and keras.backend.is_float_dtype(keras.backend.standardize_dtype(dtype))
+    )
+
+
 def _run(block, hidden, **arguments):
     return block(hidden, **arguments)
 
@@ -43,7 +53,10 @@ class TransformerXL(LanguageModel):
             `name` and `dtype`.
 
     Call arguments:
-        token_ids: int tensor `(B, T)` with values in `[0, V)`.
+        token_ids: int tensor `(B, T)` with values in `[0, V)`. Or a float tensor
+            `(B, T, D)` of inputs that a model of the user embeds: continuous ones,
+            as in music or control, or sums of several tables. They take the place
+            of the scaled embeddings.
         memory: `Memory` of the segments before, from `initial_memory` or a
             call. Its length may differ from `config.memory_length`.
         dropout_seed: optional int32 tensor `(B, 2)`, a seed per row from
@@ -58,8 +71,8 @@ class TransformerXL(LanguageModel):
         Tuple of the hidden states `(B, T, D)` and the next `Memory`.
 
     Raises:
-        ValueError: If ids are not in `[0, V)`, see `LanguageModel`; if the memory has
-            not as many layers as the model.
+        ValueError: If ids are not in `[0, V)`, see `LanguageModel`; if inputs are not
+            of the width `D`; if the memory has not as many layers as the model.
 
     Example:
     ```python
@@ -184,6 +197,16 @@ class TransformerXL(LanguageModel):
         """Shape of the hidden states, which Keras' summary shows."""
         return (None, None, self.config.hidden_dim)
 
+    def check_inputs(self, token_ids):
+        """Refuses ids that are not in `[0, V)`, and embedded inputs of another width."""
+        if not _is_embedded(token_ids):
+            super().check_inputs(token_ids)
+        elif token_ids.shape[-1] != self.config.hidden_dim:
+            raise ValueError(
+                f"Embedded inputs must have the width {self.config.hidden_dim}, the model's "
+                f"`hidden_dim`. Received: shape {tuple(token_ids.shape)}"
+            )
+
     def call(self, token_ids, memory, dropout_seed=None, document_starts=None, training=False):
         hidden_states, memory = self.hidden_states(
             token_ids, memory, dropout_seed, document_starts, training
@@ -220,7 +243,9 @@ class TransformerXL(LanguageModel):
 
         memory_length = memory.states[0].shape[1]
         segment_length = ops.shape(token_ids)[1]
-        hidden = drop(self.embedding_dropout, self.embedding(token_ids), 0)  # [B, T, D]
+        embedded = token_ids if _is_embedded(token_ids) else self.embedding(token_ids)
+        embedded = ops.cast(embedded, self.compute_dtype)
+        hidden = drop(self.embedding_dropout, embedded, 0)  # [B, T, D]
         position = self._position_arguments(memory_length + segment_length, drop_positions)
         attention_mask = self._attention_mask(segment_length, memory)
         if document_starts is not None:
