@@ -79,7 +79,8 @@ class CharacterTokenizer(Tokenizer):
             `None`: another character is an error.
 
     Raises:
-        ValueError: If the characters are not different characters.
+        ValueError: If the characters are not different characters, or cannot be
+            written as UTF-8.
     """
 
     kind = "characters"
@@ -91,6 +92,10 @@ class CharacterTokenizer(Tokenizer):
                 "`characters` must be strings of one character, at least one. "
                 f"Received: {list(characters)[:8]}"
             )
+        if unknown_token is not None and not isinstance(unknown_token, str):
+            raise ValueError(f"`unknown_token` must be a str. Received: {unknown_token!r}")
+        # No text in UTF-8 holds half of a surrogate pair, and none could be written.
+        "".join([*characters, unknown_token or ""]).encode()
         self.unknown_token = unknown_token
         self.characters = list(characters)
         self.tokens = list(characters)
