@@ -99,7 +99,7 @@ def test_an_unknown_token_that_is_no_text_is_refused(unknown_token):
     }
     with pytest.raises(DataDamagedError, match="somewhere"):
         load_tokenizer("characters", files, where="somewhere")
-    with pytest.raises(ValueError, match="Received|surrogates"):
+    with pytest.raises(ValueError, match=r"Received|surrogates"):
         CharacterTokenizer(list("ab"), unknown_token=unknown_token)
 
 
