@@ -146,16 +146,17 @@ class InitialWeights:
             JobError: As `ModelSource.read_weights`.
         """
         step, weights = self._read
+        sha256 = weights_sha256(weights)
         start = {
             "source": self._folder,
             "kind": self.source.kind,
             "step": step,
             "vocabulary": self._vocabulary,
-            "sha256": weights_sha256(weights),
+            "sha256": sha256,
         }
-        if self._start is not None and start["sha256"] != self._start["sha256"]:
+        if self._start is not None and sha256 != self._start["sha256"]:
             raise MismatchError(
-                f"The weights have SHA-256 {start['sha256'][:12]}; the run began from "
+                f"The weights have SHA-256 {sha256[:12]}; the run began from "
                 f"{self._start['sha256'][:12]} and has no checkpoint yet.",
                 where=self._folder,
                 remedy="Restore the source from a copy, or choose a new --workdir.",
@@ -245,7 +246,7 @@ def initial_weights(
 
 
 def _require_same_start(start: dict[str, Any] | None, arguments: argparse.Namespace) -> None:
-    asked = {
+    asked: dict[str, Any] = {
         "source": _place(arguments.init_from),
         "vocabulary": arguments.init_vocabulary or VOCABULARIES[0],
     }

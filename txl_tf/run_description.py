@@ -16,12 +16,12 @@ _DATA_FIELDS = {
     "tokenizer_sha256": str,
     "vocabulary_size": int,
 }
-_START_FIELDS = {
-    "source": str,
-    "kind": str,
+_START_FIELDS: dict[str, tuple[type, ...]] = {
+    "source": (str,),
+    "kind": (str,),
     "step": (int, type(None)),
-    "vocabulary": str,
-    "sha256": str,
+    "vocabulary": (str,),
+    "sha256": (str,),
 }
 # What may change from one start of a run to the next: it does not change a sound step, or only
 # in which order it adds up, as another number of replicas does too.

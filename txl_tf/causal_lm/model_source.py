@@ -16,8 +16,8 @@ from txl_tf.config.model import ModelConfig
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.data.vocabulary_folder import read_tokenizer
 from txl_tf.errors import InputMissingError
-from txl_tf.run_description import RunDescription
 from txl_tf.run_folder import (
+    RunDescription,
     build_model,
     converted_config,
     describe_checkpoint,
@@ -87,6 +87,8 @@ class ModelSource:
 
     def load_model(self) -> "LanguageModel":
         """Builds the model in float32 with its weights; errors of `read_weights`."""
+        if self.kind == "export":
+            return load_exported(self.folder)[0]
         return build_model(self.experiment.model, self.read_weights()[1])
 
     def tokenizer(self) -> Tokenizer | None:
