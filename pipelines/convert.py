@@ -16,13 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from txl_tf.config.base import parse_setting
 from txl_tf.errors import InputMissingError, MismatchError, UsageError
-from txl_tf.run_folder import load_model
 from txl_tf.storage.staging import require_absent
 
 from .arguments import add_override_argument, add_step_argument
 from .command_line import run_job
-from .trained_model import read_experiment
-from .workdir import Workdir
+from .trained_model import open_source
 
 if TYPE_CHECKING:
     from txl_tf.models.transformer_xl import TransformerXL
@@ -51,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="prepared data set of the model, whose tokenizer the folder is to hold",
     )
-    parser.add_argument("--workdir", metavar="DIR", help="a run, or a converted model")
+    parser.add_argument("--workdir", metavar="DIR", help="run, checkpoint, converted model, export")
     add_step_argument(parser)
     add_override_argument(
         parser,
@@ -75,8 +73,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         _require_source(arguments.source, arguments.from_system)
         arguments.settings = _settings(arguments.overrides)
     elif way == "to_system":
-        workdir = Workdir(arguments.workdir)
-        read_experiment(workdir.folder, arguments.step)
+        open_source(arguments)
     elif not Path(arguments.vocabulary).is_file():
         where = f"--vocabulary {arguments.vocabulary}"
         raise InputMissingError("There is no such file.", where=where)
@@ -91,7 +88,7 @@ def run(arguments: argparse.Namespace) -> None:
         model = _load(arguments.from_system, arguments.source, arguments.settings)
         _write(model, arguments)
     else:
-        model = load_model(arguments.workdir, arguments.step)
+        model = arguments.source.load_model()
         _save_hugging_face(model, arguments.out)
     num_weights = sum(variable.value.shape.num_elements() for variable in model.weights)
     print(f"{num_weights} weights in {len(model.weights)} variables")

@@ -10,7 +10,7 @@ denominator. Segment, memory and clamp length may differ from training's.
 `evaluation.warm_up_tokens` lets every row read what is before its part of the
 text; with `all` the result is the same for any number of rows.
 
-The folder is that of a run, or a model that `txl convert` has brought in.
+The folder is that of a run, a checkpoint, a converted model or an export.
 """
 
 import argparse
@@ -19,7 +19,6 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from txl_tf.errors import UsageError
-from txl_tf.run_folder import read_weights
 
 from .arguments import (
     MAX_SECONDS,
@@ -35,8 +34,8 @@ from .command_line import run_job
 from .evaluation.scores import TextScores, check_text_file
 from .memory_needs import require_evaluation_memory
 from .progress import show_progress
-from .trained_model import open_dataset, read_experiment
-from .workdir import Workdir, add_workdir_argument
+from .trained_model import open_dataset, open_source
+from .workdir import Workdir, add_model_argument
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,7 +54,7 @@ _NEEDED = {"per_token": "text", "watch_seconds": "watch"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
     model = parser.add_argument_group("model")
-    add_workdir_argument(model)
+    add_model_argument(model)
     add_step_argument(model)
     add_override_argument(model, "evaluation.FIELD=VALUE")
     text = parser.add_argument_group("text")
@@ -96,9 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks what can be checked before TensorFlow is imported."""
-    workdir = Workdir(arguments.workdir)
-    experiment, arguments.data_identity = read_experiment(workdir.folder, arguments.step)
-    arguments.is_converted = arguments.data_identity is None
+    experiment = open_source(arguments).experiment
     for assignment in arguments.overrides:
         if not assignment.startswith("evaluation."):
             raise UsageError(
@@ -129,12 +126,13 @@ def _check_combination(arguments: argparse.Namespace) -> None:
         if option in given and needed not in given:
             where = f"--{option.replace('_', '-')}"
             raise UsageError(f"This goes with --{needed}.", where=where, remedy="Leave it out.")
-    if arguments.data is None and (arguments.text is None or arguments.is_converted):
+    has_tokenizer = arguments.text is not None and _has_tokenizer(arguments)
+    if arguments.data is None and not has_tokenizer:
         what = "The tokenizer is that of a data set." if arguments.text else "There is no data."
         raise UsageError(what, where="--data", remedy="Name a prepared data set.")
-    if arguments.watch and arguments.is_converted:
-        what = "A converted model has one checkpoint only."
-        raise UsageError(what, where="--watch", remedy="Leave it out.")
+    if arguments.watch and not arguments.source.is_run:
+        what = "Only a run gets new checkpoints."
+        raise UsageError(what, where="--watch", remedy="Leave it out, or name a run.")
     is_dynamic = arguments.experiment.evaluation.dynamic_learning_rate is not None
     if is_dynamic and (arguments.tpu is not None or arguments.cpu_replicas > 1):
         raise UsageError(
@@ -142,6 +140,11 @@ def _check_combination(arguments: argparse.Namespace) -> None:
             where="--set evaluation.dynamic_learning_rate",
             remedy="Leave out --tpu and --cpu-replicas.",
         )
+
+
+def _has_tokenizer(arguments: argparse.Namespace) -> bool:
+    source = arguments.source
+    return source.data is not None or source.tokenizer() is not None
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -173,16 +176,17 @@ def _evaluate_split(arguments: argparse.Namespace, strategy: "tf.distribute.Stra
 
     dataset = _open_dataset(arguments)
     # Before the weights are read, which must be those of the run that the figures go to.
-    writes = arguments.is_chief and not arguments.is_converted
-    board_folder = Workdir(arguments.workdir).guarded_tensorboard() if writes else None
-    step, weights = read_weights(arguments.workdir, arguments.step)
+    source = arguments.source
+    writes = arguments.is_chief and source.is_run
+    board_folder = Workdir(source.folder).guarded_tensorboard() if writes else None
+    step, weights = source.read_weights()
     evaluator = create_evaluator(arguments.experiment, strategy)
     evaluator.load_arrays(weights)
     split, per_document = arguments.split, arguments.per_document
     documents = None if per_document is None else DocumentScores(dataset, split)
     observe = None if documents is None else documents.observe
     result = evaluate_split(
-        evaluator, dataset, split, step, show_progress, observe, arguments.num_words
+        evaluator, dataset, split, step or 0, show_progress, observe, arguments.num_words
     )
     if documents is not None and arguments.is_chief:
         documents.write(per_document)
@@ -210,7 +214,7 @@ def _watch(arguments: argparse.Namespace, strategy: "tf.distribute.Strategy") ->
         "num_words": arguments.num_words,
     }
     watch_checkpoints(
-        Workdir(arguments.workdir),
+        Workdir(arguments.source.folder),
         arguments.split,
         conditions,
         evaluate,
@@ -224,7 +228,7 @@ def _evaluate_text(arguments: argparse.Namespace, strategy: "tf.distribute.Strat
 
     dataset = None if arguments.data is None else _open_dataset(arguments)
     scores = TextScores(arguments.text, _tokenizer(arguments, dataset))
-    step, weights = read_weights(arguments.workdir, arguments.step)
+    step, weights = arguments.source.read_weights()
     evaluator = create_evaluator(arguments.experiment, strategy)
     evaluator.load_arrays(weights)
     text = scores.text
@@ -232,7 +236,7 @@ def _evaluate_text(arguments: argparse.Namespace, strategy: "tf.distribute.Strat
         text = dataclasses.replace(text, num_words=arguments.num_words)
     result = evaluator.evaluate(
         text,
-        step=step,
+        step=step or 0,
         track=show_progress,
         observe=scores.observe,
         statistics_text=statistics_text(evaluator, dataset),
@@ -245,18 +249,18 @@ def _evaluate_text(arguments: argparse.Namespace, strategy: "tf.distribute.Strat
 def _open_dataset(arguments: argparse.Namespace) -> "PreparedDataset":
     arguments.split = arguments.split or "valid"
     split = arguments.split if arguments.text is None else None
-    dataset = open_dataset(arguments.data, arguments.experiment, arguments.data_identity, split)
+    identity = arguments.source.tokenizer_identity()
+    dataset = open_dataset(arguments.data, arguments.experiment, identity, split)
     arguments.tokenizer_kind = dataset.manifest.tokenizer_kind
     return dataset
 
 
 def _tokenizer(arguments: argparse.Namespace, dataset: "PreparedDataset | None") -> "Tokenizer":
-    """Returns the tokenizer of the data set if one is named, else that of the run."""
+    """Returns the tokenizer of the data set if one is named, else that of the model."""
     if dataset is None:
-        from txl_tf.causal_lm.model_folder import run_tokenizer
-
-        arguments.tokenizer_kind = arguments.data_identity["tokenizer"]
-        return run_tokenizer(arguments.workdir, arguments.data_identity)
+        tokenizer = arguments.source.tokenizer()
+        arguments.tokenizer_kind = tokenizer.kind
+        return tokenizer
     from txl_tf.data.prepared_dataset import dataset_tokenizer
 
     return dataset_tokenizer(dataset.folder, dataset.manifest)

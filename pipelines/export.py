@@ -9,10 +9,10 @@ TensorFlow Serving takes the folder `OUT` and serves the highest number in it.
 Existing versions are never changed. Its default signature takes texts and returns
 their continuations, as the options of this command say.
 
-The folder `--workdir` is that of a run, or a model that `txl convert` has
-brought in. The card has the figures of the run's own evaluations. With `--data`, it
-has the loss of the stored weights on the beginning of a split too, and a converted
-model gets the tokenizer of the data set.
+The folder `--workdir` is that of a run, a checkpoint, a converted model, or another
+export, whose weights are written anew. The card has the figures of the run's own
+evaluations. With `--data`, it has the loss of the stored weights on the beginning of
+a split too, and a model without a vocabulary gets the tokenizer of the data set.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import MismatchError, UsageError
-from txl_tf.run_folder import build_model, read_weights
+from txl_tf.run_folder import build_model
 from txl_tf.storage.files import is_remote
 from txl_tf.storage.untrusted_files import read_json_object
 
@@ -37,8 +37,8 @@ from .command_line import run_job
 from .evaluation.watch import read_evaluations
 from .memory_needs import reading_needs, require_memory_of
 from .sampler_arguments import add_sampler_arguments, chosen_sampler, take_sampler_options
-from .trained_model import open_dataset, read_experiment
-from .workdir import Workdir, add_workdir_argument
+from .trained_model import open_dataset, open_source
+from .workdir import Workdir, add_model_argument
 
 if TYPE_CHECKING:
     from txl_tf.data.prepared_dataset import PreparedDataset
@@ -59,7 +59,7 @@ _LIMITS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
     model = parser.add_argument_group("model")
-    add_workdir_argument(model)
+    add_model_argument(model)
     add_step_argument(model)
     add_memory_length_argument(model)
     output = parser.add_argument_group("output")
@@ -99,8 +99,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks what can be checked before TensorFlow is imported."""
-    workdir = Workdir(arguments.workdir)
-    arguments.experiment, arguments.data_identity = read_experiment(workdir.folder, arguments.step)
+    open_source(arguments)
     if not isinstance(arguments.experiment.model, ModelConfig):
         raise UsageError(
             "Only models with attention are exported; this one is recurrent.",
@@ -138,7 +137,8 @@ def run(arguments: argparse.Namespace) -> None:
     from txl_tf.export import CompletionOptions, ExportOptions, export_saved_model, next_version
 
     step, model = _read_model(arguments)
-    experiment, data, dataset = arguments.experiment, arguments.data_identity, None
+    experiment, data = arguments.experiment, arguments.source.tokenizer_identity()
+    dataset = None
     if arguments.data is not None:
         dataset = open_dataset(arguments.data, experiment, data, arguments.split, verify=False)
     version = next_version(arguments.out) if arguments.version is None else arguments.version
@@ -185,11 +185,10 @@ def _report(folder: str, options: "ExportOptions") -> None:
 
 def _read_model(arguments: argparse.Namespace) -> "tuple[int | None, TransformerXL]":
     config = arguments.experiment.model
-    step, weights = read_weights(arguments.workdir, arguments.step)
+    step, weights = arguments.source.read_weights()
     if arguments.memory_length is not None:
         config = config.replace(memory_length=arguments.memory_length)
-    is_run = arguments.data_identity is not None
-    return step if is_run else None, build_model(config, weights)
+    return step, build_model(config, weights)
 
 
 def _sample(arguments: argparse.Namespace, dataset: "PreparedDataset") -> Any:
@@ -206,13 +205,13 @@ def _sample(arguments: argparse.Namespace, dataset: "PreparedDataset") -> Any:
 def _tokenizer(
     arguments: argparse.Namespace, dataset: "PreparedDataset | None"
 ) -> "Tokenizer | None":
-    """Returns the tokenizer of a run; of a converted model, that of the data, if there is any."""
-    from txl_tf.causal_lm.model_folder import run_tokenizer
+    """Returns the tokenizer of the model, or that of the data where the model has none."""
     from txl_tf.data.prepared_dataset import dataset_tokenizer
 
-    if arguments.data_identity is not None:
-        return run_tokenizer(arguments.workdir, arguments.data_identity)
-    return None if dataset is None else dataset_tokenizer(arguments.data, dataset.manifest)
+    found = arguments.source.tokenizer()
+    if found is not None or dataset is None:
+        return found
+    return dataset_tokenizer(arguments.data, dataset.manifest)
 
 
 def _required_tokenizer(
@@ -235,9 +234,10 @@ def _card(
     license_ = {} if arguments.license is None else {"license": arguments.license}
     if step is None:
         card = model_card(experiment, {}, 0)
-        # Of the training of a converted model nothing is known.
+        # Of the training of a converted model or an export nothing is known.
         return license_ | {name: card[name] for name in ("software", "model")}
-    quality = measured_quality(Workdir(arguments.workdir), step)
+    source = arguments.source
+    quality = measured_quality(Workdir(source.folder), step) if source.is_run else {}
     return license_ | model_card(experiment, arguments.data_identity, step, **quality)
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import InputMissingError, UsageError
-from txl_tf.run_folder import load_model
 from txl_tf.storage.files import path_exists, read_file
 from txl_tf.storage.untrusted_files import storage_errors
 
@@ -30,7 +29,8 @@ from .sampler_arguments import (
     is_utf8,
     take_sampler_options,
 )
-from .workdir import Workdir, add_workdir_argument
+from .trained_model import open_source
+from .workdir import add_model_argument
 
 if TYPE_CHECKING:
     from txl_tf.data.tokenizers.tokenizer import Tokenizer
@@ -45,7 +45,7 @@ _REMEDY = "Give --prompt or --prompt-file, continue a --session, or use a termin
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
     model = parser.add_argument_group("model")
-    add_workdir_argument(model)
+    add_model_argument(model)
     add_step_argument(model)
     add_memory_length_argument(model)
     text = parser.add_argument_group("text")
@@ -67,7 +67,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks what can be checked before TensorFlow is imported."""
-    arguments.experiment, arguments.data_identity = Workdir(arguments.workdir).read()
+    source = open_source(arguments)
+    if source.data is None and source.tokenizer() is None:
+        raise InputMissingError(
+            "The model has no tokenizer, which turns text into tokens.",
+            where=f"--workdir {arguments.workdir}",
+            remedy="Convert or export it again with --data, which keeps the tokenizer.",
+        )
     arguments.prompt = _prompt(arguments)
     _check_combinations(arguments)
     require_memory_of(_needs(arguments), "Writing")
@@ -150,17 +156,15 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _write(arguments: argparse.Namespace, file: "SessionFile | None") -> None:
-    from txl_tf.causal_lm.model_folder import run_tokenizer
     from txl_tf.causal_lm.text_session import TextSession
     from txl_tf.data.tokenizers.tokenizer import stop_tokens
     from txl_tf.generation import GenerationSession
 
     from .conversation import converse
 
-    workdir = Workdir(arguments.workdir)
-    tokenizer = run_tokenizer(workdir.folder, arguments.data_identity)
+    tokenizer = arguments.source.tokenizer()
     session = GenerationSession(
-        load_model(workdir.folder, arguments.step),
+        arguments.source.load_model(),
         _sampler(arguments),
         num_rows=arguments.num_samples,
         seed=arguments.seed,

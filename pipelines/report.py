@@ -11,7 +11,8 @@ no network and no other file.
 import argparse
 import os
 
-from txl_tf.errors import UsageError
+from txl_tf.causal_lm.model_source import open_model
+from txl_tf.errors import InputMissingError, UsageError
 from txl_tf.imports import require_extra
 from txl_tf.storage.files import is_remote, write_file
 from txl_tf.storage.untrusted_files import storage_errors
@@ -58,7 +59,7 @@ def run(arguments: argparse.Namespace) -> None:
     from .reporting.page import report_page
     from .reporting.run_contents import read_run
 
-    contents = read_run(Workdir(arguments.workdir), arguments.analyses)
+    contents = read_run(_run_of(arguments.workdir), arguments.analyses)
     page = report_page(contents)
     remedy = "Check the folder and the permissions, or name another file with --out."
     with storage_errors("The page cannot be written", arguments.out, remedy):
@@ -66,6 +67,29 @@ def run(arguments: argparse.Namespace) -> None:
     for line in contents.missing:
         print(f"missing: {line}")
     print(f"report: {arguments.out}")
+
+
+def _run_of(folder: str) -> Workdir:
+    """Returns the run of a folder; of a checkpoint in a run, that run.
+
+    Raises:
+        UsageError: If there is a model, but none that was trained in this folder.
+    """
+    found = Workdir(folder)
+    if found.has_run():
+        return found
+    try:
+        source = open_model(folder)
+    except InputMissingError:
+        return found  # whose description is missed by that name
+    if source.is_run:
+        return Workdir(source.folder)
+    raise UsageError(
+        f"A report is of a run: it has the curves and settings of training. This is of the kind "
+        f"{source.kind}.",
+        where=f"--workdir {folder}",
+        remedy="Name the folder that `txl train` wrote.",
+    )
 
 
 if __name__ == "__main__":

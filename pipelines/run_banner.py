@@ -1,10 +1,11 @@
 """Start of a training run in a few lines: model, devices, step, length, folder."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from txl_tf.config.experiment import ExperimentConfig, OptimizerConfig
 from txl_tf.models.sizes import num_embedding_parameters, num_parameters
 
+from .initial_weights import describe_start
 from .progress import plain_table
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ def start_banner(
     plan: "SegmentPlan",
     strategy: "tf.distribute.Strategy",
     workdir: "Workdir",
+    start: dict[str, Any] | None = None,
 ) -> str:
     """Returns the lines that a run begins with.
 
@@ -28,10 +30,14 @@ def start_banner(
         plan: `SegmentPlan` of the run.
         strategy: `tf.distribute.Strategy` of the run.
         workdir: `Workdir` of the run.
+        start: optional dict. The weights that the run began from, see
+            `RunDescription`.
     """
     model, training = experiment.model, experiment.training
     rows, length = training.global_batch_size, model.segment_length
     passes = training.num_steps / plan.segments_per_epoch
+    frozen = training.freeze or ()
+    begins = [("begins", describe_start(start))] if start is not None else []
     table = (
         (
             "model",
@@ -45,6 +51,8 @@ def start_banner(
             f"{training.num_steps:,} steps, {passes:.3g} passes over {plan.num_tokens:,} tokens",
         ),
         ("rate", describe_schedule(experiment.optimizer)),
+        *begins,
+        *([("frozen", ", ".join(frozen))] if frozen else []),
         ("run", workdir.folder),
         ("curves", f"tensorboard --logdir {workdir.tensorboard}"),
     )

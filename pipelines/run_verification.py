@@ -4,12 +4,14 @@ import os
 
 from txl_tf.causal_lm.model_folder import run_tokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError
+from txl_tf.models.weight_transfer import weights_sha256
 from txl_tf.run_description import RunDescription
-from txl_tf.run_folder import converted_config, converted_identity
+from txl_tf.run_folder import converted_config, converted_identity, read_weights
 from txl_tf.storage.files import file_bytes, list_folder, path_exists
 from txl_tf.storage.untrusted_files import storage_errors
 
 from .evaluation.watch import RESULTS_FILE, read_evaluations
+from .initial_weights import describe_start
 from .progress import ReportBytes
 from .workdir import Workdir
 
@@ -42,6 +44,7 @@ def verify_run(folder: str, report: ReportBytes) -> list[str]:
         ) from error
     lines = [f"verified: description {folder}/run.json"]
     lines.append(_verify_vocabulary(workdir, run.data))
+    lines += _verify_start(workdir, run.start)
     checkpoints = verify_checkpoints(workdir.checkpoints, run.identity(), report)
     if not checkpoints and run.first_checkpoint_step is not None:
         raise DataDamagedError(
@@ -55,6 +58,27 @@ def verify_run(folder: str, report: ReportBytes) -> list[str]:
     lines += _verify_metrics(workdir)
     lines.append("not covered: files for TensorBoard, which no job reads")
     return lines
+
+
+def _verify_start(workdir: Workdir, start: dict | None) -> list[str]:
+    """Compares the checkpoint of step 0 with the weights that the run began from."""
+    from txl_tf.training.checkpoint_store import CheckpointStore
+
+    if start is None:
+        return []
+    line = f"start {describe_start(start)}"
+    # The averages of step 0 are the weights. Rows for other tokens are not those of the source.
+    if start["vocabulary"] != "same" or 0 not in CheckpointStore(workdir.checkpoints, {}).steps():
+        return [f"not covered: {line}; its checkpoint is not there or has other rows"]
+    _, weights = read_weights(workdir.folder, 0)
+    if weights_sha256(weights) != start["sha256"]:
+        raise DataDamagedError(
+            f"The weights of step 0 have SHA-256 {weights_sha256(weights)}; run.json says that the "
+            f"run began from {start['sha256']}.",
+            where=workdir.checkpoints,
+            remedy=_RESTORE,
+        )
+    return [f"verified: {line}"]
 
 
 def verify_converted(folder: str, report: ReportBytes) -> list[str]:

@@ -4,11 +4,13 @@
 
 The same command resumes from the last checkpoint, bit for bit as if it had
 never stopped. A finished run goes on with `--set training.num_steps=MORE`.
+`--init-from DIR` begins from the weights of another model.
 TPU: `--tpu local`. Several CPU replicas: `--cpu-replicas 2`.
 """
 
 import argparse
 import contextlib
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -27,6 +29,7 @@ from .arguments import (
 )
 from .command_line import run_job
 from .configs import NAMED_EXPERIMENTS
+from .initial_weights import InitialWeights, add_initial_arguments, initial_weights
 from .last_defence import finish, report
 from .memory_needs import require_training_memory
 from .step_profile import add_profile_argument
@@ -53,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "a cosine then jumps up to that of the longer run",
     )
     add_profile_argument(run)
+    add_initial_arguments(parser)
     add_device_arguments(parser, "train on")
     parser.add_argument_group("experiments", ", ".join(NAMED_EXPERIMENTS))
 
@@ -62,6 +66,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     workdir = Workdir(arguments.workdir)
     workdir.check_usable()
     arguments.experiment = _experiment(arguments, workdir)
+    arguments.initial = initial_weights(arguments, workdir, arguments.experiment)
     require_training_memory(
         arguments.experiment, num_replicas=arguments.cpu_replicas, tpu=arguments.tpu
     )
@@ -76,8 +81,8 @@ def run(arguments: argparse.Namespace) -> None:
 
         strategy = create_strategy(arguments.tpu, arguments.cpu_replicas)
         workdir = Workdir(arguments.workdir)
-        steps = arguments.profile_steps
-        train(arguments.experiment, arguments.data, workdir, strategy, watcher, steps)
+        options = watcher, arguments.profile_steps, arguments.initial
+        train(arguments.experiment, arguments.data, workdir, strategy, *options)
     print(f"TensorBoard: tensorboard --logdir {workdir.tensorboard}")
 
 
@@ -88,6 +93,7 @@ def train(
     strategy: "tf.distribute.Strategy",
     watcher: PreemptionWatcher | None = None,
     profile_steps: range | None = None,
+    initial: InitialWeights | None = None,
 ) -> "tuple[TrainingRun, EvaluationResult | None]":
     """Trains a run to its end, from its last checkpoint if it has one.
 
@@ -99,6 +105,7 @@ def train(
         strategy: `tf.distribute.Strategy`.
         watcher: optional `PreemptionWatcher`, already watching.
         profile_steps: optional range of steps to profile, counted from 1.
+        initial: optional `InitialWeights` that a new run begins from.
 
     Returns:
         Tuple of the run, with its trainer and its evaluator, and the last
@@ -113,9 +120,10 @@ def train(
     # Without it, sums in parallel kernels may come out in another order.
     tf.config.experimental.enable_op_determinism()
     data = TrainingData(data_folder, experiment)
+    options = watcher, profile_steps, initial
     with (
         watched_hosts(strategy, watcher),
-        TrainingRun(experiment, data, workdir, strategy, watcher, profile_steps) as training_run,
+        TrainingRun(experiment, data, workdir, strategy, *options) as training_run,
     ):
         result = training_run.train()
     return training_run, result
@@ -200,10 +208,13 @@ def _quiet_when_dropped() -> Iterator[None]:
 
 
 def _experiment(arguments: argparse.Namespace, workdir: Workdir) -> ExperimentConfig:
+    overrides = list(arguments.overrides)
+    if arguments.freeze is not None:
+        overrides.append(f"training.freeze={json.dumps(arguments.freeze)}")
     if arguments.config is not None:
-        return load_experiment(arguments.config, arguments.overrides)
+        return load_experiment(arguments.config, overrides)
     if workdir.has_run():
-        return override(workdir.read()[0], arguments.overrides)
+        return override(workdir.read()[0], overrides)
     raise UsageError(
         "A new run needs a configuration.", where="--config", remedy="Give a name or a file."
     )

@@ -1,29 +1,35 @@
-"""Model of a training run or converted folder, with its weights."""
+"""Models that jobs read: their data sets, and the models of an analysis."""
 
+import argparse
 import dataclasses
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from txl_tf.config.experiment import ExperimentConfig, OptimizerConfig, TrainingConfig
+from txl_tf.causal_lm.model_source import ModelSource, open_model
+from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.errors import UsageError
-from txl_tf.run_folder import (
-    build_model,
-    converted_config,
-    kind,
-    read_weights,
-    require_no_step,
-)
+from txl_tf.run_folder import build_model
 
 from .workdir import Workdir, check_split, check_tokenizer, check_vocabulary
 
 if TYPE_CHECKING:
     from txl_tf.data.prepared_dataset import PreparedDataset
-    from txl_tf.models.recurrent import LSTMLanguageModel, QRNNLanguageModel
-    from txl_tf.models.transformer_xl import TransformerXL
+    from txl_tf.models.language_model import LanguageModel
 
 
 _LENGTHS = ("segment_length", "memory_length", "clamp_length", "same_length", "same_length_keys")
+
+
+def open_source(arguments: argparse.Namespace) -> ModelSource:
+    """Opens the model of `--workdir` and `--step`; its settings go into the arguments.
+
+    A remote folder that has lost a slash is a UsageError, see `Workdir`.
+    """
+    folder = Workdir(arguments.workdir).folder
+    arguments.source = source = open_model(folder, arguments.step)
+    arguments.experiment, arguments.data_identity = source.experiment, source.data
+    return source
 
 
 def open_dataset(
@@ -39,8 +45,8 @@ def open_dataset(
     Args:
         folder: str. The data set.
         experiment: `ExperimentConfig`, whose model must have the vocabulary.
-        data: optional dict. Identity of the data of a run, whose tokenizer it
-            must have; `None` for a converted model.
+        data: optional dict. Tokenizer that it must have, see
+            `ModelSource.tokenizer_identity`; `None` where the model has none.
         split: optional str. A split that it must have.
         verify: bool. Whether the files are read and compared with the manifest.
     """
@@ -57,35 +63,37 @@ def open_dataset(
 
 @dataclasses.dataclass(frozen=True)
 class AnalyzedRun:
-    """Trained run that takes part in an analysis."""
+    """Trained model that takes part in an analysis."""
 
     name: str
     """Name in figures and tables."""
-    workdir: Workdir
-    experiment: ExperimentConfig
-    data: dict[str, Any]
-    """Identity of the data it was trained on."""
+    source: ModelSource
+
+    @property
+    def experiment(self) -> ExperimentConfig:
+        """Settings of the run; of a model without a run the defaults."""
+        return self.source.experiment
 
     @property
     def has_memory(self) -> bool:
         """Whether the model has a memory whose length can be chosen at evaluation."""
         return self.experiment.model.effective_memory_length > 0
 
-    def load_model(self) -> "tuple[int, TransformerXL | LSTMLanguageModel | QRNNLanguageModel]":
-        """Builds the model of the newest checkpoint in float32; returns its step with it.
+    def load_model(self) -> "tuple[int | None, LanguageModel]":
+        """Builds the model in float32; returns the step of its weights with it.
 
         Segment and memory have the lengths of the run's evaluations.
         """
-        step, weights = read_weights(self.workdir.folder)
+        step, weights = self.source.read_weights()
         values = {name: getattr(self.experiment.evaluation, name) for name in _LENGTHS}
         changes = {name: value for name, value in values.items() if value is not None}
         return step, build_model(self.experiment.model.replace(**changes), weights)
 
 
 def read_runs(folders: Sequence[str]) -> list[AnalyzedRun]:
-    """Reads the descriptions of trained runs, without their weights.
+    """Reads the settings of trained models, without their weights.
 
-    A run is called like its folder, or where several folders have one name,
+    A model is called like its folder, or where several folders have one name,
     by the parts in which their paths differ. A folder that is named twice is a
     UsageError.
     """
@@ -94,10 +102,9 @@ def read_runs(folders: Sequence[str]) -> list[AnalyzedRun]:
     if twice is not None:
         what, where = "Each run of a group is named once.", f"--workdir {twice}"
         raise UsageError(what, where=where, remedy="Leave one of the two out.")
-    workdirs = [Workdir(folder) for folder in folders]
     return [
-        AnalyzedRun(name, workdir, *workdir.read())
-        for name, workdir in zip(_names(paths), workdirs, strict=True)
+        AnalyzedRun(name, open_model(Workdir(folder).folder))
+        for name, folder in zip(_names(paths), folders, strict=True)
     ]
 
 
@@ -111,22 +118,3 @@ def _names(paths: Sequence[str]) -> list[str]:
         while min(map(len, parts)) > 1 and len({each[end] for each in parts}) == 1:
             parts = [each[kept] for each in parts]
     return [os.sep.join(each) for each in parts]
-
-
-def read_experiment(
-    folder: str, step: int | None
-) -> tuple[ExperimentConfig, dict[str, Any] | None]:
-    """Reads the experiment of a run or converted model, and the identity of its data.
-
-    Of the data and training of a converted model nothing is known: the identity
-    is `None`, the evaluation as by default, and a `step` is a UsageError.
-    """
-    if kind(folder) != "converted":
-        return Workdir(folder).read()
-    require_no_step(step)
-    experiment = ExperimentConfig(
-        model=converted_config(folder),
-        training=TrainingConfig(global_batch_size=1, num_steps=1),
-        optimizer=OptimizerConfig(warmup_steps=0),
-    )
-    return experiment, None

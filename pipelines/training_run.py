@@ -13,12 +13,7 @@ import tensorflow as tf
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.distribution.strategy import is_chief
-from txl_tf.errors import (
-    MismatchError,
-    PreemptedError,
-    StorageError,
-    UsageError,
-)
+from txl_tf.errors import MismatchError, PreemptedError, StorageError, UsageError
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.result import EvaluationResult
 from txl_tf.run_description import RunDescription
@@ -31,6 +26,7 @@ from txl_tf.training.trainer import Trainer
 
 from .evaluation.result_table import result_line, result_table
 from .evaluation.splits import create_evaluator
+from .initial_weights import InitialWeights
 from .progress import TrainingProgress
 from .run_banner import start_banner
 from .run_extension import describe_extension, require_steps_before
@@ -59,6 +55,7 @@ class TrainingRun:
         strategy: `tf.distribute.Strategy`.
         watcher: optional `PreemptionWatcher`, already watching.
         profile_steps: optional range of steps to profile, counted from 1.
+        initial: optional `InitialWeights` that a new run begins from.
 
     Raises:
         UsageError: If the learning rate needs a split that is not there.
@@ -72,7 +69,9 @@ class TrainingRun:
         strategy: tf.distribute.Strategy,
         watcher: PreemptionWatcher | None = None,
         profile_steps: range | None = None,
+        initial: InitialWeights | None = None,
     ) -> None:
+        self._initial = initial
         self._experiment = experiment
         self._data = data
         self._workdir = workdir
@@ -168,11 +167,15 @@ class TrainingRun:
             MismatchError: If the checkpoints are of another run.
             OutputExistsError: If the lock of the folder was lost.
         """
-        self._resume()
+        has_checkpoint = self._resume()
         if self.trainer.step < self._experiment.training.num_steps:
-            self._say(
-                start_banner(self._experiment, self._data.plan, self._strategy, self._workdir)
-            )
+            run = self._data.plan, self._strategy, self._workdir, self._described.start
+            self._say(start_banner(self._experiment, *run))
+        if self._initial is not None and not has_checkpoint:
+            for line in self._initial.assign_to(self.trainer, self._data.dataset):
+                self._say(line)
+            # From now on the source is not needed any more.
+            self._save()
         if self._watcher is not None:
             self._watcher.call_on_notice(self.trainer.request_stop)
         result = self._evaluate_if_due()
@@ -199,20 +202,26 @@ class TrainingRun:
         """Returns the stored description of the run, or a new one, which is written to a folder."""
         data = data_identity(self._data.manifest)
         if not self._workdir.has_run():
+            start = None
+            if self._initial is not None:
+                self._initial.require_vocabulary(self._data.manifest)
+                start = self._initial.describe()
             if folder is None:
-                return RunDescription(experiment=self._experiment, data=data)
-            return self._workdir.begin(self._experiment, data, folder)
+                return RunDescription(experiment=self._experiment, data=data, start=start)
+            return self._workdir.begin(self._experiment, data, folder, start=start)
         self._workdir.check_same(self._experiment, data)
         described = self._workdir.describe()
         # One of an earlier version has no name yet.
         return described.replace(run_id=described.run_id or uuid.uuid4().hex)
 
-    def _resume(self) -> None:
+    def _resume(self) -> bool:
+        """Takes up the newest checkpoint; returns whether there is one."""
         if self._is_chief:
             require_checkpoints(self._workdir, self._described, self._store.steps())
-        step = self._load_checkpoint()
+        loaded = self._load_checkpoint()
         if not self._is_chief:
-            return
+            return loaded is not None
+        step = loaded or 0
         if step > 0:
             # It outlives all others, and nothing would bring it back.
             self._store.best_step(until=step)
@@ -238,8 +247,9 @@ class TrainingRun:
             self._say(f"Going on from the checkpoint of step {step}.")
         if self._described.extended_at != before.extended_at:
             self._say(describe_extension(self._experiment, self._described.extended_at[-1]))
+        return loaded is not None
 
-    def _load_checkpoint(self) -> int:
+    def _load_checkpoint(self) -> int | None:
         step = -1.0
         if self._is_chief:
             latest = self._store.load_latest()
@@ -250,7 +260,7 @@ class TrainingRun:
         # The workers must agree, whatever each of them may see in the folder.
         chosen = int(self.trainer.sum_over_workers(float(step) if self._is_chief else 0.0))
         if chosen < 0:
-            return 0
+            return None
         if not self._is_chief:
             arrays = self._store.load(chosen)
         own_names = self._history.state().keys()
@@ -311,7 +321,8 @@ class TrainingRun:
     def _evaluate_if_due(self) -> EvaluationResult | None:
         step, training = self.trainer.step, self._experiment.training
         is_due = step == training.num_steps or step % training.evaluation_period == 0
-        if step == 0 or not is_due or self._history.last_step == step or not self._data.has_valid:
+        is_initial = step == 0 and self._described.start is None
+        if is_initial or not is_due or self._history.last_step == step or not self._data.has_valid:
             return None
         if self.trainer.must_stop():
             return None

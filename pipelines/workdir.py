@@ -41,6 +41,12 @@ def add_workdir_argument(parser: Any) -> None:
     parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
 
 
+def add_model_argument(parser: Any) -> None:
+    """Adds `--workdir` of a job that reads any model."""
+    meaning = "folder of a run, checkpoint, converted model or export"
+    parser.add_argument("--workdir", metavar="DIR", required=True, help=meaning)
+
+
 @dataclasses.dataclass(frozen=True)
 class Workdir:
     """Folder of a run: the paths of its files, and its description.
@@ -183,6 +189,7 @@ class Workdir:
         data: dict[str, Any],
         folder: WritableFolder | None = None,
         run_id: str | None = None,
+        start: dict[str, Any] | None = None,
     ) -> RunDescription:
         """Writes the description of a new run, or checks and extends the existing one.
 
@@ -191,6 +198,8 @@ class Workdir:
             data: dict that `data_identity` returned.
             folder: optional `WritableFolder` of the lock.
             run_id: optional str. Id of the run, if it has none yet.
+            start: optional dict. The weights that a new run begins from, see
+                `RunDescription`.
 
         Returns:
             `RunDescription` as it is written.
@@ -208,7 +217,7 @@ class Workdir:
             extended_at = (*before.extended_at, num_steps) if is_longer else before.extended_at
             description = before.replace(experiment=experiment, data=data, extended_at=extended_at)
         else:
-            description = RunDescription(experiment=experiment, data=data)
+            description = RunDescription(experiment=experiment, data=data, start=start)
         if description.run_id is None:
             description = description.replace(run_id=run_id or uuid.uuid4().hex)
         self._write(description, folder)

@@ -16,6 +16,13 @@ _DATA_FIELDS = {
     "tokenizer_sha256": str,
     "vocabulary_size": int,
 }
+_START_FIELDS: dict[str, tuple[type, ...]] = {
+    "source": (str,),
+    "kind": (str,),
+    "step": (int, type(None)),
+    "vocabulary": (str,),
+    "sha256": (str,),
+}
 # What may change from one start of a run to the next: it does not change a sound step, or only
 # in which order it adds up, as another number of replicas does too.
 _FREE_FIELDS = (
@@ -50,6 +57,9 @@ class RunDescription:
         extended_at: tuple of int. Steps at which the run was finished and then
             made longer, in order: up to each, the schedule was that of so many
             steps.
+        start: optional dict of JSON values that tell the weights the run began
+            from: folder and kind of the source, its step, whose vocabulary they
+            have, and the SHA-256 of the weights; `None` for initial weights.
     """
 
     experiment: ExperimentConfig
@@ -58,6 +68,7 @@ class RunDescription:
     first_checkpoint_step: int | None = None
     longest_checkpoint_period: int = 0
     extended_at: tuple[int, ...] = ()
+    start: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         period = self.experiment.training.checkpoint_every_steps
@@ -73,7 +84,7 @@ class RunDescription:
 
         The number of steps is that which the run was begun with.
         """
-        values = identity(self.experiment, self.data)
+        values = identity(self.experiment, self.data, self.start)
         values["training"]["num_steps"] = (*self.extended_at, values["training"]["num_steps"])[0]
         return values
 
@@ -81,8 +92,9 @@ class RunDescription:
         """Contents of the file."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         experiment = self.experiment.to_dict()
-        if not self.extended_at:
-            del fields["extended_at"]
+        for name in ("extended_at", "start"):
+            if not fields[name]:
+                del fields[name]
         values = {"format_version": FORMAT_VERSION, **fields, "experiment": experiment}
         return (json.dumps(values, indent=1) + "\n").encode()
 
@@ -90,7 +102,7 @@ class RunDescription:
     def from_values(cls, values: dict[str, Any]) -> Self:
         """Takes up what `to_json` wrote.
 
-        The last four values may be missing: earlier versions did not write them.
+        The last five values may be missing: earlier versions did not write them.
 
         Raises:
             ValueError: If a value is missing or wrong.
@@ -106,6 +118,7 @@ class RunDescription:
             "first_checkpoint_step": lambda value: value is None or _is_count(value),
             "longest_checkpoint_period": lambda value: _is_count(value) and value > 0,
             "extended_at": lambda value: isinstance(value, list) and all(map(_is_count, value)),
+            "start": _is_start,
         }
         known = {name: values[name] for name in checks if name in values}
         for name, value in known.items():
@@ -137,22 +150,37 @@ def _not_written(name: str, value: Any) -> ValueError:
     return ValueError(f"`{name}` is not what this program writes. Received: {received}")
 
 
+def _is_start(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and value.keys() == _START_FIELDS.keys()
+        and all(isinstance(value[name], kind) for name, kind in _START_FIELDS.items())
+    )
+
+
 def _is_count(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
-def identity(experiment: ExperimentConfig, data: dict[str, Any]) -> dict[str, Any]:
+def identity(
+    experiment: ExperimentConfig, data: dict[str, Any], start: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Returns the settings that decide every step; checkpoints are bound to them.
 
     Args:
         experiment: `ExperimentConfig`.
         data: dict. Identity of the data, see `RunDescription`.
+        start: optional dict. The weights that the run began from, likewise.
     """
     values = experiment.to_dict()
     training = values["training"]
     training = {name: training[name] for name in training if name not in _FREE_FIELDS}
+    if training["freeze"] is None:
+        del training["freeze"]  # earlier versions did not know it
     deciding = {name: values[name] for name in ("model", "optimizer")}
     deciding |= {"training": training, "data": data}
+    if start is not None:
+        deciding["start"] = start
     if experiment.optimizer.schedule == "plateau":
         # Evaluations decide the learning rate. Earlier versions knew no `evaluate_tokens`.
         names = ("evaluate_every_steps", "evaluate_tokens")

@@ -1,11 +1,13 @@
-"""Folder of a run or of a converted model, and `load_model`, which reads its model.
+"""Folders of runs, checkpoints and converted models, and `load_model`, which reads their model.
 
 A run is what `txl train` makes: `run.json` and checkpoints. A converted model is
-what `txl convert` makes: `config.json` and one checkpoint. Nothing of TensorFlow
-is imported before weights are read.
+what `txl convert` makes: `config.json` and one checkpoint. A checkpoint in either is
+one of its steps; a copy of one elsewhere is a model of its own, for its manifest
+has the settings. Nothing of TensorFlow is imported before weights are read.
 """
 
 import os
+import re
 from typing import TYPE_CHECKING, Literal
 
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
@@ -33,6 +35,10 @@ CHECKPOINTS = "checkpoints"
 CONVERTED_STEP = 0
 """Step of the one checkpoint of a converted model."""
 
+FolderKind = Literal["run", "converted", "checkpoint"]
+
+_CHECKPOINT_FILES = ("manifest.json", "state.index")
+_CHECKPOINT_NAME = re.compile(r"step-(\d{8,})")
 _WEIGHT_PREFIX = "model/"
 _AVERAGE_PREFIX = "average/"
 _CONVERT_AGAIN = "Convert it anew."
@@ -42,7 +48,7 @@ _ABSENT = (FileNotFoundError, NotADirectoryError)
 def load_model(
     folder: str | os.PathLike[str], step: int | Literal["best"] | None = None
 ) -> "TransformerXL | LSTMLanguageModel | QRNNLanguageModel":
-    """Loads the model of a run or of a converted folder, after verifying it.
+    """Loads the model of a run, a checkpoint or a converted folder, after verifying it.
 
     Every file is compared with its checksum before a weight is used. Where the
     run averages its weights, the averages are loaded.
@@ -51,15 +57,14 @@ def load_model(
         folder: path of the folder, also a remote one (`gs://`).
         step: optional int or `"best"`. The checkpoint of a run: of this step, or
             the best on the split `valid`; the newest by default. A converted
-            model has one checkpoint only.
+            model and a checkpoint have one step only.
 
     Returns:
         The model in float32: `TransformerXL`, `LSTMLanguageModel` or
         `QRNNLanguageModel`.
 
     Raises:
-        InputMissingError: If there is neither a run nor a converted model, or
-            no such checkpoint yet.
+        InputMissingError: If there is no such folder, or no such checkpoint yet.
         UsageError: If there is no checkpoint of this step.
         DataDamagedError: If a file is missing or not what was written.
         MismatchError: If configuration and weights are not of one model.
@@ -71,26 +76,107 @@ def load_model(
     log_probs, memory = model.log_probs(token_ids, model.initial_memory(1))
     ```
     """
-    folder = os.fspath(folder)
+    folder, step = locate(os.fspath(folder), step)
     found = kind(folder)
     if found == "converted":
         require_no_step(step)
         return _converted_model(folder)
     if found is None:
-        raise InputMissingError(
-            "There is neither a run nor a converted model in this folder.",
-            where=folder,
-            remedy="`txl train` makes a run, `txl convert --from` a converted model.",
-        )
-    _, weights = _run_weights(folder, step)
-    return build_model(describe_run(folder).experiment.model, weights)
+        raise no_model(folder)
+    _, weights = read_weights(folder, step)
+    return build_model(model_config(folder), weights)
 
 
-def kind(folder: str) -> Literal["run", "converted"] | None:
-    """Returns what a folder is of; `None` for neither a run nor a converted model."""
+def no_model(folder: str) -> InputMissingError:
+    """The error of a folder without a model."""
+    return InputMissingError(
+        "There is neither a run nor a converted model in this folder.",
+        where=folder,
+        remedy="Name a run, one of its checkpoints, or a converted model: `txl train` and "
+        "`txl convert --from` make them.",
+    )
+
+
+def kind(folder: str) -> FolderKind | None:
+    """Returns what a folder is of; `None` where it has no model that `load_model` reads."""
     if path_exists(os.path.join(folder, RUN_FILE)):
         return "run"
-    return "converted" if path_exists(os.path.join(folder, CONFIG_FILE)) else None
+    if path_exists(os.path.join(folder, CONFIG_FILE)):
+        return "converted"
+    is_checkpoint = all(path_exists(os.path.join(folder, name)) for name in _CHECKPOINT_FILES)
+    return "checkpoint" if is_checkpoint else None
+
+
+def locate(
+    folder: str, step: int | Literal["best"] | None = None
+) -> tuple[str, int | Literal["best"] | None]:
+    """Returns folder and step of a model: a checkpoint in a run is a step of the run.
+
+    Args:
+        folder: str. Any folder.
+        step: optional int or `"best"`. The checkpoint that is asked for.
+
+    Returns:
+        Tuple of the folder of the run or converted model, and the step. Other
+        folders come back as they are.
+
+    Raises:
+        UsageError: If a step of a checkpoint is asked for.
+    """
+    checkpoints, name = os.path.split(folder.rstrip("/"))
+    named = _CHECKPOINT_NAME.fullmatch(name)
+    if named is None or kind(folder) != "checkpoint":
+        return folder, step
+    require_no_step(step, "A checkpoint is of one step.")
+    owner = os.path.dirname(checkpoints) or "."
+    found = kind(owner) if os.path.basename(checkpoints) == CHECKPOINTS else None
+    if found is None:
+        return folder, None
+    return owner, int(named[1]) if found == "run" else None
+
+
+def model_config(folder: str) -> ModelConfig | LSTMConfig | QRNNConfig:
+    """Reads the configuration of the model of a run, a converted folder or a checkpoint.
+
+    Raises:
+        JobError: As `describe_run`, `converted_config` and `describe_checkpoint`.
+    """
+    found = kind(folder)
+    if found == "run":
+        return describe_run(folder).experiment.model
+    if found == "checkpoint":
+        described = describe_checkpoint(folder)
+        return described if isinstance(described, ModelConfig) else described.experiment.model
+    return converted_config(folder)
+
+
+def describe_checkpoint(folder: str) -> RunDescription | ModelConfig:
+    """Reads what a checkpoint is of, from its manifest, which `read_weights` verifies.
+
+    Returns:
+        `RunDescription` with the settings that decide a step; `ModelConfig` where the
+        checkpoint is of a converted model.
+
+    Raises:
+        DataDamagedError: If the manifest cannot be understood.
+    """
+    path = os.path.join(folder, _CHECKPOINT_FILES[0])
+    try:
+        found = read_json_object(path).get("identity")
+        if not isinstance(found, dict) or not isinstance(found.get("model"), dict):
+            raise ValueError("it does not tell the model")
+        if "training" not in found:
+            return ModelConfig.from_dict(found["model"])
+        names = ("model", "training", "optimizer", "evaluation")
+        experiment = {name: found[name] for name in names if name in found}
+        known = {name: found[name] for name in ("data", "start") if name in found}
+        return RunDescription.from_values({**known, "experiment": experiment})
+    except (ValueError, OSError) as error:
+        raise DataDamagedError(
+            f"The manifest of the checkpoint cannot be read: {first_line(error)}",
+            where=path,
+            remedy="Restore it from a copy.",
+        ) from error
 
 
 def describe_run(folder: str) -> RunDescription:
@@ -181,36 +267,47 @@ def converted_identity(config: ModelConfig) -> dict:
 def read_weights(
     folder: str, step: int | Literal["best"] | None = None
 ) -> "tuple[int, dict[str, np.ndarray]]":
-    """Reads the weights of a checkpoint as `load_model` does.
+    """Reads the weights of a run, a checkpoint or a converted folder as `load_model` does.
 
     Returns:
         Tuple of the step and a dict of variable path to array.
     """
-    if kind(folder) != "converted":
-        return _run_weights(folder, step)
-    require_no_step(step)
-    model = _converted_model(folder)
-    return CONVERTED_STEP, {variable.path: variable.numpy() for variable in model.weights}
-
-
-def _run_weights(
-    folder: str, step: int | Literal["best"] | None
-) -> "tuple[int, dict[str, np.ndarray]]":
+    folder, step = locate(folder, step)
+    found = kind(folder)
+    if found == "converted":
+        require_no_step(step)
+        model = _converted_model(folder)
+        return CONVERTED_STEP, {variable.path: variable.numpy() for variable in model.weights}
+    if found == "checkpoint":
+        return _checkpoint_weights(folder)
     store = checkpoint_store(folder)
-    found = _require_step(store, step, os.path.join(folder, CHECKPOINTS))
-    arrays = store.load(found)
+    chosen = _require_step(store, step, os.path.join(folder, CHECKPOINTS))
+    return chosen, _inference_weights(store.load(chosen))
+
+
+def _checkpoint_weights(folder: str) -> "tuple[int, dict[str, np.ndarray]]":
+    from txl_tf.training.checkpoint_format import ARRAYS_PREFIX, read_arrays, verified_manifest
+
+    manifest = verified_manifest(folder)
+    arrays = read_arrays(os.path.join(folder, ARRAYS_PREFIX), manifest["arrays"])
+    described = describe_checkpoint(folder)
+    if isinstance(described, ModelConfig):
+        weights = _model_of_converted(described, arrays).weights
+        return manifest["step"], {variable.path: variable.numpy() for variable in weights}
+    return manifest["step"], _inference_weights(arrays)
+
+
+def _inference_weights(arrays: "dict[str, np.ndarray]") -> "dict[str, np.ndarray]":
     # By the paths of the weights: among the averages is also how many steps they are of.
     prefix = _WEIGHT_PREFIX
     paths = {name.removeprefix(prefix): name for name in arrays if name.startswith(prefix)}
-    return found, {path: arrays.get(_AVERAGE_PREFIX + path, arrays[paths[path]]) for path in paths}
+    return {path: arrays.get(_AVERAGE_PREFIX + path, arrays[paths[path]]) for path in paths}
 
 
-def require_no_step(step: int | str | None) -> None:
-    """Raises UsageError where a step of a converted model is asked for."""
+def require_no_step(step: int | str | None, what: str = "A converted model has no steps.") -> None:
+    """Raises UsageError where a step is asked for of a model that has no choice of steps."""
     if step is not None:
-        raise UsageError(
-            "A converted model has no steps.", where=f"--step {step}", remedy="Leave it out."
-        )
+        raise UsageError(what, where=f"--step {step}", remedy="Leave it out.")
 
 
 def _require_step(store: "CheckpointStore", step: int | Literal["best"] | None, where: str) -> int:
@@ -254,13 +351,16 @@ def build_model(
 
 
 def _converted_model(folder: str) -> "TransformerXL":
+    config = converted_config(folder)
+    return _model_of_converted(config, checkpoint_store(folder).load(CONVERTED_STEP))
+
+
+def _model_of_converted(config: ModelConfig, arrays: "dict[str, np.ndarray]") -> "TransformerXL":
     from txl_tf.convert.model_building import named_variables
     from txl_tf.models.language_model import assign_weights
     from txl_tf.models.transformer_xl import TransformerXL
 
-    config = converted_config(folder)
     # By the names that a conversion gives: those of shared biases are not their paths.
-    arrays = checkpoint_store(folder).load(CONVERTED_STEP)
     model = TransformerXL(config, dtype="float32")
     variables = named_variables(model).items()
     assign_weights({_WEIGHT_PREFIX + name: variable for name, variable in variables}, arrays)

@@ -25,15 +25,15 @@ from txl_tf.config.model import ModelConfig
 from txl_tf.errors import UsageError
 from txl_tf.evaluation.attention_profile import AttentionProfile
 from txl_tf.imports import require_extra
-from txl_tf.run_folder import build_model, read_weights
+from txl_tf.run_folder import build_model
 from txl_tf.storage.staging import StagingFolder, require_absent
 
 from ..arguments import MAX_COUNT, add_json_argument, add_number, add_step_argument
 from ..command_line import run_job
 from ..memory_needs import reading_needs, require_memory_of
 from ..progress import plain_table, show_progress
-from ..trained_model import open_dataset
-from ..workdir import Workdir, add_workdir_argument
+from ..trained_model import open_dataset, open_source
+from ..workdir import Workdir, add_model_argument
 
 if TYPE_CHECKING:
     from txl_tf.data.prepared_dataset import PreparedDataset
@@ -47,7 +47,7 @@ _DEFAULT_SEGMENTS = 100
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the analysis."""
-    add_workdir_argument(parser)
+    add_model_argument(parser)
     parser.add_argument("--data", metavar="DIR", required=True, help="prepared data set")
     parser.add_argument("--out", metavar="DIR", required=True, help="folder to make")
     parser.add_argument("--split", default="valid", help="split to read (default: valid)")
@@ -77,8 +77,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     if arguments.head is not None and arguments.layer is None:
         raise UsageError("A head belongs to a layer.", where="--head", remedy="Give --layer too.")
     require_extra("plots", "matplotlib", purpose="Drawing the figures")
-    arguments.experiment, arguments.data_identity = Workdir(arguments.workdir).read()
-    model = arguments.experiment.model
+    model = open_source(arguments).experiment.model
     if not isinstance(model, ModelConfig):
         raise UsageError("The model of the run has no attention.", where=arguments.workdir)
     largest = {"layer": model.num_layers, "head": model.num_heads}
@@ -107,16 +106,18 @@ def run(arguments: argparse.Namespace) -> None:
 
     from .figures import draw_figures
 
-    experiment, data = arguments.experiment, arguments.data_identity
+    experiment, source = arguments.experiment, arguments.source
+    data = source.tokenizer_identity()
     dataset = open_dataset(arguments.data, experiment, data, arguments.split)
     # Before the weights are read, which must be those of the run that the figures go to.
-    board_folder = Workdir(arguments.workdir).guarded_tensorboard()
+    board_folder = Workdir(source.folder).guarded_tensorboard() if source.is_run else None
     step, profiler = _create_profiler(arguments)
     rows = _read_rows(arguments, dataset, profiler.model.config)
     profile = _profile(profiler, rows)
     layer, head = _head_to_show(arguments, profile)
     shown = profiler.last_rows(layer, head)
-    images = draw_figures(profile, shown, (layer, head), f"{arguments.split}, step {step}")
+    of_step = "" if step is None else f", step {step}"
+    images = draw_figures(profile, shown, (layer, head), f"{arguments.split}{of_step}")
     about = {"workdir": arguments.workdir, "split": arguments.split, "step": step}
     report = attention_report(about, profiler.model.config, profile, (layer, head), len(rows))
     arrays = {
@@ -125,12 +126,13 @@ def run(arguments: argparse.Namespace) -> None:
         "shown_token_ids": rows[0, -shown.shape[1] :],
     }
     _write(arguments.out, report, arrays, images)
-    board_images = {f"attention/{name}": content for name, content in images.items()}
-    write_images(board_folder, arguments.split, step, board_images)
+    if board_folder is not None and step is not None:
+        board_images = {f"attention/{name}": content for name, content in images.items()}
+        write_images(board_folder, arguments.split, step, board_images)
     print(json.dumps(report) if arguments.json else describe(report))
 
 
-def _create_profiler(arguments: argparse.Namespace) -> "tuple[int, AttentionProfiler]":
+def _create_profiler(arguments: argparse.Namespace) -> "tuple[int | None, AttentionProfiler]":
     from txl_tf.evaluation.attention_profiler import AttentionProfiler, profiled_config
 
     experiment = arguments.experiment
@@ -141,7 +143,7 @@ def _create_profiler(arguments: argparse.Namespace) -> "tuple[int, AttentionProf
         config = profiled_config(model, **_lengths(arguments))
     except ValueError as error:
         raise UsageError(f"{error}", where=f"--workdir {arguments.workdir}") from error
-    step, weights = read_weights(arguments.workdir, arguments.step)
+    step, weights = arguments.source.read_weights()
     profiler = AttentionProfiler(
         build_model(config, weights), arguments.rows, experiment.training.jit_compile
     )
@@ -247,8 +249,9 @@ def describe(report: dict[str, Any]) -> str:
         entropy = f"{np.mean(report['entropy_nats'][layer]):.3f}"
         rows.append([str(layer + 1), mean, *heads, entropy])
     farthest = report["farthest_head"]
+    of_step = "" if report["step"] is None else f", step {report['step']}"
     return (
-        f"{report['split']}, step {report['step']}: {report['num_queries']:,} queries, each of "
+        f"{report['split']}{of_step}: {report['num_queries']:,} queries, each of "
         f"which sees itself and the {report['memory_length']:,} tokens before it; "
         f"segment {report['segment_length']}, clamp {clamp}, {report['num_rows']} rows\n"
         f"{plain_table(rows, right=range(5))}\n"

@@ -29,7 +29,6 @@ from txl_tf.evaluation.context_length import (
     relative_effective_context_length,
 )
 from txl_tf.imports import require_extra
-from txl_tf.run_folder import read_weights
 from txl_tf.storage.staging import StagingFolder, require_absent
 
 from ..arguments import (
@@ -66,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         required=True,
         dest="workdirs",
-        help="folder of a run; repeat it for a group of runs",
+        help="run, checkpoint, converted model or export; repeat it for a group",
     )
     parser.add_argument("--data", metavar="DIR", required=True, help="prepared data set")
     parser.add_argument("--split", default="valid", help="split to read (default: valid)")
@@ -133,7 +132,9 @@ def run(arguments: argparse.Namespace) -> None:
 
     dataset = PreparedDataset.open(arguments.data)
     for each in arguments.runs:
-        check_tokenizer(each.data, dataset.manifest, arguments.data)
+        identity = each.source.tokenizer_identity()
+        if identity is not None:
+            check_tokenizer(identity, dataset.manifest, arguments.data)
         check_vocabulary(each.experiment, dataset.manifest, arguments.data)
     with StagingFolder(arguments.out, last_file=REPORT_FILE) as staging:
         report = _report(arguments, dataset)
@@ -231,7 +232,7 @@ def _memory(
     lengths = arguments.memory_lengths or sorted(
         {-(-training_length * half // 2) for half in range(1, _DEFAULT_MEMORY_HALVES + 1)}
     )
-    step, weights = read_weights(run.workdir.folder)
+    step, weights = run.source.read_weights()
     usual = run.experiment.evaluation
 
     def perplexity(memory_length: int) -> float:
@@ -245,7 +246,7 @@ def _memory(
         )
         evaluator = create_evaluator(run.experiment.replace(evaluation=evaluation))
         evaluator.load_arrays(weights)
-        return evaluate_split(evaluator, dataset, arguments.split, step).perplexity
+        return evaluate_split(evaluator, dataset, arguments.split, step or 0).perplexity
 
     tracked = show_progress(lengths, len(lengths), f"{run.name}, memory")
     found = effective_memory_length(tracked, perplexity)

@@ -140,4 +140,7 @@ def _first(folders: Sequence[str], name: str) -> dict[str, Any] | None:
 
 def configuration_text(run: RunDescription) -> str:
     """Returns all settings of a run and the identity of its data as JSON."""
-    return json.dumps({**run.experiment.to_dict(), "data": run.data}, indent=1, ensure_ascii=False)
+    values = {**run.experiment.to_dict(), "data": run.data}
+    if run.start is not None:
+        values["start"] = run.start
+    return json.dumps(values, indent=1, ensure_ascii=False)

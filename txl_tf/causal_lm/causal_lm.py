@@ -8,13 +8,12 @@ import keras
 import numpy as np
 
 from txl_tf import samplers
-from txl_tf.causal_lm.exported_model import exported_version, load_exported
 from txl_tf.causal_lm.model_folder import (
     check_vocabulary_size,
-    folder_tokenizer,
     tokenizer_from,
     write_model_folder,
 )
+from txl_tf.causal_lm.model_source import open_model
 from txl_tf.causal_lm.text_score import score_text
 from txl_tf.causal_lm.text_session import TextSession, prompt_tokens, texts_until
 from txl_tf.config.experiment import EvaluationConfig
@@ -25,7 +24,6 @@ from txl_tf.generation.session import GenerationSession
 from txl_tf.models.language_model import create_model
 from txl_tf.models.presets import PRESETS, preset
 from txl_tf.models.stateful import StatefulTransformerXL
-from txl_tf.run_folder import kind, load_model
 
 DEFAULT_NEW_TOKENS = 128
 """Tokens that `generate` writes unless it is told otherwise."""
@@ -84,8 +82,8 @@ class TransformerXLCausalLM:
         """Loads a model folder, or builds a published size with new weights.
 
         Args:
-            preset_or_folder: path of a run, of a folder that `txl convert` or
-                `save_to_preset` wrote, or of an export; or the name of a published size, such as
+            preset_or_folder: path of a run, of a checkpoint, of a folder that `txl convert`
+                or `save_to_preset` wrote, or of an export; or the name of a published size, such as
                 `"enwik8_base"`, whose weights are initialised at random.
             step: optional int or `"best"`. Checkpoint of a run; the newest by
                 default. Where the run averages its weights, these are loaded.
@@ -103,14 +101,9 @@ class TransformerXLCausalLM:
         name = os.fspath(preset_or_folder)
         if name in PRESETS and not os.path.exists(name):
             return cls(create_model(preset(name), dtype="float32"), found)
-        version = exported_version(name) if step is None and kind(name) is None else None
-        if version is not None:
-            model, stored = load_exported(version)
-        else:
-            model, stored = load_model(name, step), None
-        if found is None:
-            found = stored if version is not None else folder_tokenizer(name)
-        return cls(model, found)
+        source = open_model(name, step)
+        model = source.load_model()
+        return cls(model, source.tokenizer() if found is None else found)
 
     def save_to_preset(self, folder: Folder) -> None:
         """Writes model and tokenizer as a folder that `from_preset` reads.
@@ -375,7 +368,7 @@ def load(
     *,
     tokenizer: Tokenizer | Folder | None = None,
 ) -> TransformerXLCausalLM:
-    """Loads model and tokenizer of a run, a converted folder or an export.
+    """Loads model and tokenizer of a run, a checkpoint, a converted folder or an export.
 
     Args:
         folder: path of the folder, also a remote one (`gs://`).

@@ -1,11 +1,7 @@
 """Model and tokenizer of an export, read back from its weights and its card."""
 
 import os
-from typing import Any
-
-import keras
-import numpy as np
-import tensorflow as tf
+from typing import TYPE_CHECKING, Any
 
 from txl_tf.config.model import ModelConfig
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
@@ -18,9 +14,11 @@ from txl_tf.export.export_verification import (
     GRAPH_FILE,
     verify_export,
 )
-from txl_tf.models.language_model import create_model
 from txl_tf.storage.files import first_line, list_folder, path_exists
 from txl_tf.storage.untrusted_files import read_json_object
+
+if TYPE_CHECKING:
+    import keras
 
 _NUMBERS = "weights/_numbers/{}/.ATTRIBUTES/VARIABLE_VALUE"
 _SCALES = "weights/_scales/{}/.ATTRIBUTES/VARIABLE_VALUE"
@@ -47,7 +45,32 @@ def _is_version(folder: str) -> bool:
     return all(path_exists(os.path.join(folder, name)) for name in (CHECKSUMS_FILE, GRAPH_FILE))
 
 
-def load_exported(version: str) -> tuple[keras.Model, Tokenizer | None]:
+def exported_config(version: str) -> tuple[ModelConfig, str]:
+    """Reads the configuration of an exported model from the card of a version.
+
+    Returns:
+        Tuple of `ModelConfig` and what its weights are stored as, such as `"int8"`.
+
+    Raises:
+        DataDamagedError: If the card cannot be read or does not tell the model.
+    """
+    card = os.path.join(version, CARD_FILE)
+    try:
+        values = read_json_object(card, remedy=_REMEDY)
+        stored_as = values["serving"]["weights"]["stored_as"]
+        return ModelConfig.from_dict(values["model"]), str(stored_as)
+    except (KeyError, OSError, TypeError, ValueError) as error:
+        raise DataDamagedError(
+            f"The card does not tell the model: {first_line(error)}", where=card, remedy=_REMEDY
+        ) from error
+
+
+def exported_tokenizer(version: str) -> Tokenizer | None:
+    """Reads the tokenizer of an exported version; `None` where it has no vocabulary."""
+    return read_tokenizer(os.path.join(version, EXTRA))
+
+
+def load_exported(version: str) -> "tuple[keras.Model, Tokenizer | None]":
     """Loads the model of an exported version, after verifying all of its files.
 
     Weights that are stored in fewer bits become the float32 numbers that the export
@@ -65,21 +88,21 @@ def load_exported(version: str) -> tuple[keras.Model, Tokenizer | None]:
         MismatchError: If card and weights are not of one model.
         StorageError: If a file cannot be read.
     """
+    import tensorflow as tf
+
+    from txl_tf.models.language_model import create_model
+
     verify_export(version)
-    card = os.path.join(version, CARD_FILE)
-    try:
-        config = ModelConfig.from_dict(read_json_object(card, remedy=_REMEDY)["model"])
-    except (KeyError, ValueError) as error:
-        raise DataDamagedError(
-            f"The card does not tell the model: {first_line(error)}", where=card, remedy=_REMEDY
-        ) from error
-    model = create_model(config, dtype="float32")
+    model = create_model(exported_config(version)[0], dtype="float32")
     prefix = os.path.join(version, "variables", "variables")
     _assign(model, tf.train.load_checkpoint(prefix), prefix)
-    return model, read_tokenizer(os.path.join(version, EXTRA))
+    return model, exported_tokenizer(version)
 
 
-def _assign(model: keras.Model, reader: Any, where: str) -> None:
+def _assign(model: "keras.Model", reader: Any, where: str) -> None:
+    import numpy as np
+    import tensorflow as tf
+
     shapes = reader.get_variable_to_shape_map()
     variables = model.weights
     if _NUMBERS.format(len(variables)) in shapes:

@@ -10,14 +10,12 @@ from txl_tf.config.model import ModelConfig
 from txl_tf.data.manifest import Manifest
 from txl_tf.data.prepared_dataset import dataset_tokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
-from txl_tf.data.vocabulary_folder import read_tokenizer, tokenizer_files, vocabulary_tokenizer
+from txl_tf.data.vocabulary_folder import tokenizer_files, vocabulary_tokenizer
 from txl_tf.run_folder import (
     CHECKPOINTS,
     CONFIG_FILE,
     CONVERTED_STEP,
     converted_identity,
-    describe_run,
-    kind,
 )
 from txl_tf.storage.staging import StagingFolder
 
@@ -76,24 +74,6 @@ def check_vocabulary_size(model: "keras.Model", tokenizer: Tokenizer | None) -> 
             f"`tokenizer` must have {size} tokens, as the model has. "
             f"Received: a tokenizer of {tokenizer.vocabulary_size}"
         )
-
-
-def folder_tokenizer(folder: str) -> Tokenizer | None:
-    """Returns the tokenizer that a model folder holds.
-
-    Args:
-        folder: str. Folder of a run or of a converted model.
-
-    Returns:
-        The tokenizer; `None` where a converted folder has none.
-
-    Raises:
-        JobError: As `vocabulary_tokenizer`; DataDamagedError too if the description
-            of the tokenizer cannot be understood.
-    """
-    if kind(folder) == "run":
-        return run_tokenizer(folder, describe_run(folder).data)
-    return read_tokenizer(folder)
 
 
 def run_tokenizer(folder: str, data: Mapping[str, Any]) -> Tokenizer:

@@ -14,6 +14,7 @@ from txl_tf.config.base import (
     parse_setting,
     shown_value,
 )
+from txl_tf.config.frozen_parts import FrozenParts
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig, RecurrentConfig
 from txl_tf.config.optimizer import OptimizerConfig
 from txl_tf.errors import did_you_mean
@@ -88,6 +89,9 @@ class TrainingConfig(FrozenConfig):
     """First step of which the weights are averaged, see `WeightAverage`; None: no average."""
     average_weights_decay: float | None = None
     """Decay of an exponential average; None: all steps count the same."""
+    freeze: tuple[str, ...] | None = None
+    """Parts that are not trained: `embedding`, `softmax`, `layers`, `layers:3` or `layers:0-3`,
+    counted from 0. None: all are trained."""
 
     def validate(self) -> None:
         if self.gradient_accumulation_steps > self.global_batch_size:
@@ -96,6 +100,8 @@ class TrainingConfig(FrozenConfig):
                 "row. Received: gradient_accumulation_steps="
                 f"{self.gradient_accumulation_steps}, global_batch_size={self.global_batch_size}"
             )
+        is_named = self.freeze is None or len(self.freeze) > 0
+        self.require("freeze", is_named, "name a part, or be None")
         start = self.average_weights_from_step
         if start is not None and not 0 < start <= self.num_steps:
             raise ValueError(
@@ -246,6 +252,7 @@ class ExperimentConfig(FrozenConfig):
     def validate(self) -> None:
         if isinstance(self.model, RecurrentConfig):
             self._check_recurrent()
+        _ = self.frozen_parts  # refuses what the model does not have
         if self.optimizer.warmup_steps >= self.training.num_steps:
             raise ValueError(
                 "`optimizer.warmup_steps` must be less than `training.num_steps`. Received: "
@@ -262,6 +269,11 @@ class ExperimentConfig(FrozenConfig):
                 "`training.num_targets=2` needs a position that has two targets in the segment. "
                 f"Received: segment_length={length}, loss_positions={positions}"
             )
+
+    @property
+    def frozen_parts(self) -> FrozenParts:
+        """Parts of the model that are not trained, see `TrainingConfig.freeze`."""
+        return FrozenParts.parse(self.training.freeze or (), self.model.num_layers)
 
     def _check_recurrent(self) -> None:
         for section, names in _ATTENTION_ONLY.items():

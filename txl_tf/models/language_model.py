@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from txl_tf.config.frozen_parts import FrozenParts
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 from txl_tf.errors import MismatchError
 from txl_tf.layers.adaptive_embedding import check_token_ids
@@ -57,6 +58,24 @@ class LanguageModel(keras.Model):
     def initial_memory(self, batch_size):
         """Returns the memory, of the model's kind, of `B` rows that have read nothing."""
         raise NotImplementedError
+
+    @property
+    def numbered_layers(self):
+        """The layers between embedding and softmax, in their order."""
+        raise NotImplementedError
+
+    def freeze(self, parts: FrozenParts) -> None:
+        """Takes the weights of some parts out of `trainable_variables`.
+
+        Gradients still pass through them. The optimizer has to be built afterwards.
+
+        Args:
+            parts: `FrozenParts`.
+        """
+        self.embedding.trainable = not parts.embedding
+        self.softmax.trainable = not parts.softmax
+        for index, layer in enumerate(self.numbered_layers):
+            layer.trainable = index not in parts.layers
 
     def score(self, token_ids, target_ids, memory, dropout_seed=None, training=False):
         """Scores targets by the negative log-likelihood of each.

@@ -60,6 +60,11 @@ class RecurrentLanguageModel(LanguageModel):
     def _initializer(self):
         return keras.initializers.RandomNormal(stddev=self.config.initializer_stddev)
 
+    @property
+    def numbered_layers(self):
+        """The recurrent layers."""
+        return self.recurrent_layers
+
     def create_layer(self, width, index):
         """Returns the recurrent layer `index` with `width` outputs."""
         raise NotImplementedError

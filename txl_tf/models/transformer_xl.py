@@ -189,6 +189,18 @@ class TransformerXL(LanguageModel):
             name=name,
         )
 
+    @property
+    def numbered_layers(self):
+        """The decoder blocks."""
+        return self.blocks
+
+    def freeze(self, parts):
+        super().freeze(parts)
+        if self.config.share_attention_biases:
+            # They are of all blocks, so as long as one block learns, they do.
+            is_trained = len(parts.layers) < self.config.num_layers
+            self.content_bias.trainable = self.position_bias.trainable = is_trained
+
     def build(self, token_ids_shape, memory_shape=None):
         """Does nothing: the weights exist. Keras' summary shows shapes of what was built."""
 

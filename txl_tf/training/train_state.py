@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.models.language_model import create_model
+from txl_tf.models.language_model import assign_weights, create_model
 from txl_tf.training.objective import TrainingObjective
 from txl_tf.training.optimizers import create_optimizer, create_plateau_scale
 from txl_tf.training.schedules import PlateauScale
@@ -239,6 +239,8 @@ class TrainState:
         self.model = create_model(
             config.model, rematerialize=training.rematerialize, dtype=training.dtype_policy
         )
+        # First of all: the optimizer has slots and the average has copies of what is trained.
+        self.model.freeze(config.frozen_parts)
         self.objective = TrainingObjective(self.model, config)
         self.plateau_scale = create_plateau_scale(config.optimizer)
         self.optimizer = create_optimizer(
@@ -273,6 +275,19 @@ class TrainState:
             figures = self.plateau_scale.variables
             named += [(f"plateau/{name}", variable) for name, variable in figures.items()]
         return dict(named)
+
+    def begin_from(self, weights: dict[str, np.ndarray]) -> None:
+        """Takes up weights that a run begins from; its average begins from them too.
+
+        Args:
+            weights: dict of the path of every weight of the model to its array.
+
+        Raises:
+            MismatchError: If they are not those of the model.
+        """
+        assign_weights({variable.path: variable for variable in self.model.weights}, weights)
+        if self.weight_average is not None:
+            assign_weights(self.weight_average.averages, weights)
 
     def for_inference(self) -> dict[str, keras.Variable]:
         """Returns the weights to evaluate, generate and export with, by path.

@@ -177,6 +177,22 @@ class Trainer:
         """Returns the weights to evaluate, generate and export with, see `TrainState`."""
         return self._state.for_inference()
 
+    def begin_from(self, weights: dict[str, np.ndarray]) -> None:
+        """Takes up the weights that the run begins from, see `TrainState.begin_from`.
+
+        Optimizer, step and memory stay those of a new run.
+
+        Args:
+            weights: dict of the path of every weight of the model to its array.
+
+        Raises:
+            MismatchError: If they are not those of the model.
+            ValueError: If steps were done already.
+        """
+        if self.step > 0:
+            raise ValueError(f"A run begins at step 0. Received: a run at step {self.step}")
+        self._state.begin_from(weights)
+
     def load_state(self, arrays: dict[str, np.ndarray]) -> None:
         """Restores a state that `state` returned, under any number of replicas.
 

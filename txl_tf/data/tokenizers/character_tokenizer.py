@@ -134,6 +134,9 @@ class CharacterTokenizer(Tokenizer):
             _OPTIONS_FILE: (json.dumps(options, indent=2) + "\n").encode(),
         }
 
+    def token_texts(self) -> list[bytes]:
+        return [token.encode() for token in self.tokens]
+
     def encode_piece(self, text: bytes, begins_line: bool, ends_document: bool) -> np.ndarray:
         code_points = code_points_of(text)
         ids = self._ids[code_points]

@@ -64,6 +64,13 @@ class SentencePieceTokenizer(Tokenizer):
         """Names and contents of the files: the model in SentencePiece's own format."""
         return {_MODEL_FILE: self.model}
 
+    def token_texts(self) -> list[bytes]:
+        import tensorflow as tf
+        import tensorflow_text
+
+        pieces = tensorflow_text.SentencepieceTokenizer(model=self.model)
+        return list(pieces.id_to_string(tf.range(self.vocabulary_size)).numpy())
+
     def encode_piece(self, text: bytes, begins_line: bool, ends_document: bool) -> np.ndarray:
         decode_utf8(text)
         place = text.find(BLOCK_SUBSTITUTE.encode())

@@ -152,6 +152,14 @@ class Tokenizer(abc.ABC):
         """Id of the token after every sentence or document, if there is one."""
         return None
 
+    def token_texts(self) -> list[bytes]:
+        """Returns the text of every token, in the order of their ids.
+
+        Tokens of two vocabularies are the same if their texts are. A piece keeps
+        the mark of its place in a word.
+        """
+        return [self.decode([token_id]) for token_id in range(self.vocabulary_size)]
+
     def decode_text(self, token_ids: np.ndarray | Sequence[int]) -> str:
         """Turns token ids into text; bytes that are no UTF-8 become U+FFFD.
 

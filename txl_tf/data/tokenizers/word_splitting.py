@@ -208,5 +208,8 @@ class RuleTokenizer(Tokenizer):
             _OPTIONS_FILE: (json.dumps(options, indent=2) + "\n").encode(),
         }
 
+    def token_texts(self) -> list[bytes]:
+        return list(self._encoded)
+
     def _decode(self, ids: np.ndarray) -> bytes:
         return join_words(ids, self._encoded, self._mark_id, self.rule.add_double_eos)

@@ -1,0 +1,274 @@
+"""Weights that a run begins from, taken from the folder of another model: `--init-from`."""
+
+import argparse
+import functools
+import os
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.errors import MismatchError, UsageError
+from txl_tf.models.weight_transfer import (
+    require_same_weights,
+    rows_of_shared_tokens,
+    shared_tokens,
+    weights_sha256,
+)
+from txl_tf.run_folder import kind
+from txl_tf.storage.files import is_remote
+
+from .workdir import Workdir
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from txl_tf.causal_lm.model_source import ModelSource
+    from txl_tf.data.manifest import Manifest
+    from txl_tf.data.prepared_dataset import PreparedDataset
+    from txl_tf.training.trainer import Trainer
+
+VOCABULARIES = ("same", "shared")
+_OPTIONS = ("init_step", "init_vocabulary")
+_ANOTHER = "Give what the run was begun with, or choose a new --workdir."
+
+
+def add_initial_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds `--init-from`, `--init-step`, `--init-vocabulary` and `--freeze`."""
+    group = parser.add_argument_group("initial weights")
+    group.add_argument(
+        "--init-from",
+        metavar="DIR",
+        help="begin from the weights of a run, a checkpoint, a converted model or an export",
+    )
+    group.add_argument(
+        "--init-step", metavar="N|best", type=_step, help="checkpoint of it (default: the newest)"
+    )
+    group.add_argument(
+        "--init-vocabulary",
+        choices=VOCABULARIES,
+        help="same: another vocabulary is refused; shared: only rows of tokens that both have "
+        "are taken (default: same)",
+    )
+    group.add_argument(
+        "--freeze",
+        metavar="PART",
+        nargs="+",
+        help="do not train embedding, softmax, layers, layers:3 or layers:0-3 (from 0)",
+    )
+
+
+def _step(text: str) -> int | str:
+    if text == "best" or (text.isascii() and text.isdecimal() and len(text) < 19):
+        return text if text == "best" else int(text)
+    raise UsageError(
+        "A checkpoint is named by its step, or `best`.", where=f"--init-step {text[:100]}"
+    )
+
+
+class InitialWeights:
+    """Weights of another model in the form in which a run takes them up.
+
+    Args:
+        folder: str. Folder of the source.
+        step: optional int or `"best"`. Checkpoint of the source.
+        vocabulary: str. `"same"` or `"shared"`, see `add_initial_arguments`.
+        start: optional dict. Description of the weights in `run.json`, of which
+            the source must still have the SHA-256.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        step: int | Literal["best"] | None,
+        vocabulary: str,
+        start: dict[str, Any] | None = None,
+    ) -> None:
+        self._folder = _place(folder)
+        self._step = step
+        self._vocabulary = vocabulary
+        self._start = start
+
+    @classmethod
+    def of_start(cls, start: dict[str, Any]) -> Self:
+        """Returns the weights that a run was begun with, by its description."""
+        return cls(start["source"], start["step"], start["vocabulary"], start)
+
+    @functools.cached_property
+    def source(self) -> "ModelSource":
+        """Source of the weights; its settings are read on first use."""
+        from txl_tf.causal_lm.model_source import open_model
+
+        # The step of a checkpoint is written down, but only a run has a choice of steps.
+        is_written_down = self._start is not None and kind(self._folder) != "run"
+        return open_model(self._folder, None if is_written_down else self._step)
+
+    @property
+    def shares_vocabulary(self) -> bool:
+        """Whether only rows of tokens are taken that both vocabularies have."""
+        return self._vocabulary == "shared"
+
+    def require_fit(self, experiment: ExperimentConfig) -> None:
+        """Raises MismatchError where the weights are not those of the model of a run."""
+        require_same_weights(
+            self.source.experiment.model,
+            experiment.model,
+            self._folder,
+            shares_vocabulary=self.shares_vocabulary,
+        )
+
+    def require_vocabulary(self, manifest: "Manifest") -> None:
+        """Raises MismatchError where the weights are for the tokens of another vocabulary."""
+        found = self.source.tokenizer_identity()
+        if self.shares_vocabulary:
+            if found is None:
+                raise MismatchError(
+                    "The source has no vocabulary, so its tokens cannot be compared.",
+                    where=self._folder,
+                    remedy="Convert it again with --data, which keeps the tokenizer.",
+                )
+        elif found is not None and found["tokenizer_sha256"] != manifest.tokenizer_sha256:
+            raise MismatchError(
+                f"The weights are for another vocabulary ({found['tokenizer']}) than that of the "
+                f"data set ({manifest.tokenizer_kind}).",
+                where=self._folder,
+                remedy="Prepare the text with the tokenizer of the source, or take the rows of "
+                "tokens that both have with --init-vocabulary shared.",
+            )
+
+    @functools.cached_property
+    def _read(self) -> "tuple[int | None, dict[str, np.ndarray]]":
+        return self.source.read_weights()
+
+    def describe(self) -> dict[str, Any]:
+        """Reads the weights and describes them for `run.json`, see `RunDescription.start`.
+
+        Raises:
+            MismatchError: If the run was begun with other weights than these.
+            JobError: As `ModelSource.read_weights`.
+        """
+        step, weights = self._read
+        sha256 = weights_sha256(weights)
+        start = {
+            "source": self._folder,
+            "kind": self.source.kind,
+            "step": step,
+            "vocabulary": self._vocabulary,
+            "sha256": sha256,
+        }
+        if self._start is not None and sha256 != self._start["sha256"]:
+            raise MismatchError(
+                f"The weights have SHA-256 {sha256[:12]}; the run began from "
+                f"{self._start['sha256'][:12]} and has no checkpoint yet.",
+                where=self._folder,
+                remedy="Restore the source from a copy, or choose a new --workdir.",
+            )
+        return start
+
+    def assign_to(self, trainer: "Trainer", dataset: "PreparedDataset") -> list[str]:
+        """Begins a training from the weights.
+
+        Args:
+            trainer: `Trainer` at step 0.
+            dataset: `PreparedDataset` of the run.
+
+        Returns:
+            Lines that say what was taken, where that is not all of it as it was.
+        """
+        self.describe()  # compares with the start of the run
+        _, weights = self._read
+        said = []
+        if self.source.stored_as != "float32":
+            said.append(
+                f"The export stores its weights as {self.source.stored_as}: training begins from "
+                "the rounded numbers."
+            )
+        if self.shares_vocabulary:
+            weights, line = self._shared(weights, trainer, dataset)
+            said.append(line)
+        trainer.begin_from(weights)
+        del self._read  # the trainer has them now
+        return said
+
+    def _shared(
+        self, weights: "dict[str, np.ndarray]", trainer: "Trainer", dataset: "PreparedDataset"
+    ) -> "tuple[dict[str, np.ndarray], str]":
+        from txl_tf.data.prepared_dataset import dataset_tokenizer
+
+        tokenizer = dataset_tokenizer(dataset.folder, dataset.manifest)
+        stored = self.source.tokenizer()
+        pairs = shared_tokens(
+            [] if stored is None else stored.token_texts(), tokenizer.token_texts()
+        )
+        if not pairs:
+            raise MismatchError(
+                "The two vocabularies have no token in common.",
+                where=self._folder,
+                remedy="Leave out --init-from, or prepare the text with similar tokens.",
+            )
+        initial = {variable.path: variable.numpy() for variable in trainer.model.weights}
+        configs = self.source.experiment.model, trainer.model.config
+        line = f"{len(pairs):,} of {tokenizer.vocabulary_size:,} tokens are in both vocabularies."
+        return rows_of_shared_tokens(weights, initial, *configs, pairs), line
+
+
+def initial_weights(
+    arguments: argparse.Namespace, workdir: Workdir, experiment: ExperimentConfig
+) -> InitialWeights | None:
+    """Returns the weights that a run begins from or was begun with; `None` for initial ones.
+
+    A run that was begun needs no `--init-from`, and its source only as long as there
+    is no checkpoint.
+
+    Args:
+        arguments: `argparse.Namespace` with the options of `add_initial_arguments`.
+        workdir: `Workdir` of the run.
+        experiment: `ExperimentConfig` of the run.
+
+    Raises:
+        UsageError: If an option is given without `--init-from`.
+        MismatchError: If the weights do not fit, or the run was begun with others.
+    """
+    if arguments.init_from is None:
+        for name in _OPTIONS:
+            if getattr(arguments, name) is not None:
+                option = f"--{name.replace('_', '-')}"
+                raise UsageError("This goes with --init-from.", where=option)
+    if workdir.has_run():
+        start = workdir.describe().start
+        if arguments.init_from is not None:
+            _require_same_start(start, arguments)
+        return None if start is None else InitialWeights.of_start(start)
+    if arguments.init_from is None:
+        return None
+    vocabulary = arguments.init_vocabulary or VOCABULARIES[0]
+    found = InitialWeights(arguments.init_from, arguments.init_step, vocabulary)
+    found.require_fit(experiment)
+    return found
+
+
+def _require_same_start(start: dict[str, Any] | None, arguments: argparse.Namespace) -> None:
+    asked: dict[str, Any] = {
+        "source": _place(arguments.init_from),
+        "vocabulary": arguments.init_vocabulary or VOCABULARIES[0],
+    }
+    if isinstance(arguments.init_step, int):
+        asked["step"] = arguments.init_step
+    for name, value in asked.items():
+        if start is None or start[name] != value:
+            stored = "initial weights" if start is None else f"{name} {start[name]}"
+            raise MismatchError(
+                f"Another run was begun here: it began from {stored}, not from {name} {value}.",
+                where=arguments.workdir,
+                remedy=_ANOTHER,
+            )
+
+
+def _place(folder: str) -> str:
+    """Returns a folder by a path that stays the same wherever a job is started."""
+    return folder.rstrip("/") if is_remote(folder) else os.path.abspath(folder)
+
+
+def describe_start(start: dict[str, Any]) -> str:
+    """Returns a few words on the weights that a run began from."""
+    step = "" if start["step"] is None else f", step {start['step']:,}"
+    rows = ", rows of shared tokens" if start["vocabulary"] == "shared" else ""
+    return f"{start['kind']} {start['source']}{step}{rows}, SHA-256 {start['sha256'][:12]}"

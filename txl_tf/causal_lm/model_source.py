@@ -1,0 +1,187 @@
+"""Source of a model: folder of a run, a checkpoint, a converted model or an export."""
+
+import dataclasses
+import os
+from typing import TYPE_CHECKING, Any, Literal
+
+from txl_tf.causal_lm.exported_model import (
+    exported_config,
+    exported_tokenizer,
+    exported_version,
+    load_exported,
+)
+from txl_tf.causal_lm.model_folder import run_tokenizer
+from txl_tf.config.experiment import ExperimentConfig, OptimizerConfig, TrainingConfig
+from txl_tf.config.model import ModelConfig
+from txl_tf.data.tokenizers.tokenizer import Tokenizer
+from txl_tf.data.vocabulary_folder import read_tokenizer
+from txl_tf.errors import InputMissingError
+from txl_tf.run_folder import (
+    RunDescription,
+    build_model,
+    converted_config,
+    describe_checkpoint,
+    describe_run,
+    kind,
+    locate,
+    read_weights,
+    require_no_step,
+    run_folder_error,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from txl_tf.models.language_model import LanguageModel
+
+SourceKind = Literal["run", "checkpoint", "converted", "export"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelSource:
+    """Model with its settings, as a folder of any kind holds it.
+
+    Attributes:
+        kind: str. `"run"`, `"checkpoint"`, `"converted"` or `"export"`. A checkpoint
+            in the folder of a run is the run at that step; `"checkpoint"` is a copy.
+        folder: str. Folder of the run, the checkpoint or the converted model, or of the
+            version of an export.
+        step: optional int or `"best"`. Checkpoint of a run; `None` is the newest.
+        experiment: `ExperimentConfig`. Of a converted model and of an export only the
+            model is known; all else is the default.
+        data: optional dict. Identity of the data of a run.
+        stored_as: str. Type of the stored weights: `"float32"`, or of an export also
+            `"bfloat16"` or `"int8"`.
+    """
+
+    kind: SourceKind
+    folder: str
+    step: int | Literal["best"] | None
+    experiment: ExperimentConfig
+    data: dict[str, Any] | None
+    stored_as: str = "float32"
+
+    @property
+    def is_run(self) -> bool:
+        """Whether it is the folder of a run, to which figures can be added."""
+        return self.kind == "run"
+
+    def read_weights(self) -> "tuple[int | None, dict[str, np.ndarray]]":
+        """Reads the weights, after verifying them.
+
+        An export whose weights are stored in fewer bits gives the float32 numbers
+        that it computes with.
+
+        Returns:
+            Tuple of the step and a dict of variable path to array. The step is
+            `None` of a converted model and of an export.
+
+        Raises:
+            JobError: As `txl_tf.load_model` and `load_exported`.
+        """
+        if self.kind == "export":
+            model, _ = load_exported(self.folder)
+            return None, {variable.path: variable.numpy() for variable in model.weights}
+        step, weights = read_weights(self.folder, self.step)
+        return None if self.data is None else step, weights
+
+    def load_model(self) -> "LanguageModel":
+        """Builds the model in float32 with its weights; errors of `read_weights`."""
+        if self.kind == "export":
+            return load_exported(self.folder)[0]
+        return build_model(self.experiment.model, self.read_weights()[1])
+
+    def tokenizer(self) -> Tokenizer | None:
+        """Reads the tokenizer; `None` of a model without a vocabulary.
+
+        Raises:
+            JobError: As `vocabulary_tokenizer`.
+        """
+        if self.kind == "export":
+            return exported_tokenizer(self.folder)
+        if self.data is None:
+            return read_tokenizer(self.folder)
+        return run_tokenizer(self.folder, self.data)
+
+    def tokenizer_identity(self) -> dict[str, Any] | None:
+        """Returns `tokenizer` and `tokenizer_sha256`, see `data_identity`; `None` if unknown."""
+        if self.data is not None:
+            return self.data
+        tokenizer = self.tokenizer()
+        if tokenizer is None:
+            return None
+        return {"tokenizer": tokenizer.kind, "tokenizer_sha256": tokenizer.fingerprint}
+
+
+def open_model(
+    folder: str | os.PathLike[str], step: int | Literal["best"] | None = None
+) -> ModelSource:
+    """Finds the model of a folder and reads its settings, without TensorFlow.
+
+    Args:
+        folder: path of a run, a checkpoint, a converted model or an export.
+        step: optional int or `"best"`. Checkpoint of a run; the newest by default.
+
+    Returns:
+        `ModelSource`. Whether there is such a step, `read_weights` finds.
+
+    Raises:
+        InputMissingError: If there is no model.
+        UsageError: If a step is asked for where there is no choice.
+        DataDamagedError: If the settings cannot be understood.
+        StorageError: If they cannot be read.
+    """
+    place, step = locate(os.fspath(folder), step)
+    found = kind(place)
+    described: RunDescription | ModelConfig
+    stored_as = "float32"
+    if found == "run":
+        described = describe_run(place)
+    elif found == "checkpoint":
+        described = describe_checkpoint(place)
+    elif found == "converted":
+        require_no_step(step)
+        described = converted_config(place)
+    else:
+        version = _version(place)
+        require_no_step(step, "An export has no steps.")
+        place = version
+        described, stored_as = exported_config(version)
+    source_kind: SourceKind = found or "export"
+    if isinstance(described, RunDescription):
+        experiment, data = described.experiment, described.data
+    else:
+        experiment, data = _untrained(described), None
+    return ModelSource(
+        kind=source_kind,
+        folder=place,
+        step=step,
+        experiment=experiment,
+        data=data,
+        stored_as=stored_as,
+    )
+
+
+def _version(folder: str) -> str:
+    try:
+        version = exported_version(folder)
+    except NotADirectoryError:
+        version = None
+    except OSError as error:
+        raise run_folder_error(folder, "read", error) from error
+    if version is None:
+        raise InputMissingError(
+            "There is no model in this folder.",
+            where=folder,
+            remedy="Name the folder of a run, a checkpoint, a converted model or an export.",
+        )
+    return version
+
+
+def _untrained(model: ModelConfig) -> ExperimentConfig:
+    """Returns an experiment of a model of whose training nothing is known."""
+    return ExperimentConfig(
+        model=model,
+        training=TrainingConfig(global_batch_size=1, num_steps=1),
+        optimizer=OptimizerConfig(warmup_steps=0),
+    )

@@ -1,0 +1,69 @@
+"""Parts of a model that are not trained, by the names that a user gives them."""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from typing import Self
+
+from txl_tf.config.base import shown_value
+
+_LAYERS = re.compile(r"layers(?::(\d{1,9})(?:-(\d{1,9}))?)?")
+
+
+@dataclasses.dataclass(frozen=True)
+class FrozenParts:
+    """Parts of a language model whose weights stay as they are.
+
+    Attributes:
+        embedding: bool. The tables and projections of the embedding. A softmax that
+            shares its tables with the embedding keeps them too.
+        softmax: bool. The weights that are the softmax's own.
+        layers: frozenset of int. Numbers of the layers, counted from 0 as in the
+            names of their weights.
+    """
+
+    embedding: bool = False
+    softmax: bool = False
+    layers: frozenset[int] = frozenset()
+
+    @classmethod
+    def parse(cls, patterns: Sequence[str], num_layers: int) -> Self:
+        """Reads patterns such as `embedding`, `softmax`, `layers`, `layers:3` and `layers:0-3`.
+
+        Args:
+            patterns: sequence of str.
+            num_layers: int. Layers of the model.
+
+        Raises:
+            ValueError: If a pattern is not of this form, names a layer that the
+                model does not have, or nothing would be left to train.
+        """
+        layers: set[int] = set()
+        for pattern in patterns:
+            if pattern not in ("embedding", "softmax"):
+                layers |= set(_layers(pattern, num_layers))
+        parts = cls("embedding" in patterns, "softmax" in patterns, frozenset(layers))
+        if parts.embedding and parts.softmax and len(parts.layers) == num_layers:
+            raise ValueError(
+                "`freeze` must leave something to train. "
+                f"Received: freeze={shown_value(list(patterns))}"
+            )
+        return parts
+
+
+def _layers(pattern: str, num_layers: int) -> range:
+    match = _LAYERS.fullmatch(pattern)
+    if match is None:
+        raise ValueError(
+            "`freeze` must be of `embedding`, `softmax`, `layers`, `layers:3` and `layers:0-3`. "
+            f"Received: {shown_value(pattern)}"
+        )
+    if match[1] is None:
+        return range(num_layers)
+    first, last = int(match[1]), int(match[2] or match[1])
+    if not first <= last < num_layers:
+        raise ValueError(
+            f"`freeze` must name layers from 0 to {num_layers - 1}, the lower one first. "
+            f"Received: {shown_value(pattern)}"
+        )
+    return range(first, last + 1)
