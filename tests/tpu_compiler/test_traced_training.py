@@ -55,6 +55,11 @@ CONFIGURATIONS = {
         },
         {"name": "adamw", "weight_decay": 0.01},
     ),
+    "frozen": experiment(
+        {"num_layers": 2, "dropout": 0.1, **CLUSTERS},
+        {"freeze": ("embedding", "layers:0"), "average_weights_from_step": 2},
+        {"name": "adamw", "weight_decay": 0.01},
+    ),
     "lamb": experiment(
         {"num_layers": 2, **CLUSTERS},
         {

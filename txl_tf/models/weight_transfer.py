@@ -49,7 +49,10 @@ def require_same_weights(
         shares_vocabulary: bool. Whether the vocabularies and the bounds of their
             clusters may differ; see `rows_of_shared_tokens`.
     """
-    values = [_deciding(each, shares_vocabulary) for each in (stored, config)]
+    if type(stored) is type(config):
+        values = [_deciding(each, shares_vocabulary) for each in (stored, config)]
+    else:
+        values = [{"model.kind": getattr(each, "kind", None)} for each in (stored, config)]
     differences = describe_differences(*values)
     if differences:
         raise MismatchError(

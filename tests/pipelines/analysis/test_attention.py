@@ -113,7 +113,7 @@ def test_a_wrong_command_is_answered_without_tensorflow(trained, data_folder, tm
         *("analyze", "attention", "--workdir", tmp_path, "--data", data_folder, "--out", tmp_path)
     )
     assert finished.returncode == 66
-    assert "There is no run in this folder." in finished.stderr
+    assert "There is no model in this folder." in finished.stderr
 
 
 def test_the_highest_fifth_of_what_a_query_sees_is_marked():

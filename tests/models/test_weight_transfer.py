@@ -1,0 +1,135 @@
+"""Weights that move to another model."""
+
+import numpy as np
+import pytest
+
+from tests.small_models import small_config
+from txl_tf.config.model import LSTMConfig
+from txl_tf.errors import MismatchError
+from txl_tf.models.language_model import create_model
+from txl_tf.models.weight_transfer import (
+    require_same_weights,
+    rows_of_shared_tokens,
+    shared_tokens,
+    weights_sha256,
+)
+
+ADAPTIVE = {"embedding_dim": 8, "division_factor": 2}
+
+
+def arrays_of(model):
+    return {variable.path: np.array(variable) for variable in model.weights}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"segment_length": 9, "memory_length": 0, "recurrence": False},
+        {"dropout": 0.4, "attention_dropout": 0.2, "variational_dropout": True},
+        {"clamp_length": 3, "same_length": True, "same_length_keys": "memory"},
+        {"initializer": "uniform", "embedding_dim": 8, "project_same_dim": False},
+        {"share_tail_projections": True},
+    ],
+)
+def test_what_weights_do_not_depend_on_may_differ(changes):
+    config = small_config(4, 4)
+    require_same_weights(config, config.replace(**changes), "here")
+    shapes = [
+        {path: array.shape for path, array in arrays_of(create_model(each)).items()}
+        for each in (config, config.replace(**changes))
+    ]
+    assert shapes[0] == shapes[1]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_layers": 3},
+        {"intermediate_dim": 24},
+        {"cutoffs": (4,)},
+        {"tie_weights": False},
+        {"share_attention_biases": True},
+        {"vocabulary_size": 12},
+        {"pre_norm": True},
+        {"layer_norm_epsilon": 1e-5},
+        {"position_encoding": "sinusoidal"},
+    ],
+)
+def test_others_are_named(changes):
+    config = small_config(4, 4)
+    (name,) = changes
+    with pytest.raises(MismatchError, match=f"model.{name} \\(stored .*, now") as refused:
+        require_same_weights(config, config.replace(**changes), "here")
+    assert refused.value.exit_code == 78
+
+
+def test_another_kind_of_model_is_refused():
+    recurrent = LSTMConfig(vocabulary_size=11, num_layers=2, hidden_dim=8, segment_length=4)
+    with pytest.raises(MismatchError, match=r"model\.kind"):
+        require_same_weights(small_config(4, 4), recurrent, "here")
+
+
+def test_the_checksum_is_of_paths_shapes_and_values():
+    weights = {"a": np.arange(6, dtype="float32").reshape(2, 3), "b": np.ones(1, "float32")}
+    same = {name: weights[name].copy() for name in ("b", "a")}
+    assert weights_sha256(same) == weights_sha256(weights)
+    for other in (
+        {**weights, "a": weights["a"].reshape(3, 2)},
+        {**weights, "a": weights["a"] + 1},
+        {"a": weights["a"], "c": weights["b"]},
+    ):
+        assert weights_sha256(other) != weights_sha256(weights)
+
+
+def test_tokens_are_matched_by_their_text():
+    assert shared_tokens([b"a", b"b", b"c"], [b"c", b"d", b"a"]) == [(2, 0), (0, 2)]
+    assert shared_tokens([b"a"], [b"b"]) == []
+
+
+CLUSTERS = {
+    "one softmax": ({}, {}),
+    "one table": ({"cutoffs": (4,)}, {"cutoffs": (6,)}),
+    "tied tables": ({"cutoffs": (4, 8), **ADAPTIVE}, {"cutoffs": (5, 9), **ADAPTIVE}),
+    "own tables": (
+        {"cutoffs": (4,), "tie_weights": False, **ADAPTIVE},
+        {"cutoffs": (3,), "tie_weights": False, **ADAPTIVE},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_rows_of_shared_tokens_move_and_others_are_initial(name):
+    stored = small_config(4, 4, vocabulary_size=11, **CLUSTERS[name][0])
+    config = small_config(4, 4, vocabulary_size=13, **CLUSTERS[name][1])
+    require_same_weights(stored, config, "here", shares_vocabulary=True)
+    weights, initial = arrays_of(create_model(stored)), arrays_of(create_model(config))
+    pairs = [(0, 12), (1, 0), (4, 4), (5, 5), (10, 11)]
+    moved = rows_of_shared_tokens(weights, initial, stored, config, pairs)
+    assert {path: array.shape for path, array in moved.items()} == {
+        path: array.shape for path, array in initial.items()
+    }
+    for path, array in moved.items():
+        family, _, number = path.rpartition("_") if path[-1].isdigit() else (path, "", "")
+        if family not in ("embedding/table", "softmax/table", "softmax/bias"):
+            np.testing.assert_array_equal(array, weights[path], err_msg=path)
+            continue
+        expected = initial[path].copy()
+        for before, after in pairs:
+            places = [place(each, number, id_) for each, id_ in ((stored, before), (config, after))]
+            if None not in places:
+                expected[places[1]] = weights[path][places[0]]
+        np.testing.assert_array_equal(array, expected, err_msg=path)
+
+
+def place(config, number, token_id):
+    """Row of a token in the array of a cluster, or of all of them; `None` if it has none."""
+    if not number:
+        return token_id
+    first, end = config.clusters.spans[int(number)]
+    return token_id - first if first <= token_id < end else None
+
+
+def test_another_number_of_clusters_is_refused():
+    stored, config = small_config(4, 4, cutoffs=(4,)), small_config(4, 4, cutoffs=(4, 6))
+    with pytest.raises(MismatchError, match=r"model\.clusters \(stored 2, now 3\)"):
+        require_same_weights(stored, config, "here", shares_vocabulary=True)
