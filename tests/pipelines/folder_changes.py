@@ -211,7 +211,7 @@ def digest_of(folder: str | os.PathLike[str], skips_open_files: bool = False) ->
 
 def _may_be_open(path: str, folder: str | os.PathLike[str]) -> bool:
     parts = os.path.relpath(path, folder).split("/")
-    return any(part.startswith((".", "events.", "ledger.")) for part in parts)
+    return any(part.startswith((".", "events.", "ledger.", "metrics.")) for part in parts)
 
 
 def _remote_digest(folder: str) -> str:
