@@ -62,7 +62,9 @@ def require_evaluation_memory(
 def training_needs(experiment: ExperimentConfig, num_replicas: int = 1) -> list[MemoryNeed]:
     """Lists the lower bounds of memory for training on a CPU machine."""
     model, training = experiment.model, experiment.training
-    copies = _copies(experiment.optimizer, training)
+    # Frozen weights have neither gradients nor slots, and frozen layers may keep no activations.
+    copies = 1 if training.freeze else _copies(experiment.optimizer, training)
+    num_layers = model.num_layers - len(experiment.frozen_parts.layers)
     needs = [
         MemoryNeed(
             "weights, gradients and optimizer",
@@ -76,11 +78,11 @@ def training_needs(experiment: ExperimentConfig, num_replicas: int = 1) -> list[
     item_bytes = 2 if training.dtype_policy == "mixed_bfloat16" else _FLOAT_BYTES
     # The parts of a replica's rows are read one after the other.
     rows_at_once = rows // training.gradient_accumulation_steps
-    activations = model.segment_length * model.hidden_dim * model.num_layers  # [L, T, D]
+    activations = model.segment_length * model.hidden_dim * num_layers  # [L, T, D]
     if isinstance(model, ModelConfig) and training.rematerialize:
         activations += _scores(model, model.segment_length, model.effective_memory_length)
     elif isinstance(model, ModelConfig):
-        activations = model.num_layers * row_numbers(model)
+        activations = num_layers * row_numbers(model)
     where = f"training.global_batch_size={training.global_batch_size}"
     if training.gradient_accumulation_steps > 1:
         where += f", training.gradient_accumulation_steps={training.gradient_accumulation_steps}"

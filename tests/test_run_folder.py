@@ -14,7 +14,7 @@ from txl_tf.causal_lm.model_folder import write_model_folder
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, UsageError
 from txl_tf.models.language_model import create_model
 from txl_tf.run_description import identity
-from txl_tf.run_folder import kind
+from txl_tf.run_folder import kind, locate, model_config
 from txl_tf.training.checkpoint_store import CheckpointStore
 
 STEPS = (2, 4, 6)
@@ -191,3 +191,29 @@ def test_the_jobs_say_the_same(damage, copy, tmp_path):
     what, *others = error_lines(finished)
     said = [what.removeprefix("txl: "), *map(str.strip, others)]
     assert said == str(caught.value).splitlines()
+
+
+def test_a_checkpoint_is_a_step_of_its_run_and_a_copy_is_a_model_of_its_own(run, tmp_path):
+    checkpoint = run / "checkpoints" / f"step-{BEST:08d}"
+    copied = shutil.copytree(checkpoint, tmp_path / "any name")
+    assert locate(f"{checkpoint}/") == (str(run), BEST)
+    assert locate(str(copied)) == (str(copied), None)
+    for folder in (checkpoint, copied):
+        model = txl_tf.load_model(folder)
+        for variable, expected in zip(model.weights, model_of_step(BEST).weights, strict=True):
+            np.testing.assert_array_equal(variable, expected, err_msg=variable.path)
+        with pytest.raises(UsageError, match="A checkpoint is of one step"):
+            txl_tf.load_model(folder, BEST)
+
+
+def test_a_damaged_copy_of_a_checkpoint_is_refused(run, tmp_path):
+    copied = shutil.copytree(run / "checkpoints" / f"step-{BEST:08d}", tmp_path / "copy")
+    manifest = json.loads((copied / "manifest.json").read_text())
+    manifest["identity"]["model"]["num_layers"] = 9
+    (copied / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(DataDamagedError, match="own checksum"):
+        txl_tf.load_model(copied)
+    del manifest["identity"]["model"]
+    (copied / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(DataDamagedError, match="does not tell the model"):
+        model_config(str(copied))

@@ -123,14 +123,14 @@ def locate(
     Raises:
         UsageError: If a step of a checkpoint is asked for.
     """
-    checkpoints, name = os.path.split(folder.rstrip("/"))
-    named = _CHECKPOINT_NAME.fullmatch(name)
-    if named is None or kind(folder) != "checkpoint":
+    if kind(folder) != "checkpoint":
         return folder, step
     require_no_step(step, "A checkpoint is of one step.")
+    checkpoints, name = os.path.split(folder.rstrip("/"))
+    named = _CHECKPOINT_NAME.fullmatch(name)
     owner = os.path.dirname(checkpoints) or "."
     found = kind(owner) if os.path.basename(checkpoints) == CHECKPOINTS else None
-    if found is None:
+    if named is None or found is None:
         return folder, None
     return owner, int(named[1]) if found == "run" else None
 

@@ -45,6 +45,7 @@ def test_weights_are_counted_once_per_replica_with_gradients_and_optimizer():
         "training.gradient_accumulation_steps=2",
         "training.dtype_policy=mixed_bfloat16",
         "training.rematerialize=true",
+        'training.freeze=["layers:0"]',
     ],
 )
 def test_what_saves_memory_needs_less(setting):

@@ -57,9 +57,11 @@ def exported_config(version: str) -> tuple[ModelConfig, str]:
     card = os.path.join(version, CARD_FILE)
     try:
         values = read_json_object(card, remedy=_REMEDY)
-        stored_as = values["serving"]["weights"]["stored_as"]
-        return ModelConfig.from_dict(values["model"]), str(stored_as)
-    except (KeyError, OSError, TypeError, ValueError) as error:
+        serving = values.get("serving")
+        weights = serving.get("weights") if isinstance(serving, dict) else None
+        stored = weights.get("stored_as") if isinstance(weights, dict) else None
+        return ModelConfig.from_dict(values["model"]), str(stored or "float32")
+    except (KeyError, OSError, ValueError) as error:
         raise DataDamagedError(
             f"The card does not tell the model: {first_line(error)}", where=card, remedy=_REMEDY
         ) from error

@@ -31,6 +31,16 @@ def test_a_tokenizer_is_built_from_its_files(kind):
     assert loaded.encode(b"a b").tolist() == tokenizer.encode(b"a b").tolist()
 
 
+@pytest.mark.parametrize("kind", MAKERS)
+def test_every_token_has_a_text_of_its_own(kind):
+    tokenizer = MAKERS[kind]()
+    texts = tokenizer.token_texts()
+    assert len(set(texts)) == len(texts) == tokenizer.vocabulary_size
+    if kind != "sentencepiece":  # whose pieces have a mark instead of a space
+        ids = range(tokenizer.vocabulary_size)
+        assert texts == [tokenizer.decode([token_id]) for token_id in ids]
+
+
 def damaged(files):
     """Every file of a vocabulary missing, empty, cut, or not its kind."""
     for name, content in files.items():
