@@ -33,6 +33,7 @@ JOBS = {
     "report": "write a run as one HTML page: curves, figures, samples, settings",
     "analyze": "analyze trained models: context length, attention, ablation, speed",
     "generate": "write text with a trained model",
+    "embed": "write features of texts: the hidden states of a layer",
     "export": "write a checkpoint as a SavedModel",
     "serve": "serve an export over REST and gRPC on this machine",
     "convert": "convert official and Hugging Face weights",

@@ -15,6 +15,7 @@ JOBS = {
     "evaluate": ("evaluate", "--workdir", "MODEL", "--data", "DATA", "--json"),
     "evaluate a text": ("evaluate", "--workdir", "MODEL", "--text", "FILE", "--json"),
     "generate": ("generate", "--workdir", "MODEL", "--prompt", "1 and", "--num-tokens", "4"),
+    "embed": ("embed", "--workdir", "MODEL", "--text", "FILE", "--out", "ARRAYS"),
     "export": ("export", "--workdir", "MODEL", "--out", "OUT", "--weights", "bfloat16"),
     "convert": ("convert", "--to", "hugging_face", "--workdir", "MODEL", "--out", "OUT"),
     "verify": ("verify", "MODEL"),
@@ -32,6 +33,7 @@ PAIRS = [slow_case(job, kind) for job in JOBS for kind in KINDS]
 
 def run_job(job, folder, data_folder, text_file, out):
     paths = {"MODEL": folder, "DATA": data_folder, "FILE": text_file, "OUT": out}
+    paths["ARRAYS"] = out.with_suffix(".npz")
     finished = run_txl(*(paths.get(word, word) for word in JOBS[job]))
     assert finished.returncode == 0, finished.stderr
     return finished.stdout
@@ -53,6 +55,9 @@ def test_every_pair(job, kind, model_folders, data_folder, text_file, tmp_path):
         assert figures["step"] == (0 if kind in ("converted", "export") else 40)
     elif job in ("export", "convert"):
         assert list((tmp_path / "out").iterdir())
+    elif job == "embed":
+        assert "texts, " in output
+        assert (tmp_path / "out.npz").exists()
     elif job == "verify":
         assert "verified: " in output
     else:

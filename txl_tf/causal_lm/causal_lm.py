@@ -14,6 +14,8 @@ from txl_tf.causal_lm.model_folder import (
     write_model_folder,
 )
 from txl_tf.causal_lm.model_source import open_model
+from txl_tf.causal_lm.text_arguments import checked_texts, new_tokens, until
+from txl_tf.causal_lm.text_features import Pooling, TextFeatures
 from txl_tf.causal_lm.text_score import score_text
 from txl_tf.causal_lm.text_session import TextSession, prompt_tokens, texts_until
 from txl_tf.config.experiment import EvaluationConfig
@@ -25,8 +27,6 @@ from txl_tf.models.language_model import create_model
 from txl_tf.models.presets import PRESETS, preset
 from txl_tf.models.stateful import StatefulTransformerXL
 
-DEFAULT_NEW_TOKENS = 128
-"""Tokens that `generate` writes unless it is told otherwise."""
 # Sessions that stay compiled, by number of rows and kind of sampling.
 _MAX_SESSIONS = 4
 
@@ -70,6 +70,7 @@ class TransformerXLCausalLM:
         self._sampler: Any = samplers.get("top_p")
         self._sessions: dict[Any, GenerationSession] = {}
         self._evaluator: Evaluator | None = None
+        self._features: TextFeatures | None = None
 
     @classmethod
     def from_preset(
@@ -177,7 +178,7 @@ class TransformerXLCausalLM:
         """
         is_single = isinstance(inputs, str)
         prompts = self._prompt_ids([inputs] if is_single else inputs)
-        limits = _new_tokens([len(ids) for ids in prompts], max_length, max_tokens)
+        limits = new_tokens([len(ids) for ids in prompts], max_length, max_tokens)
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         ends = self._stop_token_ids(stop_token_ids)
         session = self._session(
@@ -189,7 +190,7 @@ class TransformerXLCausalLM:
         )
         session.restart(seed)
         written = session.write(prompts, num_tokens=max(limits))
-        rows = [_until(row[:limit], ends) for row, limit in zip(written, limits, strict=True)]
+        rows = [until(row[:limit], ends) for row, limit in zip(written, limits, strict=True)]
         if self.tokenizer is None:
             befores = [ids[:0] if strip_prompt else ids for ids in prompts]
             return [np.concatenate(pair) for pair in zip(befores, rows, strict=True)]
@@ -216,7 +217,7 @@ class TransformerXLCausalLM:
             ValueError: If there are fewer than two tokens, or no tokenizer.
             InvalidTextError: If the tokenizer cannot take the text.
         """
-        texts = _texts([text] if isinstance(text, str) else text, "text")
+        texts = checked_texts([text] if isinstance(text, str) else text, "text")
         if self._evaluator is None:
             variables = {variable.path: variable for variable in self.model.weights}
             config = EvaluationConfig(batch_size=1)
@@ -224,6 +225,46 @@ class TransformerXLCausalLM:
         tokenizer = self._required_tokenizer("score")
         scores = [score_text(self._evaluator, tokenizer, each) for each in texts]
         return scores[0] if isinstance(text, str) else scores
+
+    def embed(
+        self,
+        texts: str | Sequence[str],
+        layer: int | None = None,
+        pooling: Pooling = "mean",
+        *,
+        batch_size: int = 8,
+    ) -> Any:
+        """Returns features of texts of any length, read segment by segment with memory.
+
+        Args:
+            texts: str of at least one token, or a list of such texts.
+            layer: optional int. 0 is the embedding layer, `L` the last block; negative
+                ones count from the last, -1. Defaults to `None`: the last.
+            pooling: str. `"tokens"` keeps every token, `"segments"` takes the mean of
+                every segment, `"last"` the last token, `"mean"` the mean of all.
+                Defaults to `"mean"`.
+            batch_size: int. Texts that are read side by side; it has no influence on
+                the features. Defaults to `8`.
+
+        Returns:
+            float32 vector `(D,)`; with `"tokens"` and `"segments"` an array `(S, D)`.
+            For a list an array `(R, D)`, or a list of arrays.
+
+        Raises:
+            TypeError: If `texts` is neither.
+            ValueError: If a text has no token, there is no such layer or pooling, or no
+                tokenizer.
+            InvalidTextError: If the tokenizer cannot take a text.
+        """
+        found = checked_texts([texts] if isinstance(texts, str) else texts, "texts")
+        tokenizer = self._required_tokenizer("embed")
+        rows = [tokenizer.encode(text).astype(np.int32) for text in found]
+        if self._features is None:
+            self._features = TextFeatures(self.model)
+        features = self._features(rows, layer, pooling, batch_size)
+        if isinstance(texts, str):
+            return features[0]
+        return np.stack(features) if features[0].ndim == 1 else features
 
     def session(
         self,
@@ -272,7 +313,7 @@ class TransformerXLCausalLM:
     def _prompt_ids(self, inputs: Any) -> list[np.ndarray]:
         if self.tokenizer is None:
             return [np.asarray(row, np.int32) for row in inputs]
-        texts = _texts(inputs, "inputs")
+        texts = checked_texts(inputs, "inputs")
         return [prompt_tokens(self.tokenizer, text) for text in texts]
 
     def _stop_token_ids(self, chosen: Sequence[int] | str | None) -> tuple[int, ...]:
@@ -321,45 +362,6 @@ class TransformerXLCausalLM:
                 "data set of the model. Received: tokenizer=None"
             )
         return self.tokenizer
-
-
-def _texts(texts: Any, argument: str) -> list[str]:
-    if not isinstance(texts, Sequence) or not all(isinstance(each, str) for each in texts):
-        kinds = type(texts).__name__
-        if isinstance(texts, Sequence):
-            kinds = f"{kinds} of {', '.join(sorted({type(each).__name__ for each in texts}))}"
-        raise TypeError(f"`{argument}` must be a str or a list of str. Received: {kinds}")
-    if not texts:
-        raise ValueError(f"`{argument}` must have at least one text. Received: {texts!r}")
-    return list(texts)
-
-
-def _new_tokens(
-    lengths: Sequence[int], max_length: int | None, max_tokens: int | None
-) -> list[int]:
-    """Returns the most tokens that may follow prompts of these lengths."""
-    if max_length is not None and max_tokens is not None:
-        raise ValueError(
-            "`max_length` counts the prompt and `max_tokens` does not; give one of them. "
-            f"Received: max_length={max_length}, max_tokens={max_tokens}"
-        )
-    if max_length is None:
-        count = DEFAULT_NEW_TOKENS if max_tokens is None else max_tokens
-        if count < 1:
-            raise ValueError(f"`max_tokens` must be positive. Received: max_tokens={count}")
-        return [count] * len(lengths)
-    if max_length <= min(lengths):
-        raise ValueError(
-            "`max_length` must be larger than the shortest prompt. "
-            f"Received: max_length={max_length} for prompts of {list(lengths)} tokens"
-        )
-    return [max(0, max_length - length) for length in lengths]
-
-
-def _until(row: np.ndarray, stop_token_ids: tuple[int, ...]) -> np.ndarray:
-    """Returns the tokens of a row before it ended."""
-    is_end = (row < 0) | np.isin(row, np.array(stop_token_ids, np.int32))
-    return row[: int(np.argmax(is_end))] if is_end.any() else row
 
 
 def load(

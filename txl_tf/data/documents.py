@@ -152,13 +152,23 @@ class JsonLinesDocuments:
                 file, the line and the byte at which the line begins.
         """
         for path in self.files:
-            for number, offset, line in _lines(path):
-                text = _text_of(line, self._field, _place(path, number, offset))
+            for number, offset, line in numbered_lines(path):
+                text = text_of_json(line, self._field, line_place(path, number, offset))
                 if text:
                     yield split_at_lines([text])
 
 
-def _lines(path: str) -> Iterator[tuple[int, int, bytes]]:
+def numbered_lines(path: str) -> Iterator[tuple[int, int, bytes]]:
+    """Reads a file, compressed or not, line by line.
+
+    Yields:
+        Tuples of the number of the line, from 1, of the byte at which it begins, and of
+        the line with its end.
+
+    Raises:
+        DataDamagedError: If a line is longer than `MAX_LINE_BYTES`.
+        JobError: As `text_blocks`.
+    """
     rest = bytearray()
     number, offset = 1, 0
     for block in text_blocks(path):
@@ -172,12 +182,22 @@ def _lines(path: str) -> Iterator[tuple[int, int, bytes]]:
         del rest[:start]
         if len(rest) > MAX_LINE_BYTES:
             what = f"The line is longer than {MAX_LINE_BYTES} bytes."
-            raise _unusable(what, _place(path, number, offset))
+            raise _unusable(what, line_place(path, number, offset))
     if rest:
         yield number, offset, bytes(rest)
 
 
-def _text_of(line: bytes, field: str, place: str) -> bytes:
+def text_of_json(line: bytes, field: str, place: str) -> bytes:
+    """Returns the text of one line of JSON; empty for an empty line.
+
+    Args:
+        line: bytes. The line.
+        field: str. The field that holds the text.
+        place: str. Where the line is, for errors.
+
+    Raises:
+        DataDamagedError: If it is not an object with a string in the field.
+    """
     line = line.removeprefix(_BYTE_ORDER_MARK)
     if not line.strip():
         return b""
@@ -203,7 +223,8 @@ def _text_of(line: bytes, field: str, place: str) -> bytes:
         raise _unusable(what, place) from error
 
 
-def _place(path: str, number: int, offset: int) -> str:
+def line_place(path: str, number: int, offset: int) -> str:
+    """Returns the place of a line as errors name it."""
     return f"{path}, line {number}, byte {offset}"
 
 

@@ -26,6 +26,27 @@ def num_parameters(config: ModelConfig | LSTMConfig | QRNNConfig) -> int:
     return _embedding_parameters(config) + blocks + biases + _softmax_parameters(config)
 
 
+def hidden_layer(config: ModelConfig | LSTMConfig | QRNNConfig, layer: int | None) -> int:
+    """Returns the number of a layer whose hidden states can be had.
+
+    Args:
+        config: configuration of the model.
+        layer: optional int. 0 is the embedding layer, `L` the last block; negative
+            ones count from the last, -1. `None` is the last. A recurrent model has
+            the last alone.
+
+    Raises:
+        ValueError: If there is no such layer.
+    """
+    last = config.num_layers
+    number = last if layer is None else layer + (last + 1 if layer < 0 else 0)
+    first = 0 if isinstance(config, ModelConfig) else last
+    if not first <= number <= last:
+        known = f"{first} to {last}" if first < last else f"{last}, the last of a recurrent model"
+        raise ValueError(f"`layer` must be {known}, or negative. Received: layer={layer}")
+    return number
+
+
 def _recurrent_parameters(config: LSTMConfig | QRNNConfig) -> int:
     widths = (config.table_dim, *config.layer_dims)
     if isinstance(config, LSTMConfig):

@@ -1,0 +1,145 @@
+"""Features of texts against the hidden states of the model, alone and side by side."""
+
+import numpy as np
+import pytest
+
+import txl_tf
+from tests.convert.goldens import FOLDER as GOLDEN
+from tests.small_models import small_config
+from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
+from txl_tf.config.model import LSTMConfig
+from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
+from txl_tf.models.language_model import create_model
+
+TOKENIZER = CharacterTokenizer(list("abcdefghij "))
+# Shorter than a segment, as long as one, and longer than what is read at once.
+TEXTS = ["a", "bad cab j", "face", "hi " * 48, "dig a big bag " * 3]
+CONFIGS = {
+    "relative": small_config(4, 6),
+    "short_memory": small_config(4, 2, same_length=True),
+    "sinusoidal": small_config(4, 6, position_encoding="sinusoidal"),
+    "learned": small_config(4, 0, position_encoding="learned", num_positions=4, recurrence=False),
+}
+
+
+def drawn(config):
+    model = create_model(config, dtype="float32")
+    for index, variable in enumerate(model.weights):
+        numbers = np.random.default_rng(index).normal(scale=0.5, size=variable.shape)
+        variable.assign(numbers.astype("float32"))
+    return model
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
+def lm(request):
+    return TransformerXLCausalLM(drawn(CONFIGS[request.param]), TOKENIZER)
+
+
+@pytest.fixture(scope="module")
+def relative():
+    return TransformerXLCausalLM(drawn(CONFIGS["relative"]), TOKENIZER)
+
+
+def states_of(model, text):
+    """The states of all layers, read with the model's own memory; segments are whole."""
+    ids, length = TOKENIZER.encode(text).astype(np.int32), model.config.segment_length
+    padded = np.pad(ids, (0, -len(ids) % length))[None]
+    memory, found = model.initial_memory(1), []
+    for start in range(0, padded.shape[1], length):
+        states, memory = model.hidden_states(padded[:, start : start + length], memory)
+        found.append(np.stack([np.asarray(each)[0] for each in states]))
+    return np.concatenate(found, axis=1)[:, : len(ids)]
+
+
+def test_tokens_have_the_states_of_every_layer(lm):
+    for text in TEXTS:
+        expected = states_of(lm.model, text)
+        assert len(expected) == 3
+        for layer in (0, 1, 2):
+            features = lm.embed(text, layer, "tokens")
+            assert features.dtype == np.float32
+            np.testing.assert_allclose(features, expected[layer], rtol=1e-4, atol=1e-5)
+            np.testing.assert_array_equal(lm.embed(text, layer - 3, "tokens"), features)
+        np.testing.assert_array_equal(lm.embed(text, pooling="tokens"), features)
+
+
+@pytest.mark.parametrize("batch_size", [2, 8])
+def test_texts_side_by_side_have_the_features_of_each_alone(lm, batch_size):
+    together = lm.embed(TEXTS, 1, "tokens", batch_size=batch_size)
+    for text, features in zip(TEXTS, together, strict=True):
+        alone = lm.embed(text, 1, "tokens")
+        np.testing.assert_allclose(features, alone, rtol=1e-5, atol=1e-5)
+
+
+def test_pools_are_means_and_last_ones_of_tokens(relative):
+    tokens = relative.embed(TEXTS, pooling="tokens")
+    means = relative.embed(TEXTS)
+    assert means.shape == (len(TEXTS), 8)
+    np.testing.assert_allclose(
+        means, [np.mean(each, axis=0, dtype=np.float64) for each in tokens], atol=2e-6
+    )
+    last = relative.embed(TEXTS, pooling="last")
+    np.testing.assert_array_equal(last, [each[-1] for each in tokens])
+    for each, segments in zip(tokens, relative.embed(TEXTS, pooling="segments"), strict=True):
+        expected = [each[start : start + 4].mean(axis=0) for start in range(0, len(each), 4)]
+        np.testing.assert_allclose(segments, expected, atol=1e-6)
+    assert relative.embed(TEXTS[1]).shape == (8,)
+    assert relative.embed([TEXTS[1]]).shape == (1, 8)
+
+
+def test_what_a_text_begins_with_has_an_influence_beyond_its_segment(relative):
+    ends = [relative.embed(start + "ad cab face", pooling="last") for start in ("a", "j")]
+    assert np.abs(ends[0] - ends[1]).max() > 1e-3
+
+
+def test_new_weights_give_new_features():
+    model = drawn(CONFIGS["relative"])
+    lm = TransformerXLCausalLM(model, TOKENIZER)
+    before = lm.embed("bad cab")
+    for variable in model.weights:
+        variable.assign(variable * 1.1)
+    expected = states_of(model, "bad cab")[-1].mean(axis=0)
+    np.testing.assert_allclose(lm.embed("bad cab"), expected, rtol=1e-4, atol=1e-5)
+    assert np.abs(before - expected).max() > 1e-3
+
+
+def test_a_recurrent_model_has_its_last_output():
+    model = drawn(
+        LSTMConfig(
+            vocabulary_size=11, num_layers=2, hidden_dim=8, embedding_dim=8, segment_length=4
+        )
+    )
+    lm = TransformerXLCausalLM(model, TOKENIZER)
+    together = lm.embed(TEXTS, pooling="tokens")
+    ids = TOKENIZER.encode(TEXTS[1]).astype(np.int32)[None]
+    expected, _ = model(ids, model.initial_memory(1))
+    np.testing.assert_allclose(together[1], np.asarray(expected)[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(lm.embed(TEXTS[1], 2, "tokens"), together[1], atol=1e-6)
+    with pytest.raises(ValueError, match="must be 2, the last of a recurrent model"):
+        lm.embed("a", 1)
+
+
+def test_an_export_has_the_features_of_the_run_it_was_made_of():
+    run = txl_tf.load(GOLDEN / "formats" / "run_averages")
+    exported = txl_tf.load(GOLDEN / "formats" / "export", tokenizer=run.tokenizer)
+    texts = [run.tokenizer.decode_text(np.arange(size) % 39) for size in (3, 30)]
+    np.testing.assert_allclose(exported.embed(texts, 1), run.embed(texts, 1), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda lm: lm.embed("a", 3), ValueError, "`layer` must be 0 to 2.*layer=3"),
+        (lambda lm: lm.embed("a", -4), ValueError, "`layer` must be 0 to 2.*layer=-4"),
+        (lambda lm: lm.embed("a", pooling="max"), ValueError, "`pooling` must be one of"),
+        (lambda lm: lm.embed("a", batch_size=0), ValueError, "`batch_size` must be positive"),
+        (lambda lm: lm.embed(["a", ""]), ValueError, "at least 1 token.*in text 1"),
+        (lambda lm: lm.embed([]), ValueError, "at least one text"),
+        (lambda lm: lm.embed(b"a"), TypeError, "`texts` must be a str"),
+        (lambda lm: lm.embed("z"), ValueError, "not in the vocabulary"),
+        (lambda lm: TransformerXLCausalLM(lm.model).embed("a"), ValueError, "needs a tokenizer"),
+    ],
+)
+def test_a_wrong_argument_is_refused(relative, call, error, message):
+    with pytest.raises(error, match=message):
+        call(relative)
