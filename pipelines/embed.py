@@ -46,10 +46,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     model = parser.add_argument_group("model")
     add_model_argument(model)
     add_step_argument(model)
-    text = parser.add_argument_group("text")
+    _add_text_arguments(parser.add_argument_group("text"))
+    _add_feature_arguments(parser.add_argument_group("features"))
+
+
+def _add_text_arguments(text: Any) -> None:
     text.add_argument("--text", metavar="FILE", required=True, help="file with a text per line")
     text.add_argument("--field", metavar="NAME", help="lines are JSON; the field of the text")
-    features = parser.add_argument_group("features")
+
+
+def _add_feature_arguments(features: Any) -> None:
     meaning = "file to write: .npz or .jsonl"
     features.add_argument("--out", metavar="FILE", required=True, help=meaning)
     meaning = "0: the embeddings, 1: the first block, -1: the last block"

@@ -171,19 +171,8 @@ def _each(function, vectors, weights):
 
 
 def language_model(weights, config, token_ids, target_ids, states, valid_length):
-    """The whole model over one segment.
-
-    Args:
-        weights: dict, from `model_weights`.
-        config: the `ModelConfig`.
-        token_ids: int array (B, T).
-        target_ids: int array (B, T).
-        states: list of L arrays (B, M, D).
-        valid_length: list of B ints.
-
-    Returns:
-        Tuple of nll (B, T), hidden (B, T, D), the next states and the next
-        valid lengths.
+    """The whole model over one segment: what `reference.transformer_xl` takes and returns,
+    but weights from `model_weights` and a `ModelConfig`.
     """
     hidden = np.array([[embedded(token, weights, config) for token in row] for row in token_ids])
     next_states = []

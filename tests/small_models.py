@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from txl_tf.config.model import ModelConfig
 
 
@@ -29,3 +31,11 @@ def small_config(
         memory_length=memory_length,
         **sizes,
     )
+
+
+def with_drawn_weights(model: Any, scale: float) -> Any:
+    """Gives every weight of a model numbers that are large enough to matter; returns it."""
+    for index, variable in enumerate(model.weights):
+        drawn = np.random.default_rng(index).normal(scale=scale, size=variable.shape)
+        variable.assign(drawn.astype("float32"))
+    return model

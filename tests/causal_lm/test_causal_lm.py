@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import txl_tf
+from tests.small_models import with_drawn_weights
 from tests.toy_batches import toy_experiment
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
@@ -21,11 +22,7 @@ PROMPTS = ["a fox", "the lazy dog sleeps", "x"]
 @pytest.fixture(scope="module")
 def model():
     config = toy_experiment().model.replace(vocabulary_size=27, memory_length=12)
-    model = create_model(config, dtype="float32")
-    for index, variable in enumerate(model.weights):
-        drawn = np.random.default_rng(index).normal(scale=0.7, size=variable.shape)
-        variable.assign(drawn.astype("float32"))
-    return model
+    return with_drawn_weights(create_model(config, dtype="float32"), scale=0.7)
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import pytest
 import txl_tf
 from tests.causal_lm.test_causal_lm import TOKENIZER
 from tests.convert.goldens import FOLDER as GOLDEN
+from tests.small_models import with_drawn_weights
 from tests.toy_batches import toy_experiment
 from txl_tf.causal_lm.exported_model import exported_version, load_exported
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
@@ -21,11 +22,7 @@ def model():
     config = toy_experiment().model.replace(
         vocabulary_size=27, hidden_dim=64, num_layers=2, intermediate_dim=128
     )
-    model = create_model(config, dtype="float32")
-    for index, variable in enumerate(model.weights):
-        drawn = np.random.default_rng(index).normal(scale=0.3, size=variable.shape)
-        variable.assign(drawn.astype("float32"))
-    return model
+    return with_drawn_weights(create_model(config, dtype="float32"), scale=0.3)
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ from txl_tf.storage.files import list_folder, path_exists, read_file, remove_fol
 FORGED = {"host": "elsewhere", "pid": 1, "since": "long ago", "token": "0" * 32}
 
 
-class LocalChanges:
-    """Changes to a local folder `run` and what was moved away of it.
+class _Changes:
+    """Changes to a folder `run` and what was moved away or copied of it.
 
     Args:
         base: str. Folder that all of it is in.
@@ -27,6 +27,13 @@ class LocalChanges:
         self._base = base
         self._random = source
         self._num_copies = 0
+
+
+class LocalChanges(_Changes):
+    """Changes to a folder on a disk."""
+
+    def __init__(self, base: str, source: random.Random) -> None:
+        super().__init__(base, source)
         # What a writer has open at this moment it shares with a copy made of links.
         self._has_links = False
         self.run = os.path.join(base, "run")
@@ -125,18 +132,11 @@ class LocalChanges:
             shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
 
 
-class StoreChanges:
-    """Changes to a folder `run` of a store and what was copied of it.
-
-    Args:
-        base: str. Folder that all of it is in.
-        source: `random.Random`.
-    """
+class StoreChanges(_Changes):
+    """Changes to a folder of a store."""
 
     def __init__(self, base: str, source: random.Random) -> None:
-        self._base = base
-        self._random = source
-        self._num_copies = 0
+        super().__init__(base, source)
         self.run = f"{base}/run"
         self.kinds = {
             "nothing": lambda: None,

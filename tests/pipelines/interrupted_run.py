@@ -184,8 +184,8 @@ class Interrupter:
     def num_interruptions(self) -> int:
         return sum(self.kinds.values())
 
-    def interrupt(self, number: int) -> None:
-        """Interrupts until there have been as many interruptions, and checks every run."""
+    def interrupt(self, number: int) -> set[str]:
+        """Interrupts so often and checks every run; returns the kinds there were."""
         InterruptedRun.set_up(self._server, self._folder)
         unbroken = InterruptedRun(self._server, self._folder, "unbroken", self._num_steps)
         process = unbroken.start()
@@ -200,6 +200,8 @@ class Interrupter:
             self._interrupt_run(run, number - self.num_interruptions)
             run.check_same_as(unbroken)
             self.num_runs += 1
+        assert self.num_interruptions == number
+        return set(self.kinds)
 
     def _moments(self, number: int) -> list[int]:
         """Steps, with a save to come after the last of them."""

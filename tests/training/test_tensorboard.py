@@ -19,14 +19,15 @@ def test_every_figure_of_an_evaluation_is_written(total_nats, tmp_path):
         tag: float(tf.make_ndarray(events.Tensors(tag)[-1].tensor_proto))
         for tag in events.Tags()["tensors"]
     }
-    expected = {
-        "loss/nats_per_token": result.nats_per_token,
-        "loss/perplexity": result.perplexity,
-        "loss/bits_per_byte": result.bits_per_byte,
-        "loss/bits_per_character": result.bits_per_character,
-        "loss/word_perplexity": result.word_perplexity,
-        "performance/evaluation_seconds": result.seconds,
-    }
+    losses = [
+        "nats_per_token",
+        "perplexity",
+        "bits_per_byte",
+        "bits_per_character",
+        "word_perplexity",
+    ]
+    expected = {f"loss/{name}": getattr(result, name) for name in losses}
+    expected["performance/evaluation_seconds"] = result.seconds
     largest = float(np.finfo(np.float32).max)
     assert written == {
         tag: pytest.approx(min(value, largest), rel=1e-6) for tag, value in expected.items()

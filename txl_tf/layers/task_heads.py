@@ -150,15 +150,10 @@ class TokenHead(_Head):
 
     Args:
         num_outputs: int. Labels.
-        dropout: float in `[0, 1)`. Dropout of the hidden states.
-        kernel_initializer: Keras initializer of the projection.
-        **kwargs: other keyword arguments passed to `keras.layers.Layer`.
+        **kwargs: `dropout` of the hidden states, `kernel_initializer`, and arguments of
+            `keras.layers.Layer`.
 
-    Call arguments:
-        hidden: float tensor `(..., L, D)`.
-        padding_mask: optional bool tensor `(..., L)`, true where there is a token; by
-            default there is no padding.
-        training: bool. Whether dropout is active.
+    Call arguments: those of `PooledHead`.
 
     Returns:
         Float32 tensor `(..., L, C)`, zeros where there is no token. The loss must
@@ -179,15 +174,9 @@ class SpanHead(_Head):
     say that it holds no answer.
 
     Args:
-        dropout: float in `[0, 1)`. Dropout of the hidden states.
-        kernel_initializer: Keras initializer of the projection.
-        **kwargs: other keyword arguments passed to `keras.layers.Layer`.
+        **kwargs: as of `TokenHead`.
 
-    Call arguments:
-        hidden: float tensor `(..., L, D)`.
-        padding_mask: optional bool tensor `(..., L)`, true where there is a token; by
-            default there is no padding.
-        training: bool. Whether dropout is active.
+    Call arguments: those of `PooledHead`.
 
     Returns:
         Float32 tensor `(..., 2, L)`, the first tokens before the last ones; the

@@ -23,14 +23,16 @@ class AppendedText(abc.ABC):
     """
 
     @staticmethod
-    def at(folder: WritableFolder, name: str, max_line_bytes: int) -> "AppendedText":
-        """Returns the text of a name in a folder.
+    def at(path: str, folder: WritableFolder | None, max_line_bytes: int) -> "AppendedText":
+        """Returns the text of a path.
 
         Args:
-            folder: `WritableFolder`.
-            name: str. Name of the local file, or of the folder in a store.
+            path: str. The local file, or the folder in a store.
+            folder: optional `WritableFolder` that the path is in.
             max_line_bytes: int. A longer line is read in pieces.
         """
+        parent, name = os.path.split(path)
+        folder = folder or WritableFolder.at(parent or ".")
         if folder.is_remote:
             return _Parts(folder.subfolder(name))
         return _OneFile(folder, name, max_line_bytes)

@@ -36,9 +36,7 @@ class StepLedger:
 
     def __init__(self, path: str | os.PathLike[str], folder: WritableFolder | None = None) -> None:
         self._path = os.fspath(path)
-        parent, name = os.path.split(self._path)
-        folder = folder or WritableFolder.at(parent or ".")
-        self._files = AppendedText.at(folder, name, MAX_LINE_BYTES)
+        self._files = AppendedText.at(self._path, folder, MAX_LINE_BYTES)
         self._first_step = 1
         self._next_step: int | None = None
         self._hash = hashlib.sha256()

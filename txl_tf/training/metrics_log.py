@@ -60,20 +60,14 @@ class MetricsLog:
     value that is not finite is `null`. A run that resumes cuts off the lines
     after its checkpoint. Damaged lines never stop a run.
 
-    A local log is a file, a remote one a folder of parts, see `AppendedText`.
-    One process writes at a time, which has the folder of its lock, see
-    `DirectoryLock`.
-
-    Args:
-        path: path of the file, or of the remote folder.
-        folder: optional `WritableFolder` that the path is in.
+    A local log is a file, a remote one a folder of parts, see `AppendedText`, which
+    takes both arguments. One process writes at a time, which has the folder of its
+    lock, see `DirectoryLock`.
     """
 
     def __init__(self, path: str | os.PathLike[str], folder: WritableFolder | None = None) -> None:
         self._path = os.fspath(path)
-        parent, name = os.path.split(self._path)
-        folder = folder or WritableFolder.at(parent or ".")
-        self._files = AppendedText.at(folder, name, _MAX_LINE_BYTES)
+        self._files = AppendedText.at(self._path, folder, _MAX_LINE_BYTES)
         self._num_lines = 0
 
     def read(self) -> MetricsLines | None:
