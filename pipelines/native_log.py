@@ -78,6 +78,8 @@ def _divert() -> None:
     sys.stderr.flush()
     terminal = os.dup(2)
     source, sink = os.pipe()
+    # Ctrl-C while Python puts its threads in order after the fork would end in a traceback.
+    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, _IGNORED_SIGNALS)
     try:
         if os.fork() == 0:
             _filter(source, terminal)
@@ -85,6 +87,8 @@ def _divert() -> None:
         for descriptor in (terminal, source, sink):
             os.close(descriptor)
         raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
     os.dup2(sink, 2)
     os.close(source)
     os.close(sink)

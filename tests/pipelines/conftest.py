@@ -74,13 +74,15 @@ def untouched(trained):
 def model_folders(untouched, tmp_path_factory):
     """One model in a folder of every kind, by the name of the kind."""
     folder = tmp_path_factory.mktemp("kinds")
-    checkpoint = untouched / "checkpoints" / "step-00000040"
+    # A copy, for evaluations add their figures to a run.
+    run = shutil.copytree(untouched, folder / "run")
+    checkpoint = run / "checkpoints" / "step-00000040"
     shutil.copytree(checkpoint, folder / "copy of a checkpoint")
     write_model_folder(load_model(untouched), folder / "converted", ByteTokenizer())
     finished = run_txl("export", "--workdir", untouched, "--out", folder / "export")
     assert finished.returncode == 0, finished.stderr
     return {
-        "run": untouched,
+        "run": run,
         "checkpoint": checkpoint,
         "copied checkpoint": folder / "copy of a checkpoint",
         "converted": folder / "converted",
