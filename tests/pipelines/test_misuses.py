@@ -150,6 +150,8 @@ def texts_of(folder, source):
             json_mutations(path, lambda each: each),
             byte_mutations(path, source, 60),
         ):
+            # They look at the file when the first is asked for.
+            path.write_text(text)
             for _, mutate in mutations:
                 path.write_text(text)
                 mutate(path)
