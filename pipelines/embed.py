@@ -17,6 +17,7 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
+from txl_tf.causal_lm.text_arguments import POOLINGS
 from txl_tf.data.documents import line_place, numbered_lines, text_of_json
 from txl_tf.errors import DataDamagedError, NonFiniteError, UsageError
 from txl_tf.models.sizes import hidden_layer
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
     from txl_tf.data.tokenizers.tokenizer import Tokenizer
 
-_POOLINGS = ("tokens", "segments", "last", "mean")
 _ENDINGS = (".npz", ".jsonl")
 _MOST_ROWS = 1 << 16
 _REMEDY = "Correct the line, or take it out."
@@ -60,9 +60,9 @@ def _add_feature_arguments(features: Any) -> None:
     features.add_argument("--out", metavar="FILE", required=True, help=meaning)
     meaning = "0: the embeddings, 1: the first block, -1: the last block"
     add_number(features, "--layer", -MAX_COUNT, MAX_COUNT, meaning, default=-1)
-    meaning = f"{', '.join(_POOLINGS)} (default: mean)"
+    meaning = f"{', '.join(POOLINGS)} (default: mean)"
     features.add_argument(
-        "--pooling", choices=_POOLINGS, default="mean", metavar="KIND", help=meaning
+        "--pooling", choices=POOLINGS, default="mean", metavar="KIND", help=meaning
     )
     meaning = "texts read side by side; has no influence on the features"
     add_number(features, "--batch-size", 1, _MOST_ROWS, meaning, default=8)

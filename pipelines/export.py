@@ -19,6 +19,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING, Any
 
+from txl_tf.causal_lm.text_arguments import DEFAULT_NEW_TOKENS
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import MismatchError, UsageError
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from txl_tf.export import ExportOptions
     from txl_tf.models.transformer_xl import TransformerXL
 
-_DEFAULT_NEW_TOKENS = 128
 # Largest requests: the default of each limit, and its help.
 _LIMITS = {
     "max_text_bytes": (1 << 16, "most bytes of a text"),
@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     loss.add_argument("--split", default="valid", help="split of it (default: valid)")
     add_number(loss, "--sample-tokens", 2, MAX_STEP, "how much of the split", default=1 << 15)
     text = parser.add_argument_group("text")
-    meaning = "tokens to write (default: 128 or the limit)"
+    meaning = f"tokens to write (default: {DEFAULT_NEW_TOKENS} or the limit)"
     add_number(text, "--num-tokens", 1, MAX_COUNT, meaning)
     add_sampler_arguments(text)
     meaning = "seed of every text (default: a new one for each)"
@@ -120,7 +120,7 @@ def _check_completion(arguments: argparse.Namespace) -> None:
     take_sampler_options(arguments)
     most = arguments.max_new_tokens
     if arguments.num_tokens is None:
-        arguments.num_tokens = min(_DEFAULT_NEW_TOKENS, most)
+        arguments.num_tokens = min(DEFAULT_NEW_TOKENS, most)
     elif arguments.num_tokens > most:
         raise UsageError(
             f"A request may have {most} tokens written.",

@@ -138,8 +138,9 @@ class InitialWeights:
     def _read(self) -> "tuple[int | None, dict[str, np.ndarray]]":
         return self.source.read_weights()
 
-    def describe(self) -> dict[str, Any]:
-        """Reads the weights and describes them for `run.json`, see `RunDescription.start`.
+    @functools.cached_property
+    def description(self) -> dict[str, Any]:
+        """Description of the weights for `run.json`, which are read: `RunDescription.start`.
 
         Raises:
             MismatchError: If the run was begun with other weights than these.
@@ -173,7 +174,7 @@ class InitialWeights:
         Returns:
             Lines that say what was taken, where that is not all of it as it was.
         """
-        self.describe()  # compares with the start of the run
+        _ = self.description  # compares with the start of the run
         _, weights = self._read
         said = []
         if self.source.stored_as != "float32":

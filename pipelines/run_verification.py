@@ -71,10 +71,11 @@ def _verify_start(workdir: Workdir, start: dict | None) -> list[str]:
     if start["vocabulary"] != "same" or 0 not in CheckpointStore(workdir.checkpoints, {}).steps():
         return [f"not covered: {line}; its checkpoint is not there or has other rows"]
     _, weights = read_weights(workdir.folder, 0)
-    if weights_sha256(weights) != start["sha256"]:
+    found = weights_sha256(weights)
+    if found != start["sha256"]:
         raise DataDamagedError(
-            f"The weights of step 0 have SHA-256 {weights_sha256(weights)}; run.json says that the "
-            f"run began from {start['sha256']}.",
+            f"The weights of step 0 have SHA-256 {found}; run.json says that the run "
+            f"began from {start['sha256']}.",
             where=workdir.checkpoints,
             remedy=_RESTORE,
         )

@@ -205,7 +205,7 @@ class TrainingRun:
             start = None
             if self._initial is not None:
                 self._initial.require_vocabulary(self._data.manifest)
-                start = self._initial.describe()
+                start = self._initial.description
             if folder is None:
                 return RunDescription(experiment=self._experiment, data=data, start=start)
             return self._workdir.begin(self._experiment, data, folder, start=start)

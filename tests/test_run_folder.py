@@ -14,7 +14,7 @@ from txl_tf.causal_lm.model_folder import write_model_folder
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, UsageError
 from txl_tf.models.language_model import create_model
 from txl_tf.run_description import identity
-from txl_tf.run_folder import kind, locate, model_config
+from txl_tf.run_folder import describe, kind, locate
 from txl_tf.training.checkpoint_store import CheckpointStore
 
 STEPS = (2, 4, 6)
@@ -216,4 +216,4 @@ def test_a_damaged_copy_of_a_checkpoint_is_refused(run, tmp_path):
     del manifest["identity"]["model"]
     (copied / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(DataDamagedError, match="does not tell the model"):
-        model_config(str(copied))
+        describe(str(copied))

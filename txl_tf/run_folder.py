@@ -82,19 +82,16 @@ def load_model(
         require_no_step(step)
         return _converted_model(folder)
     if found is None:
-        raise no_model(folder)
+        raise InputMissingError(
+            "There is neither a run nor a converted model in this folder.",
+            where=folder,
+            remedy="Name a run, one of its checkpoints, or a converted model: `txl train` and "
+            "`txl convert --from` make them.",
+        )
     _, weights = read_weights(folder, step)
-    return build_model(model_config(folder), weights)
-
-
-def no_model(folder: str) -> InputMissingError:
-    """The error of a folder without a model."""
-    return InputMissingError(
-        "There is neither a run nor a converted model in this folder.",
-        where=folder,
-        remedy="Name a run, one of its checkpoints, or a converted model: `txl train` and "
-        "`txl convert --from` make them.",
-    )
+    described = describe(folder)
+    config = described if isinstance(described, ModelConfig) else described.experiment.model
+    return build_model(config, weights)
 
 
 def kind(folder: str) -> FolderKind | None:
@@ -135,19 +132,20 @@ def locate(
     return owner, int(named[1]) if found == "run" else None
 
 
-def model_config(folder: str) -> ModelConfig | LSTMConfig | QRNNConfig:
-    """Reads the configuration of the model of a run, a converted folder or a checkpoint.
+def describe(folder: str) -> "RunDescription | ModelConfig":
+    """Reads the settings of the model of a run, a converted folder or a checkpoint.
+
+    Returns:
+        `RunDescription` of a run or of its checkpoint; `ModelConfig` of a converted
+        model or of its checkpoint, of whose training nothing is known.
 
     Raises:
         JobError: As `describe_run`, `converted_config` and `describe_checkpoint`.
     """
     found = kind(folder)
     if found == "run":
-        return describe_run(folder).experiment.model
-    if found == "checkpoint":
-        described = describe_checkpoint(folder)
-        return described if isinstance(described, ModelConfig) else described.experiment.model
-    return converted_config(folder)
+        return describe_run(folder)
+    return describe_checkpoint(folder) if found == "checkpoint" else converted_config(folder)
 
 
 def describe_checkpoint(folder: str) -> RunDescription | ModelConfig:

@@ -14,8 +14,8 @@ from txl_tf.causal_lm.model_folder import (
     write_model_folder,
 )
 from txl_tf.causal_lm.model_source import open_model
-from txl_tf.causal_lm.text_arguments import checked_texts, new_tokens, until
-from txl_tf.causal_lm.text_features import Pooling, TextFeatures
+from txl_tf.causal_lm.text_arguments import Pooling, checked_texts, new_tokens, until
+from txl_tf.causal_lm.text_features import TextFeatures
 from txl_tf.causal_lm.text_score import score_text
 from txl_tf.causal_lm.text_session import TextSession, prompt_tokens, texts_until
 from txl_tf.config.experiment import EvaluationConfig

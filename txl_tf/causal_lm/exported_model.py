@@ -68,11 +68,15 @@ def exported_config(version: str) -> tuple[ModelConfig, str]:
 
 
 def exported_tokenizer(version: str) -> Tokenizer | None:
-    """Reads the tokenizer of an exported version; `None` where it has no vocabulary."""
+    """Reads the tokenizer of an exported version.
+
+    It is `None` where the export has no vocabulary: earlier versions of this package
+    wrote none.
+    """
     return read_tokenizer(os.path.join(version, EXTRA))
 
 
-def load_exported(version: str) -> "tuple[keras.Model, Tokenizer | None]":
+def load_exported(version: str) -> "keras.Model":
     """Loads the model of an exported version, after verifying all of its files.
 
     Weights that are stored in fewer bits become the float32 numbers that the export
@@ -82,8 +86,7 @@ def load_exported(version: str) -> "tuple[keras.Model, Tokenizer | None]":
         version: str. Folder of the version.
 
     Returns:
-        Tuple of the model in float32, and its tokenizer. The tokenizer is `None`
-        where the export has no vocabulary: earlier versions of this package wrote none.
+        The model in float32.
 
     Raises:
         DataDamagedError: If a file is missing or not what was written.
@@ -98,7 +101,7 @@ def load_exported(version: str) -> "tuple[keras.Model, Tokenizer | None]":
     model = create_model(exported_config(version)[0], dtype="float32")
     prefix = os.path.join(version, "variables", "variables")
     _assign(model, tf.train.load_checkpoint(prefix), prefix)
-    return model, exported_tokenizer(version)
+    return model
 
 
 def _assign(model: "keras.Model", reader: Any, where: str) -> None:

@@ -19,9 +19,7 @@ from txl_tf.errors import InputMissingError
 from txl_tf.run_folder import (
     RunDescription,
     build_model,
-    converted_config,
-    describe_checkpoint,
-    describe_run,
+    describe,
     kind,
     locate,
     read_weights,
@@ -80,7 +78,7 @@ class ModelSource:
             JobError: As `txl_tf.load_model` and `load_exported`.
         """
         if self.kind == "export":
-            model, _ = load_exported(self.folder)
+            model = load_exported(self.folder)
             return None, {variable.path: variable.numpy() for variable in model.weights}
         step, weights = read_weights(self.folder, self.step)
         return None if self.data is None else step, weights
@@ -88,7 +86,7 @@ class ModelSource:
     def load_model(self) -> "LanguageModel":
         """Builds the model in float32 with its weights; errors of `read_weights`."""
         if self.kind == "export":
-            return load_exported(self.folder)[0]
+            return load_exported(self.folder)
         return build_model(self.experiment.model, self.read_weights()[1])
 
     def tokenizer(self) -> Tokenizer | None:
@@ -135,18 +133,14 @@ def open_model(
     found = kind(place)
     described: RunDescription | ModelConfig
     stored_as = "float32"
-    if found == "run":
-        described = describe_run(place)
-    elif found == "checkpoint":
-        described = describe_checkpoint(place)
-    elif found == "converted":
-        require_no_step(step)
-        described = converted_config(place)
-    else:
-        version = _version(place)
+    if found is None:
+        place = _version(place)
         require_no_step(step, "An export has no steps.")
-        place = version
-        described, stored_as = exported_config(version)
+        described, stored_as = exported_config(place)
+    else:
+        if found == "converted":
+            require_no_step(step)
+        described = describe(place)
     source_kind: SourceKind = found or "export"
     if isinstance(described, RunDescription):
         experiment, data = described.experiment, described.data

@@ -1,12 +1,15 @@
 """Arguments of a call on texts, checked: the texts, and where a written row ends."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 DEFAULT_NEW_TOKENS = 128
-"""Tokens that `generate` writes unless it is told otherwise."""
+"""Tokens that are written unless it is said otherwise."""
+Pooling = Literal["tokens", "segments", "last", "mean"]
+POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
+"""How features of tokens become those of a text."""
 
 
 def checked_texts(texts: Any, argument: str) -> list[str]:

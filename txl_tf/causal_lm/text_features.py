@@ -6,19 +6,17 @@ Shape letters used in this module:
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 from keras import ops
 
+from txl_tf.causal_lm.text_arguments import POOLINGS, Pooling
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.inference.execution_plan import device_of
 from txl_tf.models.sizes import hidden_layer
-
-Pooling = Literal["tokens", "segments", "last", "mean"]
-POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 
 
 class TextFeatures:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from txl_tf.causal_lm.text_arguments import DEFAULT_NEW_TOKENS
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
 from txl_tf.errors import UsageError
 from txl_tf.generation.session import GenerationSession
@@ -44,7 +45,7 @@ class TextSession:
         self._stop_token_ids = frozenset(stop_token_ids)
         self._written = np.zeros((0,), np.int32)
 
-    def write(self, prompt: str | None = None, *, max_tokens: int = 128) -> str:
+    def write(self, prompt: str | None = None, *, max_tokens: int = DEFAULT_NEW_TOKENS) -> str:
         """Reads a prompt and returns its continuation.
 
         Args:
@@ -85,7 +86,9 @@ class TextSession:
         self._session.load(path)
         self._written = np.zeros((0,), np.int32)
 
-    def stream(self, prompt: str | None = None, *, max_tokens: int = 128) -> Iterator[str]:
+    def stream(
+        self, prompt: str | None = None, *, max_tokens: int = DEFAULT_NEW_TOKENS
+    ) -> Iterator[str]:
         """Reads a prompt and generates its continuation piece by piece.
 
         Args:

@@ -146,10 +146,10 @@ class TransformerXLWithHead(keras.Model):
 
         segments = ops.swapaxes(segments, 0, 1)  # [S, B, T]
         numbers = ops.reshape(ops.arange(num_segments, dtype="int32"), (-1, 1, 1, 1))
-        seeds = self._seeds(num_segments)
+        seeds = self._seeds(num_segments) if training else None
 
         def read_segment(index, memory, hidden):
-            seed = seeds[index] if training else None
+            seed = None if seeds is None else seeds[index]
             found, memory = model(segments[index], memory, dropout_seed=seed, training=training)
             # Keras' `scan` would keep the memory of every segment.
             return index + 1, memory, ops.where(numbers == index, found[None], hidden)
