@@ -14,6 +14,7 @@ from txl_tf.config.base import FrozenConfig, flat_settings
 from txl_tf.config.experiment import EvaluationConfig, OptimizerConfig, TrainingConfig
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 from txl_tf.config.settings import settings_of
+from txl_tf.config.task import TaskConfig
 from txl_tf.errors import UsageError
 
 from .arguments import add_config_argument, add_override_argument, load_experiment
@@ -27,6 +28,7 @@ SECTIONS: dict[str, type[FrozenConfig]] = {
     "evaluation": EvaluationConfig,
     "lstm": LSTMConfig,
     "qrnn": QRNNConfig,
+    "task": TaskConfig,
 }
 _WIDTH = 80
 

@@ -36,7 +36,10 @@ _FREE_FIELDS = (
     "rematerialize",
     "jit_compile",
     "on_non_finite",
+    "stop_after_evaluations",
 )
+# Earlier versions did not know these; where they are None, runs of before are the same.
+_LATER_FIELDS = (("training", "freeze"), ("optimizer", "layer_rate_decay"))
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -175,15 +178,22 @@ def identity(
     values = experiment.to_dict()
     training = values["training"]
     training = {name: training[name] for name in training if name not in _FREE_FIELDS}
-    if training["freeze"] is None:
-        del training["freeze"]  # earlier versions did not know it
     deciding = {name: values[name] for name in ("model", "optimizer")}
     deciding |= {"training": training, "data": data}
+    for section, name in _LATER_FIELDS:
+        if deciding[section][name] is None:
+            deciding[section] = {
+                key: deciding[section][key] for key in deciding[section] if key != name
+            }
+    if experiment.task is not None:
+        deciding["task"] = values["task"]
     if start is not None:
         deciding["start"] = start
     if experiment.optimizer.schedule == "plateau":
         # Evaluations decide the learning rate. Earlier versions knew no `evaluate_tokens`.
         names = ("evaluate_every_steps", "evaluate_tokens")
-        training |= {name: value for name in names if (value := values["training"][name])}
+        deciding["training"] |= {
+            name: value for name in names if (value := values["training"][name])
+        }
         deciding["evaluation"] = values["evaluation"]
     return deciding

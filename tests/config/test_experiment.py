@@ -92,7 +92,7 @@ SCHEDULES = ("cosine", "inverse_square_root", "constant", "plateau")
 
 
 def test_every_field_is_either_for_all_or_known_here():
-    for_all = {"name", "schedule", "learning_rate", "warmup_steps", "clip_norm"}
+    for_all = {"name", "schedule", "learning_rate", "warmup_steps", "clip_norm", "layer_rate_decay"}
     names = {field.name for field in dataclasses.fields(OptimizerConfig)}
     assert names == for_all | OPTIMIZER_FIELDS.keys() | SCHEDULE_FIELDS.keys()
 

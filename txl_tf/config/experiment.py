@@ -17,6 +17,7 @@ from txl_tf.config.base import (
 from txl_tf.config.frozen_parts import FrozenParts
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig, RecurrentConfig
 from txl_tf.config.optimizer import OptimizerConfig
+from txl_tf.config.task import TaskConfig
 from txl_tf.errors import did_you_mean
 
 
@@ -39,6 +40,7 @@ class TrainingConfig(FrozenConfig):
         "seed": settings.not_negative(MAX_STEPS),
         "gradient_accumulation_steps": settings.positive(),
         "spike_deviations": settings.positive(),
+        "stop_after_evaluations": settings.positive(),
     }
 
     global_batch_size: int
@@ -89,6 +91,8 @@ class TrainingConfig(FrozenConfig):
     """First step of which the weights are averaged, see `WeightAverage`; None: no average."""
     average_weights_decay: float | None = None
     """Decay of an exponential average; None: all steps count the same."""
+    stop_after_evaluations: int | None = None
+    """Evaluations in a row without a better one after which the run ends; None: it does not."""
     freeze: tuple[str, ...] | None = None
     """Parts that are not trained: `embedding`, `softmax`, `layers`, `layers:3` or `layers:0-3`,
     counted from 0. None: all are trained."""
@@ -228,6 +232,18 @@ _ATTENTION_ONLY = {
     "evaluation": ("memory_length", "clamp_length", "same_length", "same_length_keys"),
 }
 
+# Of a stream of tokens, which a task does not have: its examples are independent.
+_LANGUAGE_MODELLING_ONLY = {
+    "training": (
+        "document_boundaries",
+        "evaluate_tokens",
+        "intermediate_losses",
+        "loss_positions",
+        "num_targets",
+    ),
+    "evaluation": ("dynamic_learning_rate",),
+}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExperimentConfig(FrozenConfig):
@@ -241,6 +257,14 @@ class ExperimentConfig(FrozenConfig):
     """The optimizer."""
     evaluation: EvaluationConfig = dataclasses.field(default_factory=EvaluationConfig)
     """The evaluation during and after training."""
+    task: TaskConfig | None = None
+    """The task that the model is fine-tuned for; None: language modelling."""
+
+    def to_dict(self) -> dict[str, Any]:
+        values = super().to_dict()
+        if self.task is None:
+            del values["task"]
+        return values
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
@@ -252,6 +276,8 @@ class ExperimentConfig(FrozenConfig):
     def validate(self) -> None:
         if isinstance(self.model, RecurrentConfig):
             self._check_recurrent()
+        if self.task is not None:
+            self._check_task()
         _ = self.frozen_parts  # refuses what the model does not have
         if self.optimizer.warmup_steps >= self.training.num_steps:
             raise ValueError(
@@ -273,18 +299,31 @@ class ExperimentConfig(FrozenConfig):
     @property
     def frozen_parts(self) -> FrozenParts:
         """Parts of the model that are not trained, see `TrainingConfig.freeze`."""
-        return FrozenParts.parse(self.training.freeze or (), self.model.num_layers)
+        patterns, has_head = self.training.freeze or (), self.task is not None
+        return FrozenParts.parse(patterns, self.model.num_layers, has_head=has_head)
+
+    def _check_task(self) -> None:
+        for section, names in _LANGUAGE_MODELLING_ONLY.items():
+            self._require_defaults(section, names, "a task")
+        if self.optimizer.schedule == "plateau":
+            raise ValueError(
+                '`optimizer.schedule` must not be "plateau" for a task, whose figure has no unit '
+                "of the loss. Received: schedule=plateau"
+            )
 
     def _check_recurrent(self) -> None:
         for section, names in _ATTENTION_ONLY.items():
-            config = getattr(self, section)
-            defaults = {field.name: field.default for field in dataclasses.fields(config)}
-            for name in names:
-                if getattr(config, name) != defaults[name]:
-                    raise ValueError(
-                        f"`{section}.{name}` must be {defaults[name]!r} for a recurrent model. "
-                        f"Received: {name}={getattr(config, name)!r}"
-                    )
+            self._require_defaults(section, names, "a recurrent model")
+
+    def _require_defaults(self, section: str, names: tuple[str, ...], use: str) -> None:
+        config = getattr(self, section)
+        defaults = {field.name: field.default for field in dataclasses.fields(config)}
+        for name in names:
+            if getattr(config, name) != defaults[name]:
+                raise ValueError(
+                    f"`{section}.{name}` must be {defaults[name]!r} for {use}. "
+                    f"Received: {name}={getattr(config, name)!r}"
+                )
 
     def with_overrides(self, assignments: list[str]) -> Self:
         """Returns a copy with values changed by dotted names.

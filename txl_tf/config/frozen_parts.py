@@ -27,12 +27,14 @@ class FrozenParts:
     layers: frozenset[int] = frozenset()
 
     @classmethod
-    def parse(cls, patterns: Sequence[str], num_layers: int) -> Self:
+    def parse(cls, patterns: Sequence[str], num_layers: int, *, has_head: bool = False) -> Self:
         """Reads patterns such as `embedding`, `softmax`, `layers`, `layers:3` and `layers:0-3`.
 
         Args:
             patterns: sequence of str.
             num_layers: int. Layers of the model.
+            has_head: bool. Whether there is a head to train besides the model, which
+                then may be frozen as a whole. Defaults to `False`.
 
         Raises:
             ValueError: If a pattern is not of this form, names a layer that the
@@ -43,7 +45,8 @@ class FrozenParts:
             if pattern not in ("embedding", "softmax"):
                 layers |= set(_layers(pattern, num_layers))
         parts = cls("embedding" in patterns, "softmax" in patterns, frozenset(layers))
-        if parts.embedding and parts.softmax and len(parts.layers) == num_layers:
+        is_whole = parts.embedding and parts.softmax and len(parts.layers) == num_layers
+        if is_whole and not has_head:
             raise ValueError(
                 "`freeze` must leave something to train. "
                 f"Received: freeze={shown_value(list(patterns))}"

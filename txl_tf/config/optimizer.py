@@ -47,6 +47,7 @@ class OptimizerConfig(FrozenConfig):
         "weight_decay": settings.not_negative(),
         "momentum": settings.FRACTION_BELOW_ONE,
         "max_weight_norm": settings.positive(),
+        "layer_rate_decay": settings.FRACTION_WITHIN,
     }
 
     name: Literal["adam", "adamw", "lamb", "adafactor", "muon", "sgd"] = "adam"
@@ -80,6 +81,10 @@ class OptimizerConfig(FrozenConfig):
     """Whether "sgd" takes the gradient once more after the momentum."""
     max_weight_norm: float | None = None
     """Largest norm that "lamb" takes a variable to have; None: no limit."""
+
+    layer_rate_decay: float | None = None
+    """What the learning rate of a layer is multiplied by for each layer above it; the embedding is
+    the lowest. None: all learn at one rate."""
 
     def validate(self) -> None:
         self._check_use("name", _FIELDS_OF_OPTIMIZER)

@@ -62,8 +62,14 @@ class _Head(keras.layers.Layer):
         self.projection.build(hidden_shape)
         self.built = True
 
-    def _project(self, features, training):
-        features = self.dropout(features, training=training)
+    def _project(self, features, dropout_seed, training):
+        shape = ops.shape(features)
+        if dropout_seed is not None and len(dropout_seed.shape) > 2:
+            # Each text of a choice is a row of dropout.
+            features = ops.reshape(features, (-1, *shape[dropout_seed.ndim - 1 :]))
+            dropout_seed = ops.reshape(dropout_seed, (-1, 2))
+        features = self.dropout(features, seed=dropout_seed, training=training)
+        features = ops.reshape(features, shape)
         return ops.cast(self.projection(features), "float32")
 
     def get_config(self):
@@ -92,6 +98,8 @@ class PooledHead(_Head):
         hidden: float tensor `(..., L, D)`.
         padding_mask: optional bool tensor `(..., L)`, true where there is a token; by
             default there is no padding.
+        dropout_seed: optional int32 tensor `(..., 2)`, a seed for each text, or `(2,)`; by
+            default the layer draws one.
         training: bool. Whether dropout is active.
 
     Returns:
@@ -107,9 +115,9 @@ class PooledHead(_Head):
             raise ValueError(f"`pooling` must be one of {_POOLINGS}. Received: pooling={pooling!r}")
         self.pooling = pooling
 
-    def call(self, hidden, padding_mask=None, training=False):
+    def call(self, hidden, padding_mask=None, dropout_seed=None, training=False):
         pooled = pool(hidden, _mask_of(hidden, padding_mask), self.pooling)
-        return self._project(pooled, training)
+        return self._project(pooled, dropout_seed, training)
 
     def get_config(self):
         return {**super().get_config(), "pooling": self.pooling}
@@ -126,6 +134,7 @@ class ChoiceHead(PooledHead):
     Call arguments:
         hidden: float tensor `(B, C, L, D)` of `C` texts for each row.
         padding_mask: optional bool tensor `(B, C, L)`, true where there is a token.
+        dropout_seed: as of `PooledHead`, `(B, C, 2)`.
         training: bool. Whether dropout is active.
 
     Returns:
@@ -135,8 +144,9 @@ class ChoiceHead(PooledHead):
     def __init__(self, pooling="last", **kwargs):
         super().__init__(1, pooling, **kwargs)
 
-    def call(self, hidden, padding_mask=None, training=False):
-        return ops.squeeze(super().call(hidden, padding_mask, training=training), axis=-1)
+    def call(self, hidden, padding_mask=None, dropout_seed=None, training=False):
+        logits = super().call(hidden, padding_mask, dropout_seed, training)
+        return ops.squeeze(logits, axis=-1)
 
     def get_config(self):
         config = super().get_config()
@@ -160,8 +170,8 @@ class TokenHead(_Head):
         leave these out: `sample_weight` is the padding mask.
     """
 
-    def call(self, hidden, padding_mask=None, training=False):
-        logits = self._project(hidden, training)
+    def call(self, hidden, padding_mask=None, dropout_seed=None, training=False):
+        logits = self._project(hidden, dropout_seed, training)
         return ops.where(_mask_of(hidden, padding_mask)[..., None], logits, 0.0)
 
 
@@ -186,8 +196,8 @@ class SpanHead(_Head):
     def __init__(self, **kwargs):
         super().__init__(2, **kwargs)
 
-    def call(self, hidden, padding_mask=None, training=False):
-        logits = ops.swapaxes(self._project(hidden, training), -1, -2)  # [..., 2, L]
+    def call(self, hidden, padding_mask=None, dropout_seed=None, training=False):
+        logits = ops.swapaxes(self._project(hidden, dropout_seed, training), -1, -2)  # [..., 2, L]
         mask = _mask_of(hidden, padding_mask)
         return ops.where(mask[..., None, :], logits, -3.4028235e38)
 

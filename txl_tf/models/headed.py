@@ -71,6 +71,8 @@ class TransformerXLWithHead(keras.Model):
         inputs: dict of `token_ids`, int `(B, L)`, and optionally `padding_mask`, bool
             `(B, L)`, true where there is a token; or `token_ids` alone, all of
             which are tokens. For a choice between texts, `(B, C, L)`.
+        dropout_seed: optional int32 tensor `(B, 2)`, or of a choice `(B, C, 2)`: a seed
+            for each text; by default the model draws one.
         training: bool. Whether dropout is active.
 
     Returns:
@@ -112,18 +114,28 @@ class TransformerXLWithHead(keras.Model):
         check_token_ids(token_ids, self.language_model.config.vocabulary_size)
         return super().__call__(inputs, *args, **kwargs)
 
-    def call(self, inputs, training=False):
+    def call(self, inputs, dropout_seed=None, training=False):
         inputs = inputs if isinstance(inputs, dict) else {"token_ids": inputs}
-        token_ids = inputs["token_ids"]
-        hidden = self.read(token_ids, training=training)
-        return self.head(hidden, inputs.get("padding_mask"), training=training)
+        token_ids, padding_mask = inputs["token_ids"], inputs.get("padding_mask")
+        if not training:
+            dropout_seed = None
+        elif dropout_seed is None:
+            dropout_seed = self._drawn_seed()
+        hidden = self.read(token_ids, padding_mask, dropout_seed, training)
+        if dropout_seed is not None:
+            dropout_seed = _seed_of_segment(dropout_seed, -1)
+        return self.head(hidden, padding_mask, dropout_seed=dropout_seed, training=training)
 
-    def read(self, token_ids, training=False):
+    def read(self, token_ids, padding_mask=None, dropout_seed=None, training=False):
         """Returns the hidden states of the last layer.
 
         Args:
             token_ids: int tensor `(..., L)`; what follows the tokens of a text may be
                 any id.
+            padding_mask: optional bool tensor `(..., L)`. Segments where no text has a
+                token are not read; their hidden states are 0.
+            dropout_seed: optional int32 tensor `(..., 2)`, a seed for each text, or
+                `(2,)`; by default the model draws one.
             training: bool. Whether dropout is active.
 
         Returns:
@@ -132,10 +144,20 @@ class TransformerXLWithHead(keras.Model):
         token_ids = ops.cast(token_ids, "int32")
         shape = ops.shape(token_ids)
         rows = ops.reshape(token_ids, (-1, shape[-1]))  # [B, L]
-        hidden = self._read_rows(rows, training)
+        num_read = shape[-1]
+        if padding_mask is not None:
+            num_read = ops.max(ops.sum(ops.cast(padding_mask, "int32"), axis=-1))
+        if training and dropout_seed is None:
+            dropout_seed = self._drawn_seed()
+        if dropout_seed is not None and len(dropout_seed.shape) > 1:
+            dropout_seed = ops.reshape(dropout_seed, (-1, 2))
+        hidden = self._read_rows(rows, num_read, dropout_seed, training)
         return ops.reshape(hidden, (*shape, self.language_model.config.hidden_dim))
 
-    def _read_rows(self, token_ids, training):
+    def _drawn_seed(self):
+        return ops.cast(self.seed_generator.next(), "int32")
+
+    def _read_rows(self, token_ids, num_read, dropout_seed, training):
         model, segment_length = self.language_model, self.language_model.config.segment_length
         num_rows, length = ops.shape(token_ids)
         num_segments = -(-length // segment_length)
@@ -146,10 +168,9 @@ class TransformerXLWithHead(keras.Model):
 
         segments = ops.swapaxes(segments, 0, 1)  # [S, B, T]
         numbers = ops.reshape(ops.arange(num_segments, dtype="int32"), (-1, 1, 1, 1))
-        seeds = self._seeds(num_segments) if training else None
 
         def read_segment(index, memory, hidden):
-            seed = None if seeds is None else seeds[index]
+            seed = _seed_of_segment(dropout_seed, index) if training else None
             found, memory = model(segments[index], memory, dropout_seed=seed, training=training)
             # Keras' `scan` would keep the memory of every segment.
             return index + 1, memory, ops.where(numbers == index, found[None], hidden)
@@ -160,7 +181,7 @@ class TransformerXLWithHead(keras.Model):
             ops.zeros((*ops.shape(segments), model.config.hidden_dim), model.compute_dtype),
         )
         _, _, hidden = ops.while_loop(
-            lambda index, memory, hidden: index < num_segments,
+            lambda index, memory, hidden: index * segment_length < num_read,
             read_segment,
             begin,
             # XLA can take the gradient of a loop only with a limit.
@@ -169,12 +190,6 @@ class TransformerXLWithHead(keras.Model):
         width = model.config.hidden_dim
         hidden = ops.reshape(ops.swapaxes(hidden, 0, 1), (num_rows, -1, width))
         return hidden[:, :length]
-
-    def _seeds(self, num_segments):
-        """Draws a seed for each segment, int32 `(S, 2)`."""
-        seed = ops.cast(self.seed_generator.next(), "int32")
-        steps = ops.arange(num_segments, dtype="int32") * _SEED_STEP
-        return ops.stack([seed[0] + steps, ops.broadcast_to(seed[1], (num_segments,))], axis=1)
 
     def get_config(self):
         return {
@@ -191,6 +206,11 @@ class TransformerXLWithHead(keras.Model):
             for name in ("language_model", "head")
         }
         return cls(**{**config, **parts})
+
+
+def _seed_of_segment(seed, index):
+    """Derives the seed of a segment from that of its text, so that no two share one."""
+    return ops.stack([seed[..., 0] + index * _SEED_STEP, seed[..., 1]], axis=-1)
 
 
 def _check_padding(padding_mask: Any) -> None:

@@ -5,14 +5,14 @@ layers, T segment length.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import keras
 import tensorflow as tf
 
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.layers.adaptive_softmax import AdaptiveSoftmax
-from txl_tf.models.memory import Memory
+from txl_tf.models.memory import Memory, RecurrentMemory
 from txl_tf.models.transformer_xl import TransformerXL
 
 _SECOND_TARGET_WEIGHT = 0.5
@@ -148,6 +148,34 @@ class Batch(NamedTuple):
     dropout_seeds: tf.Tensor
     weights: tf.Tensor
 
+    @classmethod
+    def of(
+        cls,
+        inputs: dict[str, tf.Tensor],
+        memory: dict[str, tf.Tensor],
+        dropout_seeds: tf.Tensor,
+        weights: tf.Tensor,
+    ) -> Self:
+        """Returns the batch of a step's inputs and of its memory, by names."""
+        kind = Memory if "valid_length" in memory else RecurrentMemory
+        starts = inputs.get("document_starts")
+        if starts is None:
+            # Not `None`, which cannot be split into parts like the other tensors.
+            starts = tf.zeros(inputs["token_ids"].shape, tf.bool)
+        return cls(
+            token_ids=inputs["token_ids"],
+            target_ids=inputs["target_ids"],
+            document_starts=starts,
+            memory=kind.from_tensors(memory).forget(inputs["start_of_stream"]),
+            dropout_seeds=dropout_seeds,
+            weights=weights,
+        )
+
+    @staticmethod
+    def checked_ids(inputs: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns what the checksum of a step is of: two int32 tensors `(B, T)`."""
+        return inputs["token_ids"], inputs["target_ids"]
+
 
 class TrainingObjective:
     """Training loss of a batch: next-token loss plus the auxiliary losses of the run.
@@ -160,6 +188,8 @@ class TrainingObjective:
         model: `TransformerXL`.
         config: `ExperimentConfig` of the run.
     """
+
+    batch_type = Batch
 
     def __init__(self, model: TransformerXL, config: ExperimentConfig) -> None:
         self._model = model
@@ -176,6 +206,20 @@ class TrainingObjective:
     def auxiliary_variables(self) -> list:
         """The trainable variables that are not the model's."""
         return [] if self._auxiliary_losses is None else self._auxiliary_losses.variables
+
+    @property
+    def variables(self) -> list:
+        """The trainable variables that are not the language model's."""
+        return self.auxiliary_variables
+
+    @property
+    def head_variables(self) -> list:
+        """No variable: the language model has no head."""
+        return []
+
+    def initial_memory(self) -> Memory | RecurrentMemory:
+        """Returns the memory of a row before the first step."""
+        return self._model.initial_memory(1)
 
     def __call__(self, batch: Batch, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Memory]:
         """Computes the share of some rows; those of all rows add up.

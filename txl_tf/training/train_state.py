@@ -9,9 +9,11 @@ import tensorflow as tf
 
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.models.language_model import assign_weights, create_model
+from txl_tf.training.layer_rates import set_layer_rates
 from txl_tf.training.objective import TrainingObjective
 from txl_tf.training.optimizers import create_optimizer, create_plateau_scale
 from txl_tf.training.schedules import PlateauScale
+from txl_tf.training.task_objective import TaskObjective
 
 
 class EvaluationHistory:
@@ -227,7 +229,7 @@ class TrainState:
 
     Attributes:
         model: the language model, from `create_model`.
-        objective: `TrainingObjective` of the model.
+        objective: `TrainingObjective` of the model, or of a task `TaskObjective`.
         optimizer: Keras optimizer, built.
         plateau_scale: `PlateauScale` if the schedule is "plateau", else None.
         weight_average: `WeightAverage` if the run averages its weights, else None.
@@ -241,15 +243,22 @@ class TrainState:
         )
         # First of all: the optimizer has slots and the average has copies of what is trained.
         self.model.freeze(config.frozen_parts)
-        self.objective = TrainingObjective(self.model, config)
+        self.objective: TrainingObjective | TaskObjective
+        if config.task is None:
+            self.objective = TrainingObjective(self.model, config)
+        else:
+            self.objective = TaskObjective(self.model, config)
         self.plateau_scale = create_plateau_scale(config.optimizer)
         self.optimizer = create_optimizer(
             config.optimizer, training.num_steps, self.trainable, self.plateau_scale
         )
+        if config.optimizer.layer_rate_decay is not None:
+            decay = config.optimizer.layer_rate_decay
+            set_layer_rates(self.optimizer, self.model, self.trainable, decay)
         self.weight_average: WeightAverage | None = None
         if training.average_weights_from_step is not None:
             self.weight_average = WeightAverage(
-                self.model.trainable_variables,
+                self.trainable if config.task else self.model.trainable_variables,
                 training.average_weights_from_step,
                 training.average_weights_decay,
             )
@@ -260,6 +269,7 @@ class TrainState:
     def by_name(self) -> dict[str, keras.Variable]:
         """Returns all variables under the names that checkpoints have for them."""
         named = [(f"model/{variable.path}", variable) for variable in self.model.weights]
+        named += [(f"task/{variable.path}", variable) for variable in self.objective.head_variables]
         named += [
             (f"auxiliary/{variable.path}", variable)
             for variable in self.objective.auxiliary_variables
@@ -280,14 +290,21 @@ class TrainState:
         """Takes up weights that a run begins from; its average begins from them too.
 
         Args:
-            weights: dict of the path of every weight of the model to its array.
+            weights: dict of the path of every weight of the model to its array. The
+                head of a task keeps its initial weights, unless it is among them.
 
         Raises:
             MismatchError: If they are not those of the model.
         """
-        assign_weights({variable.path: variable for variable in self.model.weights}, weights)
+        heads = {each.path: each.numpy() for each in self.objective.head_variables}
+        weights = heads | weights
+        assign_weights(self._weights(), weights)
         if self.weight_average is not None:
             assign_weights(self.weight_average.averages, weights)
+
+    def _weights(self) -> dict[str, keras.Variable]:
+        weights = [*self.model.weights, *self.objective.head_variables]
+        return {variable.path: variable for variable in weights}
 
     def for_inference(self) -> dict[str, keras.Variable]:
         """Returns the weights to evaluate, generate and export with, by path.
@@ -295,7 +312,7 @@ class TrainState:
         They are averages where the run keeps them, see
         `TrainingConfig.average_weights_from_step`.
         """
-        weights = {variable.path: variable for variable in self.model.weights}
+        weights = self._weights()
         if self.weight_average is not None:
             weights |= self.weight_average.averages
         return weights
@@ -303,4 +320,4 @@ class TrainState:
     @property
     def trainable(self) -> list[keras.Variable]:
         """Everything that gradients change."""
-        return [*self.model.trainable_variables, *self.objective.auxiliary_variables]
+        return [*self.model.trainable_variables, *self.objective.variables]

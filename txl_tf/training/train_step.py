@@ -9,8 +9,9 @@ from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.distribution.remote_hosts import this_host
 from txl_tf.distribution.replica_state import ReplicaState
 from txl_tf.models.memory import Memory, RecurrentMemory
-from txl_tf.training.objective import Batch, RowGradients
+from txl_tf.training.objective import RowGradients
 from txl_tf.training.step_records import StepRecords, StepStatus, batch_checksum
+from txl_tf.training.task_objective import NoMemory
 from txl_tf.training.train_state import TrainState
 
 
@@ -114,7 +115,8 @@ class TrainStep:
         Args:
             inputs: dict of int32 `token_ids` and `target_ids` `(B, T)`, bool
                 `start_of_stream` `(B,)` and optionally bool
-                `document_starts` `(B, T)`, this replica's rows.
+                `document_starts` `(B, T)`, this replica's rows. Of a task what
+                `TaskBatch` holds.
             first_step: int tensor. Steps done before the loop began.
         """
         # Between workers the strategy forgets how many rows a batch has.
@@ -128,7 +130,9 @@ class TrainStep:
         before = self._replica_memory.read()
         places = self._places(num_rows)
         is_counted = places < self._config.global_batch_size
-        batch = self._batch(inputs, before, is_counted, step)
+        batch_type = self._state.objective.batch_type
+        weights = tf.cast(is_counted, tf.float32)
+        batch = batch_type.of(inputs, before, self.dropout_seeds(step), weights)
         row_losses, gradients, memory = self._row_gradients(batch, step)
 
         # In one call, so that the strategy can pack them. The norm is that of the sum.
@@ -145,7 +149,7 @@ class TrainStep:
             tf.cast(step, tf.int32) - tf.cast(first_step, tf.int32),
             loss=loss,
             gradient_norm=norm,
-            checksum=batch_checksum(inputs["token_ids"], inputs["target_ids"], places, is_counted),
+            checksum=batch_checksum(*batch_type.checked_ids(inputs), places, is_counted),
             status=status,
             finite_rows=finite_rows,
         )
@@ -154,27 +158,6 @@ class TrainStep:
         """Each row's place in the global batch."""
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         return tf.cast(replica, tf.int32) * num_rows + tf.range(num_rows)
-
-    def _batch(
-        self,
-        inputs: dict[str, tf.Tensor],
-        memory: dict[str, tf.Tensor],
-        is_counted: tf.Tensor,
-        step: tf.Tensor,
-    ) -> Batch:
-        kind = Memory if "valid_length" in memory else RecurrentMemory
-        starts = inputs.get("document_starts")
-        if starts is None:
-            # Not `None`, which cannot be split into parts like the other tensors.
-            starts = tf.zeros(inputs["token_ids"].shape, tf.bool)
-        return Batch(
-            token_ids=inputs["token_ids"],
-            target_ids=inputs["target_ids"],
-            document_starts=starts,
-            memory=kind.from_tensors(memory).forget(inputs["start_of_stream"]),
-            dropout_seeds=self.dropout_seeds(step),
-            weights=tf.cast(is_counted, tf.float32),
-        )
 
     def dropout_seeds(self, step: tf.Tensor) -> tf.Tensor:
         """Computes the dropout seeds of this replica's rows; inside `strategy.run` only.
@@ -237,7 +220,7 @@ class TrainStep:
     def _write_memory(
         self,
         before: dict[str, tf.Tensor],
-        memory: Memory,
+        memory: Memory | RecurrentMemory | NoMemory,
         finite_rows: tf.Tensor,
         is_advanced: tf.Tensor,
     ) -> None:
@@ -263,11 +246,11 @@ def _drawn_once(seed: int) -> int:
         return int(drawn.numpy())
 
 
-def memory_specs(memory: Memory | RecurrentMemory) -> dict[str, tf.TensorSpec]:
+def memory_specs(memory: Memory | RecurrentMemory | NoMemory) -> dict[str, tf.TensorSpec]:
     """Returns names and specs of one row of a memory, for a `ReplicaState`.
 
     Args:
-        memory: `Memory` or `RecurrentMemory` with any number of rows.
+        memory: `Memory`, `RecurrentMemory` or `NoMemory` with any number of rows.
 
     Returns:
         Dict of name to `tf.TensorSpec` without the axis of rows.

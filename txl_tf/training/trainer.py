@@ -67,7 +67,7 @@ class Trainer:
         self.replica_memory = ReplicaState(
             strategy,
             self._rows_per_replica,
-            memory_specs(self.model.initial_memory(1)),
+            memory_specs(self._state.objective.initial_memory()),
             num_rows=training.global_batch_size,
         )
         self._records = StepRecords(strategy, self._rows_per_replica, training.steps_per_loop)

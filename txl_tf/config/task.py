@@ -1,0 +1,77 @@
+"""Configuration of a task that a language model is fine-tuned for."""
+
+import dataclasses
+from typing import ClassVar, Literal
+
+from txl_tf.config import settings
+from txl_tf.config.base import MAX_TOKENS, FrozenConfig
+
+TaskKind = Literal["classification", "regression", "choice", "tokens", "span"]
+"""Kinds of tasks: the head of the model, its loss and its answers follow from it."""
+
+_LABELLED = ("classification", "tokens")
+_MAX_LABELS = 65_536
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskConfig(FrozenConfig):
+    """Task of texts: what is answered, and how a text is put together and read.
+
+    Raises:
+        ValueError: If a value is out of its range, or does not fit the kind.
+    """
+
+    RANGES: ClassVar = {
+        "max_tokens": settings.positive(MAX_TOKENS),
+        "head_dropout": settings.FRACTION_BELOW_ONE,
+        "max_answer_words": settings.positive(1000),
+    }
+
+    kind: TaskKind
+    """A class or a number for a text, one of several texts, a label for each word, or a span of
+    the text."""
+    labels: tuple[str, ...] | None = None
+    """Classes in the order of the outputs; of "classification" and "tokens" alone."""
+    metric: str
+    """Figure of the validation examples that tells the best step."""
+    pooling: Literal["last", "mean"] = "last"
+    """What stands for a whole text: the state of its last token, or the mean of all; not of
+    "tokens" and "span"."""
+    separator: str = "\n"
+    """What is put between the texts of an example, and at the end of the last one."""
+    max_tokens: int | None = None
+    """Tokens of a text that are read, from its beginning; None: all, however long it is."""
+    head_dropout: float = 0.1
+    """Dropout of what the head reads."""
+    class_weights: tuple[float, ...] | None = None
+    """Weight of the loss of each class, in the order of `labels`; None: all count the same."""
+    max_answer_words: int = 30
+    """Longest span that is an answer; of "span" alone."""
+    answer_margin: float = 0.0
+    """Log-probability by which the best span must exceed "no answer"; of "span" alone."""
+
+    def validate(self) -> None:
+        if self.kind in _LABELLED:
+            labels = self.labels or ()
+            self.require("labels", 2 <= len(labels) <= _MAX_LABELS, "name two classes or more")
+            self.require("labels", len(set(labels)) == len(labels), "name each class once")
+            self.require("labels", all(labels), "not be empty")
+        else:
+            self.require("labels", self.labels is None, f"be None for {self.kind!r}")
+        weights = self.class_weights
+        if weights is not None:
+            is_one_each = self.labels is not None and len(weights) == len(self.labels)
+            self.require("class_weights", is_one_each, "have a number for each label")
+            is_usable = min(weights) >= 0.0 and max(weights) > 0.0
+            self.require("class_weights", is_usable, "not be negative, nor all 0")
+        if self.kind in ("tokens", "span"):
+            self.require("pooling", self.pooling == "last", f"be 'last' for {self.kind!r}")
+        if self.kind != "span":
+            for name, default in (("max_answer_words", 30), ("answer_margin", 0.0)):
+                is_default = getattr(self, name) == default
+                self.require(name, is_default, f"be {default} for {self.kind!r}")
+
+    @property
+    def num_outputs(self) -> int:
+        """Outputs of the head for a text, a word or a choice."""
+        return len(self.labels) if self.labels is not None else 1

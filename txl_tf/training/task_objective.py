@@ -1,0 +1,208 @@
+"""Training loss of a task: independent texts under a head, each read whole.
+
+Shape letters used in this module: B rows, C texts of a row, L positions of a text.
+"""
+
+from typing import NamedTuple, Self
+
+import keras
+import tensorflow as tf
+
+from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.config.task import TaskConfig
+from txl_tf.layers.task_heads import ChoiceHead, PooledHead, SpanHead, TokenHead
+from txl_tf.models.headed import TransformerXLWithHead
+from txl_tf.models.language_model import LanguageModel
+
+# Odd and unlike the steps of places and segments: no two texts of a row share a seed.
+_CHOICE_STEP = 0x1B873593
+
+
+class NoMemory(NamedTuple):
+    """Memory of rows whose texts have nothing to do with those of the step before."""
+
+    def to_tensors(self) -> dict[str, tf.Tensor]:
+        """Returns no tensor."""
+        return {}
+
+
+class TaskBatch(NamedTuple):
+    """Examples of a replica; every tensor has its rows as the first axis.
+
+    Attributes:
+        token_ids: int32 tensor `(B, L)`, or `(B, C, L)` of a choice.
+        num_tokens: int32 tensor `(B,)` or `(B, C)`. Tokens of each text; a text of a
+            choice that has none is not there.
+        targets: tensor `(B, ...)`, see `TaskObjective`.
+        memory: `NoMemory`.
+        dropout_seeds: int32 tensor `(B, 2)`.
+        weights: float32 tensor `(B,)`. 1, or 0 for rows that are only padding.
+    """
+
+    token_ids: tf.Tensor
+    num_tokens: tf.Tensor
+    targets: tf.Tensor
+    memory: NoMemory
+    dropout_seeds: tf.Tensor
+    weights: tf.Tensor
+
+    @classmethod
+    def of(
+        cls,
+        inputs: dict[str, tf.Tensor],
+        memory: dict[str, tf.Tensor],
+        dropout_seeds: tf.Tensor,
+        weights: tf.Tensor,
+    ) -> Self:
+        """Returns the batch of a step's inputs; there is no `memory`."""
+        names = ("token_ids", "num_tokens", "targets")
+        return cls(
+            **{name: inputs[name] for name in names},
+            memory=NoMemory(**memory),
+            dropout_seeds=dropout_seeds,
+            weights=weights,
+        )
+
+    @staticmethod
+    def checked_ids(inputs: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns what the checksum of a step is of: two int32 tensors `(B, N)`."""
+        parts = [inputs["token_ids"], inputs["num_tokens"], inputs["targets"]]
+        if parts[-1].dtype != tf.int32:
+            parts[-1] = tf.bitcast(parts[-1], tf.int32)
+        flat = [tf.reshape(each, [each.shape[0], -1]) for each in parts]
+        ids = tf.concat(flat, axis=1)
+        return ids, tf.zeros_like(ids)
+
+
+def create_headed_model(model: LanguageModel, task: TaskConfig) -> TransformerXLWithHead:
+    """Puts the head of a task on a language model.
+
+    Args:
+        model: `LanguageModel`.
+        task: `TaskConfig`.
+
+    Returns:
+        `TransformerXLWithHead`; the weights of the head are drawn from Keras' seed.
+    """
+    options = {"dropout": task.head_dropout, "dtype": model.dtype_policy, "name": "head"}
+    match task.kind:
+        case "choice":
+            head = ChoiceHead(task.pooling, **options)
+        case "tokens":
+            head = TokenHead(task.num_outputs, **options)
+        case "span":
+            head = SpanHead(**options)
+        case _:
+            head = PooledHead(task.num_outputs, task.pooling, **options)
+    return TransformerXLWithHead(model, head, dtype=model.dtype_policy)
+
+
+class TaskObjective:
+    """Training loss of a task: the mean over the examples of a batch.
+
+    Cross-entropy of the class of a text, of the right text of a choice, of the
+    labels of a text's words (their mean in each text, so that every text counts the
+    same) and of the first and last token of a span (their sum); the squared error
+    of a number. `class_weights` multiply the loss of a class, as in Keras.
+
+    Targets are int32 `(B,)`: the class or the choice; float32 `(B,)`: the number;
+    int32 `(B, L)`: the label of each token, -1 where there is none; int32 `(B, 2)`:
+    the first and the last token of the span.
+
+    Args:
+        model: `LanguageModel`.
+        config: `ExperimentConfig` of the run, with a task.
+
+    Attributes:
+        headed_model: `TransformerXLWithHead` that is trained.
+    """
+
+    batch_type = TaskBatch
+
+    def __init__(self, model: LanguageModel, config: ExperimentConfig) -> None:
+        self._task = config.task
+        self._global_batch_size = config.training.global_batch_size
+        self.headed_model = create_headed_model(model, config.task)
+
+    @property
+    def head_variables(self) -> list[keras.Variable]:
+        """The weights of the head."""
+        return self.headed_model.head.weights
+
+    @property
+    def auxiliary_variables(self) -> list[keras.Variable]:
+        """No variable: the head is no auxiliary loss."""
+        return []
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """The trainable variables that are not the language model's."""
+        return self.headed_model.head.trainable_variables
+
+    def initial_memory(self) -> NoMemory:
+        """Returns the memory of a row before the first step."""
+        return NoMemory()
+
+    def __call__(self, batch: TaskBatch, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, NoMemory]:
+        """Computes the share of some rows; those of all rows add up.
+
+        Args:
+            batch: `TaskBatch`.
+            step: int tensor. Steps done before this one.
+
+        Returns:
+            Tuple of the objective, the loss of each row, float32 `(B,)`, and `NoMemory`.
+        """
+        inputs = masked(batch.token_ids, batch.num_tokens)
+        seeds = _seeds_of_texts(batch.dropout_seeds, batch.num_tokens)
+        outputs = self.headed_model.call(inputs, dropout_seed=seeds, training=True)
+        losses = self._losses(outputs, batch)  # [B]
+        row_losses = losses * batch.weights / self._global_batch_size
+        return tf.reduce_sum(row_losses), row_losses, batch.memory
+
+    def _losses(self, outputs: tf.Tensor, batch: TaskBatch) -> tf.Tensor:
+        match self._task.kind:
+            case "regression":
+                return tf.square(outputs[:, 0] - batch.targets)
+            case "choice":
+                return _cross_entropy(present_choices(outputs, batch.num_tokens), batch.targets)
+            case "tokens":
+                is_labelled = batch.targets >= 0  # [B, L]
+                losses = self._weighted(outputs, tf.maximum(batch.targets, 0))
+                losses = tf.where(is_labelled, losses, 0.0)
+                count = tf.reduce_sum(tf.cast(is_labelled, tf.float32), axis=1)
+                return tf.reduce_sum(losses, axis=1) / tf.maximum(count, 1.0)
+            case "span":
+                return tf.reduce_sum(_cross_entropy(outputs, batch.targets), axis=1)
+            case _:
+                return self._weighted(outputs, batch.targets)
+
+    def _weighted(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+        losses = _cross_entropy(logits, targets)
+        if self._task.class_weights is None:
+            return losses
+        return losses * tf.gather(tf.constant(self._task.class_weights), targets)
+
+
+def masked(token_ids: tf.Tensor, num_tokens: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Returns the inputs of a `TransformerXLWithHead` by the number of tokens of each text."""
+    padding_mask = tf.sequence_mask(num_tokens, token_ids.shape[-1])
+    return {"token_ids": token_ids, "padding_mask": padding_mask}
+
+
+def present_choices(logits: tf.Tensor, num_tokens: tf.Tensor) -> tf.Tensor:
+    """Returns logits `(B, C)` of which no softmax chooses a text that is not there."""
+    return tf.where(num_tokens > 0, logits, logits.dtype.min)
+
+
+def _seeds_of_texts(seeds: tf.Tensor, num_tokens: tf.Tensor) -> tf.Tensor:
+    """Derives a seed for each text of a row: `(B, 2)` as they are, or `(B, C, 2)`."""
+    if num_tokens.shape.rank == 1:
+        return seeds
+    steps = tf.range(num_tokens.shape[1]) * _CHOICE_STEP
+    first = seeds[:, :1] + steps  # [B, C]
+    return tf.stack([first, tf.broadcast_to(seeds[:, 1:], tf.shape(first))], axis=2)
+
+
+def _cross_entropy(logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=targets, logits=logits)
