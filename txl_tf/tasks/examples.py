@@ -7,6 +7,15 @@ TaskKind = Literal["classification", "regression", "choice", "tokens", "span"]
 
 TASK_KINDS: tuple[TaskKind, ...] = ("classification", "regression", "choice", "tokens", "span")
 
+DEFAULT_METRICS: dict[TaskKind, tuple[str, ...]] = {
+    "classification": ("accuracy", "f1_macro"),
+    "regression": ("pearson", "spearman", "mean_squared_error"),
+    "choice": ("accuracy",),
+    "tokens": ("token_f1", "token_accuracy"),
+    "span": ("span_f1", "exact_match"),
+}
+"""Metrics of own data, by kind; the first one decides which weights are best."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
