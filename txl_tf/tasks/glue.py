@@ -12,7 +12,6 @@ pair of QQP may be empty.
 
 import dataclasses
 import os
-from collections.abc import Sequence
 
 from txl_tf.errors import UsageError, did_you_mean
 from txl_tf.storage.files import path_exists
@@ -36,7 +35,7 @@ class GlueTask:
     """Files and metrics of one task.
 
     Args:
-        folder: str. Name of its folder; of its file in a submission too.
+        folder: str. Name of its folder in what the download script writes.
         texts: tuple of str. Columns of the texts.
         label: str. Column of the label.
         labels: tuple of str. Classes in their order; empty for a score.
@@ -191,23 +190,3 @@ def _texts(record: Record, task: GlueTask) -> tuple[str, ...]:
     if not any(text.strip() for text in texts):
         raise record.damaged("All texts of the record are empty.")
     return texts
-
-
-def glue_submission(task: GlueTask, names: Sequence[str], predictions: Sequence[str]) -> str:
-    """Returns the text of a file for GLUE's server: a line with index and prediction for each.
-
-    Args:
-        task: `GlueTask`.
-        names: sequence of str. The index of every example of the test file.
-        predictions: sequence of str. Names of classes, or scores.
-
-    Raises:
-        ValueError: If there are not as many names as predictions.
-    """
-    if len(names) != len(predictions):
-        raise ValueError(
-            "There must be a prediction for each example. "
-            f"Received: {len(names)} names, {len(predictions)} predictions for {task.folder}"
-        )
-    lines = [f"{name}\t{prediction}\n" for name, prediction in zip(names, predictions, strict=True)]
-    return "index\tprediction\n" + "".join(lines)

@@ -4,7 +4,6 @@ import collections
 import re
 import string
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from txl_tf.config.base import shown_value
 from txl_tf.tasks.example_files import check_names, checked_answers
@@ -76,7 +75,7 @@ def _example(record: Record, path: str, passage: str, needs_answers: bool) -> Ex
     answers = question.values.get("answers", None if not is_impossible else [])
     if not isinstance(is_impossible, bool):
         raise question.damaged(
-            f"The field 'is_impossible' must be true or false. Received: {is_impossible!r:.40}"
+            f"The field 'is_impossible' must be true or false. Received: {shown_value(is_impossible)}"
         )
     if answers is not None and not isinstance(answers, list):
         raise question.damaged(
@@ -165,8 +164,3 @@ def _f1(given: str, accepted: str, has_version_2: bool) -> float:
 
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
-
-
-def answers_by_id(examples: Sequence[Example], texts: Sequence[str]) -> dict[str, Any]:
-    """Returns predicted answers by the id of their question, as the evaluations read them."""
-    return {example.name: text for example, text in zip(examples, texts, strict=True)}
