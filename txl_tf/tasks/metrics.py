@@ -125,7 +125,13 @@ def _class_figures(
     from sklearn import metrics
 
     found = _indices(predictions, [len(labels)] * len(examples))
-    right = np.array([labels.index(str(example.label)) for example in examples])
+    numbers = {label: number for number, label in enumerate(labels)}
+    if unknown := [each for each in examples if each.label not in numbers]:
+        raise ValueError(
+            f"A label must be one of {shown_value(labels)}. "
+            f"Received: {shown_value(unknown[0].label)} in {unknown[0].where}"
+        )
+    right = np.array([numbers[str(example.label)] for example in examples])
 
     def f1(classes: list[int]) -> float:
         # Without a warning where a class is neither there nor predicted.
@@ -230,8 +236,10 @@ def _token_figures(
     inside = [label for label in labels if label != "O"]
     figures: dict[str, Callable[[], float]] = {
         "token_accuracy": lambda: metrics.accuracy_score(right, found),
-        "token_f1": lambda: metrics.f1_score(
-            right, found, labels=inside, average="micro", zero_division=0.0
+        "token_f1": lambda: (
+            metrics.f1_score(right, found, labels=inside, average="micro", zero_division=0.0)
+            if inside
+            else 0.0
         ),
     }
     return {name: float(figures[name]()) for name in names}

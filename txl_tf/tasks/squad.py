@@ -75,7 +75,8 @@ def _example(record: Record, path: str, passage: str, needs_answers: bool) -> Ex
     answers = question.values.get("answers", None if not is_impossible else [])
     if not isinstance(is_impossible, bool):
         raise question.damaged(
-            f"The field 'is_impossible' must be true or false. Received: {shown_value(is_impossible)}"
+            "The field 'is_impossible' must be true or false. "
+            f"Received: {shown_value(is_impossible)}"
         )
     if answers is not None and not isinstance(answers, list):
         raise question.damaged(
