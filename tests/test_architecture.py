@@ -33,6 +33,7 @@ ALLOWED = {
     "generation": {"inference", "samplers", *MODELS},
     "export": {"data", "inference", "samplers", *MODELS},
     "data": {"config", "storage", *LOWEST},
+    "tasks": {"config", "data", "storage", *LOWEST},
     "distribution": {"config", "storage", *LOWEST},
     # The TensorBoard writer takes the result of an evaluation.
     "training": {"distribution", "evaluation", *MODELS},
@@ -57,9 +58,10 @@ WITHOUT_TENSORFLOW = {
     "metrics",
     "models",
     "samplers",
+    "tasks",
 }
 # Modules that share a name because they do the same for another part.
-SAME_NAME = {"errors", "memory", "session"}
+SAME_NAME = {"errors", "memory", "metrics", "session"}
 # Recomputing activations takes an interface of each backend.
 FOR_EACH_BACKEND = {"txl_tf/layers/rematerialization.py"}
 # Modules that are loaded before TensorFlow, which takes seconds to import: the jobs check their
@@ -84,6 +86,7 @@ LOADED_FIRST = (
     "txl_tf.run_description",
     "txl_tf.run_folder",
     "txl_tf.storage.*",
+    "txl_tf.tasks.*",
     "txl_tf.tpu_compiler.chips",
     "txl_tf.training.ledger",
     "pipelines.[!tw]*",

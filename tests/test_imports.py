@@ -13,11 +13,12 @@ import txl_tf
 import txl_tf.convert
 import txl_tf.data
 import txl_tf.serving
+import txl_tf.tasks
 from txl_tf.errors import UsageError
 from txl_tf.imports import lazy_names, require_extra
 
 ROOT = Path(__file__).parent.parent
-FACES = [txl_tf, txl_tf.convert, txl_tf.data, txl_tf.serving]
+FACES = [txl_tf, txl_tf.convert, txl_tf.data, txl_tf.serving, txl_tf.tasks]
 
 
 @pytest.mark.parametrize("package", FACES, ids=lambda package: package.__name__)

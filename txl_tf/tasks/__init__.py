@@ -1,0 +1,5 @@
+"""Data of fine-tuning: examples, readers of published formats, metrics, predictions."""
+
+from txl_tf.imports import lazy_names
+
+__all__, __getattr__, __dir__ = lazy_names(__name__, __file__)

@@ -1,0 +1,365 @@
+"""Own examples from JSON Lines, TSV and CSV files, for a task of any kind.
+
+| kind | text columns | label column |
+|---|---|---|
+| classification | one or more texts | name of the class; in JSON also an integer or a truth value |
+| regression | one or more texts | a finite number |
+| choice | texts before the options, or none | number of the right option from 0, or its letter |
+| tokens | the words: a JSON list, or text with spaces between words | labels of the words, alike |
+| span | question and passage | the answer: see below |
+
+The options of "choice" are in several columns, or in one as a JSON list. An answer of
+"span" is text that stands in the passage, or a JSON list of objects with `text` and
+`answer_start`, the first character. An empty text and an empty list mean that the
+passage has no answer.
+
+Splits whose names begin with `train` or `valid` need labels; others may lack them.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from txl_tf.config.base import FrozenConfig, shown_value
+from txl_tf.errors import MismatchError, UsageError, did_you_mean
+from txl_tf.tasks.examples import DEFAULT_METRICS, TASK_KINDS, Answer, Example, TaskData, TaskKind
+from txl_tf.tasks.record_files import Record, near_name, number_of, read_records, shown_names
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Columns(FrozenConfig):
+    """Columns of own files; of JSON Lines the fields of the objects."""
+
+    text: tuple[str, ...] = ("text",)
+    """Columns of the texts of an example, in their order."""
+    label: str | None = "label"
+    """Column of the label, or of the answer; None for files without labels."""
+    id: str | None = None
+    """Column that names the examples; without one, records are numbered from 0."""
+    choices: tuple[str, ...] = ()
+    """Columns of the options, one or more; for tasks of kind "choice" alone."""
+
+    def validate(self) -> None:
+        """Checks that no column is named twice.
+
+        Raises:
+            ValueError: If one is.
+        """
+        names = [*self.text, *self.choices, *(n for n in (self.label, self.id) if n is not None)]
+        doubled = [name for name in names if names.count(name) > 1]
+        if doubled:
+            raise ValueError(f"A column must have one meaning. Received: {doubled[0]!r} twice")
+
+
+def read_own_data(
+    paths_by_split: dict[str, str],
+    kind: TaskKind,
+    columns: Columns,
+    labels: tuple[str, ...] | None = None,
+) -> TaskData:
+    """Reads the files of all splits.
+
+    Args:
+        paths_by_split: dict. Local files by split: "train", "valid" and others.
+        kind: str. One of `TASK_KINDS`.
+        columns: `Columns`.
+        labels: optional tuple of str. Classes in their order. By default those of
+            the "train" split, sorted; of all splits where there is no "train".
+
+    Returns:
+        `TaskData` called "own".
+
+    Raises:
+        UsageError: If the columns do not fit the kind, or an ending is not known.
+        MismatchError: If a column is missing, or a label is not one of the classes.
+        DataDamagedError: If a file or a record is damaged: not UTF-8, not JSON, a
+            wrong number of fields, an empty text, a missing label, a number that is
+            not finite, an id that stands twice.
+        InputMissingError: If there is no such file.
+    """
+    _check_columns(kind, columns, labels)
+    splits = {
+        split: _read_split(path, kind, columns, needs_label=split.startswith(("train", "valid")))
+        for split, path in paths_by_split.items()
+    }
+    if kind in ("classification", "tokens"):
+        if labels is None:
+            labels = _labels_of(splits)
+        for examples in splits.values():
+            check_labels(examples, labels)
+    return TaskData(
+        name="own",
+        kind=kind,
+        labels=labels or (),
+        splits=splits,
+        metrics=DEFAULT_METRICS[kind],
+    )
+
+
+def _check_columns(kind: TaskKind, columns: Columns, labels: tuple[str, ...] | None) -> None:
+    least, most = _NUM_TEXTS.get(kind, (0, None))
+    if kind not in TASK_KINDS:
+        problem = f"A task is one of {', '.join(TASK_KINDS)}.{did_you_mean(kind, TASK_KINDS)}"
+    elif len(columns.text) < least or (most is not None and len(columns.text) > most):
+        needed = f"{least}" if least == most else f"at least {least}"
+        problem = f"A task of kind {kind} needs {needed} text columns; {len(columns.text)} given."
+    elif (kind == "choice") != bool(columns.choices):
+        problem = "Columns of options are for tasks of kind choice, which need at least one."
+    elif labels is not None and kind not in ("classification", "tokens"):
+        problem = f"A task of kind {kind} has no classes."
+    elif labels is not None and len(set(labels)) != max(len(labels), 2):
+        problem = "There must be at least two classes, and none twice."
+    else:
+        return
+    raise UsageError(problem, where=f"kind {shown_value(kind)}, columns {shown_value(columns)}")
+
+
+_NUM_TEXTS: dict[str, tuple[int, int | None]] = {
+    "classification": (1, None),
+    "regression": (1, None),
+    "choice": (0, None),
+    "tokens": (1, 1),
+    "span": (2, 2),
+}
+
+
+def _read_split(path: str, kind: TaskKind, columns: Columns, needs_label: bool) -> list[Example]:
+    required = [*columns.text, *columns.choices, *([columns.id] if columns.id else [])]
+    optional: list[str] = []
+    if columns.label is None and needs_label:
+        what = "There is no label column for a split that needs labels."
+        raise UsageError(what, where=path, remedy="Name the column of the labels.")
+    if columns.label is not None:
+        (required if needs_label else optional).append(columns.label)
+    make = _MAKERS[kind]
+    examples = [
+        make(record, columns, needs_label) for record in read_records(path, required, optional)
+    ]
+    check_names(examples)
+    return examples
+
+
+def check_names(examples: Iterable[Example]) -> None:
+    """Refuses examples of one split that have the same name.
+
+    Raises:
+        DataDamagedError: If a name stands twice.
+    """
+    places: dict[str, str] = {}
+    for example in examples:
+        if example.name in places:
+            raise Record(example.where, 0, {}).damaged(
+                f"The id {shown_value(example.name)} stands in {places[example.name]} too."
+            )
+        places[example.name] = example.where
+
+
+def check_labels(examples: Iterable[Example], labels: tuple[str, ...]) -> None:
+    """Refuses labels that are none of the classes.
+
+    Args:
+        examples: iterable of `Example`, of a task of classes.
+        labels: tuple of str. The classes.
+
+    Raises:
+        MismatchError: If a label is another one.
+    """
+    known = set(labels)
+    for example in examples:
+        for label in _names_in(example):
+            if label not in known:
+                raise MismatchError(
+                    f"The label {shown_value(label)} is no class.{near_name(label, labels)}",
+                    where=example.where,
+                    remedy=f"The {len(labels)} classes are: {shown_names(labels)}",
+                )
+
+
+def _names_in(example: Example) -> tuple[str, ...]:
+    label = example.label
+    if label is None:
+        return ()
+    return label if isinstance(label, tuple) else (str(label),)
+
+
+def _labels_of(splits: dict[str, list[Example]]) -> tuple[str, ...]:
+    sources = {"train": splits["train"]} if "train" in splits else splits
+    found = {name for examples in sources.values() for each in examples for name in _names_in(each)}
+    if len(found) < 2:
+        file = next((each[0].where.rpartition(", line")[0] for each in sources.values()), "")
+        raise MismatchError(
+            f"There must be at least two classes. Received: {shown_names(sorted(found)) or 'none'}",
+            where=file,
+            remedy="Name another label column, or give all classes.",
+        )
+    return tuple(sorted(found))
+
+
+def _name_of(record: Record, columns: Columns) -> str:
+    if columns.id is None:
+        return str(record.number)
+    value = record.values[columns.id]
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return record.text(columns.id)
+
+
+def _texts_of(record: Record, columns: Columns) -> tuple[str, ...]:
+    return tuple(record.text(name) for name in columns.text)
+
+
+def _label_value(record: Record, columns: Columns, needs_label: bool) -> Any:
+    """Returns what stands in the label column; None where there is nothing."""
+    value = None if columns.label is None else record.values.get(columns.label)
+    if value is None or (isinstance(value, str) and not value.strip()):
+        if needs_label:
+            raise record.damaged(f"The label in the field {columns.label!r} is missing.")
+        return None
+    return value
+
+
+def _classified(record: Record, columns: Columns, needs_label: bool) -> Example:
+    label = _label_value(record, columns, needs_label)
+    if isinstance(label, bool):
+        label = "true" if label else "false"
+    if label is not None and not isinstance(label, str | int):
+        raise record.damaged(
+            f"The label in the field {columns.label!r} must be a name. "
+            f"Received: {shown_value(label)}"
+        )
+    return Example(
+        name=_name_of(record, columns),
+        where=record.where,
+        texts=_texts_of(record, columns),
+        label=None if label is None else str(label),
+    )
+
+
+def _rated(record: Record, columns: Columns, needs_label: bool) -> Example:
+    label = _label_value(record, columns, needs_label)
+    return Example(
+        name=_name_of(record, columns),
+        where=record.where,
+        texts=_texts_of(record, columns),
+        label=None if label is None else number_of(record, str(columns.label)),
+    )
+
+
+def _chosen(record: Record, columns: Columns, needs_label: bool) -> Example:
+    choices = _listed(record, columns.choices)
+    if len(choices) < 2:
+        raise record.damaged("There must be at least two options.")
+    label = _label_value(record, columns, needs_label)
+    return Example(
+        name=_name_of(record, columns),
+        where=record.where,
+        texts=_texts_of(record, columns),
+        choices=choices,
+        label=None if label is None else _index_of(record, str(columns.label), label, len(choices)),
+    )
+
+
+def _listed(record: Record, columns: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the texts of several columns, or the JSON list in a single one."""
+    values = record.values[columns[0]]
+    if len(columns) > 1 or not isinstance(values, list):
+        return tuple(record.text(name) for name in columns)
+    if not all(isinstance(each, str) and each.strip() for each in values):
+        raise record.damaged(f"The field {columns[0]!r} must be a list of texts, none empty.")
+    return tuple(values)
+
+
+def _index_of(record: Record, column: str, label: Any, num_choices: int) -> int:
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[:num_choices]
+    names = {str(number): number for number in range(num_choices)}
+    names |= {letter: number for number, letter in enumerate(letters)}
+    index = None if isinstance(label, bool | float | list | dict) else names.get(str(label))
+    if index is None:
+        raise record.damaged(
+            f"The field {column!r} must be the number of an option, 0 to {num_choices - 1}, or "
+            f"its letter. Received: {shown_value(label)}"
+        )
+    return index
+
+
+def _tagged(record: Record, columns: Columns, needs_label: bool) -> Example:
+    words = _words(record, columns.text[0])
+    label = _label_value(record, columns, needs_label)
+    tags = None if label is None else _words(record, str(columns.label))
+    if tags is not None and len(tags) != len(words):
+        raise record.damaged(f"There are {len(words)} words and {len(tags)} labels.")
+    return Example(name=_name_of(record, columns), where=record.where, texts=words, label=tags)
+
+
+def _words(record: Record, column: str) -> tuple[str, ...]:
+    value = record.values[column]
+    words = value if isinstance(value, list) else record.text(column).split()
+    if not words or not all(isinstance(word, str) and word.strip() for word in words):
+        raise record.damaged(f"The field {column!r} must be a list of words, none empty.")
+    return tuple(words)
+
+
+def _answered(record: Record, columns: Columns, needs_label: bool) -> Example:
+    texts = _texts_of(record, columns)
+    has_field = columns.label in record.values and record.values[columns.label] is not None
+    if needs_label and not has_field:
+        raise record.damaged(f"The answer in the field {columns.label!r} is missing.")
+    answers = _answers(record, str(columns.label), texts[1]) if has_field else ()
+    return Example(
+        name=_name_of(record, columns),
+        where=record.where,
+        texts=texts,
+        answers=answers,
+        is_answerable=bool(answers) or not has_field,
+    )
+
+
+def _answers(record: Record, column: str, passage: str) -> tuple[Answer, ...]:
+    value = record.values[column]
+    if isinstance(value, list):
+        return checked_answers(record, value, passage)
+    text = record.text(column, may_be_empty=True)
+    if not text.strip():
+        return ()
+    start = passage.find(text)
+    if start < 0:
+        raise record.damaged(f"The answer does not stand in the passage: {shown_value(text)}")
+    return (Answer(text=text, start=start),)
+
+
+def checked_answers(record: Record, values: list[Any], passage: str) -> tuple[Answer, ...]:
+    """Returns the answers of a question, after a look into the passage.
+
+    Args:
+        record: `Record` of the question, for errors.
+        values: list. JSON objects with `text` and `answer_start`.
+        passage: str.
+
+    Raises:
+        DataDamagedError: If one does not stand in the passage at its start.
+    """
+    answers = []
+    for value in values:
+        text = value.get("text") if isinstance(value, dict) else None
+        start = value.get("answer_start") if isinstance(value, dict) else None
+        if not isinstance(text, str) or not text.strip() or type(start) is not int:
+            raise record.damaged(
+                "An answer must have a `text` and an `answer_start`. "
+                f"Received: {shown_value(value)}"
+            )
+        if start < 0 or not passage.startswith(text, start):
+            raise record.damaged(
+                f"The answer does not stand in the passage at character {start}: "
+                f"{shown_value(text)}"
+            )
+        answers.append(Answer(text=text, start=start))
+    return tuple(answers)
+
+
+_MAKERS: dict[str, Callable[[Record, Columns, bool], Example]] = {
+    "classification": _classified,
+    "regression": _rated,
+    "choice": _chosen,
+    "tokens": _tagged,
+    "span": _answered,
+}

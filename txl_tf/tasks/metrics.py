@@ -1,0 +1,265 @@
+"""Figures of predictions, computed by scikit-learn and SciPy.
+
+| kind | predictions | metrics |
+|---|---|---|
+| classification | indices of classes | `accuracy`, `f1`, `f1_macro`, `matthews` |
+| regression | numbers | `pearson`, `spearman`, `mean_squared_error` |
+| choice | indices of choices | `accuracy`, `accuracy_by_level` |
+| tokens | labels of the words, a sequence for each text | `token_accuracy`, `token_f1` |
+| span | texts, empty for "no answer" | `exact_match`, `span_f1` |
+
+`f1` is that of the second of two classes, as GLUE has it; `f1_macro` the mean over all
+classes. `token_f1` counts all words together, and every label but `O`. All of them are
+fractions from 0 to 1, correlations from -1 to 1.
+
+A figure that is not defined is 0: a correlation, Matthews' too, where all predictions or
+all labels are equal, and F1 where the class is neither there nor predicted. A model
+that says the same of everything has learned nothing, and training goes on.
+"""
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from txl_tf.config.base import shown_value
+from txl_tf.errors import NonFiniteError, did_you_mean
+from txl_tf.imports import require_extra
+from txl_tf.tasks.examples import Example, TaskKind
+from txl_tf.tasks.race import level_of
+from txl_tf.tasks.squad import span_scores
+
+LOWER_IS_BETTER = frozenset({"mean_squared_error"})
+"""Metrics of which the lowest is the best."""
+
+
+def compute_metrics(
+    names: Sequence[str],
+    kind: TaskKind,
+    labels: tuple[str, ...],
+    examples: Sequence[Example],
+    predictions: Sequence[Any] | np.ndarray,
+) -> dict[str, float]:
+    """Compares predictions with what is right.
+
+    Args:
+        names: sequence of str. Metrics of the kind; see the table above.
+        kind: str. One of `TASK_KINDS`.
+        labels: tuple of str. The classes; empty for a task without classes.
+        examples: sequence of `Example`, all of them with labels.
+        predictions: sequence or array with a prediction for each example.
+
+    Returns:
+        Dict of floats by name. `accuracy_by_level` gives `accuracy_middle` and
+        `accuracy_high`, of the levels that are there. Metrics of "span" bring those of
+        questions with and without an answer along.
+
+    Raises:
+        UsageError: If scikit-learn or SciPy is not installed.
+        NonFiniteError: If a predicted number is not finite.
+        ValueError: If a metric is not one of the kind, or there are not as many
+            predictions as examples, no examples, examples without labels, or other
+            values than expected.
+    """
+    require_extra("finetune", "sklearn", "scipy", purpose="Computing the metrics of a task")
+    _check_names(names, kind, labels)
+    if not len(examples) or len(examples) != len(predictions):
+        raise ValueError(
+            "There must be a prediction for each example, and at least one example. "
+            f"Received: {len(examples)} examples, {len(predictions)} predictions"
+        )
+    for example in examples:
+        if example.label is None and not (kind == "span" and _has_answer_key(example)):
+            raise ValueError(f"An example must have a label. Received: none in {example.where}")
+    return _FIGURES[kind](names, labels, examples, predictions)
+
+
+def metrics_of(kind: TaskKind) -> tuple[str, ...]:
+    """Returns the names of all metrics of a kind."""
+    return _NAMES[kind]
+
+
+_NAMES: dict[TaskKind, tuple[str, ...]] = {
+    "classification": ("accuracy", "f1", "f1_macro", "matthews"),
+    "regression": ("pearson", "spearman", "mean_squared_error"),
+    "choice": ("accuracy", "accuracy_by_level"),
+    "tokens": ("token_accuracy", "token_f1"),
+    "span": ("exact_match", "span_f1"),
+}
+
+
+def _check_names(names: Sequence[str], kind: TaskKind, labels: tuple[str, ...]) -> None:
+    for name in names:
+        if name not in _NAMES[kind]:
+            raise ValueError(
+                f"A metric of kind {kind} must be one of {', '.join(_NAMES[kind])}."
+                f"{did_you_mean(name, _NAMES[kind])} Received: {shown_value(name)}"
+            )
+    if "f1" in names and len(labels) != 2:
+        raise ValueError(f"The metric `f1` must have two classes. Received: {shown_value(labels)}")
+
+
+def _has_answer_key(example: Example) -> bool:
+    return bool(example.answers) or not example.is_answerable
+
+
+def _indices(predictions: Any, counts: Sequence[int]) -> np.ndarray:
+    """Returns predictions as an array of integers, each below its count."""
+    indices = np.asarray(predictions)
+    is_valid = indices.ndim == 1 and np.issubdtype(indices.dtype, np.integer)
+    if not is_valid or not ((indices >= 0) & (indices < np.asarray(counts))).all():
+        raise ValueError(
+            "A prediction must be the index of a class or choice. "
+            f"Received: {shown_value(np.ravel(indices)[:8].tolist())}"
+        )
+    return indices
+
+
+def _class_figures(
+    names: Sequence[str],
+    labels: tuple[str, ...],
+    examples: Sequence[Example],
+    predictions: Any,
+) -> dict[str, float]:
+    from sklearn import metrics
+
+    found = _indices(predictions, [len(labels)] * len(examples))
+    numbers = {label: number for number, label in enumerate(labels)}
+    if unknown := [each for each in examples if each.label not in numbers]:
+        raise ValueError(
+            f"A label must be one of {shown_value(labels)}. "
+            f"Received: {shown_value(unknown[0].label)} in {unknown[0].where}"
+        )
+    right = np.array([numbers[str(example.label)] for example in examples])
+
+    def f1(classes: list[int]) -> float:
+        # Without a warning where a class is neither there nor predicted.
+        return metrics.f1_score(right, found, labels=classes, average="macro", zero_division=0.0)
+
+    figures: dict[str, Callable[[], float]] = {
+        "accuracy": lambda: metrics.accuracy_score(right, found),
+        "f1": lambda: f1([1]),
+        "f1_macro": lambda: f1(list(range(len(labels)))),
+        "matthews": lambda: (
+            0.0
+            if _is_constant(right) or _is_constant(found)
+            else metrics.matthews_corrcoef(right, found)
+        ),
+    }
+    return {name: float(figures[name]()) for name in names}
+
+
+def _is_constant(values: np.ndarray) -> bool:
+    return bool((values == values[0]).all())
+
+
+def _number_figures(
+    names: Sequence[str],
+    labels: tuple[str, ...],
+    examples: Sequence[Example],
+    predictions: Any,
+) -> dict[str, float]:
+    del labels
+    from scipy import stats
+    from sklearn import metrics
+
+    found = np.asarray(predictions, np.float64)
+    if found.ndim != 1:
+        raise ValueError(f"A prediction must be a number. Received: an array {found.shape}")
+    if not np.isfinite(found).all():
+        place = examples[int(np.argmin(np.isfinite(found)))].where
+        remedy = "Name another checkpoint, or lower the learning rate."
+        raise NonFiniteError("A prediction is not finite.", where=place, remedy=remedy)
+    right = np.array([example.label for example in examples], np.float64)
+    figures: dict[str, Callable[[], float]] = {
+        "pearson": lambda: _correlation(stats.pearsonr, right, found),
+        "spearman": lambda: _correlation(stats.spearmanr, right, found),
+        "mean_squared_error": lambda: metrics.mean_squared_error(right, found),
+    }
+    return {name: float(figures[name]()) for name in names}
+
+
+def _correlation(
+    function: Callable[[np.ndarray, np.ndarray], Any], right: np.ndarray, found: np.ndarray
+) -> float:
+    if _is_constant(right) or _is_constant(found):
+        return 0.0
+    with warnings.catch_warnings():
+        # SciPy warns of values that are nearly equal.
+        warnings.simplefilter("ignore")
+        value = float(function(right, found).statistic)
+    return value if np.isfinite(value) else 0.0
+
+
+def _choice_figures(
+    names: Sequence[str],
+    labels: tuple[str, ...],
+    examples: Sequence[Example],
+    predictions: Any,
+) -> dict[str, float]:
+    del labels
+    from sklearn import metrics
+
+    found = _indices(predictions, [len(example.choices) for example in examples])
+    right = np.array([example.label for example in examples])
+    figures = {}
+    if "accuracy" in names:
+        figures["accuracy"] = float(metrics.accuracy_score(right, found))
+    if "accuracy_by_level" in names:
+        levels = np.array([level_of(example) for example in examples])
+        for level in filter(None, np.unique(levels).tolist()):
+            there = levels == level
+            accuracy = float(metrics.accuracy_score(right[there], found[there]))
+            figures[f"accuracy_{level}"] = accuracy
+    return figures
+
+
+def _token_figures(
+    names: Sequence[str],
+    labels: tuple[str, ...],
+    examples: Sequence[Example],
+    predictions: Any,
+) -> dict[str, float]:
+    from sklearn import metrics
+
+    right: list[str] = []
+    found: list[str] = []
+    for example, tags in zip(examples, predictions, strict=True):
+        if len(tags) != len(example.texts) or not set(tags) <= set(labels):
+            raise ValueError(
+                "A prediction must have a known label for each word. "
+                f"Received: {shown_value(tags)} for {example.where}"
+            )
+        right.extend(example.label)  # type: ignore[arg-type]
+        found.extend(tags)
+    inside = [label for label in labels if label != "O"]
+    figures: dict[str, Callable[[], float]] = {
+        "token_accuracy": lambda: metrics.accuracy_score(right, found),
+        "token_f1": lambda: (
+            metrics.f1_score(right, found, labels=inside, average="micro", zero_division=0.0)
+            if inside
+            else 0.0
+        ),
+    }
+    return {name: float(figures[name]()) for name in names}
+
+
+def _span_figures(
+    names: Sequence[str],
+    labels: tuple[str, ...],
+    examples: Sequence[Example],
+    predictions: Any,
+) -> dict[str, float]:
+    del labels
+    scores = span_scores(examples, predictions)
+    return {key: value for key, value in scores.items() if key.startswith(tuple(names))}
+
+
+_FIGURES: dict[TaskKind, Callable[..., dict[str, float]]] = {
+    "classification": _class_figures,
+    "regression": _number_figures,
+    "choice": _choice_figures,
+    "tokens": _token_figures,
+    "span": _span_figures,
+}
