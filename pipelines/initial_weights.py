@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     import numpy as np
 
     from txl_tf.causal_lm.model_source import ModelSource
-    from txl_tf.data.manifest import Manifest
-    from txl_tf.data.prepared_dataset import PreparedDataset
+    from txl_tf.data.tokenizers.tokenizer import Tokenizer
     from txl_tf.training.trainer import Trainer
+
+    from .finetuning_data import FineTuningData
+    from .training_data import TrainingData
 
 VOCABULARIES = ("same", "shared")
 _OPTIONS = ("init_step", "init_vocabulary")
@@ -115,7 +117,7 @@ class InitialWeights:
             shares_vocabulary=self.shares_vocabulary,
         )
 
-    def require_vocabulary(self, manifest: "Manifest") -> None:
+    def require_vocabulary(self, identity: dict[str, Any]) -> None:
         """Raises MismatchError where the weights are for the tokens of another vocabulary."""
         found = self.source.tokenizer_identity()
         if self.shares_vocabulary:
@@ -125,10 +127,10 @@ class InitialWeights:
                     where=self._folder,
                     remedy="Convert it again with --data, which keeps the tokenizer.",
                 )
-        elif found is not None and found["tokenizer_sha256"] != manifest.tokenizer_sha256:
+        elif found is not None and found["tokenizer_sha256"] != identity["tokenizer_sha256"]:
             raise MismatchError(
                 f"The weights are for another vocabulary ({found['tokenizer']}) than that of the "
-                f"data set ({manifest.tokenizer_kind}).",
+                f"data set ({identity['tokenizer']}).",
                 where=self._folder,
                 remedy="Prepare the text with the tokenizer of the source, or take the rows of "
                 "tokens that both have with --init-vocabulary shared.",
@@ -164,12 +166,12 @@ class InitialWeights:
             )
         return start
 
-    def assign_to(self, trainer: "Trainer", dataset: "PreparedDataset") -> list[str]:
+    def assign_to(self, trainer: "Trainer", data: "TrainingData | FineTuningData") -> list[str]:
         """Begins a training from the weights.
 
         Args:
             trainer: `Trainer` at step 0.
-            dataset: `PreparedDataset` of the run.
+            data: `TrainingData` or `FineTuningData` of the run.
 
         Returns:
             Lines that say what was taken, where that is not all of it as it was.
@@ -183,18 +185,15 @@ class InitialWeights:
                 "the rounded numbers."
             )
         if self.shares_vocabulary:
-            weights, line = self._shared(weights, trainer, dataset)
+            weights, line = self._shared(weights, trainer, data.tokenizer)
             said.append(line)
         trainer.begin_from(weights)
         del self._read  # the trainer has them now
         return said
 
     def _shared(
-        self, weights: "dict[str, np.ndarray]", trainer: "Trainer", dataset: "PreparedDataset"
+        self, weights: "dict[str, np.ndarray]", trainer: "Trainer", tokenizer: "Tokenizer"
     ) -> "tuple[dict[str, np.ndarray], str]":
-        from txl_tf.data.prepared_dataset import dataset_tokenizer
-
-        tokenizer = dataset_tokenizer(dataset.folder, dataset.manifest)
         stored = self.source.tokenizer()
         pairs = shared_tokens(
             [] if stored is None else stored.token_texts(), tokenizer.token_texts()

@@ -140,15 +140,13 @@ class TrainingProgress:
 
     Args:
         num_steps: int. Steps of the whole run.
-        bytes_per_token: float. Bytes of text per token.
-        has_words: bool. Whether the tokens are words: then the figure is perplexity
-            instead of bits per byte. Defaults to `False`.
+        describe_loss: function of the mean loss that returns a figure of it, such as bits
+            per byte, or "".
     """
 
-    def __init__(self, num_steps: int, bytes_per_token: float, has_words: bool = False) -> None:
+    def __init__(self, num_steps: int, describe_loss: Callable[[float], str]) -> None:
         self._num_steps = num_steps
-        self._bytes_per_token = bytes_per_token
-        self._has_words = has_words
+        self._describe_loss = describe_loss
         self._seconds = 0.0
         self._steps = 0
         self._next_line = 0.0
@@ -193,7 +191,7 @@ class TrainingProgress:
             self._seconds += report.seconds
             self._steps += report.num_steps
         left, tokens = self._left(report), report.tokens_per_second
-        figure = self._figure(report.nats_per_token)
+        figure = self._describe_loss(report.nats_per_token)
         if self._bar is not None:
             figures = f"{left} left {figure} {_short(tokens)} tokens/s"
             self._bar.update(self._task, completed=report.step, figures=figures)
@@ -204,24 +202,11 @@ class TrainingProgress:
                 f"{figure}  {tokens:,.0f} tokens/s{self._valid}  left {left}"
             )
 
-    def show_validation(self, nats_per_token: float, bytes_per_token: float) -> None:
-        """Shows the loss of a validation beside that of training from now on.
-
-        Args:
-            nats_per_token: float.
-            bytes_per_token: float. Bytes of text per token of what was evaluated.
-        """
-        figure = self._figure(nats_per_token, bytes_per_token)
-        self._valid = f"  valid {figure.replace('perplexity ', '').replace(' bits/byte', '')}"
+    def show_validation(self, figure: str) -> None:
+        """Shows the figure of a validation beside that of training from now on."""
+        self._valid = f"  valid {figure}"
         if self._bar is not None:
             self._bar.update(self._task, valid=self._valid)
-
-    def _figure(self, nats_per_token: float, bytes_per_token: float | None = None) -> str:
-        if self._has_words:
-            perplexity = metrics.perplexity(nats_per_token)
-            return f"perplexity {perplexity:,.{0 if perplexity >= 1000 else 2}f}"
-        bits = metrics.bits(nats_per_token) / (bytes_per_token or self._bytes_per_token)
-        return f"{bits:.4f} bits/byte"
 
     def _left(self, report: "LoopReport") -> str:
         if not self._steps:

@@ -11,14 +11,14 @@ from .progress import plain_table
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from txl_tf.data.segment_plan import SegmentPlan
-
+    from .finetuning_data import FineTuningData
+    from .training_data import TrainingData
     from .workdir import Workdir
 
 
 def start_banner(
     experiment: ExperimentConfig,
-    plan: "SegmentPlan",
+    data: "TrainingData | FineTuningData",
     strategy: "tf.distribute.Strategy",
     workdir: "Workdir",
     start: dict[str, Any] | None = None,
@@ -27,15 +27,15 @@ def start_banner(
 
     Args:
         experiment: `ExperimentConfig`.
-        plan: `SegmentPlan` of the run.
+        data: `TrainingData` or `FineTuningData` of the run.
         strategy: `tf.distribute.Strategy` of the run.
         workdir: `Workdir` of the run.
         start: optional dict. The weights that the run began from, see
             `RunDescription`.
     """
     model, training = experiment.model, experiment.training
-    rows, length = training.global_batch_size, model.segment_length
-    passes = training.num_steps / plan.segments_per_epoch
+    step, passes = data.describe_plan()
+    num_passes = training.num_steps / data.plan.steps_per_epoch
     frozen = training.freeze or ()
     begins = [("begins", describe_start(start))] if start is not None else []
     table = (
@@ -45,11 +45,8 @@ def start_banner(
             "embeddings",
         ),
         ("devices", f"{_devices(strategy)}, {training.dtype_policy}"),
-        ("step", f"{rows:,} rows x {length:,} tokens = {rows * length:,} tokens"),
-        (
-            "length",
-            f"{training.num_steps:,} steps, {passes:.3g} passes over {plan.num_tokens:,} tokens",
-        ),
+        ("step", step),
+        ("length", f"{training.num_steps:,} steps, {num_passes:.3g} {passes}"),
         ("rate", describe_schedule(experiment.optimizer)),
         *begins,
         *([("frozen", ", ".join(frozen))] if frozen else []),

@@ -2,22 +2,27 @@
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
+import keras
 import tensorflow as tf
 
+from txl_tf import metrics
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.manifest import Manifest
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.data.segment_plan import SegmentPlan
 from txl_tf.data.segment_reader import SegmentReader
 from txl_tf.data.tokenizers import TOKENIZERS
+from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.errors import DataDamagedError
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.result import EvaluationResult
 from txl_tf.storage.files import is_remote
 
-from .evaluation.splits import bytes_per_token, evaluate_split
-from .workdir import check_vocabulary
+from .evaluation.result_table import result_line, result_table
+from .evaluation.splits import bytes_per_token, create_evaluator, evaluate_split
+from .workdir import check_vocabulary, data_identity
 
 # What `assert_cardinality` says.
 _TOO_FEW = "was expected to contain"
@@ -46,6 +51,11 @@ class TrainingData:
         self.reader = SegmentReader(self.dataset, "train", self.plan, masks_documents)
 
     @property
+    def identity(self) -> dict[str, Any]:
+        """Values that decide the tokens of the run, see `data_identity`."""
+        return data_identity(self.manifest)
+
+    @property
     def manifest(self) -> Manifest:
         """Manifest of the data set."""
         return self.dataset.manifest
@@ -55,7 +65,7 @@ class TrainingData:
         """Names and contents of the files that define the tokenizer, checked; none for bytes."""
         if self.manifest.tokenizer_kind not in (each.kind for each in TOKENIZERS):
             return {}  # a tokenizer of one's own is for its owner to keep
-        return dataset_tokenizer(self.dataset.folder, self.manifest).vocabulary_files
+        return self.tokenizer.vocabulary_files
 
     @property
     def has_valid(self) -> bool:
@@ -66,6 +76,60 @@ class TrainingData:
     def bytes_per_token(self) -> float:
         """Bytes of text per token of the split `train`."""
         return bytes_per_token(self.manifest, "train")
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Tokenizer of the data set."""
+        return dataset_tokenizer(self.dataset.folder, self.manifest)
+
+    @property
+    def tokenizer_kind(self) -> str:
+        """Kind of the tokenizer."""
+        return self.manifest.tokenizer_kind
+
+    @property
+    def language_text(self) -> PreparedDataset:
+        """Data set whose split `valid` the model reads and continues for the curves."""
+        return self.dataset
+
+    def describe_plan(self) -> tuple[str, str]:
+        """Returns a few words on a step, and on the tokens of the run."""
+        rows, length = self.plan.num_rows, self.plan.segment_length
+        return (
+            f"{rows:,} rows x {length:,} tokens = {rows * length:,} tokens",
+            f"passes over {self.plan.num_tokens:,} tokens",
+        )
+
+    def describe_loss(self, nats_per_token: float, bytes_per_token: float | None = None) -> str:
+        """Returns the perplexity of words, or of all other tokens bits per byte.
+
+        Args:
+            nats_per_token: float.
+            bytes_per_token: optional float. Of the text; by default of the split `train`.
+        """
+        if self.tokenizer_kind == "words":
+            perplexity = metrics.perplexity(nats_per_token)
+            return f"perplexity {perplexity:,.{0 if perplexity >= 1000 else 2}f}"
+        bits = metrics.bits(nats_per_token) / (bytes_per_token or self.bytes_per_token)
+        return f"{bits:.4f} bits/byte"
+
+    def describe_short(self, result: EvaluationResult) -> str:
+        """Returns the figure of `describe_loss` without its unit, for the line of progress."""
+        text = self.describe_loss(result.nats_per_token, result.num_bytes / result.num_tokens)
+        return text.replace("perplexity ", "").replace(" bits/byte", "")
+
+    def describe_result(self, result: EvaluationResult, is_last: bool) -> str:
+        """Returns the figures of an evaluation: a line, or a table of the last one."""
+        return result_table([result], self.tokenizer_kind) if is_last else result_line(result)
+
+    def create_evaluator(
+        self,
+        experiment: ExperimentConfig,
+        strategy: tf.distribute.Strategy | None = None,
+        variables: Mapping[str, keras.Variable] | None = None,
+    ) -> Evaluator:
+        """Builds the evaluator of the run, see `create_evaluator`."""
+        return create_evaluator(experiment, strategy, variables)
 
     def evaluate(
         self,

@@ -16,13 +16,14 @@ from txl_tf import __version__
 from txl_tf.config.base import flat_settings
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
-from txl_tf.data.prepared_dataset import dataset_tokenizer
+from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.data.tokenizers import TOKENIZERS
 from txl_tf.distribution.strategy import is_chief
 from txl_tf.errors import UsageError
 from txl_tf.evaluation.attention_mass import AttentionMass
 from txl_tf.evaluation.evaluator import Evaluator
-from txl_tf.evaluation.result import EvaluationResult
+from txl_tf.evaluation.result import EvaluationResult, TaskResult
+from txl_tf.evaluation.task_evaluator import TaskEvaluator
 from txl_tf.models.sizes import num_parameters, training_flops_per_token
 from txl_tf.storage.writable_folder import WritableFolder
 from txl_tf.tpu_compiler.chips import Topology
@@ -35,9 +36,10 @@ from txl_tf.training.trainer import Trainer
 
 from .evaluation.splits import split_text
 from .evaluation.text_sample import SampleWriter
+from .finetuning_data import FineTuningData
 from .launch.plan import Accelerator
 from .training_data import TrainingData
-from .workdir import Workdir, data_identity
+from .workdir import Workdir
 
 _SPLIT = "valid"
 # Cloud TPU sets it on its machines.
@@ -52,7 +54,7 @@ class RunFigures:
 
     Args:
         experiment: `ExperimentConfig`.
-        data: `TrainingData`.
+        data: `TrainingData`, or `FineTuningData` of a task.
         trainer: `Trainer`.
         workdir: `Workdir`.
         folder: `WritableFolder` of the run.
@@ -62,7 +64,7 @@ class RunFigures:
     def __init__(
         self,
         experiment: ExperimentConfig,
-        data: TrainingData,
+        data: TrainingData | FineTuningData,
         trainer: Trainer,
         workdir: Workdir,
         folder: WritableFolder,
@@ -90,7 +92,7 @@ class RunFigures:
     def write_overview(self, step: int) -> None:
         """Writes settings and sizes, and the pages of TensorBoard, when a process starts."""
         settings = self._experiment.to_dict()
-        described = {**settings, "data": data_identity(self._data.manifest)}
+        described = {**settings, "data": self._data.identity}
         run = _SPLIT if self._data.has_valid else TRAINING_RUN
         texts = {
             "configuration": _code(json.dumps(described, indent=1)),
@@ -106,7 +108,7 @@ class RunFigures:
         if self._is_chief:
             self._board.write_training(report)
 
-    def write_evaluation(self, result: EvaluationResult) -> None:
+    def write_evaluation(self, result: EvaluationResult | TaskResult) -> None:
         """Writes the figures of an evaluation."""
         if self._is_chief:
             self._board.write_evaluation(result)
@@ -120,7 +122,9 @@ class RunFigures:
         """Makes sure that the metrics log survives the machine; before a checkpoint."""
         self._log.flush_to_disk()
 
-    def observe(self, evaluator: Evaluator, step: int, check: Callable[[], None]) -> None:
+    def observe(
+        self, evaluator: Evaluator | TaskEvaluator, step: int, check: Callable[[], None]
+    ) -> None:
         """Measures and writes what is looked at after an evaluation; all workers call it.
 
         Args:
@@ -128,6 +132,9 @@ class RunFigures:
             step: int. Steps done.
             check: function that is called now and then, and may raise.
         """
+        dataset = self._data.language_text
+        if dataset is None or isinstance(evaluator, TaskEvaluator):
+            return
         figures = self._memory_statistics.measure()
         if not self._is_chief:
             return
@@ -137,19 +144,25 @@ class RunFigures:
         if AttentionMass.is_possible(evaluator.config):
             if self._attention is None:
                 self._attention = AttentionMass(evaluator.model, evaluator.strategy)
-            shares = self._attention(split_text(self._data.dataset, _SPLIT))
+            shares = self._attention(split_text(dataset, _SPLIT))
             tags = {layer_tag("memory/attention_mass", n): x for n, x in enumerate(shares or [])}
             self._board.write_figures(step, _SPLIT, tags)
         check()
-        self._write_sample(evaluator, step, check)
+        self._write_sample(evaluator, dataset, step, check)
 
     @functools.cached_property
     def _memory_statistics(self) -> MemoryStatistics:
         rows = self._experiment.training.global_batch_size
         return MemoryStatistics(self._trainer.strategy, self._trainer.replica_memory, rows)
 
-    def _write_sample(self, evaluator: Evaluator, step: int, check: Callable[[], None]) -> None:
-        manifest, dataset = self._data.manifest, self._data.dataset
+    def _write_sample(
+        self,
+        evaluator: Evaluator,
+        dataset: PreparedDataset,
+        step: int,
+        check: Callable[[], None],
+    ) -> None:
+        manifest = dataset.manifest
         is_known = manifest.tokenizer_kind in (each.kind for each in TOKENIZERS)
         if not is_known or not SampleWriter.is_possible(evaluator.config):
             return

@@ -15,7 +15,8 @@ from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.distribution.strategy import is_chief
 from txl_tf.errors import MismatchError, PreemptedError, StorageError, UsageError
 from txl_tf.evaluation.evaluator import Evaluator
-from txl_tf.evaluation.result import EvaluationResult
+from txl_tf.evaluation.result import EvaluationResult, TaskResult
+from txl_tf.evaluation.task_evaluator import TaskEvaluator
 from txl_tf.run_description import RunDescription
 from txl_tf.storage.files import path_exists
 from txl_tf.storage.writable_folder import WritableFolder
@@ -24,8 +25,7 @@ from txl_tf.training.step_records import LoopReport
 from txl_tf.training.train_state import EvaluationHistory
 from txl_tf.training.trainer import Trainer
 
-from .evaluation.result_table import result_line, result_table
-from .evaluation.splits import create_evaluator
+from .finetuning_data import FineTuningData
 from .initial_weights import InitialWeights
 from .progress import TrainingProgress
 from .run_banner import start_banner
@@ -35,7 +35,7 @@ from .step_profile import StepProfile
 from .training_data import TrainingData
 from .training_figures import RunFigures
 from .training_ledger import TrainingLedger
-from .workdir import Workdir, data_identity
+from .workdir import Workdir
 
 
 class TrainingRun:
@@ -50,7 +50,7 @@ class TrainingRun:
 
     Args:
         experiment: `ExperimentConfig`.
-        data: `TrainingData`.
+        data: `TrainingData`, or `FineTuningData` of a task.
         workdir: `Workdir`.
         strategy: `tf.distribute.Strategy`.
         watcher: optional `PreemptionWatcher`, already watching.
@@ -64,7 +64,7 @@ class TrainingRun:
     def __init__(
         self,
         experiment: ExperimentConfig,
-        data: TrainingData,
+        data: TrainingData | FineTuningData,
         workdir: Workdir,
         strategy: tf.distribute.Strategy,
         watcher: PreemptionWatcher | None = None,
@@ -119,11 +119,7 @@ class TrainingRun:
             self._figures = RunFigures(*own)
             self._saver = exits.enter_context(BackgroundSaver(self._store))
             self._progress = exits.enter_context(
-                TrainingProgress(
-                    training.num_steps,
-                    self._data.bytes_per_token,
-                    self._data.manifest.tokenizer_kind == "words",
-                )
+                TrainingProgress(training.num_steps, self._data.describe_loss)
             )
             steps = self._profile_steps if self._is_chief else None
             board = folder.subfolder(os.path.basename(workdir.tensorboard))
@@ -135,21 +131,21 @@ class TrainingRun:
         self._exits.__exit__(*error)
 
     @functools.cached_property
-    def evaluator(self) -> Evaluator:
+    def evaluator(self) -> Evaluator | TaskEvaluator:
         """Evaluator of the run, built on first use."""
         # Several workers evaluate all of it each, and need not wait for one another.
         if self.trainer.num_workers > 1:
-            return create_evaluator(self._experiment)
+            return self._data.create_evaluator(self._experiment)
         variables = self.trainer.inference_variables()
-        return create_evaluator(self._experiment, self._strategy, variables)
+        return self._data.create_evaluator(self._experiment, self._strategy, variables)
 
-    def ready_evaluator(self) -> Evaluator:
+    def ready_evaluator(self) -> Evaluator | TaskEvaluator:
         """Returns the evaluator with the current weights."""
         if not self.evaluator.reads_given_variables:
             self.evaluator.load_arrays(self.trainer.inference_weights())
         return self.evaluator
 
-    def train(self) -> EvaluationResult | None:
+    def train(self) -> EvaluationResult | TaskResult | None:
         """Trains to the end.
 
         Returns:
@@ -169,10 +165,10 @@ class TrainingRun:
         """
         has_checkpoint = self._resume()
         if self.trainer.step < self._experiment.training.num_steps:
-            run = self._data.plan, self._strategy, self._workdir, self._described.start
+            run = self._data, self._strategy, self._workdir, self._described.start
             self._say(start_banner(self._experiment, *run))
         if self._initial is not None and not has_checkpoint:
-            for line in self._initial.assign_to(self.trainer, self._data.dataset):
+            for line in self._initial.assign_to(self.trainer, self._data):
                 self._say(line)
             # From now on the source is not needed any more.
             self._save()
@@ -180,17 +176,43 @@ class TrainingRun:
             self._watcher.call_on_notice(self.trainer.request_stop)
         result = self._evaluate_if_due()
         with self._data.errors_explained():
-            self._profile.before_loop(self.trainer)
-            for report in self.trainer.run(measures_updates=True):
-                self._profile.after_loop(report.step)
-                self._after_loop(report)
-                result = self._evaluate_if_due() or result
-                self._profile.before_loop(self.trainer)
-        if self.trainer.step < self._experiment.training.num_steps:
+            result = self._train_to_end() or result
+        if self._is_exhausted:
+            self._ensure_checkpoint(self.trainer.step)
+        elif self.trainer.step < self._experiment.training.num_steps:
             self._stop()
         self._saver.wait()
         self._note_first_checkpoint()
         return result
+
+    def _train_to_end(self) -> EvaluationResult | TaskResult | None:
+        """Runs the loops that are left, and returns the last evaluation of them."""
+        result = None
+        if self._is_exhausted:
+            return result
+        self._profile.before_loop(self.trainer)
+        for report in self.trainer.run(measures_updates=True):
+            self._profile.after_loop(report.step)
+            self._after_loop(report)
+            result = self._evaluate_if_due() or result
+            if self._is_exhausted:
+                history = self._history
+                self._say(
+                    f"No better evaluation since step {history.best_step:,}: the run ends at step "
+                    f"{history.last_step:,}, as training.stop_after_evaluations has it."
+                )
+                break
+            self._profile.before_loop(self.trainer)
+        return result
+
+    @property
+    def _is_exhausted(self) -> bool:
+        """Whether the evaluations have not become better for as long as the run waits for it."""
+        training = self._experiment.training
+        if training.stop_after_evaluations is None or self._history.best_step < 0:
+            return False
+        waited_steps = self._history.last_step - self._history.best_step
+        return waited_steps >= training.stop_after_evaluations * training.evaluation_period
 
     def _note_best(self, step: int) -> None:
         """Repairs the note of the best checkpoint after an interrupted process."""
@@ -200,11 +222,11 @@ class TrainingRun:
 
     def _description(self, folder: WritableFolder | None) -> RunDescription:
         """Returns the stored description of the run, or a new one, which is written to a folder."""
-        data = data_identity(self._data.manifest)
+        data = self._data.identity
         if not self._workdir.has_run():
             start = None
             if self._initial is not None:
-                self._initial.require_vocabulary(self._data.manifest)
+                self._initial.require_vocabulary(self._data.identity)
                 start = self._initial.description
             if folder is None:
                 return RunDescription(experiment=self._experiment, data=data, start=start)
@@ -230,7 +252,7 @@ class TrainingRun:
         has_ledger = path_exists(self._workdir.ledger)
         self._ledger.resume(step, digest, latest)
         # Only now: the checks above compare the checkpoints with the earlier description.
-        data, before = data_identity(self._data.manifest), self._described
+        data, before = self._data.identity, self._described
         require_steps_before(before, self._experiment, step, self._workdir.checkpoints)
         self._described = self._workdir.begin(self._experiment, data, self._folder, before.run_id)
         for complaint in self._store.remove_leftovers():
@@ -318,7 +340,7 @@ class TrainingRun:
             self._saver.submit(self.trainer.step, arrays, self._ledger.digest)
             self._figures.write_checkpoint(self.trainer.step, time.perf_counter() - begin)
 
-    def _evaluate_if_due(self) -> EvaluationResult | None:
+    def _evaluate_if_due(self) -> EvaluationResult | TaskResult | None:
         step, training = self.trainer.step, self._experiment.training
         is_due = step == training.num_steps or step % training.evaluation_period == 0
         is_initial = step == 0 and self._described.start is None
@@ -329,7 +351,7 @@ class TrainingRun:
         evaluator = self.ready_evaluator()
         result = self._data.evaluate(evaluator, step, self._until_stopped)
         # The first worker's figure decides for all.
-        own = result.nats_per_token if self._is_chief else 0.0
+        own = result.criterion if self._is_chief else 0.0
         is_best = self._history.observe(step, self.trainer.sum_over_workers(own))
         if step == training.num_steps and training.evaluate_tokens is not None:
             # The figures of the run are of all of it; the best step is that of equal texts.
@@ -337,12 +359,9 @@ class TrainingRun:
             result = self._data.evaluate(evaluator, step, self._until_stopped, is_whole=True)
         self._figures.write_evaluation(result)
         if self._is_chief:
-            self._progress.show_validation(
-                result.nats_per_token, result.num_bytes / result.num_tokens
-            )
+            self._progress.show_validation(self._data.describe_short(result))
             is_last = step == training.num_steps
-            kind = self._data.manifest.tokenizer_kind
-            self._say(result_table([result], kind) if is_last else result_line(result))
+            self._say(self._data.describe_result(result, is_last))
         if is_best:
             self._keep_best(step)
         self._figures.observe(evaluator, step, self._stop_if_requested)

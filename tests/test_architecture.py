@@ -29,14 +29,14 @@ ALLOWED = {
     "samplers": {"functional", *LOWEST},
     "models": MODELS,
     "inference": MODELS,
-    "evaluation": {"inference", *MODELS},
+    "evaluation": {"inference", "tasks", *MODELS},
     "generation": {"inference", "samplers", *MODELS},
     "export": {"data", "inference", "samplers", *MODELS},
     "data": {"config", "storage", *LOWEST},
     "tasks": {"config", "data", "storage", *LOWEST},
     "distribution": {"config", "storage", *LOWEST},
     # The TensorBoard writer takes the result of an evaluation.
-    "training": {"distribution", "evaluation", *MODELS},
+    "training": {"distribution", "evaluation", "tasks", *MODELS},
     "serving": {"storage", *LOWEST},
     "convert": MODELS,
     "run_description": {"config"},
@@ -45,7 +45,7 @@ ALLOWED = {
     # The top: models with their tokenizers, from folders of every kind.
     "causal_lm": {
         *("convert", "data", "evaluation", "export", "generation", "inference", "run_folder"),
-        *("samplers", "training", *MODELS),
+        *("samplers", "tasks", "training", *MODELS),
     },
 }
 # These compute with `keras.ops` alone.

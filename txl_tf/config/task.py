@@ -47,8 +47,9 @@ class TaskConfig(FrozenConfig):
     """Weight of the loss of each class, in the order of `labels`; None: all count the same."""
     max_answer_words: int = 30
     """Longest span that is an answer; of "span" alone."""
-    answer_margin: float = 0.0
-    """Log-probability by which the best span must exceed "no answer"; of "span" alone."""
+    answer_margin: float | None = None
+    """Log-probability by which the best span must exceed "no answer"; None: there always is an
+    answer. Of "span" alone."""
 
     def validate(self) -> None:
         if self.kind in _LABELLED:
@@ -67,7 +68,7 @@ class TaskConfig(FrozenConfig):
         if self.kind in ("tokens", "span"):
             self.require("pooling", self.pooling == "last", f"be 'last' for {self.kind!r}")
         if self.kind != "span":
-            for name, default in (("max_answer_words", 30), ("answer_margin", 0.0)):
+            for name, default in (("max_answer_words", 30), ("answer_margin", None)):
                 is_default = getattr(self, name) == default
                 self.require(name, is_default, f"be {default} for {self.kind!r}")
 

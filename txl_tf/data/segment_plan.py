@@ -64,6 +64,11 @@ class SegmentPlan:
         return (self.num_tokens - 1) // (self.num_rows * self.segment_length)
 
     @property
+    def steps_per_epoch(self) -> int:
+        """Steps in which every row reads its share once."""
+        return self.segments_per_epoch
+
+    @property
     def num_segments(self) -> int:
         """Segments `B * S` that all rows together read in an epoch."""
         return self.num_rows * self.segments_per_epoch

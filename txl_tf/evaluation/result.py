@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from txl_tf import metrics
+from txl_tf.tasks.metrics import LOWER_IS_BETTER
 
 
 class _Figures:
@@ -113,6 +114,11 @@ class EvaluationResult(_Figures):
     """Wall time, compiling included."""
 
     @property
+    def criterion(self) -> float:
+        """Number that is the lower, the better the weights are."""
+        return self.nats_per_token
+
+    @property
     def bits_per_character(self) -> float | None:
         """Bits for each UTF-8 code point of text; None where there is none."""
         if not self.num_characters:
@@ -176,3 +182,36 @@ class EvaluationResult(_Figures):
         if self.dynamic_learning_rate is not None:
             conditions.append(f"dynamic {self.dynamic_learning_rate:g}")
         return ", ".join(conditions)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskResult:
+    """Figures of the examples of a split."""
+
+    split: str
+    """Name of the split."""
+    step: int
+    """Training steps of the weights."""
+    figures: dict[str, float]
+    """Metrics by name; the first one decides which step is best."""
+    num_examples: int
+    """Examples that were answered."""
+    num_tokens: int
+    """Tokens that were read."""
+    seconds: float
+    """Wall time, compiling included."""
+
+    @property
+    def criterion(self) -> float:
+        """Number that is the lower, the better the weights are."""
+        name, value = next(iter(self.figures.items()))
+        return value if name in LOWER_IS_BETTER else -value
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns all fields as plain JSON types."""
+        return dataclasses.asdict(self)
+
+    def describe(self) -> str:
+        """Returns the figures in one line."""
+        figures = ", ".join(f"{name} {value:.4f}" for name, value in self.figures.items())
+        return f"{self.split} at step {self.step:,}: {figures} ({self.num_examples:,} examples)"

@@ -9,6 +9,7 @@ from keras import ops
 from txl_tf.layers.feed_forward import SeededDropout
 
 _POOLINGS = ("last", "mean")
+_LOWEST = -3.4028235e38  # of float32; no softmax chooses it
 
 
 def pool(hidden, padding_mask, pooling):
@@ -138,7 +139,7 @@ class ChoiceHead(PooledHead):
         training: bool. Whether dropout is active.
 
     Returns:
-        Float32 tensor `(B, C)`.
+        Float32 tensor `(B, C)`; the lowest float32 for a text without tokens.
     """
 
     def __init__(self, pooling="last", **kwargs):
@@ -146,7 +147,9 @@ class ChoiceHead(PooledHead):
 
     def call(self, hidden, padding_mask=None, dropout_seed=None, training=False):
         logits = super().call(hidden, padding_mask, dropout_seed, training)
-        return ops.squeeze(logits, axis=-1)
+        logits = ops.squeeze(logits, axis=-1)
+        is_there = ops.any(_mask_of(hidden, padding_mask), axis=-1)
+        return ops.where(is_there, logits, _LOWEST)
 
     def get_config(self):
         config = super().get_config()
@@ -199,7 +202,7 @@ class SpanHead(_Head):
     def call(self, hidden, padding_mask=None, dropout_seed=None, training=False):
         logits = ops.swapaxes(self._project(hidden, dropout_seed, training), -1, -2)  # [..., 2, L]
         mask = _mask_of(hidden, padding_mask)
-        return ops.where(mask[..., None, :], logits, -3.4028235e38)
+        return ops.where(mask[..., None, :], logits, _LOWEST)
 
     def get_config(self):
         config = super().get_config()

@@ -11,7 +11,10 @@ import keras
 import numpy as np
 from keras import ops
 
+from txl_tf.config.task import TaskConfig
 from txl_tf.layers.adaptive_embedding import check_token_ids
+from txl_tf.layers.task_heads import ChoiceHead, PooledHead, SpanHead, TokenHead
+from txl_tf.models.language_model import LanguageModel
 
 # Odd and unlike the step of `functional.fold_seed`: no two segments share a seed.
 _SEED_STEP = 0x3C6EF35F
@@ -206,6 +209,41 @@ class TransformerXLWithHead(keras.Model):
             for name in ("language_model", "head")
         }
         return cls(**{**config, **parts})
+
+
+def create_headed_model(model: LanguageModel, task: TaskConfig) -> TransformerXLWithHead:
+    """Puts the head of a task on a language model.
+
+    Args:
+        model: `LanguageModel`.
+        task: `TaskConfig`.
+
+    Returns:
+        `TransformerXLWithHead`; the weights of the head are drawn from Keras' seed.
+    """
+    options = {"dropout": task.head_dropout, "dtype": model.dtype_policy, "name": "head"}
+    head: keras.layers.Layer
+    match task.kind:
+        case "choice":
+            head = ChoiceHead(task.pooling, **options)
+        case "tokens":
+            head = TokenHead(task.num_outputs, **options)
+        case "span":
+            head = SpanHead(**options)
+        case _:
+            head = PooledHead(task.num_outputs, task.pooling, **options)
+    return TransformerXLWithHead(model, head, dtype=model.dtype_policy)
+
+
+def padded_inputs(token_ids: Any, num_tokens: Any) -> dict[str, Any]:
+    """Returns the inputs of a `TransformerXLWithHead`.
+
+    Args:
+        token_ids: int32 tensor `(..., L)`.
+        num_tokens: int32 tensor `(...)`. Tokens of each text.
+    """
+    places = ops.arange(ops.shape(token_ids)[-1], dtype="int32")
+    return {"token_ids": token_ids, "padding_mask": places < num_tokens[..., None]}
 
 
 def _seed_of_segment(seed, index):

@@ -1,9 +1,8 @@
 """Examples of a task that a model is fine-tuned for, whatever file they came from."""
 
 import dataclasses
-from typing import Literal
 
-TaskKind = Literal["classification", "regression", "choice", "tokens", "span"]
+from txl_tf.config.task import TaskKind
 
 TASK_KINDS: tuple[TaskKind, ...] = ("classification", "regression", "choice", "tokens", "span")
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from txl_tf import metrics
-from txl_tf.evaluation.result import EvaluationResult
+from txl_tf.evaluation.result import EvaluationResult, TaskResult
 
 if TYPE_CHECKING:
     from txl_tf.training.step_records import LoopReport
@@ -31,12 +31,13 @@ class Tag:
     """Page of its chart; `None` where it has none."""
     description: str
     """What the figure is, with its unit, and when it is written."""
-    is_by_layer: bool = False
-    """Whether each layer has a tag of its own, see `layer_tag`."""
+    has_parts: bool = False
+    """Whether each layer, see `layer_tag`, or each metric has a tag of its own below it."""
 
 
-_PERPLEXITY, _OPTIMISATION, _THROUGHPUT, _MEMORY = PAGES = (
+_PERPLEXITY, _TASK, _OPTIMISATION, _THROUGHPUT, _MEMORY = PAGES = (
     "Perplexity",
+    "Task",
     "Optimisation",
     "Throughput",
     "Memory",
@@ -74,6 +75,19 @@ _ALL = (
         title="Perplexity per word",
         page=None,
         description="Exponential of the nats per word between white space.",
+    ),
+    Tag(
+        name="task/loss",
+        title="Loss of the task",
+        page=_TASK,
+        description="Mean loss of an example of a fine-tuning run, with dropout, mean of a loop.",
+    ),
+    Tag(
+        name="task/metric",
+        title="Metrics of the task",
+        page=_TASK,
+        description="Metrics of the validation examples of a fine-tuning run.",
+        has_parts=True,
     ),
     Tag(
         name="optimizer/learning_rate",
@@ -154,7 +168,7 @@ _ALL = (
         page=_MEMORY,
         description="Norm of a filled position of the training memory of a layer, mean of "
         "positions and rows, at an evaluation.",
-        is_by_layer=True,
+        has_parts=True,
     ),
     Tag(
         name="memory/attention_mass",
@@ -162,7 +176,7 @@ _ALL = (
         page=_MEMORY,
         description="Share of a layer's attention that goes to the memory, mean of heads and "
         "queries of one batch of the split, with the lengths of evaluation.",
-        is_by_layer=True,
+        has_parts=True,
     ),
     Tag(
         name="sample/perplexity",
@@ -173,7 +187,7 @@ _ALL = (
     ),
 )
 TAGS: Mapping[str, Tag] = {tag.name: tag for tag in _ALL}
-"""All tags by name; a tag with layers stands for `layer_tag` of each."""
+"""All tags by name; one with parts stands for all tags below it."""
 
 TEXT_TAGS: Mapping[str, str] = {
     "configuration": "All settings of the experiment, and the identity of its data.",
@@ -194,20 +208,26 @@ def describe_tag(name: str) -> Tag:
 
 
 def training_figures(
-    report: "LoopReport", bytes_per_token: float, peak_tokens_per_second: float | None = None
+    report: "LoopReport", bytes_per_token: float | None, peak_tokens_per_second: float | None = None
 ) -> dict[str, float]:
     """Returns the figures of a loop of steps, by tag.
 
     Args:
         report: `LoopReport`.
-        bytes_per_token: float. Bytes of text per token of the training split.
+        bytes_per_token: optional float. Bytes of text per token of the training
+            split; `None` for a task.
         peak_tokens_per_second: optional float. What the devices would do at
             their peak, if it is known.
     """
-    figures = {
-        "loss/nats_per_token": report.nats_per_token,
-        "loss/perplexity": report.perplexity,
-        "loss/bits_per_byte": metrics.bits(report.nats_per_token) / bytes_per_token,
+    if bytes_per_token is None:
+        figures = {"task/loss": report.nats_per_token}
+    else:
+        figures = {
+            "loss/nats_per_token": report.nats_per_token,
+            "loss/perplexity": report.perplexity,
+            "loss/bits_per_byte": metrics.bits(report.nats_per_token) / bytes_per_token,
+        }
+    figures |= {
         "optimizer/learning_rate": report.learning_rate,
         "optimizer/gradient_norm": report.gradient_norm,
         "optimizer/skipped_steps": report.num_skipped_steps,
@@ -224,8 +244,11 @@ def training_figures(
     return figures
 
 
-def evaluation_figures(result: EvaluationResult) -> dict[str, float]:
+def evaluation_figures(result: EvaluationResult | TaskResult) -> dict[str, float]:
     """Returns the figures of an evaluation that there are, by tag."""
+    if isinstance(result, TaskResult):
+        of_task = {f"task/metric/{name}": value for name, value in result.figures.items()}
+        return {**of_task, "performance/evaluation_seconds": result.seconds}
     figures = {
         "loss/nats_per_token": result.nats_per_token,
         "loss/perplexity": result.perplexity,

@@ -9,9 +9,7 @@ import keras
 import tensorflow as tf
 
 from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.config.task import TaskConfig
-from txl_tf.layers.task_heads import ChoiceHead, PooledHead, SpanHead, TokenHead
-from txl_tf.models.headed import TransformerXLWithHead
+from txl_tf.models.headed import create_headed_model, padded_inputs
 from txl_tf.models.language_model import LanguageModel
 
 # Odd and unlike the steps of places and segments: no two texts of a row share a seed.
@@ -74,29 +72,6 @@ class TaskBatch(NamedTuple):
         return ids, tf.zeros_like(ids)
 
 
-def create_headed_model(model: LanguageModel, task: TaskConfig) -> TransformerXLWithHead:
-    """Puts the head of a task on a language model.
-
-    Args:
-        model: `LanguageModel`.
-        task: `TaskConfig`.
-
-    Returns:
-        `TransformerXLWithHead`; the weights of the head are drawn from Keras' seed.
-    """
-    options = {"dropout": task.head_dropout, "dtype": model.dtype_policy, "name": "head"}
-    match task.kind:
-        case "choice":
-            head = ChoiceHead(task.pooling, **options)
-        case "tokens":
-            head = TokenHead(task.num_outputs, **options)
-        case "span":
-            head = SpanHead(**options)
-        case _:
-            head = PooledHead(task.num_outputs, task.pooling, **options)
-    return TransformerXLWithHead(model, head, dtype=model.dtype_policy)
-
-
 class TaskObjective:
     """Training loss of a task: the mean over the examples of a batch.
 
@@ -153,7 +128,7 @@ class TaskObjective:
         Returns:
             Tuple of the objective, the loss of each row, float32 `(B,)`, and `NoMemory`.
         """
-        inputs = masked(batch.token_ids, batch.num_tokens)
+        inputs = padded_inputs(batch.token_ids, batch.num_tokens)
         seeds = _seeds_of_texts(batch.dropout_seeds, batch.num_tokens)
         outputs = self.headed_model.call(inputs, dropout_seed=seeds, training=True)
         losses = self._losses(outputs, batch)  # [B]
@@ -165,7 +140,7 @@ class TaskObjective:
             case "regression":
                 return tf.square(outputs[:, 0] - batch.targets)
             case "choice":
-                return _cross_entropy(present_choices(outputs, batch.num_tokens), batch.targets)
+                return _cross_entropy(outputs, batch.targets)
             case "tokens":
                 is_labelled = batch.targets >= 0  # [B, L]
                 losses = self._weighted(outputs, tf.maximum(batch.targets, 0))
@@ -182,17 +157,6 @@ class TaskObjective:
         if self._task.class_weights is None:
             return losses
         return losses * tf.gather(tf.constant(self._task.class_weights), targets)
-
-
-def masked(token_ids: tf.Tensor, num_tokens: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns the inputs of a `TransformerXLWithHead` by the number of tokens of each text."""
-    padding_mask = tf.sequence_mask(num_tokens, token_ids.shape[-1])
-    return {"token_ids": token_ids, "padding_mask": padding_mask}
-
-
-def present_choices(logits: tf.Tensor, num_tokens: tf.Tensor) -> tf.Tensor:
-    """Returns logits `(B, C)` of which no softmax chooses a text that is not there."""
-    return tf.where(num_tokens > 0, logits, logits.dtype.min)
 
 
 def _seeds_of_texts(seeds: tf.Tensor, num_tokens: tf.Tensor) -> tf.Tensor:

@@ -12,7 +12,7 @@ from tensorboard.plugins.hparams import api as hparams_api
 
 from txl_tf.distribution.remote_hosts import this_host
 from txl_tf.errors import StorageError
-from txl_tf.evaluation.result import EvaluationResult
+from txl_tf.evaluation.result import EvaluationResult, TaskResult
 from txl_tf.storage.files import first_line
 from txl_tf.storage.writable_folder import WritableFolder
 from txl_tf.training.dashboard import (
@@ -59,7 +59,8 @@ class TensorBoardWriter:
     Args:
         folder: path of the folder that TensorBoard is to show, or the
             `WritableFolder`.
-        bytes_per_token: float. Bytes of text per token of the training split.
+        bytes_per_token: optional float. Bytes of text per token of the training
+            split; `None` for a task.
         metrics_log: optional `MetricsLog`, which gets the same values.
         peak_tokens_per_second: optional float. See `training_figures`.
     """
@@ -67,7 +68,7 @@ class TensorBoardWriter:
     def __init__(
         self,
         folder: str | os.PathLike[str] | WritableFolder,
-        bytes_per_token: float,
+        bytes_per_token: float | None,
         metrics_log: MetricsLog | None = None,
         peak_tokens_per_second: float | None = None,
     ) -> None:
@@ -111,7 +112,7 @@ class TensorBoardWriter:
         figures = training_figures(report, self._bytes_per_token, self._peak)
         self.write_figures(report.step, TRAINING_RUN, figures)
 
-    def write_evaluation(self, result: EvaluationResult) -> None:
+    def write_evaluation(self, result: EvaluationResult | TaskResult) -> None:
         """Writes the figures of an evaluation; the log gets its totals too."""
         own = {"result": result.to_dict()}
         self.write_figures(result.step, result.split, evaluation_figures(result), own)
@@ -202,6 +203,6 @@ def _charts(page: str, has_peak: bool) -> Iterable[layout_pb2.Chart]:
     for tag in TAGS.values():
         if tag.page == page and (has_peak or tag.name != "performance/peak_share"):
             # Regular expressions; the ones of all runs are in one chart.
-            pattern = f"^{tag.name}/" if tag.is_by_layer else f"^{tag.name}$"
+            pattern = f"^{tag.name}/" if tag.has_parts else f"^{tag.name}$"
             lines = layout_pb2.MultilineChartContent(tag=[pattern])
             yield layout_pb2.Chart(title=tag.title, multiline=lines)

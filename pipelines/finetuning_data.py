@@ -1,0 +1,149 @@
+"""The data of a fine-tuning run: examples of a task, encoded, trained on and evaluated."""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.data.tokenizers.tokenizer import Tokenizer
+from txl_tf.errors import MismatchError, UsageError
+from txl_tf.evaluation.task_evaluator import TaskEvaluator, TaskResult
+from txl_tf.tasks.example_encoding import ExampleEncoder, fingerprint_of
+from txl_tf.tasks.example_plan import ExamplePlan
+from txl_tf.tasks.examples import TaskData
+from txl_tf.training.example_reader import ExampleReader
+
+_TRAIN, _VALID = "train", "valid"
+
+
+class FineTuningData:
+    """Examples of a task with a split `train`, as `TrainingRun` reads and evaluates them.
+
+    Args:
+        data: `TaskData`.
+        tokenizer: `Tokenizer` of the model.
+        experiment: `ExperimentConfig` with a task.
+
+    Raises:
+        DataDamagedError: If an example cannot be encoded, or there is none to train on.
+        MismatchError: If the model has another vocabulary, or a label is not of the task.
+        UsageError: If there is no split `train`.
+    """
+
+    bytes_per_token = None
+    tokenizer_kind = None
+
+    def __init__(self, data: TaskData, tokenizer: Tokenizer, experiment: ExperimentConfig) -> None:
+        assert experiment.task is not None
+        if _TRAIN not in data.splits:
+            raise UsageError("There are no examples to train on.", where="--train")
+        _check_vocabulary(experiment, tokenizer)
+        self._data = data
+        self._tokenizer = tokenizer
+        self._task = experiment.task
+        encoder = ExampleEncoder(experiment.task, tokenizer)
+        names = [name for name in (_TRAIN, _VALID) if name in data.splits]
+        self._encoded = {name: encoder.encode(data.splits[name]) for name in names}
+        training = experiment.training
+        self._fingerprint = fingerprint_of(self._encoded.values())
+        self.plan = ExamplePlan(
+            num_examples=len(data.splits[_TRAIN]),
+            num_rows=training.global_batch_size,
+            seed=training.seed,
+            fingerprint=self._encoded[_TRAIN].fingerprint,
+        )
+        length = experiment.model.segment_length
+        self.reader = ExampleReader(self._encoded[_TRAIN], self.plan, length)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Values that decide the tokens and targets of the run, see `data_identity`."""
+        return {
+            "fingerprint": self._fingerprint,
+            "corpus": self._data.name,
+            "tokenizer": self._tokenizer.kind,
+            "tokenizer_sha256": self._tokenizer.fingerprint,
+            "vocabulary_size": self._tokenizer.vocabulary_size,
+        }
+
+    @property
+    def vocabulary_files(self) -> Mapping[str, bytes]:
+        """Names and contents of the files that define the tokenizer; none for bytes."""
+        return self._tokenizer.vocabulary_files
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Tokenizer of the model."""
+        return self._tokenizer
+
+    @property
+    def has_valid(self) -> bool:
+        """Whether there is a split to evaluate during training."""
+        return _VALID in self._encoded
+
+    @property
+    def language_text(self) -> None:
+        """No text: a task has no stream that a language model could continue."""
+
+    def describe_plan(self) -> tuple[str, str]:
+        """Returns a few words on a step, and on the examples of the run."""
+        tokens = self._encoded[_TRAIN].num_tokens.sum(axis=1)
+        rows, count = self.plan.num_rows, self.plan.num_examples
+        longest = int(tokens.max())
+        return (
+            f"{rows:,} examples of {tokens.mean():,.0f} tokens, {longest:,} at most",
+            f"passes over {count:,} examples",
+        )
+
+    def describe_loss(self, loss: float) -> str:
+        """Returns no figure besides the loss itself."""
+        return ""
+
+    def describe_short(self, result: TaskResult) -> str:
+        """Returns the figure that decides, for the line of progress."""
+        name, value = next(iter(result.figures.items()))
+        return f"{name} {value:.4f}"
+
+    def describe_result(self, result: TaskResult, is_last: bool) -> str:
+        """Returns the figures of an evaluation."""
+        return result.describe()
+
+    def create_evaluator(
+        self,
+        experiment: ExperimentConfig,
+        strategy: tf.distribute.Strategy | None = None,
+        variables: Mapping[str, keras.Variable] | None = None,
+    ) -> TaskEvaluator:
+        """Builds the evaluator of the run, see `TaskEvaluator`."""
+        return TaskEvaluator(experiment, strategy, variables)
+
+    def evaluate(
+        self,
+        evaluator: TaskEvaluator,
+        step: int,
+        track: Callable[[Iterable, int], Iterable],
+        is_whole: bool = False,
+    ) -> TaskResult:
+        """Evaluates the split `valid`; it is always read as a whole."""
+        encoded = self._encoded[_VALID]
+        names = [self._task.metric]
+        names += [name for name in self._data.metrics if name != self._task.metric]
+        return evaluator.evaluate(encoded, names, split=_VALID, step=step, track=track)
+
+    @contextlib.contextmanager
+    def errors_explained(self) -> Iterator[None]:
+        """Does nothing: the examples are in memory."""
+        yield
+
+
+def _check_vocabulary(experiment: ExperimentConfig, tokenizer: Tokenizer) -> None:
+    if tokenizer.vocabulary_size != experiment.model.vocabulary_size:
+        raise MismatchError(
+            f"The tokenizer has {tokenizer.vocabulary_size} token ids, "
+            f"the model {experiment.model.vocabulary_size}.",
+            where="--vocabulary",
+            remedy=f"--set model.vocabulary_size={tokenizer.vocabulary_size}",
+        )

@@ -1,0 +1,192 @@
+"""Evaluator of a task: outputs and figures of examples, on any number of replicas.
+
+Shape letters used in this module: B rows of a batch, C texts of an example, E examples, L
+positions of a text.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.errors import NonFiniteError
+from txl_tf.evaluation.evaluation_model import create_evaluation_model
+from txl_tf.evaluation.result import TaskResult
+from txl_tf.evaluation.scoring_step import ReplicaRows
+from txl_tf.models.headed import create_headed_model, padded_inputs
+from txl_tf.models.language_model import assign_weights
+from txl_tf.tasks.answers import answers_of
+from txl_tf.tasks.example_encoding import EncodedExamples
+from txl_tf.tasks.metrics import compute_metrics
+
+Track = Callable[[Iterable[Any], int], Iterable[Any]]
+
+
+class TaskEvaluator:
+    """Evaluator of a model with the head of a task.
+
+    Args:
+        config: `ExperimentConfig` with a task.
+        strategy: optional `tf.distribute.Strategy`, whose replicas share the rows.
+        variables: optional mapping of the path of every weight to the Keras variable
+            that is read for it, as of `Evaluator`. Defaults to `None`: weights come by
+            `load_arrays`.
+
+    Attributes:
+        model: `TransformerXLWithHead`.
+    """
+
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        strategy: tf.distribute.Strategy | None = None,
+        variables: Mapping[str, keras.Variable] | None = None,
+    ) -> None:
+        assert config.task is not None
+        self.config = config
+        self._task = config.task
+        self._strategy = None if strategy is tf.distribute.get_strategy() else strategy
+        self.reads_given_variables = variables is not None
+        policy = config.training.dtype_policy
+        model = create_evaluation_model(config.model, policy, self._strategy, variables)
+        scope = tf.distribute.get_strategy() if self._strategy is None else self._strategy
+        with scope.scope():
+            self.model = create_headed_model(model, config.task)
+        if variables is not None:
+            for variable in self.model.head.weights:
+                variable._initialize(variables[variable.path].value)
+        is_alone = self._strategy is None or self._strategy.num_replicas_in_sync == 1
+        is_tpu = isinstance(self._strategy, tf.distribute.TPUStrategy)
+        compiles = config.training.jit_compile and is_alone and not is_tpu
+        self._function = tf.function(self._outputs, autograph=False, jit_compile=compiles)
+
+    def load_arrays(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Takes weights by their path, those of the head among them.
+
+        Raises:
+            MismatchError: If they are not those of the model.
+        """
+        weights = [*self.model.language_model.weights, *self.model.head.weights]
+        assign_weights({variable.path: variable for variable in weights}, arrays)
+
+    def evaluate(
+        self,
+        encoded: EncodedExamples,
+        metrics: Sequence[str],
+        *,
+        split: str,
+        step: int,
+        track: Track | None = None,
+    ) -> TaskResult:
+        """Answers all examples and compares the answers with what is right.
+
+        Args:
+            encoded: `EncodedExamples` with labels.
+            metrics: sequence of str, see `compute_metrics`.
+            split: str. Name of the split.
+            step: int. Training steps of the weights.
+            track: optional function that passes the batches on and shows progress.
+
+        Raises:
+            NonFiniteError: If an output is not finite.
+        """
+        begin = time.perf_counter()
+        predictions, _ = answers_of(self._task, encoded, self.outputs(encoded, track))
+        own = metrics, self._task.kind, self._task.labels or (), encoded.examples, predictions
+        return TaskResult(
+            split=split,
+            step=step,
+            figures=compute_metrics(*own),
+            num_examples=len(encoded.examples),
+            num_tokens=len(encoded.token_ids),
+            seconds=time.perf_counter() - begin,
+        )
+
+    def outputs(self, encoded: EncodedExamples, track: Track | None = None) -> list[np.ndarray]:
+        """Computes the outputs of the model for each example.
+
+        Texts of similar length are read side by side. All batches have one shape.
+
+        Args:
+            encoded: `EncodedExamples`.
+            track: optional function, see `evaluate`.
+
+        Returns:
+            List of float32 arrays in the order of the examples, see `answers_of`.
+
+        Raises:
+            NonFiniteError: If an output is not finite.
+        """
+        num_rows = min(self.config.training.global_batch_size, len(encoded.examples))
+        rows = ReplicaRows(self._strategy, num_rows)
+        batches: Iterable[np.ndarray] = list(_batches(encoded, num_rows))
+        if track is not None:
+            batches = track(batches, -(-len(encoded.examples) // num_rows))
+        found: list[np.ndarray] = [np.zeros(0)] * len(encoded.examples)
+        length = encoded.padded_length(self.config.model.segment_length)
+        for numbers in batches:
+            values = self._run(rows.split(_gathered(encoded, numbers, num_rows, length)))
+            together = rows.join(values)[: len(numbers)]
+            for number, outputs in zip(numbers.tolist(), together, strict=True):
+                found[number] = _of_text(encoded, number, outputs)
+        return found
+
+    def _run(self, arguments: tuple[Any, ...]) -> Any:
+        if self._strategy is None:
+            return self._function(*arguments)
+        return self._strategy.run(self._function, args=arguments)
+
+    def _outputs(self, token_ids: tf.Tensor, num_tokens: tf.Tensor) -> tf.Tensor:
+        if self._task.kind == "choice":
+            num_choices = num_tokens.shape[1]
+            token_ids = tf.reshape(token_ids, [token_ids.shape[0], num_choices, -1])
+        else:
+            num_tokens = num_tokens[:, 0]
+        return self.model.call(padded_inputs(token_ids, num_tokens), training=False)
+
+
+def _batches(encoded: EncodedExamples, num_rows: int) -> Iterator[np.ndarray]:
+    """Yields the examples of each batch, the longest first."""
+    order = np.argsort(-encoded.num_tokens.max(axis=1), kind="stable")
+    for begin in range(0, len(order), num_rows):
+        yield order[begin : begin + num_rows]
+
+
+def _gathered(
+    encoded: EncodedExamples, numbers: np.ndarray, num_rows: int, length: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the tokens `(B, C * L)` and their numbers `(B, C)` of some examples.
+
+    Rows beyond the examples repeat the last one.
+    """
+    numbers = np.pad(numbers, (0, num_rows - len(numbers)), mode="edge")
+    texts = numbers[:, None] * encoded.num_choices + np.arange(encoded.num_choices)
+    begins = encoded.offsets[texts]
+    counts = (encoded.offsets[texts + 1] - begins).astype(np.int32)
+    token_ids = np.zeros((*texts.shape, length), np.int32)  # [B, C, L]
+    for place in np.ndindex(texts.shape):
+        begin, count = begins[place], counts[place]
+        token_ids[place][:count] = encoded.token_ids[begin : begin + count]
+    return token_ids.reshape(num_rows, -1), counts
+
+
+def _of_text(encoded: EncodedExamples, number: int, outputs: np.ndarray) -> np.ndarray:
+    """Takes the outputs of the padding off those of a text."""
+    num_tokens = int(encoded.num_tokens[number, 0])
+    if encoded.kind == "tokens":
+        outputs = outputs[:num_tokens]
+    elif encoded.kind == "span":
+        outputs = outputs[:, :num_tokens]
+    elif encoded.kind == "choice":
+        outputs = outputs[: len(encoded.examples[number].choices)]
+    if not np.isfinite(outputs).all():
+        raise NonFiniteError(
+            "An output of the model is not finite.",
+            where=encoded.examples[number].where,
+            remedy="Name another checkpoint, or lower the learning rate.",
+        )
+    return outputs

@@ -1,0 +1,307 @@
+"""Examples as token ids: texts put together, words and answers found among the tokens.
+
+Shape letters used in this module: E examples, C texts of an example, L positions of a text.
+"""
+
+import dataclasses
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from txl_tf.config.task import TaskConfig, TaskKind
+from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
+from txl_tf.errors import DataDamagedError, MismatchError
+from txl_tf.tasks.examples import Example
+
+NO_LABEL = -1
+"""Target of a token that has no label."""
+
+_WHITE_WORD = re.compile(r"\s*\S+")
+# Punctuation stands apart, so that an answer need not hold it; white space belongs to what follows.
+_WORD_OR_MARK = re.compile(r"\s*(?:\w+|[^\w\s])")
+_VISIBLE = re.compile(r"\S")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WordPlaces:
+    """Words of a text by their tokens and by their characters.
+
+    Attributes:
+        first_tokens: int vector. Place of the first token of each word.
+        last_tokens: int vector. Place of the last one.
+        starts: int vector. First character of each word that is no white space.
+        stops: int vector. Character after the last one.
+    """
+
+    first_tokens: np.ndarray
+    last_tokens: np.ndarray
+    starts: np.ndarray
+    stops: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EncodedExamples:
+    """Examples of a split as one stream of token ids with the places of their texts.
+
+    Attributes:
+        kind: str. Kind of the task.
+        examples: list of `E` `Example`.
+        token_ids: vector. All texts, one after the other.
+        offsets: int64 vector `(E * C + 1,)`. Where each text begins, and the end.
+        num_choices: int. `C`; a choice that an example does not have is empty.
+        targets: array of `E` rows, see `TaskObjective`; of "tokens" a vector beside
+            `token_ids`. None where labels are unknown.
+        words: list of `WordPlaces` of the examples of "tokens" and "span", otherwise
+            empty.
+    """
+
+    kind: TaskKind
+    examples: Sequence[Example]
+    token_ids: np.ndarray
+    offsets: np.ndarray
+    num_choices: int
+    targets: np.ndarray | None
+    words: Sequence[WordPlaces]
+
+    @property
+    def num_tokens(self) -> np.ndarray:
+        """Tokens of each text, int64 `(E, C)`."""
+        return np.diff(self.offsets).reshape(-1, self.num_choices)
+
+    def padded_length(self, segment_length: int) -> int:
+        """Returns the tokens of the whole segments that hold the longest text."""
+        longest = int(np.diff(self.offsets).max(initial=1))
+        return -(-longest // segment_length) * segment_length
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256, in hexadecimal, of tokens, places and targets."""
+        digest = hashlib.sha256()
+        for array in (self.token_ids, self.offsets, self.targets):
+            if array is not None:
+                digest.update(f"{array.dtype.str}{array.shape}".encode())
+                digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
+
+
+class ExampleEncoder:
+    """Encoder of the examples of a task.
+
+    The texts of an example are joined by the separator, which also ends the last one;
+    the choices of an example follow its other texts, each in a text of its own. Words
+    of "tokens", and of the passage of "span", are encoded one by one, so that each
+    token belongs to one word; the question of "span" comes first, since a causal model
+    has to know it while it reads the passage.
+
+    Args:
+        task: `TaskConfig`.
+        tokenizer: `Tokenizer`.
+    """
+
+    def __init__(self, task: TaskConfig, tokenizer: Tokenizer) -> None:
+        self._task = task
+        self._tokenizer = tokenizer
+        self._ids_of_words: dict[str, np.ndarray] = {}
+        self._class_numbers = {label: i for i, label in enumerate(task.labels or ())}
+        self._splits_marks = tokenizer.kind not in ("words", "wordpiece")
+
+    def encode(self, examples: Sequence[Example]) -> EncodedExamples:
+        """Encodes the examples of a split.
+
+        Args:
+            examples: sequence of `Example`, all with labels or none of them.
+
+        Returns:
+            `EncodedExamples`.
+
+        Raises:
+            DataDamagedError: If a text cannot be encoded or has no token.
+            MismatchError: If a label is not one of the task's, or the separator is
+                needed and has no token.
+        """
+        self._check_separator(examples)
+        num_choices = max((len(each.choices) for each in examples), default=0) or 1
+        texts: list[np.ndarray] = []
+        targets: list[np.ndarray] = []
+        words: list[WordPlaces] = []
+        for example in examples:
+            try:
+                ids, places = self._encode_one(example)
+            except InvalidTextError as error:
+                raise DataDamagedError(
+                    error.reason, where=example.where, remedy="Correct or leave out the record."
+                ) from error
+            if any(len(each) == 0 for each in ids):
+                raise DataDamagedError(
+                    "A text has no token.", where=example.where, remedy="Leave the record out."
+                )
+            ids = [each[: self._task.max_tokens] for each in ids]
+            target = self._target(example, len(ids[0]), places)
+            if target is not None:
+                targets.append(target)
+            if places is not None:
+                words.append(places)
+            texts += ids + [ids[0][:0]] * (num_choices - len(ids))
+        return self._joined(examples, texts, num_choices, targets, words)
+
+    def _joined(
+        self,
+        examples: Sequence[Example],
+        texts: list[np.ndarray],
+        num_choices: int,
+        targets: list[np.ndarray],
+        words: list[WordPlaces],
+    ) -> EncodedExamples:
+        if targets and len(targets) != len(examples):
+            unlabelled = next(each for each in examples if not _has_label(each))
+            raise DataDamagedError(
+                "A record has no label, and others of the split have one.",
+                where=unlabelled.where,
+                remedy="Add the label or leave the record out.",
+            )
+        found = None
+        if targets:
+            is_flat = self._task.kind == "tokens"
+            found = np.concatenate(targets) if is_flat else np.stack(targets)
+        lengths = [len(each) for each in texts]
+        return EncodedExamples(
+            kind=self._task.kind,
+            examples=examples,
+            token_ids=np.concatenate(texts) if texts else np.zeros(0, self._tokenizer.token_dtype),
+            offsets=np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64),
+            num_choices=num_choices,
+            targets=found,
+            words=words,
+        )
+
+    def _encode_one(self, example: Example) -> tuple[list[np.ndarray], WordPlaces | None]:
+        separator, encode = self._task.separator, self._tokenizer.encode
+        if self._task.kind == "choice":
+            return [
+                encode(separator.join([*filter(None, example.texts), choice]) + separator)
+                for choice in example.choices
+            ], None
+        if self._task.kind == "tokens":
+            begin, words = "", [" " * (i > 0) + word for i, word in enumerate(example.texts)]
+        elif self._task.kind == "span":
+            question, passage = example.texts
+            begin = question + separator
+            pattern = _WORD_OR_MARK if self._splits_marks else _WHITE_WORD
+            words = pattern.findall(passage)
+        else:
+            return [encode(separator.join(example.texts) + separator)], None
+        ids, places = self._encode_words(begin, words)
+        return [ids], places
+
+    def _encode_words(self, begin: str, words: Sequence[str]) -> tuple[np.ndarray, WordPlaces]:
+        """Encodes a text whose words have places, after what comes before them."""
+        encode = self._tokenizer.encode_piece
+        parts = [encode(begin.encode(), True, False)] if begin else []
+        num_before = sum(map(len, parts))
+        parts += [self._ids_of(word) for word in words]
+        parts.append(encode(self._task.separator.encode(), False, True))
+        counts = np.array([len(each) for each in parts[-1 - len(words) : -1]], np.int64)
+        ends = num_before + np.cumsum(counts)
+        stops = np.cumsum([len(word) for word in words])
+        blanks = [match.start() if (match := _VISIBLE.search(word)) else 0 for word in words]
+        lengths = np.array([len(word) for word in words], np.int64)
+        # A word without a token would have the place of its neighbours'.
+        is_there = counts > 0
+        places = WordPlaces(
+            first_tokens=(ends - counts)[is_there],
+            last_tokens=(ends - 1)[is_there],
+            starts=(stops - lengths + np.array(blanks, np.int64))[is_there],
+            stops=stops[is_there],
+        )
+        if self._task.kind == "tokens" and not is_there.all():
+            raise InvalidTextError("A word has no token.", offset_bytes=0, line=1)
+        return np.concatenate(parts), places
+
+    def _ids_of(self, word: str) -> np.ndarray:
+        found = self._ids_of_words.get(word)
+        if found is None:
+            found = self._tokenizer.encode_piece(word.encode(), False, False)
+            self._ids_of_words[word] = found
+        return found
+
+    def _target(
+        self, example: Example, num_tokens: int, places: WordPlaces | None
+    ) -> np.ndarray | None:
+        if not _has_label(example):
+            return None
+        match self._task.kind:
+            case "regression":
+                return np.float32(example.label)  # type: ignore[arg-type]
+            case "choice":
+                return np.int32(example.label)  # type: ignore[arg-type]
+            case "tokens":
+                return self._labels_of_tokens(example, num_tokens, places)
+            case "span":
+                return _span_of(example, num_tokens, places)
+            case _:
+                return np.int32(self._class_number(str(example.label), example))
+
+    def _labels_of_tokens(
+        self, example: Example, num_tokens: int, places: WordPlaces | None
+    ) -> np.ndarray:
+        """Gives the label of a word to its last token, which has read all of the word."""
+        assert places is not None and isinstance(example.label, tuple)
+        targets = np.full(num_tokens, NO_LABEL, np.int32)
+        numbers = [self._class_number(label, example) for label in example.label]
+        is_read = places.last_tokens < num_tokens
+        targets[places.last_tokens[is_read]] = np.array(numbers, np.int32)[is_read]
+        return targets
+
+    def _class_number(self, label: str, example: Example) -> int:
+        if label not in self._class_numbers:
+            raise MismatchError(
+                f"The label {label[:60]!r} is not one of the task's.",
+                where=example.where,
+                remedy=f"Its labels are: {', '.join(self._class_numbers)[:200]}.",
+            )
+        return self._class_numbers[label]
+
+    def _check_separator(self, examples: Sequence[Example]) -> None:
+        if self._task.kind == "tokens" or not examples:
+            return
+        if self._task.kind not in ("choice", "span") and all(len(e.texts) == 1 for e in examples):
+            return
+        encode, separator = self._tokenizer.encode_piece, self._task.separator
+        try:
+            found = encode(separator.encode(), False, True).tolist()
+            is_blank = not found or found == encode(b" ", False, True).tolist()
+        except InvalidTextError:
+            is_blank = True
+        if is_blank:
+            raise MismatchError(
+                f"The separator {separator!r} has no token of its own in this vocabulary, so that "
+                "the texts of an example could not be told apart.",
+                where=examples[0].where,
+                remedy="Name one that has: --set task.separator=' | '",
+            )
+
+
+def _has_label(example: Example) -> bool:
+    return example.label is not None or bool(example.answers) or not example.is_answerable
+
+
+def _span_of(example: Example, num_tokens: int, places: WordPlaces | None) -> np.ndarray:
+    """Returns the first and last token of the answer; of none, or one not read, the last token."""
+    assert places is not None
+    nothing = np.array([num_tokens - 1] * 2, np.int32)
+    if not example.answers:
+        return nothing
+    answer = example.answers[0]
+    touched = np.flatnonzero(
+        (places.stops > answer.start) & (places.starts < answer.start + len(answer.text))
+    )
+    if not len(touched) or places.last_tokens[touched[-1]] >= num_tokens - 1:
+        return nothing
+    return np.array([places.first_tokens[touched[0]], places.last_tokens[touched[-1]]], np.int32)
+
+
+def fingerprint_of(splits: Iterable[EncodedExamples]) -> str:
+    """Returns one SHA-256, in hexadecimal, of several splits."""
+    return hashlib.sha256("".join(each.fingerprint for each in splits).encode()).hexdigest()
