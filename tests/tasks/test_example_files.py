@@ -239,7 +239,7 @@ def test_columns_that_do_not_fit_the_kind_are_refused(tmp_path, kind, columns, l
 
 
 def test_a_column_has_one_meaning():
-    with pytest.raises(ValueError, match="one meaning. Received: 'a' twice"):
+    with pytest.raises(ValueError, match=r"one meaning\. Received: 'a' twice"):
         Columns(text=("a",), label="a")
 
 
