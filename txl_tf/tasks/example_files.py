@@ -76,6 +76,14 @@ def read_own_data(
             wrong number of fields, an empty text, a missing label, a number that is
             not finite, an id that stands twice.
         InputMissingError: If there is no such file.
+
+    Example:
+        ```python
+        with open("reviews.tsv", "w") as file:
+            file.write("text\\tlabel\\nA fine book.\\tgood\\nToo long.\\tbad\\n")
+        data = read_own_data({"train": "reviews.tsv"}, "classification", Columns())
+        print(data.labels, data.splits["train"][0].texts)
+        ```
     """
     _check_columns(kind, columns, labels)
     splits = {
