@@ -78,12 +78,13 @@ def read_own_data(
         InputMissingError: If there is no such file.
 
     Example:
-        ```python
-        with open("reviews.tsv", "w") as file:
-            file.write("text\\tlabel\\nA fine book.\\tgood\\nToo long.\\tbad\\n")
-        data = read_own_data({"train": "reviews.tsv"}, "classification", Columns())
-        print(data.labels, data.splits["train"][0].texts)
-        ```
+    ```python
+    with open("reviews.csv", "w") as file:
+        for line in ("text,label", "A fine book.,good", "Too long.,bad"):
+            print(line, file=file)
+    data = read_own_data({"train": "reviews.csv"}, "classification", Columns())
+    print(data.labels, data.splits["train"][0].texts)
+    ```
     """
     _check_columns(kind, columns, labels)
     splits = {
