@@ -21,6 +21,9 @@ from txl_tf import (
 from txl_tf import (
     serving as serving,
 )
+from txl_tf import (
+    tasks as tasks,
+)
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM as TransformerXLCausalLM
 from txl_tf.causal_lm.causal_lm import load as load
 from txl_tf.config.experiment import (

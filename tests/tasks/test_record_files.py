@@ -5,7 +5,7 @@ import gzip
 import lzma
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tasks.task_files import refusal, write_lines
@@ -23,12 +23,14 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("records")
 
 
+@settings(max_examples=30)
 @given(rows=st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=4))
 def test_json_lines_come_back_as_they_were_written(folder, rows):
     path = write_lines(folder / "any.jsonl", *({"a": a, "b": b} for a, b in rows))
     assert [tuple(each.values.values()) for each in read(path)] == rows
 
 
+@settings(max_examples=30)
 @given(rows=st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=4))
 def test_csv_comes_back_as_the_module_wrote_it(folder, rows):
     path = folder / "any.csv"
@@ -37,6 +39,7 @@ def test_csv_comes_back_as_the_module_wrote_it(folder, rows):
     assert [tuple(each.values.values()) for each in read(path)] == rows
 
 
+@settings(max_examples=30)
 @given(
     rows=st.lists(
         st.tuples(*[st.text(st.characters(codec="utf-8", exclude_characters="\t\r\n"))] * 2),

@@ -76,6 +76,15 @@ def read_own_data(
             wrong number of fields, an empty text, a missing label, a number that is
             not finite, an id that stands twice.
         InputMissingError: If there is no such file.
+
+    Example:
+    ```python
+    with open("reviews.csv", "w") as file:
+        for line in ("text,label", "A fine book.,good", "Too long.,bad"):
+            print(line, file=file)
+    data = read_own_data({"train": "reviews.csv"}, "classification", Columns())
+    print(data.labels, data.splits["train"][0].texts)
+    ```
     """
     _check_columns(kind, columns, labels)
     splits = {

@@ -61,6 +61,16 @@ def compute_metrics(
         ValueError: If a metric is not one of the kind, or there are not as many
             predictions as examples, no examples, examples without labels, or other
             values than expected.
+
+    Example:
+    ```python
+    examples = [
+        Example(name=str(number), where=f"row {number}", texts=("a text",), label=label)
+        for number, label in enumerate(("bad", "good", "good"))
+    ]
+    names = ("accuracy", "f1")
+    print(compute_metrics(names, "classification", ("bad", "good"), examples, [0, 1, 0]))
+    ```
     """
     require_extra("finetune", "sklearn", "scipy", purpose="Computing the metrics of a task")
     _check_names(names, kind, labels)
