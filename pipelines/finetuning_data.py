@@ -33,9 +33,6 @@ class FineTuningData:
         UsageError: If there is no split `train`.
     """
 
-    bytes_per_token = None
-    tokenizer_kind = None
-
     def __init__(self, data: TaskData, tokenizer: Tokenizer, experiment: ExperimentConfig) -> None:
         assert experiment.task is not None
         if _TRAIN not in data.splits:
@@ -87,6 +84,14 @@ class FineTuningData:
     @property
     def language_text(self) -> None:
         """No text: a task has no stream that a language model could continue."""
+
+    @property
+    def bytes_per_token(self) -> None:
+        """No figure: the loss of a task is not of its tokens."""
+
+    def count_tokens(self, first_step: int, last_step: int) -> int:
+        """Counts the tokens of the texts of some steps."""
+        return self.reader.count_tokens(first_step, last_step)
 
     def describe_plan(self) -> tuple[str, str]:
         """Returns a few words on a step, and on the examples of the run."""

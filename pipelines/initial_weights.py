@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from txl_tf.data.tokenizers.tokenizer import Tokenizer
     from txl_tf.training.trainer import Trainer
 
-    from .finetuning_data import FineTuningData
-    from .training_data import TrainingData
+    from .run_data import RunData
 
 VOCABULARIES = ("same", "shared")
 _OPTIONS = ("init_step", "init_vocabulary")
@@ -166,12 +165,12 @@ class InitialWeights:
             )
         return start
 
-    def assign_to(self, trainer: "Trainer", data: "TrainingData | FineTuningData") -> list[str]:
+    def assign_to(self, trainer: "Trainer", data: "RunData") -> list[str]:
         """Begins a training from the weights.
 
         Args:
             trainer: `Trainer` at step 0.
-            data: `TrainingData` or `FineTuningData` of the run.
+            data: `RunData` of the run.
 
         Returns:
             Lines that say what was taken, where that is not all of it as it was.

@@ -19,8 +19,6 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from txl_tf import metrics
-
 if TYPE_CHECKING:
     from txl_tf.training.step_records import LoopReport
 

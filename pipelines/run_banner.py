@@ -11,14 +11,13 @@ from .progress import plain_table
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from .finetuning_data import FineTuningData
-    from .training_data import TrainingData
+    from .run_data import RunData
     from .workdir import Workdir
 
 
 def start_banner(
     experiment: ExperimentConfig,
-    data: "TrainingData | FineTuningData",
+    data: "RunData",
     strategy: "tf.distribute.Strategy",
     workdir: "Workdir",
     start: dict[str, Any] | None = None,
@@ -27,7 +26,7 @@ def start_banner(
 
     Args:
         experiment: `ExperimentConfig`.
-        data: `TrainingData` or `FineTuningData` of the run.
+        data: `RunData` of the run.
         strategy: `tf.distribute.Strategy` of the run.
         workdir: `Workdir` of the run.
         start: optional dict. The weights that the run began from, see

@@ -92,6 +92,10 @@ class TrainingData:
         """Data set whose split `valid` the model reads and continues for the curves."""
         return self.dataset
 
+    def count_tokens(self, first_step: int, last_step: int) -> int:
+        """Counts the tokens that all rows read in some steps."""
+        return (last_step - first_step) * self.plan.num_rows * self.plan.segment_length
+
     def describe_plan(self) -> tuple[str, str]:
         """Returns a few words on a step, and on the tokens of the run."""
         rows, length = self.plan.num_rows, self.plan.segment_length

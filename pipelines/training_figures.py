@@ -36,9 +36,8 @@ from txl_tf.training.trainer import Trainer
 
 from .evaluation.splits import split_text
 from .evaluation.text_sample import SampleWriter
-from .finetuning_data import FineTuningData
 from .launch.plan import Accelerator
-from .training_data import TrainingData
+from .run_data import RunData
 from .workdir import Workdir
 
 _SPLIT = "valid"
@@ -54,7 +53,7 @@ class RunFigures:
 
     Args:
         experiment: `ExperimentConfig`.
-        data: `TrainingData`, or `FineTuningData` of a task.
+        data: `RunData`.
         trainer: `Trainer`.
         workdir: `Workdir`.
         folder: `WritableFolder` of the run.
@@ -64,7 +63,7 @@ class RunFigures:
     def __init__(
         self,
         experiment: ExperimentConfig,
-        data: TrainingData | FineTuningData,
+        data: RunData,
         trainer: Trainer,
         workdir: Workdir,
         folder: WritableFolder,

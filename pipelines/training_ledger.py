@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from txl_tf.data.segment_plan import SegmentPlan
 from txl_tf.errors import DataDamagedError
 from txl_tf.storage.writable_folder import WritableFolder
 from txl_tf.training.ledger import StepLedger
 from txl_tf.training.ledger_lines import LedgerLine
 from txl_tf.training.step_records import StepRecord
+
+from .run_data import Plan
 
 # Another number of replicas adds up in another order; anything beyond is not rounding.
 _LOSS_TOLERANCE = 1e-3
@@ -20,12 +21,12 @@ class TrainingLedger:
     Args:
         path: str. Path of the ledger.
         folder: `WritableFolder` that it is in.
-        plan: `SegmentPlan` of the tokens of every step.
+        plan: `SegmentPlan` or `ExamplePlan` of what every step reads.
         say: function that prints a line.
     """
 
     def __init__(
-        self, path: str, folder: WritableFolder, plan: SegmentPlan, say: Callable[[str], None]
+        self, path: str, folder: WritableFolder, plan: Plan, say: Callable[[str], None]
     ) -> None:
         self._path = path
         self._ledger = StepLedger(path, folder)

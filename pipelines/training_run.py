@@ -14,9 +14,6 @@ from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.distribution.strategy import is_chief
 from txl_tf.errors import MismatchError, PreemptedError, StorageError, UsageError
-from txl_tf.evaluation.evaluator import Evaluator
-from txl_tf.evaluation.result import EvaluationResult, TaskResult
-from txl_tf.evaluation.task_evaluator import TaskEvaluator
 from txl_tf.run_description import RunDescription
 from txl_tf.storage.files import path_exists
 from txl_tf.storage.writable_folder import WritableFolder
@@ -25,14 +22,13 @@ from txl_tf.training.step_records import LoopReport
 from txl_tf.training.train_state import EvaluationHistory
 from txl_tf.training.trainer import Trainer
 
-from .finetuning_data import FineTuningData
 from .initial_weights import InitialWeights
 from .progress import TrainingProgress
 from .run_banner import start_banner
+from .run_data import RunData
 from .run_extension import describe_extension, require_steps_before
 from .run_verification import latest_explained_step, require_checkpoints
 from .step_profile import StepProfile
-from .training_data import TrainingData
 from .training_figures import RunFigures
 from .training_ledger import TrainingLedger
 from .workdir import Workdir
@@ -50,7 +46,7 @@ class TrainingRun:
 
     Args:
         experiment: `ExperimentConfig`.
-        data: `TrainingData`, or `FineTuningData` of a task.
+        data: `RunData`.
         workdir: `Workdir`.
         strategy: `tf.distribute.Strategy`.
         watcher: optional `PreemptionWatcher`, already watching.
@@ -64,7 +60,7 @@ class TrainingRun:
     def __init__(
         self,
         experiment: ExperimentConfig,
-        data: TrainingData | FineTuningData,
+        data: RunData,
         workdir: Workdir,
         strategy: tf.distribute.Strategy,
         watcher: PreemptionWatcher | None = None,
@@ -105,6 +101,7 @@ class TrainingRun:
                 self._strategy,
                 self._data.reader.dataset_fn,
                 self._data.reader.describe_row,
+                self._data.count_tokens,
             )
             self._history = EvaluationHistory(self.trainer.plateau_scale)
             self._store = CheckpointStore(
@@ -131,21 +128,21 @@ class TrainingRun:
         self._exits.__exit__(*error)
 
     @functools.cached_property
-    def evaluator(self) -> Evaluator | TaskEvaluator:
-        """Evaluator of the run, built on first use."""
+    def evaluator(self) -> Any:
+        """Evaluator of the run's data, built on first use."""
         # Several workers evaluate all of it each, and need not wait for one another.
         if self.trainer.num_workers > 1:
             return self._data.create_evaluator(self._experiment)
         variables = self.trainer.inference_variables()
         return self._data.create_evaluator(self._experiment, self._strategy, variables)
 
-    def ready_evaluator(self) -> Evaluator | TaskEvaluator:
+    def ready_evaluator(self) -> Any:
         """Returns the evaluator with the current weights."""
         if not self.evaluator.reads_given_variables:
             self.evaluator.load_arrays(self.trainer.inference_weights())
         return self.evaluator
 
-    def train(self) -> EvaluationResult | TaskResult | None:
+    def train(self) -> Any:
         """Trains to the end.
 
         Returns:
@@ -177,7 +174,7 @@ class TrainingRun:
         result = self._evaluate_if_due()
         with self._data.errors_explained():
             result = self._train_to_end() or result
-        if self._is_exhausted:
+        if self._has_stalled:
             self._ensure_checkpoint(self.trainer.step)
         elif self.trainer.step < self._experiment.training.num_steps:
             self._stop()
@@ -185,34 +182,25 @@ class TrainingRun:
         self._note_first_checkpoint()
         return result
 
-    def _train_to_end(self) -> EvaluationResult | TaskResult | None:
+    def _train_to_end(self) -> Any:
         """Runs the loops that are left, and returns the last evaluation of them."""
         result = None
-        if self._is_exhausted:
-            return result
         self._profile.before_loop(self.trainer)
-        for report in self.trainer.run(measures_updates=True):
+        reports = [] if self._has_stalled else self.trainer.run(measures_updates=True)
+        for report in reports:
             self._profile.after_loop(report.step)
             self._after_loop(report)
             result = self._evaluate_if_due() or result
-            if self._is_exhausted:
-                history = self._history
-                self._say(
-                    f"No better evaluation since step {history.best_step:,}: the run ends at step "
-                    f"{history.last_step:,}, as training.stop_after_evaluations has it."
-                )
+            if self._has_stalled:
+                what = f"No evaluation was better than that of step {self._history.best_step:,}"
+                self._say(f"{what}: training.stop_after_evaluations ends the run.")
                 break
             self._profile.before_loop(self.trainer)
         return result
 
     @property
-    def _is_exhausted(self) -> bool:
-        """Whether the evaluations have not become better for as long as the run waits for it."""
-        training = self._experiment.training
-        if training.stop_after_evaluations is None or self._history.best_step < 0:
-            return False
-        waited_steps = self._history.last_step - self._history.best_step
-        return waited_steps >= training.stop_after_evaluations * training.evaluation_period
+    def _has_stalled(self) -> bool:
+        return self._history.has_stalled(self._experiment.training)
 
     def _note_best(self, step: int) -> None:
         """Repairs the note of the best checkpoint after an interrupted process."""
@@ -340,7 +328,7 @@ class TrainingRun:
             self._saver.submit(self.trainer.step, arrays, self._ledger.digest)
             self._figures.write_checkpoint(self.trainer.step, time.perf_counter() - begin)
 
-    def _evaluate_if_due(self) -> EvaluationResult | TaskResult | None:
+    def _evaluate_if_due(self) -> Any:
         step, training = self.trainer.step, self._experiment.training
         is_due = step == training.num_steps or step % training.evaluation_period == 0
         is_initial = step == 0 and self._described.start is None

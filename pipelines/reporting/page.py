@@ -145,11 +145,11 @@ def _lines(contents: RunContents, tag: Tag) -> Mapping[str, Line]:
     for run, steps in contents.figures.items():
         for step, figures in steps.items():
             for name, value in figures.items():
-                is_own = name.startswith(f"{tag.name}/") if tag.is_by_layer else name == tag.name
+                is_own = name.startswith(f"{tag.name}/") if tag.has_parts else name == tag.name
                 if is_own and isinstance(value, int | float):
-                    line = name.rpartition("/")[2].replace("_", " ") if tag.is_by_layer else run
+                    line = name.rpartition("/")[2].replace("_", " ") if tag.has_parts else run
                     found.setdefault(line, []).append((step, value))
-    return dict(sorted(found.items())) if tag.is_by_layer else found
+    return dict(sorted(found.items())) if tag.has_parts else found
 
 
 def _context(contents: RunContents) -> Iterator[str]:

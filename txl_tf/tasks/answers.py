@@ -34,6 +34,7 @@ def answers_of(
     if task.kind == "regression":
         numbers = [float(each[0]) for each in outputs]
         return numbers, numbers
+    pairs: list[tuple[Any, Any]]
     if task.kind == "tokens":
         pairs = [_labels(task, *each) for each in zip(encoded.words, outputs, strict=True)]
     elif task.kind == "span":

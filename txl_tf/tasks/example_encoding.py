@@ -233,15 +233,15 @@ class ExampleEncoder:
             return None
         match self._task.kind:
             case "regression":
-                return np.float32(example.label)  # type: ignore[arg-type]
+                return np.array(example.label, np.float32)
             case "choice":
-                return np.int32(example.label)  # type: ignore[arg-type]
+                return np.array(example.label, np.int32)
             case "tokens":
                 return self._labels_of_tokens(example, num_tokens, places)
             case "span":
                 return _span_of(example, num_tokens, places)
             case _:
-                return np.int32(self._class_number(str(example.label), example))
+                return np.array(self._class_number(str(example.label), example), np.int32)
 
     def _labels_of_tokens(
         self, example: Example, num_tokens: int, places: WordPlaces | None

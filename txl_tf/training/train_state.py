@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.config.experiment import ExperimentConfig, TrainingConfig
 from txl_tf.models.language_model import assign_weights, create_model
 from txl_tf.training.layer_rates import set_layer_rates
 from txl_tf.training.objective import TrainingObjective
@@ -44,6 +44,13 @@ class EvaluationHistory:
             return False
         self.best_step, self.best_nats_per_token = step, nats_per_token
         return True
+
+    def has_stalled(self, training: TrainingConfig) -> bool:
+        """Whether no evaluation has been better for `training.stop_after_evaluations`."""
+        if training.stop_after_evaluations is None or self.best_step < 0:
+            return False
+        waited_steps = self.last_step - self.best_step
+        return waited_steps >= training.stop_after_evaluations * training.evaluation_period
 
     def state(self) -> dict[str, np.ndarray]:
         """Returns the history as arrays, by name."""

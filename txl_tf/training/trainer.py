@@ -42,6 +42,8 @@ class Trainer:
             batches of those rows from that step on.
         describe_row: optional function of a step, counted from 0, and a row
             that says where its text is from, for error messages.
+        count_tokens: optional function of the steps done before and after a loop
+            that returns the tokens read in it; by default all rows read a segment.
     """
 
     def __init__(
@@ -50,11 +52,13 @@ class Trainer:
         strategy: tf.distribute.Strategy,
         dataset_function: DatasetFunction,
         describe_row: DescribeRow | None = None,
+        count_tokens: Callable[[int, int], int] | None = None,
     ) -> None:
         self.config = config
         self.strategy = strategy
         self._dataset_function = dataset_function
         self._describe_row = describe_row or (lambda step, row: f"row {row}")
+        self._count_tokens = count_tokens or self._tokens_of_segments
         training = config.training
         self._rows_per_replica = training.rows_per_replica(strategy.num_replicas_in_sync)
         # A plain variable of the host, because a thread sets it while the loop runs.
@@ -305,16 +309,19 @@ class Trainer:
         has_compiled, self._has_compiled = not self._has_compiled, True
         # Outside of the wall time, for it is no part of training.
         update_ratio = None if ratio is None else ratio.measure()
-        tokens_per_step = self.config.training.global_batch_size * self.config.model.segment_length
         return LoopReport(
             records=tuple(records),
-            num_tokens=len(records) * tokens_per_step,
+            num_tokens=self._count_tokens(first_step, first_step + len(records)),
             learning_rate=float(self._state.optimizer.learning_rate),
             seconds=seconds,
             has_compiled=has_compiled,
             data_wait_seconds=wait,
             update_ratio=update_ratio,
         )
+
+    def _tokens_of_segments(self, first_step: int, last_step: int) -> int:
+        tokens_per_step = self.config.training.global_batch_size * self.config.model.segment_length
+        return (last_step - first_step) * tokens_per_step
 
     def _timed_batch(self) -> tuple[Iterator[dict[str, tf.Tensor]], float | None]:
         """Waits for the next batch alone.
