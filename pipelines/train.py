@@ -14,7 +14,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.distribution.preemption import PreemptionWatcher
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from txl_tf.distribution.remote_hosts import RemoteHost
     from txl_tf.evaluation.result import EvaluationResult
 
+    from .run_data import RunData
     from .training_run import TrainingRun
 
 
@@ -112,14 +113,41 @@ def train(
         result on the split `valid`; `None` without such a split, or if nothing
         was left to train.
     """
+    from .training_data import TrainingData
+
+    data = TrainingData(data_folder, experiment)
+    return run_training(experiment, data, workdir, strategy, watcher, profile_steps, initial)
+
+
+def run_training(
+    experiment: ExperimentConfig,
+    data: "RunData",
+    workdir: Workdir,
+    strategy: "tf.distribute.Strategy",
+    watcher: PreemptionWatcher | None = None,
+    profile_steps: range | None = None,
+    initial: InitialWeights | None = None,
+) -> "tuple[TrainingRun, Any]":
+    """Trains a run on its data, as `train` does.
+
+    Args:
+        experiment: `ExperimentConfig`.
+        data: `RunData`.
+        workdir: `Workdir`.
+        strategy: `tf.distribute.Strategy`.
+        watcher: optional `PreemptionWatcher`, as of `train`.
+        profile_steps: optional range of steps, as of `train`.
+        initial: optional `InitialWeights`, as of `train`.
+
+    Returns:
+        Tuple of the run and the last result, as `train` returns it.
+    """
     import tensorflow as tf
 
-    from .training_data import TrainingData
     from .training_run import TrainingRun
 
     # Without it, sums in parallel kernels may come out in another order.
     tf.config.experimental.enable_op_determinism()
-    data = TrainingData(data_folder, experiment)
     options = watcher, profile_steps, initial
     with (
         watched_hosts(strategy, watcher),

@@ -171,9 +171,8 @@ class TrainingRun:
             self._save()
         if self._watcher is not None:
             self._watcher.call_on_notice(self.trainer.request_stop)
-        result = self._evaluate_if_due()
         with self._data.errors_explained():
-            result = self._train_to_end() or result
+            result = self._train_to_end()
         if self._has_stalled:
             self._ensure_checkpoint(self.trainer.step)
         elif self.trainer.step < self._experiment.training.num_steps:
@@ -184,7 +183,7 @@ class TrainingRun:
 
     def _train_to_end(self) -> Any:
         """Runs the loops that are left, and returns the last evaluation of them."""
-        result = None
+        result = self._evaluate_if_due()
         self._profile.before_loop(self.trainer)
         reports = [] if self._has_stalled else self.trainer.run(measures_updates=True)
         for report in reports:
@@ -348,8 +347,7 @@ class TrainingRun:
         self._figures.write_evaluation(result)
         if self._is_chief:
             self._progress.show_validation(self._data.describe_short(result))
-            is_last = step == training.num_steps
-            self._say(self._data.describe_result(result, is_last))
+            self._say(self._data.describe_result(result, step == training.num_steps))
         if is_best:
             self._keep_best(step)
         self._figures.observe(evaluator, step, self._stop_if_requested)

@@ -26,6 +26,8 @@ from txl_tf import (
 )
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM as TransformerXLCausalLM
 from txl_tf.causal_lm.causal_lm import load as load
+from txl_tf.causal_lm.text_task import TextTask as TextTask
+from txl_tf.causal_lm.text_task import load_task as load_task
 from txl_tf.config.experiment import (
     EvaluationConfig as EvaluationConfig,
 )
@@ -37,6 +39,7 @@ from txl_tf.config.experiment import (
 )
 from txl_tf.config.model import ModelConfig as ModelConfig
 from txl_tf.config.optimizer import OptimizerConfig as OptimizerConfig
+from txl_tf.config.task import TaskConfig as TaskConfig
 from txl_tf.export.saved_model import export_saved_model as export_saved_model
 from txl_tf.generation.generate import generate as generate
 from txl_tf.generation.session import GenerationSession as GenerationSession

@@ -40,6 +40,7 @@ FolderKind = Literal["run", "converted", "checkpoint"]
 _CHECKPOINT_FILES = ("manifest.json", "state.index")
 _CHECKPOINT_NAME = re.compile(r"step-(\d{8,})")
 _WEIGHT_PREFIX = "model/"
+_HEAD_PREFIX = "task/"
 _AVERAGE_PREFIX = "average/"
 _CONVERT_AGAIN = "Convert it anew."
 _ABSENT = (FileNotFoundError, NotADirectoryError)
@@ -165,7 +166,7 @@ def describe_checkpoint(folder: str) -> RunDescription | ModelConfig:
             raise ValueError("it does not tell the model")
         if "training" not in found:
             return ModelConfig.from_dict(found["model"])
-        names = ("model", "training", "optimizer", "evaluation")
+        names = ("model", "training", "optimizer", "evaluation", "task")
         experiment = {name: found[name] for name in names if name in found}
         known = {name: found[name] for name in ("data", "start") if name in found}
         return RunDescription.from_values({**known, "experiment": experiment})
@@ -263,9 +264,15 @@ def converted_identity(config: ModelConfig) -> dict:
 
 
 def read_weights(
-    folder: str, step: int | Literal["best"] | None = None
+    folder: str, step: int | Literal["best"] | None = None, *, with_head: bool = False
 ) -> "tuple[int, dict[str, np.ndarray]]":
     """Reads the weights of a run, a checkpoint or a converted folder as `load_model` does.
+
+    Args:
+        folder: str.
+        step: optional int or `"best"`, see `load_model`.
+        with_head: bool. Whether the weights of the head of a task, if there is one, are
+            among them. Defaults to `False`.
 
     Returns:
         Tuple of the step and a dict of variable path to array.
@@ -277,13 +284,13 @@ def read_weights(
         model = _converted_model(folder)
         return CONVERTED_STEP, {variable.path: variable.numpy() for variable in model.weights}
     if found == "checkpoint":
-        return _checkpoint_weights(folder)
+        return _checkpoint_weights(folder, with_head)
     store = checkpoint_store(folder)
     chosen = _require_step(store, step, os.path.join(folder, CHECKPOINTS))
-    return chosen, _inference_weights(store.load(chosen))
+    return chosen, _inference_weights(store.load(chosen), with_head)
 
 
-def _checkpoint_weights(folder: str) -> "tuple[int, dict[str, np.ndarray]]":
+def _checkpoint_weights(folder: str, with_head: bool) -> "tuple[int, dict[str, np.ndarray]]":
     from txl_tf.training.checkpoint_format import ARRAYS_PREFIX, read_arrays, verified_manifest
 
     manifest = verified_manifest(folder)
@@ -292,13 +299,13 @@ def _checkpoint_weights(folder: str) -> "tuple[int, dict[str, np.ndarray]]":
     if isinstance(described, ModelConfig):
         weights = _model_of_converted(described, arrays).weights
         return manifest["step"], {variable.path: variable.numpy() for variable in weights}
-    return manifest["step"], _inference_weights(arrays)
+    return manifest["step"], _inference_weights(arrays, with_head)
 
 
-def _inference_weights(arrays: "dict[str, np.ndarray]") -> "dict[str, np.ndarray]":
+def _inference_weights(arrays: "dict[str, np.ndarray]", with_head: bool) -> "dict[str, np.ndarray]":
     # By the paths of the weights: among the averages is also how many steps they are of.
-    prefix = _WEIGHT_PREFIX
-    paths = {name.removeprefix(prefix): name for name in arrays if name.startswith(prefix)}
+    prefixes = (_WEIGHT_PREFIX, _HEAD_PREFIX) if with_head else (_WEIGHT_PREFIX,)
+    paths = {name.partition("/")[2]: name for name in arrays if name.startswith(prefixes)}
     return {path: arrays.get(_AVERAGE_PREFIX + path, arrays[paths[path]]) for path in paths}
 
 

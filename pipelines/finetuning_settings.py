@@ -1,0 +1,111 @@
+"""Settings of a fine-tuning run: those of the source, of the task, and defaults for few steps."""
+
+import argparse
+import json
+import math
+from typing import Any
+
+from txl_tf.causal_lm.model_source import open_model
+from txl_tf.config.experiment import ExperimentConfig, OptimizerConfig, TrainingConfig
+from txl_tf.config.task import TaskConfig
+from txl_tf.errors import UsageError
+from txl_tf.tasks.examples import TaskData
+
+from .arguments import load_experiment, override
+
+MAX_EPOCHS = 100_000
+_DEFAULT_EPOCHS = 3
+_BATCH_SIZE = 32
+_LEARNING_RATE = 2e-4
+_WARMUP_SHARE = 0.1
+# No run is so long: it stands for a number that follows from the examples.
+_UNKNOWN_STEPS = 2**30
+
+
+def finetuning_experiment(
+    arguments: argparse.Namespace, data: TaskData, begun: ExperimentConfig | None
+) -> ExperimentConfig:
+    """Returns the settings of the run of these arguments.
+
+    A new run takes the model of `--init-from` or `--config`. Steps, warm-up and the
+    periods of checkpoints and evaluations follow from the epochs, unless `--set` names
+    them. A run that was begun has its own settings.
+
+    Args:
+        arguments: `argparse.Namespace`.
+        data: `TaskData`, with training examples.
+        begun: optional `ExperimentConfig` of the run that was begun in the folder.
+
+    Raises:
+        UsageError: If a setting is not valid, or there is no model.
+    """
+    overrides = list(arguments.overrides)
+    if arguments.freeze is not None:
+        overrides.append(f"training.freeze={json.dumps(arguments.freeze)}")
+    if begun is not None:
+        experiment = override(begun, overrides)
+        if arguments.epochs is not None:
+            num_steps = _steps_of(arguments.epochs, data, experiment)
+            experiment = override(experiment, [f"training.num_steps={num_steps}"])
+        return experiment
+    begin = _begin(arguments, data, overrides)
+    given = {text.partition("=")[0].strip() for text in overrides}
+    num_steps = _steps_of(arguments.epochs or _DEFAULT_EPOCHS, data, begin)
+    if "training.num_steps" in given:
+        num_steps = begin.training.num_steps
+    each_epoch = min(
+        math.ceil(len(data.splits["train"]) / begin.training.global_batch_size), num_steps
+    )
+    followed = {
+        "training.num_steps": num_steps,
+        "training.evaluate_every_steps": each_epoch,
+        "training.checkpoint_every_steps": each_epoch,
+        "training.steps_per_loop": min(100, each_epoch),
+        "optimizer.warmup_steps": int(_WARMUP_SHARE * num_steps),
+    }
+    changes = [f"{name}={value}" for name, value in followed.items() if name not in given]
+    return override(begin, changes)
+
+
+def _begin(arguments: argparse.Namespace, data: TaskData, overrides: list[str]) -> ExperimentConfig:
+    """Returns the settings before the steps are known."""
+    if arguments.init_from is not None:
+        if arguments.config is not None:
+            raise UsageError("The model is that of --init-from.", where="--config")
+        model = open_model(arguments.init_from, arguments.init_step).experiment.model
+    elif arguments.config is not None:
+        model = load_experiment(arguments.config, []).model
+    else:
+        raise UsageError(
+            "A new run needs a model.",
+            where="--init-from",
+            remedy="Name the folder of a trained model, or with --config that of a new one.",
+        )
+    values: dict[str, Any] = {
+        "model": model.to_dict(),
+        "training": TrainingConfig(
+            global_batch_size=_BATCH_SIZE, num_steps=_UNKNOWN_STEPS
+        ).to_dict(),
+        "optimizer": OptimizerConfig(
+            learning_rate=_LEARNING_RATE, final_learning_rate_fraction=0.0, clip_norm=1.0
+        ).to_dict(),
+        "task": _task(data).to_dict(),
+    }
+    return override(ExperimentConfig.from_dict(values), overrides)
+
+
+def _task(data: TaskData) -> TaskConfig:
+    margin = None
+    if data.kind == "span" and any(not each.is_answerable for each in data.splits["train"]):
+        margin = 0.0
+    return TaskConfig(
+        kind=data.kind,
+        labels=data.labels or None,
+        metric=data.metrics[0],
+        answer_margin=margin,
+    )
+
+
+def _steps_of(num_epochs: int, data: TaskData, experiment: ExperimentConfig) -> int:
+    num_rows = experiment.training.global_batch_size
+    return max(math.ceil(num_epochs * len(data.splits["train"]) / num_rows), 1)

@@ -1,0 +1,130 @@
+"""Fine-tuned model that answers texts, for a few lines of Python."""
+
+import os
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from txl_tf.causal_lm.model_folder import run_tokenizer
+from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.config.task import TaskConfig
+from txl_tf.data.tokenizers.tokenizer import Tokenizer
+from txl_tf.errors import InputMissingError
+from txl_tf.evaluation.task_evaluator import TaskEvaluator
+from txl_tf.run_folder import RunDescription, describe, locate, read_weights
+from txl_tf.tasks.answers import answers_of
+from txl_tf.tasks.example_encoding import ExampleEncoder
+from txl_tf.tasks.examples import Example
+
+
+class TextTask:
+    """Model with the head of a task that takes text and returns answers.
+
+    Args:
+        experiment: `ExperimentConfig` of the run, with a task.
+        tokenizer: `Tokenizer` of the model.
+        weights: dict of variable path to array, those of the head among them.
+
+    Attributes:
+        model: `TransformerXLWithHead`.
+        task: `TaskConfig`.
+        tokenizer: as given.
+
+    Raises:
+        MismatchError: If the weights are not those of the model.
+
+    Example:
+    ```python
+    task = txl_tf.load_task("runs/reviews")
+    print(task.predict(["A fine book.", "Too long."]))
+    ```
+    """
+
+    def __init__(
+        self, experiment: ExperimentConfig, tokenizer: Tokenizer, weights: dict[str, np.ndarray]
+    ) -> None:
+        assert experiment.task is not None
+        self.task: TaskConfig = experiment.task
+        self.tokenizer = tokenizer
+        # Predictions are computed in float32, whatever the training was in.
+        policy = experiment.training.replace(dtype_policy="float32")
+        self._evaluator = TaskEvaluator(experiment.replace(training=policy))
+        self._evaluator.load_arrays(weights)
+        self.model = self._evaluator.model
+
+    def predict(self, texts: Sequence[str | tuple[str, ...]]) -> list[Any]:
+        """Answers texts.
+
+        Args:
+            texts: sequence of str, or of a tuple of the texts of an example: a pair, the
+                words of "tokens", question and passage of "span".
+
+        Returns:
+            List of the class of each text, its number, the labels of its words, or the
+            answer, "" for none.
+
+        Raises:
+            DataDamagedError: If a text cannot be encoded or has no token.
+            ValueError: If the task is a choice between texts, see `answer`.
+        """
+        if self.task.kind == "choice":
+            raise ValueError(
+                "A choice has several texts for each example: call `answer` with examples. "
+                f"Received: {len(texts)} texts"
+            )
+        examples = [
+            Example(
+                name=str(number),
+                where=f"texts[{number}]",
+                texts=(each,) if isinstance(each, str) else tuple(each),
+            )
+            for number, each in enumerate(texts)
+        ]
+        predictions, _ = self.answer(examples)
+        if self.task.kind == "classification" and self.task.labels is not None:
+            return [self.task.labels[number] for number in predictions]
+        return list(predictions)
+
+    def answer(self, examples: Sequence[Example]) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Answers examples.
+
+        Args:
+            examples: sequence of `Example`.
+
+        Returns:
+            Tuple of predictions, as `compute_metrics` takes them, and scores, see
+            `answers_of`.
+        """
+        if not examples:
+            return [], []
+        encoded = ExampleEncoder(self.task, self.tokenizer).encode(examples)
+        return answers_of(self.task, encoded, self._evaluator.outputs(encoded))
+
+
+def load_task(
+    folder: str | os.PathLike[str], step: int | Literal["best"] | None = None
+) -> TextTask:
+    """Loads what `txl finetune` trained, after verifying it.
+
+    Args:
+        folder: path of a run, or of a checkpoint of one.
+        step: optional int or `"best"`. Checkpoint of the run; the newest by default.
+
+    Returns:
+        `TextTask`.
+
+    Raises:
+        InputMissingError: If the folder has no model with the head of a task.
+        JobError: As `load_model`.
+    """
+    place, step = locate(os.fspath(folder), step)
+    described = describe(place)
+    if not isinstance(described, RunDescription) or described.experiment.task is None:
+        raise InputMissingError(
+            "The model of this folder has no head for a task.",
+            where=place,
+            remedy="`txl finetune --init-from` trains one on it.",
+        )
+    _, weights = read_weights(place, step, with_head=True)
+    return TextTask(described.experiment, run_tokenizer(place, described.data), weights)
