@@ -36,6 +36,7 @@ from .arguments import (
 )
 from .command_line import run_job
 from .evaluation.watch import read_evaluations
+from .fine_tuned_export import check_task_options, export_fine_tuned
 from .memory_needs import reading_needs, require_memory_of
 from .sampler_arguments import add_sampler_arguments, chosen_sampler, take_sampler_options
 from .trained_model import open_dataset, open_source
@@ -105,6 +106,8 @@ def check_arguments(arguments: argparse.Namespace) -> None:
             "Only models with attention are exported; this one is recurrent.",
             where=f"--workdir {arguments.workdir}",
         )
+    if arguments.experiment.task is not None:
+        check_task_options(arguments)
     _check_completion(arguments)
     model, memory_length = arguments.experiment.model, arguments.memory_length
     if memory_length is None:
@@ -134,6 +137,9 @@ def _check_completion(arguments: argparse.Namespace) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Exports and prints the folder."""
+    if arguments.experiment.task is not None:
+        export_fine_tuned(arguments, model_card)
+        return
     from txl_tf.export import CompletionOptions, ExportOptions, export_saved_model, next_version
 
     step, model = _read_model(arguments)

@@ -25,11 +25,13 @@ class TextTask:
         experiment: `ExperimentConfig` of the run, with a task.
         tokenizer: `Tokenizer` of the model.
         weights: dict of variable path to array, those of the head among them.
+        step: int. Training steps of the weights.
 
     Attributes:
         model: `TransformerXLWithHead`.
         task: `TaskConfig`.
         tokenizer: as given.
+        step: as given.
 
     Raises:
         MismatchError: If the weights are not those of the model.
@@ -42,11 +44,16 @@ class TextTask:
     """
 
     def __init__(
-        self, experiment: ExperimentConfig, tokenizer: Tokenizer, weights: dict[str, np.ndarray]
+        self,
+        experiment: ExperimentConfig,
+        tokenizer: Tokenizer,
+        weights: dict[str, np.ndarray],
+        step: int = 0,
     ) -> None:
         assert experiment.task is not None
         self.task: TaskConfig = experiment.task
         self.tokenizer = tokenizer
+        self.step = step
         # Predictions are computed in float32, whatever the training was in.
         policy = experiment.training.replace(dtype_policy="float32")
         self._evaluator = TaskEvaluator(experiment.replace(training=policy))
@@ -126,5 +133,6 @@ def load_task(
             where=place,
             remedy="`txl finetune --init-from` trains one on it.",
         )
-    _, weights = read_weights(place, step, with_head=True)
-    return TextTask(described.experiment, run_tokenizer(place, described.data), weights)
+    chosen, weights = read_weights(place, step, with_head=True)
+    tokenizer = run_tokenizer(place, described.data)
+    return TextTask(described.experiment, tokenizer, weights, chosen)

@@ -3,4 +3,5 @@
 from txl_tf.export.completion import CompletionOptions as CompletionOptions
 from txl_tf.export.saved_model import export_saved_model as export_saved_model
 from txl_tf.export.served_model import ExportOptions as ExportOptions
+from txl_tf.export.task_export import export_task as export_task
 from txl_tf.export.version_folder import next_version as next_version

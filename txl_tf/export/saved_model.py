@@ -111,7 +111,7 @@ def export_saved_model(
         root,
         signatures,
         _input_shapes(memory),
-        _files(card, memory, list(signatures), tokenizer),
+        export_files(card, memory, list(signatures), tokenizer),
         _defaults(memory, completion),
     )
     return folder
@@ -279,9 +279,10 @@ def _completion_card(
     return {"completion": {"signature": default, **written, "example": example}}
 
 
-def _files(
+def export_files(
     card: dict[str, Any], memory: WireMemory, names: list[str], tokenizer: "Tokenizer | None"
 ) -> dict[str, bytes]:
+    """Returns card, vocabulary and warm-up requests of an export, by their path in its folder."""
     files = {
         CARD_FILE: (json.dumps(card, indent=1) + "\n").encode(),
         f"{EXTRA}/model_card.md": card_page(card).encode(),

@@ -237,20 +237,43 @@ class ServedModel:
     def _next_token(self, token_ids, lengths, kept_lengths, memory):
         """Likely tokens after each row's last, `(B, C)`, and the memory with those kept."""
         weights = self._weights.values()
+        last, memory = self._pooled(weights, token_ids, lengths, kept_lengths, memory, "last")
+        with self._with_weights(weights):
+            log_probs = self._model.log_probs_of(last[:, None])[:, 0]
+        log_probs, candidate_ids = tf.math.top_k(log_probs, self.num_candidates)
+        return candidate_ids, guards.finite(tf.exp(log_probs), "probabilities"), memory
 
-        def use(last, hidden, start):
+    def pool(self, token_ids: tf.Tensor, lengths: tf.Tensor, pooling: str) -> tf.Tensor:
+        """Reads whole texts and returns one vector of each, `(B, D)`.
+
+        Args:
+            token_ids: int32 tensor `(B, T)`.
+            lengths: int32 tensor `(B,)`, 1 to `T`.
+            pooling: str. `"last"` or `"mean"`, see `PooledHead`.
+        """
+        weights, memory = self._weights.values(), self.initial_memory(tf.shape(token_ids)[0])
+        return self._pooled(weights, token_ids, lengths, lengths, memory, pooling)[0]
+
+    def _pooled(self, weights, token_ids, lengths, kept_lengths, memory, pooling):
+        """The state of the last token of each row or the mean `(B, D)`, and the next memory."""
+
+        def last_of(last, hidden, start):
             place = lengths - 1 - start
             is_here = (place >= 0) & (place < tf.shape(hidden)[1])
             here = tf.gather(hidden, tf.where(is_here, place, 0), batch_dims=1)
             return tf.where(is_here[:, None], here, last)
 
+        def mean_of(total, hidden, start):
+            places = start + tf.range(tf.shape(hidden)[1])
+            share = tf.where(
+                places < lengths[:, None], 1.0 / tf.cast(lengths, tf.float32)[:, None], 0.0
+            )
+            return total + tf.reduce_sum(hidden * share[..., None], axis=1)
+
+        use = last_of if pooling == "last" else mean_of
         nothing = tf.zeros([tf.shape(token_ids)[0], self.config.hidden_dim])
-        last, memory = self._read(weights, token_ids, kept_lengths, memory, nothing, use)
-        last = tf.ensure_shape(last, [None, self.config.hidden_dim])
-        with self._with_weights(weights):
-            log_probs = self._model.log_probs_of(last[:, None])[:, 0]
-        log_probs, candidate_ids = tf.math.top_k(log_probs, self.num_candidates)
-        return candidate_ids, guards.finite(tf.exp(log_probs), "probabilities"), memory
+        pooled, memory = self._read(weights, token_ids, kept_lengths, memory, nothing, use)
+        return tf.ensure_shape(pooled, [None, self.config.hidden_dim]), memory
 
     def _generate(self, token_ids, lengths, settings, memory):
         """Generates tokens; returns them, their nats, their counts and the memory."""

@@ -79,6 +79,7 @@ def warm_up_requests(
         "complete": text,
         "complete_ids": {"token_ids": ids},
         "perplexity": text,
+        "classify": {**text, "second_texts": tf.constant([b""])},
         "score": {**rows, "target_ids": ids, **state},
         "next_token": {**rows, **state},
         "generate": {**rows, **sampling, **state},

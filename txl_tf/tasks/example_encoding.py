@@ -270,8 +270,8 @@ class ExampleEncoder:
             return
         encode, separator = self._tokenizer.encode_piece, self._task.separator
         try:
-            found = encode(separator.encode(), False, True).tolist()
-            is_blank = not found or found == encode(b" ", False, True).tolist()
+            found = encode(separator.encode(), False, False).tolist()
+            is_blank = not found or found == encode(b" ", False, False).tolist()
         except InvalidTextError:
             is_blank = True
         if is_blank:

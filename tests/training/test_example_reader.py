@@ -1,0 +1,94 @@
+"""Batches of examples: tokens, lengths and targets of the plan, for any host and step."""
+
+import numpy as np
+import pytest
+
+from tests.tasks.test_example_encoding import BYTES, example, task_of
+from txl_tf.tasks.example_encoding import ExampleEncoder
+from txl_tf.tasks.example_plan import ExamplePlan
+from txl_tf.training.example_reader import ExampleReader
+
+T = 4
+EXAMPLES = {
+    "classification": [
+        example("a" * length, label="no" if length % 2 else "yes") for length in range(1, 8)
+    ],
+    "choice": [
+        example("q", choices=("x" * length, "yy", "z")[: 2 + length % 2], label=length % 2)
+        for length in range(1, 8)
+    ],
+    "tokens": [example("ab", "c" * length, label=("yes", "no")) for length in range(1, 8)],
+}
+
+
+def reader_of(kind, num_rows=3):
+    encoded = ExampleEncoder(task_of(kind), BYTES).encode(EXAMPLES[kind])
+    plan = ExamplePlan(num_examples=7, num_rows=num_rows, seed=0, fingerprint="f")
+    return encoded, plan, ExampleReader(encoded, plan, T)
+
+
+def expected_batch(encoded, numbers, length):
+    texts = [
+        [
+            encoded.token_ids[slice(*encoded.offsets[n * encoded.num_choices + c :][:2])]
+            for c in range(encoded.num_choices)
+        ]
+        for n in numbers
+    ]
+    token_ids = np.zeros((len(numbers), encoded.num_choices, length), np.int32)
+    for row, choices in enumerate(texts):
+        for place, text in enumerate(choices):
+            token_ids[row, place, : len(text)] = text
+    counts = np.array([[len(text) for text in choices] for choices in texts])
+    if encoded.num_choices == 1:
+        token_ids, counts = token_ids[:, 0], counts[:, 0]
+    return token_ids, counts
+
+
+@pytest.mark.parametrize("kind", EXAMPLES)
+def test_a_batch_has_the_examples_of_its_step(kind):
+    encoded, plan, reader = reader_of(kind)
+    batches = list(reader.dataset_fn(2, range(3), 3, 5).as_numpy_iterator())
+    assert len(batches) == 5
+    for step, batch in enumerate(batches, start=2):
+        token_ids, counts = expected_batch(encoded, plan.positions(step), reader.length)
+        np.testing.assert_array_equal(batch["token_ids"], token_ids)
+        np.testing.assert_array_equal(batch["num_tokens"], counts)
+        if kind == "tokens":
+            for number, row, count in zip(
+                plan.positions(step), batch["targets"], counts, strict=True
+            ):
+                begin = encoded.offsets[number]
+                expected = encoded.targets[begin : begin + count]
+                np.testing.assert_array_equal(row[:count], expected)
+                assert (row[count:] == -1).all()
+        else:
+            np.testing.assert_array_equal(batch["targets"], encoded.targets[plan.positions(step)])
+
+
+def test_replicas_take_turns_and_share_out_all_rows():
+    _, _, reader = reader_of("classification")
+    whole = list(reader.dataset_fn(0, range(4), 4, 3).as_numpy_iterator())
+    parts = list(reader.dataset_fn(0, range(4), 2, 3).as_numpy_iterator())
+    hosts = [list(reader.dataset_fn(0, range(n, n + 2), 2, 3).as_numpy_iterator()) for n in (0, 2)]
+    for step, batch in enumerate(whole):
+        for name, array in batch.items():
+            pair = parts[2 * step][name], parts[2 * step + 1][name]
+            np.testing.assert_array_equal(array, np.concatenate(pair))
+            np.testing.assert_array_equal(
+                array, np.concatenate([host[step][name] for host in hosts])
+            )
+        # The fourth row of three is made up of the first.
+        np.testing.assert_array_equal(batch["token_ids"][3], batch["token_ids"][0])
+
+
+def test_tokens_and_places_are_named():
+    encoded, plan, reader = reader_of("classification")
+    counts = encoded.num_tokens[:, 0]
+    assert reader.count_tokens(1, 4) == sum(
+        counts[plan.positions(step)].sum() for step in (1, 2, 3)
+    )
+    assert (
+        reader.describe_row(2, 1)
+        == f"row 1 ({EXAMPLES['classification'][plan.positions(2)[1]].where})"
+    )

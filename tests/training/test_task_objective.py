@@ -1,0 +1,170 @@
+"""Training on a task: losses as defined, and one run whatever the replicas and restarts."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.slow_case import slow_case
+from tests.small_models import small_config
+from tests.tasks.test_example_encoding import BYTES, PASSAGE, example
+from tests.toy_batches import largest_relative_difference, strategy_of
+from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.models.headed import pad_token_ids
+from txl_tf.models.language_model import create_model
+from txl_tf.tasks.example_encoding import ExampleEncoder
+from txl_tf.tasks.example_plan import ExamplePlan
+from txl_tf.tasks.examples import Answer
+from txl_tf.training.example_reader import ExampleReader
+from txl_tf.training.task_objective import NoMemory, TaskBatch, TaskObjective
+from txl_tf.training.trainer import Trainer
+
+T = 8
+WORDS = ("It", "was", "said")
+EXAMPLES = {
+    "classification": [
+        example("x" * (3 + 5 * n), number=n, label=("no", "yes")[n % 2]) for n in range(7)
+    ],
+    "regression": [example("y" * (2 + 4 * n), label=n / 3) for n in range(7)],
+    "choice": [
+        example("q" * n, choices=("aa", "b" * 9, "c")[: 2 + n % 2], label=n % 2) for n in range(7)
+    ],
+    "tokens": [
+        example(*WORDS[: 1 + n % 3], label=("yes", "no", "yes")[: 1 + n % 3]) for n in range(7)
+    ],
+    "span": [example("Who?", PASSAGE, answers=(Answer(text="John", start=PASSAGE.index("John")),))]
+    * 7,
+}
+
+
+def experiment_of(kind, **sections):
+    labels = ["no", "yes"] if kind in ("classification", "tokens") else None
+    # The large epsilon is for gradients that are rounding alone: Adam would take their sign.
+    optimizer = {"learning_rate": 0.01, "epsilon": 1e-3}
+    return ExperimentConfig.from_dict(
+        {
+            "model": small_config(T, T, vocabulary_size=256, dropout=0.1).to_dict(),
+            "training": {
+                **{"global_batch_size": 4, "num_steps": 6, "steps_per_loop": 3, "seed": 1},
+                **sections.get("training", {}),
+            },
+            "optimizer": {**optimizer, **sections.get("optimizer", {})},
+            "task": {
+                **{"kind": kind, "labels": labels, "metric": "accuracy"},
+                **sections.get("task", {}),
+            },
+        }
+    )
+
+
+def reader_of(experiment):
+    encoded = ExampleEncoder(experiment.task, BYTES).encode(EXAMPLES[experiment.task.kind])
+    plan = ExamplePlan(num_examples=7, num_rows=4, seed=1, fingerprint="f")
+    return encoded, ExampleReader(encoded, plan, T)
+
+
+def trainer_of(experiment, num_replicas=1):
+    _, reader = reader_of(experiment)
+    return Trainer(experiment, strategy_of(num_replicas), reader.dataset_fn)
+
+
+def cross_entropy(logits, target):
+    shifted = np.asarray(logits, np.float64) - np.max(logits)
+    return np.log(np.exp(shifted).sum()) - shifted[target]
+
+
+def loss_of(kind, outputs, target, weights=(1.0, 1.0)):
+    """Loss of one example by its definition."""
+    if kind == "regression":
+        return (outputs[0] - target) ** 2
+    if kind == "span":
+        return sum(cross_entropy(row, place) for row, place in zip(outputs, target, strict=True))
+    if kind == "tokens":
+        places = np.flatnonzero(target >= 0)
+        losses = [weights[target[n]] * cross_entropy(outputs[n], target[n]) for n in places]
+        return np.mean(losses)
+    return cross_entropy(outputs, target) * (weights[target] if kind != "choice" else 1.0)
+
+
+@pytest.mark.parametrize("kind", EXAMPLES)
+def test_the_loss_is_the_mean_over_examples_read_alone(kind):
+    weights = [0.5, 2.0] if kind in ("classification", "tokens") else None
+    task = {"class_weights": weights, "head_dropout": 0.0}
+    experiment = experiment_of(kind, task=task)
+    model = create_model(experiment.model.replace(dropout=0.0))
+    objective = TaskObjective(model, experiment)
+    encoded, reader = reader_of(experiment)
+    batch = next(iter(reader.dataset_fn(0, range(4), 4, 1)))
+    row_weights = tf.constant([1.0, 1.0, 1.0, 0.0])
+    inputs = TaskBatch.of(batch, {}, tf.zeros([4, 2], tf.int32), row_weights)
+    total, row_losses, memory = objective(inputs, tf.constant(0))
+    assert memory == NoMemory()
+
+    plan = ExamplePlan(num_examples=7, num_rows=4, seed=1, fingerprint="f")
+    for row, number in enumerate(plan.positions(0)[:3]):
+        begin = number * encoded.num_choices
+        texts = [
+            encoded.token_ids[slice(*encoded.offsets[begin + choice :][:2])].tolist()
+            for choice in range(len(encoded.examples[number].choices) or 1)
+        ]
+        padded = pad_token_ids(texts)
+        if kind == "choice":
+            padded = {name: array[None] for name, array in padded.items()}
+        outputs = objective.headed_model(padded).numpy()[0]
+        target = encoded.targets[number]
+        if kind == "tokens":
+            target = encoded.targets[slice(*encoded.offsets[number:][:2])]
+        expected = loss_of(kind, outputs, target, weights or (1.0, 1.0))
+        assert row_losses[row].numpy() * 4 == pytest.approx(expected, rel=1e-5)
+    assert row_losses[3].numpy() == 0.0
+    assert total.numpy() == pytest.approx(row_losses.numpy().sum())
+
+
+@functools.cache
+def trained(kind, num_replicas=1, jit_compile=True):
+    trainer = trainer_of(experiment_of(kind, training={"jit_compile": jit_compile}), num_replicas)
+    return list(trainer.run()), trainer.state()
+
+
+@pytest.mark.parametrize("kind", ["choice", *map(slow_case, ("classification", "tokens", "span"))])
+def test_two_replicas_are_one_run(kind):
+    one, state = trained(kind)
+    two, other = trained(kind, 2)
+    for first, second in zip(one, two, strict=True):
+        assert second.nats_per_token == pytest.approx(first.nats_per_token, rel=1e-4)
+        checksums = [[record.checksum for record in each.records] for each in (first, second)]
+        assert checksums[0] == checksums[1]
+    assert largest_relative_difference(state, other) <= 1e-4
+    assert any(name.startswith("task/") for name in state)
+    assert not any(name.startswith("memory/") for name in state)
+
+
+@pytest.mark.slow
+def test_with_and_without_xla_is_the_same_training():
+    _, compiled = trained("classification")
+    _, plain = trained("classification", jit_compile=False)
+    assert largest_relative_difference(compiled, plain) <= 1e-4
+
+
+def test_a_restart_in_the_middle_takes_the_same_bits():
+    whole = trained("choice")[1]
+    first = trainer_of(experiment_of("choice"))
+    next(iter(first.run()))
+    state = first.state()
+    second = trainer_of(experiment_of("choice"))
+    second.load_state(state)
+    list(second.run())
+    assert {name: array.tobytes() for name, array in second.state().items()} == {
+        name: array.tobytes() for name, array in whole.items()
+    }
+
+
+@pytest.mark.slow
+def test_parts_of_the_rows_add_up_to_the_batch():
+    _, whole = trained("classification")
+    trainer = trainer_of(
+        experiment_of("classification", training={"gradient_accumulation_steps": 2})
+    )
+    list(trainer.run())
+    assert largest_relative_difference(whole, trainer.state()) <= 1e-4

@@ -1,0 +1,196 @@
+"""Export of a fine-tuned model: a SavedModel whose signature `classify` takes text.
+
+Shape letters used in this module: B rows, D hidden width, C classes.
+"""
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from txl_tf.config.task import TaskConfig
+from txl_tf.data.tokenizers.tokenizer import Tokenizer
+from txl_tf.export import guards
+from txl_tf.export.saved_model import export_files
+from txl_tf.export.served_model import ExportOptions, ServedModel, traced_once
+from txl_tf.export.served_weights import ServedWeights
+from txl_tf.export.token_signatures import WireMemory, signature
+from txl_tf.export.version_folder import write_version
+from txl_tf.models.headed import TransformerXLWithHead
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SERVED_KINDS = ("classification", "regression", "choice")
+"""Kinds of tasks that a signature answers; words and spans are answered by `load_task`."""
+
+
+class TaskSignatures:
+    """The signature `classify`: checks of requests, and their answers.
+
+    Args:
+        served: `ServedModel` of the language model.
+        model: `TransformerXLWithHead`.
+        head: `ServedWeights` of the head, in the order of its weights.
+        task: `TaskConfig` of one of `SERVED_KINDS`.
+        tokenizer: in-graph tokenizer, from `graph_tokenizer` of a `Tokenizer`.
+        options: `ExportOptions`.
+        only_utf8: bool. Whether the tokenizer refuses what is not UTF-8.
+    """
+
+    def __init__(
+        self,
+        served: ServedModel,
+        model: TransformerXLWithHead,
+        head: ServedWeights,
+        task: TaskConfig,
+        tokenizer: Any,
+        options: ExportOptions,
+        *,
+        only_utf8: bool,
+    ) -> None:
+        self._served = served
+        self._head_layer = model.head
+        self._head = head
+        self._task = task
+        self._tokenizer = tokenizer
+        self._options = options
+        self._only_utf8 = only_utf8
+        texts = tf.TensorSpec(None, tf.string)
+        self._checked = traced_once(self._checked_texts, [texts, texts])
+
+    def functions(self) -> "dict[str, Callable[..., Any]]":
+        """Returns a `tf.function` by name."""
+        texts = tf.TensorSpec(None, tf.string, "texts")
+        second = tf.TensorSpec(None, tf.string, "second_texts")
+        return {"classify": signature(self.classify, [texts, second])}
+
+    def classify(self, texts, second_texts):
+        """Answers texts, or pairs of texts.
+
+        Args:
+            texts: string tensor `(B,)`. Of a choice what is before the options.
+            second_texts: string tensor `(B,)`, or a scalar for all; the second text of a
+                pair, of a choice the option. Empty where there is none.
+
+        Returns:
+            Dict of `labels`, string `(B,)`, and `probabilities`, float32 `(B, C)`, in the
+            order of the card's `labels`; of a number, or the score of an option, `values`,
+            float32 `(B,)`.
+        """
+        ids = self._checked(texts, second_texts)
+        lengths = ids.row_lengths()
+        pooled = self._served.pool(ids.to_tensor(), lengths, self._task.pooling)  # [B, D]
+        kernel, bias = self._head.values()
+        outputs = tf.matmul(pooled, kernel) + bias  # [B, C]
+        if self._task.labels is None:
+            return {"values": guards.finite(outputs[:, 0], "values")}
+        probabilities = guards.finite(tf.nn.softmax(outputs), "probabilities")
+        labels = tf.gather(tf.constant(self._task.labels), tf.argmax(outputs, axis=1))
+        return {"labels": labels, "probabilities": probabilities}
+
+    def _checked_texts(self, texts, second_texts):
+        """Returns the ids of texts, joined as the task has it: an int32 ragged tensor."""
+        most = self._options.max_text_bytes
+        texts = guards.texts(texts, "texts", most, only_utf8=self._only_utf8)
+        second = guards.row_vector(second_texts, "second_texts", tf.shape(texts)[0])
+        second = guards.texts(second, "second_texts", most, only_utf8=self._only_utf8)
+        separator = tf.constant(self._task.separator)
+        # What is empty has no separator behind it.
+        parts = [
+            tf.where(tf.equal(each, ""), "", tf.strings.join([each, separator]))
+            for each in (texts, second)
+        ]
+        ids = self._tokenizer.tokenize(tf.strings.join(parts))
+        highest = self._served.config.vocabulary_size - 1
+        values = guards.in_range(ids.values, "tokens of texts", 0, highest)
+        splits = tf.cast(ids.row_splits, tf.int32)
+        rows = tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+        if self._task.max_tokens is not None:
+            rows = rows[:, : self._task.max_tokens]
+        return _not_empty(rows)
+
+
+def _not_empty(rows: tf.RaggedTensor) -> tf.RaggedTensor:
+    is_empty = tf.equal(rows.row_lengths(), 0)
+    place = tf.argmax(tf.cast(is_empty, tf.uint8))
+    values = guards.refuse_unless(
+        tf.logical_not(tf.reduce_any(is_empty)),
+        lambda: tf.strings.join(["texts[", tf.strings.as_string(place), "] has no tokens."]),
+        rows.values,
+    )
+    return rows.with_values(values)
+
+
+def export_task(
+    model: TransformerXLWithHead,
+    task: TaskConfig,
+    tokenizer: Tokenizer,
+    folder: str | os.PathLike[str],
+    model_card: dict[str, Any],
+    *,
+    options: ExportOptions | None = None,
+) -> str | os.PathLike[str]:
+    """Exports a fine-tuned model with the signature `classify`, which takes text.
+
+    Requests are checked in the graph, and rows are answered as if each was alone. The
+    folder is as that of `export_saved_model`; the language model of it can be read back
+    like any other.
+
+    Args:
+        model: `TransformerXLWithHead`.
+        task: `TaskConfig` of one of `SERVED_KINDS`.
+        tokenizer: `Tokenizer` of the model.
+        folder: path of the SavedModel, see `export_saved_model`.
+        model_card: dict of JSON values.
+        options: optional `ExportOptions`; the limit of a text and the storage of the
+            weights are read.
+
+    Returns:
+        The folder.
+
+    Raises:
+        OutputExistsError: If the folder exists; it is left alone.
+        StorageError: If it cannot be written.
+        ValueError: If the task is of another kind.
+    """
+    if task.kind not in SERVED_KINDS:
+        raise ValueError(
+            f"A task of kind {task.kind!r} has no signature; load it with `load_task`. "
+            f"Received: kind={task.kind!r}"
+        )
+    options = ExportOptions() if options is None else options
+    language_model = model.language_model
+    root = tf.Module()
+    root.weights = ServedWeights(language_model.weights, options.weights)
+    root.head = ServedWeights(model.head.weights, "float32")
+    root.tokenizer = tokenizer.graph_tokenizer()
+    served = ServedModel(language_model, root.weights, 1)
+    own = served, model, root.head, task, root.tokenizer, options
+    signatures = TaskSignatures(*own, only_utf8=tokenizer.kind != "bytes").functions()
+    memory = WireMemory(language_model.config, tf.float32)
+    num_parameters = sum(int(np.prod(each.shape)) for each in language_model.weights)
+    serving = {
+        "signatures": list(signatures),
+        "tensorflow": tf.version.VERSION,
+        "weights": {
+            "stored_as": options.weights,
+            "num_parameters": num_parameters,
+            "num_bytes": root.weights.num_bytes + root.head.num_bytes,
+            "share_of_float32": root.weights.num_bytes / (4 * num_parameters),
+        },
+        "limits": {"max_text_bytes": options.max_text_bytes},
+    }
+    card = {**model_card, "task": task.to_dict(), "serving": serving}
+    json.dumps(card)  # raises before anything is written
+    write_version(
+        os.fspath(folder),
+        root,
+        signatures,
+        {"texts": [-1], "second_texts": [-1]},
+        export_files(card, memory, list(signatures), tokenizer),
+        {"second_texts": np.asarray(b"")},
+    )
+    return folder
