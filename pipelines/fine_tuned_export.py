@@ -14,9 +14,10 @@ _OF_LANGUAGE_MODELS = {
     "seed": None,
     "data": None,
     "memory_length": None,
+    "sampler": None,
     "temperature": None,
-    "top_k": None,
-    "top_p": None,
+    "k": None,
+    "p": None,
     "min_p": None,
     "stop": [],
 }

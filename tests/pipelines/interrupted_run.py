@@ -79,11 +79,15 @@ class InterruptedRun:
         """Gives the command, with more arguments, which begins the run or goes on with it."""
         self._num_starts += 1
         return self._server.start(
-            *("train", "--config", self._folder / "tiny.json", "--data", self._folder / "data"),
+            *self._job(),
             *("--workdir", self.workdir, "--set", f"training.num_steps={self.num_steps}"),
             *arguments,
             output=self._folder / f"{self.workdir.name}-{self._num_starts:04d}.log",
         )
+
+    def _job(self) -> tuple[object, ...]:
+        data = self._folder / "data"
+        return ("train", "--config", self._folder / "tiny.json", "--data", data)
 
     def ledger_step(self) -> int:
         """The last step in the ledger."""
@@ -161,6 +165,30 @@ class InterruptedRun:
         return list(folder.glob(pattern))
 
 
+class InterruptedFineTuning(InterruptedRun):
+    """A run of `txl finetune`, of texts of several lengths, likewise."""
+
+    @staticmethod
+    def set_up(server: ForkServer, folder: Path) -> None:
+        """Writes examples and the configuration."""
+        for split, count in (("train", 45), ("valid", 12)):
+            lines = [{"text": f"{n} " * (1 + n % 9), "label": f"{n % 3}"} for n in range(count)]
+            text = "".join(json.dumps(line) + "\n" for line in lines)
+            (folder / f"{split}.jsonl").write_text(text)
+        (folder / "tiny.json").write_text(
+            json.dumps({**EXPERIMENT, "training": {**EXPERIMENT["training"], "num_steps": 1000}})
+        )
+
+    def _job(self) -> tuple[object, ...]:
+        training = EXPERIMENT["training"]
+        settings = [f"training.{name}={json.dumps(value)}" for name, value in training.items()]
+        return (
+            *("finetune", "--config", self._folder / "tiny.json"),
+            *("--train", self._folder / "train.jsonl", "--valid", self._folder / "valid.jsonl"),
+            *(word for setting in settings for word in ("--set", setting)),
+        )
+
+
 class Interrupter:
     """Interrupts runs again and again, until there have been so many interruptions.
 
@@ -170,6 +198,8 @@ class Interrupter:
         num_steps: int. Steps of a run.
         seed: int. Decides the moments.
     """
+
+    run_type = InterruptedRun
 
     def __init__(self, server: ForkServer, folder: Path, num_steps: int, seed: int) -> None:
         self._server = server
@@ -186,8 +216,8 @@ class Interrupter:
 
     def interrupt(self, number: int) -> set[str]:
         """Interrupts so often and checks every run; returns the kinds there were."""
-        InterruptedRun.set_up(self._server, self._folder)
-        unbroken = InterruptedRun(self._server, self._folder, "unbroken", self._num_steps)
+        self.run_type.set_up(self._server, self._folder)
+        unbroken = self.run_type(self._server, self._folder, "unbroken", self._num_steps)
         process = unbroken.start()
         self._wait_for_begin(unbroken, process)
         begin = time.monotonic()
@@ -196,7 +226,7 @@ class Interrupter:
         assert process.wait() == 0, process.output()
         while self.num_interruptions < number:
             name = f"interrupted-{self.num_runs}"
-            run = InterruptedRun(self._server, self._folder, name, self._num_steps)
+            run = self.run_type(self._server, self._folder, name, self._num_steps)
             self._interrupt_run(run, number - self.num_interruptions)
             run.check_same_as(unbroken)
             self.num_runs += 1
@@ -215,11 +245,13 @@ class Interrupter:
         raise NotImplementedError
 
 
-def interrupt_as_asked(made: type["Interrupter"], option: str, times: int, steps: int) -> Any:
+def interrupt_as_asked(
+    made: dict[str, type["Interrupter"]], option: str, times: int, steps: int
+) -> Any:
     """Interrupts runs as the command line says, and prints how long each took.
 
     Args:
-        made: class of the `Interrupter`.
+        made: dict of the class of the `Interrupter` by job; the first one by default.
         option: str. Name of the option with the number of interruptions.
         times: int. Their number by default.
         steps: int. Steps of a run by default.
@@ -231,10 +263,11 @@ def interrupt_as_asked(made: type["Interrupter"], option: str, times: int, steps
     parser.add_argument(f"--{option}", type=int, default=times, dest="times")
     parser.add_argument("--steps", type=int, default=steps)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--job", choices=made, default=next(iter(made)))
     arguments = parser.parse_args()
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, ForkServer() as server:
-        interrupter = made(server, Path(folder), arguments.steps, arguments.seed)
+        interrupter = made[arguments.job](server, Path(folder), arguments.steps, arguments.seed)
         interrupter.interrupt(arguments.times)
     seconds = time.monotonic() - begin
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(interrupter.kinds.items()))

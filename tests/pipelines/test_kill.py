@@ -2,7 +2,7 @@
 
 The test kills a run ten times. As many as one likes, with figures:
 
-    python -m tests.pipelines.test_kill --kills 200 --steps 1000
+    python -m tests.pipelines.test_kill --kills 200 --steps 1000 [--job finetune]
 """
 
 import math
@@ -15,6 +15,7 @@ import pytest
 from tests.pipelines.fork_server import ForkedRun, ForkServer
 from tests.pipelines.interrupted_run import (
     CHECKPOINT_EVERY_STEPS,
+    InterruptedFineTuning,
     InterruptedRun,
     Interrupter,
     interrupt_as_asked,
@@ -70,14 +71,27 @@ class Killer(Interrupter):
         time.sleep(self._random.uniform(0.0, 0.01))
 
 
+class FineTuningKiller(Killer):
+    """Kills runs of `txl finetune`."""
+
+    run_type = InterruptedFineTuning
+
+
 @pytest.mark.slow
 def test_a_run_killed_again_and_again_takes_the_same_steps_to_the_same_bits(server, tmp_path):
     killer = Killer(server, tmp_path, num_steps=200, seed=1)
     assert killer.interrupt(10) == set(KINDS)
 
 
+@pytest.mark.slow
+def test_fine_tuning_that_is_killed_again_and_again_takes_the_same_bits(server, tmp_path):
+    killer = FineTuningKiller(server, tmp_path, num_steps=120, seed=2)
+    assert killer.interrupt(6) <= set(KINDS)
+
+
 def main() -> None:
-    killer = interrupt_as_asked(Killer, "kills", times=200, steps=1000)
+    killers = {"train": Killer, "finetune": FineTuningKiller}
+    killer = interrupt_as_asked(killers, "kills", times=200, steps=1000)
     print(f"{killer.num_half_written} of them left a checkpoint half written")
     print(
         f"steps redone per kill: at most {max(killer.steps_redone)}, "

@@ -138,7 +138,7 @@ def test_all_workers_stop_when_one_of_them_is_told_to(told, data_folder, config_
 
 
 def main() -> None:
-    stopper = interrupt_as_asked(Stopper, "stops", times=50, steps=300)
+    stopper = interrupt_as_asked({"train": Stopper}, "stops", times=50, steps=300)
     print(f"exit code {PREEMPTED} every time; {stopper.num_twice} by two signals")
     print(f"{stopper.num_evaluations_cut} of them cut an evaluation short")
     print("0 steps lost; every ledger and last checkpoint is that of an unbroken run")

@@ -1,0 +1,236 @@
+"""`txl finetune`: examples in files, a trained head, answers in files."""
+
+import json
+
+import numpy as np
+import pytest
+
+import txl_tf
+from tests.pipelines.small_experiments import MODEL
+from tests.pipelines.txl_process import error_lines, run_txl
+from tests.slow_case import slow_case
+from txl_tf.run_folder import checkpoint_store, describe_run, read_weights
+from txl_tf.training.metrics_log import MetricsLog
+
+WORDS = {"even": "zero two four", "odd": "one three five"}
+
+
+def classes(count):
+    return [
+        {"text": f"{n} {WORDS[label]} " * (1 + n % 7), "label": label}
+        for n in range(count)
+        for label in [("even", "odd")[n % 2]]
+    ]
+
+
+ROWS = {
+    "classification": classes(24),
+    "regression": [{"text": "x" * (1 + 3 * n), "label": n / 4} for n in range(24)],
+    "choice": [
+        {"text": f"{n} is", "even": "even", "odd": "odd " * (1 + n % 9), "label": n % 2}
+        for n in range(24)
+    ],
+    "tokens": [
+        {"text": [f"w{n}"] * (1 + n % 5), "label": ["B", *["O"] * (n % 5)]} for n in range(24)
+    ],
+    "span": [
+        {"question": "Who?", "passage": f"It was King {n}, no doubt.", "label": f"King {n}"}
+        for n in range(24)
+    ],
+}
+COLUMNS = {
+    "choice": ("--choice-columns", "even", "odd"),
+    "span": ("--text-columns", "question", "passage"),
+}
+SETTINGS = (
+    *("--set", "training.global_batch_size=8", "--set", "training.jit_compile=false"),
+    *("--set", "optimizer.learning_rate=0.01"),
+)
+
+
+def write_rows(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture(scope="module")
+def model_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "model.json"
+    training = {"global_batch_size": 1, "num_steps": 1}
+    path.write_text(json.dumps({"model": MODEL, "training": training}))
+    return path
+
+
+@pytest.fixture
+def finetune(tmp_path, model_file):
+    """A function that fine-tunes a new model on the rows of a kind."""
+
+    def run(kind, *options, name="run", model=("--config", model_file), rows=None):
+        rows = ROWS[kind] if rows is None else rows
+        files = (
+            *("--train", write_rows(tmp_path / "train.jsonl", rows)),
+            *("--valid", write_rows(tmp_path / "valid.jsonl", rows[:10])),
+        )
+        words = ("--task", kind, *COLUMNS.get(kind, ()), *SETTINGS, *options)
+        return run_txl("finetune", *model, *files, "--workdir", tmp_path / name, *words)
+
+    return run
+
+
+def figures_of(workdir):
+    """Figures of the evaluations by step, as the run has logged them."""
+    log = MetricsLog(str(workdir / "metrics.jsonl")).read()
+    results = [line["result"] for line in log.lines if "result" in line]
+    return {result["step"]: result["figures"] for result in results}
+
+
+@pytest.mark.parametrize(
+    ("kind", "metric", "least"),
+    [
+        ("classification", "accuracy", 0.9),
+        slow_case("regression", "pearson", 0.5),
+        slow_case("choice", "accuracy", 0.4),
+        slow_case("tokens", "token_accuracy", 0.9),
+        slow_case("span", "exact_match", 0.0),
+    ],
+)
+def test_a_task_is_learned_and_its_answers_are_written(finetune, tmp_path, kind, metric, least):
+    questions = [{key: row[key] for key in row if key != "label"} for row in ROWS[kind][:5]]
+    asked = write_rows(tmp_path / "asked.jsonl", questions)
+    options = ("--epochs", "8", "--predict", asked, "--out", tmp_path / "answers.jsonl")
+    finished = finetune(kind, *options)
+    assert finished.returncode == 0, finished.stderr
+    figures = figures_of(tmp_path / "run")
+    assert list(figures) == [3, 6, 9, 12, 15, 18, 21, 24]
+    assert figures[24][metric] >= least
+    answers = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
+    assert [answer["name"] for answer in answers] == list("01234")
+    # In Python it is the same model; a choice is asked with examples.
+    if kind != "choice":
+        task = txl_tf.load_task(tmp_path / "run", step="best")
+        names = COLUMNS.get(kind, ("", "text"))[1:]
+        texts = [
+            tuple(row["text"]) if kind == "tokens" else tuple(row[name] for name in names)
+            for row in questions
+        ]
+        expected = task.predict(texts)
+        shown = [tuple(a["prediction"]) if kind == "tokens" else a["prediction"] for a in answers]
+        assert shown == pytest.approx(expected) if kind == "regression" else shown == expected
+
+
+def test_the_same_command_resumes_and_a_finished_run_is_left_alone(finetune, tmp_path):
+    assert finetune("classification").returncode == 0
+    whole = checkpoint_store(str(tmp_path / "run")).load(9)
+    first = finetune("classification", "--set", "training.num_steps=9", name="other")
+    assert first.returncode == 0
+    again = finetune("classification")
+    assert again.returncode == 0, again.stderr
+    assert "Going on from the checkpoint of step 9." in again.stderr
+    store = checkpoint_store(str(tmp_path / "other"))
+    other = store.load(9)
+    assert {name: array.tobytes() for name, array in other.items()} == {
+        name: array.tobytes() for name, array in whole.items()
+    }
+    # Other examples are another run.
+    changed = finetune("classification", rows=classes(26)[2:])
+    assert changed.returncode == 78
+    assert "fingerprint" in changed.stderr
+
+
+def test_a_run_begins_from_the_weights_of_a_model(finetune, untouched, tmp_path):
+    start = ("--init-from", untouched)
+    finished = finetune("classification", "--freeze", "embedding", "layers:0", model=start)
+    assert finished.returncode == 0, finished.stderr
+    described = describe_run(str(tmp_path / "run"))
+    assert described.start["source"] == str(untouched)
+    assert described.experiment.model == describe_run(str(untouched)).experiment.model
+    _, before = read_weights(str(untouched))
+    _, begun = read_weights(str(tmp_path / "run"), 0)
+    _, after = read_weights(str(tmp_path / "run"), 9)
+    for name, array in before.items():
+        np.testing.assert_array_equal(begun[name], array)
+        is_kept = "block_1" not in name
+        assert np.array_equal(after[name], array) == is_kept, name
+
+
+def test_a_run_ends_when_evaluations_no_longer_improve(finetune, tmp_path):
+    never = ("--set", "optimizer.learning_rate=1e-30", "--epochs", "9")
+    stops = ("--set", "training.stop_after_evaluations=2")
+    for _ in range(2):  # the second time there is nothing left to do
+        finished = finetune("classification", *never, *stops)
+        assert finished.returncode == 0, finished.stderr
+        assert list(figures_of(tmp_path / "run")) == [3, 6, 9]
+        assert checkpoint_store(str(tmp_path / "run")).steps()[-1] == 9
+
+
+@pytest.mark.slow
+def test_an_export_answers_texts_as_the_run_does(finetune, tmp_path):
+    import tensorflow as tf
+
+    assert finetune("classification", "--epochs", "4").returncode == 0
+    out = tmp_path / "exports"
+    finished = run_txl("export", "--workdir", tmp_path / "run", "--out", out)
+    assert finished.returncode == 0, finished.stderr
+    texts = [row["text"] for row in ROWS["classification"][:8]]
+    classify = tf.saved_model.load(str(out / "1")).signatures["serving_default"]
+    answer = classify(texts=tf.constant(texts), second_texts=tf.constant(""))
+    task = txl_tf.load_task(tmp_path / "run")
+    labels = [label.decode() for label in answer["labels"].numpy()]
+    assert labels == task.predict(texts)
+    examples = [
+        txl_tf.tasks.Example(name=str(n), where="", texts=(text,)) for n, text in enumerate(texts)
+    ]
+    _, scores = task.answer(examples)
+    np.testing.assert_allclose(answer["probabilities"], scores, atol=1e-5)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"texts\[1\] has no tokens"):
+        classify(texts=tf.constant(["a", ""]), second_texts=tf.constant(""))
+    verified = run_txl("verify", out / "1")
+    assert verified.returncode == 0, verified.stderr
+    # The language model below the head can be read from it.
+    model = txl_tf.load(out / "1").model
+    _, weights = read_weights(str(tmp_path / "run"))
+    for variable in model.weights:
+        np.testing.assert_array_equal(variable.numpy(), weights[variable.path])
+
+
+GLUE = {
+    "train.tsv": "sentence\tlabel\n" + "".join(f"good {n}\t1\nbad {n}\t0\n" for n in range(9)),
+    "dev.tsv": "sentence\tlabel\ngood film\t1\nbad film\t0\n",
+    "test.tsv": "index\tsentence\n0\tgood one\n1\tbad one\n",
+}
+
+
+@pytest.mark.slow
+def test_a_task_of_glue_is_trained_and_submitted(tmp_path, model_file):
+    for name, content in GLUE.items():
+        (tmp_path / name).write_text(content)
+    finished = run_txl(
+        *("finetune", "--config", model_file, "--format", "glue/sst2", "--data", tmp_path),
+        *("--workdir", tmp_path / "run", *SETTINGS, "--predict", "test"),
+        *("--out", tmp_path / "SST-2.tsv"),
+    )
+    assert finished.returncode == 0, finished.stderr
+    lines = (tmp_path / "SST-2.tsv").read_text().splitlines()
+    assert [line.split("\t")[0] for line in lines] == ["index", "0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "code", "message"),
+    [
+        (None, ("--format", "glue/sst2"), 2, "--task"),
+        (None, ("--set", "task.pooling=first"), 2, "task.pooling"),
+        (None, ("--set", "training.num_targets=2"), 2, "training.num_targets"),
+        (None, ("--out", "a.jsonl"), 2, "--predict"),
+        (None, ("--label-column", "lable"), 78, "line 1"),
+        ([{"text": "a", "label": "x"}, {"text": "", "label": "y"}], (), 65, "line 2"),
+        ([{"text": "a", "label": "x"}] * 3, (), 78, "train.jsonl"),
+    ],
+)
+def test_mistakes_are_answered_before_anything_is_trained(
+    finetune, tmp_path, rows, options, code, message
+):
+    finished = finetune("classification", *options, rows=rows)
+    assert finished.returncode == code, finished.stderr
+    assert message in finished.stderr
+    assert len(error_lines(finished)) <= 3
+    assert not (tmp_path / "run").exists()
