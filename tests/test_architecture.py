@@ -46,6 +46,7 @@ ALLOWED = {
         *("convert", "data", "evaluation", "export", "generation", "inference", "run_folder"),
         *("samplers", "training", *MODELS),
     },
+    "harness": {"causal_lm", "data", "samplers", *LOWEST},
 }
 # These compute with `keras.ops` alone.
 WITHOUT_TENSORFLOW = {

@@ -8,7 +8,7 @@ import itertools
 import json
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
 
@@ -25,7 +25,11 @@ require_extra("harness", "lm_eval", purpose="The harness")
 from lm_eval.api.model import LM  # noqa: E402
 from lm_eval.api.registry import register_model  # noqa: E402
 from lm_eval.models.utils import normalize_gen_kwargs  # noqa: E402
-from lm_eval.utils import get_rolling_token_windows, make_disjoint_window  # noqa: E402
+from lm_eval.utils import (  # noqa: E402
+    get_rolling_token_windows,
+    make_disjoint_window,
+    simple_parse_args_string,
+)
 from tqdm import tqdm  # noqa: E402
 
 if TYPE_CHECKING:
@@ -114,6 +118,34 @@ class HarnessModel(LM):
         self._batch_size = int(batch_size)
         self._seeds = itertools.count(seed)
         self._scorer = ContinuationScorer(self._lm.model, self._batch_size)
+
+    @classmethod
+    def create_from_arg_string(
+        cls, arg_string: str, additional_config: dict[str, Any] | None = None
+    ) -> Self:
+        """Builds the model from text such as `"pretrained=runs/mine,step=best"`."""
+        return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
+
+    @classmethod
+    def create_from_arg_obj(
+        cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
+    ) -> Self:
+        """Builds the model from arguments.
+
+        Args:
+            arg_dict: dict of the arguments of the class.
+            additional_config: optional dict of those that the harness adds.
+
+        Returns:
+            The model. TensorFlow finds its devices itself, and no batch size is searched
+            for, so `device` and `max_batch_size` of the harness are left out.
+        """
+        added = {
+            name: value
+            for name, value in (additional_config or {}).items()
+            if value is not None and name not in ("device", "max_batch_size")
+        }
+        return cls(**{**added, **arg_dict})
 
     def loglikelihood(
         self, requests: "Sequence[Instance]", disable_tqdm: bool = False
@@ -320,7 +352,7 @@ def _check_arguments(
         raise UsageError(
             f"The model has no argument {name}.{did_you_mean(name, _ARGUMENTS)}",
             where=f"{name}={unknown[name]}",
-            remedy=f"Known are pretrained, {', '.join(_ARGUMENTS)}. TensorFlow finds devices itself.",
+            remedy=f"Known are pretrained, {', '.join(_ARGUMENTS)}.",
         )
     if max_length is not None and (not isinstance(max_length, int) or max_length < 1):
         raise UsageError("A window has at least 1 token.", where=f"max_length={max_length}")
