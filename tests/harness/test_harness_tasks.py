@@ -1,5 +1,7 @@
 """Whole tasks, by the harness itself in processes of their own: the documented examples."""
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -43,11 +45,10 @@ CHOICES = [" long road", " seven boats"]
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with a run, and a text for the harness and for `txl evaluate`."""
+    """A folder with a run and a text."""
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "mine").symlink_to(GOLDEN / "formats" / "run_transformer_xl")
     (tmp_path / "mine.jsonl").write_text(json.dumps({"text": TEXT}) + "\n")
-    (tmp_path / "mine.txt").write_text(TEXT)
     return tmp_path
 
 
@@ -71,11 +72,16 @@ def run(words, folder):
     )
 
 
-def evaluated(folder, capsys):
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory):
     """The figures of `txl evaluate`."""
-    arguments = ["--workdir", folder / "runs" / "mine", "--text", folder / "mine.txt", "--json"]
-    assert main(["evaluate", *map(str, arguments)]) == 0
-    return json.loads(capsys.readouterr().out)
+    path = tmp_path_factory.mktemp("text") / "mine.txt"
+    path.write_text(TEXT)
+    run_folder = GOLDEN / "formats" / "run_transformer_xl"
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        assert main(["evaluate", "--workdir", str(run_folder), "--text", str(path), "--json"]) == 0
+    return json.loads(output.getvalue())
 
 
 def check_figures(found, expected):
@@ -85,7 +91,7 @@ def check_figures(found, expected):
     assert found["word_perplexity,none"] == pytest.approx(expected["word_perplexity"], rel=1e-6)
 
 
-def test_the_documented_command_has_the_figures_of_txl_evaluate(folder, capsys):
+def test_the_documented_command_has_the_figures_of_txl_evaluate(folder, evaluated):
     text = (ROOT / "txl_tf" / "README.md").read_text()
     section = text.split("## Tasks of lm-evaluation-harness")[1].split("\n## ")[0]
     ((path, task),) = re.findall(r"`(\S+\.yaml)`.*?```yaml\n(.*?)```", section, re.DOTALL)
@@ -97,10 +103,10 @@ def test_the_documented_command_has_the_figures_of_txl_evaluate(folder, capsys):
 
     assert finished.returncode == 0, finished.stderr
     (report,) = (folder / "results").rglob("*.json")
-    check_figures(json.loads(report.read_text())["results"]["mine"], evaluated(folder, capsys))
+    check_figures(json.loads(report.read_text())["results"]["mine"], evaluated)
 
 
-def test_the_example_of_the_model_runs_and_so_do_other_kinds_of_tasks(folder, capsys):
+def test_the_example_of_the_model_runs_and_so_do_other_kinds_of_tasks(folder, evaluated):
     harness = HarnessModel(folder / "runs" / "mine")
     lm = harness._lm
     right = []
@@ -120,6 +126,6 @@ def test_the_example_of_the_model_runs_and_so_do_other_kinds_of_tasks(folder, ca
 
     assert finished.returncode == 0, finished.stderr
     found = json.loads(finished.stdout.splitlines()[-1])
-    check_figures(found["mine"], evaluated(folder, capsys))
+    check_figures(found["mine"], evaluated)
     assert found["choice"]["acc,none"] == pytest.approx(sum(right) / len(right))
     assert found["writing"]["exact_match,none"] == 1.0
