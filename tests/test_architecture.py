@@ -47,6 +47,7 @@ ALLOWED = {
         *("convert", "data", "evaluation", "export", "generation", "inference", "run_folder"),
         *("samplers", "tasks", "training", *MODELS),
     },
+    "harness": {"causal_lm", "data", "samplers", *LOWEST},
 }
 # These compute with `keras.ops` alone.
 WITHOUT_TENSORFLOW = {

@@ -13,6 +13,9 @@ from txl_tf import (
     generation as generation,
 )
 from txl_tf import (
+    harness as harness,
+)
+from txl_tf import (
     layers as layers,
 )
 from txl_tf import (

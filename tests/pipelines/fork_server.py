@@ -123,8 +123,13 @@ class ForkServer:
             stdout=subprocess.PIPE,
             text=True,
             cwd=ROOT,
-            # The only threads that imports would start are those of NumPy's matrix products.
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+            # The only threads that imports would start: of NumPy's matrix products, and of Arrow's
+            # allocator, which Keras imports where pandas is installed.
+            env={
+                **os.environ,
+                "OPENBLAS_NUM_THREADS": "1",
+                "JE_ARROW_MALLOC_CONF": "background_thread:false",
+            },
         )
         assert self._answer() == {"threads": 1}
         return self

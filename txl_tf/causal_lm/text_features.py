@@ -5,7 +5,7 @@ Shape letters used in this module:
   text, D hidden width, L layers.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -46,7 +46,7 @@ class TextFeatures:
 
     def __init__(self, model: keras.Model) -> None:
         self._model = model
-        self._readers: dict[tuple[int, int], _LayerReader] = {}
+        self._readers: dict[tuple[int, int], LayerReader] = {}
 
     def __call__(
         self,
@@ -68,22 +68,40 @@ class TextFeatures:
         num_rows = min(batch_size, len(token_rows))
         reader = self._reader(num_rows, chosen)
         pools = [_Pool(pooling, reader.segment_length) for _ in token_rows]
-        # Texts of about one length are read together, so that little is padding.
-        order = np.argsort(lengths, kind="stable")
-        for first in range(0, len(order), num_rows):
-            group = order[first : first + num_rows]
+        for group in groups_by_length(lengths, num_rows):
             reader.read([token_rows[i] for i in group], [pools[i].add for i in group])
         return [pool.result() for pool in pools]
 
-    def _reader(self, num_rows: int, layer: int) -> "_LayerReader":
+    def _reader(self, num_rows: int, layer: int) -> "LayerReader":
         key = num_rows, layer
         if key not in self._readers:
-            self._readers[key] = _LayerReader(self._model, *key)
+            self._readers[key] = LayerReader(self._model, *key)
         return self._readers[key]
 
 
-class _LayerReader:
-    """Compiled reading of `B` rows, of which one layer is kept."""
+def groups_by_length(lengths: Sequence[int], num_rows: int) -> Iterator[np.ndarray]:
+    """Groups texts of about one length, so that little of what is read is padding.
+
+    Args:
+        lengths: ints. Tokens of each text.
+        num_rows: int. The most texts of a group.
+
+    Yields:
+        Int vectors: the places of the texts of a group.
+    """
+    order = np.argsort(lengths, kind="stable")
+    for first in range(0, len(order), num_rows):
+        yield order[first : first + num_rows]
+
+
+class LayerReader:
+    """Compiled reading of `B` rows, of which one layer is kept.
+
+    Args:
+        model: `TransformerXL`, `LSTMLanguageModel` or `QRNNLanguageModel`.
+        num_rows: int. `B`.
+        layer: int. As `hidden_layer` returns it.
+    """
 
     def __init__(self, model: keras.Model, num_rows: int, layer: int) -> None:
         # On a CPU, XLA compiles for longer than it takes to read some texts.

@@ -231,7 +231,7 @@ def test_the_constraints_are_within_the_ranges_of_all_extras():
 def test_the_tests_are_run_with_the_extras_that_need_no_compiler():
     (own,) = [each for each in EXTRAS["test"] if each.name == PROJECT["name"]]
 
-    assert own.extras == set(EXTRAS) - {"keras-hub", "test", "tpu-compile"}
+    assert own.extras == set(EXTRAS) - {"harness", "keras-hub", "test", "tpu-compile"}
 
 
 def test_the_doctor_faults_what_pip_would():

@@ -1,0 +1,83 @@
+"""`ContinuationScorer` against the scores of whole texts and against greedy decoding."""
+
+import numpy as np
+import pytest
+
+from tests.slow_case import slow_case
+from tests.small_models import with_drawn_weights
+from tests.toy_batches import toy_experiment
+from txl_tf.causal_lm import continuation_score
+from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
+from txl_tf.causal_lm.continuation_score import Continuation, ContinuationScorer
+from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
+from txl_tf.models.language_model import create_model
+
+TOKENIZER = CharacterTokenizer(list("abcdefghijklmnopqrstuvwxyz "))
+# Several segments, the border in the first one, in a later one and at the first token.
+TEXTS = [("the quick brown fox jumps over the", " lazy dog"), ("a", " fox"), ("w", "hat a fox" * 9)]
+
+
+@pytest.fixture(scope="module")
+def lm():
+    config = toy_experiment().model.replace(vocabulary_size=27, memory_length=12)
+    model = with_drawn_weights(create_model(config, dtype="float32"), scale=0.7)
+    return TransformerXLCausalLM(model, TOKENIZER)
+
+
+def ids_of(text):
+    return TOKENIZER.encode(text).astype(np.int32)
+
+
+def continuation(context, text):
+    return Continuation(ids_of(context + text), len(context))
+
+
+@pytest.mark.parametrize("batch_size", [2, slow_case(1), slow_case(5)])
+def test_nats_are_those_of_the_whole_text(lm, batch_size):
+    scorer = ContinuationScorer(lm.model, batch_size)
+    found = dict(scorer([continuation(*each) for each in TEXTS]))
+    assert sorted(found) == [0, 1, 2]
+    for place, (context, text) in enumerate(TEXTS):
+        expected = lm.score(context + text).nats[len(context) :]
+        np.testing.assert_allclose(found[place].nats, expected, rtol=2e-5)
+        assert found[place].nats.sum() == pytest.approx(expected.sum(), rel=1e-6)
+
+
+def test_a_continuation_is_greedy_if_greedy_decoding_writes_it(lm):
+    context = "the quick brown fox"
+    text = lm.generate(context, max_tokens=9, sampler="greedy", strip_prompt=True)
+    other = "b" if text[-1] == "a" else "a"
+    scorer = ContinuationScorer(lm.model, 4)
+    pairs = [
+        continuation(context, each) for each in (text, text[:-1] + other, other + text[1:], text[0])
+    ]
+    scores = dict(scorer(pairs))
+    assert [scores[i].is_greedy for i in range(4)] == [True, False, text[0] == other, True]
+    unchecked = dict(scorer(pairs, checks_greedy=False))
+    assert not any(unchecked[i].is_greedy for i in range(4))
+    np.testing.assert_array_equal(unchecked[0].nats, scores[0].nats)
+
+
+def test_positions_that_are_scored_together_change_nothing(lm, monkeypatch):
+    pairs = [continuation(*each) for each in TEXTS]
+    together = dict(ContinuationScorer(lm.model, 3)(pairs))
+    monkeypatch.setattr(continuation_score, "_POSITIONS_AT_ONCE", 7)
+    apart = dict(ContinuationScorer(lm.model, 3)(pairs))
+    for place in range(3):
+        np.testing.assert_allclose(apart[place].nats, together[place].nats, rtol=1e-5)
+        assert apart[place].is_greedy == together[place].is_greedy
+
+
+def test_a_continuation_without_tokens_costs_nothing(lm):
+    pairs = [Continuation(ids_of("abc"), 3), continuation("ab", "c")]
+    scores = dict(ContinuationScorer(lm.model, 8)(pairs))
+    assert scores[0].nats.shape == (0,) and scores[0].is_greedy
+    assert scores[1].nats.shape == (1,)
+    assert list(ContinuationScorer(lm.model)([])) == []
+
+
+def test_wrong_arguments_are_refused(lm):
+    with pytest.raises(ValueError, match="batch_size=0"):
+        ContinuationScorer(lm.model, 0)
+    with pytest.raises(ValueError, match="context of at least 1 token"):
+        list(ContinuationScorer(lm.model)([Continuation(ids_of("abc"), 0)]))

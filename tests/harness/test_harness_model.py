@@ -1,0 +1,220 @@
+"""`HarnessModel` against the scores and texts of the library; needs the extra `harness`."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("lm_eval")
+import lm_eval.__main__
+from lm_eval.api.instance import Instance
+from lm_eval.api.registry import get_model
+from lm_eval.utils import get_rolling_token_windows
+
+from tests.convert.goldens import FOLDER as GOLDEN
+from tests.small_models import with_drawn_weights
+from tests.toy_batches import toy_experiment
+from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
+from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
+from txl_tf.errors import DataDamagedError, InputMissingError, UsageError
+from txl_tf.harness import HarnessModel
+from txl_tf.harness.__main__ import main
+from txl_tf.models.language_model import create_model
+
+pytestmark = pytest.mark.slow
+
+FORMATS = GOLDEN / "formats"
+TOKENIZER = CharacterTokenizer(list("abcdefghijklmnopqrstuvwxyz \n"))
+TEXT = "the quick brown fox jumps over the lazy dog and sleeps"
+
+
+@pytest.fixture(scope="module")
+def lm():
+    config = toy_experiment().model.replace(
+        vocabulary_size=28, segment_length=5, memory_length=12, num_layers=2
+    )
+    model = with_drawn_weights(create_model(config, dtype="float32"), scale=0.7)
+    return TransformerXLCausalLM(model, TOKENIZER)
+
+
+@pytest.fixture(scope="module")
+def harness(lm):
+    return HarnessModel(lm, batch_size=3)
+
+
+def requests(kind, *arguments):
+    return [Instance(kind, {}, each, place) for place, each in enumerate(arguments)]
+
+
+def scores(harness, *pairs):
+    return harness.loglikelihood(requests("loglikelihood", *pairs), disable_tqdm=True)
+
+
+def documents(harness, *texts):
+    instances = requests("loglikelihood_rolling", *((each,) for each in texts))
+    return harness.loglikelihood_rolling(instances, disable_tqdm=True)
+
+
+def texts(harness, *pairs):
+    return harness.generate_until(requests("generate_until", *pairs), disable_tqdm=True)
+
+
+def test_a_continuation_has_the_nats_after_its_whole_context(lm, harness):
+    nats = lm.score(TEXT).nats
+    borders = (1, 3, 19, 49)
+    found = scores(harness, *((TEXT[:each], TEXT[each:]) for each in borders))
+    expected = [-nats[each:].sum() for each in borders]
+    np.testing.assert_allclose([each for each, _ in found], expected, rtol=1e-6)
+
+
+def test_white_space_at_the_end_of_a_context_is_scored(lm, harness):
+    nats = lm.score(TEXT).nats
+    ((found, _),) = scores(harness, (TEXT[:4], TEXT[4:]))
+    assert TEXT[3] == " " and found == pytest.approx(-nats[3:].sum(), rel=1e-6)
+
+
+def test_without_a_context_the_first_token_is_it(lm, harness):
+    nats = lm.score(TEXT).nats
+    after_space = lm.score(" fox").nats
+    found = scores(harness, ("", TEXT), (" ", "fox"), ("", "a"), ("", ""))
+    assert found[0][0] == pytest.approx(-nats[1:].sum(), rel=1e-6)
+    assert found[1][0] == pytest.approx(-after_space[1:].sum(), rel=1e-6)
+    assert found[2:] == [(0.0, True), (0.0, True)]
+
+
+def test_what_greedy_decoding_writes_is_greedy(harness):
+    (text,) = texts(harness, (TEXT, {"max_gen_toks": 6}))
+    assert len(text) == 6
+    other = "a" if text[-1] != "a" else "b"
+    found = scores(harness, (TEXT, text), (TEXT, text[:-1] + other))
+    assert [is_greedy for _, is_greedy in found] == [True, False]
+
+
+def test_a_window_limits_the_context(lm):
+    cut = HarnessModel(lm, max_length=8)
+    found = scores(cut, (TEXT[:41], TEXT[41:45]), (TEXT[:3], TEXT[3:5]))
+    expected = [-lm.score(TEXT[36:45]).nats[-4:].sum(), -lm.score(TEXT[:5]).nats[3:].sum()]
+    np.testing.assert_allclose([each for each, _ in found], expected, rtol=1e-6)
+    with pytest.raises(UsageError, match="has 9 tokens, and a window 8"):
+        scores(cut, (TEXT[:3], TEXT[3:12]))
+
+
+def test_a_document_has_the_nats_of_its_score(lm):
+    unscored = HarnessModel(lm, first_token="unscored")
+    average = HarnessModel(lm)
+    total = lm.score(TEXT).total_nats
+    assert documents(unscored, TEXT, "a", "") == [-total, 0.0, 0.0]
+    share = len(TEXT) / (len(TEXT) - 1)
+    assert documents(average, TEXT, "a", "") == [pytest.approx(-total * share), 0.0, 0.0]
+
+
+@pytest.mark.parametrize("max_length", [1, 7, 100])
+def test_a_document_is_read_in_the_windows_of_the_harness(lm, max_length):
+    """Each window alone, all of its tokens read again and only the last ones scored."""
+    ids = TOKENIZER.encode(TEXT).tolist()
+    total = 0.0
+    for before, scored in get_rolling_token_windows(ids[1:], ids[0], max_length, 1):
+        window = TOKENIZER.decode_text([*before, scored[-1]])
+        total += lm.score(window).nats[-len(scored) :].sum()
+    harness = HarnessModel(lm, max_length=max_length, first_token="unscored")
+    assert documents(harness, TEXT) == [pytest.approx(-total, rel=1e-6)]
+    if max_length == 100:
+        assert documents(harness, TEXT) == [pytest.approx(-lm.score(TEXT).total_nats, rel=1e-6)]
+
+
+def test_a_text_is_that_of_generate_and_ends_before_a_stop(lm, harness):
+    settings = {"max_gen_toks": 12, "until": []}
+    contexts = ["a fox", "the lazy dog", "x", "sleeps"]
+    found = texts(harness, *((each, settings) for each in contexts))
+    for context, text in zip(contexts, found, strict=True):
+        expected = lm.generate(context, max_tokens=12, sampler="greedy", strip_prompt=True)
+        assert text == expected
+    stop = found[0][4:6]
+    stopped = texts(harness, ("a fox", {**settings, "until": [stop, "zzzz"]}))
+    assert stopped == [found[0][: found[0].find(stop)]]
+    assert texts(harness, ("a fox", {**settings, "do_sample": False, "temperature": 0.7})) == [
+        found[0]
+    ]
+
+
+def test_drawn_texts_differ_and_a_seed_draws_them_again(lm):
+    settings = {"max_gen_toks": 12, "do_sample": True, "temperature": 0.9}
+    pairs = [("a fox", settings)] * 3
+    first, again, other = (
+        texts(HarnessModel(lm, batch_size=2, seed=seed), *pairs) for seed in (5, 5, 50)
+    )
+    assert first == again != other
+    assert len(set(first)) == 3
+    nearly_greedy = {**settings, "temperature": 1e-4}
+    greedy = texts(HarnessModel(lm), ("a fox", {"max_gen_toks": 12}))
+    assert texts(HarnessModel(lm), ("a fox", nearly_greedy)) == greedy
+    assert texts(HarnessModel(lm), ("a fox", {**settings, "top_k": 1})) == greedy
+    assert texts(HarnessModel(lm), ("a fox", {**settings, "top_p": 1e-4})) == greedy
+
+
+@pytest.mark.parametrize(
+    "folder, arguments",
+    [
+        ("run_transformer_xl", {"step": "best"}),
+        ("run_lstm", {"tokenizer": "data_bytes"}),
+        ("converted", {"tokenizer": "data_words"}),
+        ("export", {"tokenizer": "data_characters"}),
+    ],
+)
+def test_a_folder_of_any_kind_is_a_model(folder, arguments):
+    if "tokenizer" in arguments:
+        arguments = {"tokenizer": str(FORMATS / arguments["tokenizer"])}
+    given = {"pretrained": str(FORMATS / folder), **arguments}
+    added = {"device": "cuda:0", "batch_size": 1, "max_batch_size": None}
+    harness = get_model("txl").create_from_arg_obj(given, added)
+    text = "the moon follows the long road"
+    expected = harness._lm.score(text)
+    share = len(expected.nats) / (len(expected.nats) - 1)
+    assert documents(harness, text) == [pytest.approx(-expected.total_nats * share, rel=1e-6)]
+
+
+def test_results_are_handed_to_a_cache_as_they_come(lm):
+    kept = {}
+
+    class Hook:
+        def add_partial(self, kind, arguments, result):
+            kept[kind, str(arguments)] = result
+
+    harness = HarnessModel(lm)
+    harness.set_cache_hook(Hook())
+    settings = {"max_gen_toks": 2}
+    results = scores(harness, ("a", "b")), documents(harness, TEXT), texts(harness, ("a", settings))
+    assert kept == {
+        ("loglikelihood", str(("a", "b"))): results[0][0],
+        ("loglikelihood_rolling", str((TEXT,))): results[1][0],
+        ("generate_until", str(("a", settings))): results[2][0],
+    }
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"max_lenght": 8}, "no argument max_lenght. Did you mean max_length"),
+        ({"max_length": 0}, "at least 1 token"),
+        ({"first_token": "none"}, "`average` or `unscored`"),
+        ({"batch_size": "auto"}, "none is searched for"),
+    ],
+)
+def test_wrong_arguments_are_named(lm, arguments, message):
+    with pytest.raises(UsageError, match=message):
+        HarnessModel(lm, **arguments)
+
+
+def test_what_cannot_be_read_or_honoured_is_refused(lm, harness):
+    with pytest.raises(UsageError, match="no tokenizer"):
+        HarnessModel(TransformerXLCausalLM(lm.model))
+    with pytest.raises(UsageError, match=r"not known: top_kk\. Did you mean top_k"):
+        texts(harness, ("a", {"top_kk": 2}))
+    with pytest.raises(DataDamagedError, match="line 2, byte 4"):
+        documents(harness, "the\n7")
+
+
+def test_the_command_line_ends_with_the_lines_and_the_code_of_an_error(monkeypatch, capsys):
+    folder = str(FORMATS / "absent")
+    monkeypatch.setattr(lm_eval.__main__, "cli_evaluate", lambda: HarnessModel(folder))
+    assert main() == InputMissingError.exit_code
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) <= 3 and folder in lines

@@ -1,0 +1,131 @@
+"""Whole tasks, by the harness itself in processes of their own: the documented examples."""
+
+import contextlib
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("lm_eval")
+
+from pipelines.command_line import main
+from tests.convert.goldens import FOLDER as GOLDEN
+from tests.test_architecture import ROOT
+from tests.test_documentation import examples_of_docstrings
+from txl_tf.harness import HarnessModel
+
+pytestmark = pytest.mark.slow
+
+# Words that both count alike: no white space at the ends, none beyond ASCII.
+TEXT = (GOLDEN / "formats" / "texts" / "valid.txt").read_text().strip()
+MORE_TASKS = """
+import json
+choice = {
+    "task": "choice", "dataset_path": "json",
+    "dataset_kwargs": {"data_files": {"test": "choices.jsonl"}}, "test_split": "test",
+    "output_type": "multiple_choice", "doc_to_text": "{{context}}",
+    "doc_to_choice": "{{choices}}", "doc_to_target": 0,
+}
+writing = {
+    "task": "writing", "dataset_path": "json",
+    "dataset_kwargs": {"data_files": {"test": "choices.jsonl"}}, "test_split": "test",
+    "output_type": "generate_until", "doc_to_text": "{{context}}", "doc_to_target": "{{written}}",
+    "generation_kwargs": {"until": ["zzz"], "max_gen_toks": 5, "do_sample": False},
+}
+more = lm_eval.simple_evaluate(model, tasks=[choice, writing], bootstrap_iters=0)["results"]
+print(json.dumps({"mine": results, **more}, default=str))
+"""
+CONTEXTS = ["the moon follows the", "the old miller sells", "a grey cat"]
+CHOICES = [" long road", " seven boats"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with a run and a text."""
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "mine").symlink_to(GOLDEN / "formats" / "run_transformer_xl")
+    (tmp_path / "mine.jsonl").write_text(json.dumps({"text": TEXT}) + "\n")
+    return tmp_path
+
+
+def run(words, folder):
+    """Runs a command in a folder; nothing is downloaded, and caches are in the folder."""
+    settings = {
+        "HF_DATASETS_OFFLINE": "1",
+        "HF_HUB_OFFLINE": "1",
+        "HF_HOME": str(folder / "cache"),
+        "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+    }
+    return subprocess.run(
+        words,
+        cwd=folder,
+        env={**os.environ, **settings},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory):
+    """The figures of `txl evaluate`."""
+    path = tmp_path_factory.mktemp("text") / "mine.txt"
+    path.write_text(TEXT)
+    run_folder = GOLDEN / "formats" / "run_transformer_xl"
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        assert main(["evaluate", "--workdir", str(run_folder), "--text", str(path), "--json"]) == 0
+    return json.loads(output.getvalue())
+
+
+def check_figures(found, expected):
+    byte_perplexity = 2 ** expected["bits_per_byte"]
+    assert found["bits_per_byte,none"] == pytest.approx(expected["bits_per_byte"], rel=1e-6)
+    assert found["byte_perplexity,none"] == pytest.approx(byte_perplexity, rel=1e-6)
+    assert found["word_perplexity,none"] == pytest.approx(expected["word_perplexity"], rel=1e-6)
+
+
+def test_the_documented_command_has_the_figures_of_txl_evaluate(folder, evaluated):
+    text = (ROOT / "txl_tf" / "README.md").read_text()
+    section = text.split("## Tasks of lm-evaluation-harness")[1].split("\n## ")[0]
+    ((path, task),) = re.findall(r"`(\S+\.yaml)`.*?```yaml\n(.*?)```", section, re.DOTALL)
+    (command,) = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+    (folder / path).parent.mkdir()
+    (folder / path).write_text(task)
+
+    finished = run(["bash", "-ec", command], folder)
+
+    assert finished.returncode == 0, finished.stderr
+    (report,) = (folder / "results").rglob("*.json")
+    check_figures(json.loads(report.read_text())["results"]["mine"], evaluated)
+
+
+def test_the_example_of_the_model_runs_and_so_do_other_kinds_of_tasks(folder, evaluated):
+    harness = HarnessModel(folder / "runs" / "mine")
+    lm = harness._lm
+    right = []
+    with (folder / "choices.jsonl").open("w") as file:
+        for context in CONTEXTS:
+            written = lm.generate(context, max_tokens=5, sampler="greedy", strip_prompt=True)
+            row = {"context": context, "choices": CHOICES, "written": written}
+            file.write(json.dumps(row) + "\n")
+            nats = [lm.score(context + each) for each in CHOICES]
+            before = len(lm.tokenizer.encode(context))
+            sums = [score.nats[before:].sum() for score in nats]
+            right.append(sums[0] < sums[1])
+    code = examples_of_docstrings()["txl_tf.harness.harness_model.HarnessModel"]
+    preamble = "from txl_tf.harness import HarnessModel\n"
+
+    finished = run([sys.executable, "-c", preamble + code + MORE_TASKS], folder)
+
+    assert finished.returncode == 0, finished.stderr
+    found = json.loads(finished.stdout.splitlines()[-1])
+    check_figures(found["mine"], evaluated)
+    assert found["choice"]["acc,none"] == pytest.approx(sum(right) / len(right))
+    assert found["writing"]["exact_match,none"] == 1.0

@@ -1,0 +1,8 @@
+"""EleutherAI's lm-evaluation-harness on models of this project.
+
+The names are imported when they are first used: they need the extra `harness`.
+"""
+
+from txl_tf.imports import lazy_names
+
+__all__, __getattr__, __dir__ = lazy_names(__name__, __file__)

@@ -1,0 +1,367 @@
+"""Model of EleutherAI's lm-evaluation-harness, which reads with memory.
+
+Shape letters used in this module: N requests.
+"""
+
+import functools
+import itertools
+import json
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+
+import numpy as np
+
+from txl_tf import samplers
+from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
+from txl_tf.causal_lm.continuation_score import Continuation, ContinuationScorer
+from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
+from txl_tf.errors import DataDamagedError, UsageError, did_you_mean
+from txl_tf.imports import require_extra
+
+require_extra("harness", "lm_eval", purpose="The harness")
+
+# The class below is one of the harness, so its package is asked for first.
+from lm_eval.api.model import LM  # noqa: E402
+from lm_eval.api.registry import register_model  # noqa: E402
+from lm_eval.models.utils import normalize_gen_kwargs  # noqa: E402
+from lm_eval.utils import (  # noqa: E402
+    get_rolling_token_windows,
+    make_disjoint_window,
+    simple_parse_args_string,
+)
+from tqdm import tqdm  # noqa: E402
+
+if TYPE_CHECKING:
+    from lm_eval.api.instance import Instance
+
+FirstToken = Literal["average", "unscored"]
+_ARGUMENTS = ("step", "tokenizer", "max_length", "first_token", "batch_size", "seed")
+# Settings of generation that are honoured; others would change the text, so they are refused.
+_SETTINGS = {"until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_p"}
+
+
+@register_model("txl")
+class HarnessModel(LM):
+    """Model folder of any kind as the harness's model `"txl"`.
+
+    Texts are read segment by segment with memory, whatever their length. The
+    log-likelihood of a document is that of `txl evaluate --text`, to the rounding of
+    float32. Nothing comes before the first token of a text, so nothing predicts it:
+    with an empty context, the first token of the continuation is the context.
+
+    Args:
+        pretrained: path of a run, a checkpoint, a converted folder or an export; or a
+            `TransformerXLCausalLM` with its tokenizer.
+        step: optional int or `"best"`. Checkpoint of a run; the newest by default.
+        tokenizer: optional `Tokenizer`, or path of a prepared data set that has it.
+            Defaults to `None`: the one in the folder.
+        max_length: optional int. Reads log-likelihoods as models without memory do: a
+            document in windows of so many tokens, each from an empty memory, and of a
+            context no more than fits into a window with its continuation. Defaults to
+            `None`: memory goes on from the beginning of a text to its end.
+        first_token: str. How the first token of a document counts in
+            `loglikelihood_rolling`. With `"average"` it counts as the mean of the others, as
+            in the figures of `txl evaluate`: the harness divides by the bytes and words of
+            the whole document. With `"unscored"` it counts nothing, and the result is the
+            sum of the nats of `txl evaluate`, negative. Defaults to `"average"`.
+        batch_size: int. Requests that are computed side by side. It has no influence on
+            log-likelihoods. Defaults to `8`; the harness's command line says `1`.
+        seed: int. The same seed draws the same texts in `generate_until`, for the same
+            requests and `batch_size`. Defaults to `0`.
+        **unknown: refused, with the name that was probably meant.
+
+    Raises:
+        JobError: As `txl_tf.load` does.
+        UsageError: If an argument is out of its range or unknown, or the extra is missing.
+
+    Example:
+    ```python
+    import lm_eval
+
+    task = {
+        "task": "mine",
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": "mine.jsonl"}},
+        "test_split": "test",
+        "output_type": "loglikelihood_rolling",
+        "doc_to_text": "",
+        "doc_to_target": "{{text}}",
+    }
+    model = HarnessModel("runs/mine")
+    results = lm_eval.simple_evaluate(model, tasks=[task])["results"]["mine"]
+    print(results["bits_per_byte,none"])
+    ```
+    """
+
+    def __init__(
+        self,
+        pretrained: TransformerXLCausalLM | str | os.PathLike[str],
+        *,
+        step: int | Literal["best"] | None = None,
+        tokenizer: Tokenizer | str | os.PathLike[str] | None = None,
+        max_length: int | None = None,
+        first_token: FirstToken = "average",
+        batch_size: int = 8,
+        seed: int = 0,
+        **unknown: Any,
+    ) -> None:
+        super().__init__()
+        _check_arguments(max_length, first_token, batch_size, unknown)
+        if isinstance(pretrained, TransformerXLCausalLM):
+            self._lm = pretrained
+        else:
+            self._lm = TransformerXLCausalLM.from_preset(pretrained, step=step, tokenizer=tokenizer)
+        self._tokenizer = _tokenizer_of(self._lm)
+        self._max_length = max_length
+        self._first_token = first_token
+        self._batch_size = int(batch_size)
+        self._seeds = itertools.count(seed)
+        self._scorer = ContinuationScorer(self._lm.model, self._batch_size)
+
+    @classmethod
+    def create_from_arg_string(
+        cls, arg_string: str, additional_config: dict[str, Any] | None = None
+    ) -> Self:
+        """Builds the model from text such as `"pretrained=runs/mine,step=best"`."""
+        return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
+
+    @classmethod
+    def create_from_arg_obj(
+        cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
+    ) -> Self:
+        """Builds the model from arguments.
+
+        Args:
+            arg_dict: dict of the arguments of the class.
+            additional_config: optional dict of those that the harness adds.
+
+        Returns:
+            The model. TensorFlow finds its devices itself, and no batch size is searched
+            for, so `device` and `max_batch_size` of the harness are left out.
+        """
+        added = {
+            name: value
+            for name, value in (additional_config or {}).items()
+            if value is not None and name not in ("device", "max_batch_size")
+        }
+        return cls(**{**added, **arg_dict})
+
+    def loglikelihood(
+        self, requests: "Sequence[Instance]", disable_tqdm: bool = False
+    ) -> list[tuple[float, bool]]:
+        """Scores a continuation after its context.
+
+        Both are encoded together, and the continuation is what comes after the tokens of
+        the context alone. White space at the end of a context goes to the continuation.
+
+        Args:
+            requests: `N` instances of a context and a continuation, both str.
+            disable_tqdm: bool. Whether no progress is shown.
+
+        Returns:
+            List of `N` tuples: the log-likelihood in nats, 0 of a continuation without a token
+            that is scored, and whether greedy decoding would write it.
+
+        Raises:
+            DataDamagedError: If the tokenizer cannot take a text.
+            UsageError: If a continuation is longer than `max_length`.
+        """
+        arguments = [request.args for request in requests]
+        pairs = [self._pair(*each) for each in arguments]
+        results: list[tuple[float, bool]] = [(0.0, True)] * len(pairs)
+        scores = tqdm(self._scorer(pairs), "Continuations", len(pairs), disable=disable_tqdm)
+        for place, (nats, is_greedy) in scores:
+            results[place] = (-float(nats.sum()), is_greedy)
+            self.cache_hook.add_partial("loglikelihood", arguments[place], results[place])
+        return results
+
+    def loglikelihood_rolling(
+        self, requests: "Sequence[Instance]", disable_tqdm: bool = False
+    ) -> list[float]:
+        """Scores whole documents.
+
+        Args:
+            requests: `N` instances of a document, str.
+            disable_tqdm: bool. Whether no progress is shown.
+
+        Returns:
+            List of `N` log-likelihoods in nats; 0 of a document of one token or none.
+
+        Raises:
+            DataDamagedError: If the tokenizer cannot take a document.
+        """
+        documents = [request.args[0] for request in requests]
+        results = []
+        for document in tqdm(documents, "Documents", disable=disable_tqdm):
+            token_ids = self._encode(document, ends_document=True)
+            nats = self._document_nats(document, token_ids)
+            if self._first_token == "average" and len(token_ids) > 1:
+                nats *= len(token_ids) / (len(token_ids) - 1)
+            results.append(-nats)
+            self.cache_hook.add_partial("loglikelihood_rolling", (document,), results[-1])
+        return results
+
+    def generate_until(
+        self, requests: "Sequence[Instance]", disable_tqdm: bool = False
+    ) -> list[str]:
+        """Continues contexts, by the most probable token unless told to draw.
+
+        The whole context is read with memory, also where there is a `max_length`. A text
+        ends before the first of `until` or the end of a document.
+
+        Args:
+            requests: `N` instances of a context, str, and a dict of settings: `until`,
+                `max_gen_toks` (256 by default), `do_sample`, `temperature`, `top_k`, `top_p`.
+            disable_tqdm: bool. Whether no progress is shown.
+
+        Returns:
+            List of `N` texts, without their contexts.
+
+        Raises:
+            UsageError: If there is another setting, or no token in a context.
+        """
+        arguments = [request.args for request in requests]
+        results = [""] * len(arguments)
+        num_rows = min(self._batch_size, len(arguments))
+        with tqdm(total=len(arguments), desc="Texts", disable=disable_tqdm) as progress:
+            for places in self._generation_batches(arguments):
+                contexts = [arguments[place][0] for place in places]
+                # Always as many rows: a program is compiled for each number of them.
+                contexts += contexts[-1:] * (num_rows - len(contexts))
+                texts = self._generate(contexts, arguments[places[0]][1])
+                for place, text in zip(places, texts, strict=False):
+                    results[place] = text
+                    self.cache_hook.add_partial("generate_until", arguments[place], text)
+                progress.update(len(places))
+        return results
+
+    def _pair(self, context: str, continuation: str) -> Continuation:
+        before = context.rstrip()
+        num_context = len(self._encode(before))
+        token_ids = self._encode(context + continuation)
+        # Tokens may go across the border of the two, so that together they are fewer.
+        num_context = min(max(1, num_context), max(1, len(token_ids)))
+        if self._max_length is None:
+            return Continuation(token_ids, num_context)
+        num_scored = len(token_ids) - num_context
+        if num_scored > self._max_length:
+            raise UsageError(
+                f"A continuation has {num_scored} tokens, and a window {self._max_length}.",
+                where=f"continuation {continuation[:80]!r}",
+                remedy="Choose a larger max_length, or none to read with memory.",
+            )
+        token_ids = token_ids[-self._max_length - 1 :]
+        return Continuation(token_ids, len(token_ids) - num_scored)
+
+    def _document_nats(self, document: str, token_ids: np.ndarray) -> float:
+        """Returns the nats of all tokens of a document but the first."""
+        if len(token_ids) < 2:
+            return 0.0
+        if self._max_length is None:
+            return self._lm.score(document).total_nats
+        windows = get_rolling_token_windows(
+            token_ids[1:].tolist(), int(token_ids[0]), self._max_length, context_len=1
+        )
+        pairs = [
+            Continuation(np.array(before + scored, np.int32), len(before))
+            for before, scored in map(make_disjoint_window, windows)
+        ]
+        scores = self._scorer(pairs, checks_greedy=False)
+        return float(sum(score.nats.sum() for _, score in scores))
+
+    def _encode(self, text: str, *, ends_document: bool = False) -> np.ndarray:
+        """Encodes a whole document, or a beginning that ends in the middle of a line."""
+        try:
+            if ends_document:
+                return self._tokenizer.encode(text).astype(np.int32)
+            content = text.encode()
+            ids = self._tokenizer.encode_piece(content, begins_line=True, ends_document=False)
+            return ids.astype(np.int32)
+        except InvalidTextError as error:
+            raise DataDamagedError(
+                error.reason,
+                where=f"text {text[:80]!r}, line {error.line}, byte {error.offset_bytes}",
+                remedy="Choose a model whose vocabulary has the texts of the task.",
+            ) from error
+
+    def _generation_batches(
+        self, arguments: Sequence[tuple[str, dict[str, Any]]]
+    ) -> Iterator[list[int]]:
+        """Groups the places of requests with the same settings and about the same length."""
+
+        def settings(place: int) -> str:
+            return json.dumps(arguments[place][1], sort_keys=True)
+
+        def order(place: int) -> tuple[str, int]:
+            return settings(place), len(arguments[place][0])
+
+        places = sorted(range(len(arguments)), key=order)
+        for _, group in itertools.groupby(places, settings):
+            same = list(group)
+            for first in range(0, len(same), self._batch_size):
+                yield same[first : first + self._batch_size]
+
+    def _generate(self, contexts: list[str], settings: dict[str, Any]) -> list[str]:
+        normal = normalize_gen_kwargs(settings)
+        unknown = sorted(normal.keys() - _SETTINGS)
+        if unknown:
+            raise UsageError(
+                f"A setting of generation is not known: {unknown[0]}."
+                f"{did_you_mean(unknown[0], _SETTINGS)}",
+                where="generation_kwargs",
+                remedy=f"Known are {', '.join(sorted(_SETTINGS))}.",
+            )
+        temperature = float(normal.get("temperature", 1.0))
+        is_greedy = not normal["do_sample"] or temperature == 0.0
+        top_k, top_p = normal.get("top_k"), normal.get("top_p")
+        return self._lm.generate(
+            contexts,
+            max_tokens=normal["max_gen_toks"],
+            stop=[each for each in normal["until"] if each],
+            sampler=samplers.get("greedy") if is_greedy else _drawing(temperature, top_k, top_p),
+            seed=next(self._seeds),
+            strip_prompt=True,
+        )
+
+
+@functools.cache
+def _drawing(temperature: float, top_k: int | None, top_p: float | None) -> Any:
+    """Returns one sampler for the same settings, so that its program is compiled once."""
+    if top_p is not None and top_p < 1.0:
+        return samplers.TopPSampler(top_p, temperature, k=top_k or None)
+    if top_k:
+        return samplers.TopKSampler(top_k, temperature)
+    return samplers.RandomSampler(temperature)
+
+
+def _tokenizer_of(lm: TransformerXLCausalLM) -> Tokenizer:
+    if lm.tokenizer is None:
+        raise UsageError(
+            "The model has no tokenizer, and the harness gives texts.",
+            where="tokenizer",
+            remedy="Name the folder of the prepared data set: tokenizer=DIR.",
+        )
+    return lm.tokenizer
+
+
+def _check_arguments(
+    max_length: Any, first_token: Any, batch_size: Any, unknown: dict[str, Any]
+) -> None:
+    for name in unknown:
+        raise UsageError(
+            f"The model has no argument {name}.{did_you_mean(name, _ARGUMENTS)}",
+            where=f"{name}={unknown[name]}",
+            remedy=f"Known are pretrained, {', '.join(_ARGUMENTS)}.",
+        )
+    if max_length is not None and (not isinstance(max_length, int) or max_length < 1):
+        raise UsageError("A window has at least 1 token.", where=f"max_length={max_length}")
+    if first_token not in get_args(FirstToken):
+        raise UsageError(
+            "The first token is `average` or `unscored`.", where=f"first_token={first_token}"
+        )
+    if not str(batch_size).isdecimal() or int(batch_size) < 1:
+        raise UsageError(
+            "The batch size is a positive number; none is searched for.",
+            where=f"batch_size={batch_size}",
+        )
