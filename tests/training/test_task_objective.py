@@ -40,8 +40,7 @@ EXAMPLES = {
 
 def experiment_of(kind, **sections):
     labels = ["no", "yes"] if kind in ("classification", "tokens") else None
-    # The large epsilon is for gradients that are rounding alone: Adam would take their sign.
-    optimizer = {"learning_rate": 0.01, "epsilon": 1e-3}
+    optimizer = {"learning_rate": 0.01}
     return ExperimentConfig.from_dict(
         {
             "model": small_config(T, T, vocabulary_size=256, dropout=0.1).to_dict(),

@@ -83,8 +83,10 @@ class TaskSignatures:
         ids = self._checked(texts, second_texts)
         lengths = ids.row_lengths()
         pooled = self._served.pool(ids.to_tensor(), lengths, self._task.pooling)  # [B, D]
-        kernel, bias = self._head.values()
-        outputs = tf.matmul(pooled, kernel) + bias  # [B, C]
+        kernel, *biases = self._head.values()
+        outputs = tf.matmul(pooled, kernel)  # [B, C]
+        for bias in biases:  # a choice has none
+            outputs += bias
         if self._task.labels is None:
             return {"values": guards.finite(outputs[:, 0], "values")}
         probabilities = guards.finite(tf.nn.softmax(outputs), "probabilities")

@@ -45,6 +45,8 @@ def _mask_of(hidden, padding_mask):
 class _Head(keras.layers.Layer):
     """Dropout and a projection to `num_outputs`, in float32 for the loss."""
 
+    _has_bias = True
+
     def __init__(self, num_outputs, dropout=0.1, kernel_initializer="glorot_uniform", **kwargs):
         super().__init__(**kwargs)
         if num_outputs < 1:
@@ -54,6 +56,7 @@ class _Head(keras.layers.Layer):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.projection = keras.layers.Dense(
             num_outputs,
+            use_bias=self._has_bias,
             kernel_initializer=self.kernel_initializer,
             name="projection",
             dtype=self.dtype_policy,
@@ -141,6 +144,9 @@ class ChoiceHead(PooledHead):
     Returns:
         Float32 tensor `(B, C)`; the lowest float32 for a text without tokens.
     """
+
+    # One that is the same for all texts would choose nothing, and its gradient would be rounding.
+    _has_bias = False
 
     def __init__(self, pooling="last", **kwargs):
         super().__init__(1, pooling, **kwargs)
