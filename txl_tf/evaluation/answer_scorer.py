@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from txl_tf.errors import NonFiniteError
 from txl_tf.inference.engine import InferenceEngine
+from txl_tf.layers.adaptive_embedding import check_token_ids
 
 
 class AnswerScores(NamedTuple):
@@ -75,6 +76,8 @@ class AnswerScorer:
                 f"`P + A - 1` must be a multiple of {segment_length}, and `A` no more than that. "
                 f"Received: P={prompts.shape[1]}, A={longest}"
             )
+        for name, token_ids in (("prompts", prompts), ("answers", answers)):
+            check_token_ids(token_ids, self._engine.model.config.vocabulary_size, name)
         num_prompts = len(prompts)
         # The program is for a number of rows: the last batch may have fewer.
         padding = [(0, self._num_rows - num_prompts)]
@@ -89,7 +92,9 @@ class AnswerScorer:
             self._scores_of(prompts[:, last:], answers[:, choice], memory)
             for choice in range(answers.shape[1])
         ]
-        nats, is_best = (np.stack(each, axis=1)[:num_prompts] for each in zip(*columns, strict=True))
+        nats, is_best = (
+            np.stack(each, axis=1)[:num_prompts] for each in zip(*columns, strict=True)
+        )
         counts = np.arange(longest) < lengths[..., None]  # [B, K, A]
         total = np.sum(np.where(counts, nats.astype(np.float64), 0.0), axis=2)
         if not np.all(np.isfinite(total)):
