@@ -13,11 +13,12 @@ trained. --write-text writes such documents to train on, a line each.
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
+from txl_tf.causal_lm.model_source import ModelSource
 from txl_tf.config.base import MAX_ROWS, MAX_TOKENS
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.config.model import ModelConfig
@@ -38,6 +39,9 @@ from ..arguments import (
 from ..memory_needs import reading_needs, require_memory_of
 from ..trained_model import open_source
 from ..workdir import check_split
+
+if TYPE_CHECKING:
+    from txl_tf.data.tokenizers.tokenizer import Tokenizer
 
 REPORT_FILE = "recall.json"
 MAX_DISTANCE_SEGMENTS = 10_000
@@ -128,17 +132,26 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         return
     require_extra("plots", "matplotlib", purpose="Drawing the figures")
     source = open_source(arguments)
-    if source.data is None and source.tokenizer() is None:
-        raise MismatchError(
-            "The model has no tokenizer, which turns text into tokens.",
-            where=source.folder,
-            remedy="Convert or export it again with --data, which keeps the tokenizer.",
-        )
+    if source.data is None:
+        # That of a run was checked when it began, and may need TensorFlow.
+        require_tokenizer(source)
     arguments.memory_lengths = _memory_lengths(arguments)
     _require_memory(arguments)
     if arguments.data is not None:
         _check_documents(arguments)
     require_absent(arguments.out)
+
+
+def require_tokenizer(source: ModelSource) -> "Tokenizer":
+    """Reads the tokenizer of a model; raises MismatchError where it has none."""
+    tokenizer = source.tokenizer()
+    if tokenizer is None:
+        raise MismatchError(
+            "The model has no tokenizer, which turns text into tokens.",
+            where=source.folder,
+            remedy="Convert or export it again with --data, which keeps the tokenizer.",
+        )
+    return tokenizer
 
 
 def _check_fitting(arguments: argparse.Namespace) -> None:

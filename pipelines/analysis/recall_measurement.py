@@ -24,7 +24,7 @@ from txl_tf.storage.untrusted_files import storage_errors
 from ..evaluation.splits import create_evaluator, evaluate_split
 from ..progress import show_progress
 from ..trained_model import open_dataset
-from .recall import evaluation_config, segment_length
+from .recall import evaluation_config, require_tokenizer, segment_length
 
 _FILLER = "The sea is wide, the sky is far."
 _MAX_FILLER_TOKENS = 1 << 22
@@ -82,9 +82,7 @@ def measure_recall(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.data is not None:
         identity = source.tokenizer_identity()
         dataset = open_dataset(arguments.data, arguments.experiment, identity, arguments.split)
-    tokenizer = source.tokenizer()
-    assert tokenizer is not None, "`check_arguments` has refused a model without one"
-    documents = _documents(arguments, tokenizer, dataset)
+    documents = _documents(arguments, require_tokenizer(source), dataset)
     step, weights = source.read_weights()
     length = segment_length(arguments)
     num_documents, distances = arguments.documents, arguments.distances

@@ -45,10 +45,12 @@ class KeyPattern(Sequence[str]):
 
     def __getitem__(self, index):
         if isinstance(index, slice):
-            return [self[each] for each in range(*index.indices(len(self)))]
+            return [self[each] for each in range(self._length)[index]]
+        # Raises IndexError, which also ends an iteration.
+        rest = range(self._length)[index]
         key = ""
         for choices in reversed(self._choices):
-            index, place = divmod(index, len(choices))
+            rest, place = divmod(rest, len(choices))
             key = choices[place] + key
         return key
 
