@@ -252,7 +252,8 @@ def draw_recall(report: dict[str, Any], folder: str) -> None:
             file.write(png_bytes(figure))
 
 
-def _memory_label(memory_length: int | None) -> str:
+def memory_label(memory_length: int | None) -> str:
+    """Returns the name of a memory length in figures and tables; `None` is a recurrent model's."""
     return "states" if memory_length is None else f"M = {memory_length}"
 
 
@@ -260,7 +261,7 @@ def _recall(report: dict[str, Any]) -> "Figure":
     figure, panels = _panels(len(_ACCURACIES))
     for axes, (kind, title) in zip(panels, _ACCURACIES.items(), strict=True):
         lines = {
-            _memory_label(length): [
+            memory_label(length): [
                 (each["distance_segments"], each[f"{kind}_accuracy"])
                 for each in report["recall"]
                 if each["memory_length"] == length
@@ -279,7 +280,7 @@ def _recall(report: dict[str, Any]) -> "Figure":
 def _positions(losses: dict[str, Any]) -> "Figure":
     figure, (axes,) = _panels(1)
     lines = {
-        _memory_label(each["memory_length"]): [
+        memory_label(each["memory_length"]): [
             (bucket["first"], bucket["nats_per_token"]) for bucket in each["positions"]
         ]
         for each in losses["by_memory"]

@@ -12,6 +12,7 @@ trained. --write-text writes such documents to train on, a line each.
 
 import argparse
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,12 +40,15 @@ from ..arguments import (
 from ..memory_needs import reading_needs, require_memory_of
 from ..trained_model import open_source
 from ..workdir import check_split
+from .figures import draw_recall, memory_label
 
 if TYPE_CHECKING:
     from txl_tf.data.tokenizers.tokenizer import Tokenizer
 
 REPORT_FILE = "recall.json"
-MAX_DISTANCE_SEGMENTS = 10_000
+
+_MAX_DISTANCE_SEGMENTS = 10_000
+_MAX_DOCUMENTS = 1_000_000
 
 _STATEMENT = f"The key is {KEY}."
 _QUESTION = f"Again, the key is {KEY}."
@@ -75,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_step_argument(parser)
     lists = {
         "--memory": ("TOKENS", 0, MAX_TOKENS, "memory lengths (default: 0 and the run's)"),
-        "--distances": ("SEGMENTS", 0, MAX_DISTANCE_SEGMENTS, "of filler (default: 0 to 20)"),
+        "--distances": ("SEGMENTS", 0, _MAX_DISTANCE_SEGMENTS, "of filler (default: 0 to 20)"),
         "--positions": ("TOKENS", 0, MAX_COUNT, "first of each range (default: 0,1,2,4,8...)"),
     }
     for option, (unit, least, most, meaning) in lists.items():
@@ -86,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help=meaning,
         )
     numbers = {
-        "--documents": (1, MAX_COUNT, "of each distance, or to write"),
+        "--documents": (1, _MAX_DOCUMENTS, "of each distance, or to write"),
         "--choices": (2, MAX_ROWS, "keys to choose from"),
         "--batch-size": (1, MAX_ROWS, "documents read side by side"),
         "--segment-length": (1, MAX_TOKENS, "characters of a segment of --write-text"),
@@ -124,7 +128,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     except ValueError as error:
         raise UsageError(f"{error}", where="--statement, --question") from error
     _check_keys(arguments)
-    if arguments.filler is not None and not Path(arguments.filler).is_file():
+    if arguments.filler is not None and not os.path.isfile(arguments.filler):
         remedy = "Name an existing text file."
         raise InputMissingError("There is no such file.", where=arguments.filler, remedy=remedy)
     if arguments.write_text is not None:
@@ -179,22 +183,23 @@ def _check_ascending(values: list[int], option: str) -> None:
 
 def _check_keys(arguments: argparse.Namespace) -> None:
     if arguments.keys is None:
-        arguments.key_list = KeyPattern(arguments.key_pattern)
-        where = f"--key-pattern {arguments.key_pattern}"
+        where = f"--key-pattern {arguments.key_pattern[:80]}"
+        try:
+            arguments.key_list = KeyPattern(arguments.key_pattern)
+        except ValueError as error:
+            raise UsageError(f"{error}", where=where) from error
     else:
         arguments.key_list = arguments.keys.split(",")
-        where = f"--keys {arguments.keys}"
+        where = f"--keys {arguments.keys[:80]}"
         if not all(arguments.key_list) or len(set(arguments.key_list)) < len(arguments.key_list):
             raise UsageError("Keys are different words.", where=where)
-    if len(arguments.key_list) < arguments.choices:
+    if arguments.write_text is None and len(arguments.key_list) < arguments.choices:
         raise UsageError(
             f"There are fewer keys ({len(arguments.key_list)}) than --choices "
             f"({arguments.choices}).",
             where=where,
             remedy="Give more keys, or fewer choices.",
         )
-    if len(arguments.key_list) > MAX_COUNT:
-        raise UsageError(f"There are more than {MAX_COUNT:,} keys.", where=where)
 
 
 def _memory_lengths(arguments: argparse.Namespace) -> list[int | None]:
@@ -271,8 +276,6 @@ def run(arguments: argparse.Namespace) -> None:
         num_bytes = write_training_text(arguments)
         print(f"{arguments.documents:,} documents, {num_bytes:,} bytes: {arguments.write_text}")
         return
-    from .figures import draw_recall
-
     with StagingFolder(arguments.out, last_file=REPORT_FILE) as staging:
         report = measure_recall(arguments)
         draw_recall(report, staging.path)
@@ -283,11 +286,6 @@ def run(arguments: argparse.Namespace) -> None:
         print(json.dumps(report))
     else:
         print_report(report)
-
-
-def memory_name(memory_length: int | None) -> str:
-    """Returns what a memory length is called in tables and figures."""
-    return "states" if memory_length is None else f"M = {memory_length}"
 
 
 def print_report(report: dict[str, Any], console: Console | None = None) -> None:
@@ -304,7 +302,7 @@ def print_report(report: dict[str, Any], console: Console | None = None) -> None
 
 
 def _recall_table(report: dict[str, Any]) -> Table:
-    names = [memory_name(length) for length in report["memory_lengths"]]
+    names = [memory_label(length) for length in report["memory_lengths"]]
     table = Table(title="Accuracy by distance in segments, exact / choice")
     for head in ("distance", "tokens", *names):
         table.add_column(head, justify="right")
@@ -317,7 +315,7 @@ def _recall_table(report: dict[str, Any]) -> Table:
 
 
 def _position_table(losses: dict[str, Any]) -> Table:
-    names = [memory_name(each["memory_length"]) for each in losses["by_memory"]]
+    names = [memory_label(each["memory_length"]) for each in losses["by_memory"]]
     title = f"Nats per token by position in the document, split {losses['split']}"
     table = Table(title=title)
     for head in ("position", "tokens", *names):

@@ -3,7 +3,7 @@
 import argparse
 import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -101,14 +101,21 @@ def measure_recall(arguments: argparse.Namespace) -> dict[str, Any]:
     recall = []
     for memory_length in arguments.memory_lengths:
         model = build_model(_model_config(arguments, memory_length), weights)
-        scorer = AnswerScorer(model, memory_length, arguments.batch_size)
+        scorer = AnswerScorer(
+            model,
+            memory_length,
+            arguments.batch_size,
+            # Where XLA is not ruled out, the device's plan decides.
+            jit_compile=None if arguments.experiment.training.jit_compile else False,
+        )
         name = "recall" if memory_length is None else f"recall, memory {memory_length}"
         for distance in show_progress(distances, len(distances), name):
-            made = [
-                documents.document(number, distance * length, prompt_tokens)
-                for number in range(num_documents)
-            ]
-            figures = _measure_documents(scorer, made, longest, arguments.batch_size)
+            make = functools.partial(
+                documents.document,
+                distance_tokens=distance * length,
+                num_tokens=prompt_tokens,
+            )
+            figures = _measure_distance(scorer, make, longest, arguments)
             about = {"memory_length": memory_length, "distance_segments": distance}
             recall.append({**about, **figures})
     losses = None
@@ -127,6 +134,7 @@ def measure_recall(arguments: argparse.Namespace) -> dict[str, Any]:
         "num_documents": num_documents,
         "document_tokens": document_tokens,
         "num_keys": len(arguments.key_list),
+        "num_choices": arguments.choices,
         "exact_chance": 1 / len(arguments.key_list),
         "choice_chance": 1 / arguments.choices,
         "statement": arguments.statement,
@@ -173,17 +181,23 @@ def _documents(
     )
 
 
-def _measure_documents(
-    scorer: AnswerScorer, documents: Sequence[PasskeyDocument], longest: int, batch_size: int
+def _measure_distance(
+    scorer: AnswerScorer,
+    make_document: Callable[[int], PasskeyDocument],
+    longest: int,
+    arguments: argparse.Namespace,
 ) -> dict[str, Any]:
-    """Scores documents of one distance; returns the shares of right answers."""
-    scores = [
-        scorer(*_arrays(documents[first : first + batch_size], longest))
-        for first in range(0, len(documents), batch_size)
-    ]
+    """Scores all documents of one distance; returns the shares of right answers."""
+    scores, distances = [], []
+    for first in range(0, arguments.documents, arguments.batch_size):
+        numbers = range(first, min(first + arguments.batch_size, arguments.documents))
+        made = [make_document(number) for number in numbers]
+        scores.append(scorer(*_arrays(made, longest)))
+        distances += [each.key_distance_tokens for each in made]
     nats = np.concatenate([each.nats for each in scores])  # [B, K]
-    is_exact = np.concatenate([each.is_greedy[:, 0] for each in scores])
-    return recall_figures(nats, is_exact, [each.key_distance_tokens for each in documents])
+    return recall_figures(
+        nats, np.concatenate([each.is_greedy[:, 0] for each in scores]), distances
+    )
 
 
 def recall_figures(
@@ -196,7 +210,6 @@ def recall_figures(
         is_exact: bool vector `(B,)`. Whether greedy generation writes it.
         distances_tokens: ints. From key to answer, of each document.
     """
-    num_choices = nats.shape[1]
     # An answer that is as likely as the right one counts as before it.
     ranks = 1 + np.sum(nats[:, 1:] <= nats[:, :1], axis=1)
     shares = np.exp(nats.min(axis=1, keepdims=True) - nats)
@@ -205,7 +218,6 @@ def recall_figures(
         "exact_accuracy": float(np.mean(is_exact)),
         "choice_accuracy": float(np.mean(ranks == 1)),
         "mean_rank": float(np.mean(ranks)),
-        "num_choices": num_choices,
         "key_nats": float(np.mean(nats[:, 0])),
         "key_probability_among_choices": float(np.mean(shares[:, 0] / shares.sum(axis=1))),
     }

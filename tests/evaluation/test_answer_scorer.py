@@ -40,7 +40,7 @@ def greedy(model, prompt, memory_length):
 
 def test_nats_are_those_of_each_answer_read_by_itself(model, drawn):
     prompts, answers, lengths = drawn
-    scores = AnswerScorer(model, M, num_rows=3)(prompts, answers, lengths)
+    scores = AnswerScorer(model, M, num_rows=3, jit_compile=False)(prompts, answers, lengths)
     for row, choice in np.ndindex(3, 4):
         text = np.concatenate([prompts[row], answers[row, choice]]).astype("int32")[None]
         memory = model.initial_memory(1)
@@ -53,6 +53,7 @@ def test_nats_are_those_of_each_answer_read_by_itself(model, drawn):
         assert scores.nats[row, choice] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_what_greedy_generation_writes_is_greedy_and_nothing_else(model, drawn):
     prompts, answers, lengths = drawn
     written = np.stack([greedy(model, prompt, 4 * T) for prompt in prompts])
@@ -61,10 +62,10 @@ def test_what_greedy_generation_writes_is_greedy_and_nothing_else(model, drawn):
     answers[:, 1, -1] = (written[:, -1] + 1) % V
     answers[:, 2, 0] = (written[:, 0] + 1) % V
     # Generation remembers the whole prompt.
-    scores = AnswerScorer(model, 4 * T, num_rows=3)(prompts, answers, lengths)
+    scores = AnswerScorer(model, 4 * T, num_rows=3, jit_compile=False)(prompts, answers, lengths)
     np.testing.assert_array_equal(scores.is_greedy[:, :3], [[True, False, False]] * 3)
     lengths[:, 1] = A - 1  # without the token that is another one
-    scores = AnswerScorer(model, 4 * T, num_rows=3)(prompts, answers, lengths)
+    scores = AnswerScorer(model, 4 * T, num_rows=3, jit_compile=False)(prompts, answers, lengths)
     np.testing.assert_array_equal(scores.is_greedy[:, :3], [[True, True, False]] * 3)
 
 
@@ -73,14 +74,14 @@ def test_a_token_beyond_the_reach_has_no_influence_at_all(model, drawn):
     other = prompts.copy()
     other[:, 2 * T + 3] = (other[:, 2 * T + 3] + 1) % V
     for memory_length, reaches in ((0, False), (1, True), (M, True)):
-        scorer = AnswerScorer(model, memory_length, num_rows=3)
+        scorer = AnswerScorer(model, memory_length, num_rows=3, jit_compile=False)
         first, second = (scorer(each, answers, lengths).nats for each in (prompts, other))
         # One remembered token of the segment before is enough: it has seen the others.
         assert np.all(first != second) if reaches else np.array_equal(first, second)
 
 
 def test_a_batch_that_is_not_full_has_the_same_scores(model, drawn):
-    scorer = AnswerScorer(model, M, num_rows=3)
+    scorer = AnswerScorer(model, M, num_rows=3, jit_compile=False)
     whole = scorer(*drawn)
     part = scorer(*(each[:2] for each in drawn))
     np.testing.assert_array_equal(part.nats, whole.nats[:2])
@@ -91,7 +92,7 @@ def test_recurrent_states_are_continued_by_every_answer(drawn):
     config = LSTMConfig(vocabulary_size=V, num_layers=1, hidden_dim=8, segment_length=T)
     lstm = with_drawn_weights(create_model(config), 0.5)
     prompts, answers, lengths = drawn
-    scores = AnswerScorer(lstm, None, num_rows=3)(prompts, answers, lengths)
+    scores = AnswerScorer(lstm, None, num_rows=3, jit_compile=False)(prompts, answers, lengths)
     text = np.concatenate([prompts, answers[:, 0]], axis=1).astype("int32")
     nll, _ = lstm.score(text[:, :-1], text[:, 1:], lstm.initial_memory(3))
     counts = np.arange(A) < lengths[:, :1]
@@ -101,7 +102,7 @@ def test_recurrent_states_are_continued_by_every_answer(drawn):
 
 def test_what_does_not_fit_is_refused(model, drawn):
     prompts, answers, lengths = drawn
-    scorer = AnswerScorer(model, M, num_rows=3)
+    scorer = AnswerScorer(model, M, num_rows=3, jit_compile=False)
     with pytest.raises(ValueError, match="must be a multiple of 6"):
         scorer(prompts[:, 1:], answers, lengths)
     with pytest.raises(ValueError, match="`prompts`"):
@@ -113,4 +114,4 @@ def test_what_does_not_fit_is_refused(model, drawn):
 def test_scores_that_are_not_finite_are_an_error(drawn):
     broken = with_drawn_weights(create_model(small_config(T, M, vocabulary_size=V)), np.nan)
     with pytest.raises(NonFiniteError, match="12 answers is not finite"):
-        AnswerScorer(broken, M, num_rows=3)(*drawn)
+        AnswerScorer(broken, M, num_rows=3, jit_compile=False)(*drawn)

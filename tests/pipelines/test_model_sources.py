@@ -27,6 +27,10 @@ JOBS = {
         *("analyze", "context", "--workdir", "MODEL", "--data", "DATA", "--out", "OUT"),
         *("--context", "4,8", "--tokens", "20", "--memory", "4,8", "--json"),
     ),
+    "recall": (
+        *("analyze", "recall", "--workdir", "MODEL", "--out", "OUT", "--memory", "4,8"),
+        *("--documents", "2", "--distances", "0,1", "--json"),
+    ),
 }
 PAIRS = [slow_case(job, kind) for job in JOBS for kind in KINDS]
 

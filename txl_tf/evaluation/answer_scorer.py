@@ -40,10 +40,20 @@ class AnswerScorer:
         memory_length: optional int. Tokens to remember, 0 for none; `None` where a
             model has no such choice.
         num_rows: int. Prompts that are read side by side, `B`.
+        jit_compile: optional bool. Whether XLA compiles the reading. Defaults to
+            `None`: where the plan of the device says so.
     """
 
-    def __init__(self, model: keras.Model, memory_length: int | None, num_rows: int) -> None:
-        self._engine = InferenceEngine(model, memory_length, num_rows=num_rows)
+    def __init__(
+        self,
+        model: keras.Model,
+        memory_length: int | None,
+        num_rows: int,
+        *,
+        jit_compile: bool | None = None,
+    ) -> None:
+        choice = {"num_rows": num_rows, "jit_compile": jit_compile}
+        self._engine = InferenceEngine(model, memory_length, **choice)
         self._num_rows = num_rows
         self._constants = self._engine.constants(self._engine.segment_length)
         compiled = functools.partial(

@@ -19,6 +19,7 @@ Encode = Callable[[str], np.ndarray]
 KEY = "KEY"
 """Place of the key in a sentence."""
 
+_MAX_KEYS = 2**31 - 1
 _PLACES = {"A": string.ascii_uppercase, "a": string.ascii_lowercase, "0": string.digits}
 _AT_KEY = re.compile(rf"(\s*){KEY}")
 
@@ -30,6 +31,9 @@ class KeyPattern(Sequence[str]):
         pattern: str. `A` stands for any capital letter, `a` for any small one and
             `0` for any digit. Everything else stands for itself.
 
+    Raises:
+        ValueError: If there are more keys than an int32 counts.
+
     Example:
     ```python
     KeyPattern("A0")[259]  # "Z9"
@@ -39,6 +43,10 @@ class KeyPattern(Sequence[str]):
     def __init__(self, pattern: str) -> None:
         self._choices = [_PLACES.get(character, character) for character in pattern]
         self._length = math.prod(map(len, self._choices))
+        if self._length > _MAX_KEYS:
+            raise ValueError(
+                f"`pattern` must have at most {_MAX_KEYS:,} keys. Received: {pattern[:80]!r}"
+            )
 
     def __len__(self) -> int:
         return self._length
