@@ -3,7 +3,7 @@
 import argparse
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -83,55 +83,37 @@ def measure_recall(arguments: argparse.Namespace) -> dict[str, Any]:
         identity = source.tokenizer_identity()
         dataset = open_dataset(arguments.data, arguments.experiment, identity, arguments.split)
     documents = _documents(arguments, require_tokenizer(source), dataset)
+    document_tokens, longest_answer = _lengths(arguments, documents)
     step, weights = source.read_weights()
-    length = segment_length(arguments)
-    num_documents, distances = arguments.documents, arguments.distances
-    longest = documents.longest_answer(num_documents)
-    if longest > length:
-        raise UsageError(
-            f"A key has {longest} tokens, more than a segment of {length}.",
-            where="--keys, --key-pattern",
-            remedy="Give shorter keys.",
-        )
-    # A segment of filler comes before the farthest statement.
-    fixed_segments = -(-documents.fixed_tokens(num_documents) // length) + 1
-    document_tokens = (distances[-1] + fixed_segments) * length
-    # The last token of an answer is not read.
-    prompt_tokens = document_tokens - longest + 1
-    recall = []
-    for memory_length in arguments.memory_lengths:
-        model = build_model(_model_config(arguments, memory_length), weights)
-        scorer = AnswerScorer(
-            model,
+    recall = [
+        figures
+        for memory_length in arguments.memory_lengths
+        for figures in _measure_memory(
+            arguments,
             memory_length,
-            arguments.batch_size,
-            # Where XLA is not ruled out, the device's plan decides.
-            jit_compile=None if arguments.experiment.training.jit_compile else False,
-        )
-        name = "recall" if memory_length is None else f"recall, memory {memory_length}"
-        for distance in show_progress(distances, len(distances), name):
-            make = functools.partial(
+            build_model(_model_config(arguments, memory_length), weights),
+            functools.partial(
                 documents.document,
-                distance_tokens=distance * length,
-                num_tokens=prompt_tokens,
-            )
-            figures = _measure_distance(scorer, make, longest, arguments)
-            about = {"memory_length": memory_length, "distance_segments": distance}
-            recall.append({**about, **figures})
+                # The last token of an answer is not read.
+                num_tokens=document_tokens - longest_answer + 1,
+            ),
+            longest_answer,
+        )
+    ]
     losses = None
     if dataset is not None:
         losses = _loss_by_position(arguments, dataset, step or 0, weights)
     return {
         "workdir": arguments.workdir,
         "step": step,
-        "segment_length": length,
+        "segment_length": segment_length(arguments),
         "memory_lengths": arguments.memory_lengths,
         "reach_tokens": [
             None if each is None else context_reach(_model_config(arguments, each))
             for each in arguments.memory_lengths
         ],
-        "distances_segments": distances,
-        "num_documents": num_documents,
+        "distances_segments": arguments.distances,
+        "num_documents": arguments.documents,
         "document_tokens": document_tokens,
         "num_keys": len(arguments.key_list),
         "num_choices": arguments.choices,
@@ -144,6 +126,21 @@ def measure_recall(arguments: argparse.Namespace) -> dict[str, Any]:
         "recall": recall,
         "loss_by_position": losses,
     }
+
+
+def _lengths(arguments: argparse.Namespace, documents: PasskeyDocuments) -> tuple[int, int]:
+    """Returns the tokens of a document, whole segments, and of the longest answer."""
+    length, num_documents = segment_length(arguments), arguments.documents
+    longest = documents.longest_answer(num_documents)
+    if longest > length:
+        raise UsageError(
+            f"A key has {longest} tokens, more than a segment of {length}.",
+            where="--keys, --key-pattern",
+            remedy="Give shorter keys.",
+        )
+    # A segment of filler comes before the farthest statement.
+    fixed_segments = -(-documents.fixed_tokens(num_documents) // length) + 1
+    return (arguments.distances[-1] + fixed_segments) * length, longest
 
 
 def _model_config(arguments: argparse.Namespace, memory_length: int | None) -> Any:
@@ -181,23 +178,34 @@ def _documents(
     )
 
 
-def _measure_distance(
-    scorer: AnswerScorer,
-    make_document: Callable[[int], PasskeyDocument],
-    longest: int,
+def _measure_memory(
     arguments: argparse.Namespace,
-) -> dict[str, Any]:
-    """Scores all documents of one distance; returns the shares of right answers."""
-    scores, distances = [], []
-    for first in range(0, arguments.documents, arguments.batch_size):
-        numbers = range(first, min(first + arguments.batch_size, arguments.documents))
-        made = [make_document(number) for number in numbers]
-        scores.append(scorer(*_arrays(made, longest)))
-        distances += [each.key_distance_tokens for each in made]
-    nats = np.concatenate([each.nats for each in scores])  # [B, K]
-    return recall_figures(
-        nats, np.concatenate([each.is_greedy[:, 0] for each in scores]), distances
+    memory_length: int | None,
+    model: Any,
+    make_document: Callable[..., PasskeyDocument],
+    longest_answer: int,
+) -> Iterator[dict[str, Any]]:
+    """Yields the figures of every distance with one memory length."""
+    scorer = AnswerScorer(
+        model,
+        memory_length,
+        arguments.batch_size,
+        # Where XLA is not ruled out, the device's plan decides.
+        jit_compile=None if arguments.experiment.training.jit_compile else False,
     )
+    name = "recall" if memory_length is None else f"recall, memory {memory_length}"
+    for distance in show_progress(arguments.distances, len(arguments.distances), name):
+        distance_tokens = distance * segment_length(arguments)
+        scores, distances = [], []
+        for first in range(0, arguments.documents, arguments.batch_size):
+            numbers = range(first, min(first + arguments.batch_size, arguments.documents))
+            made = [make_document(each, distance_tokens=distance_tokens) for each in numbers]
+            scores.append(scorer(*_arrays(made, longest_answer)))
+            distances += [each.key_distance_tokens for each in made]
+        nats = np.concatenate([each.nats for each in scores])  # [B, K]
+        is_exact = np.concatenate([each.is_greedy[:, 0] for each in scores])
+        about = {"memory_length": memory_length, "distance_segments": distance}
+        yield {**about, **recall_figures(nats, is_exact, distances)}
 
 
 def recall_figures(

@@ -62,6 +62,11 @@ def test_every_pair(job, kind, model_folders, data_folder, text_file, tmp_path):
     elif job == "embed":
         assert "texts, " in output
         assert (tmp_path / "out.npz").exists()
+    elif job == "recall":
+        of_run = run_job(job, model_folders["run"], data_folder, text_file, tmp_path / "of run")
+        measured, expected = (json.loads(each)["recall"] for each in (output, of_run))
+        for row, row_of_run in zip(measured, expected, strict=True):
+            assert row["key_nats"] == pytest.approx(row_of_run["key_nats"], rel=1e-2)
     elif job == "verify":
         assert "verified: " in output
     else:
