@@ -238,8 +238,9 @@ def training_texts(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields documents to learn from, in the form of those that a model is probed with.
 
-    The distance is drawn from those given, and the filler before the statement
-    is up to two segments.
+    The distance is drawn from those given. The filler before the statement is up to
+    two segments, and longer where the distance is shorter: otherwise no key near the
+    question would have a long text before it, as it has in a probe.
 
     Args:
         documents: `PasskeyDocuments`.
@@ -255,6 +256,7 @@ def training_texts(
     fixed_tokens = documents.fixed_tokens(num_documents)
     for number in range(num_documents):
         distance = segment_length * int(random.choice(distances))
-        lead = int(random.integers(2 * segment_length))
+        most = segment_length * (2 + max(distances)) - distance
+        lead = int(random.integers(most))
         made = documents.document(number, distance, fixed_tokens + lead + distance)
         yield made.prompt, made.answers[0]
