@@ -279,21 +279,23 @@ def test_a_model_is_trained_to_recall_by_the_commands(tmp_path):
     for words in commands:
         finished = run_txl(*words)
         assert finished.returncode == 0, finished.stderr
+    model = {**MODEL, "hidden_dim": 32, "head_dim": 16, "memory_length": 48, "dropout": 0.0}
+    training = {**EXPERIMENT["training"], "global_batch_size": 32, "num_steps": 1600}
+    experiment = {
+        "model": {**model, "pre_norm": True, "initializer_stddev": 0.06},
+        "training": {**training, "document_boundaries": "mask"},
+        "optimizer": {"learning_rate": 1e-2, "warmup_steps": 50, "clip_norm": 0.25},
+    }
     config = tmp_path / "config.json"
-    model = {**MODEL, "hidden_dim": 32, "head_dim": 16, "memory_length": 32, "dropout": 0.0}
-    training = {**EXPERIMENT["training"], "global_batch_size": 32, "num_steps": 300}
-    optimizer = {"learning_rate": 1e-2, "warmup_steps": 20}
-    experiment = {**EXPERIMENT, "model": model, "training": training, "optimizer": optimizer}
-    experiment["training"]["document_boundaries"] = "mask"
     config.write_text(json.dumps(experiment))
     finished = run_txl("train", "--config", config, "--data", data, "--workdir", run)
     assert finished.returncode == 0, finished.stderr
-    probe = ("--distances", "0,1", "--memory", "0,32", "--out", out, "--json")
+    probe = ("--distances", "0,1", "--memory", "0,48", "--out", out, "--json")
     finished = run_txl("analyze", "recall", "--workdir", run, *sentences, *probe)
     assert finished.returncode == 0, finished.stderr
     accuracy = {
         (row["memory_length"], row["distance_segments"]): row["choice_accuracy"]
         for row in json.loads(finished.stdout)["recall"]
     }
-    assert accuracy[0, 0] > 0.9 and accuracy[32, 0] > 0.9 and accuracy[32, 1] > 0.9
+    assert accuracy[0, 0] > 0.9 and accuracy[48, 0] > 0.9 and accuracy[48, 1] > 0.9
     assert accuracy[0, 1] < 0.35
