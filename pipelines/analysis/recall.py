@@ -322,7 +322,8 @@ def _position_table(losses: dict[str, Any]) -> Table:
         table.add_column(head, justify="right")
     for buckets in zip(*(each["positions"] for each in losses["by_memory"]), strict=True):
         first, last = buckets[0]["first"], buckets[0]["last"]
-        name = f"{first:,}" if last == first else f"{first:,} to {last or losses['longest']:,}"
+        last = losses["longest"] - 1 if last is None else last
+        name = f"{first:,}" if last == first else f"{first:,} to {last:,}"
         cells = [f"{each['nats_per_token']:.4f}" for each in buckets]
         table.add_row(name, f"{buckets[0]['num_tokens']:,}", *cells)
     return table
