@@ -235,3 +235,58 @@ def _plot(axes: "Axes", lines: Mapping[str, Iterable[tuple[int, float]]]) -> Non
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
+
+
+RECALL_FILE = "recall.png"
+POSITIONS_FILE = "loss_by_position.png"
+_ACCURACIES = {"exact": "the key is generated", "choice": "the key is the likeliest choice"}
+
+
+def draw_recall(report: dict[str, Any], folder: str) -> None:
+    """Draws accuracy by distance, and loss by position, for the report of `txl analyze recall`."""
+    figures = {RECALL_FILE: _recall(report)}
+    if report["loss_by_position"] is not None:
+        figures[POSITIONS_FILE] = _positions(report["loss_by_position"])
+    for name, figure in figures.items():
+        with open(os.path.join(folder, name), "wb") as file:
+            file.write(png_bytes(figure))
+
+
+def memory_label(memory_length: int | None) -> str:
+    """Returns the name of a memory length in figures and tables; `None` is a recurrent model's."""
+    return "states" if memory_length is None else f"M = {memory_length}"
+
+
+def _recall(report: dict[str, Any]) -> "Figure":
+    figure, panels = _panels(len(_ACCURACIES))
+    for axes, (kind, title) in zip(panels, _ACCURACIES.items(), strict=True):
+        lines = {
+            memory_label(length): [
+                (each["distance_segments"], each[f"{kind}_accuracy"])
+                for each in report["recall"]
+                if each["memory_length"] == length
+            ]
+            for length in report["memory_lengths"]
+        }
+        axes.axhline(report[f"{kind}_chance"], color="0.6", linewidth=0.8, ls="--", label="chance")
+        _plot(axes, lines)
+        axes.set_ylim(-0.03, 1.03)
+        axes.set_title(title)
+        axes.set_xlabel(f"distance in segments of {report['segment_length']} tokens")
+    panels[0].set_ylabel("accuracy")
+    return figure
+
+
+def _positions(losses: dict[str, Any]) -> "Figure":
+    figure, (axes,) = _panels(1)
+    lines = {
+        memory_label(each["memory_length"]): [
+            (bucket["first"], bucket["nats_per_token"]) for bucket in each["positions"]
+        ]
+        for each in losses["by_memory"]
+    }
+    _plot(axes, lines)
+    axes.set_xscale("symlog", linthresh=1, base=2)
+    axes.set_xlabel("position in the document (tokens)")
+    axes.set_ylabel("nats per token")
+    return figure

@@ -27,6 +27,10 @@ JOBS = {
         *("analyze", "context", "--workdir", "MODEL", "--data", "DATA", "--out", "OUT"),
         *("--context", "4,8", "--tokens", "20", "--memory", "4,8", "--json"),
     ),
+    "recall": (
+        *("analyze", "recall", "--workdir", "MODEL", "--out", "OUT", "--memory", "4,8"),
+        *("--documents", "2", "--distances", "0,1", "--json"),
+    ),
 }
 PAIRS = [slow_case(job, kind) for job in JOBS for kind in KINDS]
 
@@ -58,6 +62,11 @@ def test_every_pair(job, kind, model_folders, data_folder, text_file, tmp_path):
     elif job == "embed":
         assert "texts, " in output
         assert (tmp_path / "out.npz").exists()
+    elif job == "recall":
+        of_run = run_job(job, model_folders["run"], data_folder, text_file, tmp_path / "of run")
+        measured, expected = (json.loads(each)["recall"] for each in (output, of_run))
+        for row, row_of_run in zip(measured, expected, strict=True):
+            assert row["key_nats"] == pytest.approx(row_of_run["key_nats"], rel=1e-2)
     elif job == "verify":
         assert "verified: " in output
     else:
