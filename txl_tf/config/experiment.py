@@ -163,6 +163,7 @@ class EvaluationConfig(FrozenConfig):
         "memory_length": settings.not_negative(MAX_TOKENS),
         "clamp_length": settings.positive(MAX_DISTANCE),
         "warm_up_tokens": settings.not_negative(),
+        "window_stride_tokens": settings.positive(MAX_TOKENS),
         "dynamic_learning_rate": settings.not_negative(),
         "dynamic_decay": settings.FRACTION,
         "dynamic_statistics_segments": settings.positive(),
@@ -188,6 +189,9 @@ class EvaluationConfig(FrozenConfig):
 
     `M` of them fill the memory. "all" is as many as can make a difference, about `L` times
     `M + T`. Rounded up so that all rows are cut into segments at multiples of `T`."""
+    window_stride_tokens: int | None = None
+    """Tokens that a window of `T` moves on by and scores, its last ones; for models without
+    memory. 1 is the protocol of Al-Rfou et al. (2019). None: segments follow each other."""
     dynamic_learning_rate: float | None = None
     """Rate at which weights follow the text, see `DynamicUpdate`; None: they are fixed."""
     dynamic_decay: float | None = None
@@ -214,6 +218,46 @@ class EvaluationConfig(FrozenConfig):
             raise ValueError(
                 "`dynamic_epsilon` needs `dynamic_statistics_segments`. "
                 f"Received: dynamic_epsilon={self.dynamic_epsilon}"
+            )
+        if self.window_stride_tokens is not None:
+            for name in ("warm_up_tokens", "dynamic_learning_rate"):
+                if getattr(self, name) is not None:
+                    raise ValueError(
+                        f"`{name}` is for segments that follow each other, not for windows. "
+                        f"Received: {name}={getattr(self, name)}, "
+                        f"window_stride_tokens={self.window_stride_tokens}"
+                    )
+
+    def check_windows(self, model: ModelConfig | LSTMConfig | QRNNConfig) -> None:
+        """Checks that a model can be read with the windows of these settings, if there are any.
+
+        A window begins with nothing in memory. What a memory is for, segments that
+        follow each other do without reading a token twice.
+
+        Raises:
+            ValueError: If the model has a memory, or a window fewer tokens than
+                it moves on by.
+        """
+        stride = self.window_stride_tokens
+        if stride is None:
+            return
+        if isinstance(model, RecurrentConfig):
+            remembered = "states"
+        else:
+            chosen = model if self.memory_length is None else self
+            length = chosen.memory_length if model.recurrence else 0
+            remembered = f"memory_length={length}" if length else ""
+        if remembered:
+            raise ValueError(
+                "`evaluation.window_stride_tokens` is for models without memory; "
+                "`evaluation.memory_length=0` leaves the memory of a Transformer-XL out. "
+                f"Received: window_stride_tokens={stride}, a model with {remembered}"
+            )
+        length = self.segment_length or model.segment_length
+        if stride > length:
+            raise ValueError(
+                "`evaluation.window_stride_tokens` must be at most the segment length. "
+                f"Received: window_stride_tokens={stride}, segment_length={length}"
             )
 
 
