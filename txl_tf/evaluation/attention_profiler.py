@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from txl_tf import functional
-from txl_tf.config.model import ModelConfig
+from txl_tf.config.model import RELATIVE_ENCODINGS, ModelConfig
 from txl_tf.evaluation.attention_profile import TERMS, AttentionProfile
 from txl_tf.layers.adaptive_embedding import check_token_ids
 from txl_tf.models.memory import Memory
@@ -170,8 +170,8 @@ def profiled_config(config: ModelConfig, segment_length: int, memory_length: int
     """
     if not config.has_relative_positions:
         raise ValueError(
-            "`position_encoding` must be one of transformer_xl, shaw: with others a head "
-            f"does not know distances. Received: position_encoding={config.position_encoding!r}"
+            f"`position_encoding` must be one of {', '.join(RELATIVE_ENCODINGS)}: with others "
+            f"a head knows no distances. Received: position_encoding={config.position_encoding!r}"
         )
     if not config.recurrence or memory_length < 1:
         raise ValueError(

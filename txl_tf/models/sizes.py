@@ -83,6 +83,8 @@ def _attention_parameters(config: ModelConfig) -> int:
         count += 0 if config.share_attention_biases else 2 * width
     elif config.position_encoding == "shaw":
         count += width + config.num_positions * (width + config.num_heads)
+    elif config.position_encoding == "shaw_two_terms":
+        count += config.num_positions * width
     elif config.position_encoding == "learned":
         count += config.num_positions * config.hidden_dim
     return count
