@@ -106,7 +106,7 @@ class TrainingRun:
                 self._data.reader.dataset_fn,
                 self._data.reader.describe_row,
             )
-            self._history = EvaluationHistory(self.trainer.plateau_scale)
+            self._history = EvaluationHistory(*self.trainer.evaluation_observers)
             self._store = CheckpointStore(
                 folder.subfolder(os.path.basename(workdir.checkpoints)),
                 self._described.identity(),

@@ -37,6 +37,7 @@ _FREE_FIELDS = (
     "jit_compile",
     "on_non_finite",
 )
+_LATER_FIELDS = ("freeze", "average_weights_after_evaluations", "window_stride_tokens")
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -174,16 +175,25 @@ def identity(
     """
     values = experiment.to_dict()
     training = values["training"]
-    training = {name: training[name] for name in training if name not in _FREE_FIELDS}
-    if training["freeze"] is None:
-        del training["freeze"]  # earlier versions did not know it
+    training = _without_later_fields(
+        {name: training[name] for name in training if name not in _FREE_FIELDS}
+    )
     deciding = {name: values[name] for name in ("model", "optimizer")}
     deciding |= {"training": training, "data": data}
     if start is not None:
         deciding["start"] = start
-    if experiment.optimizer.schedule == "plateau":
-        # Evaluations decide the learning rate. Earlier versions knew no `evaluate_tokens`.
+    if experiment.is_led_by_evaluations:
+        # Earlier versions knew no `evaluate_tokens`.
         names = ("evaluate_every_steps", "evaluate_tokens")
         training |= {name: value for name in names if (value := values["training"][name])}
-        deciding["evaluation"] = values["evaluation"]
+        deciding["evaluation"] = _without_later_fields(values["evaluation"])
     return deciding
+
+
+def _without_later_fields(values: dict[str, Any]) -> dict[str, Any]:
+    """Leaves out fields that earlier versions did not know, where they are not used."""
+    return {
+        name: value
+        for name, value in values.items()
+        if name not in _LATER_FIELDS or value is not None
+    }

@@ -39,6 +39,7 @@ class TrainingConfig(FrozenConfig):
         "seed": settings.not_negative(MAX_STEPS),
         "gradient_accumulation_steps": settings.positive(),
         "spike_deviations": settings.positive(),
+        "average_weights_after_evaluations": settings.positive(MAX_STEPS_PER_LOOP),
     }
 
     global_batch_size: int
@@ -87,6 +88,9 @@ class TrainingConfig(FrozenConfig):
     """Tokens that each position predicts in training; the second with half the weight."""
     average_weights_from_step: int | None = None
     """First step of which the weights are averaged, see `WeightAverage`; None: no average."""
+    average_weights_after_evaluations: int | None = None
+    """Evaluations without a gain after which the weights are averaged from then on, see
+    `NonMonotoneTrigger`; None: `average_weights_from_step` decides. 5 is usual."""
     average_weights_decay: float | None = None
     """Decay of an exponential average; None: all steps count the same."""
     freeze: tuple[str, ...] | None = None
@@ -108,13 +112,24 @@ class TrainingConfig(FrozenConfig):
                 "`average_weights_from_step` must be between 1 and `num_steps`, or None. Received: "
                 f"average_weights_from_step={start}, num_steps={self.num_steps}"
             )
+        if None not in (start, self.average_weights_after_evaluations):
+            raise ValueError(
+                "`average_weights_from_step` and `average_weights_after_evaluations` exclude "
+                f"each other. Received: {start}, {self.average_weights_after_evaluations}"
+            )
         decay = self.average_weights_decay
-        if decay is not None and (start is None or not 0.0 < decay < 1.0):
+        if decay is not None and not (self.averages_weights and 0.0 < decay < 1.0):
             raise ValueError(
                 "`average_weights_decay` must be between 0 and 1 and needs "
-                "`average_weights_from_step`, or None. Received: "
-                f"average_weights_decay={decay}, average_weights_from_step={start}"
+                "`average_weights_from_step` or `average_weights_after_evaluations`, or None. "
+                f"Received: average_weights_decay={decay}, average_weights_from_step={start}"
             )
+
+    @property
+    def averages_weights(self) -> bool:
+        """Whether there is an average of the weights, which the model is used with."""
+        starts = (self.average_weights_from_step, self.average_weights_after_evaluations)
+        return any(start is not None for start in starts)
 
     @property
     def evaluation_period(self) -> int:
@@ -238,8 +253,7 @@ class EvaluationConfig(FrozenConfig):
             ValueError: If the model has a memory, or a window fewer tokens than
                 it moves on by.
         """
-        stride = self.window_stride_tokens
-        if stride is None:
+        if (stride := self.window_stride_tokens) is None:
             return
         if isinstance(model, RecurrentConfig):
             remembered = "states"
@@ -302,9 +316,10 @@ class ExperimentConfig(FrozenConfig):
                 "`optimizer.warmup_steps` must be less than `training.num_steps`. Received: "
                 f"warmup_steps={self.optimizer.warmup_steps}, num_steps={self.training.num_steps}"
             )
-        if self.optimizer.schedule == "plateau" and self.training.evaluate_every_steps is None:
+        if self.is_led_by_evaluations and self.training.evaluate_every_steps is None:
             raise ValueError(
-                '`optimizer.schedule="plateau"` needs `training.evaluate_every_steps`. '
+                '`optimizer.schedule="plateau"` and `training.average_weights_after_evaluations` '
+                "need `training.evaluate_every_steps`. "
                 f"Received: evaluate_every_steps={self.training.evaluate_every_steps}"
             )
         length, positions = self.model.segment_length, self.training.loss_positions
@@ -313,6 +328,12 @@ class ExperimentConfig(FrozenConfig):
                 "`training.num_targets=2` needs a position that has two targets in the segment. "
                 f"Received: segment_length={length}, loss_positions={positions}"
             )
+
+    @property
+    def is_led_by_evaluations(self) -> bool:
+        """Whether evaluations decide how the run continues."""
+        has_trigger = self.training.average_weights_after_evaluations is not None
+        return self.optimizer.schedule == "plateau" or has_trigger
 
     @property
     def frozen_parts(self) -> FrozenParts:

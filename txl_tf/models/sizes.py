@@ -271,7 +271,7 @@ class CheckpointCost:
         copies = 1 + _OPTIMIZER_COPIES[experiment.optimizer.name]
         if experiment.optimizer.name == "sgd" and not experiment.optimizer.momentum:
             copies -= 1
-        copies += training.average_weights_from_step is not None
+        copies += training.averages_weights
         num_bytes = copies * num_parameters(experiment.model) * _FLOAT_BYTES
         num_bytes += training.global_batch_size * _row_memory_bytes(experiment)
         return cls(num_bytes, num_bytes / UPLOAD_BYTES_PER_SECOND)

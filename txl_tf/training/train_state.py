@@ -11,7 +11,7 @@ from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.models.language_model import assign_weights, create_model
 from txl_tf.training.objective import TrainingObjective
 from txl_tf.training.optimizers import create_optimizer, create_plateau_scale
-from txl_tf.training.schedules import PlateauScale
+from txl_tf.training.schedules import PlateauScale, stored_figures
 
 
 class EvaluationHistory:
@@ -20,12 +20,12 @@ class EvaluationHistory:
     It decides what the run does next, so it belongs into a checkpoint.
 
     Args:
-        plateau_scale: optional `PlateauScale`, which is told every loss. It
-            keeps its own state.
+        *observers: `PlateauScale` or `NonMonotoneTrigger`, which are told every
+            loss and keep their own state; None is left out.
     """
 
-    def __init__(self, plateau_scale: PlateauScale | None = None) -> None:
-        self._plateau_scale = plateau_scale
+    def __init__(self, *observers: "PlateauScale | NonMonotoneTrigger | None") -> None:
+        self._observers = [each for each in observers if each is not None]
         self.last_step = -1
         """Steps done at the last evaluation; -1 before the first."""
         self.best_step = -1
@@ -36,8 +36,8 @@ class EvaluationHistory:
     def observe(self, step: int, nats_per_token: float) -> bool:
         """Takes in an evaluation of the validation split; returns whether it is the best."""
         self.last_step = step
-        if self._plateau_scale is not None:
-            self._plateau_scale.observe(nats_per_token)
+        for each in self._observers:
+            each.observe(nats_per_token)
         if not nats_per_token < self.best_nats_per_token:
             return False
         self.best_step, self.best_nats_per_token = step, nats_per_token
@@ -69,6 +69,75 @@ class EvaluationHistory:
         self.best_nats_per_token = float(arrays["evaluation/best_nats_per_token"])
 
 
+class NonMonotoneTrigger:
+    """The moment from which weights are averaged, found by evaluations.
+
+    It is when a loss is above the least of all losses but the last `n`: for
+    `n` evaluations and this one nothing was gained. That begins the average
+    where more training only moves about an optimum (NT-ASGD). Once on, it
+    stays on.
+
+    `variables` holds its whole state, so that a resumed run decides as an
+    unbroken one, and a compiled step sees it without being traced again.
+
+    Args:
+        num_evaluations: int. `n`, at least 1.
+
+    Raises:
+        ValueError: If `num_evaluations` is not positive.
+
+    References:
+     - [Merity et al., 2018](https://arxiv.org/abs/1708.02182), Algorithm 1
+    """
+
+    def __init__(self, num_evaluations: int) -> None:
+        if num_evaluations < 1:
+            raise ValueError(
+                f"`num_evaluations` must be positive. Received: num_evaluations={num_evaluations}"
+            )
+        # Finite, as all that a checkpoint holds.
+        largest = np.finfo(np.float32).max
+        self.variables = stored_figures(
+            ("is_on", 0, "int64"),
+            ("num_observed", 0, "int64"),
+            # The least of all but the last `n`, and those, each in the place of the one that
+            # was `n` evaluations before.
+            ("least_nats", largest, "float32"),
+            ("recent_nats", np.full(num_evaluations, largest, np.float32), "float32"),
+        )
+
+    @property
+    def is_on(self) -> keras.Variable:
+        """1 from the evaluation on that was no gain, an int64 scalar; 0 before."""
+        return self.variables["is_on"]
+
+    def observe(self, nats_per_token: float) -> bool:
+        """Takes in an evaluation; on the host, between loops.
+
+        Workers that train together must all call it with the same value.
+
+        Args:
+            nats_per_token: float. The validation loss. What is not finite
+                counts as the largest number.
+
+        Returns:
+            Whether weights are averaged from now on.
+        """
+        # Rounded as it is stored, so that a resumed run compares the same numbers.
+        largest = np.finfo(np.float32).max
+        nats = np.nan_to_num(np.float32(nats_per_token), nan=largest, posinf=largest)
+        recent, least = (self.variables[name] for name in ("recent_nats", "least_nats"))
+        num_observed, losses = int(self.variables["num_observed"].numpy()), recent.numpy()
+        if num_observed > len(losses) and nats > least.numpy():
+            self.is_on.assign(1)
+        place = num_observed % len(losses)
+        least.assign(min(least.numpy(), losses[place]))
+        losses[place] = nats
+        recent.assign(losses)
+        self.variables["num_observed"].assign(num_observed + 1)
+        return bool(self.is_on.numpy())
+
+
 class WeightAverage:
     """An average of the weights after each step from some step on.
 
@@ -91,8 +160,9 @@ class WeightAverage:
     Args:
         variables: the trainable variables, created in the scope of the
             strategy this is made in.
-        first_step: int. The first step of which the weights count; the steps
-            of a run are counted from 1.
+        first_step: int, or a `NonMonotoneTrigger`. The first step of which the
+            weights count, the steps of a run being counted from 1; or what
+            says from when on they do.
         decay: optional float. What the average keeps of itself in a step;
             None: all steps count the same.
 
@@ -105,7 +175,10 @@ class WeightAverage:
     """
 
     def __init__(
-        self, variables: Sequence[keras.Variable], first_step: int, decay: float | None = None
+        self,
+        variables: Sequence[keras.Variable],
+        first_step: int | NonMonotoneTrigger,
+        decay: float | None = None,
     ) -> None:
         if decay is not None and not 0.0 < decay < 1.0:
             raise ValueError(f"`decay` must be between 0 and 1, or None. Received: decay={decay}")
@@ -137,7 +210,10 @@ class WeightAverage:
         Args:
             step: int tensor. Steps done, this one included.
         """
-        is_counted = tf.cast(step, tf.int64) >= self._first_step
+        if isinstance(self._first_step, NonMonotoneTrigger):
+            is_counted = self._first_step.is_on.value > 0
+        else:
+            is_counted = tf.cast(step, tf.int64) >= self._first_step
         count = self._num_steps.value + tf.cast(is_counted, tf.int64)
         tf.distribute.get_replica_context().merge_call(self._update_all, args=(count,))
 
@@ -230,6 +306,7 @@ class TrainState:
         objective: `TrainingObjective` of the model.
         optimizer: Keras optimizer, built.
         plateau_scale: `PlateauScale` if the schedule is "plateau", else None.
+        average_trigger: `NonMonotoneTrigger` if evaluations begin the average, else None.
         weight_average: `WeightAverage` if the run averages its weights, else None.
         spike_detector: `SpikeDetector` if spikes are skipped, else None.
     """
@@ -246,12 +323,14 @@ class TrainState:
         self.optimizer = create_optimizer(
             config.optimizer, training.num_steps, self.trainable, self.plateau_scale
         )
+        self.average_trigger: NonMonotoneTrigger | None = None
+        if training.average_weights_after_evaluations is not None:
+            self.average_trigger = NonMonotoneTrigger(training.average_weights_after_evaluations)
         self.weight_average: WeightAverage | None = None
-        if training.average_weights_from_step is not None:
+        begin = self.average_trigger or training.average_weights_from_step
+        if begin is not None:
             self.weight_average = WeightAverage(
-                self.model.trainable_variables,
-                training.average_weights_from_step,
-                training.average_weights_decay,
+                self.model.trainable_variables, begin, training.average_weights_decay
             )
         self.spike_detector: SpikeDetector | None = None
         if training.spike_deviations is not None:
@@ -268,6 +347,9 @@ class TrainState:
         if self.weight_average is not None:
             averages = self.weight_average.variables
             named += [(f"average/{path}", variable) for path, variable in averages.items()]
+        if self.average_trigger is not None:
+            figures = self.average_trigger.variables
+            named += [(f"average_trigger/{name}", variable) for name, variable in figures.items()]
         if self.spike_detector is not None:
             figures = self.spike_detector.variables
             named += [(f"spikes/{name}", variable) for name, variable in figures.items()]
@@ -293,7 +375,7 @@ class TrainState:
         """Returns the weights to evaluate, generate and export with, by path.
 
         They are averages where the run keeps them, see
-        `TrainingConfig.average_weights_from_step`.
+        `TrainingConfig.averages_weights`.
         """
         weights = {variable.path: variable for variable in self.model.weights}
         if self.weight_average is not None:
