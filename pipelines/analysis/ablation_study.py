@@ -308,11 +308,6 @@ def _study(values: dict[str, Any], overrides: list[str], folder: Path) -> Ablati
         for values_of_row in (itertools.product(*axes.values()) if axes else ())
     ]
     rows += [AblationRow.from_dict(row) for row in values.get("rows", [])]
-    if base.training.document_boundaries == "mask" and not all(row.recurrence for row in rows):
-        raise ValueError(
-            "Without recurrence, evaluation reads windows that do not tell documents apart. "
-            f"Received: document_boundaries={base.training.document_boundaries!r}"
-        )
     seeds = values["seeds"]
     _check(rows, seeds)
     if not isinstance(base.model, ModelConfig):
