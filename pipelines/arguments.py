@@ -10,7 +10,13 @@ from typing import Any
 from txl_tf.config.base import MAX_TOKENS, shown_value
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.distribution.server_address import ANSWER_SECONDS, tpu_addresses
-from txl_tf.errors import DataDamagedError, InputMissingError, UsageError, did_you_mean
+from txl_tf.errors import (
+    DataDamagedError,
+    InputMissingError,
+    MismatchError,
+    UsageError,
+    did_you_mean,
+)
 from txl_tf.storage.files import read_file
 from txl_tf.storage.untrusted_files import check_values, parse_json, storage_errors
 
@@ -234,9 +240,19 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def override(experiment: ExperimentConfig, overrides: list[str]) -> ExperimentConfig:
-    """Applies `--set`; raises UsageError where a name or value is not valid."""
+    """Applies `--set`.
+
+    Raises:
+        UsageError: If a name or value is not valid.
+        MismatchError: If the evaluation does not fit the model.
+    """
+    where = " ".join(f"--set {text[:200]}" for text in overrides[:100])
     try:
-        return experiment.with_overrides(overrides)
+        changed = experiment.with_overrides(overrides)
     except ValueError as error:
-        where = " ".join(f"--set {text[:200]}" for text in overrides[:100])
         raise UsageError(f"{error}", where=where) from error
+    try:
+        changed.evaluation.check_windows(changed.model)
+    except ValueError as error:
+        raise MismatchError(f"{error}", where=where) from error
+    return changed

@@ -9,7 +9,7 @@ from txl_tf.causal_lm.model_source import ModelSource
 from txl_tf.errors import UsageError
 
 # What a request is answered with follows from the task: nothing is written, nothing measured.
-_OF_LANGUAGE_MODELS = {
+_OF_LANGUAGE_MODELS: dict[str, Any] = {
     "num_tokens": None,
     "seed": None,
     "data": None,

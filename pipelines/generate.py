@@ -55,6 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_number(text, "--num-tokens", 1, MAX_COUNT, "tokens to write", default=400)
     add_number(text, "--num-samples", 1, 1 << 20, "texts to write", default=1)
     text.add_argument(
+        "--keep-marks",
+        action="store_true",
+        help="write WikiText's @-@, @,@ and @.@ as they are (default: join the words)",
+    )
+    text.add_argument(
         "--session", metavar="FILE", help="continue the text of this file, and keep it up to date"
     )
     sampling = parser.add_argument_group("sampling")
@@ -74,6 +79,9 @@ def check_arguments(arguments: argparse.Namespace) -> None:
             where=f"--workdir {arguments.workdir}",
             remedy="Convert or export it again with --data, which keeps the tokenizer.",
         )
+    if arguments.keep_marks and not getattr(source.tokenizer(), "joins_marks", False):
+        what = "The vocabulary of the model has no marks like @-@."
+        raise UsageError(what, where="--keep-marks", remedy="Leave it out.")
     arguments.prompt = _prompt(arguments)
     _check_combinations(arguments)
     require_memory_of(_needs(arguments), "Writing")
@@ -163,6 +171,8 @@ def _write(arguments: argparse.Namespace, file: "SessionFile | None") -> None:
     from .conversation import converse
 
     tokenizer = arguments.source.tokenizer()
+    if arguments.keep_marks:
+        tokenizer.joins_marks = False
     session = GenerationSession(
         arguments.source.load_model(),
         _sampler(arguments),

@@ -157,7 +157,7 @@ def _copies(optimizer: OptimizerConfig, training: TrainingConfig) -> int:
     slots = _SLOTS[optimizer.name]
     if optimizer.name == "sgd" and optimizer.momentum:
         slots = 1
-    return 2 + slots + (training.average_weights_from_step is not None)
+    return 2 + slots + training.averages_weights
 
 
 def _remembered(model: AnyModelConfig, memory_length: int) -> int:

@@ -79,14 +79,20 @@ class AnalyzedRun:
         """Whether the model has a memory whose length can be chosen at evaluation."""
         return self.experiment.model.effective_memory_length > 0
 
-    def load_model(self) -> "tuple[int | None, LanguageModel]":
+    def load_model(self, memory_length: int | None = None) -> "tuple[int | None, LanguageModel]":
         """Builds the model in float32; returns the step of its weights with it.
 
         Segment and memory have the lengths of the run's evaluations.
+
+        Args:
+            memory_length: optional int. Tokens that a model with a memory
+                remembers instead.
         """
         step, weights = self.source.read_weights()
         values = {name: getattr(self.experiment.evaluation, name) for name in _LENGTHS}
         changes = {name: value for name, value in values.items() if value is not None}
+        if memory_length is not None and self.has_memory:
+            changes["memory_length"] = memory_length
         return step, build_model(self.experiment.model.replace(**changes), weights)
 
 

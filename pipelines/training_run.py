@@ -103,7 +103,7 @@ class TrainingRun:
                 self._data.reader.describe_row,
                 self._data.count_tokens,
             )
-            self._history = EvaluationHistory(self.trainer.plateau_scale)
+            self._history = EvaluationHistory(*self.trainer.evaluation_observers)
             self._store = CheckpointStore(
                 folder.subfolder(os.path.basename(workdir.checkpoints)),
                 self._described.identity(),

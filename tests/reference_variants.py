@@ -5,8 +5,9 @@ with positions 0 .. T - 1 for a segment and -M .. -1 for its memory. What a
 pair's score consists of is the only difference between the attentions:
 
 - `"transformer_xl"`: the four terms of Dai et al. (2019), Section 3.3.
-- `"shaw"`: Shaw et al. (2018) as compared with there: a learned vector and a
-  learned number per distance, and the content bias.
+- `"shaw"`: Shaw et al. (2018) as the official code has it: a learned vector and
+  a learned number per distance, and the content bias.
+- `"shaw_two_terms"`: Shaw et al. as the paper words it: a learned vector per distance.
 - `"sinusoidal"`, `"learned"`: query times key. Positions are part of what the
   attention reads, and are counted backwards from the segment's last token, so
   the oldest thing in the memory has the largest.
@@ -49,7 +50,9 @@ def pair_score(query, key, distance, head):
         score += query @ position_key + head["position_bias"] @ position_key
     if "distance_keys" in head:  # Shaw et al.
         row = min(distance, len(head["distance_keys"]) - 1)
-        score += query @ head["distance_keys"][row] + head["distance_bias"][row]
+        score += query @ head["distance_keys"][row]
+        if "distance_bias" in head:
+            score += head["distance_bias"][row]
     return score / math.sqrt(len(query))
 
 

@@ -65,6 +65,8 @@ def printed(server, folder, arguments):
 def require_figures(found, expected, tolerance):
     found.pop("seconds", None)
     expected = expected | {"total_nats": float.fromhex(expected["total_nats"])}
+    # A figure that came later is of a setting that is off.
+    assert [found.pop(name) for name in found.keys() - expected.keys()] in ([], [None])
     assert found.keys() == expected.keys()
     require_close(found, expected, tolerance)
 
@@ -251,6 +253,7 @@ def test_a_run_is_exported_with_the_same_signatures_and_card(server, folder):
         cards[0]["serving"]["signatures"].remove(name)
     assert cards[0]["training"].pop("evaluate_tokens") is None
     assert cards[0]["training"].pop("freeze") is None
+    assert cards[0]["training"].pop("average_weights_after_evaluations") is None
     require_close(*cards, GIVEN_WEIGHTS)
     sums = (again / "SHA256SUMS").read_text().splitlines()
     for line in sums:

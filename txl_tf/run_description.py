@@ -38,8 +38,12 @@ _FREE_FIELDS = (
     "on_non_finite",
     "stop_after_evaluations",
 )
-# Earlier versions did not know these; where they are None, runs of before are the same.
-_LATER_FIELDS = (("training", "freeze"), ("optimizer", "layer_rate_decay"))
+_LATER_FIELDS = (
+    "freeze",
+    "average_weights_after_evaluations",
+    "window_stride_tokens",
+    "layer_rate_decay",
+)
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -177,23 +181,28 @@ def identity(
     """
     values = experiment.to_dict()
     training = values["training"]
-    training = {name: training[name] for name in training if name not in _FREE_FIELDS}
-    deciding = {name: values[name] for name in ("model", "optimizer")}
+    training = _without_later_fields(
+        {name: training[name] for name in training if name not in _FREE_FIELDS}
+    )
+    deciding = {"model": values["model"]}
+    deciding["optimizer"] = _without_later_fields(values["optimizer"])
     deciding |= {"training": training, "data": data}
-    for section, name in _LATER_FIELDS:
-        if deciding[section][name] is None:
-            deciding[section] = {
-                key: deciding[section][key] for key in deciding[section] if key != name
-            }
     if experiment.task is not None:
         deciding["task"] = values["task"]
     if start is not None:
         deciding["start"] = start
-    if experiment.optimizer.schedule == "plateau":
-        # Evaluations decide the learning rate. Earlier versions knew no `evaluate_tokens`.
+    if experiment.is_led_by_evaluations:
+        # Earlier versions knew no `evaluate_tokens`.
         names = ("evaluate_every_steps", "evaluate_tokens")
-        deciding["training"] |= {
-            name: value for name in names if (value := values["training"][name])
-        }
-        deciding["evaluation"] = values["evaluation"]
+        training |= {name: value for name in names if (value := values["training"][name])}
+        deciding["evaluation"] = _without_later_fields(values["evaluation"])
     return deciding
+
+
+def _without_later_fields(values: dict[str, Any]) -> dict[str, Any]:
+    """Leaves out fields that earlier versions did not know, where they are not used."""
+    return {
+        name: value
+        for name, value in values.items()
+        if name not in _LATER_FIELDS or value is not None
+    }

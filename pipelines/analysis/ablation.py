@@ -37,6 +37,7 @@ from .ablation_study import AblationRun, AblationStudy, load_study
 _ENCODINGS = {
     "transformer_xl": "Dai et al.",
     "shaw": "Shaw et al.",
+    "shaw_two_terms": "Shaw et al., terms (a) and (b)",
     "sinusoidal": "Vaswani et al.",
     "learned": "Al-Rfou et al.",
 }

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, cast
 
 from txl_tf.config.base import MAX_TOKENS, FrozenConfig, shown_value
 from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.config.model import ModelConfig
+from txl_tf.config.model import LEARNED_ENCODINGS, ModelConfig, PositionEncoding
 from txl_tf.config.settings import FRACTION_BELOW_ONE, Range, positive
 from txl_tf.errors import InputMissingError, UsageError
 from txl_tf.models.sizes import equal_memory_segment_length
@@ -23,7 +23,6 @@ _KEYS = {"experiment", "set", "seeds", "evaluation", "axes", "rows"}
 _AXES = ("recurrence", "position_encoding", "loss_positions")
 _MAX_RUNS = 10_000
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,99}")
-_WITH_TABLE = ("shaw", "learned")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,8 +33,9 @@ class AblationRow(FrozenConfig):
 
     recurrence: bool = True
     """Whether segments are connected by a memory."""
-    position_encoding: Literal["transformer_xl", "shaw", "sinusoidal", "learned"] = "transformer_xl"
-    """Positions of Dai et al., Shaw et al., Vaswani et al., or Al-Rfou et al."""
+    position_encoding: PositionEncoding = "transformer_xl"
+    """Positions of Dai et al., Shaw et al. (with biases, or of two terms as the paper words it),
+    Vaswani et al., or Al-Rfou et al."""
     loss_positions: Literal["all", "last_half"] = "all"
     """Full or half loss: the positions of a segment that are trained on."""
     segment_length: int | None = None
@@ -82,7 +82,7 @@ class AblationRow(FrozenConfig):
         """
         length = self.segment_length or segment_length or base.model.segment_length
         memory_length = base.model.memory_length if self.recurrence else 0
-        has_table = self.position_encoding in _WITH_TABLE
+        has_table = self.position_encoding in LEARNED_ENCODINGS
         is_own = self.position_encoding == "transformer_xl"
         model = base.model.replace(
             recurrence=self.recurrence,
@@ -308,11 +308,6 @@ def _study(values: dict[str, Any], overrides: list[str], folder: Path) -> Ablati
         for values_of_row in (itertools.product(*axes.values()) if axes else ())
     ]
     rows += [AblationRow.from_dict(row) for row in values.get("rows", [])]
-    if base.training.document_boundaries == "mask" and not all(row.recurrence for row in rows):
-        raise ValueError(
-            "Without recurrence, evaluation reads windows that do not tell documents apart. "
-            f"Received: document_boundaries={base.training.document_boundaries!r}"
-        )
     seeds = values["seeds"]
     _check(rows, seeds)
     if not isinstance(base.model, ModelConfig):

@@ -7,15 +7,14 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
 from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.distribution.strategy import create_strategy
 from txl_tf.errors import PreemptedError
 from txl_tf.evaluation.result import MeasuredLoss
 from txl_tf.evaluation.text_rows import EvaluationText
-from txl_tf.evaluation.windows import evaluate_windows
-from txl_tf.run_folder import build_model, read_weights
+from txl_tf.run_folder import read_weights
 from txl_tf.storage.locks import DirectoryLock
 from txl_tf.storage.writable_folder import WritableFolder
 
@@ -114,23 +113,20 @@ class AblationWorker:
                 memory_length=length.memory_length,
                 same_length=length.same_length,
             )
-            evaluator = create_evaluator(experiment.replace(evaluation=evaluation))
-            evaluator.load_arrays(weights)
-            result = evaluator.evaluate(text, step=step, track=self._until_stopped)
-            return MeasuredLoss(
-                total_nats=result.total_nats,
-                num_tokens=result.num_tokens,
-                num_bytes=result.num_bytes,
-                seconds=result.seconds,
+        else:
+            evaluation = EvaluationConfig(
+                batch_size=experiment.evaluation.batch_size,
+                segment_length=length.segment_length,
+                window_stride_tokens=length.stride,
             )
-        return evaluate_windows(
-            build_model(experiment.model, weights),
-            text,
-            window_length=length.segment_length,
-            stride=length.stride,
-            batch_size=experiment.evaluation.batch_size,
-            jit_compile=experiment.training.jit_compile,
-            track=self._until_stopped,
+        evaluator = create_evaluator(experiment.replace(evaluation=evaluation))
+        evaluator.load_arrays(weights)
+        result = evaluator.evaluate(text, step=step, track=self._until_stopped)
+        return MeasuredLoss(
+            total_nats=result.total_nats,
+            num_tokens=result.num_tokens,
+            num_bytes=result.num_bytes,
+            seconds=result.seconds,
         )
 
     def _until_stopped(self, batches: Iterable, num_batches: int) -> Iterator:

@@ -2,10 +2,14 @@
 
     txl analyze attention --workdir DIR --data DIR --out DIR
     txl analyze attention --workdir DIR --data DIR --out DIR --memory-length 640 --layer 8 --head 8
+    txl analyze attention --workdir DIR --data DIR --out DIR --whole-split
 
 Appendix D of Dai et al. (2019): the mean attention of every head by relative
 position (Figure 5), what one head attends to, query by query (Figure 6), and
-the terms (a), (b) and (d) of the score by themselves (Figure 7). Layers and
+the terms (a), (b) and (d) of the score by themselves (Figure 7). It also
+measures how much of the attention to memory the fifth of its tokens gets that
+Figure 6 marks. `--whole-split` averages over every token with a full memory
+before it, as the paper does. Layers and
 heads are counted from 1. `attention.npz` has all the numbers that are drawn,
 and TensorBoard shows the figures beside the run's curves.
 """
@@ -52,8 +56,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", required=True, help="folder to make")
     parser.add_argument("--split", default="valid", help="split to read (default: valid)")
     add_step_argument(parser)
+    queries = parser.add_mutually_exclusive_group()
+    queries.add_argument(
+        "--whole-split",
+        action="store_true",
+        help="average over all tokens of the split that have a full memory before them",
+    )
     add_number(
-        parser,
+        queries,
         "--segments",
         1,
         MAX_COUNT,
@@ -112,18 +122,23 @@ def run(arguments: argparse.Namespace) -> None:
     # Before the weights are read, which must be those of the run that the figures go to.
     board_folder = Workdir(source.folder).guarded_tensorboard() if source.is_run else None
     step, profiler = _create_profiler(arguments)
-    rows = _read_rows(arguments, dataset, profiler.model.config)
-    profile = _profile(profiler, rows)
+    if arguments.whole_split:
+        shown_token_ids = _profile_split(profiler, arguments, dataset)
+    else:
+        rows = _read_rows(arguments, dataset, profiler.model.config)
+        _profile(profiler, rows)
+        shown_token_ids = rows[0]
+    profile = profiler.result()
     layer, head = _head_to_show(arguments, profile)
     shown = profiler.last_rows(layer, head)
     of_step = "" if step is None else f", step {step}"
     images = draw_figures(profile, shown, (layer, head), f"{arguments.split}{of_step}")
     about = {"workdir": arguments.workdir, "split": arguments.split, "step": step}
-    report = attention_report(about, profiler.model.config, profile, (layer, head), len(rows))
+    report = attention_report(about, profiler.model.config, profile, (layer, head), arguments.rows)
     arrays = {
         **profile.to_arrays(),
         "shown_rows": shown,
-        "shown_token_ids": rows[0, -shown.shape[1] :],
+        "shown_token_ids": shown_token_ids[-shown.shape[1] :],
     }
     _write(arguments.out, report, arrays, images)
     if board_folder is not None and step is not None:
@@ -174,12 +189,42 @@ def _read_rows(
     return np.stack(rows).astype("int32")
 
 
-def _profile(profiler: "AttentionProfiler", rows: np.ndarray) -> AttentionProfile:
+def _profile_split(
+    profiler: "AttentionProfiler", arguments: argparse.Namespace, dataset: "PreparedDataset"
+) -> np.ndarray:
+    """Counts every token that has `M` before it and one behind it, once.
+
+    Returns the tokens up to the end of the segment that `last_rows` shows.
+    """
+    from txl_tf.evaluation.text_rows import EvaluationRows
+
+    from ..evaluation.splits import split_text
+
+    config, split, shown_end = profiler.model.config, arguments.split, 0
+    text, memory_length = split_text(dataset, split), config.memory_length
+    if text.num_tokens - 1 >= max(arguments.rows, 2):
+        rows = EvaluationRows(text.num_tokens, arguments.rows, config.segment_length, memory_length)
+        for batch in show_progress(rows.batches(text), rows.num_steps):
+            is_counted = batch.is_scored & (batch.places > memory_length)
+            profiler.add(batch.token_ids, is_counted)
+            if np.all(is_counted[0]):
+                shown_end = int(batch.places[0, -1])
+    if not shown_end:
+        raise UsageError(
+            f"The first row has no whole segment of {config.segment_length} tokens with "
+            f"{memory_length:,} before each.",
+            where=f"--split {split}, {text.num_tokens:,} tokens in {arguments.rows} rows",
+            remedy="Take fewer --rows, or a shorter --memory-length or --segment-length.",
+        )
+    first = shown_end - config.segment_length - memory_length
+    return dataset.read_tokens(split, max(first, 0), shown_end).astype("int32")
+
+
+def _profile(profiler: "AttentionProfiler", rows: np.ndarray) -> None:
     segment_length = profiler.model.config.segment_length
     firsts = range(0, rows.shape[1], segment_length)
     for first in show_progress(firsts, len(firsts)):
         profiler.add(rows[:, first : first + segment_length])
-    return profiler.result()
 
 
 def _head_to_show(arguments: argparse.Namespace, profile: AttentionProfile) -> tuple[int, int]:
@@ -241,20 +286,25 @@ def _from_one(layer: int, head: int) -> dict[str, int]:
 def describe(report: dict[str, Any]) -> str:
     """Returns the figures of every layer of an `attention_report` as lines of text."""
     clamp = "none" if report["clamp_length"] is None else report["clamp_length"]
-    rows = [["layer", "mean distance", "nearest head", "farthest head", "entropy, nats"]]
+    head = ["layer", "mean distance", "nearest head", "farthest head", "entropy, nats"]
+    rows = [[*head, "to memory", "of it to its highest fifth"]]
     for layer, distances in enumerate(report["mean_distance"]):
         ends = [int(np.argmin(distances)), int(np.argmax(distances))]
         heads = [f"{head + 1}: {distances[head]:.2f}" for head in ends]
         mean = f"{report['layer_mean_distance'][layer]:.2f}"
         entropy = f"{np.mean(report['entropy_nats'][layer]):.3f}"
-        rows.append([str(layer + 1), mean, *heads, entropy])
+        shares = [
+            f"{100 * np.mean(report[name][layer]):.1f} %"
+            for name in ("memory_attention", "highest_share")
+        ]
+        rows.append([str(layer + 1), mean, *heads, entropy, *shares])
     farthest = report["farthest_head"]
     of_step = "" if report["step"] is None else f", step {report['step']}"
     return (
         f"{report['split']}{of_step}: {report['num_queries']:,} queries, each of "
         f"which sees itself and the {report['memory_length']:,} tokens before it; "
         f"segment {report['segment_length']}, clamp {clamp}, {report['num_rows']} rows\n"
-        f"{plain_table(rows, right=range(5))}\n"
+        f"{plain_table(rows, right=range(7))}\n"
         f"farthest: layer {farthest['layer']}, head {farthest['head']}, "
         f"{farthest['mean_distance']:.2f} tokens back on average"
     )

@@ -4,7 +4,9 @@
 
 All runs form one group, for the relative effective context length (RECL) of
 Dai et al. (2019), Appendix C. They read the same tokens, so they need the same
-tokenizer. Of each run with a memory it also finds the memory length at
+tokenizer. Contexts are read in segments, with the memory of the run's
+evaluations or with `--context-memory`: one as long as the longest context
+forgets nothing of it. Of each run with a memory it also finds the memory length at
 evaluation beyond which the perplexity falls no further. `context.json` has all
 figures, and two charts show them.
 """
@@ -85,6 +87,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_number(parser, "--seed", 0, MAX_STEP, "decides which tokens", default=0)
     add_number(parser, "--batch-size", 1, MAX_ROWS, "tokens to predict at a time", default=16)
+    meaning = "memory that contexts are read with (default: that of the run's evaluations)"
+    add_number(parser, "--context-memory", 1, MAX_TOKENS, meaning, metavar="TOKENS")
     parser.add_argument(
         "--memory",
         metavar="TOKENS,...",
@@ -108,6 +112,9 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     _require_ascending(arguments.memory_lengths or [], "--memory")
     require_extra("plots", "matplotlib", purpose="Drawing the figures")
     arguments.runs = read_runs(arguments.workdirs)
+    if arguments.context_memory and not any(each.has_memory for each in arguments.runs):
+        what, where = "No run of the group has a memory.", "--context-memory"
+        raise UsageError(what, where=where, remedy="Leave it out.")
     for each in arguments.runs:
         _require_memory(each, arguments)
     require_absent(arguments.out)
@@ -115,7 +122,11 @@ def check_arguments(arguments: argparse.Namespace) -> None:
 
 def _require_memory(run: AnalyzedRun, arguments: argparse.Namespace) -> None:
     model, num_rows = run.experiment.model, arguments.batch_size
-    needs = reading_needs(model, num_rows, 1, model.memory_length, f"--batch-size {num_rows}")
+    where, memory_length = f"--batch-size {num_rows}", model.memory_length
+    if arguments.context_memory and run.has_memory:
+        memory_length = arguments.context_memory
+        where += f", --context-memory {memory_length}"
+    needs = reading_needs(model, num_rows, 1, memory_length, where)
     require_memory_of(needs, "The analysis")
     if run.has_memory:
         longest = max(arguments.memory_lengths or [0])
@@ -153,7 +164,7 @@ def _report(arguments: argparse.Namespace, dataset: "PreparedDataset") -> dict[s
 
     contexts = arguments.contexts
     windows = _draw_windows(arguments, dataset, contexts[-1])
-    measured = [_measure(each, windows, contexts, arguments.batch_size) for each in arguments.runs]
+    measured = [_measure(each, windows, arguments) for each in arguments.runs]
     group = ModelGroup(contexts, np.stack([losses for _, losses in measured]))
     for index, (facts, _) in enumerate(measured):
         facts["perplexities"] = [group.perplexity(index, context) for context in contexts]
@@ -198,13 +209,13 @@ def _draw_windows(
 
 
 def _measure(
-    run: AnalyzedRun, windows: "np.ndarray", contexts: Sequence[int], batch_size: int
+    run: AnalyzedRun, windows: "np.ndarray", arguments: argparse.Namespace
 ) -> tuple[dict[str, Any], list]:
     """Returns facts about a run, and its losses by context length and token."""
     from txl_tf.evaluation.windows import ContextLosses
 
-    step, model = run.load_model()
-    losses_of = ContextLosses(model, batch_size)
+    step, model = run.load_model(arguments.context_memory)
+    losses_of, contexts = ContextLosses(model, arguments.batch_size), arguments.contexts
     losses = [
         losses_of(windows[:, -(context + 1) :])
         for context in show_progress(contexts, len(contexts), run.name)
@@ -342,12 +353,14 @@ def _recl_table(report: dict[str, Any]) -> Table:
     table = Table(
         "run",
         "parameters",
+        "memory",
         *(f"r = {group['ratio']}" for group in groups),
         title=f"Relative effective context length, steps of {report['step_size']} tokens",
     )
     for run in report["runs"]:
         lengths = [_at_least(group["runs"][run["name"]]) for group in groups]
-        table.add_row(run["name"], f"{run['num_parameters']:,}", *lengths)
+        memory = str(run["memory_length"]) if run["memory"] is not None else "-"
+        table.add_row(run["name"], f"{run['num_parameters']:,}", memory, *lengths)
     return table
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from txl_tf.evaluation.attention_profile import TERMS, AttentionProfile
+from txl_tf.evaluation.attention_profile import HIGHEST_SHARE, TERMS, AttentionProfile
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,7 +44,6 @@ _WIDTH_INCHES = 9.0
 _COLORS = "Blues"  # darker is higher
 # Below this share of a uniform distribution the color no longer changes.
 _FLOOR = 1e-2
-_HIGHLIGHTED_SHARE = 0.2
 
 
 def draw_figures(
@@ -99,7 +98,8 @@ def heads_figure(arrays: Mapping[str, np.ndarray], title: str | None = None) -> 
 def head_figure(rows: np.ndarray, memory_length: int, title: str) -> "Figure":
     """Draws the attention of one head, query by query: Figure 6 of Dai et al. (2019).
 
-    The fifth of what a query sees that it attends to most is red.
+    Of the tokens in memory that a query sees, the fifth that it attends to most
+    is red.
 
     Args:
         rows: float array `(T, K)`, see `AttentionProfiler.last_rows`.
@@ -116,7 +116,8 @@ def head_figure(rows: np.ndarray, memory_length: int, title: str) -> "Figure":
     highest = float(rows.max())
     norm = LogNorm(min(_FLOOR / (memory_length + 1), highest / 10), highest, clip=True)
     image = axes.imshow(np.ma.masked_equal(rows, 0.0), cmap=_COLORS, norm=norm, **look)
-    highlighted = highest_share(rows, _HIGHLIGHTED_SHARE)
+    highlighted = np.zeros(rows.shape, bool)
+    highlighted[:, :memory_length] = highest_share(rows[:, :memory_length], HIGHEST_SHARE)
     axes.imshow(
         np.ma.masked_equal(highlighted.astype("float32"), 0.0),
         cmap=ListedColormap(["red"]),

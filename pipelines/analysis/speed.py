@@ -23,7 +23,7 @@ import numpy as np
 
 from txl_tf.config.base import MAX_TOKENS
 from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.config.model import ModelConfig
+from txl_tf.config.model import RELATIVE_ENCODINGS, ModelConfig
 from txl_tf.errors import UsageError
 
 from ..arguments import (
@@ -81,7 +81,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         raise UsageError(
             "Only a model with relative positions carries a memory that can be compared.",
             where=f"--config {arguments.config}",
-            remedy="Its model.position_encoding must be one of transformer_xl, shaw.",
+            remedy=f"Its model.position_encoding must be one of {', '.join(RELATIVE_ENCODINGS)}.",
         )
     longest, segment_length = max(arguments.attention_lengths), arguments.segment_length
     needs = [

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from txl_tf.config.base import describe_differences
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import DataDamagedError, PreemptedError
 from txl_tf.evaluation.result import EvaluationResult
@@ -33,6 +34,12 @@ _POLL_SECONDS = 2.0
 RESULTS_FILE = "results.jsonl"
 _REMEDY = "Restore the file from a copy, or remove it to evaluate anew."
 _FIELDS = {field.name for field in dataclasses.fields(EvaluationResult)}
+# Fields that came later; lines of earlier versions do without.
+_LATER_FIELDS = {
+    field.name
+    for field in dataclasses.fields(EvaluationResult)
+    if field.default is not dataclasses.MISSING
+}
 
 
 def read_evaluation_lines(path: str) -> list[dict[str, Any]]:
@@ -88,8 +95,11 @@ def _checked(line: Any) -> dict[str, Any]:
     if type(result.get("step")) is not int or result["step"] < 0:
         raise ValueError(f"`result.step` is {ascii(result.get('step'))[:40]}")
     # Lines of an earlier version may know less.
-    if result.keys() >= _FIELDS:
-        figures = EvaluationResult(**{name: result[name] for name in _FIELDS}).to_dict()
+    if result.keys() >= _FIELDS - _LATER_FIELDS:
+        given = {name: result[name] for name in _FIELDS & result.keys()}
+        figures = EvaluationResult(**given).to_dict()
+        for name in _LATER_FIELDS - result.keys():
+            del figures[name]
         differing = [name for name in figures if figures[name] != result.get(name)]
         if differing or figures.keys() != result.keys():
             name = (differing or sorted(figures.keys() ^ result.keys()))[0]
@@ -155,7 +165,10 @@ class EvaluationLog:
             self._lines = read_evaluation_lines(self._path)
         self.steps.clear()
         self.steps.update(
-            line["result"]["step"] for line in self._lines if line["conditions"] == self._conditions
+            line["result"]["step"]
+            for line in self._lines
+            # A setting that came later is None in what was written before.
+            if not describe_differences(line["conditions"], self._conditions)
         )
 
 

@@ -6,19 +6,21 @@ import pytest
 from txl_tf.causal_lm.text_session import TextSession, prompt_tokens, texts_until
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
 from txl_tf.data.tokenizers.tokenizer import stop_tokens
+from txl_tf.data.tokenizers.word_splitting import WordRule
+from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer
 from txl_tf.errors import UsageError
 
 
 class Recited:
     """A session that writes what it was given."""
 
-    def __init__(self, text):
-        self._tokens = iter(ByteTokenizer().encode(text.encode()))
+    def __init__(self, text, tokenizer=None):
+        self._tokens = iter((tokenizer or ByteTokenizer()).encode(text.encode()))
         self.prompts = []
 
     def write(self, prompt_ids=None, *, num_tokens):
         assert num_tokens == 1
-        self.prompts.append(None if prompt_ids is None else bytes(prompt_ids[0].tolist()))
+        self.prompts.append(None if prompt_ids is None else prompt_ids[0].tolist())
         return np.array([[next(self._tokens)]], np.int32)
 
 
@@ -62,7 +64,32 @@ def test_a_turn_without_prompt_goes_on():
     writer = TextSession(session, ByteTokenizer())
     assert writer.write("go ", max_tokens=6) == "first "
     assert writer.write(max_tokens=6) == "second"
-    assert session.prompts == [b"go ", *[None] * 11]
+    assert session.prompts == [list(b"go "), *[None] * 11]
+
+
+WORDS = WordTokenizer(["well", "known", "is", "@-@", "@,@", "@.@", "1", "2", "."], WordRule())
+
+
+def test_words_are_joined_at_marks_as_they_come():
+    text = "well @-@ known is 1 @.@ 2 . @-@"
+    writer = TextSession(Recited(text, WORDS), WORDS)
+    pieces = list(writer.stream("known", max_tokens=9))
+    assert pieces == [" well", "", "-known", " is", " 1", "", ".2", " .", "", " @-@"]
+    # The mark that a turn ended with was shown; what follows it does not take it back.
+    writer = TextSession(Recited("well @-@ known", WORDS), WORDS)
+    assert writer.write("is", max_tokens=2) == " well @-@"
+    assert writer.write(max_tokens=1) == " known"
+
+
+def test_stop_texts_are_those_of_the_joined_text():
+    text = "is well @-@ known . 1"
+    writer = TextSession(Recited(text, WORDS), WORDS, ["-known"])
+    assert writer.write("known", max_tokens=6) == " is well"
+    prompt_ids, row = WORDS.encode(b"known"), WORDS.encode(text.encode())
+    assert texts_until(WORDS, prompt_ids, row[None], ["-known"]) == [" is well"]
+    raw = WordTokenizer([word.decode() for word in WORDS.words], WordRule())
+    raw.joins_marks = False
+    assert texts_until(raw, prompt_ids, row[None], []) == [f" {text}"]
 
 
 def test_texts_that_are_all_there_are_cut_where_they_end():

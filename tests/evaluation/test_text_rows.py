@@ -80,7 +80,7 @@ def test_every_target_is_scored_exactly_once():
         assert len(batches) == rows.num_steps
         scored = []
         for batch in batches:
-            for array in batch:
+            for array in (*batch.arrays(), batch.places):
                 assert array.shape == (rows.batch_size, segment_length)
             np.testing.assert_array_equal(
                 batch.target_ids[batch.is_scored], batch.token_ids[batch.is_scored] + 1

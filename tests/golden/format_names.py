@@ -53,6 +53,7 @@ MODELS = {
     "adaptive_shared_projections": _SIZES | _ADAPTIVE | {"share_tail_projections": True},
     "adaptive_one_width": _SIZES | {"cutoffs": [5, 12], "project_same_dim": False},
     "shaw": _SIZES | {"position_encoding": "shaw", "num_positions": 6},
+    "shaw_two_terms": _SIZES | {"position_encoding": "shaw_two_terms", "num_positions": 6},
     "sinusoidal": _SIZES | {"position_encoding": "sinusoidal"},
     "learned": _SIZES | {"position_encoding": "learned", "num_positions": 9},
     "without_recurrence": _SIZES | {"recurrence": False},

@@ -44,7 +44,7 @@ def test_every_variant_reads_like_the_model(variant, num_rows):
     np.testing.assert_array_equal(projected.valid_length, memory.valid_length)
 
 
-@pytest.mark.parametrize("variant", ["plain", "pre norm", "shaw", "clusters"])
+@pytest.mark.parametrize("variant", ["plain", "pre norm", "shaw", "shaw two terms", "clusters"])
 def test_equals_one_pass_over_the_whole_text(variant):
     model, text = made(**VARIANTS[variant]), tokens(12, 2)
     expected, _ = model.log_probs(text, model.initial_memory(2, 0))

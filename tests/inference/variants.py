@@ -28,6 +28,7 @@ VARIANTS = {
     "official same length": {"same_length": True, "same_length_keys": "memory"},
     "clusters": {"cutoffs": (3, 7), "division_factor": 2},
     "shaw": {"position_encoding": "shaw", "num_positions": 5},
+    "shaw two terms": {"position_encoding": "shaw_two_terms", "num_positions": 5},
 }
 # Two segments of four tokens attend together head by head.
 PLANS = {

@@ -10,7 +10,7 @@ from tests import reference_variants
 from tests.layer_checks import check_layer, randomize_weights
 from tests.reference import max_difference
 from txl_tf import functional
-from txl_tf.layers.attention import AbsoluteAttention, ShawAttention
+from txl_tf.layers.attention import AbsoluteAttention, ShawAttention, TwoTermShawAttention
 
 B, D, N, H = 2, 6, 2, 4
 
@@ -37,7 +37,11 @@ def attend(layer, inputs, memory, valid_length=None, **mask):
 @pytest.mark.parametrize(
     ("layer_class", "sizes", "num_weights"),
     # As many distances as there are, or the gradient of the rest would be 0.
-    [(AbsoluteAttention, {}, 4), (ShawAttention, {"num_positions": 4}, 7)],
+    [
+        (AbsoluteAttention, {}, 4),
+        (ShawAttention, {"num_positions": 4}, 7),
+        (TwoTermShawAttention, {"num_positions": 4}, 5),
+    ],
 )
 def test_basics(layer_class, sizes, num_weights):
     inputs = {"inputs": random(B, 4, D), "memory": random(B, 3, D, seed=1)}
@@ -107,8 +111,8 @@ def test_absolute_attention_sizes_must_be_positive(sizes):
         AbsoluteAttention(*sizes)
 
 
-def made(num_positions, seed=7):
-    layer = ShawAttention(N, H, num_positions)
+def made(num_positions, seed=7, layer_class=ShawAttention):
+    layer = layer_class(N, H, num_positions)
     layer.build((None, None, D))
     randomize_weights(layer, seed=seed)
     return layer
@@ -119,6 +123,28 @@ def made(num_positions, seed=7):
 @pytest.mark.parametrize("segment_length", [1, 2, 5])
 def test_matches_the_oracle(segment_length, memory_length, num_positions):
     require_oracle(made(num_positions), segment_length, memory_length)
+
+
+@pytest.mark.parametrize("num_positions", [2, 20])
+@pytest.mark.parametrize(("segment_length", "memory_length"), [(1, 5), (5, 0), (4, 3)])
+def test_two_terms_match_the_oracle(segment_length, memory_length, num_positions):
+    layer = made(num_positions, layer_class=TwoTermShawAttention)
+    require_oracle(layer, segment_length, memory_length)
+
+
+def test_without_biases_the_two_forms_of_shaw_are_the_same():
+    """What tells them apart are the terms (c) and (d)."""
+    two, four = made(4, layer_class=TwoTermShawAttention), made(4)
+    weights = {variable.path.split("/", 1)[1]: variable for variable in two.weights}
+    for variable in four.weights:
+        name = variable.path.split("/", 1)[1]
+        drawn = weights[name].numpy() if name in weights else np.zeros(variable.shape)
+        variable.assign(drawn)
+    inputs, memory = random(B, 4, D), random(B, 3, D, seed=1)
+    outputs = attend(two, inputs, memory)
+    assert max_difference(outputs, attend(four, inputs, memory)) <= 1e-6
+    four.content_bias.assign(np.ones(four.content_bias.shape))
+    assert max_difference(outputs, attend(four, inputs, memory)) > 1e-3
 
 
 @pytest.mark.parametrize("name", ["content_bias", "distance_keys", "distance_bias"])

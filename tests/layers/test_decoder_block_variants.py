@@ -15,8 +15,14 @@ from txl_tf.layers.positions import Positions
 
 B, T, D = 2, 4, 6
 SIZES = {"num_heads": 2, "head_dim": 3, "intermediate_dim": 10}
-ENCODINGS = ["transformer_xl", "shaw", "sinusoidal", "learned"]
-NUM_WEIGHTS = {"transformer_xl": 15, "shaw": 15, "sinusoidal": 12, "learned": 13}
+ENCODINGS = ["transformer_xl", "shaw", "shaw_two_terms", "sinusoidal", "learned"]
+NUM_WEIGHTS = {
+    "transformer_xl": 15,
+    "shaw": 15,
+    "shaw_two_terms": 13,
+    "sinusoidal": 12,
+    "learned": 13,
+}
 
 
 def random(*shape, seed=0):
@@ -24,7 +30,7 @@ def random(*shape, seed=0):
 
 
 def positions(encoding, num_positions=5, **more):
-    has_table = encoding in ("shaw", "learned")
+    has_table = encoding in ("shaw", "shaw_two_terms", "learned")
     return Positions(encoding=encoding, num_positions=num_positions if has_table else None, **more)
 
 

@@ -44,6 +44,7 @@ def test_three_segments_match_the_oracle(position_encoding, recurrence, pre_norm
         ("shaw", {"same_length": True, "same_length_keys": "memory"}),
         ("shaw", {"num_positions": 2, "num_layers": 3}),
         ("shaw", {"num_positions": 100}),
+        ("shaw_two_terms", {"num_positions": 2, "same_length": True}),
         ("sinusoidal", {"same_length": True, "clamp_length": 3}),
         ("sinusoidal", {"clamp_length": 5, "memory_length": 3}),
         ("learned", {"num_positions": 1, "same_length": True}),
@@ -58,9 +59,9 @@ def test_other_options_match_the_oracle(position_encoding, changes):
 
 
 @pytest.mark.parametrize("pre_norm", [False, True])
-@pytest.mark.parametrize("position_encoding", ["transformer_xl", "shaw"])
+@pytest.mark.parametrize("position_encoding", ["transformer_xl", "shaw", "shaw_two_terms"])
 def test_with_relative_positions_two_segments_equal_one_pass(position_encoding, pre_norm):
-    table = {"num_positions": 2 * T} if position_encoding == "shaw" else {}
+    table = {"num_positions": 2 * T} if position_encoding != "transformer_xl" else {}
     model = made(position_encoding, pre_norm=pre_norm, **table)
     assert_two_segments_equal_one_pass(model, model.initial_memory(B, memory_length=0))
 
@@ -160,6 +161,7 @@ def test_without_recurrence_weights_are_those_of_a_model_with_it(position_encodi
     [
         ("transformer_xl", 6 * 6 + 2 * 6, 0),
         ("shaw", 6 + (M + T - 1) * (6 + 2), 0),
+        ("shaw_two_terms", (M + T - 1) * 6, 0),
         ("sinusoidal", 0, 0),
         ("learned", 0, (M + T - 1) * 6),
     ],

@@ -8,13 +8,18 @@ from keras import ops
 
 from tests.layer_checks import randomize_weights
 from tests.reference import max_difference
-from txl_tf.config.model import ModelConfig
+from txl_tf.config.model import LEARNED_ENCODINGS, ModelConfig
 from txl_tf.models.transformer_xl import TransformerXL
 
 B, T, M, V = 2, 4, 6, 11
-ENCODINGS = ["transformer_xl", "shaw", "sinusoidal", "learned"]
-COMBINATIONS = list(itertools.product(ENCODINGS, [True, False], [False, True]))
-"""Position encoding, recurrence, pre norm: all of them."""
+ENCODINGS = ["transformer_xl", "shaw", "shaw_two_terms", "sinusoidal", "learned"]
+COMBINATIONS = [
+    combination
+    for combination in itertools.product(ENCODINGS, [True, False], [False, True])
+    # It has the path of "shaw", whose combinations are all here.
+    if combination[0] != "shaw_two_terms" or combination[1:] == (True, False)
+]
+"""Position encoding, recurrence, pre norm."""
 
 SIZES = {
     "vocabulary_size": V,
@@ -39,7 +44,7 @@ ADAPTIVE = {  # 40 ids in three clusters, widths 8, 4 and 2
 
 def config_of(position_encoding="transformer_xl", **changes):
     """A small configuration; tables hold one row less than there are positions."""
-    table = {"num_positions": M + T - 1} if position_encoding in ("shaw", "learned") else {}
+    table = {"num_positions": M + T - 1} if position_encoding in LEARNED_ENCODINGS else {}
     return ModelConfig(**{**SIZES, "position_encoding": position_encoding, **table, **changes})
 
 

@@ -257,6 +257,17 @@ def test_options_that_do_not_go_together_are_2(run, arguments, capsys):
     assert refused(capsys, "--workdir", run.workdir.folder, *arguments)[0] == 2
 
 
+def test_windows_need_the_memory_left_out_which_is_78(run, data, capsys):
+    common = ("--workdir", run.workdir.folder, "--data", data[0])
+    stride = ("--set", "evaluation.window_stride_tokens=1")
+    exit_code, message = refused(capsys, *common, *stride)
+    assert exit_code == 78 and "evaluation.memory_length=0" in message
+    sets = ("evaluation.memory_length=0", "evaluation.segment_length=90")
+    (result,) = evaluated(capsys, *common, *stride, *(f"--set={each}" for each in sets))
+    # A window of the whole text reads every document from its beginning.
+    assert result["total_nats"] == pytest.approx(sum(nats_of_documents_alone()), rel=1e-5)
+
+
 @pytest.fixture
 def watched(data, tmp_path):
     """A run with two of its three checkpoints, and what watches it."""
@@ -287,6 +298,12 @@ def test_every_checkpoint_is_evaluated_once_as_it_appears(watched, data, capsys)
     (once,) = evaluated(capsys, "--workdir", run.workdir.folder, "--data", data[0], "--step", 30)
     drawn = float(tf.make_ndarray(events[-1].tensor_proto))
     assert drawn == pytest.approx(once["nats_per_token"], rel=1e-6)
+    # A version that knew fewer settings and figures wrote the same conditions.
+    path = Path(run.workdir.evaluations) / "valid" / "results.jsonl"
+    lines = path.read_text()
+    assert lines.count(', "window_stride_tokens": null') == 6
+    path.write_text(lines.replace(', "window_stride_tokens": null', ""))
+    assert evaluated(capsys, *watch) == []
     # Under other conditions they are evaluated anew.
     shorter = evaluated(capsys, *watch, "--set", "evaluation.memory_length=3")
     assert [result["step"] for result in shorter] == [10, 20, 30]

@@ -10,7 +10,6 @@ from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
 from txl_tf.errors import UsageError
 from txl_tf.generation.session import GenerationSession
 
-_REPLACEMENT = "\ufffd"
 # What a tokenizer makes of a token depends on few tokens before it.
 _CONTEXT_TOKENS = 64
 
@@ -109,7 +108,7 @@ class TextSession:
         self._written = self._written[-_CONTEXT_TOKENS:]
         if prompt_ids is not None:
             self._written = np.concatenate([self._written, prompt_ids])
-        before, shown = len(self._tokenizer.decode_text(self._written)), 0
+        num_before, shown = len(self._written), 0
         for _ in range(max_tokens):
             token = self._session.write(
                 None if prompt_ids is None else prompt_ids[None], num_tokens=1
@@ -118,21 +117,24 @@ class TextSession:
             if int(token[0, 0]) in self._stop_token_ids:
                 break
             self._written = np.concatenate([self._written, token[0]])
-            text = self._tokenizer.decode_text(self._written)[before:]
+            text = self._text_after(num_before)
             is_over, certain = self._certain(text)
             yield text[shown:certain]
             shown = max(shown, certain)
             if is_over:
                 return
-        yield self._tokenizer.decode_text(self._written)[before:][shown:]
+        yield self._text_after(num_before)[shown:]
+
+    def _text_after(self, num_before: int) -> str:
+        written = self._written
+        return self._tokenizer.decode_after(written[:num_before], written[num_before:])
 
     def _certain(self, text: str) -> tuple[bool, int]:
         """Whether a stop text is there, and how much of the text is before it for certain."""
         found = _first_stop(text, self._stop_texts)
         if found is not None:
             return True, found
-        # A character may take several tokens, so decoding has to wait for the last.
-        certain = len(text.rstrip(_REPLACEMENT))
+        certain = self._tokenizer.num_certain(text)
         for stop in self._stop_texts:
             begun = [k for k in range(1, len(stop)) if text[:certain].endswith(stop[:k])]
             if begun:
@@ -158,10 +160,9 @@ def texts_until(
     Returns:
         List of `R` strings, without the prompt.
     """
-    before = len(tokenizer.decode_text(prompt_ids))
     texts = []
     for row in rows:
-        text = tokenizer.decode_text(np.concatenate([prompt_ids, row[row >= 0]]))[before:]
+        text = tokenizer.decode_after(prompt_ids, row[row >= 0])
         texts.append(text[: _first_stop(text, stop_texts)])
     return texts
 

@@ -41,6 +41,7 @@ class TrainingConfig(FrozenConfig):
         "gradient_accumulation_steps": settings.positive(),
         "spike_deviations": settings.positive(),
         "stop_after_evaluations": settings.positive(),
+        "average_weights_after_evaluations": settings.positive(MAX_STEPS_PER_LOOP),
     }
 
     global_batch_size: int
@@ -89,6 +90,9 @@ class TrainingConfig(FrozenConfig):
     """Tokens that each position predicts in training; the second with half the weight."""
     average_weights_from_step: int | None = None
     """First step of which the weights are averaged, see `WeightAverage`; None: no average."""
+    average_weights_after_evaluations: int | None = None
+    """Evaluations without a gain after which the weights are averaged from then on, see
+    `NonMonotoneTrigger`; None: `average_weights_from_step` decides. 5 is usual."""
     average_weights_decay: float | None = None
     """Decay of an exponential average; None: all steps count the same."""
     stop_after_evaluations: int | None = None
@@ -112,13 +116,24 @@ class TrainingConfig(FrozenConfig):
                 "`average_weights_from_step` must be between 1 and `num_steps`, or None. Received: "
                 f"average_weights_from_step={start}, num_steps={self.num_steps}"
             )
+        if None not in (start, self.average_weights_after_evaluations):
+            raise ValueError(
+                "`average_weights_from_step` and `average_weights_after_evaluations` exclude "
+                f"each other. Received: {start}, {self.average_weights_after_evaluations}"
+            )
         decay = self.average_weights_decay
-        if decay is not None and (start is None or not 0.0 < decay < 1.0):
+        if decay is not None and not (self.averages_weights and 0.0 < decay < 1.0):
             raise ValueError(
                 "`average_weights_decay` must be between 0 and 1 and needs "
-                "`average_weights_from_step`, or None. Received: "
-                f"average_weights_decay={decay}, average_weights_from_step={start}"
+                "`average_weights_from_step` or `average_weights_after_evaluations`, or None. "
+                f"Received: average_weights_decay={decay}, average_weights_from_step={start}"
             )
+
+    @property
+    def averages_weights(self) -> bool:
+        """Whether there is an average of the weights, which the model is used with."""
+        starts = (self.average_weights_from_step, self.average_weights_after_evaluations)
+        return any(start is not None for start in starts)
 
     @property
     def evaluation_period(self) -> int:
@@ -167,6 +182,7 @@ class EvaluationConfig(FrozenConfig):
         "memory_length": settings.not_negative(MAX_TOKENS),
         "clamp_length": settings.positive(MAX_DISTANCE),
         "warm_up_tokens": settings.not_negative(),
+        "window_stride_tokens": settings.positive(MAX_TOKENS),
         "dynamic_learning_rate": settings.not_negative(),
         "dynamic_decay": settings.FRACTION,
         "dynamic_statistics_segments": settings.positive(),
@@ -192,6 +208,9 @@ class EvaluationConfig(FrozenConfig):
 
     `M` of them fill the memory. "all" is as many as can make a difference, about `L` times
     `M + T`. Rounded up so that all rows are cut into segments at multiples of `T`."""
+    window_stride_tokens: int | None = None
+    """Tokens that a window of `T` moves on by and scores, its last ones; for models without
+    memory. 1 is the protocol of Al-Rfou et al. (2019). None: segments follow each other."""
     dynamic_learning_rate: float | None = None
     """Rate at which weights follow the text, see `DynamicUpdate`; None: they are fixed."""
     dynamic_decay: float | None = None
@@ -218,6 +237,45 @@ class EvaluationConfig(FrozenConfig):
             raise ValueError(
                 "`dynamic_epsilon` needs `dynamic_statistics_segments`. "
                 f"Received: dynamic_epsilon={self.dynamic_epsilon}"
+            )
+        if self.window_stride_tokens is not None:
+            for name in ("warm_up_tokens", "dynamic_learning_rate"):
+                if getattr(self, name) is not None:
+                    raise ValueError(
+                        f"`{name}` is for segments that follow each other, not for windows. "
+                        f"Received: {name}={getattr(self, name)}, "
+                        f"window_stride_tokens={self.window_stride_tokens}"
+                    )
+
+    def check_windows(self, model: ModelConfig | LSTMConfig | QRNNConfig) -> None:
+        """Checks that a model can be read with the windows of these settings, if there are any.
+
+        A window begins with nothing in memory. What a memory is for, segments that
+        follow each other do without reading a token twice.
+
+        Raises:
+            ValueError: If the model has a memory, or a window fewer tokens than
+                it moves on by.
+        """
+        if (stride := self.window_stride_tokens) is None:
+            return
+        if isinstance(model, RecurrentConfig):
+            remembered = "states"
+        else:
+            chosen = model if self.memory_length is None else self
+            length = chosen.memory_length if model.recurrence else 0
+            remembered = f"memory_length={length}" if length else ""
+        if remembered:
+            raise ValueError(
+                "`evaluation.window_stride_tokens` is for models without memory; "
+                "`evaluation.memory_length=0` leaves the memory of a Transformer-XL out. "
+                f"Received: window_stride_tokens={stride}, a model with {remembered}"
+            )
+        length = self.segment_length or model.segment_length
+        if stride > length:
+            raise ValueError(
+                "`evaluation.window_stride_tokens` must be at most the segment length. "
+                f"Received: window_stride_tokens={stride}, segment_length={length}"
             )
 
 
@@ -284,9 +342,10 @@ class ExperimentConfig(FrozenConfig):
                 "`optimizer.warmup_steps` must be less than `training.num_steps`. Received: "
                 f"warmup_steps={self.optimizer.warmup_steps}, num_steps={self.training.num_steps}"
             )
-        if self.optimizer.schedule == "plateau" and self.training.evaluate_every_steps is None:
+        if self.is_led_by_evaluations and self.training.evaluate_every_steps is None:
             raise ValueError(
-                '`optimizer.schedule="plateau"` needs `training.evaluate_every_steps`. '
+                '`optimizer.schedule="plateau"` and `training.average_weights_after_evaluations` '
+                "need `training.evaluate_every_steps`. "
                 f"Received: evaluate_every_steps={self.training.evaluate_every_steps}"
             )
         length, positions = self.model.segment_length, self.training.loss_positions
@@ -295,6 +354,12 @@ class ExperimentConfig(FrozenConfig):
                 "`training.num_targets=2` needs a position that has two targets in the segment. "
                 f"Received: segment_length={length}, loss_positions={positions}"
             )
+
+    @property
+    def is_led_by_evaluations(self) -> bool:
+        """Whether evaluations decide how the run continues."""
+        has_trigger = self.training.average_weights_after_evaluations is not None
+        return self.optimizer.schedule == "plateau" or has_trigger
 
     @property
     def frozen_parts(self) -> FrozenParts:

@@ -234,6 +234,14 @@ class QRNNConfig(RecurrentConfig):
     """Tells the model of a file apart from others."""
 
 
+PositionEncoding = Literal["transformer_xl", "shaw", "shaw_two_terms", "sinusoidal", "learned"]
+"""Ways of positions, see `Positions`."""
+RELATIVE_ENCODINGS = ("transformer_xl", "shaw", "shaw_two_terms")
+"""Those whose positions are distances."""
+LEARNED_ENCODINGS = ("shaw", "shaw_two_terms", "learned")
+"""Those with a table of learned positions."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig(FrozenConfig):
     """Sizes and options of a `TransformerXL`.
@@ -285,10 +293,11 @@ class ModelConfig(FrozenConfig):
     """Tokens that are remembered per layer, `M`; 0 switches recurrence off."""
     embedding_dim: int | None = None
     """Width of the embeddings of frequent tokens; None is `hidden_dim`."""
-    position_encoding: Literal["transformer_xl", "shaw", "sinusoidal", "learned"] = "transformer_xl"
-    """Positions of Dai et al., Shaw et al., Vaswani et al., or Al-Rfou et al."""
+    position_encoding: PositionEncoding = "transformer_xl"
+    """Positions of Dai et al., Shaw et al. ("shaw" has the biases of the official code, too; of
+    "shaw_two_terms" see the paper), Vaswani et al., or Al-Rfou et al."""
     num_positions: int | None = None
-    """Learned positions of "shaw" and "learned"; farther ones share the last."""
+    """Learned positions of "shaw", "shaw_two_terms" and "learned"; farther ones share the last."""
     recurrence: bool = True
     """Whether there is a memory at all; without, `memory_length` has no effect."""
     pre_norm: bool = False
@@ -348,12 +357,12 @@ class ModelConfig(FrozenConfig):
     @property
     def has_relative_positions(self) -> bool:
         """Whether a position is a distance, so that memory does not depend on it."""
-        return self.position_encoding in ("transformer_xl", "shaw")
+        return self.position_encoding in RELATIVE_ENCODINGS
 
     @property
     def has_position_table(self) -> bool:
         """Whether positions are learned, `num_positions` of them."""
-        return self.position_encoding in ("shaw", "learned")
+        return self.position_encoding in LEARNED_ENCODINGS
 
     def validate(self) -> None:
         is_even = self.hidden_dim % 2 == 0
@@ -366,7 +375,8 @@ class ModelConfig(FrozenConfig):
         has_table = self.has_position_table
         if has_table != (self.num_positions is not None):
             raise ValueError(
-                '`num_positions` is for the positions "shaw" and "learned", and needed there. '
+                f"`num_positions` is for the positions {', '.join(LEARNED_ENCODINGS)}, "
+                "and needed there. "
                 f"Received: position_encoding={self.position_encoding!r}, "
                 f"num_positions={self.num_positions}"
             )

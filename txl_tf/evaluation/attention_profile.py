@@ -15,6 +15,9 @@ TERMS = {
 }
 """The terms of the score that are averaged apart; (c) knows no position."""
 
+HIGHEST_SHARE = 0.2
+"""Share of the memory's tokens that Figure 6 marks: those with the highest attention."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class AttentionProfile:
@@ -32,6 +35,11 @@ class AttentionProfile:
     Empty for a model whose scores have no such terms."""
     entropy: np.ndarray
     """Float64 `(L, N)`: mean entropy of the distribution of a query, in nats."""
+    memory_attention: np.ndarray
+    """Float64 `(L, N)`: mean probability of the `M` tokens before a query together."""
+    highest_attention: np.ndarray
+    """Float64 `(L, N)`: mean probability of those of them that a query attends to most, a share of
+    `HIGHEST_SHARE`."""
     num_queries: int
     """Queries that were averaged over."""
 
@@ -39,6 +47,11 @@ class AttentionProfile:
     def mean_distance(self) -> np.ndarray:
         """Float64 `(L, N)`: mean distance that a head attends to, in tokens."""
         return self.attention @ np.arange(self.attention.shape[-1])
+
+    @property
+    def highest_share(self) -> np.ndarray:
+        """Float64 `(L, N)`: part of the attention to memory that its highest tokens have."""
+        return self.highest_attention / self.memory_attention
 
     @property
     def farthest_head(self) -> tuple[int, int]:
@@ -54,6 +67,8 @@ class AttentionProfile:
             **{f"term_{name}": array for name, array in self.terms.items()},
             "mean_distance": self.mean_distance,
             "entropy": self.entropy,
+            "memory_attention": self.memory_attention,
+            "highest_attention": self.highest_attention,
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,6 +80,8 @@ class AttentionProfile:
             "mean_distance": self.mean_distance.tolist(),
             "layer_mean_distance": self.mean_distance.mean(axis=1).tolist(),
             "entropy_nats": self.entropy.tolist(),
+            "memory_attention": self.memory_attention.tolist(),
+            "highest_share": self.highest_share.tolist(),
             "farthest_head": {
                 "layer": layer,
                 "head": head,

@@ -5,12 +5,14 @@ Shape letters used in this module:
   L layers, N heads.
 """
 
+import math
+
 import numpy as np
 import tensorflow as tf
 
 from txl_tf import functional
-from txl_tf.config.model import ModelConfig
-from txl_tf.evaluation.attention_profile import TERMS, AttentionProfile
+from txl_tf.config.model import RELATIVE_ENCODINGS, ModelConfig
+from txl_tf.evaluation.attention_profile import HIGHEST_SHARE, TERMS, AttentionProfile
 from txl_tf.layers.adaptive_embedding import check_token_ids
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
@@ -57,27 +59,34 @@ class AttentionProfiler:
         self._num_queries = 0
         self._num_tokens_read = 0
 
-    def add(self, token_ids: np.ndarray) -> None:
+    def add(self, token_ids: np.ndarray, is_counted: np.ndarray | None = None) -> None:
         """Reads the next segment of every row.
 
         Args:
             token_ids: int32 array `(B, T)`.
+            is_counted: optional bool array `(B, T)`. The queries to average over,
+                each with `M` tokens before it. Defaults to `None`: all, once the
+                memory is full.
 
         Raises:
             ValueError: If an id is not in `[0, V)`.
         """
         config, memory = self.model.config, self._memory
         check_token_ids(token_ids, config.vocabulary_size)
-        is_full = self._num_tokens_read >= config.memory_length
-        self._last = (token_ids, memory)
-        sums, self._memory = self._step(tf.constant(token_ids), memory)
+        if is_counted is None:
+            is_full = self._num_tokens_read >= config.memory_length
+            is_counted = np.full(token_ids.shape, is_full)
+            self._last = (token_ids, memory)
+        elif np.all(is_counted[0]):
+            self._last = (token_ids, memory)
+        sums, self._memory = self._step(tf.constant(token_ids), tf.constant(is_counted), memory)
         self._num_tokens_read += config.segment_length
-        if not is_full:
+        if not np.any(is_counted):
             return
         for name, array in sums.items():
             # Float32 within a segment, float64 over all of them.
             self._sums[name] = self._sums.get(name, 0.0) + array.numpy().astype("float64")
-        self._num_queries += token_ids.size
+        self._num_queries += int(np.sum(is_counted))
 
     def result(self) -> AttentionProfile:
         """Returns the averages over all queries so far.
@@ -96,11 +105,16 @@ class AttentionProfiler:
             attention=means["attention"],
             terms={name: means[name] for name in TERMS if name in means},
             entropy=means["entropy"],
+            memory_attention=means["memory_attention"],
+            highest_attention=means["highest_attention"],
             num_queries=self._num_queries,
         )
 
     def last_rows(self, layer: int, head: int) -> np.ndarray:
         """Computes the attention of one head in the first row of the last segment.
+
+        Where queries are chosen, it is the last segment that has all of them in
+        the first row.
 
         Args:
             layer: int. From 0.
@@ -121,21 +135,26 @@ class AttentionProfiler:
         probabilities = self.model.blocks[layer].attention.attention_probabilities(**arguments)
         return probabilities.numpy()[0, head]
 
-    def _measure(self, token_ids: tf.Tensor, memory: Memory) -> tuple[dict[str, tf.Tensor], Memory]:
+    def _measure(
+        self, token_ids: tf.Tensor, is_counted: tf.Tensor, memory: Memory
+    ) -> tuple[dict[str, tf.Tensor], Memory]:
         hidden_states, next_memory = self.model.hidden_states(token_ids, memory)
         layers = [
             self._layer_sums(
-                block.attention, self.model.attention_inputs(layer, hidden_states[layer], memory)
+                block.attention,
+                self.model.attention_inputs(layer, hidden_states[layer], memory),
+                is_counted,
             )
             for layer, block in enumerate(self.model.blocks)
         ]
         sums = {name: tf.stack([layer[name] for layer in layers]) for name in layers[0]}
         return sums, next_memory
 
-    def _layer_sums(self, attention, arguments: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Sums over rows and queries: `(N, M + 1)` each, and `(N,)` of the entropy."""
+    def _layer_sums(
+        self, attention, arguments: dict[str, tf.Tensor], is_counted: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """Sums over rows and queries: `(N, M + 1)` by distance, and `(N,)` of other figures."""
         probabilities = attention.attention_probabilities(**arguments)
-        surprise = -tf.math.xlogy(probabilities, probabilities)
         distributions = {"attention": probabilities}
         mask = arguments.pop("attention_mask")
         if "position_encoding" in arguments:
@@ -145,12 +164,16 @@ class AttentionProfiler:
                     term = functional.mask_scores(functional.at_least_float32(term), mask)
                     distributions[name] = tf.nn.softmax(term)
         memory_length = self.model.config.memory_length
+        arrays = {name: by_distance(array, memory_length) for name, array in distributions.items()}
+        of_memory = arrays["attention"][..., 1:]  # [B, N, T, M]
+        highest = tf.math.top_k(of_memory, math.ceil(HIGHEST_SHARE * memory_length)).values
+        arrays["memory_attention"] = tf.reduce_sum(of_memory, axis=-1)
+        arrays["highest_attention"] = tf.reduce_sum(highest, axis=-1)
+        surprise = -tf.math.xlogy(probabilities, probabilities)
+        arrays["entropy"] = tf.reduce_sum(surprise, axis=-1)  # [B, N, T]
         return {
-            "entropy": tf.reduce_sum(surprise, axis=[0, 2, 3]),
-            **{
-                name: tf.reduce_sum(by_distance(array, memory_length), axis=[0, 2])
-                for name, array in distributions.items()
-            },
+            name: tf.einsum("bnt...,bt->n...", array, tf.cast(is_counted, array.dtype))
+            for name, array in arrays.items()
         }
 
 
@@ -170,8 +193,8 @@ def profiled_config(config: ModelConfig, segment_length: int, memory_length: int
     """
     if not config.has_relative_positions:
         raise ValueError(
-            "`position_encoding` must be one of transformer_xl, shaw: with others a head "
-            f"does not know distances. Received: position_encoding={config.position_encoding!r}"
+            f"`position_encoding` must be one of {', '.join(RELATIVE_ENCODINGS)}: with others "
+            f"a head knows no distances. Received: position_encoding={config.position_encoding!r}"
         )
     if not config.recurrence or memory_length < 1:
         raise ValueError(

@@ -24,7 +24,9 @@ from txl_tf.evaluation.text_rows import (
     EvaluationBatch,
     EvaluationRows,
     EvaluationText,
+    EvaluationWindows,
     context_reach,
+    empty_batch,
 )
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.layers.adaptive_embedding import check_token_ids
@@ -65,7 +67,8 @@ class Evaluator:
 
     Raises:
         ValueError: If the weights are to follow the text on several replicas,
-            or would change `variables`.
+            or would change `variables`, or a model with memory is to be read
+            with windows.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class Evaluator:
             for name in _LENGTHS
             if (value := getattr(evaluation_config, name)) is not None
         }
+        evaluation_config.check_windows(model_config)
         self.config = model_config.replace(**changes)
         self._evaluation_config = evaluation_config
         self._masks_documents = masks_documents
@@ -100,7 +104,12 @@ class Evaluator:
             masks_documents=masks_documents,
             strategy=self._strategy,
             jit_compile=jit_compile,
+            reads_windows=self._stride is not None,
         )
+
+    @property
+    def _stride(self) -> int | None:
+        return self._evaluation_config.window_stride_tokens
 
     def _create_dynamic_reader(self) -> DynamicReader | None:
         if self._evaluation_config.dynamic_learning_rate is None:
@@ -234,22 +243,21 @@ class Evaluator:
             constants, and of the one that scores a batch.
         """
         rows = ReplicaRows(self._strategy, batch_size)
-        at_once = segments_per_step or self._scoring.segments_per_read(rows.rows_per_replica)
+        at_once = segments_per_step or self._segments_per_read(rows.rows_per_replica)
         begin = self._scoring.begin_function.get_concrete_function(rows.rows_per_replica, at_once)
         carried = tf.nest.map_structure(
             lambda leaf: None if leaf is None else tf.type_spec_from_value(leaf),
             begin.structured_outputs,
         )
-        shape = batch_size, at_once * self.config.segment_length
-        arrays = tuple(np.zeros(shape, dtype) for dtype in (np.int32, np.int32, bool, bool))
+        batch = empty_batch(batch_size, at_once * self.config.segment_length, self._stride)
         step = self._scoring.function(rows.rows_per_replica)
-        return begin, step.get_concrete_function(*rows.split(arrays), *carried)
+        return begin, step.get_concrete_function(*rows.split(batch.arrays()), *carried)
 
     def _read(
         self,
         step_for: Callable[[int], Callable[..., Any]],
         batches: Iterable[EvaluationBatch],
-        evaluation_rows: EvaluationRows,
+        evaluation_rows: EvaluationRows | EvaluationWindows,
     ) -> Iterator[tuple[EvaluationBatch, np.ndarray]]:
         """Runs a step on batches; each result is fetched while the next is computed."""
         rows = ReplicaRows(self._strategy, evaluation_rows.batch_size)
@@ -259,17 +267,26 @@ class Evaluator:
         )
         before = None
         for batch in batches:
-            arrays = batch.token_ids, batch.target_ids, batch.is_scored, batch.document_starts
-            for token_ids in arrays[:2]:
+            for token_ids in (batch.token_ids, batch.target_ids):
                 check_token_ids(token_ids, self.config.vocabulary_size)
-            nll, memory = step(*rows.split(arrays), memory, constants)
+            nll, memory = step(*rows.split(batch.arrays()), memory, constants)
             if before is not None:
                 yield before[0], rows.join(before[1])
             before = batch, nll
         if before is not None:
             yield before[0], rows.join(before[1])
 
-    def _rows(self, text: EvaluationText) -> EvaluationRows:
+    def _segments_per_read(self, num_rows: int) -> int:
+        return 1 if self._stride is not None else self._scoring.segments_per_read(num_rows)
+
+    def _rows(self, text: EvaluationText) -> EvaluationRows | EvaluationWindows:
+        if self._stride is not None:
+            return EvaluationWindows(
+                text.num_tokens,
+                self._evaluation_config.batch_size,
+                self.config.segment_length,
+                self._stride,
+            )
         sizes = (
             text.num_tokens,
             self._evaluation_config.batch_size,

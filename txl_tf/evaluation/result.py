@@ -102,6 +102,9 @@ class EvaluationResult(_Figures):
     """Rows read side by side."""
     warm_up_tokens: int
     """Tokens that a row read before its first target, where there were so many."""
+    window_stride_tokens: int | None = None
+    """Tokens that windows of `segment_length` moved on by; None where segments followed each
+    other."""
     masks_documents: bool
     """Whether no token saw what is before its document."""
     dynamic_learning_rate: float | None
@@ -173,6 +176,8 @@ class EvaluationResult(_Figures):
             f"clamp {clamp}",
             f"{self.batch_size} rows",
         ]
+        if self.window_stride_tokens is not None:
+            conditions[0] = f"windows of {self.segment_length}, stride {self.window_stride_tokens}"
         if self.same_length:
             conditions.append(f"same length ({self.same_length_keys})")
         if self.warm_up_tokens:

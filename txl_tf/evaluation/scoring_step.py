@@ -1,6 +1,6 @@
 """The compiled step that an evaluation repeats, with rows shared among replicas.
 
-Shape letters used in this module: B rows, T segment length.
+Shape letters used in this module: B rows or windows, T segment or window length, S stride.
 """
 
 import functools
@@ -28,6 +28,8 @@ class ScoringStep:
         strategy: optional `tf.distribute.Strategy`.
         jit_compile: optional bool. Whether XLA compiles the step; `None` leaves
             it to the plan of the device.
+        reads_windows: bool. Whether a batch is of windows, each read by itself,
+            instead of segments. Defaults to `False`.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class ScoringStep:
         masks_documents: bool,
         strategy: tf.distribute.Strategy | None,
         jit_compile: bool | None,
+        reads_windows: bool = False,
     ) -> None:
         self._model = model
         self._config = model.config
@@ -47,6 +50,7 @@ class ScoringStep:
         self._strategy = strategy
         self._jit_compile = jit_compile
         self._keeps = keeps if dynamic is None else "hidden_states"
+        self._score = self.score_windows if reads_windows else self.score_batch
         self._engines: dict[int, InferenceEngine] = {}
         self._steps: dict[int, Callable[..., Any]] = {}
         # Made once: each tf.function would be traced anew.
@@ -93,12 +97,12 @@ class ScoringStep:
         return self._strategy.run(functools.partial(self._begin, num_rows, segments_per_read))
 
     def function(self, num_rows: int) -> Callable[..., Any]:
-        """`score_batch` for so many rows of a replica, compiled."""
+        """`score_batch` or `score_windows` for so many rows of a replica, compiled."""
         if num_rows not in self._steps:
             compiles = self.engine(num_rows).plan.compile_read
             if self._dynamic is not None:
                 compiles = self._compiles_gradients
-            self._steps[num_rows] = self._compiled(self.score_batch, compiles)
+            self._steps[num_rows] = self._compiled(self._score, compiles)
         return self._steps[num_rows]
 
     def statistics_function(self, reader: DynamicReader) -> Callable[..., Any]:
@@ -159,6 +163,41 @@ class ScoringStep:
             nll, memory = self.engine(token_ids.shape[0]).score(
                 token_ids, target_ids, memory, constants=constants, document_starts=starts
             )
+        return tf.where(is_scored, nll, tf.zeros([], nll.dtype)), memory
+
+    def score_windows(
+        self,
+        token_ids: tf.Tensor,
+        target_ids: tf.Tensor,
+        is_scored: tf.Tensor,
+        document_starts: tf.Tensor,
+        positions: tf.Tensor,
+        memory: Any,
+        constants: tuple[Any, ...],
+    ) -> tuple[tf.Tensor, Any]:
+        """Scores some positions of windows; each window is read by itself.
+
+        Only these positions go through the softmax.
+
+        Args:
+            token_ids: int32 tensor `(B, T)`.
+            target_ids: int32 tensor `(B, S)`.
+            is_scored: bool tensor `(B, S)`. False for padding.
+            document_starts: as in `score_batch`.
+            positions: int32 tensor `(B, S)`. Positions that the targets follow.
+            memory: the empty memory of `begin`.
+            constants: from `begin`.
+
+        Returns:
+            Tuple of the negative log-likelihood in nats, float32 `(B, S)` and
+            0 where nothing is scored, and the empty memory again.
+        """
+        starts = document_starts if self._masks_documents else None
+        hidden, _ = self.engine(token_ids.shape[0]).read(
+            token_ids, memory, constants=constants, document_starts=starts
+        )
+        hidden = tf.gather(hidden, positions, batch_dims=1)  # [B, S, D]
+        nll = self._model.negative_log_likelihood(hidden, target_ids)
         return tf.where(is_scored, nll, tf.zeros([], nll.dtype)), memory
 
 

@@ -1,6 +1,6 @@
 """Division of a text into rows and segments for evaluation.
 
-Shape letters used in this module: B rows, T segment length.
+Shape letters used in this module: B rows or windows, T segment or window length, S stride.
 """
 
 import dataclasses
@@ -29,7 +29,10 @@ def context_reach(config: ModelConfig | RecurrentConfig) -> int:
 
 
 class EvaluationBatch(NamedTuple):
-    """One segment of every row.
+    """One segment of every row, or some windows.
+
+    Of windows only `S` positions have a target: targets, `is_scored` and
+    `places` are `(B, S)` then.
 
     Attributes:
         token_ids: int32 array `(B, T)`.
@@ -39,6 +42,8 @@ class EvaluationBatch(NamedTuple):
         document_starts: bool array `(B, T)`; True for the tokens that begin a
             document, where that is known.
         places: int64 array `(B, T)`; the place of each target in the text.
+        positions: optional int32 array `(B, S)`; the positions of a window that the
+            targets follow. None for segments, where each position has one.
     """
 
     token_ids: np.ndarray
@@ -46,6 +51,12 @@ class EvaluationBatch(NamedTuple):
     is_scored: np.ndarray
     document_starts: np.ndarray
     places: np.ndarray
+    positions: np.ndarray | None = None
+
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """Returns what a step that scores the batch reads."""
+        read = self.token_ids, self.target_ids, self.is_scored, self.document_starts
+        return read if self.positions is None else (*read, self.positions)
 
 
 ReadRange = Callable[[int, int], np.ndarray]
@@ -128,11 +139,7 @@ class EvaluationRows:
         warm_up_tokens: int = 0,
         segments_per_step: int = 1,
     ) -> None:
-        if num_tokens < 2:
-            raise ValueError(
-                "A split needs at least 2 tokens, because nothing comes before the first. "
-                f"Received: num_tokens={num_tokens}"
-            )
+        check_has_targets(num_tokens)
         self.batch_size = min(batch_size, num_tokens - 1)
         self.segments_per_step = segments_per_step
         self._tokens_per_step = segments_per_step * segment_length
@@ -170,13 +177,96 @@ class EvaluationRows:
             yield batch
 
     def _empty_batch(self) -> EvaluationBatch:
-        shape = (self.batch_size, self._tokens_per_step)
-        return EvaluationBatch(
-            token_ids=np.zeros(shape, np.int32),
-            target_ids=np.zeros(shape, np.int32),
-            is_scored=np.zeros(shape, bool),
-            document_starts=np.zeros(shape, bool),
-            places=np.zeros(shape, np.int64),
+        return empty_batch(self.batch_size, self._tokens_per_step)
+
+
+class EvaluationWindows:
+    """The order in which an evaluation reads a text with windows that overlap.
+
+    Windows move on by `S` tokens and score their last `S`, so that every target
+    is scored once. The first windows begin at the beginning of the text and the
+    last one ends at its end, so all of them are full: absolute positions mean what
+    they meant in training. A text shorter than a window is padded to one, and
+    read as `EvaluationRows` reads a last segment.
+
+    Args:
+        num_tokens: int. Tokens of the text; at least 2.
+        batch_size: int. Windows `B` that are read side by side; fewer where
+            there are fewer. The last batch is padded with windows that score
+            nothing.
+        window_length: int. `T`.
+        stride: int. `S`, at most `T`.
+
+    Raises:
+        ValueError: If there is nothing to score.
+    """
+
+    segments_per_step = 1
+
+    def __init__(self, num_tokens: int, batch_size: int, window_length: int, stride: int) -> None:
+        check_has_targets(num_tokens)
+        self._num_targets = num_tokens - 1
+        self._window_length = window_length
+        self._stride = stride
+        # The first target of each window.
+        self._firsts = np.arange(0, self._num_targets, stride)
+        self.batch_size = min(batch_size, len(self._firsts))
+
+    @property
+    def num_steps(self) -> int:
+        """Steps that the evaluation takes."""
+        return -(-len(self._firsts) // self.batch_size)
+
+    def batches(self, text: EvaluationText) -> Iterator[EvaluationBatch]:
+        """Reads a text of as many tokens; yields the batch of each step, in order."""
+        length = self._window_length
+        latest = max(self._num_targets - length, 0)
+        stream = _RowStream(text, length)
+        for begin in range(0, len(self._firsts), self.batch_size):
+            batch = empty_batch(self.batch_size, length, self._stride)
+            firsts = self._firsts[begin : begin + self.batch_size].tolist()
+            for row, first in enumerate(firsts):
+                # The last target is that of the window's end, where there is room.
+                start = min(max(first + self._stride - length, 0), latest)
+                stop = min(start + length, self._num_targets)
+                count = min(self._stride, self._num_targets - first)
+                tokens, document_starts = stream.read(start, stop + 1)
+                batch.token_ids[row, : stop - start] = tokens[:-1]
+                batch.document_starts[row, : stop - start] = document_starts[:-1]
+                position = first - start
+                batch.target_ids[row, :count] = tokens[position + 1 : position + count + 1]
+                batch.is_scored[row, :count] = True
+                batch.places[row, :count] = np.arange(first, first + count) + 1
+                batch.positions[row, :count] = np.arange(position, position + count)
+            yield batch
+
+
+def empty_batch(num_rows: int, num_tokens: int, num_scored: int | None = None) -> EvaluationBatch:
+    """Returns a batch that scores nothing.
+
+    Args:
+        num_rows: int. `B`.
+        num_tokens: int. `T`.
+        num_scored: optional int. `S`, of windows; None for segments.
+    """
+    read = (num_rows, num_tokens)
+    scored = read if num_scored is None else (num_rows, num_scored)
+    return EvaluationBatch(
+        token_ids=np.zeros(read, np.int32),
+        target_ids=np.zeros(scored, np.int32),
+        is_scored=np.zeros(scored, bool),
+        document_starts=np.zeros(read, bool),
+        places=np.zeros(scored, np.int64),
+        positions=None if num_scored is None else np.zeros(scored, np.int32),
+    )
+
+
+def check_has_targets(num_tokens: int) -> None:
+    """Raises ValueError for a text with nothing to score."""
+    if num_tokens < 2:
+        raise ValueError(
+            "A split needs at least 2 tokens, because nothing comes before the first. "
+            f"Received: num_tokens={num_tokens}"
         )
 
 

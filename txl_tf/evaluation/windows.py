@@ -1,22 +1,16 @@
 """Sliding-window scoring with a bounded context, for models without memory.
 
-Shape letters used in this module: N tokens, B tokens at a time, C context length, T segment
-length, B rows or windows, T or A window length, S stride.
+Shape letters used in this module: N tokens, B rows or windows, C context length, T segment or
+window length.
 """
 
-import math
-import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable
 
 import numpy as np
 import tensorflow as tf
 
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import NonFiniteError
-from txl_tf.evaluation.evaluator import Track
-from txl_tf.evaluation.result import MeasuredLoss
-from txl_tf.evaluation.text_rows import EvaluationText
 from txl_tf.layers.adaptive_embedding import check_token_ids
 from txl_tf.models.recurrent import LSTMLanguageModel, QRNNLanguageModel
 from txl_tf.models.transformer_xl import TransformerXL
@@ -171,130 +165,3 @@ def without_memory(config: ModelConfig, window_length: int) -> ModelConfig:
         same_length=False,
         share_attention_biases=False,
     )
-
-
-class WindowBatch(NamedTuple):
-    """Batch of windows with the targets that are scored in each."""
-
-    token_ids: np.ndarray
-    """int32 `(B, A)`."""
-    first_scored: np.ndarray
-    """int32 `(B,)`. The first position that is scored."""
-    target_ids: np.ndarray
-    """int32 `(B, S)`. The targets from there on."""
-    is_scored: np.ndarray
-    """bool `(B, S)`."""
-
-
-def window_batches(
-    text: EvaluationText, window_length: int, stride: int, batch_size: int
-) -> Iterator[WindowBatch]:
-    """Cuts a text into windows so that every target is scored exactly once.
-
-    Windows move on by `stride` tokens and score their last ones. The first
-    windows begin at the beginning of the text and the last end at its end,
-    so all of them are full.
-
-    Args:
-        text: `EvaluationText` of more than `window_length` tokens; a shorter
-            one is a ValueError.
-        window_length: int. `A`.
-        stride: int. `S`.
-        batch_size: int. `B`. The last batch is padded with windows that score
-            nothing.
-    """
-    num_targets = text.num_tokens - 1
-    if num_targets < window_length:
-        raise ValueError(
-            "A text must be longer than a window. "
-            f"Received: num_tokens={text.num_tokens}, window_length={window_length}"
-        )
-    firsts = np.arange(0, num_targets, stride)
-    for begin in range(0, len(firsts), batch_size):
-        batch = WindowBatch(
-            np.zeros((batch_size, window_length), np.int32),
-            np.zeros(batch_size, np.int32),
-            np.zeros((batch_size, stride), np.int32),
-            np.zeros((batch_size, stride), bool),
-        )
-        for row, first in enumerate(firsts[begin : begin + batch_size].tolist()):
-            # The last position that is scored is the last one of the window, where there is room.
-            start = min(max(first + stride - window_length, 0), num_targets - window_length)
-            tokens = text.read_tokens(start, start + window_length + 1)
-            count = min(stride, num_targets - first)
-            offset = first - start
-            batch.token_ids[row] = tokens[:-1]
-            batch.first_scored[row] = offset
-            batch.target_ids[row, :count] = tokens[offset + 1 : offset + count + 1]
-            batch.is_scored[row, :count] = True
-        yield batch
-
-
-def evaluate_windows(
-    model: TransformerXL,
-    text: EvaluationText,
-    *,
-    window_length: int,
-    stride: int,
-    batch_size: int,
-    jit_compile: bool = True,
-    track: Track | None = None,
-) -> MeasuredLoss:
-    """Scores every token of a text with a sliding window of preceding tokens.
-
-    Every token but the first ones of the text is predicted from
-    `window_length - stride + 1` to `window_length` tokens. That is how Dai et
-    al. (2019) evaluate models without recurrence, and Al-Rfou et al. (2019)
-    with a stride of 1.
-
-    Args:
-        model: `TransformerXL` without recurrence.
-        text: `EvaluationText`.
-        window_length: int. `A`.
-        stride: int. `S`, at most `A`.
-        batch_size: int. Windows that are computed side by side.
-        jit_compile: bool. Whether the step is compiled with XLA.
-        track: optional function, see `Evaluator.evaluate`.
-
-    Raises:
-        NonFiniteError: If the total is not finite.
-        ValueError: If the text is shorter than a window.
-    """
-    begin = time.perf_counter()
-    num_targets = text.num_tokens - 1
-    score = tf.function(_scorer(model, batch_size), jit_compile=jit_compile, autograph=False)
-    batches: Iterable[WindowBatch] = window_batches(text, window_length, stride, batch_size)
-    if track is not None:
-        batches = track(batches, math.ceil(num_targets / (stride * batch_size)))
-    total_nats = 0.0
-    for batch in batches:
-        total_nats += float(score(*map(tf.constant, batch)))
-    if not np.isfinite(total_nats):
-        raise NonFiniteError(
-            f"The loss of the split {text.name} is not finite: {total_nats}.",
-            where=f"windows of {window_length} tokens",
-            remedy="Train with a lower learning rate.",
-        )
-    return MeasuredLoss(
-        total_nats=total_nats,
-        num_tokens=num_targets,
-        num_bytes=text.num_bytes * num_targets / text.num_tokens,
-        seconds=time.perf_counter() - begin,
-    )
-
-
-def _scorer(model: TransformerXL, batch_size: int) -> Callable[..., tf.Tensor]:
-    memory = model.initial_memory(batch_size, 0)
-
-    def score(
-        token_ids: tf.Tensor, first_scored: tf.Tensor, target_ids: tf.Tensor, is_scored: tf.Tensor
-    ) -> tf.Tensor:
-        hidden, _ = model(token_ids, memory)  # [B, A, D]
-        # Past the end where there is nothing to score; the last position stands in for it.
-        positions = first_scored[:, None] + tf.range(target_ids.shape[1])[None]
-        positions = tf.minimum(positions, token_ids.shape[1] - 1)
-        hidden = tf.gather(hidden, positions, batch_dims=1)  # [B, S, D]
-        nll = tf.cast(model.negative_log_likelihood(hidden, target_ids), tf.float64)
-        return tf.reduce_sum(tf.where(is_scored, nll, tf.zeros([], tf.float64)))
-
-    return score

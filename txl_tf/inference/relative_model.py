@@ -9,6 +9,7 @@ Shape letters used in this module:
 from keras import ops
 
 from txl_tf import functional
+from txl_tf.config.model import RELATIVE_ENCODINGS
 from txl_tf.inference.blocks import BatchedBlock, PerHeadBlock, TokenBlock
 from txl_tf.inference.memory import (
     FoldedDistances,
@@ -70,7 +71,7 @@ class RelativeModel:
         if not config.has_relative_positions:
             raise ValueError(
                 "Only memory without positions can be kept as keys and values: "
-                '`position_encoding` must be "transformer_xl" or "shaw". '
+                f"`position_encoding` must be one of {', '.join(RELATIVE_ENCODINGS)}. "
                 f"Received: position_encoding={config.position_encoding!r}"
             )
         self.config = config

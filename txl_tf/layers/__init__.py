@@ -2,7 +2,7 @@
 
 from txl_tf.layers.adaptive_embedding import AdaptiveEmbedding
 from txl_tf.layers.adaptive_softmax import AdaptiveSoftmax
-from txl_tf.layers.attention import AbsoluteAttention, ShawAttention
+from txl_tf.layers.attention import AbsoluteAttention, ShawAttention, TwoTermShawAttention
 from txl_tf.layers.decoder_block import DecoderBlock
 from txl_tf.layers.feed_forward import FeedForward, SeededDropout
 from txl_tf.layers.relative_attention import RelativeAttention
@@ -21,4 +21,5 @@ __all__ = [
     "ShawAttention",
     "SpanHead",
     "TokenHead",
+    "TwoTermShawAttention",
 ]

@@ -192,16 +192,18 @@ class DistanceKeys(NamedTuple):
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
-class ShawAttention(MemoryAttention):
-    """Multi-head attention with the relative positions of Shaw et al. (2018).
+class TwoTermShawAttention(MemoryAttention):
+    """Multi-head attention with the relative positions of Shaw et al. (2018), of two terms.
 
-    In the form that Dai et al. (2019), Section 4.2, compare with: scores are
+    As Dai et al. (2019), Section 3.3, word it: of their four terms only (a),
+    content and content, and (b), content and position. The product of
+    projection and encoding is one matrix that is learned. Scores are
 
-        ((q + u) . k + relative_shift(q . a + b)) / sqrt(H)
+        (q . k + relative_shift(q . a)) / sqrt(H)
 
-    with a learned vector `a` and a learned number `b` for every distance and
-    head. Distances from `P - 1` on share the last of them. Call arguments and
-    results are those of `MemoryAttention`.
+    with a learned vector `a` for every distance and head. Distances from
+    `P - 1` on share the last of them. Call arguments and results are those of
+    `MemoryAttention`.
 
     Args:
         num_heads: int. Number of heads `N`.
@@ -226,28 +228,27 @@ class ShawAttention(MemoryAttention):
 
     def build(self, inputs_shape, **other_shapes):
         super().build(inputs_shape)
-        self.content_bias = self._weight("content_bias", (self.num_heads, self.head_dim))
+        self._build_terms()
+
+    def _build_terms(self):
         self.distance_keys = self._weight(
             "distance_keys", (self.num_positions, self.num_heads, self.head_dim)
         )
-        self.distance_bias = self._weight("distance_bias", (self.num_positions, self.num_heads))
 
     def _scores(self, query, key):
         distances = functional.distances_to_end(ops.shape(key)[1], self.num_positions)
+        content_scores = ops.einsum("btnh,bknh->bntk", self._content_query(query), key)
+        scores = content_scores + functional.relative_shift(self._distance_scores(query, distances))
+        return scores * self.head_dim**-0.5
+
+    def _content_query(self, query):
+        return query
+
+    def _distance_scores(self, query, distances):
         distance_keys = ops.cast(
             ops.take(self.distance_keys, distances, axis=0), self.compute_dtype
         )  # [K, N, H]
-        distance_bias = ops.cast(
-            ops.take(self.distance_bias, distances, axis=0), self.compute_dtype
-        )  # [K, N]
-        content_bias = ops.cast(self.content_bias, self.compute_dtype)
-        # A bias on the query is one product; `q . k` and `u . k` apart would be two.
-        content_scores = ops.einsum("btnh,bknh->bntk", query + content_bias, key)
-        distance_scores = ops.einsum("btnh,knh->bntk", query, distance_keys)
-        # Added over distances, so that one shift moves both to the keys.
-        distance_scores = distance_scores + ops.transpose(distance_bias)[None, :, None]
-        scores = content_scores + functional.relative_shift(distance_scores)
-        return scores * self.head_dim**-0.5
+        return ops.einsum("btnh,knh->bntk", query, distance_keys)
 
     def queries(self, scaled_query):
         """Computes the queries for contents and for distances, `(B, T, N, H)` each.
@@ -256,19 +257,68 @@ class ShawAttention(MemoryAttention):
         `scaled_query_kernel`.
         """
         query = self.split_heads(scaled_query)
-        content_bias = ops.cast(self.content_bias, self.compute_dtype)
-        return query + content_bias * self.head_dim**-0.5, query
+        return query, query
 
     def project_distances(self, key_length, encoding=None):
         """Returns the `DistanceKeys` of `K` distances; they are learned, without encoding."""
         distances = functional.distances_to_end(key_length, self.num_positions)
         keys = ops.transpose(ops.take(self.distance_keys, distances, axis=0), [1, 2, 0])
-        scores = ops.transpose(ops.take(self.distance_bias, distances, axis=0))[:, None]
         padding = [[0, 0], [0, 0], [1, 0]]
-        return DistanceKeys(
-            ops.pad(ops.cast(keys, self.compute_dtype), padding),  # [N, H, K + 1]
-            ops.pad(ops.cast(scores * self.head_dim**-0.5, self.compute_dtype), padding),
-        )
+        return DistanceKeys(ops.pad(ops.cast(keys, self.compute_dtype), padding))  # [N, H, K + 1]
 
     def get_config(self):
         return {**super().get_config(), "num_positions": self.num_positions}
+
+
+@keras.saving.register_keras_serializable(package="txl_tf")
+class ShawAttention(TwoTermShawAttention):
+    """Multi-head attention with the relative positions of Shaw et al. (2018) and biases.
+
+    In the form of the official PyTorch code of Dai et al. (2019), whose terms
+    (c) and (d) it has, (d) as a learned number: scores are
+
+        ((q + u) . k + relative_shift(q . a + b)) / sqrt(H)
+
+    with a learned vector `a` and a learned number `b` for every distance and
+    head. All else is that of `TwoTermShawAttention`.
+
+    Args:
+        num_heads: int. Number of heads `N`.
+        head_dim: int. Width `H` of one head.
+        num_positions: int. Number of learned distances `P`.
+        **kwargs: other keyword arguments passed to `MemoryAttention`.
+
+    Raises:
+        ValueError: If a size is not positive.
+    """
+
+    def _build_terms(self):
+        self.content_bias = self._weight("content_bias", (self.num_heads, self.head_dim))
+        super()._build_terms()
+        self.distance_bias = self._weight("distance_bias", (self.num_positions, self.num_heads))
+
+    def _content_query(self, query):
+        # A bias on the query is one product; `q . k` and `u . k` apart would be two.
+        return query + ops.cast(self.content_bias, self.compute_dtype)
+
+    def _distance_scores(self, query, distances):
+        distance_bias = ops.cast(
+            ops.take(self.distance_bias, distances, axis=0), self.compute_dtype
+        )  # [K, N]
+        # Added over distances, so that one shift moves both to the keys.
+        scores = super()._distance_scores(query, distances)
+        return scores + ops.transpose(distance_bias)[None, :, None]
+
+    def queries(self, scaled_query):
+        """Computes the queries for contents and for distances; see `TwoTermShawAttention`."""
+        query, _ = super().queries(scaled_query)
+        content_bias = ops.cast(self.content_bias, self.compute_dtype)
+        return query + content_bias * self.head_dim**-0.5, query
+
+    def project_distances(self, key_length, encoding=None):
+        """Returns the `DistanceKeys` of `K` distances, with the scores of the numbers."""
+        distances = functional.distances_to_end(key_length, self.num_positions)
+        scores = ops.transpose(ops.take(self.distance_bias, distances, axis=0))[:, None]
+        scores = ops.cast(scores * self.head_dim**-0.5, self.compute_dtype)
+        keys = super().project_distances(key_length).keys
+        return DistanceKeys(keys, ops.pad(scores, [[0, 0], [0, 0], [1, 0]]))

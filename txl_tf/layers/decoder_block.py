@@ -12,7 +12,7 @@ import keras
 from keras import ops
 
 from txl_tf import functional
-from txl_tf.layers.attention import AbsoluteAttention, ShawAttention
+from txl_tf.layers.attention import AbsoluteAttention, ShawAttention, TwoTermShawAttention
 from txl_tf.layers.feed_forward import FeedForward, SeededDropout, normal_unless
 from txl_tf.layers.positions import Positions
 from txl_tf.layers.relative_attention import RelativeAttention
@@ -233,6 +233,8 @@ class DecoderBlock(keras.layers.Layer):
             return RelativeAttention(own_biases=self.own_biases, **arguments)
         if self.positions.encoding == "shaw":
             return ShawAttention(num_positions=self.positions.num_positions, **arguments)
+        if self.positions.encoding == "shaw_two_terms":
+            return TwoTermShawAttention(num_positions=self.positions.num_positions, **arguments)
         return AbsoluteAttention(**arguments)
 
     def build(self, inputs_shape, **other_shapes):

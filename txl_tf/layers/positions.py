@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from txl_tf import functional
 from txl_tf.config.base import FrozenConfig
-from txl_tf.config.model import ModelConfig
+from txl_tf.config.model import LEARNED_ENCODINGS, ModelConfig, PositionEncoding
 
 _ARGUMENTS_ONCE = {
     "position_encoding": "encoding",
@@ -20,8 +20,9 @@ _ARGUMENTS_ONCE = {
 class Positions(FrozenConfig):
     """Encoding of positions, and how far back a query attends.
 
-    Positions come in four ways: `"transformer_xl"` (Dai et al., 2019), `"shaw"`
-    (Shaw et al., 2018), `"learned"`, a table of absolute positions added to
+    Positions come in five ways: `"transformer_xl"` (Dai et al., 2019), `"shaw"`
+    and `"shaw_two_terms"` (Shaw et al., 2018; see `ShawAttention` and
+    `TwoTermShawAttention`), `"learned"`, a table of absolute positions added to
     what each block reads (Al-Rfou et al., 2019), and `"sinusoidal"`, where the
     inputs of the first block carry them (Vaswani et al., 2017). Absolute
     positions are counted from the end of the segment.
@@ -31,10 +32,10 @@ class Positions(FrozenConfig):
             positions are not learned, or none where they are.
     """
 
-    encoding: Literal["transformer_xl", "shaw", "sinusoidal", "learned"] = "transformer_xl"
-    """One of the four ways."""
+    encoding: PositionEncoding = "transformer_xl"
+    """One of the five ways."""
     num_positions: int | None = None
-    """Rows `P` of the table of "shaw" and "learned"; farther positions share the last."""
+    """Rows `P` of the table of the ways that learn one; farther positions share the last."""
     clamp_length: int | None = None
     """Distances above this share one sinusoid; None is no clamp."""
     same_length: bool = False
@@ -43,10 +44,11 @@ class Positions(FrozenConfig):
     """How many, see `functional.causal_memory_mask`."""
 
     def validate(self) -> None:
-        has_table = self.encoding in ("shaw", "learned")
+        has_table = self.encoding in LEARNED_ENCODINGS
         if has_table != (self.num_positions is not None and self.num_positions > 0):
             raise ValueError(
-                '`num_positions` must be positive for "shaw" and "learned" and None for others. '
+                f"`num_positions` must be positive for {', '.join(LEARNED_ENCODINGS)} "
+                "and None for others. "
                 f"Received: encoding={self.encoding!r}, num_positions={self.num_positions}"
             )
 

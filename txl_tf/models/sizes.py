@@ -83,6 +83,8 @@ def _attention_parameters(config: ModelConfig) -> int:
         count += 0 if config.share_attention_biases else 2 * width
     elif config.position_encoding == "shaw":
         count += width + config.num_positions * (width + config.num_heads)
+    elif config.position_encoding == "shaw_two_terms":
+        count += config.num_positions * width
     elif config.position_encoding == "learned":
         count += config.num_positions * config.hidden_dim
     return count
@@ -269,7 +271,7 @@ class CheckpointCost:
         copies = 1 + _OPTIMIZER_COPIES[experiment.optimizer.name]
         if experiment.optimizer.name == "sgd" and not experiment.optimizer.momentum:
             copies -= 1
-        copies += training.average_weights_from_step is not None
+        copies += training.averages_weights
         num_bytes = copies * num_parameters(experiment.model) * _FLOAT_BYTES
         num_bytes += training.global_batch_size * _row_memory_bytes(experiment)
         return cls(num_bytes, num_bytes / UPLOAD_BYTES_PER_SECOND)

@@ -1,6 +1,7 @@
 """Learning-rate schedules: warm-up, then constant, cosine, inverse square root or plateau."""
 
 import math
+from typing import Any
 
 import keras
 import numpy as np
@@ -8,6 +9,21 @@ from keras import ops
 
 # Of the best so far; less counts as standing still.
 _MIN_IMPROVEMENT = 1e-4
+
+
+def stored_figures(*figures: tuple[str, Any, str]) -> dict[str, keras.Variable]:
+    """Makes variables of figures that the host changes and a checkpoint keeps.
+
+    Args:
+        *figures: tuples of name, initial value and dtype.
+
+    Returns:
+        Dict of name to variable.
+    """
+    return {
+        name: keras.Variable(value, dtype=dtype, trainable=False, autocast=False, name=name)
+        for name, value, dtype in figures
+    }
 
 
 class PlateauScale:
@@ -41,15 +57,12 @@ class PlateauScale:
         self.factor = factor
         self.patience = patience
         self.minimum = minimum
-        self.variables = {
-            name: keras.Variable(value, dtype=dtype, trainable=False, autocast=False, name=name)
-            for name, value, dtype in (
-                ("scale", 1.0, "float32"),
-                # Finite, as all that a checkpoint holds.
-                ("best_nats", np.finfo(np.float32).max, "float32"),
-                ("num_bad", 0, "int64"),
-            )
-        }
+        self.variables = stored_figures(
+            ("scale", 1.0, "float32"),
+            # Finite, as all that a checkpoint holds.
+            ("best_nats", np.finfo(np.float32).max, "float32"),
+            ("num_bad", 0, "int64"),
+        )
 
     @property
     def scale(self) -> keras.Variable:

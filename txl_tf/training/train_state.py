@@ -1,7 +1,6 @@
 """Variables of a run: weights, optimizer state, weight average, evaluation history."""
 
 import math
-from collections.abc import Sequence
 
 import keras
 import numpy as np
@@ -14,6 +13,7 @@ from txl_tf.training.objective import TrainingObjective
 from txl_tf.training.optimizers import create_optimizer, create_plateau_scale
 from txl_tf.training.schedules import PlateauScale
 from txl_tf.training.task_objective import TaskObjective
+from txl_tf.training.weight_average import NonMonotoneTrigger, WeightAverage
 
 
 class EvaluationHistory:
@@ -22,12 +22,12 @@ class EvaluationHistory:
     It decides what the run does next, so it belongs into a checkpoint.
 
     Args:
-        plateau_scale: optional `PlateauScale`, which is told every loss. It
-            keeps its own state.
+        *observers: `PlateauScale` or `NonMonotoneTrigger`, which are told every
+            loss and keep their own state; None is left out.
     """
 
-    def __init__(self, plateau_scale: PlateauScale | None = None) -> None:
-        self._plateau_scale = plateau_scale
+    def __init__(self, *observers: "PlateauScale | NonMonotoneTrigger | None") -> None:
+        self._observers = [each for each in observers if each is not None]
         self.last_step = -1
         """Steps done at the last evaluation; -1 before the first."""
         self.best_step = -1
@@ -38,8 +38,8 @@ class EvaluationHistory:
     def observe(self, step: int, nats_per_token: float) -> bool:
         """Takes in an evaluation of the validation split; returns whether it is the best."""
         self.last_step = step
-        if self._plateau_scale is not None:
-            self._plateau_scale.observe(nats_per_token)
+        for each in self._observers:
+            each.observe(nats_per_token)
         if not nats_per_token < self.best_nats_per_token:
             return False
         self.best_step, self.best_nats_per_token = step, nats_per_token
@@ -76,99 +76,6 @@ class EvaluationHistory:
         self.last_step = int(arrays["evaluation/last_step"])
         self.best_step = int(arrays["evaluation/best_step"])
         self.best_nats_per_token = float(arrays["evaluation/best_nats_per_token"])
-
-
-class WeightAverage:
-    """An average of the weights after each step from some step on.
-
-    Training goes on from the weights, and the average is what the trained
-    model is used with. Up to its first step the average is the weights
-    themselves. From then on it is the mean over the steps, as in averaged
-    stochastic gradient descent (Merity et al., 2018), or with a decay an
-    exponential one, in which older steps count less (Polyak averaging as in
-    Section 7.2 of Kingma and Ba, 2015, without a correction for the start,
-    for it starts as the weights and not as zero).
-
-    Every replica keeps the average of its own copy of the weights, which are
-    the same everywhere, so nothing is sent.
-
-    `variables` holds its whole state: the averages, and how many steps they
-    are of. That is counted and not taken from the step, because steps that
-    are skipped change no weight and have no share. A caller that takes an
-    update back must take back all of `variables`.
-
-    Args:
-        variables: the trainable variables, created in the scope of the
-            strategy this is made in.
-        first_step: int. The first step of which the weights count; the steps
-            of a run are counted from 1.
-        decay: optional float. What the average keeps of itself in a step;
-            None: all steps count the same.
-
-    Raises:
-        ValueError: If the decay is not between 0 and 1.
-
-    References:
-     - [Merity et al., 2018](https://arxiv.org/abs/1708.02182), Section 3
-     - [Kingma and Ba, 2015](https://arxiv.org/abs/1412.6980), Section 7.2
-    """
-
-    def __init__(
-        self, variables: Sequence[keras.Variable], first_step: int, decay: float | None = None
-    ) -> None:
-        if decay is not None and not 0.0 < decay < 1.0:
-            raise ValueError(f"`decay` must be between 0 and 1, or None. Received: decay={decay}")
-        self._weights = list(variables)
-        self._first_step = first_step
-        self._decay = decay
-        self.averages = {
-            variable.path: keras.Variable(
-                variable.numpy(),
-                dtype=variable.dtype,
-                trainable=False,
-                autocast=False,
-                name=variable.path.replace("/", "_"),
-            )
-            for variable in self._weights
-        }
-        self._num_steps = keras.Variable(
-            0, dtype="int64", trainable=False, autocast=False, name="num_steps"
-        )
-
-    @property
-    def variables(self) -> dict[str, keras.Variable]:
-        """All state by name: the averages by the paths of their weights, and `num_steps`."""
-        return {**self.averages, "num_steps": self._num_steps}
-
-    def update(self, step: tf.Tensor) -> None:
-        """Takes the weights in; inside `strategy.run` only, after they were changed.
-
-        Args:
-            step: int tensor. Steps done, this one included.
-        """
-        is_counted = tf.cast(step, tf.int64) >= self._first_step
-        count = self._num_steps.value + tf.cast(is_counted, tf.int64)
-        tf.distribute.get_replica_context().merge_call(self._update_all, args=(count,))
-
-    def _update_all(self, strategy: tf.distribute.Strategy, count: tf.Tensor) -> None:
-        def update_one(average: tf.Variable, weight: tf.Variable, count: tf.Tensor) -> None:
-            weight = tf.convert_to_tensor(weight)
-            share = self._share(count, weight.dtype)
-            mean = average + (weight - average) * share
-            average.assign(tf.where(count > 1, mean, weight))
-
-        for average, weight in zip(self.averages.values(), self._weights, strict=True):
-            strategy.extended.update(
-                average.value, update_one, args=(weight.value, count), group=False
-            )
-        strategy.extended.update(
-            self._num_steps.value, lambda old, new: old.assign(new), args=(count,), group=False
-        )
-
-    def _share(self, count: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-        if self._decay is not None:
-            return tf.constant(1.0 - self._decay, dtype)
-        return 1.0 / tf.cast(tf.maximum(count, 1), dtype)
 
 
 _DECAY = 0.98
@@ -239,6 +146,7 @@ class TrainState:
         objective: `TrainingObjective` of the model, or of a task `TaskObjective`.
         optimizer: Keras optimizer, built.
         plateau_scale: `PlateauScale` if the schedule is "plateau", else None.
+        average_trigger: `NonMonotoneTrigger` if evaluations begin the average, else None.
         weight_average: `WeightAverage` if the run averages its weights, else None.
         spike_detector: `SpikeDetector` if spikes are skipped, else None.
     """
@@ -262,11 +170,15 @@ class TrainState:
         if config.optimizer.layer_rate_decay is not None:
             decay = config.optimizer.layer_rate_decay
             set_layer_rates(self.optimizer, self.model, self.trainable, decay)
+        self.average_trigger: NonMonotoneTrigger | None = None
+        if training.average_weights_after_evaluations is not None:
+            self.average_trigger = NonMonotoneTrigger(training.average_weights_after_evaluations)
         self.weight_average: WeightAverage | None = None
-        if training.average_weights_from_step is not None:
+        begin = self.average_trigger or training.average_weights_from_step
+        if begin is not None:
             self.weight_average = WeightAverage(
                 self.trainable if config.task else self.model.trainable_variables,
-                training.average_weights_from_step,
+                begin,
                 training.average_weights_decay,
             )
         self.spike_detector: SpikeDetector | None = None
@@ -285,6 +197,9 @@ class TrainState:
         if self.weight_average is not None:
             averages = self.weight_average.variables
             named += [(f"average/{path}", variable) for path, variable in averages.items()]
+        if self.average_trigger is not None:
+            figures = self.average_trigger.variables
+            named += [(f"average_trigger/{name}", variable) for name, variable in figures.items()]
         if self.spike_detector is not None:
             figures = self.spike_detector.variables
             named += [(f"spikes/{name}", variable) for name, variable in figures.items()]
@@ -317,7 +232,7 @@ class TrainState:
         """Returns the weights to evaluate, generate and export with, by path.
 
         They are averages where the run keeps them, see
-        `TrainingConfig.average_weights_from_step`.
+        `TrainingConfig.averages_weights`.
         """
         weights = self._weights()
         if self.weight_average is not None:

@@ -17,6 +17,7 @@ from txl_tf.training.step_records import LoopReport, StepRecord, StepRecords, St
 from txl_tf.training.train_state import TrainState
 from txl_tf.training.train_step import TrainStep, memory_specs
 from txl_tf.training.update_ratio import UpdateRatio
+from txl_tf.training.weight_average import NonMonotoneTrigger
 
 DatasetFunction = Callable[..., tf.data.Dataset]
 DescribeRow = Callable[[int, int], str]
@@ -90,9 +91,9 @@ class Trainer:
         return self._state.trainable
 
     @property
-    def plateau_scale(self) -> PlateauScale | None:
-        """Learning-rate multiplier of the plateau schedule; `None` for other schedules."""
-        return self._state.plateau_scale
+    def evaluation_observers(self) -> tuple[PlateauScale | NonMonotoneTrigger | None, ...]:
+        """What is to be told of every evaluation, for `EvaluationHistory`."""
+        return self._state.plateau_scale, self._state.average_trigger
 
     @property
     def step(self) -> int:

@@ -1,5 +1,6 @@
 import collections
 import random
+import re
 
 import numpy as np
 import pytest
@@ -246,3 +247,63 @@ def test_pieces_are_counted_as_the_whole():
     numbers = list(builder.number_pieces(text.splitlines(keepends=True)))
     assert np.concatenate(numbers).tolist() == expected.tolist()
     assert builder.build().fingerprint == whole.build().fingerprint
+
+
+MARKED = "the well @-@ known 1 @,@ 000 @.@ 5 m @-@ long , @-@\n@.@ end @-@ @-@ x"
+JOINED = "the well-known 1,000.5 m-long , @-@\n@.@ end-@-@ x"
+
+
+def of_wikitext(text=MARKED, **options):
+    return trained(WordRule(add_eos=True), text.encode(), **options)
+
+
+def with_marks(text):
+    """Words as WikiText has them: Moses' splitting of dashes, and of digits."""
+    text = re.sub(r"(?<=[^\W_])-(?=[^\W_])", " @-@ ", text)
+    return re.sub(r"(?<=\d)([,.])(?=\d)", r" @\1@ ", text)
+
+
+def test_text_for_people_is_joined_at_marks():
+    tokenizer = of_wikitext()
+    token_ids = tokenizer.encode(MARKED)
+    assert tokenizer.decode_text(token_ids) == JOINED + "\n"
+    assert tokenizer.decode(token_ids).decode() == MARKED + "\n"
+    tokenizer.joins_marks = False
+    assert tokenizer.decode_text(token_ids) == MARKED + "\n"
+
+
+def test_what_is_joined_is_split_into_the_same_tokens():
+    drawn = random.Random(3)
+    text = " ".join(
+        f"{drawn.choice(['x', 'ab', '7', '10'])}{drawn.choice('-,.')}{drawn.choice(['y', '3'])}"
+        for _ in range(300)
+    )
+    tokenizer = of_wikitext(f"{with_marks(text)} @-@ @,@ @.@")
+    token_ids = tokenizer.encode(with_marks(text))
+    assert len(token_ids) > 600
+    assert tokenizer.decode_text(token_ids) == text + "\n"
+    joined = tokenizer.decode_text(token_ids)[:-1]
+    assert tokenizer.encode(with_marks(joined)).tolist() == token_ids.tolist()
+
+
+def test_only_a_vocabulary_with_all_marks_joins():
+    for vocabulary in ("a @-@ b @,@ c", "a @-@b @,@ @.@ c"):
+        tokenizer = of_wikitext(vocabulary, unknown_token="<unk>")
+        text = vocabulary.replace("@.@", "c")
+        assert not tokenizer.joins_marks
+        assert tokenizer.decode_text(tokenizer.encode(text)) == text + "\n"
+
+
+def test_what_was_shown_before_stays():
+    tokenizer = of_wikitext()
+    before, after = tokenizer.encode_piece(b"well @-@", True, False), tokenizer.encode(b"known")
+    assert tokenizer.decode_after(before, after) == " known\n"
+    assert tokenizer.decode_after(before[:1], [*before[1:], *after]) == "-known\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "num_certain"), [("a b", 3), ("a @-@", 1), ("a @", 1), ("a ", 1), ("@-@", 3)]
+)
+def test_what_may_be_a_mark_is_not_certain(text, num_certain):
+    assert of_wikitext().num_certain(text) == num_certain
+    assert tiny().num_certain(text) == len(text)

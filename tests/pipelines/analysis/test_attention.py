@@ -8,9 +8,12 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from pipelines.analysis import figures
 from pipelines.analysis.figures import head_figure, highest_share, png_bytes
 from pipelines.command_line import main
 from tests.pipelines.txl_process import run_txl
+from tests.slow_case import slow_case
+from txl_tf.data.prepared_dataset import PreparedDataset
 
 M, T = 12, 8
 
@@ -73,9 +76,26 @@ def test_a_chosen_head_is_shown_and_layers_are_described(trained, data_folder, t
     assert f"{report['farthest_head']['mean_distance']:.2f} tokens back" in lines[4]
 
 
+@pytest.mark.parametrize("rows", [1, slow_case(3)])
+def test_a_whole_split_is_averaged_over(rows, trained, data_folder, tmp_path):
+    out, num_tokens = tmp_path / "out", PreparedDataset.open(str(data_folder)).num_tokens("valid")
+    assert analyze(trained[0], data_folder, out, "--whole-split", "--rows", rows) == 0
+    report = json.loads((out / "attention.json").read_text())
+    # Each but the last token, with the memory before it.
+    assert report["num_queries"] == num_tokens - 1 - M
+    with np.load(out / "attention.npz", allow_pickle=False) as arrays:
+        np.testing.assert_allclose(arrays["attention"].sum(axis=-1), 1.0, atol=1e-5)
+        shown = arrays["shown_token_ids"].tolist()
+    tokens = PreparedDataset.open(str(data_folder)).read_tokens("valid", 0, num_tokens).tolist()
+    assert len(shown) == M + T
+    assert any(tokens[i : i + M + T] == shown for i in range(num_tokens))
+
+
 @pytest.mark.parametrize(
     ("more", "exit_code", "message"),
     [
+        (("--whole-split", "--rows", "900"), 2, "Take fewer --rows"),
+        (("--whole-split", "--segments", "3"), 2, "--segments"),
         (("--segments", "0"), 2, "--segments 0"),
         (("--layer", "3"), 2, "The model has 2 of these."),
         (("--head", "1"), 2, "Give --layer too."),
@@ -120,6 +140,21 @@ def test_the_highest_fifth_of_what_a_query_sees_is_marked():
     rows = np.array([[0.0, 0.1, 0.2, 0.3, 0.4, 0.0], [0.5, 0.1, 0.1, 0.1, 0.1, 0.1]])
     expected = [[0, 0, 0, 0, 1, 0], [1, 1, 0, 0, 0, 0]]  # 4 and 6 are seen
     np.testing.assert_array_equal(highest_share(rows, 0.2), np.array(expected, bool))
+
+
+def test_a_figure_marks_tokens_of_the_memory_alone(monkeypatch):
+    marked = []
+
+    def recorded(rows, share):
+        marked.append((rows, share))
+        return highest_share(rows, share)
+
+    monkeypatch.setattr(figures, "highest_share", recorded)
+    rows = np.array([[0.1, 0.2, 0.3, 0.1, 0.1, 0.2, 0.0], [0.0, 0.1, 0.2, 0.1, 0.1, 0.2, 0.3]])
+    head_figure(rows, 5, "rows")
+    ((read, share),) = marked
+    np.testing.assert_array_equal(read, rows[:, :5])
+    assert share == 0.2
 
 
 def test_a_figure_of_the_same_numbers_is_the_same_file():

@@ -111,6 +111,49 @@ def test_memory_is_lengthened_for_the_run_that_has_one(report):
     assert memory["times_training_length"] == pytest.approx(memory["length"] / 6)
 
 
+def test_contexts_are_read_with_the_memory_that_is_asked_for(
+    report, runs, data_folder, tmp_path, capsys
+):
+    _, figures = report
+    more = ("--seed", "3", "--context-memory", "12")
+    assert main(command(runs, data_folder, tmp_path / "out", *more)) == 0
+    assert "memory" in capsys.readouterr().out
+    found = json.loads((tmp_path / "out" / "context.json").read_text())
+    longer, lstm = found["runs"]
+    assert (longer["memory_length"], figures["runs"][0]["memory_length"]) == (12, 6)
+    # An LSTM has none; and 4 tokens are one segment, which needs none.
+    assert lstm["perplexities"] == figures["runs"][1]["perplexities"]
+    shorter = figures["runs"][0]["perplexities"]
+    assert longer["perplexities"][0] == pytest.approx(shorter[0], rel=1e-6)
+    # All of the context is remembered, so the figures are those of one pass.
+    dataset = PreparedDataset.open(str(data_folder))
+    drawn = np.random.default_rng(3).choice(
+        dataset.num_tokens("valid") - CONTEXTS[-1], 40, replace=False
+    )
+    tokens = np.stack([dataset.read_tokens("valid", at, at + CONTEXTS[-1] + 1) for at in drawn])
+    _, model = runs["xl"]
+    nll, _ = model.score(tokens[:, :-1], tokens[:, 1:], model.initial_memory(40, 0))
+    assert longer["perplexities"][-1] == pytest.approx(math.exp(np.mean(nll[:, -1])), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_memory_shorter_than_the_context_forgets(runs, data_folder, tmp_path):
+    only = {"xl": runs["xl"]}
+    assert main(command(only, data_folder, tmp_path / "out", "--context-memory", "1")) == 0
+    assert main(command(only, data_folder, tmp_path / "whole", "--context-memory", "12")) == 0
+    short, whole = (
+        json.loads((tmp_path / name / "context.json").read_text())["runs"][0]["perplexities"]
+        for name in ("out", "whole")
+    )
+    assert short[0] == whole[0] and abs(short[-1] - whole[-1]) > 1e-4
+
+
+def test_a_memory_needs_a_run_that_has_one(runs, data_folder, tmp_path, capsys):
+    no_memory = {"lstm": runs["lstm"]}
+    assert main(command(no_memory, data_folder, tmp_path / "out", "--context-memory", "4")) == 2
+    assert "No run of the group has a memory." in capsys.readouterr().err
+
+
 def test_charts_are_drawn_and_nothing_else_is_left(report):
     out, _ = report
     names = sorted(path.name for path in out.iterdir())

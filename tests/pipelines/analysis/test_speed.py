@@ -73,7 +73,7 @@ def test_every_way_to_read_is_timed_at_every_attention_length(capsys):
                 *("--set", "model.share_attention_biases=false"),
                 *("--set", "model.position_encoding=sinusoidal"),
             ),
-            "transformer_xl, shaw",
+            "transformer_xl, shaw, shaw_two_terms",
         ),
     ],
 )

@@ -103,6 +103,9 @@ def encode_in_order(
             after_return = piece[-1:] == b"\r"
 
 
+_REPLACEMENT = "\ufffd"
+
+
 class Tokenizer(abc.ABC):
     """Base class of tokenizers.
 
@@ -119,6 +122,8 @@ class Tokenizer(abc.ABC):
     token_dtype: np.dtype
     reads_lines: ClassVar[bool] = False
     """Whether ids depend on line ends; then CR LF is one of them, also where a piece cuts it."""
+    joins_marks: bool = False
+    """Whether `readable` joins words at the marks of WikiText."""
     uses_tensorflow: ClassVar[bool] = False
     """Whether TensorFlow encodes."""
     _definition: ClassVar[bytes]
@@ -161,18 +166,52 @@ class Tokenizer(abc.ABC):
         return [self.decode([token_id]) for token_id in range(self.vocabulary_size)]
 
     def decode_text(self, token_ids: np.ndarray | Sequence[int]) -> str:
-        """Turns token ids into text; bytes that are no UTF-8 become U+FFFD.
+        """Turns token ids into text for people; bytes that are no UTF-8 become U+FFFD.
 
         Args:
             token_ids: vector of ints in `[0, vocabulary_size)`.
 
         Returns:
-            The text.
+            The text, as `readable` returns it.
 
         Raises:
             ValueError: If an id is out of range or not an integer.
         """
-        return self.decode(token_ids).decode("utf-8", errors="replace")
+        return self.decode_after([], token_ids)
+
+    def decode_after(
+        self, earlier_ids: np.ndarray | Sequence[int], token_ids: np.ndarray | Sequence[int]
+    ) -> str:
+        """Turns token ids into the text for people that they add to earlier ones.
+
+        Args:
+            earlier_ids: vector of ints in `[0, vocabulary_size)`. What has been
+                shown before, and stays as it is.
+            token_ids: as in `decode_text`.
+
+        Returns:
+            The text of `token_ids`, with the space before it if there is one.
+
+        Raises:
+            ValueError: As `decode_text`.
+        """
+        both = np.concatenate([np.asarray(ids, np.int64) for ids in (earlier_ids, token_ids)])
+        before, text = (
+            self.decode(ids).decode("utf-8", errors="replace")
+            for ids in (both[: len(earlier_ids)], both)
+        )
+        return self.readable(text[len(before) :])
+
+    def readable(self, text: str) -> str:
+        """Returns decoded text in the form that people write; here as it is."""
+        return text
+
+    def num_certain(self, readable: str) -> int:
+        """Counts the characters of a readable text that no further token changes.
+
+        A character may take several tokens, and so may what `readable` replaces.
+        """
+        return len(readable.rstrip(_REPLACEMENT))
 
     def encode(self, text: bytes | str) -> np.ndarray:
         """Turns a document into token ids.

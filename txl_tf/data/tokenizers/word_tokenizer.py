@@ -18,12 +18,23 @@ if TYPE_CHECKING:
     from txl_tf.data.tokenizers.graph_tokenizers import GraphWordTokenizer
 
 
+# Within a word, WikiText writes these characters between spaces and signs. The script that made
+# it, of the Moses system, joins them again in the same way.
+_MARKS = (b"@-@", b"@,@", b"@.@")
+_MARK = re.compile(" @([-,.])@ ")
+_BEGUN_MARK = re.compile(r" (@([-,.]@?)?)?\Z")
+
+
 class WordTokenizer(RuleTokenizer):
     """Word tokenizer with a fixed vocabulary and the rules of the official code.
 
     White space is not kept: `decode` puts one space between words, and a line
     end where lines have tokens. A line longer than half a mebibyte is read in
     pieces (`split_at_lines`), so a word that long is cut.
+
+    A vocabulary with the marks of WikiText, `@-@`, `@,@` and `@.@`, reads text
+    that has them. What it writes for people has the words joined (`well-known`,
+    `1,000`), unless `joins_marks` is set to False; `decode` keeps the marks.
 
     Args:
         words: sequence of str. The vocabulary; the id of a word is its place.
@@ -52,6 +63,7 @@ class WordTokenizer(RuleTokenizer):
         super().__init__(words, rule, eos_token=eos_token, unknown_token=unknown_token)
         self.words = self._encoded
         self._ids = self._ids_of_words()
+        self.joins_marks = all(mark in self._ids for mark in _MARKS)
 
     def _ids_of_words(self) -> dict[bytes, int]:
         # A vocabulary file has a word a line, and no other way to tell them apart.
@@ -101,6 +113,15 @@ class WordTokenizer(RuleTokenizer):
             )
         words = dict.fromkeys(line[0].decode() for line in fields)
         return cls(list(words), rule, eos_token=eos_token, unknown_token=unknown_token)
+
+    def readable(self, text: str) -> str:
+        return _MARK.sub(r"\1", text) if self.joins_marks else text
+
+    def num_certain(self, readable: str) -> int:
+        certain = super().num_certain(readable)
+        # With the word behind it, what may be a mark becomes shorter.
+        begun = _BEGUN_MARK.search(readable, 0, certain) if self.joins_marks else None
+        return certain if begun is None else begun.start()
 
     def encode_piece(self, text: bytes, begins_line: bool, ends_document: bool) -> np.ndarray:
         words = self.rule.split(text, begins_line, ends_document)
