@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.distribution.preemption import PreemptionWatcher
-from txl_tf.errors import PreemptedError, UsageError
+from txl_tf.errors import MismatchError, PreemptedError, UsageError
 
 from .arguments import (
     add_config_argument,
@@ -67,6 +67,12 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     workdir = Workdir(arguments.workdir)
     workdir.check_usable()
     arguments.experiment = _experiment(arguments, workdir)
+    if arguments.experiment.task is not None:
+        raise MismatchError(
+            "The settings are of a task, which is trained on examples.",
+            where=arguments.config or arguments.workdir,
+            remedy="`txl finetune` trains it.",
+        )
     arguments.initial = initial_weights(arguments, workdir, arguments.experiment)
     require_training_memory(
         arguments.experiment, num_replicas=arguments.cpu_replicas, tpu=arguments.tpu
