@@ -45,7 +45,7 @@ def toy_run_experiment(**changes) -> ExperimentConfig:
 class ToyTrainer:
     """Stands for `Trainer`: the same methods, and numbers instead of a model."""
 
-    plateau_scale = None
+    evaluation_observers = ()
     num_workers = 1
 
     def __init__(self, experiment, strategy, dataset_function, describe_row) -> None:
