@@ -1,6 +1,6 @@
 """Fine-tunes a model for a task of texts: `txl finetune`.
 
-    txl finetune --init-from runs/mine --train train.jsonl --valid valid.jsonl --workdir DIR
+    txl finetune --init-from DIR --train FILE --valid FILE --workdir DIR
 
 Texts of any length are read segment by segment with memory. The same command resumes
 from the last checkpoint. Without `--init-from` a new model of `--config` is trained.
@@ -35,11 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
     run = parser.add_argument_group("run")
     add_workdir_argument(run)
-    add_config_argument(run, help="model without --init-from: experiment or file")
+    add_config_argument(run, help="a new model: experiment or file")
     run.add_argument(
         "--vocabulary",
         metavar="DIR",
-        help="prepared data set whose tokenizer a model without one has (default: bytes)",
+        help="data set with the tokenizer (default: bytes)",
     )
     meaning = "times that every example is read (default: 3)"
     add_number(run, "--epochs", 1, MAX_EPOCHS, meaning)
@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace) -> None:
 def _train(
     arguments: argparse.Namespace, data: TaskData, strategy: Any, watcher: PreemptionWatcher
 ) -> None:
-    from .finetuning_data import FineTuningData
+    from .task_run_data import FineTuningData
 
     workdir, experiment = Workdir(arguments.workdir), arguments.experiment
     tokenizer = _tokenizer(arguments, workdir, experiment)

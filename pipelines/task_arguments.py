@@ -27,21 +27,21 @@ def add_task_arguments(parser: argparse.ArgumentParser) -> None:
         help="own, race, squad or glue/TASK (default: own)",
     )
     data.add_argument("--data", metavar="DIR", help="folder of the files of GLUE or RACE")
-    for split, use in zip(_SPLITS, ("to train on", "that tell the best step"), strict=True):
-        meaning = f"examples {use}: .jsonl, .tsv or .csv, of squad .json"
+    for split, use in zip(_SPLITS, ("to train on", "to evaluate"), strict=True):
+        meaning = f"examples {use}: .jsonl, .tsv, .csv"
         data.add_argument(f"--{split}", metavar="FILE", help=meaning)
     own = parser.add_argument_group("own files")
     own.add_argument(
         "--task",
         choices=TASK_KINDS,
         metavar="KIND",
-        help=f"{', '.join(TASK_KINDS)} (default: classification)",
+        help=f"one of {', '.join(TASK_KINDS)}",
     )
     own.add_argument(
         "--text-columns",
         metavar="NAME",
         nargs="+",
-        help="columns of the texts, of span question and passage (default: text)",
+        help="columns of the texts (default: text)",
     )
     own.add_argument(
         "--label-column", metavar="NAME", help="column of the label or answer (default: label)"

@@ -24,12 +24,12 @@ def add_prediction_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--predict",
         metavar="FILE|SPLIT",
-        help="examples to answer with the best checkpoint: a file, of GLUE and RACE a split",
+        help="examples to answer; of GLUE and RACE a split",
     )
     group.add_argument(
         "--out",
         metavar="FILE",
-        help="answers to write: .jsonl; .tsv as GLUE's server reads; .json as SQuAD's does",
+        help="answers to write: .jsonl, .tsv, .json",
     )
 
 

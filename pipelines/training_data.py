@@ -7,7 +7,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from txl_tf import metrics
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.manifest import Manifest
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
@@ -20,7 +19,7 @@ from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.result import EvaluationResult
 from txl_tf.storage.files import is_remote
 
-from .evaluation.result_table import result_line, result_table
+from .evaluation.result_table import loss_figure, result_line, result_table
 from .evaluation.splits import bytes_per_token, create_evaluator, evaluate_split
 from .workdir import check_vocabulary, data_identity
 
@@ -111,11 +110,8 @@ class TrainingData:
             nats_per_token: float.
             bytes_per_token: optional float. Of the text; by default of the split `train`.
         """
-        if self.tokenizer_kind == "words":
-            perplexity = metrics.perplexity(nats_per_token)
-            return f"perplexity {perplexity:,.{0 if perplexity >= 1000 else 2}f}"
-        bits = metrics.bits(nats_per_token) / (bytes_per_token or self.bytes_per_token)
-        return f"{bits:.4f} bits/byte"
+        has_words = self.tokenizer_kind == "words"
+        return loss_figure(nats_per_token, bytes_per_token or self.bytes_per_token, has_words)
 
     def describe_short(self, result: EvaluationResult) -> str:
         """Returns the figure of `describe_loss` without its unit, for the line of progress."""

@@ -2,12 +2,21 @@
 
 from collections.abc import Sequence
 
+from txl_tf import metrics
 from txl_tf.evaluation.result import EvaluationResult
 
 from ..progress import plain_table
 
 # With these tokens, the perplexity of words is that of tokens, or of little use.
 _NO_PIECES_OF_WORDS = ("bytes", "characters", "words")
+
+
+def loss_figure(nats_per_token: float, bytes_per_token: float, has_words: bool) -> str:
+    """Returns the perplexity of words, or of all other tokens bits per byte."""
+    if has_words:
+        perplexity = metrics.perplexity(nats_per_token)
+        return f"perplexity {perplexity:,.{0 if perplexity >= 1000 else 2}f}"
+    return f"{metrics.bits(nats_per_token) / bytes_per_token:.4f} bits/byte"
 
 
 def result_line(result: EvaluationResult) -> str:

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from txl_tf import __version__
-from txl_tf.training.dashboard import PAGES, TAGS, Tag
+from txl_tf.training.dashboard import PAGES, TAGS, TASK_PAGES, Tag
 
 from .charts import Line, line_chart
 from .run_contents import RunContents, configuration_text
@@ -51,7 +51,7 @@ def report_page(contents: RunContents) -> str:
     sections = [
         _heading(contents),
         _section("Final figures", _final_figures(contents)),
-        *(_section(page, _curves(contents, page)) for page in PAGES),
+        *(_section(page, _curves(contents, page)) for page in _pages(contents)),
         _section("Context length", _context(contents)),
         _section("Attention", _attention(contents)),
         _section("Samples", _samples(contents)),
@@ -100,8 +100,35 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     )
 
 
+def _is_of_task(contents: RunContents) -> bool:
+    return any("figures" in result for result in contents.results)
+
+
+def _pages(contents: RunContents) -> tuple[str, ...]:
+    return TASK_PAGES if _is_of_task(contents) else PAGES
+
+
+def _task_figures(contents: RunContents) -> str:
+    """Returns a table of the metrics of a fine-tuning run."""
+    results = [(result, result.get("figures", {})) for result in contents.results]
+    names = list(dict.fromkeys(name for _, figures in results for name in figures))
+    rows = [
+        [
+            str(result.get("split")),
+            f"{result.get('step', 0):,}",
+            *(f"{figures[name]:.4f}" if name in figures else "-" for name in names),
+            f"{result.get('num_examples', 0):,}",
+        ]
+        for result, figures in results
+    ]
+    return _table(["split", "step", *names, "examples"], rows)
+
+
 def _final_figures(contents: RunContents) -> Iterator[str]:
     if not contents.results:
+        return
+    if _is_of_task(contents):
+        yield _task_figures(contents)
         return
     figures = {
         "bits/byte": ("bits_per_byte", "num_bytes", "bytes", ".6f"),

@@ -1,3 +1,4 @@
+import functools
 import io
 import math
 
@@ -5,6 +6,7 @@ import pytest
 from rich.console import Console
 
 from pipelines import progress as module
+from pipelines.evaluation.result_table import loss_figure
 from pipelines.progress import TrainingProgress, byte_progress
 from txl_tf.training.step_records import LoopReport, StepRecord, StepStatus
 
@@ -47,7 +49,8 @@ def shown(monkeypatch):
         monkeypatch.setattr(module.sys.stderr, "isatty", lambda: True)
         console = Console(file=terminal, force_terminal=True, width=columns, color_system=None)
         monkeypatch.setattr(module, "Console", lambda **_: console)
-        with TrainingProgress(num_steps, 4.0, has_words) as progress:
+        describe_loss = functools.partial(loss_figure, bytes_per_token=4.0, has_words=has_words)
+        with TrainingProgress(num_steps, describe_loss) as progress:
             act(progress)
             progress._bar.refresh()
             (line,) = console.render_lines(progress._bar.get_renderable(), pad=False)
@@ -60,7 +63,7 @@ def test_a_bar_of_80_columns_shows_everything_even_where_it_is_long(shown):
     def act(progress):
         progress.update(report(123_455, 9.0, 9_950.0, has_compiled=True))
         progress.update(report(123_456, 8 * math.log(2), 9_950.0))
-        progress.show_validation(6.0 * math.log(2), bytes_per_token=4.0)
+        progress.show_validation("1.5000")
 
     line = shown(act)
     assert len(line) <= 80
@@ -76,7 +79,7 @@ def test_a_bar_of_80_columns_shows_everything_even_where_it_is_long(shown):
 def test_words_have_a_perplexity(shown):
     def act(progress):
         progress.update(report(999_999, math.log(267_735.4)))
-        progress.show_validation(math.log(23.456), bytes_per_token=5.0)
+        progress.show_validation("23.46")
 
     line = shown(act, has_words=True, num_steps=1_000_000)
     assert len(line) <= 80
@@ -85,9 +88,9 @@ def test_words_have_a_perplexity(shown):
 
 
 def test_plain_lines_have_the_same_figures(capsys):
-    with TrainingProgress(100, 1.0) as progress:
+    with TrainingProgress(100, lambda nats: loss_figure(nats, 1.0, False)) as progress:
         progress.update(report(50, math.log(2), has_compiled=True))
-        progress.show_validation(2 * math.log(2), bytes_per_token=1.0)
+        progress.show_validation("2.0000")
         progress.update(report(100, math.log(2)))
     first, last = capsys.readouterr().err.splitlines()
     assert first == (

@@ -1,12 +1,14 @@
 """The lines that a training run begins with."""
 
 import re
+import types
 
 import pytest
 import tensorflow as tf
 
 from pipelines.configs import NAMED_EXPERIMENTS
 from pipelines.run_banner import describe_schedule, start_banner
+from pipelines.training_data import TrainingData
 from pipelines.workdir import Workdir
 from txl_tf.config.experiment import OptimizerConfig
 from txl_tf.config.model import LSTMConfig
@@ -23,7 +25,9 @@ def banner(name, strategy=None, num_tokens=90_000_000):
         segment_length=experiment.model.segment_length,
     )
     strategy = strategy or tf.distribute.get_strategy()
-    return start_banner(experiment, plan, strategy, Workdir("runs/a run"))
+    data = types.SimpleNamespace(plan=plan)
+    data.describe_plan = lambda: TrainingData.describe_plan(data)
+    return start_banner(experiment, data, strategy, Workdir("runs/a run"))
 
 
 @pytest.mark.parametrize("name", NAMED_EXPERIMENTS)

@@ -3,9 +3,11 @@
 import pytest
 
 from tests.evaluation.test_result import result_of
+from txl_tf.evaluation.result import TaskResult
 from txl_tf.training.dashboard import (
     PAGES,
     TAGS,
+    TASK_PAGES,
     describe_tag,
     evaluation_figures,
     layer_tag,
@@ -16,6 +18,8 @@ from txl_tf.training.tensorboard import pages_layout
 
 # Curves of old runs have these names.
 STABLE = {
+    "task/loss",
+    "task/metric",
     "loss/nats_per_token",
     "loss/perplexity",
     "loss/bits_per_byte",
@@ -53,7 +57,7 @@ def test_no_tag_is_renamed():
 def test_every_tag_says_what_it_is():
     for tag in TAGS.values():
         assert tag.description.endswith(".")
-        assert tag.page in (*PAGES, None)
+        assert tag.page in (*PAGES, *TASK_PAGES, None)
     assert describe_tag(layer_tag("memory/norm", 11)) is TAGS["memory/norm"]
     assert layer_tag("memory/norm", 11) == "memory/norm/layer_12"
 
@@ -69,6 +73,21 @@ def test_every_figure_that_is_written_is_listed():
     assert figures.keys() - training_figures(report_of(), 2.0).keys() == left_out
 
 
+def test_a_task_has_a_page_of_its_own():
+    layout = pages_layout(has_peak=False, has_task=True)
+    assert [category.title for category in layout.category] == list(TASK_PAGES)
+    charts = {chart.title for chart in layout.category[0].chart}
+    assert charts == {"Loss of the task", "Metrics of the task"}
+    figures = training_figures(report_of(), None)
+    assert figures["task/loss"] == 2.0
+    assert not any(name.startswith("loss/") for name in figures)
+    result = TaskResult(
+        split="valid", step=3, figures={"accuracy": 0.5}, num_examples=2, num_tokens=9, seconds=1.0
+    )
+    assert evaluation_figures(result)["task/metric/accuracy"] == 0.5
+    assert describe_tag("task/metric/accuracy") is TAGS["task/metric"]
+
+
 @pytest.mark.parametrize("has_peak", [False, True])
 def test_the_layout_has_a_chart_for_every_tag_of_a_page(has_peak):
     layout = pages_layout(has_peak)
@@ -79,7 +98,7 @@ def test_the_layout_has_a_chart_for_every_tag_of_a_page(has_peak):
         for chart in page.chart
         for pattern in chart.multiline.tag
     ]
-    expected = {tag.name for tag in TAGS.values() if tag.page is not None}
+    expected = {tag.name for tag in TAGS.values() if tag.page in PAGES}
     if not has_peak:
         expected.remove("performance/peak_share")
     assert {pattern.strip("^$/") for pattern in patterns} == expected

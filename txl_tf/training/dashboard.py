@@ -35,14 +35,17 @@ class Tag:
     """Whether each layer, see `layer_tag`, or each metric has a tag of its own below it."""
 
 
-_PERPLEXITY, _TASK, _OPTIMISATION, _THROUGHPUT, _MEMORY = PAGES = (
+_PERPLEXITY, _OPTIMISATION, _THROUGHPUT, _MEMORY = PAGES = (
     "Perplexity",
-    "Task",
     "Optimisation",
     "Throughput",
     "Memory",
 )
 """Pages of the custom-scalars layout, in order."""
+
+_TASK = "Task"
+TASK_PAGES = (_TASK, _OPTIMISATION, _THROUGHPUT)
+"""Pages of a fine-tuning run, which has no perplexity and carries no memory."""
 
 _ALL = (
     Tag(

@@ -18,6 +18,7 @@ from txl_tf.storage.writable_folder import WritableFolder
 from txl_tf.training.dashboard import (
     PAGES,
     TAGS,
+    TASK_PAGES,
     TEXT_TAGS,
     describe_tag,
     evaluation_figures,
@@ -94,7 +95,7 @@ class TensorBoardWriter:
         metrics = [hparams_api.Metric(tag, display_name=TAGS[tag].title) for tag in _METRICS]
         names = [hparams_api.HParam(name) for name in settings]
         summaries = (
-            custom_scalars.pb(pages_layout(has_peak=self._peak is not None)),
+            custom_scalars.pb(pages_layout(self._peak is not None, self._bytes_per_token is None)),
             hparams_api.hparams_config_pb(names, metrics),
             hparams_api.hparams_pb(dict(settings)),
         )
@@ -188,14 +189,16 @@ class TensorBoardWriter:
         return self._writers[run]
 
 
-def pages_layout(has_peak: bool) -> layout_pb2.Layout:
+def pages_layout(has_peak: bool, has_task: bool = False) -> layout_pb2.Layout:
     """Returns the layout of the custom-scalars page: a chart for each tag, on its page.
 
     Args:
         has_peak: bool. Whether the peak of the devices is known.
+        has_task: bool. Whether the run is fine-tuned for a task. Defaults to `False`.
     """
+    pages = TASK_PAGES if has_task else PAGES
     return layout_pb2.Layout(
-        category=[layout_pb2.Category(title=page, chart=_charts(page, has_peak)) for page in PAGES]
+        category=[layout_pb2.Category(title=page, chart=_charts(page, has_peak)) for page in pages]
     )
 
 
