@@ -15,6 +15,7 @@ from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import InputMissingError, MismatchError, UsageError
 from txl_tf.imports import require_extra
+from txl_tf.run_folder import kind
 from txl_tf.tasks.examples import TaskData
 
 from .arguments import add_config_argument, add_device_arguments, add_number, add_override_argument
@@ -39,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--vocabulary",
         metavar="DIR",
-        help="data set with the tokenizer (default: bytes)",
+        help="data set or model with the tokenizer (default: bytes)",
     )
     meaning = "times that every example is read (default: 3)"
     add_number(run, "--epochs", 1, MAX_EPOCHS, meaning)
@@ -112,6 +113,7 @@ def _tokenizer(
 ) -> "Tokenizer":
     """Returns the tokenizer of the run, of its source, of `--vocabulary`, or of bytes."""
     from txl_tf.causal_lm.model_folder import run_tokenizer, tokenizer_from
+    from txl_tf.causal_lm.model_source import open_model
     from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 
     if workdir.has_run():
@@ -120,7 +122,9 @@ def _tokenizer(
     if arguments.initial is not None:
         found = arguments.initial.source.tokenizer()
     if found is None and arguments.vocabulary is not None:
-        found = tokenizer_from(arguments.vocabulary)
+        is_model = kind(arguments.vocabulary) is not None
+        source = open_model(arguments.vocabulary) if is_model else None
+        found = tokenizer_from(arguments.vocabulary) if source is None else source.tokenizer()
     if found is not None:
         return found
     if experiment.model.vocabulary_size != 256:
