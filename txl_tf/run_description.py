@@ -39,7 +39,12 @@ _FREE_FIELDS = (
     "stop_after_evaluations",
 )
 # Earlier versions did not know these; where they are None, runs of before are the same.
-_LATER_FIELDS = (("training", "freeze"), ("optimizer", "layer_rate_decay"))
+_LATER_FIELDS = (
+    ("training", "freeze"),
+    ("training", "adapter_rank"),
+    ("training", "adapter_alpha"),
+    ("optimizer", "layer_rate_decay"),
+)
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 
 

@@ -40,9 +40,11 @@ FolderKind = Literal["run", "converted", "checkpoint"]
 _CHECKPOINT_FILES = ("manifest.json", "state.index")
 _CHECKPOINT_NAME = re.compile(r"step-(\d{8,})")
 _WEIGHT_PREFIX = "model/"
+_ADAPTER_PREFIX = "adapter/"
 _HEAD_PREFIX = "task/"
 _AVERAGE_PREFIX = "average/"
 _CONVERT_AGAIN = "Convert it anew."
+_RESTORE = "Restore it from a copy."
 _ABSENT = (FileNotFoundError, NotADirectoryError)
 
 
@@ -174,7 +176,7 @@ def describe_checkpoint(folder: str) -> RunDescription | ModelConfig:
         raise DataDamagedError(
             f"The manifest of the checkpoint cannot be read: {first_line(error)}",
             where=path,
-            remedy="Restore it from a copy.",
+            remedy=_RESTORE,
         ) from error
 
 
@@ -202,7 +204,7 @@ def describe_run(folder: str) -> RunDescription:
         raise DataDamagedError(
             f"The description of the run cannot be read: {first_line(error)}",
             where=path,
-            remedy="Restore it from a copy.",
+            remedy=_RESTORE,
         ) from error
     raise MismatchError(
         f"The run is of format {ascii(version)[:40]}; this version reads {FORMAT_VERSION}.",
@@ -287,7 +289,14 @@ def read_weights(
         return _checkpoint_weights(folder, with_head)
     store = checkpoint_store(folder)
     chosen = _require_step(store, step, os.path.join(folder, CHECKPOINTS))
-    return chosen, _inference_weights(store.load(chosen), with_head)
+    weights = _inference_weights(store.load(chosen), with_head)
+    described = describe_run(folder)
+    if described.experiment.training.adapter_rank is None:
+        return chosen, weights
+    # Imported here, for the weights below the adapters are a model that this module reads.
+    from txl_tf.adapter_base import with_base
+
+    return chosen, with_base(folder, described, weights)
 
 
 def _checkpoint_weights(folder: str, with_head: bool) -> "tuple[int, dict[str, np.ndarray]]":
@@ -299,12 +308,18 @@ def _checkpoint_weights(folder: str, with_head: bool) -> "tuple[int, dict[str, n
     if isinstance(described, ModelConfig):
         weights = _model_of_converted(described, arrays).weights
         return manifest["step"], {variable.path: variable.numpy() for variable in weights}
+    if described.experiment.training.adapter_rank is not None:
+        raise InputMissingError(
+            "The checkpoint holds adapters; the weights they belong to are with its run.",
+            where=folder,
+            remedy="Name the folder of the run.",
+        )
     return manifest["step"], _inference_weights(arrays, with_head)
 
 
 def _inference_weights(arrays: "dict[str, np.ndarray]", with_head: bool) -> "dict[str, np.ndarray]":
     # By the paths of the weights: among the averages is also how many steps they are of.
-    prefixes = (_WEIGHT_PREFIX, _HEAD_PREFIX) if with_head else (_WEIGHT_PREFIX,)
+    prefixes = (_WEIGHT_PREFIX, _ADAPTER_PREFIX, *([_HEAD_PREFIX] if with_head else []))
     paths = {name.partition("/")[2]: name for name in arrays if name.startswith(prefixes)}
     return {path: arrays.get(_AVERAGE_PREFIX + path, arrays[paths[path]]) for path in paths}
 

@@ -18,9 +18,11 @@ from txl_tf.run_folder import (
     converted_identity,
 )
 from txl_tf.storage.staging import StagingFolder
+from txl_tf.storage.writable_folder import WritableFolder
 
 if TYPE_CHECKING:
     import keras
+    import numpy as np
 
 _PREFIX = "model/"
 
@@ -45,7 +47,6 @@ def write_model_folder(
             another vocabulary.
     """
     from txl_tf.convert.model_building import named_variables
-    from txl_tf.training.checkpoint_store import CheckpointStore
 
     if not isinstance(model.config, ModelConfig):
         raise ValueError(
@@ -53,17 +54,37 @@ def write_model_folder(
             f"Received: {type(model).__name__}"
         )
     check_vocabulary_size(model, tokenizer)
-    arrays = {_PREFIX + name: variable.numpy() for name, variable in named_variables(model).items()}
+    arrays = {name: variable.numpy() for name, variable in named_variables(model).items()}
     with StagingFolder(os.fspath(folder), last_file=CONFIG_FILE) as staging:
         path = Path(staging.path)
-        store = CheckpointStore(path / CHECKPOINTS, converted_identity(model.config))
-        store.save(CONVERTED_STEP, arrays)
         if tokenizer is not None:
             for name, content in tokenizer_files(tokenizer).items():
                 (path / name).parent.mkdir(exist_ok=True)
                 (path / name).write_bytes(content)
-        (path / CONFIG_FILE).write_text(json.dumps(model.config.to_dict(), indent=1) + "\n")
+        write_converted(WritableFolder.at(path), model.config, arrays)
         staging.publish()
+
+
+def write_converted(
+    folder: WritableFolder, config: ModelConfig, arrays: "Mapping[str, np.ndarray]"
+) -> None:
+    """Writes weights and configuration of a converted model; the configuration comes last.
+
+    Args:
+        folder: `WritableFolder` without such a model.
+        config: `ModelConfig`.
+        arrays: mapping of the names of `named_variables` to arrays.
+
+    Raises:
+        StorageError: If the weights cannot be written.
+        OSError: If the configuration cannot be written.
+    """
+    from txl_tf.training.checkpoint_store import CheckpointStore
+
+    store = CheckpointStore(folder.subfolder(CHECKPOINTS), converted_identity(config))
+    store.save(CONVERTED_STEP, {_PREFIX + name: array for name, array in arrays.items()})
+    content = json.dumps(config.to_dict(), indent=1) + "\n"
+    folder.write(CONFIG_FILE, content.encode())
 
 
 def check_vocabulary_size(model: "keras.Model", tokenizer: Tokenizer | None) -> None:

@@ -14,7 +14,7 @@ from txl_tf.config.base import (
     parse_setting,
     shown_value,
 )
-from txl_tf.config.frozen_parts import FrozenParts
+from txl_tf.config.frozen_parts import FrozenParts, check_adapter_rank, check_adapters
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig, RecurrentConfig
 from txl_tf.config.optimizer import OptimizerConfig
 from txl_tf.config.task import TaskConfig
@@ -41,6 +41,8 @@ class TrainingConfig(FrozenConfig):
         "gradient_accumulation_steps": settings.positive(),
         "spike_deviations": settings.positive(),
         "stop_after_evaluations": settings.positive(),
+        "adapter_rank": settings.positive(),
+        "adapter_alpha": settings.positive(),
     }
 
     global_batch_size: int
@@ -96,6 +98,11 @@ class TrainingConfig(FrozenConfig):
     freeze: tuple[str, ...] | None = None
     """Parts that are not trained: `embedding`, `softmax`, `layers`, `layers:3` or `layers:0-3`,
     counted from 0. None: all are trained."""
+    adapter_rank: int | None = None
+    """Rank of low-rank adapters, see `Adapters`: all else of the model is frozen. None: none."""
+    adapter_alpha: float | None = None
+    """Adapters add `adapter_alpha / adapter_rank` times the product of their factors. None: the
+    product as it is."""
 
     def validate(self) -> None:
         if self.gradient_accumulation_steps > self.global_batch_size:
@@ -106,6 +113,7 @@ class TrainingConfig(FrozenConfig):
             )
         is_named = self.freeze is None or len(self.freeze) > 0
         self.require("freeze", is_named, "name a part, or be None")
+        check_adapters(self.adapter_rank, self.adapter_alpha, self.freeze)
         start = self.average_weights_from_step
         if start is not None and not 0 < start <= self.num_steps:
             raise ValueError(
@@ -224,6 +232,7 @@ class EvaluationConfig(FrozenConfig):
 # What a recurrent model has no use for: no attention, no blocks, no documents told apart.
 _ATTENTION_ONLY = {
     "training": (
+        "adapter_rank",
         "document_boundaries",
         "intermediate_losses",
         "num_targets",
@@ -276,6 +285,8 @@ class ExperimentConfig(FrozenConfig):
     def validate(self) -> None:
         if isinstance(self.model, RecurrentConfig):
             self._check_recurrent()
+        elif self.training.adapter_rank is not None:
+            check_adapter_rank(self.training.adapter_rank, self.model)
         if self.task is not None:
             self._check_task()
         _ = self.frozen_parts  # refuses what the model does not have
