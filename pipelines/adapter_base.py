@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING
 
 from txl_tf.adapter_base import BASE, read_base
-from txl_tf.causal_lm.model_folder import write_converted
+from txl_tf.config.model import ModelConfig
+from txl_tf.converted_folder import write_converted
 from txl_tf.run_folder import run_folder_error
 from txl_tf.storage.writable_folder import WritableFolder
 
@@ -33,9 +34,11 @@ def write_base(trainer: "Trainer", folder: WritableFolder) -> None:
         return
     names = {variable.path: name for name, variable in named_variables(trainer.model).items()}
     arrays = {names[path]: array for path, array in frozen.items()}
+    config = trainer.config.model
+    assert isinstance(config, ModelConfig)  # others have no adapters
     try:
         folder.remove_folder(BASE)
-        write_converted(folder.subfolder(BASE), trainer.config.model, arrays)
+        write_converted(folder.subfolder(BASE), config, arrays)
     except OSError as error:
         raise run_folder_error(folder.path, "written", error) from error
 

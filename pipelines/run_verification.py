@@ -4,10 +4,11 @@ import os
 
 from txl_tf.adapter_base import BASE, read_base
 from txl_tf.causal_lm.model_folder import run_tokenizer
+from txl_tf.converted_folder import converted_config, converted_identity
 from txl_tf.errors import DataDamagedError, InputMissingError
 from txl_tf.models.weight_transfer import weights_sha256
 from txl_tf.run_description import RunDescription
-from txl_tf.run_folder import converted_config, converted_identity, read_weights
+from txl_tf.run_folder import read_weights
 from txl_tf.storage.files import file_bytes, list_folder, path_exists
 from txl_tf.storage.untrusted_files import storage_errors
 

@@ -7,9 +7,9 @@ from are stored once, as a converted model that other jobs can read too.
 import os
 from typing import TYPE_CHECKING
 
+from txl_tf.converted_folder import converted_config, converted_model
 from txl_tf.errors import DataDamagedError, InputMissingError
 from txl_tf.run_description import RunDescription
-from txl_tf.run_folder import converted_config, read_weights
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,14 +63,15 @@ def read_base(folder: str, described: RunDescription) -> "dict[str, np.ndarray]"
 
     place, start = os.path.join(folder, BASE), described.start
     try:
-        _, weights = read_weights(place)
         is_same = converted_config(place) == described.experiment.model
+        model = converted_model(place)
     except InputMissingError as error:
         raise DataDamagedError(
             "The weights that the adapters of the run belong to are missing.",
             where=place,
             remedy=_RESTORE,
         ) from error
+    weights = {variable.path: variable.numpy() for variable in model.weights}
     # Rows for other tokens are not those of the source.
     if is_same and start is not None and start["vocabulary"] == "same":
         is_same = weights_sha256(weights) == start["sha256"]

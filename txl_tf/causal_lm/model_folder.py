@@ -1,30 +1,21 @@
 """Folder of a model with its tokenizer: reads that of a run, writes and reads converted ones."""
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from txl_tf.config.model import ModelConfig
+from txl_tf.converted_folder import CONFIG_FILE, write_converted
 from txl_tf.data.manifest import Manifest
 from txl_tf.data.prepared_dataset import dataset_tokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.data.vocabulary_folder import tokenizer_files, vocabulary_tokenizer
-from txl_tf.run_folder import (
-    CHECKPOINTS,
-    CONFIG_FILE,
-    CONVERTED_STEP,
-    converted_identity,
-)
 from txl_tf.storage.staging import StagingFolder
 from txl_tf.storage.writable_folder import WritableFolder
 
 if TYPE_CHECKING:
     import keras
-    import numpy as np
-
-_PREFIX = "model/"
 
 
 def write_model_folder(
@@ -63,28 +54,6 @@ def write_model_folder(
                 (path / name).write_bytes(content)
         write_converted(WritableFolder.at(path), model.config, arrays)
         staging.publish()
-
-
-def write_converted(
-    folder: WritableFolder, config: ModelConfig, arrays: "Mapping[str, np.ndarray]"
-) -> None:
-    """Writes weights and configuration of a converted model; the configuration comes last.
-
-    Args:
-        folder: `WritableFolder` without such a model.
-        config: `ModelConfig`.
-        arrays: mapping of the names of `named_variables` to arrays.
-
-    Raises:
-        StorageError: If the weights cannot be written.
-        OSError: If the configuration cannot be written.
-    """
-    from txl_tf.training.checkpoint_store import CheckpointStore
-
-    store = CheckpointStore(folder.subfolder(CHECKPOINTS), converted_identity(config))
-    store.save(CONVERTED_STEP, {_PREFIX + name: array for name, array in arrays.items()})
-    content = json.dumps(config.to_dict(), indent=1) + "\n"
-    folder.write(CONFIG_FILE, content.encode())
 
 
 def check_vocabulary_size(model: "keras.Model", tokenizer: Tokenizer | None) -> None:
