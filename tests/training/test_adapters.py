@@ -6,7 +6,6 @@ import keras
 import numpy as np
 import pytest
 
-from tests.slow_case import slow_case
 from tests.toy_batches import ToyBatches, largest_relative_difference, toy_tokens
 from tests.toy_trainers import NUM_ROWS, toy_trainer
 from txl_tf.config.model import LSTMConfig
@@ -142,12 +141,13 @@ def test_replicas_parts_and_compilers_give_the_same_steps(options):
     assert largest_relative_difference(alone, found) <= 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "optimizer"),
     [
         ({"num_layers": 2, "share_attention_biases": True}, {"name": "adamw", "weight_decay": 0.1}),
-        slow_case({"position_encoding": "shaw", "num_positions": 4}, {"name": "muon"}),
-        slow_case({"pre_norm": True, "dropout": 0.1}, {"layer_rate_decay": 0.5}),
+        ({"position_encoding": "shaw", "num_positions": 4}, {"name": "muon"}),
+        ({"pre_norm": True, "dropout": 0.1}, {"layer_rate_decay": 0.5}),
     ],
 )
 def test_variants_of_the_model_have_adapters(model, optimizer):
@@ -162,6 +162,13 @@ def test_variants_of_the_model_have_adapters(model, optimizer):
     )
 
 
+@pytest.mark.slow
+def test_the_loss_falls():
+    losses = nats(adapted(num_steps=150, optimizer={"learning_rate": 1e-2, "clip_norm": 1.0}))
+    assert np.mean(losses[-30:]) < np.mean(losses[:30]) - 0.05
+
+
+@pytest.mark.slow
 def test_the_average_is_of_the_factors():
     trainer = adapted(average_weights_from_step=1)
     averages = []
