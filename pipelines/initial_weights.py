@@ -223,7 +223,7 @@ def initial_weights(
         experiment: `ExperimentConfig` of the run.
 
     Raises:
-        UsageError: If an option is given without `--init-from`.
+        UsageError: If an option or adapters are given without `--init-from`.
         MismatchError: If the weights do not fit, or the run was begun with others.
     """
     if arguments.init_from is None:
@@ -237,6 +237,12 @@ def initial_weights(
             _require_same_start(start, arguments)
         return None if start is None else InitialWeights.of_start(start)
     if arguments.init_from is None:
+        if experiment.training.adapter_rank is not None:
+            raise UsageError(
+                "Adapters are for the weights of a trained model.",
+                where=f"training.adapter_rank={experiment.training.adapter_rank}",
+                remedy="Name its folder with --init-from.",
+            )
         return None
     vocabulary = arguments.init_vocabulary or VOCABULARIES[0]
     found = InitialWeights(arguments.init_from, arguments.init_step, vocabulary)

@@ -63,7 +63,8 @@ def training_needs(experiment: ExperimentConfig, num_replicas: int = 1) -> list[
     """Lists the lower bounds of memory for training on a CPU machine."""
     model, training = experiment.model, experiment.training
     # Frozen weights have neither gradients nor slots, and frozen layers may keep no activations.
-    copies = 1 if training.freeze else _copies(experiment.optimizer, training)
+    is_frozen = training.freeze or training.adapter_rank is not None
+    copies = 1 if is_frozen else _copies(experiment.optimizer, training)
     num_layers = model.num_layers - len(experiment.frozen_parts.layers)
     needs = [
         MemoryNeed(

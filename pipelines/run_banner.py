@@ -36,6 +36,10 @@ def start_banner(
     step, passes = data.describe_plan()
     num_passes = training.num_steps / data.plan.steps_per_epoch
     frozen = training.freeze or ()
+    adapters = None
+    if training.adapter_rank is not None:
+        alpha = training.adapter_alpha or training.adapter_rank
+        adapters = f"rank {training.adapter_rank}, alpha {alpha:g}; all other weights are frozen"
     begins = [("begins", describe_start(start))] if start is not None else []
     table = (
         (
@@ -49,6 +53,7 @@ def start_banner(
         ("rate", describe_schedule(experiment.optimizer)),
         *begins,
         *([("frozen", ", ".join(frozen))] if frozen else []),
+        *([("adapters", adapters)] if adapters is not None else []),
         ("run", workdir.folder),
         ("curves", f"tensorboard --logdir {workdir.tensorboard}"),
     )

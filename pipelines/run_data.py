@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from txl_tf.errors import UsageError
+
 if TYPE_CHECKING:
     import numpy as np
     import tensorflow as tf
@@ -107,3 +109,13 @@ class RunData(Protocol):
 
     def errors_explained(self) -> AbstractContextManager[None]:
         """Turns errors of reading into ones that name the file."""
+
+
+def require_split_of_rate(experiment: "ExperimentConfig", data: RunData) -> None:
+    """Raises UsageError where the learning rate follows evaluations that there are not."""
+    if experiment.optimizer.schedule == "plateau" and not data.has_valid:
+        raise UsageError(
+            "The learning rate follows evaluations, but the data has no split `valid`.",
+            where="optimizer.schedule=plateau",
+            remedy="Choose another schedule, or prepare data with a split `valid`.",
+        )

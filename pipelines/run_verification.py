@@ -2,11 +2,13 @@
 
 import os
 
+from txl_tf.adapter_base import BASE, read_base
 from txl_tf.causal_lm.model_folder import run_tokenizer
+from txl_tf.converted_folder import converted_config, converted_identity
 from txl_tf.errors import DataDamagedError, InputMissingError
 from txl_tf.models.weight_transfer import weights_sha256
 from txl_tf.run_description import RunDescription
-from txl_tf.run_folder import converted_config, converted_identity, read_weights
+from txl_tf.run_folder import read_weights
 from txl_tf.storage.files import file_bytes, list_folder, path_exists
 from txl_tf.storage.untrusted_files import storage_errors
 
@@ -44,6 +46,7 @@ def verify_run(folder: str, report: ReportBytes) -> list[str]:
         ) from error
     lines = [f"verified: description {folder}/run.json"]
     lines.append(_verify_vocabulary(workdir, run.data))
+    lines += _verify_base(workdir, run)
     lines += _verify_start(workdir, run.start)
     checkpoints = verify_checkpoints(workdir.checkpoints, run.identity(), report)
     if not checkpoints and run.first_checkpoint_step is not None:
@@ -80,6 +83,14 @@ def _verify_start(workdir: Workdir, start: dict | None) -> list[str]:
             remedy=_RESTORE,
         )
     return [f"verified: {line}"]
+
+
+def _verify_base(workdir: Workdir, run: RunDescription) -> list[str]:
+    if run.experiment.training.adapter_rank is None or run.first_checkpoint_step is None:
+        return []
+    place = os.path.join(workdir.folder, BASE)
+    num_arrays = len(read_base(workdir.folder, run))
+    return [f"verified: frozen weights {place}, {num_arrays} arrays"]
 
 
 def verify_converted(folder: str, report: ReportBytes) -> list[str]:

@@ -13,7 +13,7 @@ import tensorflow as tf
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.distribution.strategy import is_chief
-from txl_tf.errors import MismatchError, PreemptedError, StorageError, UsageError
+from txl_tf.errors import MismatchError, PreemptedError, StorageError
 from txl_tf.run_description import RunDescription
 from txl_tf.storage.files import path_exists
 from txl_tf.storage.writable_folder import WritableFolder
@@ -22,10 +22,11 @@ from txl_tf.training.step_records import LoopReport
 from txl_tf.training.train_state import EvaluationHistory
 from txl_tf.training.trainer import Trainer
 
+from .adapter_base import load_base, write_base
 from .initial_weights import InitialWeights
 from .progress import TrainingProgress
 from .run_banner import start_banner
-from .run_data import RunData
+from .run_data import RunData, require_split_of_rate
 from .run_extension import describe_extension, require_steps_before
 from .run_verification import latest_explained_step, require_checkpoints
 from .step_profile import StepProfile
@@ -76,12 +77,7 @@ class TrainingRun:
         self._exits = contextlib.ExitStack()
         self._strategy = strategy
         self._profile_steps = profile_steps
-        if experiment.optimizer.schedule == "plateau" and not data.has_valid:
-            raise UsageError(
-                "The learning rate follows evaluations, but the data has no split `valid`.",
-                where="optimizer.schedule=plateau",
-                remedy="Choose another schedule, or prepare data with a split `valid`.",
-            )
+        require_split_of_rate(experiment, data)
 
     def __enter__(self) -> Self:
         experiment, workdir = self._experiment, self._workdir
@@ -167,6 +163,8 @@ class TrainingRun:
         if self._initial is not None and not has_checkpoint:
             for line in self._initial.assign_to(self.trainer, self._data):
                 self._say(line)
+            if self._is_chief:
+                write_base(self.trainer, self._folder)
             # From now on the source is not needed any more.
             self._save()
         if self._watcher is not None:
@@ -272,6 +270,7 @@ class TrainingRun:
             return None
         if not self._is_chief:
             arrays = self._store.load(chosen)
+        load_base(self.trainer, self._workdir.folder, self._described)
         own_names = self._history.state().keys()
         own = {name: arrays.pop(name) for name in own_names & arrays.keys()}
         try:

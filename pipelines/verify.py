@@ -16,9 +16,10 @@ import os
 import re
 from collections.abc import Callable
 
+from txl_tf.converted_folder import CHECKPOINTS, CONFIG_FILE
 from txl_tf.errors import DataDamagedError, InputMissingError, StorageError
 from txl_tf.export.export_verification import GRAPH_FILE, verify_export
-from txl_tf.run_folder import CHECKPOINTS, CONFIG_FILE, RUN_FILE
+from txl_tf.run_folder import RUN_FILE
 from txl_tf.storage.files import (
     file_bytes,
     first_line,

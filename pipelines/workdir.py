@@ -9,6 +9,7 @@ from typing import Any
 
 from txl_tf.config.base import describe_differences
 from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.converted_folder import CHECKPOINTS
 from txl_tf.data.manifest import Manifest
 from txl_tf.errors import (
     MismatchError,
@@ -17,7 +18,6 @@ from txl_tf.errors import (
 )
 from txl_tf.run_description import RunDescription, identity
 from txl_tf.run_folder import (
-    CHECKPOINTS,
     RUN_FILE,
     checkpoint_store,
     describe_run,

@@ -40,12 +40,16 @@ ALLOWED = {
     "serving": {"storage", *LOWEST},
     "convert": MODELS,
     "run_description": {"config"},
-    "run_folder": {"convert", "run_description", "training", *MODELS},
+    "converted_folder": {"convert", "training", *MODELS},
+    "adapter_base": {"converted_folder", "run_description", *MODELS},
+    "run_folder": {
+        *("adapter_base", "convert", "converted_folder", "run_description", "training", *MODELS),
+    },
     "tpu_compiler": {"distribution", "evaluation", "training", *MODELS},
     # The top: models with their tokenizers, from folders of every kind.
     "causal_lm": {
-        *("convert", "data", "evaluation", "export", "generation", "inference", "run_folder"),
-        *("samplers", "tasks", "training", *MODELS),
+        *("convert", "converted_folder", "data", "evaluation", "export", "generation"),
+        *("inference", "run_folder", "samplers", "tasks", "training", *MODELS),
     },
     "harness": {"causal_lm", "data", "samplers", *LOWEST},
 }
@@ -69,7 +73,9 @@ FOR_EACH_BACKEND = {"txl_tf/layers/rematerialization.py"}
 # arguments with them, and every worker process of a preparation loads them.
 LOADED_FIRST = (
     "txl_tf",
+    "txl_tf.adapter_base",
     "txl_tf.config.*",
+    "txl_tf.converted_folder",
     "txl_tf.data.beam",
     "txl_tf.data.corpora.*",
     "txl_tf.data.preparation",

@@ -252,8 +252,9 @@ def test_a_run_is_exported_with_the_same_signatures_and_card(server, folder):
     for name in simple:
         cards[0]["serving"]["signatures"].remove(name)
     assert cards[0]["training"].pop("evaluate_tokens") is None
-    assert cards[0]["training"].pop("freeze") is None
-    assert cards[0]["training"].pop("average_weights_after_evaluations") is None
+    later = ("freeze", "average_weights_after_evaluations", "adapter_rank", "adapter_alpha")
+    for name in later:
+        assert cards[0]["training"].pop(name) is None
     require_close(*cards, GIVEN_WEIGHTS)
     sums = (again / "SHA256SUMS").read_text().splitlines()
     for line in sums:

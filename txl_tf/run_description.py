@@ -39,10 +39,12 @@ _FREE_FIELDS = (
     "stop_after_evaluations",
 )
 _LATER_FIELDS = (
-    "freeze",
+    "adapter_rank",
+    "adapter_alpha",
     "average_weights_after_evaluations",
-    "window_stride_tokens",
+    "freeze",
     "layer_rate_decay",
+    "window_stride_tokens",
 )
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 

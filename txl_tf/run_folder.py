@@ -10,7 +10,17 @@ import os
 import re
 from typing import TYPE_CHECKING, Literal
 
+from txl_tf.adapter_base import with_base
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
+from txl_tf.converted_folder import (
+    CHECKPOINTS,
+    CONFIG_FILE,
+    CONVERTED_STEP,
+    converted_config,
+    converted_identity,
+    converted_model,
+    model_of_converted,
+)
 from txl_tf.errors import (
     DataDamagedError,
     InputMissingError,
@@ -30,19 +40,15 @@ if TYPE_CHECKING:
     from txl_tf.training.checkpoint_store import CheckpointStore
 
 RUN_FILE = "run.json"
-CONFIG_FILE = "config.json"
-CHECKPOINTS = "checkpoints"
-CONVERTED_STEP = 0
-"""Step of the one checkpoint of a converted model."""
-
 FolderKind = Literal["run", "converted", "checkpoint"]
 
 _CHECKPOINT_FILES = ("manifest.json", "state.index")
 _CHECKPOINT_NAME = re.compile(r"step-(\d{8,})")
 _WEIGHT_PREFIX = "model/"
+_ADAPTER_PREFIX = "adapter/"
 _HEAD_PREFIX = "task/"
 _AVERAGE_PREFIX = "average/"
-_CONVERT_AGAIN = "Convert it anew."
+_RESTORE = "Restore it from a copy."
 _ABSENT = (FileNotFoundError, NotADirectoryError)
 
 
@@ -81,7 +87,7 @@ def load_model(
     found = kind(folder)
     if found == "converted":
         require_no_step(step)
-        return _converted_model(folder)
+        return converted_model(folder)
     if found is None:
         raise InputMissingError(
             "There is neither a run nor a converted model in this folder.",
@@ -174,7 +180,7 @@ def describe_checkpoint(folder: str) -> RunDescription | ModelConfig:
         raise DataDamagedError(
             f"The manifest of the checkpoint cannot be read: {first_line(error)}",
             where=path,
-            remedy="Restore it from a copy.",
+            remedy=_RESTORE,
         ) from error
 
 
@@ -202,7 +208,7 @@ def describe_run(folder: str) -> RunDescription:
         raise DataDamagedError(
             f"The description of the run cannot be read: {first_line(error)}",
             where=path,
-            remedy="Restore it from a copy.",
+            remedy=_RESTORE,
         ) from error
     raise MismatchError(
         f"The run is of format {ascii(version)[:40]}; this version reads {FORMAT_VERSION}.",
@@ -220,29 +226,6 @@ def run_folder_error(folder: str, done: str, error: OSError) -> StorageError:
     )
 
 
-def converted_config(folder: str) -> ModelConfig:
-    """Reads the configuration of a converted model.
-
-    Raises:
-        InputMissingError: If there is no converted model.
-        DataDamagedError: If it cannot be read.
-    """
-    path = os.path.join(folder, CONFIG_FILE)
-    try:
-        return ModelConfig.from_dict(read_json_object(path, remedy=_CONVERT_AGAIN))
-    except _ABSENT as error:
-        what = "There is no converted model in this folder."
-        raise InputMissingError(
-            what, where=folder, remedy="`txl convert --from` makes one."
-        ) from error
-    except (ValueError, OSError) as error:
-        raise DataDamagedError(
-            f"The configuration of the model cannot be read: {first_line(error)}",
-            where=path,
-            remedy=_CONVERT_AGAIN,
-        ) from error
-
-
 def checkpoint_store(folder: str) -> "CheckpointStore":
     """Returns the checkpoints of a run or of a converted model, for reading.
 
@@ -256,11 +239,6 @@ def checkpoint_store(folder: str) -> "CheckpointStore":
     else:
         bound_to = describe_run(folder).identity()
     return CheckpointStore(os.path.join(folder, CHECKPOINTS), bound_to)
-
-
-def converted_identity(config: ModelConfig) -> dict:
-    """The identity of the checkpoint of a converted model, see `CheckpointStore`."""
-    return {"model": config.to_dict()}
 
 
 def read_weights(
@@ -281,13 +259,17 @@ def read_weights(
     found = kind(folder)
     if found == "converted":
         require_no_step(step)
-        model = _converted_model(folder)
+        model = converted_model(folder)
         return CONVERTED_STEP, {variable.path: variable.numpy() for variable in model.weights}
     if found == "checkpoint":
         return _checkpoint_weights(folder, with_head)
     store = checkpoint_store(folder)
     chosen = _require_step(store, step, os.path.join(folder, CHECKPOINTS))
-    return chosen, _inference_weights(store.load(chosen), with_head)
+    weights = _inference_weights(store.load(chosen), with_head)
+    described = describe_run(folder)
+    if described.experiment.training.adapter_rank is None:
+        return chosen, weights
+    return chosen, with_base(folder, described, weights)
 
 
 def _checkpoint_weights(folder: str, with_head: bool) -> "tuple[int, dict[str, np.ndarray]]":
@@ -297,14 +279,20 @@ def _checkpoint_weights(folder: str, with_head: bool) -> "tuple[int, dict[str, n
     arrays = read_arrays(os.path.join(folder, ARRAYS_PREFIX), manifest["arrays"])
     described = describe_checkpoint(folder)
     if isinstance(described, ModelConfig):
-        weights = _model_of_converted(described, arrays).weights
+        weights = model_of_converted(described, arrays).weights
         return manifest["step"], {variable.path: variable.numpy() for variable in weights}
+    if described.experiment.training.adapter_rank is not None:
+        raise InputMissingError(
+            "The checkpoint holds adapters; the weights they belong to are with its run.",
+            where=folder,
+            remedy="Name the folder of the run.",
+        )
     return manifest["step"], _inference_weights(arrays, with_head)
 
 
 def _inference_weights(arrays: "dict[str, np.ndarray]", with_head: bool) -> "dict[str, np.ndarray]":
     # By the paths of the weights: among the averages is also how many steps they are of.
-    prefixes = (_WEIGHT_PREFIX, _HEAD_PREFIX) if with_head else (_WEIGHT_PREFIX,)
+    prefixes = (_WEIGHT_PREFIX, _ADAPTER_PREFIX, *([_HEAD_PREFIX] if with_head else []))
     paths = {name.partition("/")[2]: name for name in arrays if name.startswith(prefixes)}
     return {path: arrays.get(_AVERAGE_PREFIX + path, arrays[paths[path]]) for path in paths}
 
@@ -352,21 +340,4 @@ def build_model(
 
     model = create_model(config, dtype="float32")
     assign_weights({variable.path: variable for variable in model.weights}, weights)
-    return model
-
-
-def _converted_model(folder: str) -> "TransformerXL":
-    config = converted_config(folder)
-    return _model_of_converted(config, checkpoint_store(folder).load(CONVERTED_STEP))
-
-
-def _model_of_converted(config: ModelConfig, arrays: "dict[str, np.ndarray]") -> "TransformerXL":
-    from txl_tf.convert.model_building import named_variables
-    from txl_tf.models.language_model import assign_weights
-    from txl_tf.models.transformer_xl import TransformerXL
-
-    # By the names that a conversion gives: those of shared biases are not their paths.
-    model = TransformerXL(config, dtype="float32")
-    variables = named_variables(model).items()
-    assign_weights({_WEIGHT_PREFIX + name: variable for name, variable in variables}, arrays)
     return model

@@ -153,6 +153,26 @@ def test_a_run_begins_from_the_weights_of_a_model(finetune, untouched, tmp_path)
         assert np.array_equal(after[name], array) == is_kept, name
 
 
+@pytest.mark.slow
+def test_adapters_and_the_head_are_what_is_trained(finetune, untouched, tmp_path):
+    options = ("--set", "training.adapter_rank=4", "--epochs", "8")
+    finished = finetune("classification", *options, model=("--init-from", untouched))
+    assert finished.returncode == 0, finished.stderr
+    workdir = tmp_path / "run"
+    kinds = {name.partition("/")[0] for name in checkpoint_store(str(workdir)).load(24)}
+    assert {"adapter", "task"} <= kinds
+    assert "model" not in kinds
+    assert figures_of(workdir)[24]["accuracy"] >= 0.9
+    task = txl_tf.load_task(workdir)
+    _, weights = read_weights(str(workdir), with_head=True)
+    own = [*task.model.language_model.weights, *task.model.head.weights]
+    assert weights.keys() == {variable.path for variable in own}
+    for variable in own:
+        np.testing.assert_array_equal(variable.numpy(), weights[variable.path], variable.path)
+    rows = ROWS["classification"][:4]
+    assert task.predict([row["text"] for row in rows]) == [row["label"] for row in rows]
+
+
 def test_a_run_ends_when_evaluations_no_longer_improve(finetune, tmp_path):
     never = ("--set", "optimizer.learning_rate=1e-30", "--epochs", "9")
     stops = ("--set", "training.stop_after_evaluations=2")

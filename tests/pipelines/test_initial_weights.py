@@ -8,9 +8,14 @@ import pytest
 
 from tests.pipelines.txl_process import error_lines, run_txl
 from tests.slow_case import slow_case
+from txl_tf.adapter_base import BASE
+from txl_tf.causal_lm.exported_model import load_exported
+from txl_tf.causal_lm.model_folder import write_model_folder
+from txl_tf.errors import DataDamagedError, InputMissingError
 from txl_tf.run_folder import RUN_FILE, checkpoint_store, describe_run, load_model, read_weights
 
 SHORT = ("--set", "training.num_steps=12", "--set", "training.steps_per_loop=3")
+ADAPTERS = ("--set", "training.adapter_rank=4")
 KINDS = ["run", *map(slow_case, ("checkpoint", "copied checkpoint", "converted", "export"))]
 
 
@@ -50,6 +55,8 @@ def restarted(workdir, folder, keeps_checkpoint):
         shutil.copytree(workdir / name, folder / name)
         header = (workdir / "ledger.txt").read_text().partition("\n")[0]
         (folder / "ledger.txt").write_text(f"{header}\n")
+        if (workdir / BASE).exists():
+            shutil.copytree(workdir / BASE, folder / BASE)
     return folder
 
 
@@ -157,6 +164,9 @@ def test_a_source_that_has_changed_is_refused(untouched, train, data_folder, tmp
         (("--freeze", "layers:0-2"), 2, "layers from 0 to 1"),
         (("--freeze", "layer 0"), 2, "`freeze` must be of"),
         (("--freeze", "embedding", "softmax", "layers"), 2, "leave something to train"),
+        ((*ADAPTERS, "--freeze", "layers:0"), 2, "`freeze` must be None with an `adapter_rank`"),
+        (("--set", "training.adapter_rank=17"), 2, "`training.adapter_rank` must be at most 16"),
+        (("--set", "training.adapter_alpha=1"), 2, "`adapter_alpha` needs an `adapter_rank`"),
     ],
 )
 def test_what_does_not_fit_is_refused(options, exit_code, words, untouched, train, tmp_path):
@@ -232,3 +242,147 @@ def test_rows_of_shared_tokens_are_taken(words, config_file, tmp_path):
         np.testing.assert_array_equal(*rows, err_msg=text)
     unseen = [after.index(text) for text in set(after) - set(before)]
     assert 0 < np.abs(np.asarray(new.embedding.tables[0])[unseen]).max() < 0.2
+
+
+def test_adapters_need_the_weights_of_a_trained_model(train):
+    refused = train("run", *ADAPTERS)
+    assert refused.returncode == 2
+    assert "Adapters are for the weights of a trained model." in error_lines(refused)[0]
+
+
+def folder_bytes(folder):
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.fixture(scope="module")
+def with_adapters(untouched, config_file, data_folder, tmp_path_factory):
+    """A finished run with adapters whose source is gone."""
+    folder = tmp_path_factory.mktemp("adapters")
+    source = shutil.copytree(untouched, folder / "source")
+    options = ("--config", config_file, "--data", data_folder, *SHORT, *ADAPTERS)
+    options += ("--init-from", source, "--set", "optimizer.learning_rate=0.01")
+    finished = run_txl("train", *options, "--workdir", folder / "run")
+    assert finished.returncode == 0, finished.stderr
+    assert "rank 4, alpha 4; all other weights are frozen" in finished.stderr
+    shutil.rmtree(source)
+    return folder / "run"
+
+
+@pytest.mark.slow
+def test_checkpoints_with_adapters_leave_out_the_frozen_weights(with_adapters, untouched):
+    store = checkpoint_store(str(with_adapters))
+    arrays = store.load(12)
+    kinds = {name.partition("/")[0] for name in arrays}
+    assert kinds == {"adapter", "optimizer", "memory", "evaluation"}
+    factors = {name for name in arrays if name.startswith("adapter/")}
+    assert len(factors) == 2 * 2 * 7  # of two layers with seven projections
+    _, source = read_weights(str(untouched))
+    _, base = read_weights(str(with_adapters / BASE))
+    assert {path: array.tobytes() for path, array in base.items()} == {
+        path: array.tobytes() for path, array in source.items()
+    }
+    checkpoints = with_adapters / "checkpoints", untouched / "checkpoints"
+    small, whole = (folder_bytes(max(each.glob("step-*"))) for each in checkpoints)
+    assert small < whole / 2
+    # With the optimizer's two slots, still less than the weights alone.
+    own = sum(array.nbytes for name, array in arrays.items() if "lora_kernel" in name)
+    assert own < sum(array.nbytes for array in source.values())
+
+
+@pytest.mark.slow
+def test_every_job_sees_merged_weights(with_adapters, untouched, data_folder, tmp_path):
+    step, weights = read_weights(str(with_adapters))
+    _, source = read_weights(str(untouched))
+    kernels = {path for path in source if "attention/" in path or "feed_forward/" in path}
+    kernels = {path for path in kernels if path.endswith("/kernel")}
+    changed = {path for path in source if not np.array_equal(source[path], weights[path])}
+    assert (step, changed) == (12, kernels)
+    # The figure of the last step, which training has logged, from the stored factors.
+    log = losses(with_adapters)
+    assert log[0] == pytest.approx(losses(untouched)[40], rel=1e-6)
+    assert log[12] != log[0]
+    run = shutil.copytree(with_adapters, tmp_path / "run")
+    data = ("--data", data_folder, "--split", "valid", "--json")
+    finished = run_txl("evaluate", "--workdir", run, *data)
+    assert finished.returncode == 0, finished.stderr
+    figure = json.loads(finished.stdout.splitlines()[-1])["nats_per_token"]
+    assert figure == pytest.approx(log[12], rel=1e-6)
+    export = tmp_path / "export"
+    assert run_txl("export", "--workdir", run, "--out", export).returncode == 0
+    (version,) = (path for path in export.iterdir() if path.is_dir())
+    exported = {each.path: each.numpy() for each in load_exported(str(version)).weights}
+    loaded = {each.path: each.numpy() for each in load_model(run).weights}
+    for path, array in weights.items():
+        np.testing.assert_array_equal(exported[path], array, err_msg=path)
+        np.testing.assert_array_equal(loaded[path], array, err_msg=path)
+    verified = run_txl("verify", run)
+    assert verified.returncode == 0, verified.stderr
+    assert f"verified: frozen weights {run / BASE}" in verified.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [0, 10])
+def test_a_run_with_adapters_resumes_without_its_source(step, with_adapters, data_folder, tmp_path):
+    if step == 0:
+        folder = restarted(with_adapters, tmp_path / "again", keeps_checkpoint=True)
+    else:
+        folder = shutil.copytree(with_adapters, tmp_path / "again")
+        shutil.rmtree(folder / "checkpoints" / "step-00000012")
+    finished = run_txl("train", "--data", data_folder, "--workdir", folder)
+    assert finished.returncode == 0, finished.stderr
+    assert (f"Going on from the checkpoint of step {step}." in finished.stderr) == (step > 0)
+    assert result_of(folder) == result_of(with_adapters)
+    assert losses(folder)[12] == losses(with_adapters)[12]
+
+
+def flip(folder):
+    (path,) = folder.rglob("state.data-*")
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def replace(folder, by):
+    shutil.rmtree(folder)
+    shutil.copytree(by, folder)
+
+
+@pytest.fixture(scope="module")
+def trained_less(untouched, tmp_path_factory):
+    """A converted model of the same settings with other weights than the source."""
+    folder = tmp_path_factory.mktemp("other") / "model"
+    write_model_folder(load_model(untouched, 20), folder)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (flip, "damaged"),
+        (shutil.rmtree, "The weights that the adapters of the run belong to are missing."),
+        ("another", "These are not the weights that the run began from."),
+    ],
+)
+def test_a_damaged_base_is_found(damage, words, with_adapters, trained_less, data_folder, tmp_path):
+    run = restarted(with_adapters, tmp_path / "run", keeps_checkpoint=True)
+    if damage == "another":
+        replace(run / BASE, trained_less)
+    else:
+        damage(run / BASE)
+    for job in (("train", "--data", data_folder, "--workdir", run), ("verify", run)):
+        refused = run_txl(*job)
+        assert refused.returncode == 65, refused.stderr
+        assert words in "\n".join(error_lines(refused)[-3:])
+    with pytest.raises(DataDamagedError):
+        load_model(run)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_adapters_is_nothing_without_its_run(with_adapters, tmp_path):
+    inside = with_adapters / "checkpoints" / "step-00000012"
+    copy = shutil.copytree(inside, tmp_path / "copy")
+    found = read_weights(str(inside))[1]
+    assert found.keys() == read_weights(str(with_adapters))[1].keys()
+    with pytest.raises(InputMissingError, match="with its run"):
+        read_weights(str(copy))

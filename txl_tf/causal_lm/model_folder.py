@@ -1,28 +1,21 @@
 """Folder of a model with its tokenizer: reads that of a run, writes and reads converted ones."""
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from txl_tf.config.model import ModelConfig
+from txl_tf.converted_folder import CONFIG_FILE, write_converted
 from txl_tf.data.manifest import Manifest
 from txl_tf.data.prepared_dataset import dataset_tokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.data.vocabulary_folder import tokenizer_files, vocabulary_tokenizer
-from txl_tf.run_folder import (
-    CHECKPOINTS,
-    CONFIG_FILE,
-    CONVERTED_STEP,
-    converted_identity,
-)
 from txl_tf.storage.staging import StagingFolder
+from txl_tf.storage.writable_folder import WritableFolder
 
 if TYPE_CHECKING:
     import keras
-
-_PREFIX = "model/"
 
 
 def write_model_folder(
@@ -45,7 +38,6 @@ def write_model_folder(
             another vocabulary.
     """
     from txl_tf.convert.model_building import named_variables
-    from txl_tf.training.checkpoint_store import CheckpointStore
 
     if not isinstance(model.config, ModelConfig):
         raise ValueError(
@@ -53,16 +45,14 @@ def write_model_folder(
             f"Received: {type(model).__name__}"
         )
     check_vocabulary_size(model, tokenizer)
-    arrays = {_PREFIX + name: variable.numpy() for name, variable in named_variables(model).items()}
+    arrays = {name: variable.numpy() for name, variable in named_variables(model).items()}
     with StagingFolder(os.fspath(folder), last_file=CONFIG_FILE) as staging:
         path = Path(staging.path)
-        store = CheckpointStore(path / CHECKPOINTS, converted_identity(model.config))
-        store.save(CONVERTED_STEP, arrays)
         if tokenizer is not None:
             for name, content in tokenizer_files(tokenizer).items():
                 (path / name).parent.mkdir(exist_ok=True)
                 (path / name).write_bytes(content)
-        (path / CONFIG_FILE).write_text(json.dumps(model.config.to_dict(), indent=1) + "\n")
+        write_converted(WritableFolder.at(path), model.config, arrays)
         staging.publish()
 
 

@@ -12,7 +12,7 @@ from txl_tf.config.base import (
     parse_setting,
     shown_value,
 )
-from txl_tf.config.frozen_parts import FrozenParts
+from txl_tf.config.frozen_parts import FrozenParts, check_adapter_rank
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig, RecurrentConfig
 from txl_tf.config.optimizer import OptimizerConfig
 from txl_tf.config.task import TaskConfig
@@ -144,6 +144,7 @@ class EvaluationConfig(FrozenConfig):
 # What a recurrent model has no use for: no attention, no blocks, no documents told apart.
 _ATTENTION_ONLY = {
     "training": (
+        "adapter_rank",
         "document_boundaries",
         "intermediate_losses",
         "num_targets",
@@ -196,6 +197,8 @@ class ExperimentConfig(FrozenConfig):
     def validate(self) -> None:
         if isinstance(self.model, RecurrentConfig):
             self._check_recurrent()
+        elif self.training.adapter_rank is not None:
+            check_adapter_rank(self.training.adapter_rank, self.model)
         if self.task is not None:
             self._check_task()
         _ = self.frozen_parts  # refuses what the model does not have

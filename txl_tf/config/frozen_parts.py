@@ -1,4 +1,4 @@
-"""Parts of a model that are not trained, by the names that a user gives them."""
+"""Parts of a model that are not trained, by name, and the limits of what adapters train."""
 
 import dataclasses
 import re
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from txl_tf.config.base import shown_value
+from txl_tf.config.model import ModelConfig
 
 _LAYERS = re.compile(r"layers(?::(\d{1,9})(?:-(\d{1,9}))?)?")
 
@@ -70,3 +71,26 @@ def _layers(pattern: str, num_layers: int) -> range:
             f"Received: {shown_value(pattern)}"
         )
     return range(first, last + 1)
+
+
+def check_adapters(rank: int | None, alpha: float | None, freeze: Sequence[str] | None) -> None:
+    """Raises ValueError where settings of `TrainingConfig` say two things about adapters."""
+    if alpha is not None and rank is None:
+        raise ValueError(
+            f"`adapter_alpha` needs an `adapter_rank`. Received: adapter_alpha={alpha}"
+        )
+    if rank is not None and freeze is not None:
+        raise ValueError(
+            "`freeze` must be None with an `adapter_rank`, which freezes all weights of the model. "
+            f"Received: freeze={shown_value(list(freeze))}"
+        )
+
+
+def check_adapter_rank(rank: int, model: ModelConfig) -> None:
+    """Raises ValueError where a rank is higher than that of the smallest kernel of a model."""
+    highest = min(model.hidden_dim, model.num_heads * model.head_dim, model.intermediate_dim)
+    if rank > highest:
+        raise ValueError(
+            f"`training.adapter_rank` must be at most {highest}, the smallest width of the model. "
+            f"Received: adapter_rank={rank}"
+        )

@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 
 from txl_tf.config import settings
 from txl_tf.config.base import MAX_ROWS, MAX_STEPS, MAX_STEPS_PER_LOOP, FrozenConfig
+from txl_tf.config.frozen_parts import check_adapters
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,8 @@ class TrainingConfig(FrozenConfig):
         "gradient_accumulation_steps": settings.positive(),
         "spike_deviations": settings.positive(),
         "stop_after_evaluations": settings.positive(),
+        "adapter_rank": settings.positive(),
+        "adapter_alpha": settings.positive(),
         "average_weights_after_evaluations": settings.positive(MAX_STEPS_PER_LOOP),
     }
 
@@ -87,6 +90,12 @@ class TrainingConfig(FrozenConfig):
     """Parts that are not trained: `embedding`, `softmax`, `layers`, `layers:3` or `layers:0-3`,
     counted from 0. None: all are trained."""
 
+    adapter_rank: int | None = None
+    """Rank of low-rank adapters, see `Adapters`: all else of the model is frozen. None: none."""
+    adapter_alpha: float | None = None
+    """Adapters add `adapter_alpha / adapter_rank` times the product of their factors. None: the
+    product as it is."""
+
     def validate(self) -> None:
         if self.gradient_accumulation_steps > self.global_batch_size:
             raise ValueError(
@@ -96,6 +105,7 @@ class TrainingConfig(FrozenConfig):
             )
         is_named = self.freeze is None or len(self.freeze) > 0
         self.require("freeze", is_named, "name a part, or be None")
+        check_adapters(self.adapter_rank, self.adapter_alpha, self.freeze)
         start = self.average_weights_from_step
         if start is not None and not 0 < start <= self.num_steps:
             raise ValueError(

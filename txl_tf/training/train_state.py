@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from txl_tf.config.experiment import ExperimentConfig, TrainingConfig
+from txl_tf.models.adapters import Adapters
 from txl_tf.models.language_model import assign_weights, create_model
 from txl_tf.training.layer_rates import set_layer_rates
 from txl_tf.training.objective import TrainingObjective
@@ -143,6 +144,7 @@ class TrainState:
 
     Attributes:
         model: the language model, from `create_model`.
+        adapters: `Adapters` if they are what is trained of the model, else None.
         objective: `TrainingObjective` of the model, or of a task `TaskObjective`.
         optimizer: Keras optimizer, built.
         plateau_scale: `PlateauScale` if the schedule is "plateau", else None.
@@ -158,6 +160,9 @@ class TrainState:
         )
         # First of all: the optimizer has slots and the average has copies of what is trained.
         self.model.freeze(config.frozen_parts)
+        self.adapters: Adapters | None = None
+        if training.adapter_rank is not None:
+            self.adapters = Adapters(self.model, training.adapter_rank, training.adapter_alpha)
         self.objective: TrainingObjective | TaskObjective
         if config.task is None:
             self.objective = TrainingObjective(self.model, config)
@@ -186,8 +191,15 @@ class TrainState:
             self.spike_detector = SpikeDetector(training.spike_deviations)
 
     def by_name(self) -> dict[str, keras.Variable]:
-        """Returns all variables under the names that checkpoints have for them."""
-        named = [(f"model/{variable.path}", variable) for variable in self.model.weights]
+        """Returns all variables under the names that checkpoints have for them.
+
+        Of a model with adapters these are the factors: the frozen weights are stored once.
+        """
+        if self.adapters is None:
+            named = [(f"model/{variable.path}", variable) for variable in self.model.weights]
+        else:
+            factors = self.adapters.factors
+            named = [(f"adapter/{path}", variable) for path, variable in factors.items()]
         named += [(f"task/{variable.path}", variable) for variable in self.objective.head_variables]
         named += [
             (f"auxiliary/{variable.path}", variable)
@@ -213,13 +225,16 @@ class TrainState:
 
         Args:
             weights: dict of the path of every weight of the model to its array. The
-                head of a task keeps its initial weights, unless it is among them.
+                head of a task and the factors of adapters keep their initial weights,
+                unless they are among them.
 
         Raises:
             MismatchError: If they are not those of the model.
         """
-        heads = {each.path: each.numpy() for each in self.objective.head_variables}
-        weights = heads | weights
+        own = {each.path: each for each in self.objective.head_variables}
+        if self.adapters is not None:
+            own |= self.adapters.factors
+        weights = {path: each.numpy() for path, each in own.items()} | weights
         assign_weights(self._weights(), weights)
         if self.weight_average is not None:
             assign_weights(self.weight_average.averages, weights)
@@ -232,12 +247,26 @@ class TrainState:
         """Returns the weights to evaluate, generate and export with, by path.
 
         They are averages where the run keeps them, see
-        `TrainingConfig.averages_weights`.
+        `TrainingConfig.averages_weights`. Adapters are not merged yet.
         """
         weights = self._weights()
         if self.weight_average is not None:
             weights |= self.weight_average.averages
         return weights
+
+    def inference_arrays(self) -> dict[str, np.ndarray]:
+        """Returns the values of `for_inference`, by path, with adapters merged."""
+        arrays = {path: variable.numpy() for path, variable in self.for_inference().items()}
+        return arrays if self.adapters is None else self.adapters.merged(arrays)
+
+    def frozen_arrays(self) -> dict[str, np.ndarray]:
+        """Returns what checkpoints leave out: the weights that adapters belong to, by path."""
+        factors = {} if self.adapters is None else self.adapters.factors
+        return {
+            variable.path: variable.numpy()
+            for variable in (self.model.weights if factors else [])
+            if variable.path not in factors
+        }
 
     @property
     def trainable(self) -> list[keras.Variable]:

@@ -169,18 +169,29 @@ class Trainer:
             Dict of name to array: weights, optimizer variables (the step is
             one of them), the memory of all rows, and where the run has them
             the weights of auxiliary losses and the averages of the weights.
+            A model with adapters has their factors instead of its weights.
         """
         arrays = {name: variable.numpy() for name, variable in self._state.by_name().items()}
         memory = self.replica_memory.to_global()
         return arrays | {f"memory/{name}": array for name, array in memory.items()}
 
     def inference_weights(self) -> dict[str, np.ndarray]:
-        """Returns the values of `inference_variables`, by path."""
-        return {path: variable.numpy() for path, variable in self.inference_variables().items()}
+        """Returns the values to evaluate, generate and export with, by path."""
+        return self._state.inference_arrays()
 
-    def inference_variables(self) -> dict[str, keras.Variable]:
-        """Returns the weights to evaluate, generate and export with, see `TrainState`."""
-        return self._state.for_inference()
+    def inference_variables(self) -> dict[str, keras.Variable] | None:
+        """Returns the variables whose values are `inference_weights`.
+
+        None where adapters are merged: there are no variables of such values.
+        """
+        return self._state.for_inference() if self._state.adapters is None else None
+
+    def frozen_weights(self) -> dict[str, np.ndarray]:
+        """Returns the weights below adapters, by path, which `state` leaves out; else none.
+
+        A trainer that takes up a state needs them first, by `begin_from`.
+        """
+        return self._state.frozen_arrays()
 
     def begin_from(self, weights: dict[str, np.ndarray]) -> None:
         """Takes up the weights that the run begins from, see `TrainState.begin_from`.
