@@ -15,6 +15,9 @@ from keras import ops
 MASKED_SCORE = -1e30
 """Added to the score of a pair that must not attend; exp() of it is 0."""
 
+DRAWN_BITS = 24
+"""Random bits that decide whether a number is dropped; a rate is rounded to so many."""
+
 # Fractional parts of the golden ratio and of the square root of 2, in 32 bits.
 _GOLDEN_RATIO = 0x9E3779B9
 _SQUARE_ROOT = 0x6A09E667
@@ -346,12 +349,32 @@ def random_bits(seeds, sizes):
     Returns:
         Uint32 tensor `(B, *sizes)`.
     """
-    seeds = ops.cast(seeds, "uint32")
-    keys = [ops.reshape(seeds[:, column], [-1, *[1] * len(sizes)]) for column in (0, 1)]
-    first_key = _mixed(keys[0] + _mixed(keys[1] + ops.cast(_GOLDEN_RATIO, "uint32")))
-    second_key = _mixed(keys[1] + _mixed(keys[0] + ops.cast(_SQUARE_ROOT, "uint32")))
+    shape = [-1, *[1] * len(sizes)]
+    first_key, second_key = (ops.reshape(key, shape) for key in random_keys(seeds))
     counted = _counted_from(first_key, sizes)
     return _mixed(ops.bitwise_xor(_mixed(counted), second_key))
+
+
+def random_keys(seeds):
+    """Computes the two keys that `random_bits` hashes the places of a row with.
+
+    Args:
+        seeds: int32 tensor `(B, 2)`.
+
+    Returns:
+        Tuple of two uint32 tensors `(B,)`.
+    """
+    seeds = ops.cast(seeds, "uint32")
+    first, second = seeds[:, 0], seeds[:, 1]
+    return (
+        _mixed(first + _mixed(second + ops.cast(_GOLDEN_RATIO, "uint32"))),
+        _mixed(second + _mixed(first + ops.cast(_SQUARE_ROOT, "uint32"))),
+    )
+
+
+def dropout_threshold(rate):
+    """Returns the int that the first `DRAWN_BITS` of random bits must reach to be kept."""
+    return round(rate * 2**DRAWN_BITS)
 
 
 def _counted_from(starts, sizes):

@@ -1,0 +1,333 @@
+"""Forward and backward pass of relative attention as Pallas kernels.
+
+Scores are computed tile by tile on the chip, summed up with a running maximum and never written
+to memory; the backward pass computes them again. Dao et al. (2022), "FlashAttention", extended by
+the distances of Dai et al. (2019): the shift of a tile's scores is a roll of its rows.
+
+Shape letters used in this module: B rows, T segment length, K key length with padding, N heads,
+H head width, G columns of a group of heads, P rows of the table of distances with padding,
+A queries and C keys of a tile, W distances of a tile.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from txl_tf.functional import MASKED_SCORE
+from txl_tf.tpu_kernels.attention_plan import AttentionPlan
+from txl_tf.tpu_kernels.attention_tile import Tile
+from txl_tf.tpu_kernels.block_traffic import Block, moved_bytes
+
+NUM_ROW_SCALARS = 3
+"""Scalars of a row before those of its tiles: first key, both keys of the hash."""
+
+# libtpu looks for the function of a kernel by this name.
+_NAME = "main"
+
+
+def forward(plan: AttentionPlan, is_interpreted: bool = False) -> Callable[..., Any]:
+    """Makes the kernel of the forward pass.
+
+    Args:
+        plan: `AttentionPlan`.
+        is_interpreted: bool. Whether the kernel runs as plain operations, on any device.
+
+    Returns:
+        Function of int32 scalars `(B * S)`, queries `(B, T, N * H)`, keys and values
+        `(B, K, N * H)`, distances `(P, N * H)`, float32 biases `(2, N * H)` and, where documents
+        are masked, the first keys `(B, T / A, 1, A)`. All with padding. It returns what was
+        attended to, `(B, T, N * H)`, and the logarithm of the sum of the exponentials of the
+        scores, float32 `(B, T / A, N * H / G, G / H, A)`.
+    """
+    blocks = _Blocks(plan)
+    outputs = [blocks.queries, blocks.log_sums]
+    return blocks.call(
+        functools.partial(_forward_kernel, plan), blocks.inputs, outputs, [], 0, is_interpreted
+    )
+
+
+def backward(plan: AttentionPlan, is_interpreted: bool = False) -> Callable[..., Any]:
+    """Makes the kernel of the backward pass.
+
+    Args:
+        plan: `AttentionPlan`.
+        is_interpreted: bool. Whether the kernel runs as plain operations, on any device.
+
+    Returns:
+        Function of the arguments of the forward pass, then of its two results, and of the
+        gradient of the first. It returns the gradients of queries, keys, values, distances and,
+        float32, of the biases.
+    """
+    blocks = _Blocks(plan)
+    inputs = [*blocks.inputs, blocks.queries, blocks.log_sums, blocks.queries]
+    outputs = [blocks.queries, blocks.keys, blocks.keys, blocks.distances, blocks.biases]
+    width = plan.group_width
+    lengths = plan.padded_key_length, plan.padded_key_length, plan.table_length
+    scratch = [pltpu.VMEM((length, width), jnp.float32) for length in lengths]
+    return blocks.call(
+        functools.partial(_backward_kernel, plan), inputs, outputs, scratch, 1, is_interpreted
+    )
+
+
+class _Blocks:
+    """What the kernels move between memory and chip.
+
+    The grid is groups of heads, rows, tiles of queries. A group's distances come once, a row's
+    keys and values once for each group, queries once.
+    """
+
+    def __init__(self, plan: AttentionPlan) -> None:
+        self._plan = plan
+        self._grid = plan.num_groups, plan.num_rows, plan.num_query_blocks
+        rows, width, columns = plan.num_rows, plan.group_width, plan.num_heads * plan.head_dim
+        tile, num_tiles = plan.block_queries, plan.num_query_blocks
+        heads, groups = plan.heads_per_group, plan.num_groups
+        keys, table, dtype = plan.padded_key_length, plan.table_length, plan.dtype
+        self.queries = Block(
+            (rows, plan.padded_segment_length, columns),
+            (1, tile, width),
+            dtype,
+            lambda n, b, i, *_: (b, i, n),
+        )
+        self.keys = Block(
+            (rows, keys, columns), (1, keys, width), dtype, lambda n, b, i, *_: (b, 0, n)
+        )
+        self.distances = Block(
+            (table, columns), (table, width), dtype, lambda n, b, i, *_: (0, n)
+        )
+        self.biases = Block((2, columns), (2, width), "float32", lambda n, b, i, *_: (0, n))
+        self.log_sums = Block(
+            (rows, num_tiles, groups, heads, tile),
+            (1, 1, 1, heads, tile),
+            "float32",
+            lambda n, b, i, *_: (b, i, n, 0, 0),
+        )
+        first_keys = Block(
+            (rows, num_tiles, 1, tile), (1, 1, 1, tile), "int32", lambda n, b, i, *_: (b, i, 0, 0)
+        )
+        self.inputs = [self.queries, self.keys, self.keys, self.distances, self.biases]
+        self.inputs += [first_keys] if plan.masks_documents else []
+
+    def call(
+        self,
+        kernel: Callable[..., None],
+        inputs: list[Block],
+        outputs: list[Block],
+        scratch: list[Any],
+        direction: int,
+        is_interpreted: bool,
+    ) -> Callable[..., Any]:
+        """Makes a function of arrays that runs a kernel over the grid."""
+        plan = self._plan
+        return pl.pallas_call(
+            kernel,
+            name=_NAME,
+            grid_spec=pltpu.PrefetchScalarGridSpec(
+                num_scalar_prefetch=1,
+                grid=self._grid,
+                in_specs=[pl.BlockSpec(each.block, each.place) for each in inputs],
+                out_specs=[pl.BlockSpec(each.block, each.place) for each in outputs],
+                scratch_shapes=scratch,
+            ),
+            out_shape=[jax.ShapeDtypeStruct(each.shape, each.dtype) for each in outputs],
+            compiler_params=pltpu.CompilerParams(
+                dimension_semantics=("parallel", "arbitrary", "arbitrary"),
+                vmem_limit_bytes=plan.vmem_limit_bytes,
+            ),
+            cost_estimate=pl.CostEstimate(
+                flops=(plan.forward_flops, plan.backward_flops)[direction],
+                transcendentals=plan.num_exponentials,
+                bytes_accessed=moved_bytes(self._grid, [*inputs, *outputs]),
+            ),
+            interpret=is_interpreted,
+        )
+
+
+class _Program:
+    """What a kernel does at one place of its grid."""
+
+    def __init__(self, plan: AttentionPlan, scalars: Any, first_keys: Any) -> None:
+        self.plan = plan
+        self.tile = Tile(plan)
+        self.group, row, self.block = (pl.program_id(axis) for axis in range(3))
+        offset = row * (NUM_ROW_SCALARS + plan.num_query_blocks)
+        self.first_keys = scalars[offset]
+        if first_keys is not None:
+            self.first_keys = self.tile.as_column(first_keys[0, 0])
+        self.hash_keys = scalars[offset + 1], scalars[offset + 2]
+        first_key = scalars[offset + NUM_ROW_SCALARS + self.block]
+        end = plan.padded_memory_length + (self.block + 1) * plan.block_queries
+        # No tile is computed of which no query sees a key.
+        # Not `//`, which would ask the chip how it treats signs.
+        self.first_tile = jax.lax.div(first_key, plan.block_keys)
+        self.end_tile = jax.lax.div(end + plan.block_keys - 1, plan.block_keys)
+        self.head = 0
+
+    def at_head(self, head: int) -> None:
+        """Goes on to a head of the group."""
+        self.head = self.group * self.plan.heads_per_group + head
+
+    def masked(self, scores: Any, key_block: Any) -> Any:
+        return self.tile.masked(scores, self.block, key_block, self.first_keys)
+
+    def dropped(self, values: Any, key_block: Any) -> Any:
+        return self.tile.dropped(values, self.hash_keys, self.head, self.block, key_block)
+
+    def key_rows(self, key_block: Any) -> Any:
+        """Rows of a tile among keys and values."""
+        size = self.plan.block_keys
+        return pl.ds(pl.multiple_of(key_block * size, size), size)
+
+    def distance_rows(self, key_block: Any) -> Any:
+        """Rows of a tile in the table of distances."""
+        plan = self.plan
+        first = plan.padded_segment_length - (self.block + 1) * plan.block_queries
+        return pl.ds(pl.multiple_of(first + key_block * plan.block_keys, 16), plan.window)
+
+
+def _only(is_of_head: Any, values: Any) -> Any:
+    return values if is_of_head is None else jnp.where(is_of_head, values, jnp.zeros_like(values))
+
+
+def _merged(is_of_head: Any, values: Any, others: Any) -> Any:
+    return values if is_of_head is None else jnp.where(is_of_head, values, others)
+
+
+def _forward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> None:
+    """Attends from one tile of queries to all keys that they see."""
+    query, key, value, distances, biases, *first_keys, attended, log_sums = references
+    program = _Program(plan, scalars, first_keys[0] if first_keys else None)
+    tile = program.tile
+    content_query = tile.queries(query[0], biases[0:1, :])  # [A, G]
+    position_query = tile.queries(query[0], biases[1:2, :])
+    shape = plan.block_queries, plan.group_width
+    results = jnp.zeros(shape, jnp.float32)
+    for head in range(plan.heads_per_group):
+        program.at_head(head)
+        is_of_head = tile.is_of_head(head)
+        queries = _only(is_of_head, content_query), _only(is_of_head, position_query)
+
+        def step(block: Any, state: Any, queries: Any = queries) -> Any:
+            largest, total, sums = state
+            keys, rows = program.key_rows(block), program.distance_rows(block)
+            scores = tile.scores(*queries, key[0, keys, :], distances[rows, :])
+            scores = program.masked(scores, block)
+            next_largest = jnp.maximum(largest, jnp.max(scores, axis=1, keepdims=True))
+            faded = jnp.exp(largest - next_largest)
+            weights = jnp.exp(scores - next_largest)
+            total = total * faded + jnp.sum(weights, axis=1, keepdims=True)
+            weights = program.dropped(weights, block)
+            return next_largest, total, sums * faded + tile.product(weights, value[0, keys, :])
+
+        column = shape[0], 1
+        # A tile without a visible key leaves sums behind that the next one fades to 0.
+        start = jnp.full(column, MASKED_SCORE, jnp.float32), jnp.zeros(column, jnp.float32)
+        largest, total, sums = jax.lax.fori_loop(
+            program.first_tile, program.end_tile, step, (*start, jnp.zeros(shape, jnp.float32))
+        )
+        results = _merged(is_of_head, sums / total, results)
+        log_sums[0, 0, 0, head : head + 1, :] = tile.as_row(largest + jnp.log(total))
+    attended[0] = results.astype(attended.dtype)
+
+
+def _backward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> None:
+    """Adds up the gradients of one tile of queries, and of the keys that they see."""
+    query, key, value, distances, biases, *first_keys = references[:-11]
+    attended, log_sums, gradient = references[-11:-8]
+    query_gradient, key_gradient, value_gradient, distance_gradient, bias_gradient = references[
+        -8:-3
+    ]
+    key_sums, value_sums, distance_sums = references[-3:]
+    program = _Program(plan, scalars, first_keys[0] if first_keys else None)
+    tile = program.tile
+    _begin_sums(program, (key_sums, value_sums), (distance_sums, bias_gradient))
+    content_query = tile.queries(query[0], biases[0:1, :])  # [A, G]
+    position_query = tile.queries(query[0], biases[1:2, :])
+    turned_query = tile.reversed_rows(position_query).astype(tile.dtype)
+    shape = plan.block_queries, plan.group_width
+    totals = jnp.zeros(shape, jnp.float32), jnp.zeros(shape, jnp.float32)
+    for head in range(plan.heads_per_group):
+        program.at_head(head)
+        is_of_head = tile.is_of_head(head)
+        queries = _only(is_of_head, content_query), _only(is_of_head, position_query)
+        turned = _only(is_of_head, turned_query)
+        outer = _only(is_of_head, gradient[0])
+        log_sum = tile.as_column(log_sums[0, 0, 0, head : head + 1, :])
+        products = outer.astype(jnp.float32) * attended[0].astype(jnp.float32)
+        expected = jnp.sum(products, axis=1, keepdims=True)
+
+        def step(
+            block: Any,
+            state: Any,
+            queries: Any = queries,
+            turned: Any = turned,
+            outer: Any = outer,
+            log_sum: Any = log_sum,
+            expected: Any = expected,
+        ) -> Any:
+            keys, rows = program.key_rows(block), program.distance_rows(block)
+            key_tile, near = key[0, keys, :], distances[rows, :]
+            scores = program.masked(tile.scores(*queries, key_tile, near), block)
+            weights = jnp.exp(scores - log_sum)
+            inner = program.dropped(tile.product_of_rows(outer, value[0, keys, :]), block)
+            value_sums[keys, :] += tile.product_over_rows(program.dropped(weights, block), outer)
+            changes = weights * (inner - expected)  # of the scores, [A, C]
+            key_sums[keys, :] += tile.product_over_rows(changes, queries[0])
+            by_distance = tile.gradients_by_distance(changes)  # [A, W]
+            distance_sums[rows, :] += tile.product_over_rows(by_distance, turned)
+            of_content, of_position = state
+            return (
+                of_content + tile.product(changes, key_tile),
+                of_position + tile.product(by_distance, near),
+            )
+
+        zeros = jnp.zeros(shape, jnp.float32), jnp.zeros(shape, jnp.float32)
+        sums = jax.lax.fori_loop(program.first_tile, program.end_tile, step, zeros)
+        totals = tuple(
+            _merged(is_of_head, new, old) for new, old in zip(sums, totals, strict=True)
+        )
+    of_content, of_position = map(tile.gradient_of_query, totals)
+    bias_gradient[0:1, :] += jnp.sum(of_content, axis=0, keepdims=True)
+    bias_gradient[1:2, :] += jnp.sum(of_position, axis=0, keepdims=True)
+    total = of_content + tile.reversed_rows(of_position)
+    query_gradient[0] = total.astype(query_gradient.dtype)
+    _end_sums(program, ((key_gradient, key_sums), (value_gradient, value_sums)))
+    _end_sums_of_group(program, distance_gradient, distance_sums)
+
+
+def _begin_sums(program: _Program, of_row: tuple[Any, ...], of_group: tuple[Any, ...]) -> None:
+    """Sets sums to 0: some at a row's first tile, some at the first tile of all rows."""
+
+    @pl.when(program.block == 0)
+    def _() -> None:
+        for reference in of_row:
+            reference[...] = jnp.zeros_like(reference)
+
+    @pl.when(jnp.logical_and(program.block == 0, pl.program_id(1) == 0))
+    def _() -> None:
+        for reference in of_group:
+            reference[...] = jnp.zeros_like(reference)
+
+
+def _end_sums(program: _Program, pairs: tuple[tuple[Any, Any], ...]) -> None:
+    """Writes the sums of a row at its last tile."""
+
+    @pl.when(program.block == program.plan.num_query_blocks - 1)
+    def _() -> None:
+        for result, sums in pairs:
+            result[0] = sums[...].astype(result.dtype)
+
+
+def _end_sums_of_group(program: _Program, result: Any, sums: Any) -> None:
+    """Writes the sums of all rows at the last tile."""
+    plan = program.plan
+    is_last_row = pl.program_id(1) == plan.num_rows - 1
+
+    @pl.when(jnp.logical_and(is_last_row, program.block == plan.num_query_blocks - 1))
+    def _() -> None:
+        result[...] = sums[...].astype(result.dtype)
