@@ -183,8 +183,10 @@ class _TrainingCompilation:
 
         if rows not in self._programs:
             self._say(f"compiling the training step: {rows} rows per replica")
-            replicas = self._compiler.topology.num_replicas
-            program = training_program(self._with_rows(rows), replicas)
+            topology = self._compiler.topology
+            program = training_program(
+                self._with_rows(rows), topology.num_replicas, topology.chip.name
+            )
             self._programs[rows] = self._compiler.compile(program, f"training-{rows}-rows")
         return self._programs[rows]
 

@@ -147,12 +147,7 @@ def causal_memory_mask(
     distances = queries + memory_length - keys  # [T, K]
     allowed = distances >= 0
     if same_length:
-        farthest = memory_length if same_length_keys == "memory_and_self" else memory_length - 1
-        if farthest < 0:
-            raise ValueError(
-                "`same_length_keys='memory'` leaves nothing to attend to without a memory. "
-                f"Received: memory_length={memory_length}"
-            )
+        farthest = farthest_distance(memory_length, same_length_keys)
         allowed = ops.logical_and(allowed, distances <= farthest)
     allowed = ops.reshape(allowed, [1, 1, segment_length, memory_length + segment_length])
     if valid_length is None or memory_length == 0:
@@ -160,6 +155,25 @@ def causal_memory_mask(
     first_filled = ops.reshape(memory_length - valid_length, [-1, 1, 1, 1])
     filled = ops.reshape(keys, [1, 1, 1, -1]) >= first_filled  # [B, 1, 1, K]
     return ops.logical_and(allowed, filled)
+
+
+def farthest_distance(memory_length, same_length_keys):
+    """Returns the largest distance that a query sees where all see equally many keys.
+
+    Args:
+        memory_length: int. `M`.
+        same_length_keys: str. As in `causal_memory_mask`.
+
+    Raises:
+        ValueError: If a query could not even see itself.
+    """
+    farthest = memory_length if same_length_keys == "memory_and_self" else memory_length - 1
+    if farthest < 0:
+        raise ValueError(
+            "`same_length_keys='memory'` leaves nothing to attend to without a memory. "
+            f"Received: memory_length={memory_length}"
+        )
+    return farthest
 
 
 def same_document_mask(document_starts, memory_length):
@@ -179,6 +193,22 @@ def same_document_mask(document_starts, memory_length):
     keys = ops.concatenate([memory, documents], axis=1)  # [B, K]
     same = ops.equal(ops.expand_dims(documents, 2), ops.expand_dims(keys, 1))
     return ops.expand_dims(same, 1)
+
+
+def latest_document_starts(document_starts):
+    """Computes where in the segment the document of each token begins.
+
+    Args:
+        document_starts: bool tensor `(B, T)`, as in `same_document_mask`.
+
+    Returns:
+        Int32 tensor `(B, T)`: positions in the segment; a number so low that the whole memory
+        is after it where the document is that of the memory.
+    """
+    positions = ops.arange(document_starts.shape[1], dtype="int32")
+    is_before = ops.expand_dims(positions, 0) <= ops.expand_dims(positions, 1)  # [T, T]
+    is_start = ops.logical_and(ops.expand_dims(document_starts, 1), is_before)  # [B, T, T]
+    return ops.max(ops.where(is_start, positions, -(2**30)), axis=2)
 
 
 def mask_scores(scores, allowed):

@@ -8,10 +8,25 @@ import numpy as np
 import tensorflow as tf
 
 from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.config.model import ModelConfig
+from txl_tf.distribution.tpu_chips import chip_of
 from txl_tf.models.language_model import assign_weights, create_model
+from txl_tf.tpu_kernels.kernel_choice import AttentionKernel
 from txl_tf.training.objective import TrainingObjective
 from txl_tf.training.optimizers import create_optimizer, create_plateau_scale
 from txl_tf.training.schedules import PlateauScale
+
+
+def attention_kernel(config: ExperimentConfig) -> AttentionKernel | None:
+    """Returns the attention kernel for the current strategy; `None` where none is used."""
+    training = config.training
+    is_relative = isinstance(config.model, ModelConfig) and (
+        config.model.position_encoding == "transformer_xl"
+    )
+    if training.attention_kernel == "never" or not is_relative:
+        return None
+    chip = chip_of(tf.distribute.get_strategy())
+    return AttentionKernel.for_chip(chip, rounds_products=training.tensor_float_32)
 
 
 class EvaluationHistory:
@@ -237,7 +252,10 @@ class TrainState:
     def __init__(self, config: ExperimentConfig) -> None:
         training = config.training
         self.model = create_model(
-            config.model, rematerialize=training.rematerialize, dtype=training.dtype_policy
+            config.model,
+            rematerialize=training.rematerialize,
+            attention_kernel=attention_kernel(config),
+            dtype=training.dtype_policy,
         )
         # First of all: the optimizer has slots and the average has copies of what is trained.
         self.model.freeze(config.frozen_parts)
