@@ -50,6 +50,8 @@ class VisibleKeys:
             masks_documents=self.document_starts is not None,
             rounds_products=self.kernel.rounds_products,
             has_strided_rolls=self.kernel.has_strided_rolls,
+            max_block_queries=self.kernel.max_block_queries,
+            max_block_keys=self.kernel.max_block_keys,
         )
 
     def first_keys(self) -> Any:

@@ -228,6 +228,11 @@ class CompiledText:
             return 2 * _hbm(inputs[1])
         if instruction.opcode == "fusion":
             return self._fusion_traffic(name, instruction)
+        if instruction.opcode == "custom-call" and instruction.kernel_bytes is not None:
+            # Blocks may come more than once. What lies on the chip already does not come at all.
+            ends = (*instruction.outputs, *inputs)
+            on_chip = sum(tensor.num_padded_bytes for tensor in ends if tensor.space != 0)
+            return max(instruction.kernel_bytes - on_chip, 0)
         return written + sum(_hbm(tensor) for tensor in inputs)
 
     def _fusion_traffic(self, name: str, fusion: HloInstruction) -> int:

@@ -15,11 +15,15 @@ class AttentionKernel:
         platform: str. `tpu`, or `cpu` to run the kernel as plain operations.
         has_strided_rolls: bool. Whether rows of a tile can move by distances of their own at once.
         rounds_products: bool. Whether products of float32 numbers may round them first.
+        max_block_queries: optional int. Largest tile of queries; `None` takes what is fast.
+        max_block_keys: optional int. Largest tile of keys; `None` takes what is fast.
     """
 
     platform: str = "tpu"
     has_strided_rolls: bool = True
     rounds_products: bool = False
+    max_block_queries: int | None = None
+    max_block_keys: int | None = None
 
     @classmethod
     def for_chip(cls, chip: str | None, rounds_products: bool = False) -> Self | None:
