@@ -12,15 +12,10 @@ import math
 import keras
 from keras import ops
 
+from txl_tf.hashed_bits import GOLDEN_RATIO, mixed
+
 MASKED_SCORE = -1e30
 """Added to the score of a pair that must not attend; exp() of it is 0."""
-
-DRAWN_BITS = 24
-"""Random bits that decide whether a number is dropped; a rate is rounded to so many."""
-
-# Fractional parts of the golden ratio and of the square root of 2, in 32 bits.
-_GOLDEN_RATIO = 0x9E3779B9
-_SQUARE_ROOT = 0x6A09E667
 
 
 def relative_positional_encoding(key_length, hidden_dim, clamp_length=None, dtype="float32"):
@@ -147,7 +142,12 @@ def causal_memory_mask(
     distances = queries + memory_length - keys  # [T, K]
     allowed = distances >= 0
     if same_length:
-        farthest = farthest_distance(memory_length, same_length_keys)
+        farthest = memory_length if same_length_keys == "memory_and_self" else memory_length - 1
+        if farthest < 0:
+            raise ValueError(
+                "`same_length_keys='memory'` leaves nothing to attend to without a memory. "
+                f"Received: memory_length={memory_length}"
+            )
         allowed = ops.logical_and(allowed, distances <= farthest)
     allowed = ops.reshape(allowed, [1, 1, segment_length, memory_length + segment_length])
     if valid_length is None or memory_length == 0:
@@ -155,25 +155,6 @@ def causal_memory_mask(
     first_filled = ops.reshape(memory_length - valid_length, [-1, 1, 1, 1])
     filled = ops.reshape(keys, [1, 1, 1, -1]) >= first_filled  # [B, 1, 1, K]
     return ops.logical_and(allowed, filled)
-
-
-def farthest_distance(memory_length, same_length_keys):
-    """Returns the largest distance that a query sees where all see equally many keys.
-
-    Args:
-        memory_length: int. `M`.
-        same_length_keys: str. As in `causal_memory_mask`.
-
-    Raises:
-        ValueError: If a query could not even see itself.
-    """
-    farthest = memory_length if same_length_keys == "memory_and_self" else memory_length - 1
-    if farthest < 0:
-        raise ValueError(
-            "`same_length_keys='memory'` leaves nothing to attend to without a memory. "
-            f"Received: memory_length={memory_length}"
-        )
-    return farthest
 
 
 def same_document_mask(document_starts, memory_length):
@@ -193,22 +174,6 @@ def same_document_mask(document_starts, memory_length):
     keys = ops.concatenate([memory, documents], axis=1)  # [B, K]
     same = ops.equal(ops.expand_dims(documents, 2), ops.expand_dims(keys, 1))
     return ops.expand_dims(same, 1)
-
-
-def latest_document_starts(document_starts):
-    """Computes where in the segment the document of each token begins.
-
-    Args:
-        document_starts: bool tensor `(B, T)`, as in `same_document_mask`.
-
-    Returns:
-        Int32 tensor `(B, T)`: positions in the segment; a number so low that the whole memory
-        is after it where the document is that of the memory.
-    """
-    positions = ops.arange(document_starts.shape[1], dtype="int32")
-    is_before = ops.expand_dims(positions, 0) <= ops.expand_dims(positions, 1)  # [T, T]
-    is_start = ops.logical_and(ops.expand_dims(document_starts, 1), is_before)  # [B, T, T]
-    return ops.max(ops.where(is_start, positions, -(2**30)), axis=2)
 
 
 def mask_scores(scores, allowed):
@@ -320,7 +285,7 @@ def fold_seed(seed, site):
     """
     if seed is None:
         return None
-    change = (site * _GOLDEN_RATIO + 2**31) % 2**32 - 2**31  # as int32 wraps around
+    change = (site * GOLDEN_RATIO + 2**31) % 2**32 - 2**31  # as int32 wraps around
     return ops.cast(seed, "int32") + ops.convert_to_tensor([change, 0], dtype="int32")
 
 
@@ -339,13 +304,13 @@ def row_seeds(seed, rows):
     """
     seed = ops.cast(seed, "int32")
     first = ops.broadcast_to(ops.reshape(_common_number(seed), [1]), ops.shape(rows))
-    second = _mixed(_mixed(ops.cast(seed[1], "uint32")) + ops.cast(rows, "uint32"))
+    second = mixed(mixed(ops.cast(seed[1], "uint32")) + ops.cast(rows, "uint32"))
     return ops.stack([first, ops.cast(second, "int32")], axis=1)
 
 
 def _common_number(seed):
     """A number of a seed `(2,)`; `fold_seed` adds to it what it adds to the seed."""
-    return seed[0] + ops.cast(_mixed(ops.cast(seed[1], "uint32")), "int32")
+    return seed[0] + ops.cast(mixed(ops.cast(seed[1], "uint32")), "int32")
 
 
 def common_seed(seed):
@@ -364,75 +329,6 @@ def common_seed(seed):
     seed = ops.cast(seed, "int32")
     first = _common_number(seed) if len(seed.shape) == 1 else seed[0, 0]
     return ops.stack([first, ops.zeros_like(first)])
-
-
-def random_bits(seeds, sizes):
-    """Computes random bits as a hash of row seed and position.
-
-    They are the same bits on any backend. Two rounds of hashing, each keyed by both
-    numbers of the seed: with one, masks of two seeds would be permutations.
-
-    Args:
-        seeds: int32 tensor `(B, 2)`.
-        sizes: ints or int32 scalars. The shape of what is drawn for each row.
-
-    Returns:
-        Uint32 tensor `(B, *sizes)`.
-    """
-    shape = [-1, *[1] * len(sizes)]
-    first_key, second_key = (ops.reshape(key, shape) for key in random_keys(seeds))
-    counted = _counted_from(first_key, sizes)
-    return _mixed(ops.bitwise_xor(_mixed(counted), second_key))
-
-
-def random_keys(seeds):
-    """Computes the two keys that `random_bits` hashes the places of a row with.
-
-    Args:
-        seeds: int32 tensor `(B, 2)`.
-
-    Returns:
-        Tuple of two uint32 tensors `(B,)`.
-    """
-    seeds = ops.cast(seeds, "uint32")
-    first, second = seeds[:, 0], seeds[:, 1]
-    return (
-        _mixed(first + _mixed(second + ops.cast(_GOLDEN_RATIO, "uint32"))),
-        _mixed(second + _mixed(first + ops.cast(_SQUARE_ROOT, "uint32"))),
-    )
-
-
-def dropout_threshold(rate):
-    """Returns the int that the first `DRAWN_BITS` of random bits must reach to be kept."""
-    return round(rate * 2**DRAWN_BITS)
-
-
-def _counted_from(starts, sizes):
-    """Counts the elements of each row, beginning with a number of its own.
-
-    One axis after the other, onto numbers `(B, 1, ...)` that are known at run time
-    only: the count by itself would be a large constant in every program.
-    """
-    counted, stride = starts, 1
-    for axis in reversed(range(len(sizes))):
-        along = ops.cast(ops.arange(sizes[axis], dtype="int32") * stride, "uint32")
-        shape = [-1 if each == axis else 1 for each in range(-1, len(sizes))]
-        counted = counted + ops.reshape(along, shape)
-        stride = stride * sizes[axis]
-    return counted
-
-
-def _mixed(bits):
-    """Mixes 32-bit numbers by a bijection; every input bit affects all output bits.
-
-    The shifts and factors are those of C. Wellons' `lowbias32`, found by a
-    search for the least bias.
-    """
-    bits = ops.bitwise_xor(bits, ops.right_shift(bits, ops.cast(16, "uint32")))
-    bits = bits * ops.cast(0x7FEB352D, "uint32")
-    bits = ops.bitwise_xor(bits, ops.right_shift(bits, ops.cast(15, "uint32")))
-    bits = bits * ops.cast(0x846CA68B, "uint32")
-    return ops.bitwise_xor(bits, ops.right_shift(bits, ops.cast(16, "uint32")))
 
 
 def negative_log_likelihood(logits, target_ids):

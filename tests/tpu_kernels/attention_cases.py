@@ -13,7 +13,7 @@ from txl_tf.layers.visible_keys import VisibleKeys
 from txl_tf.tpu_kernels.kernel_choice import AttentionKernel
 
 NAMES = ("outputs", "query", "key", "value", "distances", "content_bias", "position_bias")
-FLOOR = 1e-2
+FLOOR = 0.1
 """A gradient whose largest entry is smaller, such as one that is 0, is compared with this."""
 
 
@@ -167,9 +167,7 @@ def computed(case, arrays, uses_kernel):
                 training=True,
             )
         # Without memory there is nothing that its gradient would come from.
-        gradients = tape.gradient(
-            outputs, values, arrays["gradient"], tf.UnconnectedGradients.ZERO
-        )
+        gradients = tape.gradient(outputs, values, arrays["gradient"], tf.UnconnectedGradients.ZERO)
         return outputs, gradients
 
     outputs, (of_inputs, of_memory, *others) = run()

@@ -34,7 +34,7 @@ def test_tiles_cover_all_that_queries_see_and_read_inside_the_table(
         start = plan.padded_segment_length - first_query - plan.block_queries
         assert start % 16 == 0  # rows of a register
         last_start = start + (end - 1) * plan.block_keys
-        assert 0 <= start + first * plan.block_keys
+        assert start + first * plan.block_keys >= 0
         assert last_start + plan.window <= plan.table_length
 
 
@@ -53,7 +53,7 @@ def test_long_memories_ask_for_more_of_the_chip_and_too_long_ones_are_refused():
     sizes = {**SIZES, "head_dim": 128, "segment_length": 768}
     short, long = (AttentionPlan(**sizes, memory_length=length) for length in (128, 3800))
     assert 16 <= short.vmem_limit_bytes / 2**20 < long.vmem_limit_bytes / 2**20 <= 64
-    with pytest.raises(ValueError, match="keys takes .* MiB"):
+    with pytest.raises(ValueError, match="on the chip"):
         AttentionPlan(**sizes, memory_length=40_000)
     with pytest.raises(ValueError, match="must be positive"):
         AttentionPlan(**{**sizes, "num_rows": 0}, memory_length=0)

@@ -7,7 +7,7 @@ F inner width.
 import keras
 from keras import ops
 
-from txl_tf import functional
+from txl_tf import functional, hashed_bits
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
@@ -15,7 +15,7 @@ class SeededDropout(keras.layers.Layer):
     """Dropout that draws from a given seed, or from its own generator.
 
     The mask of a row is a hash of the row's seed and the place in the row, see
-    `functional.random_bits`. Where seeds belong to rows of the global batch, it
+    `hashed_bits.random_bits`. Where seeds belong to rows of the global batch, it
     does not matter on how many replicas, in how many parts, in which order or
     on which backend they are computed. Under `tf.distribute` Keras' own dropout
     would draw the same mask on every replica, and its hidden generator makes a
@@ -69,10 +69,10 @@ class SeededDropout(keras.layers.Layer):
     def _mask(self, shape, seed):
         """Which elements stay: bool tensor that broadcasts to `shape`."""
         sizes = [1 if axis in self.shared_axes else shape[axis] for axis in range(1, len(shape))]
-        bits = functional.random_bits(seed, sizes)
-        unused = ops.cast(32 - functional.DRAWN_BITS, "uint32")
+        bits = hashed_bits.random_bits(seed, sizes)
+        unused = ops.cast(32 - hashed_bits.DRAWN_BITS, "uint32")
         drawn = ops.cast(ops.right_shift(bits, unused), "int32")
-        return drawn >= functional.dropout_threshold(self.rate)
+        return drawn >= hashed_bits.dropout_threshold(self.rate)
 
     def seeds_of_rows(self, num_rows, seed=None):
         """Returns the seed of each row.

@@ -81,7 +81,7 @@ class Positions(FrozenConfig):
         """Returns the largest distance that a query sees; `None` if it sees all."""
         if not self.same_length:
             return None
-        return functional.farthest_distance(memory_length, self.same_length_keys)
+        return memory_length - (self.same_length_keys == "memory")
 
     def mask(self, segment_length: Any, memory_length: int, valid_length: Any = None) -> Any:
         """Returns `functional.causal_memory_mask`, bool `(B or 1, 1, T, K)`."""

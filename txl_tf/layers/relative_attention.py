@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from txl_tf import functional
+from txl_tf.hashed_bits import random_keys
 from txl_tf.layers.attention import DistanceKeys, MemoryAttention
 from txl_tf.layers.visible_keys import VisibleKeys
 
@@ -107,7 +108,7 @@ class RelativeAttention(MemoryAttention):
         plan = visible_keys.plan(query, self.num_heads, 0.0 if seed is None else self.dropout)
         hash_keys = ops.zeros((2, num_rows), "int32")
         if seed is not None:
-            hash_keys = ops.cast(ops.stack(functional.random_keys(seed)), "int32")
+            hash_keys = ops.cast(ops.stack(random_keys(seed)), "int32")
         biases = ops.stack([ops.reshape(ops.cast(bias, "float32"), [width]) for bias in biases])
         attended = attend(
             plan,

@@ -10,7 +10,6 @@ from typing import Any
 import keras
 from keras import ops
 
-from txl_tf import functional
 from txl_tf.tpu_kernels.attention_plan import AttentionPlan
 from txl_tf.tpu_kernels.kernel_choice import AttentionKernel
 
@@ -63,5 +62,21 @@ class VisibleKeys:
         first = self.memory_length - ops.cast(self.valid_length, "int32")
         if self.document_starts is None:
             return first
-        starts = functional.latest_document_starts(self.document_starts)  # [B, T]
+        starts = _latest_starts(self.document_starts)  # [B, T]
         return ops.maximum(ops.expand_dims(first, 1), starts + self.memory_length)
+
+
+def _latest_starts(document_starts: Any) -> Any:
+    """Computes where in the segment the document of each token begins.
+
+    Args:
+        document_starts: bool tensor `(B, T)`.
+
+    Returns:
+        Int32 tensor `(B, T)`: positions in the segment; a number before all memory where the
+        document is that of the memory.
+    """
+    positions = ops.arange(document_starts.shape[1], dtype="int32")
+    is_before = ops.expand_dims(positions, 0) <= ops.expand_dims(positions, 1)  # [T, T]
+    is_start = ops.logical_and(ops.expand_dims(document_starts, 1), is_before)  # [B, T, T]
+    return ops.max(ops.where(is_start, positions, -(2**30)), axis=2)

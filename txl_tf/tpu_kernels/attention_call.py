@@ -33,7 +33,7 @@ def attend(
         platform: str. `tpu`, or `cpu` to run the kernel as plain operations.
         first_keys: int32 tensor `(B,)`, or `(B, T)` where the plan masks documents. The first
             key that a query may see.
-        hash_keys: int32 tensor `(2, B)` from `functional.random_keys`. What dropout draws from.
+        hash_keys: int32 tensor `(2, B)` from `hashed_bits.random_keys`. What dropout draws from.
         query: float tensor `(B, T, N * H)`, not divided by anything.
         key: float tensor `(B, K, N * H)`.
         value: float tensor `(B, K, N * H)`.

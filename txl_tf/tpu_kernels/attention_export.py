@@ -124,7 +124,7 @@ class _Padding:
     ) -> list[Any]:
         """Returns the arguments of a kernel."""
         plan = self._plan
-        # Row `j` of the table is the distance `padded K - 1 - j`; behind 0 are keys that come later.
+        # Row `j` of the table is the distance `padded K - 1 - j`; what comes after has no key.
         before = plan.padded_key_length - plan.key_length
         after = plan.table_length - before - plan.key_length
         arrays = [self.queries(query), self.keys(key), self.keys(value)]

@@ -97,9 +97,7 @@ class _Blocks:
         self.keys = Block(
             (rows, keys, columns), (1, keys, width), dtype, lambda n, b, i, *_: (b, 0, n)
         )
-        self.distances = Block(
-            (table, columns), (table, width), dtype, lambda n, b, i, *_: (0, n)
-        )
+        self.distances = Block((table, columns), (table, width), dtype, lambda n, b, i, *_: (0, n))
         self.biases = Block((2, columns), (2, width), "float32", lambda n, b, i, *_: (0, n))
         self.log_sums = Block(
             (rows, num_tiles, groups, heads, tile),
@@ -288,9 +286,7 @@ def _backward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> Non
 
         zeros = jnp.zeros(shape, jnp.float32), jnp.zeros(shape, jnp.float32)
         sums = jax.lax.fori_loop(program.first_tile, program.end_tile, step, zeros)
-        totals = tuple(
-            _merged(is_of_head, new, old) for new, old in zip(sums, totals, strict=True)
-        )
+        totals = tuple(_merged(is_of_head, new, old) for new, old in zip(sums, totals, strict=True))
     of_content, of_position = map(tile.gradient_of_query, totals)
     bias_gradient[0:1, :] += jnp.sum(of_content, axis=0, keepdims=True)
     bias_gradient[1:2, :] += jnp.sum(of_position, axis=0, keepdims=True)

@@ -14,7 +14,7 @@ _MEBIBYTE = 2**20
 _DEFAULT_VMEM_BYTES = 16 * _MEBIBYTE
 # Of 128 MiB the compiler keeps some for what it moves ahead.
 _LARGEST_VMEM_BYTES = 120 * _MEBIBYTE
-# The largest tiles first. Larger ones repeat less work at their edges, see BUILD_NOTES.
+# Larger ones repeat less work at their edges, see BUILD_NOTES.
 _QUERY_TILES = (256, 128)
 _KEY_TILES = (512, 384, 256, 128)
 
@@ -27,8 +27,8 @@ class AttentionPlan:
     after the segment, so that distances stay what they are.
 
     Raises:
-        ValueError: If a size is not positive, or the blocks of one row do not
-            fit the memory on the chip.
+        ValueError: If a size is not positive, a query could not even see itself, or the blocks of
+            one row do not fit the memory on the chip.
     """
 
     num_rows: int
@@ -46,7 +46,7 @@ class AttentionPlan:
     dropout: float = 0.0
     """Rate on attention probabilities; 0 where there is no training."""
     farthest: int | None = None
-    """Largest distance that a query sees; None: all."""
+    """Largest distance that a query sees, at least 0; None: all."""
     masks_documents: bool = False
     """Whether every query has a first visible key of its own."""
     rounds_products: bool = False
@@ -60,7 +60,7 @@ class AttentionPlan:
 
     def __post_init__(self) -> None:
         sizes = (self.num_rows, self.segment_length, self.num_heads, self.head_dim)
-        if min(sizes) < 1 or self.memory_length < 0:
+        if min(sizes) < 1 or min(self.memory_length, self.farthest or 0) < 0:
             raise ValueError(f"Sizes of attention must be positive. Received: {self}")
         if self.vmem_bytes > _LARGEST_VMEM_BYTES:
             raise ValueError(
@@ -89,12 +89,17 @@ class AttentionPlan:
 
     @functools.cached_property
     def _tiles(self) -> tuple[int, int]:
-        """Largest tiles of queries and keys: those that pad least, among them the largest."""
+        """Largest tiles of queries and keys: those with the least work."""
         if self.item_bytes > 2:
             return _LANES, _LANES
-        queries = min(_QUERY_TILES, key=lambda tile: (_rounded_up(self.segment_length, tile), -tile))
+        queries = min(
+            _QUERY_TILES, key=lambda tile: (_rounded_up(self.segment_length, tile), -tile)
+        )
         padded = self.memory_length + _rounded_up(self.segment_length, queries)
-        keys = min(_KEY_TILES, key=lambda tile: (_rounded_up(padded, tile) // _LANES, -tile))
+        # Of 11 products 4 are with distances, of which a tile reads more than it has keys.
+        # A turn of the loop takes about as long as two registers of columns of one product.
+        edges = 4 * queries + 2 * _LANES
+        keys = min(_KEY_TILES, key=lambda tile: _rounded_up(padded, tile) * (11 + edges / tile))
         return queries, keys
 
     @property

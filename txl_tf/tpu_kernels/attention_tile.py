@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.pallas import tpu as pltpu
 
-from txl_tf.functional import DRAWN_BITS, MASKED_SCORE, dropout_threshold
+from txl_tf.functional import MASKED_SCORE
+from txl_tf.hashed_bits import DRAWN_BITS, dropout_threshold
 from txl_tf.tpu_kernels.attention_plan import AttentionPlan
 
 _NOT_CONTRACTED = (((1,), (1,)), ((), ()))
@@ -154,12 +155,12 @@ class Tile:
     ) -> Any:
         """Applies the dropout of probabilities to `(A, C)`.
 
-        The mask is the hash of `functional.random_bits`, of the place among real
+        The mask is the hash of `hashed_bits.random_bits`, of the place among real
         queries and keys: padding is not counted.
 
         Args:
             values: float32 `(A, C)`.
-            hash_keys: tuple of two int32 scalars, from `functional.random_keys`.
+            hash_keys: tuple of two int32 scalars, from `hashed_bits.random_keys`.
             head: int32 scalar, counted over all groups.
             query_block: int32 scalar.
             key_block: int32 scalar.
@@ -182,7 +183,7 @@ class Tile:
 
 
 def _mixed(bits: Any) -> Any:
-    """Mixes as `functional` does; int32 wraps around as uint32 does."""
+    """Mixes as `hashed_bits.mixed` does; int32 wraps around as uint32 does."""
 
     def folded(bits: Any, places: int) -> Any:
         return bits ^ jax.lax.shift_right_logical(bits, jnp.int32(places))
