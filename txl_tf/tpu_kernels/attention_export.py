@@ -37,10 +37,14 @@ def exported(plan: AttentionPlan, direction: Direction, platform: str) -> Any:
     """
     # Nothing here is computed, and TensorFlow has the TPU for itself.
     jax.config.update("jax_platforms", "cpu")
+    with _readable_by_libtpu(), _without_source_paths(), jax.enable_x64(False):
+        return _export(plan, direction, platform)
+
+
+def _export(plan: AttentionPlan, direction: Direction, platform: str) -> Any:
     function = attention_function(plan, direction, is_interpreted=platform != "tpu")
     arguments = [jax.ShapeDtypeStruct(*each) for each in argument_shapes(plan, direction)]
-    with _readable_by_libtpu(), _without_source_paths():
-        return jax.export.export(jax.jit(function), platforms=[platform])(*arguments)
+    return jax.export.export(jax.jit(function), platforms=[platform])(*arguments)
 
 
 def argument_shapes(plan: AttentionPlan, direction: Direction) -> list[tuple[Any, str]]:
