@@ -152,6 +152,7 @@ def compile_experiment(
         "dtype_policy": settings.dtype_policy,
         "gradient_accumulation_steps": settings.gradient_accumulation_steps,
         "rematerialize": settings.rematerialize,
+        "attention": training.attention,
         "training": training.figures(training.rows),
         "largest_rows_per_replica": largest if trials else None,
         "largest": training.figures(largest) if largest not in (0, training.rows) else None,
@@ -175,6 +176,8 @@ class _TrainingCompilation:
         self._compiler = compiler
         self._say = say
         self._programs: dict[int, CompiledProgram] = {}
+        self.attention = ""
+        """How the step attends."""
         self.rows = experiment.training.rows_per_replica(compiler.topology.num_replicas)
 
     def compile(self, rows: int) -> CompiledProgram:
@@ -187,6 +190,7 @@ class _TrainingCompilation:
             program = training_program(
                 self._with_rows(rows), topology.num_replicas, topology.chip.name
             )
+            self.attention = program.attention
             self._programs[rows] = self._compiler.compile(program, f"training-{rows}-rows")
         return self._programs[rows]
 
@@ -292,6 +296,8 @@ def print_report(report: dict[str, Any], console: Console | None = None) -> None
         f"{report['config']} on {report['topology']}: {report['num_chips']} chips, "
         f"{report['num_replicas']} replicas, {report['dtype_policy']}"
     )
+    if report["attention"]:
+        console.print(f"attention: {report['attention']}", highlight=False)
     console.print(_verdict(report))
     columns = [("training", report["training"])]
     if report["largest"] is not None:

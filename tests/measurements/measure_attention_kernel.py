@@ -48,7 +48,7 @@ def measure(num_cases, seed):
         for name, difference in differences(case).items():
             if not difference <= largest[name][0]:  # also what is not a number
                 largest[name] = difference, case
-        if (index + 1) % 10 == 0:
+        if (index + 1) % 10 == 0 or index + 1 == num_cases:
             seconds = time.perf_counter() - begin
             worst = max(difference for difference, _ in largest.values())
             print(f"{index + 1} cases, {seconds:.0f} s, at most {worst:.2e}", flush=True)

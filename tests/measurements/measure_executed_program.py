@@ -146,12 +146,12 @@ def batches_of(experiment):
 
 def use_interpreted_kernel():
     """Lets programs for a TPU attend by a kernel that a CPU can execute; returns the chip."""
-    from txl_tf.tpu_kernels.kernel_choice import AttentionKernel
+    from txl_tf.tpu_kernels.kernel_choice import AttentionChoice, AttentionKernel
 
     def for_chip(chip, rounds_products=False):
-        return AttentionKernel(platform="cpu") if chip else None
+        return AttentionChoice(AttentionKernel(platform="cpu") if chip else None, "interpreted")
 
-    AttentionKernel.for_chip = for_chip
+    AttentionChoice.for_chip = for_chip
     return "v5e"
 
 

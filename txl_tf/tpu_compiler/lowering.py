@@ -28,11 +28,13 @@ class LoweredProgram:
         num_replicas: int. Replicas that run it together.
         variable_bytes: int. Bytes of the variables of one replica, without
             padding.
+        attention: str. How the program attends; empty where nobody says it.
     """
 
     hlo: bytes
     num_replicas: int
     variable_bytes: int = 0
+    attention: str = ""
 
 
 def lower(

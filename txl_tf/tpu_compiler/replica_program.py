@@ -14,6 +14,7 @@ from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.evaluation.evaluation_model import unallocated_variables
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.tpu_compiler.lowering import LoweredProgram, lower, traced_tpu_strategy
+from txl_tf.training.train_state import attention_choice
 from txl_tf.training.trainer import Trainer
 
 _ARGUMENT = re.compile(r"input(\d+):0$")
@@ -227,7 +228,10 @@ def training_program(
         num_replicas: int. Replicas that share the global batch.
         chip: optional str. Generation of the chips, such as `v5e`.
     """
-    return ReplicaProgram.of(traced_trainer(experiment, num_replicas, chip).trace()).lower()
+    trainer = traced_trainer(experiment, num_replicas, chip)
+    program = ReplicaProgram.of(trainer.trace()).lower()
+    reason = attention_choice(experiment, trainer.strategy).reason
+    return dataclasses.replace(program, attention=reason)
 
 
 def traced_trainer(

@@ -10,6 +10,7 @@ A queries and C keys of a tile, W distances of a tile.
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -256,8 +257,33 @@ def _backward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> Non
         turned = _only(is_of_head, turned_query)
         outer = _only(is_of_head, gradient[0])
         log_sum = tile.as_column(log_sums[0, 0, 0, head : head + 1, :])
-        products = outer.astype(jnp.float32) * attended[0].astype(jnp.float32)
-        expected = jnp.sum(products, axis=1, keepdims=True)
+
+        def weighed(
+            block: Any,
+            queries: Any = queries,
+            outer: Any = outer,
+            log_sum: Any = log_sum,
+        ) -> tuple[Any, Any]:
+            """The probabilities of a tile, and the gradients of what they weigh."""
+            keys, rows = program.key_rows(block), program.distance_rows(block)
+            scores = tile.scores(*queries, key[0, keys, :], distances[rows, :])
+            weights = jnp.exp(program.masked(scores, block) - log_sum)
+            inner = tile.product_of_rows(outer, value[0, keys, :])
+            return weights, program.dropped(inner, block)
+
+        if plan.sums_twice:
+            # Rounded as what it is taken from: where one key has all the weight, nothing is left.
+            expected = jax.lax.fori_loop(
+                program.first_tile,
+                program.end_tile,
+                lambda block, total: (
+                    total + jnp.sum(math.prod(weighed(block)), axis=1, keepdims=True)
+                ),
+                jnp.zeros((shape[0], 1), jnp.float32),
+            )
+        else:
+            products = outer.astype(jnp.float32) * attended[0].astype(jnp.float32)
+            expected = jnp.sum(products, axis=1, keepdims=True)
 
         def step(
             block: Any,
@@ -265,14 +291,11 @@ def _backward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> Non
             queries: Any = queries,
             turned: Any = turned,
             outer: Any = outer,
-            log_sum: Any = log_sum,
             expected: Any = expected,
+            weighed: Any = weighed,
         ) -> Any:
             keys, rows = program.key_rows(block), program.distance_rows(block)
-            key_tile, near = key[0, keys, :], distances[rows, :]
-            scores = program.masked(tile.scores(*queries, key_tile, near), block)
-            weights = jnp.exp(scores - log_sum)
-            inner = program.dropped(tile.product_of_rows(outer, value[0, keys, :]), block)
+            weights, inner = weighed(block)
             value_sums[keys, :] += tile.product_over_rows(program.dropped(weights, block), outer)
             changes = weights * (inner - expected)  # of the scores, [A, C]
             key_sums[keys, :] += tile.product_over_rows(changes, queries[0])
@@ -280,8 +303,8 @@ def _backward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> Non
             distance_sums[rows, :] += tile.product_over_rows(by_distance, turned)
             of_content, of_position = state
             return (
-                of_content + tile.product(changes, key_tile),
-                of_position + tile.product(by_distance, near),
+                of_content + tile.product(changes, key[0, keys, :]),
+                of_position + tile.product(by_distance, distances[rows, :]),
             )
 
         zeros = jnp.zeros(shape, jnp.float32), jnp.zeros(shape, jnp.float32)

@@ -189,7 +189,9 @@ class AttentionPlan:
     @property
     def backward_flops(self) -> int:
         """Operations of the products of the backward pass, turning rows included."""
-        per_query = self.group_width * (5 * self.block_keys + 3 * self.window)
+        turns = 2 if self.sums_twice else 1
+        again = turns * (2 * self.block_keys + self.window)
+        per_query = self.group_width * (3 * self.block_keys + 2 * self.window + again)
         per_query += self.block_queries * self.block_keys
         per_tile = self._of_all_tiles(2 * self.block_queries * per_query)
         # Queries are turned before the tiles of keys, their gradients after them, in halves.
@@ -197,9 +199,19 @@ class AttentionPlan:
         return per_tile + self.num_rows * self.num_groups * turned
 
     @property
+    def sums_twice(self) -> bool:
+        """Whether the backward pass computes probabilities once more, for exactness.
+
+        What the gradients of a query's scores have in common is then summed up from themselves,
+        and not from the results of the forward pass, of which rounding makes a difference.
+        """
+        return self.dtype == "float32"
+
+    @property
     def num_exponentials(self) -> int:
-        """Exponentials of one pass."""
-        return self._of_all_tiles(self.block_queries * self.block_keys)
+        """Exponentials of one pass, the larger of the two."""
+        turns = 2 if self.sums_twice else 1
+        return turns * self._of_all_tiles(self.block_queries * self.block_keys)
 
     def _of_all_tiles(self, of_one: int) -> int:
         return self.num_rows * self.num_heads * self.num_tiles * of_one

@@ -11,22 +11,37 @@ from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.distribution.tpu_chips import chip_of
 from txl_tf.models.language_model import assign_weights, create_model
-from txl_tf.tpu_kernels.kernel_choice import AttentionKernel
+from txl_tf.tpu_kernels.attention_plan import AttentionPlan
+from txl_tf.tpu_kernels.kernel_choice import AttentionChoice
 from txl_tf.training.objective import TrainingObjective
 from txl_tf.training.optimizers import create_optimizer, create_plateau_scale
 from txl_tf.training.schedules import PlateauScale
 
 
-def attention_kernel(config: ExperimentConfig) -> AttentionKernel | None:
-    """Returns the attention kernel for the current strategy; `None` where none is used."""
-    training = config.training
-    is_relative = isinstance(config.model, ModelConfig) and (
-        config.model.position_encoding == "transformer_xl"
-    )
-    if training.attention_kernel == "never" or not is_relative:
-        return None
-    chip = chip_of(tf.distribute.get_strategy())
-    return AttentionKernel.for_chip(chip, rounds_products=training.tensor_float_32)
+def attention_choice(config: ExperimentConfig, strategy: tf.distribute.Strategy) -> AttentionChoice:
+    """Chooses how a run attends.
+
+    Args:
+        config: `ExperimentConfig`.
+        strategy: `tf.distribute.Strategy` that trains.
+    """
+    training, model = config.training, config.model
+    if training.attention_kernel == "never":
+        return AttentionChoice.plain("training.attention_kernel is never")
+    if not isinstance(model, ModelConfig) or model.position_encoding != "transformer_xl":
+        return AttentionChoice.plain("the positions are not those of Transformer-XL")
+    try:
+        AttentionPlan(
+            num_rows=1,
+            segment_length=model.segment_length,
+            memory_length=model.effective_memory_length,
+            num_heads=model.num_heads,
+            head_dim=model.head_dim,
+            dtype="float32" if training.dtype_policy == "float32" else "bfloat16",
+        )
+    except ValueError:
+        return AttentionChoice.plain("the keys of a row do not fit on a chip")
+    return AttentionChoice.for_chip(chip_of(strategy), rounds_products=training.tensor_float_32)
 
 
 class EvaluationHistory:
@@ -254,7 +269,7 @@ class TrainState:
         self.model = create_model(
             config.model,
             rematerialize=training.rematerialize,
-            attention_kernel=attention_kernel(config),
+            attention_kernel=attention_choice(config, tf.distribute.get_strategy()).kernel,
             dtype=training.dtype_policy,
         )
         # First of all: the optimizer has slots and the average has copies of what is trained.
