@@ -176,8 +176,6 @@ class _TrainingCompilation:
         self._compiler = compiler
         self._say = say
         self._programs: dict[int, CompiledProgram] = {}
-        self.attention = ""
-        """How the step attends."""
         self.rows = experiment.training.rows_per_replica(compiler.topology.num_replicas)
 
     def compile(self, rows: int) -> CompiledProgram:
@@ -186,10 +184,8 @@ class _TrainingCompilation:
 
         if rows not in self._programs:
             self._say(f"compiling the training step: {rows} rows per replica")
-            topology = self._compiler.topology
-            program = training_program(
-                self._with_rows(rows), topology.num_replicas, topology.chip.name
-            )
+            chip, replicas = self._compiler.topology.chip.name, self._compiler.topology.num_replicas
+            program = training_program(self._with_rows(rows), replicas, chip)
             self.attention = program.attention
             self._programs[rows] = self._compiler.compile(program, f"training-{rows}-rows")
         return self._programs[rows]
@@ -296,8 +292,7 @@ def print_report(report: dict[str, Any], console: Console | None = None) -> None
         f"{report['config']} on {report['topology']}: {report['num_chips']} chips, "
         f"{report['num_replicas']} replicas, {report['dtype_policy']}"
     )
-    if report["attention"]:
-        console.print(f"attention: {report['attention']}", highlight=False)
+    console.print(f"attention: {report['attention']}", highlight=False)
     console.print(_verdict(report))
     columns = [("training", report["training"])]
     if report["largest"] is not None:

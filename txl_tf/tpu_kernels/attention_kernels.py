@@ -10,9 +10,8 @@ A queries and C keys of a tile, W distances of a tile.
 """
 
 import functools
-import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -234,89 +233,131 @@ def _forward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> None
     attended[0] = results.astype(attended.dtype)
 
 
+class _Backward(NamedTuple):
+    """What the backward pass reads, writes and keeps on the chip."""
+
+    query: Any
+    key: Any
+    value: Any
+    distances: Any
+    biases: Any
+    attended: Any
+    log_sums: Any
+    gradient: Any
+    query_gradient: Any
+    key_gradient: Any
+    value_gradient: Any
+    distance_gradient: Any
+    bias_gradient: Any
+    key_sums: Any
+    value_sums: Any
+    distance_sums: Any
+
+
+class _BackwardOfHead:
+    """The backward pass of one head and tile of queries, tile of keys by tile of keys."""
+
+    def __init__(
+        self, program: _Program, at: _Backward, queries: tuple[Any, Any, Any], head: int
+    ) -> None:
+        self._program, self._tile, self._at = program, program.tile, at
+        self._head = head
+        self._is_of_head = program.tile.is_of_head(head)
+        self._content, self._position, self._turned = (
+            _only(self._is_of_head, each) for each in queries
+        )
+        self._outer = _only(self._is_of_head, at.gradient[0])
+        self._log_sum = program.tile.as_column(at.log_sums[0, 0, 0, head : head + 1, :])
+
+    def add_to(self, totals: tuple[Any, Any]) -> tuple[Any, Any]:
+        """Adds up all tiles.
+
+        Args:
+            totals: gradients `(A, G)` of the queries for contents and, the last query first, of
+                those for positions. Columns of other heads stay.
+        """
+        program = self._program
+        program.at_head(self._head)
+        expected = self._expected()
+        zeros = tuple(map(jnp.zeros_like, totals))
+        sums = jax.lax.fori_loop(
+            program.first_tile,
+            program.end_tile,
+            lambda block, state: self._step(block, state, expected),
+            zeros,
+        )
+        of_content, of_position = (
+            _merged(self._is_of_head, new, old) for new, old in zip(sums, totals, strict=True)
+        )
+        return of_content, of_position
+
+    def _weighed(self, block: Any) -> tuple[Any, Any]:
+        """The probabilities of a tile, and the gradients of what they weigh."""
+        at, program = self._at, self._program
+        keys, rows = program.key_rows(block), program.distance_rows(block)
+        scores = self._tile.scores(
+            self._content, self._position, at.key[0, keys, :], at.distances[rows, :]
+        )
+        weights = jnp.exp(program.masked(scores, block) - self._log_sum)
+        inner = self._tile.product_of_rows(self._outer, at.value[0, keys, :])
+        return weights, program.dropped(inner, block)
+
+    def _expected(self) -> Any:
+        """The mean of the gradients by the probabilities, `(A, 1)`."""
+        program = self._program
+        if not program.plan.sums_twice:
+            attended = self._at.attended[0].astype(jnp.float32)
+            products = self._outer.astype(jnp.float32) * attended
+            return jnp.sum(products, axis=1, keepdims=True)
+
+        def add(block: Any, total: Any) -> Any:
+            weights, inner = self._weighed(block)
+            return total + jnp.sum(weights * inner, axis=1, keepdims=True)
+
+        # Rounded as what it is taken from: where one key has all the weight, nothing is left.
+        start = jnp.zeros_like(self._log_sum)
+        return jax.lax.fori_loop(program.first_tile, program.end_tile, add, start)
+
+    def _step(self, block: Any, state: tuple[Any, Any], expected: Any) -> tuple[Any, Any]:
+        at, program, tile = self._at, self._program, self._tile
+        keys, rows = program.key_rows(block), program.distance_rows(block)
+        weights, inner = self._weighed(block)
+        kept = program.dropped(weights, block)
+        at.value_sums[keys, :] += tile.product_over_rows(kept, self._outer)
+        changes = weights * (inner - expected)  # of the scores, [A, C]
+        at.key_sums[keys, :] += tile.product_over_rows(changes, self._content)
+        by_distance = tile.gradients_by_distance(changes)  # [A, W]
+        at.distance_sums[rows, :] += tile.product_over_rows(by_distance, self._turned)
+        of_content, of_position = state
+        return (
+            of_content + tile.product(changes, at.key[0, keys, :]),
+            of_position + tile.product(by_distance, at.distances[rows, :]),
+        )
+
+
 def _backward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> None:
     """Adds up the gradients of one tile of queries, and of the keys that they see."""
-    query, key, value, distances, biases, *first_keys = references[:-11]
-    attended, log_sums, gradient = references[-11:-8]
-    query_gradient, key_gradient, value_gradient, distance_gradient, bias_gradient = references[
-        -8:-3
-    ]
-    key_sums, value_sums, distance_sums = references[-3:]
-    program = _Program(plan, scalars, first_keys[0] if first_keys else None)
+    num_inputs = 6 if plan.masks_documents else 5
+    first_keys = references[5] if plan.masks_documents else None
+    at = _Backward(*references[:5], *references[num_inputs:])
+    program = _Program(plan, scalars, first_keys)
     tile = program.tile
-    _begin_sums(program, (key_sums, value_sums), (distance_sums, bias_gradient))
-    content_query = tile.queries(query[0], biases[0:1, :])  # [A, G]
-    position_query = tile.queries(query[0], biases[1:2, :])
+    _begin_sums(program, (at.key_sums, at.value_sums), (at.distance_sums, at.bias_gradient))
+    position_query = tile.queries(at.query[0], at.biases[1:2, :])  # [A, G]
     turned_query = tile.reversed_rows(position_query).astype(tile.dtype)
-    shape = plan.block_queries, plan.group_width
-    totals = jnp.zeros(shape, jnp.float32), jnp.zeros(shape, jnp.float32)
+    queries = tile.queries(at.query[0], at.biases[0:1, :]), position_query, turned_query
+    zeros = jnp.zeros((plan.block_queries, plan.group_width), jnp.float32)
+    totals = zeros, zeros
     for head in range(plan.heads_per_group):
-        program.at_head(head)
-        is_of_head = tile.is_of_head(head)
-        queries = _only(is_of_head, content_query), _only(is_of_head, position_query)
-        turned = _only(is_of_head, turned_query)
-        outer = _only(is_of_head, gradient[0])
-        log_sum = tile.as_column(log_sums[0, 0, 0, head : head + 1, :])
-
-        def weighed(
-            block: Any,
-            queries: Any = queries,
-            outer: Any = outer,
-            log_sum: Any = log_sum,
-        ) -> tuple[Any, Any]:
-            """The probabilities of a tile, and the gradients of what they weigh."""
-            keys, rows = program.key_rows(block), program.distance_rows(block)
-            scores = tile.scores(*queries, key[0, keys, :], distances[rows, :])
-            weights = jnp.exp(program.masked(scores, block) - log_sum)
-            inner = tile.product_of_rows(outer, value[0, keys, :])
-            return weights, program.dropped(inner, block)
-
-        if plan.sums_twice:
-            # Rounded as what it is taken from: where one key has all the weight, nothing is left.
-            expected = jax.lax.fori_loop(
-                program.first_tile,
-                program.end_tile,
-                lambda block, total: (
-                    total + jnp.sum(math.prod(weighed(block)), axis=1, keepdims=True)
-                ),
-                jnp.zeros((shape[0], 1), jnp.float32),
-            )
-        else:
-            products = outer.astype(jnp.float32) * attended[0].astype(jnp.float32)
-            expected = jnp.sum(products, axis=1, keepdims=True)
-
-        def step(
-            block: Any,
-            state: Any,
-            queries: Any = queries,
-            turned: Any = turned,
-            outer: Any = outer,
-            expected: Any = expected,
-            weighed: Any = weighed,
-        ) -> Any:
-            keys, rows = program.key_rows(block), program.distance_rows(block)
-            weights, inner = weighed(block)
-            value_sums[keys, :] += tile.product_over_rows(program.dropped(weights, block), outer)
-            changes = weights * (inner - expected)  # of the scores, [A, C]
-            key_sums[keys, :] += tile.product_over_rows(changes, queries[0])
-            by_distance = tile.gradients_by_distance(changes)  # [A, W]
-            distance_sums[rows, :] += tile.product_over_rows(by_distance, turned)
-            of_content, of_position = state
-            return (
-                of_content + tile.product(changes, key[0, keys, :]),
-                of_position + tile.product(by_distance, distances[rows, :]),
-            )
-
-        zeros = jnp.zeros(shape, jnp.float32), jnp.zeros(shape, jnp.float32)
-        sums = jax.lax.fori_loop(program.first_tile, program.end_tile, step, zeros)
-        totals = tuple(_merged(is_of_head, new, old) for new, old in zip(sums, totals, strict=True))
+        totals = _BackwardOfHead(program, at, queries, head).add_to(totals)
     of_content, of_position = map(tile.gradient_of_query, totals)
-    bias_gradient[0:1, :] += jnp.sum(of_content, axis=0, keepdims=True)
-    bias_gradient[1:2, :] += jnp.sum(of_position, axis=0, keepdims=True)
+    at.bias_gradient[0:1, :] += jnp.sum(of_content, axis=0, keepdims=True)
+    at.bias_gradient[1:2, :] += jnp.sum(of_position, axis=0, keepdims=True)
     total = of_content + tile.reversed_rows(of_position)
-    query_gradient[0] = total.astype(query_gradient.dtype)
-    _end_sums(program, ((key_gradient, key_sums), (value_gradient, value_sums)))
-    _end_sums_of_group(program, distance_gradient, distance_sums)
+    at.query_gradient[0] = total.astype(at.query_gradient.dtype)
+    of_keys = (at.key_gradient, at.key_sums), (at.value_gradient, at.value_sums)
+    _end_sums(program, of_keys)
+    _end_sums_of_group(program, at.distance_gradient, at.distance_sums)
 
 
 def _begin_sums(program: _Program, of_row: tuple[Any, ...], of_group: tuple[Any, ...]) -> None:
