@@ -128,7 +128,6 @@ def test_no_operation_draws_random_numbers(traced):
     ("chip", "setting", "calls"), [("v5e", "auto", 2), ("v3", "auto", 0), ("v5e", "never", 0)]
 )
 def test_attention_is_a_kernel_where_the_chip_can_and_the_run_lets_it(chip, setting, calls):
-    pytest.importorskip("jax")
     chosen = experiment({"attention_dropout": 0.1}, {"attention_kernel": setting})
     strategy = traced_replicas()
     set_chip(strategy, chip)
