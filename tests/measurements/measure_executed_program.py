@@ -208,6 +208,9 @@ def main(arguments=None):
     )
     num_rows = 2 * chosen.replicas - 1
     experiment = small_experiment(num_rows, chosen.policy, chosen.setting)
+    # Attention this small would be left to plain operations.
+    always = experiment.training.replace(attention_kernel="always")
+    experiment = experiment.replace(training=always) if chosen.kernel else experiment
     options = {"xla_allow_excess_precision": False} if chosen.rounds_everywhere else None
     batches = batches_of(experiment)
     chip = use_interpreted_kernel() if chosen.kernel else None

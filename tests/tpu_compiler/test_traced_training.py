@@ -125,7 +125,7 @@ def test_no_operation_draws_random_numbers(traced):
 
 
 @pytest.mark.parametrize(
-    ("chip", "setting", "calls"), [("v5e", "auto", 2), ("v3", "auto", 0), ("v5e", "never", 0)]
+    ("chip", "setting", "calls"), [("v5e", "always", 2), ("v3", "always", 0), ("v5e", "never", 0)]
 )
 def test_attention_is_a_kernel_where_the_chip_can_and_the_run_lets_it(chip, setting, calls):
     chosen = experiment({"attention_dropout": 0.1}, {"attention_kernel": setting})

@@ -39,7 +39,9 @@ def test_without_the_right_jax_there_is_no_kernel(monkeypatch, version):
         ({"training": {"attention_kernel": "never"}}, "never"),
         ({"model": {"position_encoding": "shaw", "num_positions": 4}}, "positions"),
         ({"model": {"memory_length": 400_000}}, "fit"),
-        ({}, "kernel"),
+        ({}, "small"),
+        ({"training": {"attention_kernel": "always"}}, "no scores in memory"),
+        ({"model": {"segment_length": 2048}}, "no scores in memory"),
     ],
 )
 def test_the_run_decides_too(changes, word):

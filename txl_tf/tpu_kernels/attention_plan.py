@@ -216,6 +216,11 @@ class AttentionPlan:
     def _of_all_tiles(self, of_one: int) -> int:
         return self.num_rows * self.num_heads * self.num_tiles * of_one
 
+    @property
+    def score_bytes(self) -> int:
+        """What the scores of all rows and heads would take in float32."""
+        return 4 * self.num_rows * self.num_heads * self.segment_length * self.key_length
+
     @functools.cached_property
     def vmem_bytes(self) -> int:
         """Memory on the chip that the backward pass needs, the larger of the two."""

@@ -17,6 +17,9 @@ from txl_tf.training.objective import TrainingObjective
 from txl_tf.training.optimizers import create_optimizer, create_plateau_scale
 from txl_tf.training.schedules import PlateauScale
 
+# Of these XLA keeps all on a chip with 128 MiB by itself, and a kernel moves more.
+_SMALL_SCORES_BYTES = 8 * 2**20
+
 
 def attention_choice(config: ExperimentConfig, strategy: tf.distribute.Strategy) -> AttentionChoice:
     """Chooses how a run attends.
@@ -30,9 +33,10 @@ def attention_choice(config: ExperimentConfig, strategy: tf.distribute.Strategy)
         return AttentionChoice.plain("training.attention_kernel is never")
     if not isinstance(model, ModelConfig) or model.position_encoding != "transformer_xl":
         return AttentionChoice.plain("the positions are not those of Transformer-XL")
+    rows = training.rows_per_replica(strategy.num_replicas_in_sync)
     try:
-        AttentionPlan(
-            num_rows=1,
+        plan = AttentionPlan(
+            num_rows=rows // training.gradient_accumulation_steps,
             segment_length=model.segment_length,
             memory_length=model.effective_memory_length,
             num_heads=model.num_heads,
@@ -41,6 +45,8 @@ def attention_choice(config: ExperimentConfig, strategy: tf.distribute.Strategy)
         )
     except ValueError:
         return AttentionChoice.plain("the keys of a row do not fit on a chip")
+    if training.attention_kernel == "auto" and plan.score_bytes < _SMALL_SCORES_BYTES:
+        return AttentionChoice.plain("the scores are small and stay on the chip without it")
     return AttentionChoice.for_chip(chip_of(strategy), rounds_products=training.tensor_float_32)
 
 
