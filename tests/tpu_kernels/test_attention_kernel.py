@@ -91,8 +91,11 @@ def test_a_model_with_the_kernel_is_the_model(rematerialize):
                     training=True,
                 )
                 loss = tf.reduce_sum(tf.sin(hidden))
-            gradients = tape.gradient(loss, model.trainable_variables, None, "zero")
-            return hidden, memory, gradients
+            variables = [each.value for each in model.trainable_variables]
+            gradients = tape.gradient(
+                loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
+            )
+            return hidden, memory, [tf.convert_to_tensor(each) for each in gradients]
 
         memory = model.initial_memory(2)
         for token_ids in tokens:
