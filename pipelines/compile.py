@@ -152,6 +152,7 @@ def compile_experiment(
         "dtype_policy": settings.dtype_policy,
         "gradient_accumulation_steps": settings.gradient_accumulation_steps,
         "rematerialize": settings.rematerialize,
+        "attention": training.attention,
         "training": training.figures(training.rows),
         "largest_rows_per_replica": largest if trials else None,
         "largest": training.figures(largest) if largest not in (0, training.rows) else None,
@@ -183,8 +184,9 @@ class _TrainingCompilation:
 
         if rows not in self._programs:
             self._say(f"compiling the training step: {rows} rows per replica")
-            replicas = self._compiler.topology.num_replicas
-            program = training_program(self._with_rows(rows), replicas)
+            chip, replicas = self._compiler.topology.chip.name, self._compiler.topology.num_replicas
+            program = training_program(self._with_rows(rows), replicas, chip)
+            self.attention = program.attention
             self._programs[rows] = self._compiler.compile(program, f"training-{rows}-rows")
         return self._programs[rows]
 
@@ -290,6 +292,7 @@ def print_report(report: dict[str, Any], console: Console | None = None) -> None
         f"{report['config']} on {report['topology']}: {report['num_chips']} chips, "
         f"{report['num_replicas']} replicas, {report['dtype_policy']}"
     )
+    console.print(f"attention: {report['attention']}", highlight=False)
     console.print(_verdict(report))
     columns = [("training", report["training"])]
     if report["largest"] is not None:

@@ -48,6 +48,7 @@ def start_banner(
             "embeddings",
         ),
         ("devices", f"{_devices(strategy)}, {training.dtype_policy}"),
+        *_attention(experiment, strategy),
         ("step", step),
         ("length", f"{training.num_steps:,} steps, {num_passes:.3g} {passes}"),
         ("rate", describe_schedule(experiment.optimizer)),
@@ -70,6 +71,19 @@ def describe_schedule(optimizer: OptimizerConfig) -> str:
     }[optimizer.schedule]
     warm_up = f"{optimizer.warmup_steps:,} steps of warm-up, " if optimizer.warmup_steps else ""
     return f"{optimizer.learning_rate:g} ({optimizer.name}), {warm_up}{schedule}"
+
+
+def _attention(
+    experiment: ExperimentConfig, strategy: "tf.distribute.Strategy"
+) -> list[tuple[str, str]]:
+    import tensorflow as tf
+
+    from txl_tf.training.attention_choice import attention_choice
+
+    # There is no choice elsewhere.
+    if not isinstance(strategy, tf.distribute.TPUStrategy):
+        return []
+    return [("attention", attention_choice(experiment, strategy).reason)]
 
 
 def _devices(strategy: "tf.distribute.Strategy") -> str:

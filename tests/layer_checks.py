@@ -14,7 +14,7 @@ import pytest
 from keras import ops
 
 from tests.reference import max_difference
-from txl_tf import functional
+from txl_tf import hashed_bits
 
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
 needs_tensorflow = pytest.mark.skipif(not ON_TENSORFLOW, reason="TensorFlow backend only")
@@ -27,13 +27,13 @@ else:
 def drawn_seeds(monkeypatch):
     """Returns a list that gets the seeds of every mask that is drawn from now on."""
     seeds = []
-    draw = functional.random_bits
+    draw = hashed_bits.random_bits
 
     def spy(row_seeds, sizes):
         seeds.append(tuple(ops.convert_to_numpy(row_seeds).ravel().tolist()))
         return draw(row_seeds, sizes)
 
-    monkeypatch.setattr("txl_tf.functional.random_bits", spy)
+    monkeypatch.setattr("txl_tf.hashed_bits.random_bits", spy)
     return seeds
 
 

@@ -16,7 +16,8 @@ MAX_FUNCTION_LINES = 60
 
 # Floors of the package: each part may import itself and the parts named here.
 LOWEST = {"errors", "imports", "machine_memory", "metrics"}
-MODELS = {"config", "functional", "layers", "models", "storage", *LOWEST}
+TENSORS = {"functional", "hashed_bits", *LOWEST}
+MODELS = {"config", "layers", "models", "storage", "tpu_kernels", *TENSORS}
 ALLOWED = {
     "errors": set(),
     "imports": {"errors"},
@@ -24,9 +25,11 @@ ALLOWED = {
     "metrics": set(),
     "storage": LOWEST,
     "config": {"storage", *LOWEST},
-    "functional": LOWEST,
-    "layers": {"config", "functional", *LOWEST},
-    "samplers": {"functional", *LOWEST},
+    "hashed_bits": set(),
+    "functional": {"hashed_bits", *LOWEST},
+    "tpu_kernels": TENSORS,
+    "layers": {"config", "tpu_kernels", *TENSORS},
+    "samplers": TENSORS,
     "models": MODELS,
     "inference": MODELS,
     "evaluation": {"inference", "tasks", *MODELS},
@@ -58,6 +61,7 @@ WITHOUT_TENSORFLOW = {
     "config",
     "errors",
     "functional",
+    "hashed_bits",
     "inference",
     "layers",
     "metrics",
@@ -67,6 +71,9 @@ WITHOUT_TENSORFLOW = {
 }
 # Modules that share a name because they do the same for another part.
 SAME_NAME = {"errors", "memory", "metrics", "session"}
+# These may import JAX at their top, and nobody else may import them there: machines without a TPU
+# need no JAX.
+WITH_JAX = ("attention_call", "attention_export", "attention_kernels", "attention_tile")
 # Recomputing activations takes an interface of each backend.
 FOR_EACH_BACKEND = {"txl_tf/layers/rematerialization.py"}
 # Modules that are loaded before TensorFlow, which takes seconds to import: the jobs check their
@@ -96,6 +103,9 @@ LOADED_FIRST = (
     "txl_tf.storage.*",
     "txl_tf.tasks.*",
     "txl_tf.tpu_compiler.chips",
+    "txl_tf.tpu_kernels.attention_plan",
+    "txl_tf.tpu_kernels.block_traffic",
+    "txl_tf.tpu_kernels.kernel_choice",
     "txl_tf.training.ledger",
     "pipelines.[!tw]*",
     "pipelines.train",
@@ -122,10 +132,10 @@ def tree_of(path):
     return ast.parse(path.read_text())
 
 
-def imported_by(path):
-    """Full names of all that a module imports, wherever in the module."""
+def imported_by(path, tree=None):
+    """Full names of all that a module imports, wherever in the module or in a part of it."""
     names = set()
-    for node in ast.walk(tree_of(path)):
+    for node in ast.walk(tree or tree_of(path)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -207,6 +217,18 @@ def test_models_run_on_every_backend():
         return starts_with(imported_by(path), "tensorflow", "torch", "jax")
 
     assert offences(backends) == {}
+
+
+def test_nothing_loads_jax_before_it_is_used():
+    def loads(path):
+        if path.stem in WITH_JAX:
+            return []
+        imports = (ast.Import, ast.ImportFrom)
+        tops = ast.Module([node for node in tree_of(path).body if isinstance(node, imports)], [])
+        kernels = [f"txl_tf.tpu_kernels.{name}" for name in WITH_JAX]
+        return starts_with(imported_by(path, tops), "jax", *kernels)
+
+    assert offences(loads) == {}
 
 
 def test_no_private_or_unfinished_interfaces_of_keras():

@@ -12,12 +12,10 @@ import math
 import keras
 from keras import ops
 
+from txl_tf.hashed_bits import GOLDEN_RATIO, mixed
+
 MASKED_SCORE = -1e30
 """Added to the score of a pair that must not attend; exp() of it is 0."""
-
-# Fractional parts of the golden ratio and of the square root of 2, in 32 bits.
-_GOLDEN_RATIO = 0x9E3779B9
-_SQUARE_ROOT = 0x6A09E667
 
 
 def relative_positional_encoding(key_length, hidden_dim, clamp_length=None, dtype="float32"):
@@ -287,7 +285,7 @@ def fold_seed(seed, site):
     """
     if seed is None:
         return None
-    change = (site * _GOLDEN_RATIO + 2**31) % 2**32 - 2**31  # as int32 wraps around
+    change = (site * GOLDEN_RATIO + 2**31) % 2**32 - 2**31  # as int32 wraps around
     return ops.cast(seed, "int32") + ops.convert_to_tensor([change, 0], dtype="int32")
 
 
@@ -306,13 +304,13 @@ def row_seeds(seed, rows):
     """
     seed = ops.cast(seed, "int32")
     first = ops.broadcast_to(ops.reshape(_common_number(seed), [1]), ops.shape(rows))
-    second = _mixed(_mixed(ops.cast(seed[1], "uint32")) + ops.cast(rows, "uint32"))
+    second = mixed(mixed(ops.cast(seed[1], "uint32")) + ops.cast(rows, "uint32"))
     return ops.stack([first, ops.cast(second, "int32")], axis=1)
 
 
 def _common_number(seed):
     """A number of a seed `(2,)`; `fold_seed` adds to it what it adds to the seed."""
-    return seed[0] + ops.cast(_mixed(ops.cast(seed[1], "uint32")), "int32")
+    return seed[0] + ops.cast(mixed(ops.cast(seed[1], "uint32")), "int32")
 
 
 def common_seed(seed):
@@ -331,55 +329,6 @@ def common_seed(seed):
     seed = ops.cast(seed, "int32")
     first = _common_number(seed) if len(seed.shape) == 1 else seed[0, 0]
     return ops.stack([first, ops.zeros_like(first)])
-
-
-def random_bits(seeds, sizes):
-    """Computes random bits as a hash of row seed and position.
-
-    They are the same bits on any backend. Two rounds of hashing, each keyed by both
-    numbers of the seed: with one, masks of two seeds would be permutations.
-
-    Args:
-        seeds: int32 tensor `(B, 2)`.
-        sizes: ints or int32 scalars. The shape of what is drawn for each row.
-
-    Returns:
-        Uint32 tensor `(B, *sizes)`.
-    """
-    seeds = ops.cast(seeds, "uint32")
-    keys = [ops.reshape(seeds[:, column], [-1, *[1] * len(sizes)]) for column in (0, 1)]
-    first_key = _mixed(keys[0] + _mixed(keys[1] + ops.cast(_GOLDEN_RATIO, "uint32")))
-    second_key = _mixed(keys[1] + _mixed(keys[0] + ops.cast(_SQUARE_ROOT, "uint32")))
-    counted = _counted_from(first_key, sizes)
-    return _mixed(ops.bitwise_xor(_mixed(counted), second_key))
-
-
-def _counted_from(starts, sizes):
-    """Counts the elements of each row, beginning with a number of its own.
-
-    One axis after the other, onto numbers `(B, 1, ...)` that are known at run time
-    only: the count by itself would be a large constant in every program.
-    """
-    counted, stride = starts, 1
-    for axis in reversed(range(len(sizes))):
-        along = ops.cast(ops.arange(sizes[axis], dtype="int32") * stride, "uint32")
-        shape = [-1 if each == axis else 1 for each in range(-1, len(sizes))]
-        counted = counted + ops.reshape(along, shape)
-        stride = stride * sizes[axis]
-    return counted
-
-
-def _mixed(bits):
-    """Mixes 32-bit numbers by a bijection; every input bit affects all output bits.
-
-    The shifts and factors are those of C. Wellons' `lowbias32`, found by a
-    search for the least bias.
-    """
-    bits = ops.bitwise_xor(bits, ops.right_shift(bits, ops.cast(16, "uint32")))
-    bits = bits * ops.cast(0x7FEB352D, "uint32")
-    bits = ops.bitwise_xor(bits, ops.right_shift(bits, ops.cast(15, "uint32")))
-    bits = bits * ops.cast(0x846CA68B, "uint32")
-    return ops.bitwise_xor(bits, ops.right_shift(bits, ops.cast(16, "uint32")))
 
 
 def negative_log_likelihood(logits, target_ids):

@@ -34,6 +34,7 @@ _FREE_FIELDS = (
     "tensor_float_32",
     "gradient_accumulation_steps",
     "rematerialize",
+    "attention_kernel",
     "jit_compile",
     "on_non_finite",
     "stop_after_evaluations",

@@ -11,6 +11,7 @@ from keras import ops
 
 from txl_tf import functional
 from txl_tf.errors import did_you_mean
+from txl_tf.hashed_bits import random_bits
 
 IMPOSSIBLE_SCORE = -1e30
 """Score of a beam that is none; any other is higher."""
@@ -140,7 +141,7 @@ class RandomSampler:
         if len(seed.shape) == 1:
             seed = functional.row_seeds(seed, ops.arange(ops.shape(logits)[0], dtype="int32"))
         # The largest of logits plus Gumbel noise is a draw from their softmax.
-        noise = _gumbel(functional.random_bits(seed, (logits.shape[1],)))  # [B, V]
+        noise = _gumbel(random_bits(seed, (logits.shape[1],)))  # [B, V]
         drawn = ops.cast(ops.argmax(candidates + noise, axis=-1), "int32")
         if not is_per_row:
             return drawn

@@ -1,9 +1,12 @@
 """Executes TPUStrategy's own program on host devices, and compares with MirroredStrategy.
 
     python -m tests.measurements.measure_executed_program --replicas 2 [--policy mixed_bfloat16]
+    python -m tests.measurements.measure_executed_program --kernel
 
 Trains 20 steps with dropout, memory, clipping and rows that are made up, under both, from the same
-weights, and evaluates both. Prints one line of JSON. Needs the extra `tpu-compile`.
+weights, and evaluates both. With `--kernel`, the program attends by the kernel for TPUs,
+interpreted, and MirroredStrategy by plain operations. Prints one line of JSON. Needs the extra
+`tpu-compile`.
 """
 
 import argparse
@@ -36,9 +39,12 @@ class TwoStrategies:
         batches: `ToyBatches`.
         options: optional dict of options for the compiler of the program.
         sums_alone: whether each replica of the program sums its own gradients only.
+        chip: optional str. What the program is traced for.
     """
 
-    def __init__(self, num_replicas, experiment, batches, options=None, sums_alone=False):
+    def __init__(
+        self, num_replicas, experiment, batches, options=None, sums_alone=False, chip=None
+    ):
         import tensorflow as tf
 
         from tests.tpu_compiler.host_replicas import HostReplicas
@@ -52,7 +58,7 @@ class TwoStrategies:
         cpus = [device.name for device in tf.config.list_logical_devices("CPU")]
         self.strategies = {
             "mirrored": tf.distribute.MirroredStrategy(cpus[:num_replicas]),
-            "tpu": traced_tpu_strategy(num_replicas),
+            "tpu": traced_tpu_strategy(num_replicas, chip=chip),
         }
         self.trainers = {
             name: Trainer(experiment, strategy, batches.dataset_function)
@@ -138,6 +144,17 @@ def batches_of(experiment):
     return Batches(tokens, num_rows, SEGMENT_LENGTH, restarts=[(3, 0)])
 
 
+def use_interpreted_kernel():
+    """Lets programs for a TPU attend by a kernel that a CPU can execute; returns the chip."""
+    from txl_tf.tpu_kernels.kernel_choice import AttentionChoice, AttentionKernel
+
+    def for_chip(chip, rounds_products=False):
+        return AttentionChoice(AttentionKernel(platform="cpu") if chip else None, "interpreted")
+
+    AttentionChoice.for_chip = for_chip
+    return "v5e"
+
+
 def differences(runs):
     """How far the two runs are apart, as ratios."""
     mirrored, tpu = runs.losses("mirrored")[0], runs.losses("tpu")[0]
@@ -174,6 +191,7 @@ def main(arguments=None):
     parser.add_argument("--policy", default="float32")
     parser.add_argument("--setting", choices=SETTINGS, default="plain")
     parser.add_argument("--rounds-everywhere", action="store_true")
+    parser.add_argument("--kernel", action="store_true")
     parser.add_argument("--sums-alone", action="store_true", help="a control that must fail")
     chosen = parser.parse_args(arguments)
     from tests.tpu_compiler.host_replicas import prepare
@@ -190,9 +208,13 @@ def main(arguments=None):
     )
     num_rows = 2 * chosen.replicas - 1
     experiment = small_experiment(num_rows, chosen.policy, chosen.setting)
+    # Attention this small would be left to plain operations.
+    always = experiment.training.replace(attention_kernel="always")
+    experiment = experiment.replace(training=always) if chosen.kernel else experiment
     options = {"xla_allow_excess_precision": False} if chosen.rounds_everywhere else None
     batches = batches_of(experiment)
-    runs = TwoStrategies(chosen.replicas, experiment, batches, options, chosen.sums_alone)
+    chip = use_interpreted_kernel() if chosen.kernel else None
+    runs = TwoStrategies(chosen.replicas, experiment, batches, options, chosen.sums_alone, chip)
     runs.train()
     found = {**vars(chosen), "rows": num_rows, **differences(runs)}
     found["masks_identical"] = masks_are_identical(runs)

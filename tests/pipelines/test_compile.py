@@ -98,6 +98,7 @@ def test_the_report_is_json_and_a_table(lowers_nothing, global_batch_size):
         "dtype_policy",
         "gradient_accumulation_steps",
         "rematerialize",
+        "attention",
         "training",
         "largest_rows_per_replica",
         "largest",

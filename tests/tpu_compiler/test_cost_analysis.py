@@ -156,3 +156,23 @@ def test_tiles_pad_the_fastest_dimensions(shape, num_bytes, num_padded_bytes):
 def test_a_line_that_is_no_instruction_is_passed_over():
     assert HloInstruction.read("}") is None
     assert HloInstruction.read("  // %a = b") is None
+
+
+KERNEL = """\
+HloModule step, is_scheduled=true
+
+ENTRY %main.1 (query.1: bf16[256,128], key.1: bf16[512,128]) -> bf16[256,128] {
+  %query.1 = bf16[256,128]{1,0:T(8,128)(2,1)} parameter(0)
+  %key.1 = bf16[512,128]{1,0:T(8,128)(2,1)S(1)} parameter(1)
+  ROOT %main.2 = bf16[256,128]{1,0:T(8,128)(2,1)} custom-call(%query.1, %key.1), \
+custom_call_target="tpu_custom_call", backend_config={"custom_call_config":{"body":"TUzv",\
+"cost_estimate":{"flops":"100","transcendentals":"1","bytes_accessed":"500000"},"needs_layout_passes":true}}
+}
+"""
+
+
+def test_a_kernel_moves_what_its_blocks_move_but_for_what_is_on_the_chip():
+    text = CompiledText(KERNEL)
+    assert text.kernel_bytes() == 500_000
+    assert text.hbm_bytes() == 500_000 - 512 * 128 * 2
+    assert text.categories()["custom call"]["hbm_bytes"] == text.hbm_bytes()

@@ -16,6 +16,7 @@ pytestmark = [
 RUNS = {
     "plain": ["--replicas", "4"],
     "parts": ["--replicas", "2", "--setting", "parts"],
+    "kernel": ["--replicas", "2", "--setting", "parts", "--kernel"],
     "bfloat16": ["--replicas", "2", "--policy", "mixed_bfloat16"],
 }
 

@@ -13,6 +13,7 @@ from tests.tpu_bridge import (
     traced_replicas,
 )
 from txl_tf.config.model import LSTMConfig, QRNNConfig
+from txl_tf.distribution.tpu_chips import set_chip
 from txl_tf.training.trainer import Trainer
 
 # One row of the second replica is made up.
@@ -121,6 +122,23 @@ def test_gradients_and_the_loss_are_summed_once_and_nothing_else_is(traced):
 def test_no_operation_draws_random_numbers(traced):
     _, program = traced
     assert [each for each in program.cluster_operations if "Random" in each] == []
+
+
+@pytest.mark.parametrize(
+    ("chip", "setting", "calls"), [("v5e", "always", 2), ("v3", "always", 0), ("v5e", "never", 0)]
+)
+def test_attention_is_a_kernel_where_the_chip_can_and_the_run_lets_it(chip, setting, calls):
+    chosen = experiment({"attention_dropout": 0.1}, {"attention_kernel": setting})
+    strategy = traced_replicas()
+    set_chip(strategy, chip)
+    try:
+        batches = ToyBatches(toy_tokens(), NUM_ROWS)
+        program = through_the_bridge(Trainer(chosen, strategy, batches.dataset_function).trace())
+    finally:
+        set_chip(strategy, "")
+    assert_runs_on_replicas(program)
+    num_layers = chosen.model.num_layers
+    assert program.cluster_operations["tf.XlaCallModule"] == calls * num_layers
 
 
 def test_no_worker_is_asked_where_there_is_one(traced):

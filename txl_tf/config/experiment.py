@@ -149,6 +149,7 @@ _ATTENTION_ONLY = {
         "intermediate_losses",
         "num_targets",
         "rematerialize",
+        "attention_kernel",
     ),
     "evaluation": ("memory_length", "clamp_length", "same_length", "same_length_keys"),
 }

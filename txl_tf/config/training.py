@@ -62,6 +62,9 @@ class TrainingConfig(FrozenConfig):
     """Parts of a replica's rows that are read one after the other, to save memory."""
     rematerialize: bool = False
     """Whether blocks are computed again in the backward pass instead of kept, to save memory."""
+    attention_kernel: Literal["auto", "always", "never"] = "auto"
+    """Whether attention keeps its scores on the chip where the TPU can (v5e and later); auto: not
+    where they are small."""
     on_non_finite: Literal["stop", "skip"] = "stop"
     """What a step with a loss or gradient that is not finite does; neither changes a weight."""
     spike_deviations: float | None = None

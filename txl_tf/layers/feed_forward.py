@@ -7,9 +7,7 @@ F inner width.
 import keras
 from keras import ops
 
-from txl_tf import functional
-
-_RESOLUTION = 2**24  # what a rate is rounded to
+from txl_tf import functional, hashed_bits
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
@@ -17,7 +15,7 @@ class SeededDropout(keras.layers.Layer):
     """Dropout that draws from a given seed, or from its own generator.
 
     The mask of a row is a hash of the row's seed and the place in the row, see
-    `functional.random_bits`. Where seeds belong to rows of the global batch, it
+    `hashed_bits.random_bits`. Where seeds belong to rows of the global batch, it
     does not matter on how many replicas, in how many parts, in which order or
     on which backend they are computed. Under `tf.distribute` Keras' own dropout
     would draw the same mask on every replica, and its hidden generator makes a
@@ -65,17 +63,31 @@ class SeededDropout(keras.layers.Layer):
     def call(self, inputs, seed=None, training=False):
         if not training or self.rate == 0:
             return inputs
-        kept = self._mask(ops.shape(inputs), self.seed_generator.next() if seed is None else seed)
+        kept = self._mask(ops.shape(inputs), self.seeds_of_rows(ops.shape(inputs)[0], seed))
         return ops.where(kept, inputs * (1.0 / (1.0 - self.rate)), ops.zeros_like(inputs))
 
     def _mask(self, shape, seed):
         """Which elements stay: bool tensor that broadcasts to `shape`."""
-        if len(seed.shape) == 1:
-            seed = functional.row_seeds(seed, ops.arange(shape[0], dtype="int32"))
         sizes = [1 if axis in self.shared_axes else shape[axis] for axis in range(1, len(shape))]
-        bits = functional.random_bits(seed, sizes)
-        drawn = ops.cast(ops.right_shift(bits, ops.cast(8, "uint32")), "int32")  # 24 bits
-        return drawn >= round(self.rate * _RESOLUTION)
+        bits = hashed_bits.random_bits(seed, sizes)
+        unused = ops.cast(32 - hashed_bits.DRAWN_BITS, "uint32")
+        drawn = ops.cast(ops.right_shift(bits, unused), "int32")
+        return drawn >= hashed_bits.dropout_threshold(self.rate)
+
+    def seeds_of_rows(self, num_rows, seed=None):
+        """Returns the seed of each row.
+
+        Args:
+            num_rows: int. `B`.
+            seed: as in a call; `None` draws one from the layer's own generator.
+
+        Returns:
+            Int32 tensor `(B, 2)`.
+        """
+        seed = self.seed_generator.next() if seed is None else seed
+        if len(seed.shape) == 1:
+            seed = functional.row_seeds(seed, ops.arange(num_rows, dtype="int32"))
+        return seed
 
     def compute_output_shape(self, inputs_shape, seed_shape=None):
         return inputs_shape

@@ -79,6 +79,12 @@ class Positions(FrozenConfig):
             key_length, hidden_dim, self.clamp_length, dtype=dtype
         )
 
+    def farthest(self, memory_length: int) -> int | None:
+        """Returns the largest distance that a query sees; `None` if it sees all."""
+        if not self.same_length:
+            return None
+        return memory_length - (self.same_length_keys == "memory")
+
     def mask(self, segment_length: Any, memory_length: int, valid_length: Any = None) -> Any:
         """Returns `functional.causal_memory_mask`, bool `(B or 1, 1, T, K)`."""
         return functional.causal_memory_mask(

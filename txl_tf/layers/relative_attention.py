@@ -9,7 +9,9 @@ import keras
 from keras import ops
 
 from txl_tf import functional
+from txl_tf.hashed_bits import random_keys
 from txl_tf.layers.attention import DistanceKeys, MemoryAttention
+from txl_tf.layers.visible_keys import VisibleKeys
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
@@ -35,6 +37,8 @@ class RelativeAttention(MemoryAttention):
     Call arguments:
         position_encoding: float tensor `(K, D)`; row `j` encodes the distance
             `K - 1 - j`.
+        attention_mask: as in `MemoryAttention`, or `VisibleKeys`, with which a kernel for TPUs
+            attends.
         content_bias: float tensor `(N, H)`, without `own_biases`.
         position_bias: float tensor `(N, H)`, without `own_biases`.
         Others are those of `MemoryAttention`.
@@ -71,6 +75,12 @@ class RelativeAttention(MemoryAttention):
         dropout_seed=None,
         training=False,
     ):
+        if isinstance(attention_mask, VisibleKeys):
+            biases = self._biases(content_bias, position_bias)
+            seed = self._dropout_seed(inputs, dropout_seed, training)
+            return self._call_kernel(
+                attention_mask, inputs, memory, position_encoding, biases, seed
+            )
         return super().call(
             inputs,
             memory,
@@ -81,6 +91,37 @@ class RelativeAttention(MemoryAttention):
             content_bias=content_bias,
             position_bias=position_bias,
         )
+
+    def _dropout_seed(self, inputs, dropout_seed, training):
+        """The seed of each row, `None` where nothing is dropped."""
+        if not training or self.dropout == 0:
+            return None
+        return self.probability_dropout.seeds_of_rows(ops.shape(inputs)[0], dropout_seed)
+
+    def _call_kernel(self, visible_keys, inputs, memory, position_encoding, biases, seed):
+        # Imported here, as it takes TensorFlow and JAX.
+        from txl_tf.tpu_kernels.attention_call import attend
+
+        context = self._with_memory(inputs, memory)
+        query = self.query(inputs)  # [B, T, N * H]
+        num_rows, width = query.shape[0], self.num_heads * self.head_dim
+        plan = visible_keys.plan(query, self.num_heads, 0.0 if seed is None else self.dropout)
+        hash_keys = ops.zeros((2, num_rows), "int32")
+        if seed is not None:
+            hash_keys = ops.cast(ops.stack(random_keys(seed)), "int32")
+        biases = ops.stack([ops.reshape(ops.cast(bias, "float32"), [width]) for bias in biases])
+        attended = attend(
+            plan,
+            visible_keys.kernel.platform,
+            visible_keys.first_keys(),
+            hash_keys,
+            query,
+            self.key(context),
+            self.value(context),
+            self.position(position_encoding[None])[0],
+            biases,
+        )
+        return self.output_projection(attended)  # [B, T, D]
 
     def _scores(self, query, key, position_encoding, content_bias=None, position_bias=None):
         content_bias, position_bias = self._biases(content_bias, position_bias)

@@ -132,13 +132,19 @@ class LanguageModel(keras.Model):
 
 
 def create_model(
-    config: ModelConfig | LSTMConfig | QRNNConfig, *, rematerialize: bool = False, dtype=None
+    config: ModelConfig | LSTMConfig | QRNNConfig,
+    *,
+    rematerialize: bool = False,
+    attention_kernel=None,
+    dtype=None,
 ) -> LanguageModel:
     """Builds the language model of a configuration, with initial weights.
 
     Args:
         config: `ModelConfig`, `LSTMConfig` or `QRNNConfig`.
         rematerialize: bool. See `TransformerXL`; the others cannot.
+        attention_kernel: optional `AttentionKernel`, see `TransformerXL`; the others have no
+            attention.
         dtype: optional Keras dtype policy.
 
     Returns:
@@ -152,7 +158,8 @@ def create_model(
     from txl_tf.models.transformer_xl import TransformerXL
 
     if isinstance(config, ModelConfig):
-        return TransformerXL(config, rematerialize=rematerialize, dtype=dtype)
+        options = {"rematerialize": rematerialize, "attention_kernel": attention_kernel}
+        return TransformerXL(config, **options, dtype=dtype)
     if rematerialize:
         raise ValueError(
             "Only a `TransformerXL` can rematerialize its activations. "

@@ -16,6 +16,7 @@ from txl_tf.layers.decoder_block import DecoderBlock
 from txl_tf.layers.feed_forward import SeededDropout
 from txl_tf.layers.positions import Positions
 from txl_tf.layers.rematerialization import rematerialized_call
+from txl_tf.layers.visible_keys import VisibleKeys
 from txl_tf.models.language_model import LanguageModel
 from txl_tf.models.memory import Memory
 
@@ -49,6 +50,9 @@ class TransformerXL(LanguageModel):
             again, from what the block read, instead of keeping what it computed
             inside. It takes a third more arithmetic and far less memory. Has no
             influence on weights and results.
+        attention_kernel: optional `AttentionKernel`, with which attention keeps its scores on
+            the chip of a TPU. The number of rows must then be known. It belongs to the
+            machine: no file has it, and it has no influence on weights and results.
         **kwargs: other keyword arguments passed to `keras.Model`, including
             `name` and `dtype`.
 
@@ -92,10 +96,18 @@ class TransformerXL(LanguageModel):
 
     config_class = ModelConfig
 
-    def __init__(self, config, rematerialize=False, name="transformer_xl", **kwargs):
+    def __init__(
+        self,
+        config,
+        rematerialize=False,
+        attention_kernel=None,
+        name="transformer_xl",
+        **kwargs,
+    ):
         # A name of its own for every model would make the paths of weights differ.
         super().__init__(config, name=name, **kwargs)
         self.rematerialize = rematerialize
+        self.attention_kernel = attention_kernel
         self.positions = Positions.of_model(self.config)
         self._create_layers()
         self._build_layers()
@@ -259,10 +271,7 @@ class TransformerXL(LanguageModel):
         embedded = ops.cast(embedded, self.compute_dtype)
         hidden = drop(self.embedding_dropout, embedded, 0)  # [B, T, D]
         position = self._position_arguments(memory_length + segment_length, drop_positions)
-        attention_mask = self._attention_mask(segment_length, memory)
-        if document_starts is not None:
-            same_document = functional.same_document_mask(document_starts, memory_length)
-            attention_mask = ops.logical_and(attention_mask, same_document)
+        attention_mask = self._attention_mask(segment_length, memory, document_starts)
         run_block = self._run_again_in_backward_pass if self.rematerialize else _run
         hidden_states, next_states = [hidden], []
         for index, (block, state) in enumerate(zip(self.blocks, memory.states, strict=True)):
@@ -285,8 +294,19 @@ class TransformerXL(LanguageModel):
         )
         return hidden_states, Memory(tuple(next_states), next_valid_length)
 
-    def _attention_mask(self, segment_length, memory):
-        return self.positions.mask(segment_length, memory.states[0].shape[1], memory.valid_length)
+    def _attention_mask(self, segment_length, memory, document_starts=None):
+        memory_length = memory.states[0].shape[1]
+        if self.attention_kernel is not None:
+            farthest = self.positions.farthest(memory_length)
+            filled = memory.valid_length
+            return VisibleKeys(
+                self.attention_kernel, memory_length, filled, farthest, document_starts
+            )
+        mask = self.positions.mask(segment_length, memory_length, memory.valid_length)
+        if document_starts is None:
+            return mask
+        same_document = functional.same_document_mask(document_starts, memory_length)
+        return ops.logical_and(mask, same_document)
 
     def attention_inputs(self, layer, hidden, memory):
         """The arguments of one layer's `attention_probabilities`, without absolute positions.
@@ -301,7 +321,7 @@ class TransformerXL(LanguageModel):
         position = self._position_arguments(state.shape[1] + segment_length, lambda each: each)
         if block.pre_norm:
             hidden, state = block.attention_norm(hidden), block.attention_norm(state)
-        mask = self._attention_mask(segment_length, memory)
+        mask = self.positions.mask(segment_length, state.shape[1], memory.valid_length)
         return {"inputs": hidden, "memory": state, "attention_mask": mask, **position}
 
     def _run_again_in_backward_pass(self, block, hidden, attention_mask, training, **tensors):

@@ -156,7 +156,7 @@ def _compile(request: dict[str, Any], options: dict[str, Any]) -> Any:
         platform="tpu", topology_name=request["topology"], **options
     )
     num_replicas = request["num_replicas"]
-    devices = tuple(topology.devices[:num_replicas])
+    devices: tuple[Any, ...] = tuple(topology.devices[:num_replicas])
     compile_options = xla_client.CompileOptions()
     compile_options.num_replicas = num_replicas
     compile_options.num_partitions = 1

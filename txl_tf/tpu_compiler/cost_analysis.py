@@ -79,6 +79,7 @@ class CompiledText:
             "hbm_bytes": self.hbm_bytes(),
             "repeated_bytes": self.hbm_bytes() - self.hbm_bytes(counts_loops=False),
             "repeated_share": self.repeated_share(),
+            "kernel_bytes": self.kernel_bytes(),
             "all_reduce_bytes": self.all_reduce_bytes(),
             "num_all_reduces": self.count("all-reduce", "all-reduce-start"),
             "num_instructions": sum(len(self._computations[name]) for name in self._times),
@@ -111,6 +112,10 @@ class CompiledText:
             (times if counts_loops else 1) * self._traffic(name, instruction)
             for name, instruction, times in self._all_executed()
         )
+
+    def kernel_bytes(self) -> int:
+        """Bytes that the blocks of kernels move, also where the other end is on the chip."""
+        return sum(times * (each.kernel_bytes or 0) for _, each, times in self._all_executed())
 
     def repeated_share(self) -> float:
         """Arithmetic of loop turns after the first, relative to what is counted once.
@@ -228,6 +233,11 @@ class CompiledText:
             return 2 * _hbm(inputs[1])
         if instruction.opcode == "fusion":
             return self._fusion_traffic(name, instruction)
+        if instruction.opcode == "custom-call" and instruction.kernel_bytes is not None:
+            # Blocks may come more than once. What lies on the chip already does not come at all.
+            tensors = (*instruction.outputs, *inputs)
+            on_chip = sum(tensor.num_padded_bytes for tensor in tensors if tensor.space != 0)
+            return max(instruction.kernel_bytes - on_chip, 0)
         return written + sum(_hbm(tensor) for tensor in inputs)
 
     def _fusion_traffic(self, name: str, fusion: HloInstruction) -> int:

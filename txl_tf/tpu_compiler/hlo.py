@@ -83,6 +83,7 @@ _LINE = re.compile(r"\s+(?:ROOT )?%(?P<name>\S+) = (?P<rest>.*)")
 _OPERATION = re.compile(r" ([a-z][\w\-]*)\(")
 _OPERAND = re.compile(r"%([\w.\-]+)")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_KERNEL_BYTES = re.compile(r'"cost_estimate":\{[^}]*"bytes_accessed":"(\d+)"')
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _COMMENT = re.compile(r"/\*.*?\*/")
 
@@ -135,6 +136,12 @@ class HloInstruction:
         """The compiler's own estimate, 0 where it gives none."""
         found = _CYCLES.search(self.attributes)
         return int(found[1]) if found else 0
+
+    @property
+    def kernel_bytes(self) -> int | None:
+        """Bytes that a kernel moves, as its maker counted them; `None` for all else."""
+        found = _KERNEL_BYTES.search(self.attributes)
+        return int(found[1]) if found else None
 
     @property
     def op_name(self) -> str:

@@ -13,6 +13,8 @@ from tensorflow.compiler.xla import xla_data_pb2
 from tensorflow.compiler.xla.service import hlo_pb2
 from tensorflow.python.tpu.tpu_system_metadata import TPUSystemMetadata
 
+from txl_tf.distribution.tpu_chips import set_chip
+
 # The names of all other types say how many bits they have.
 _BITS = {"pred": 8}
 
@@ -26,11 +28,13 @@ class LoweredProgram:
         num_replicas: int. Replicas that run it together.
         variable_bytes: int. Bytes of the variables of one replica, without
             padding.
+        attention: str. How the program attends; empty where nobody says it.
     """
 
     hlo: bytes
     num_replicas: int
     variable_bytes: int = 0
+    attention: str = ""
 
 
 def lower(
@@ -93,7 +97,7 @@ def _without_copies(hlo: bytes) -> hlo_pb2.HloModuleProto:
 
 
 def traced_tpu_strategy(
-    num_replicas: int, *, packs_variables: bool = False
+    num_replicas: int, *, chip: str | None = None, packs_variables: bool = False
 ) -> tf.distribute.TPUStrategy:
     """Makes a strategy whose programs can be traced and lowered, and not run.
 
@@ -103,12 +107,15 @@ def traced_tpu_strategy(
 
     Args:
         num_replicas: int. Replicas, all of them on one host.
+        chip: optional str. Generation of the chips, such as `v5e`; without it, what only some
+            chips can is left out.
         packs_variables: bool. Whether the parts that the replicas have of a
             variable share a handle, as they do on a TPU. It takes a logical
             CPU for each replica. Defaults to `False`: all parts are on the
             first logical CPU, with a handle each.
     """
     strategy = tf.distribute.TPUStrategy(_ResolverWithoutTpu(num_replicas))
+    set_chip(strategy, chip or "")
     cpus = [device.name for device in tf.config.list_logical_devices("CPU")]
     strategy._enable_packed_variable_in_eager_mode = packs_variables
     devices = cpus[:num_replicas] if packs_variables else [cpus[0]] * num_replicas

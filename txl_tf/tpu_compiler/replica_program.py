@@ -14,6 +14,7 @@ from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.evaluation.evaluation_model import unallocated_variables
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.tpu_compiler.lowering import LoweredProgram, lower, traced_tpu_strategy
+from txl_tf.training.attention_choice import attention_choice
 from txl_tf.training.trainer import Trainer
 
 _ARGUMENT = re.compile(r"input(\d+):0$")
@@ -217,17 +218,25 @@ def _source(tensor: tf.Tensor) -> tf.Tensor:
     return tensor
 
 
-def training_program(experiment: ExperimentConfig, num_replicas: int) -> LoweredProgram:
+def training_program(
+    experiment: ExperimentConfig, num_replicas: int, chip: str | None = None
+) -> LoweredProgram:
     """Lowers what `Trainer` runs under `tf.distribute.TPUStrategy`.
 
     Args:
         experiment: `ExperimentConfig`.
         num_replicas: int. Replicas that share the global batch.
+        chip: optional str. Generation of the chips, such as `v5e`.
     """
-    return ReplicaProgram.of(traced_trainer(experiment, num_replicas).trace()).lower()
+    trainer = traced_trainer(experiment, num_replicas, chip)
+    program = ReplicaProgram.of(trainer.trace()).lower()
+    reason = attention_choice(experiment, trainer.strategy).reason
+    return dataclasses.replace(program, attention=reason)
 
 
-def traced_trainer(experiment: ExperimentConfig, num_replicas: int) -> Trainer:
+def traced_trainer(
+    experiment: ExperimentConfig, num_replicas: int, chip: str | None = None
+) -> Trainer:
     """Returns a trainer whose variables take no memory and whose loop can only be traced.
 
     It is under a strategy from `traced_tpu_strategy`.
@@ -246,7 +255,7 @@ def traced_trainer(experiment: ExperimentConfig, num_replicas: int) -> Trainer:
             batch["document_starts"] = tf.zeros(shape, tf.bool)
         return tf.data.Dataset.from_tensors(batch).repeat()
 
-    strategy = traced_tpu_strategy(num_replicas)
+    strategy = traced_tpu_strategy(num_replicas, chip=chip)
     # In this order: the strategy copies a value to the replicas that must take no memory before.
     with strategy.scope(), unallocated_variables():
         return Trainer(experiment, strategy, batches_of_zeros)

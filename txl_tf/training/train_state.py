@@ -9,6 +9,7 @@ import tensorflow as tf
 from txl_tf.config.experiment import ExperimentConfig, TrainingConfig
 from txl_tf.models.adapters import Adapters
 from txl_tf.models.language_model import assign_weights, create_model
+from txl_tf.training.attention_choice import attention_choice
 from txl_tf.training.layer_rates import set_layer_rates
 from txl_tf.training.objective import TrainingObjective
 from txl_tf.training.optimizers import create_optimizer, create_plateau_scale
@@ -156,7 +157,10 @@ class TrainState:
     def __init__(self, config: ExperimentConfig) -> None:
         training = config.training
         self.model = create_model(
-            config.model, rematerialize=training.rematerialize, dtype=training.dtype_policy
+            config.model,
+            rematerialize=training.rematerialize,
+            attention_kernel=attention_choice(config, tf.distribute.get_strategy()).kernel,
+            dtype=training.dtype_policy,
         )
         # First of all: the optimizer has slots and the average has copies of what is trained.
         self.model.freeze(config.frozen_parts)

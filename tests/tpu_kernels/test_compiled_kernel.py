@@ -1,0 +1,57 @@
+"""Attention kernel through the TPU compiler: sizes of the published models, long memories."""
+
+import importlib.util
+
+import pytest
+import tensorflow as tf
+
+from txl_tf.tpu_compiler.chips import Topology
+from txl_tf.tpu_compiler.compiler import TpuCompiler
+from txl_tf.tpu_compiler.lowering import lower
+from txl_tf.tpu_kernels.attention_call import attend
+from txl_tf.tpu_kernels.attention_export import argument_shapes
+from txl_tf.tpu_kernels.attention_plan import AttentionPlan
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="no compiler"),
+]
+LARGE = {"num_rows": 4, "segment_length": 768, "memory_length": 768, "num_heads": 8}
+LARGE |= {"head_dim": 128, "dtype": "bfloat16", "dropout": 0.1}
+NARROW = {"num_rows": 8, "segment_length": 384, "memory_length": 384, "num_heads": 16}
+ODD = {"num_rows": 2, "segment_length": 150, "memory_length": 150, "num_heads": 10, "head_dim": 41}
+PLANS = {
+    "enwik8_large": ("v5e:2x2", LARGE),
+    "later chip": ("v6e:2x2", LARGE),
+    "long memory": ("v5e:2x2", {**LARGE, "memory_length": 3800}),
+    "float32": ("v5e:2x2", {**LARGE, "dtype": "float32"}),
+    "documents": ("v5e:2x2", {**LARGE, "masks_documents": True, "farthest": 700}),
+    "wikitext103_large": ("v5e:2x2", {**LARGE, **NARROW, "head_dim": 64}),
+    "wikitext103_base": ("v5e:2x2", {**LARGE, **ODD}),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_both_passes_compile_and_keep_no_scores_in_memory(name):
+    topology, sizes = PLANS[name]
+    plan = AttentionPlan(**sizes)
+
+    def run(*arguments):
+        constants, inputs, gradient = arguments[:2], arguments[2:7], arguments[-1]
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            attended = attend(plan, "tpu", *constants, *inputs)
+        return attended, tape.gradient(attended, inputs, gradient)
+
+    shapes = argument_shapes(plan, "backward")
+    del shapes[7:9]  # the results of the forward pass
+    program = lower(run, [tf.TensorSpec(shape, dtype) for shape, dtype in shapes])
+    assert program.hlo.count(b"tpu_custom_call") == 2
+    compiled = TpuCompiler(Topology.parse(topology)).compile(program, name)
+    assert compiled.fits
+    assert compiled.details["kernel_bytes"] > 0
+    scores = [plan.segment_length, plan.key_length]
+    large = [each["tensor"] for each in compiled.details["largest_tensors"]]
+    assert not any(f"{scores[0]},{scores[1]}]" in each for each in large)
+    # Besides arguments there are copies of what is padded, and the logarithms of sums.
+    assert compiled.temporary_bytes < compiled.argument_bytes

@@ -1,0 +1,69 @@
+"""Which runs attend by the kernel, and why."""
+
+import importlib.metadata
+
+import pytest
+import tensorflow as tf
+
+from tests.toy_batches import toy_experiment
+from txl_tf.config.model import LSTMConfig
+from txl_tf.distribution import tpu_chips
+from txl_tf.tpu_compiler.chips import CHIPS
+from txl_tf.tpu_compiler.lowering import traced_tpu_strategy
+from txl_tf.tpu_kernels.kernel_choice import AttentionChoice
+from txl_tf.training.attention_choice import attention_choice
+
+
+@pytest.mark.parametrize("chip", [*CHIPS, None, ""])
+def test_chips_that_move_rows_apart_get_the_kernel(chip):
+    choice = AttentionChoice.for_chip(chip)
+    assert (choice.kernel is not None) == (chip in ("v5e", "v5p", "v6e"))
+    assert choice.reason.startswith("kernel" if choice.kernel else "plain operations: ")
+
+
+@pytest.mark.parametrize("version", ["0.9.0", None])
+def test_without_the_right_jax_there_is_no_kernel(monkeypatch, version):
+    def find(name):
+        if version is None:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return version
+
+    monkeypatch.setattr(importlib.metadata, "version", find)
+    choice = AttentionChoice.for_chip("v5e")
+    assert choice.kernel is None and "tpu-kernel" in choice.reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"training": {"attention_kernel": "never"}}, "never"),
+        ({"model": {"position_encoding": "shaw", "num_positions": 4}}, "positions"),
+        ({"model": {"memory_length": 400_000}}, "fit"),
+        ({}, "small"),
+        ({"training": {"attention_kernel": "always"}}, "no scores in memory"),
+        ({"model": {"segment_length": 2048}}, "no scores in memory"),
+    ],
+)
+def test_the_run_decides_too(changes, word):
+    strategy = traced_tpu_strategy(1, chip="v5e")
+    assert word in attention_choice(toy_experiment(**changes), strategy).reason
+
+
+def test_recurrent_models_do_not_attend():
+    model = LSTMConfig(vocabulary_size=32, num_layers=2, hidden_dim=8, segment_length=4)
+    toy = toy_experiment()
+    changed = toy.replace(model=model, evaluation=toy.evaluation.replace(memory_length=None))
+    assert attention_choice(changed, traced_tpu_strategy(1, chip="v5e")).kernel is None
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "chip"),
+    [("v5litepod-16", "v5e"), ("v6e-8", "v6e"), ("v4-32", "v4"), ("", None), ("gpu", None)],
+)
+def test_machines_name_their_chips(monkeypatch, accelerator, chip):
+    monkeypatch.setenv(tpu_chips.ACCELERATOR_VARIABLE, accelerator)
+    assert tpu_chips.chip_of(tf.distribute.get_strategy()) is None
+    strategy = traced_tpu_strategy(1)
+    assert tpu_chips.chip_of(strategy) == ""  # it is traced, wherever that is
+    del strategy.extended._txl_tf_chip
+    assert tpu_chips.chip_of(strategy) == chip

@@ -1,0 +1,84 @@
+"""Random bits as hashes of a seed and a place.
+
+Shape letters used in this module: B rows.
+
+All of it is `keras.ops`, so it runs on every Keras backend.
+"""
+
+from keras import ops
+
+DRAWN_BITS = 24
+"""Random bits that decide whether a number is dropped; a rate is rounded to so many."""
+GOLDEN_RATIO = 0x9E3779B9
+"""Fractional part of the golden ratio, in 32 bits."""
+
+_SQUARE_ROOT = 0x6A09E667  # the fractional part of the square root of 2
+
+
+def random_bits(seeds, sizes):
+    """Computes random bits as a hash of row seed and position.
+
+    They are the same bits on any backend. Two rounds of hashing, each keyed by both
+    numbers of the seed: with one, masks of two seeds would be permutations.
+
+    Args:
+        seeds: int32 tensor `(B, 2)`.
+        sizes: ints or int32 scalars. The shape of what is drawn for each row.
+
+    Returns:
+        Uint32 tensor `(B, *sizes)`.
+    """
+    shape = [-1, *[1] * len(sizes)]
+    first_key, second_key = (ops.reshape(key, shape) for key in random_keys(seeds))
+    counted = _counted_from(first_key, sizes)
+    return mixed(ops.bitwise_xor(mixed(counted), second_key))
+
+
+def random_keys(seeds):
+    """Computes the two keys that `random_bits` hashes the places of a row with.
+
+    Args:
+        seeds: int32 tensor `(B, 2)`.
+
+    Returns:
+        Tuple of two uint32 tensors `(B,)`.
+    """
+    seeds = ops.cast(seeds, "uint32")
+    first, second = seeds[:, 0], seeds[:, 1]
+    return (
+        mixed(first + mixed(second + ops.cast(GOLDEN_RATIO, "uint32"))),
+        mixed(second + mixed(first + ops.cast(_SQUARE_ROOT, "uint32"))),
+    )
+
+
+def dropout_threshold(rate):
+    """Returns the int that the first `DRAWN_BITS` of random bits must reach to be kept."""
+    return round(rate * 2**DRAWN_BITS)
+
+
+def _counted_from(starts, sizes):
+    """Counts the elements of each row, beginning with a number of its own.
+
+    One axis after the other, onto numbers `(B, 1, ...)` that are known at run time
+    only: the count by itself would be a large constant in every program.
+    """
+    counted, stride = starts, 1
+    for axis in reversed(range(len(sizes))):
+        along = ops.cast(ops.arange(sizes[axis], dtype="int32") * stride, "uint32")
+        shape = [-1 if each == axis else 1 for each in range(-1, len(sizes))]
+        counted = counted + ops.reshape(along, shape)
+        stride = stride * sizes[axis]
+    return counted
+
+
+def mixed(bits):
+    """Mixes 32-bit numbers by a bijection; every input bit affects all output bits.
+
+    The shifts and factors are those of C. Wellons' `lowbias32`, found by a
+    search for the least bias.
+    """
+    bits = ops.bitwise_xor(bits, ops.right_shift(bits, ops.cast(16, "uint32")))
+    bits = bits * ops.cast(0x7FEB352D, "uint32")
+    bits = ops.bitwise_xor(bits, ops.right_shift(bits, ops.cast(15, "uint32")))
+    bits = bits * ops.cast(0x846CA68B, "uint32")
+    return ops.bitwise_xor(bits, ops.right_shift(bits, ops.cast(16, "uint32")))

@@ -1,0 +1,393 @@
+"""Forward and backward pass of relative attention as Pallas kernels.
+
+Scores are computed tile by tile on the chip, summed up with a running maximum and never written
+to memory; the backward pass computes them again. Dao et al. (2022), "FlashAttention", extended by
+the distances of Dai et al. (2019): the shift of a tile's scores is a roll of its rows.
+
+Shape letters used in this module: B rows, T segment length, K key length with padding, N heads,
+H head width, G columns of a group of heads, P rows of the table of distances with padding,
+A queries and C keys of a tile, W distances of a tile.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from txl_tf.functional import MASKED_SCORE
+from txl_tf.tpu_kernels.attention_plan import AttentionPlan
+from txl_tf.tpu_kernels.attention_tile import Tile
+from txl_tf.tpu_kernels.block_traffic import Block, moved_bytes
+
+NUM_ROW_SCALARS = 3
+"""Scalars of a row before those of its tiles: first key, both keys of the hash."""
+
+# libtpu looks for the function of a kernel by this name.
+_NAME = "main"
+
+
+def forward(plan: AttentionPlan, is_interpreted: bool = False) -> Callable[..., Any]:
+    """Makes the kernel of the forward pass.
+
+    Args:
+        plan: `AttentionPlan`.
+        is_interpreted: bool. Whether the kernel runs as plain operations, on any device.
+
+    Returns:
+        Function of int32 scalars `(B * S)`, queries `(B, T, N * H)`, keys and values
+        `(B, K, N * H)`, distances `(P, N * H)`, float32 biases `(2, N * H)` and, where documents
+        are masked, the first keys `(B, T / A, 1, A)`. All with padding. It returns what was
+        attended to, `(B, T, N * H)`, and the logarithm of the sum of the exponentials of the
+        scores, float32 `(B, T / A, N * H / G, G / H, A)`.
+    """
+    blocks = _Blocks(plan)
+    outputs = [blocks.queries, blocks.log_sums]
+    return blocks.call(
+        functools.partial(_forward_kernel, plan), blocks.inputs, outputs, [], 0, is_interpreted
+    )
+
+
+def backward(plan: AttentionPlan, is_interpreted: bool = False) -> Callable[..., Any]:
+    """Makes the kernel of the backward pass.
+
+    Args:
+        plan: `AttentionPlan`.
+        is_interpreted: bool. Whether the kernel runs as plain operations, on any device.
+
+    Returns:
+        Function of the arguments of the forward pass, then of its two results, and of the
+        gradient of the first. It returns the gradients of queries, keys, values, distances and,
+        float32, of the biases.
+    """
+    blocks = _Blocks(plan)
+    inputs = [*blocks.inputs, blocks.queries, blocks.log_sums, blocks.queries]
+    outputs = [blocks.queries, blocks.keys, blocks.keys, blocks.distances, blocks.biases]
+    width = plan.group_width
+    lengths = plan.padded_key_length, plan.padded_key_length, plan.table_length
+    scratch = [pltpu.VMEM((length, width), jnp.float32) for length in lengths]
+    return blocks.call(
+        functools.partial(_backward_kernel, plan), inputs, outputs, scratch, 1, is_interpreted
+    )
+
+
+class _Blocks:
+    """What the kernels move between memory and chip.
+
+    The grid is groups of heads, rows, tiles of queries. A group's distances come once, a row's
+    keys and values once for each group, queries once.
+    """
+
+    def __init__(self, plan: AttentionPlan) -> None:
+        self._plan = plan
+        self._grid = plan.num_groups, plan.num_rows, plan.num_query_blocks
+        rows, width, columns = plan.num_rows, plan.group_width, plan.num_heads * plan.head_dim
+        tile, num_tiles = plan.block_queries, plan.num_query_blocks
+        heads, groups = plan.heads_per_group, plan.num_groups
+        keys, table, dtype = plan.padded_key_length, plan.table_length, plan.dtype
+        self.queries = Block(
+            (rows, plan.padded_segment_length, columns),
+            (1, tile, width),
+            dtype,
+            lambda n, b, i, *_: (b, i, n),
+        )
+        self.keys = Block(
+            (rows, keys, columns), (1, keys, width), dtype, lambda n, b, i, *_: (b, 0, n)
+        )
+        self.distances = Block((table, columns), (table, width), dtype, lambda n, b, i, *_: (0, n))
+        self.biases = Block((2, columns), (2, width), "float32", lambda n, b, i, *_: (0, n))
+        self.log_sums = Block(
+            (rows, num_tiles, groups, heads, tile),
+            (1, 1, 1, heads, tile),
+            "float32",
+            lambda n, b, i, *_: (b, i, n, 0, 0),
+        )
+        first_keys = Block(
+            (rows, num_tiles, 1, tile), (1, 1, 1, tile), "int32", lambda n, b, i, *_: (b, i, 0, 0)
+        )
+        self.inputs = [self.queries, self.keys, self.keys, self.distances, self.biases]
+        self.inputs += [first_keys] if plan.masks_documents else []
+
+    def call(
+        self,
+        kernel: Callable[..., None],
+        inputs: list[Block],
+        outputs: list[Block],
+        scratch: list[Any],
+        direction: int,
+        is_interpreted: bool,
+    ) -> Callable[..., Any]:
+        """Makes a function of arrays that runs a kernel over the grid."""
+        plan = self._plan
+        return pl.pallas_call(
+            kernel,
+            name=_NAME,
+            grid_spec=pltpu.PrefetchScalarGridSpec(
+                num_scalar_prefetch=1,
+                grid=self._grid,
+                in_specs=[pl.BlockSpec(each.block, each.place) for each in inputs],
+                out_specs=[pl.BlockSpec(each.block, each.place) for each in outputs],
+                scratch_shapes=scratch,
+            ),
+            out_shape=[jax.ShapeDtypeStruct(each.shape, each.dtype) for each in outputs],
+            compiler_params=pltpu.CompilerParams(
+                dimension_semantics=("parallel", "arbitrary", "arbitrary"),
+                vmem_limit_bytes=plan.vmem_limit_bytes,
+            ),
+            cost_estimate=pl.CostEstimate(
+                flops=(plan.forward_flops, plan.backward_flops)[direction],
+                transcendentals=plan.num_exponentials,
+                bytes_accessed=moved_bytes(self._grid, [*inputs, *outputs]),
+            ),
+            interpret=is_interpreted,
+        )
+
+
+class _Program:
+    """What a kernel does at one place of its grid."""
+
+    def __init__(self, plan: AttentionPlan, scalars: Any, first_keys: Any) -> None:
+        self.plan = plan
+        self.tile = Tile(plan)
+        self.group, row, self.block = (pl.program_id(axis) for axis in range(3))
+        offset = row * (NUM_ROW_SCALARS + plan.num_query_blocks)
+        self.first_keys = scalars[offset]
+        if first_keys is not None:
+            self.first_keys = self.tile.as_column(first_keys[0, 0])
+        self.hash_keys = scalars[offset + 1], scalars[offset + 2]
+        first_key = scalars[offset + NUM_ROW_SCALARS + self.block]
+        end = plan.padded_memory_length + (self.block + 1) * plan.block_queries
+        # No tile is computed of which no query sees a key.
+        # Not `//`, which would ask the chip how it treats signs.
+        self.first_tile = jax.lax.div(first_key, plan.block_keys)
+        self.end_tile = jax.lax.div(end + plan.block_keys - 1, plan.block_keys)
+        self.head = 0
+
+    def at_head(self, head: int) -> None:
+        """Goes on to a head of the group."""
+        self.head = self.group * self.plan.heads_per_group + head
+
+    def masked(self, scores: Any, key_block: Any) -> Any:
+        return self.tile.masked(scores, self.block, key_block, self.first_keys)
+
+    def dropped(self, values: Any, key_block: Any) -> Any:
+        return self.tile.dropped(values, self.hash_keys, self.head, self.block, key_block)
+
+    def key_rows(self, key_block: Any) -> Any:
+        """Rows of a tile among keys and values."""
+        size = self.plan.block_keys
+        return pl.ds(pl.multiple_of(key_block * size, size), size)
+
+    def distance_rows(self, key_block: Any) -> Any:
+        """Rows of a tile in the table of distances."""
+        plan = self.plan
+        first = plan.padded_segment_length - (self.block + 1) * plan.block_queries
+        return pl.ds(pl.multiple_of(first + key_block * plan.block_keys, 16), plan.window)
+
+
+def _only(is_of_head: Any, values: Any) -> Any:
+    return values if is_of_head is None else jnp.where(is_of_head, values, jnp.zeros_like(values))
+
+
+def _merged(is_of_head: Any, values: Any, others: Any) -> Any:
+    return values if is_of_head is None else jnp.where(is_of_head, values, others)
+
+
+def _forward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> None:
+    """Attends from one tile of queries to all keys that they see."""
+    query, key, value, distances, biases, *first_keys, attended, log_sums = references
+    program = _Program(plan, scalars, first_keys[0] if first_keys else None)
+    tile = program.tile
+    content_query = tile.queries(query[0], biases[0:1, :])  # [A, G]
+    position_query = tile.queries(query[0], biases[1:2, :])
+    shape = plan.block_queries, plan.group_width
+    results = jnp.zeros(shape, jnp.float32)
+    for head in range(plan.heads_per_group):
+        program.at_head(head)
+        is_of_head = tile.is_of_head(head)
+        queries = _only(is_of_head, content_query), _only(is_of_head, position_query)
+
+        def step(block: Any, state: Any, queries: Any = queries) -> Any:
+            largest, total, sums = state
+            keys, rows = program.key_rows(block), program.distance_rows(block)
+            scores = tile.scores(*queries, key[0, keys, :], distances[rows, :])
+            scores = program.masked(scores, block)
+            next_largest = jnp.maximum(largest, jnp.max(scores, axis=1, keepdims=True))
+            faded = jnp.exp(largest - next_largest)
+            weights = jnp.exp(scores - next_largest)
+            total = total * faded + jnp.sum(weights, axis=1, keepdims=True)
+            weights = program.dropped(weights, block)
+            return next_largest, total, sums * faded + tile.product(weights, value[0, keys, :])
+
+        column = shape[0], 1
+        # A tile without a visible key leaves sums behind that the next one fades to 0.
+        start = jnp.full(column, MASKED_SCORE, jnp.float32), jnp.zeros(column, jnp.float32)
+        largest, total, sums = jax.lax.fori_loop(
+            program.first_tile, program.end_tile, step, (*start, jnp.zeros(shape, jnp.float32))
+        )
+        results = _merged(is_of_head, sums / total, results)
+        log_sums[0, 0, 0, head : head + 1, :] = tile.as_row(largest + jnp.log(total))
+    attended[0] = results.astype(attended.dtype)
+
+
+class _Backward(NamedTuple):
+    """What the backward pass reads, writes and keeps on the chip."""
+
+    query: Any
+    key: Any
+    value: Any
+    distances: Any
+    biases: Any
+    attended: Any
+    log_sums: Any
+    gradient: Any
+    query_gradient: Any
+    key_gradient: Any
+    value_gradient: Any
+    distance_gradient: Any
+    bias_gradient: Any
+    key_sums: Any
+    value_sums: Any
+    distance_sums: Any
+
+
+class _BackwardOfHead:
+    """The backward pass of one head and tile of queries, tile of keys by tile of keys."""
+
+    def __init__(
+        self, program: _Program, at: _Backward, queries: tuple[Any, Any, Any], head: int
+    ) -> None:
+        self._program, self._tile, self._at = program, program.tile, at
+        self._head = head
+        self._is_of_head = program.tile.is_of_head(head)
+        self._content, self._position, self._turned = (
+            _only(self._is_of_head, each) for each in queries
+        )
+        self._outer = _only(self._is_of_head, at.gradient[0])
+        self._log_sum = program.tile.as_column(at.log_sums[0, 0, 0, head : head + 1, :])
+
+    def add_to(self, totals: tuple[Any, Any]) -> tuple[Any, Any]:
+        """Adds up all tiles.
+
+        Args:
+            totals: gradients `(A, G)` of the queries for contents and, the last query first, of
+                those for positions. Columns of other heads stay.
+        """
+        program = self._program
+        program.at_head(self._head)
+        expected = self._expected()
+        zeros = tuple(map(jnp.zeros_like, totals))
+        sums = jax.lax.fori_loop(
+            program.first_tile,
+            program.end_tile,
+            lambda block, state: self._step(block, state, expected),
+            zeros,
+        )
+        of_content, of_position = (
+            _merged(self._is_of_head, new, old) for new, old in zip(sums, totals, strict=True)
+        )
+        return of_content, of_position
+
+    def _weighed(self, block: Any) -> tuple[Any, Any]:
+        """The probabilities of a tile, and the gradients of what they weigh."""
+        at, program = self._at, self._program
+        keys, rows = program.key_rows(block), program.distance_rows(block)
+        scores = self._tile.scores(
+            self._content, self._position, at.key[0, keys, :], at.distances[rows, :]
+        )
+        weights = jnp.exp(program.masked(scores, block) - self._log_sum)
+        inner = self._tile.product_of_rows(self._outer, at.value[0, keys, :])
+        return weights, program.dropped(inner, block)
+
+    def _expected(self) -> Any:
+        """The mean of the gradients by the probabilities, `(A, 1)`."""
+        program = self._program
+        if not program.plan.sums_twice:
+            attended = self._at.attended[0].astype(jnp.float32)
+            products = self._outer.astype(jnp.float32) * attended
+            return jnp.sum(products, axis=1, keepdims=True)
+
+        def add(block: Any, total: Any) -> Any:
+            weights, inner = self._weighed(block)
+            return total + jnp.sum(weights * inner, axis=1, keepdims=True)
+
+        # Rounded as what it is taken from: where one key has all the weight, nothing is left.
+        start = jnp.zeros_like(self._log_sum)
+        return jax.lax.fori_loop(program.first_tile, program.end_tile, add, start)
+
+    def _step(self, block: Any, state: tuple[Any, Any], expected: Any) -> tuple[Any, Any]:
+        at, program, tile = self._at, self._program, self._tile
+        keys, rows = program.key_rows(block), program.distance_rows(block)
+        weights, inner = self._weighed(block)
+        kept = program.dropped(weights, block)
+        at.value_sums[keys, :] += tile.product_over_rows(kept, self._outer)
+        changes = weights * (inner - expected)  # of the scores, [A, C]
+        at.key_sums[keys, :] += tile.product_over_rows(changes, self._content)
+        by_distance = tile.gradients_by_distance(changes)  # [A, W]
+        at.distance_sums[rows, :] += tile.product_over_rows(by_distance, self._turned)
+        of_content, of_position = state
+        return (
+            of_content + tile.product(changes, at.key[0, keys, :]),
+            of_position + tile.product(by_distance, at.distances[rows, :]),
+        )
+
+
+def _backward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> None:
+    """Adds up the gradients of one tile of queries, and of the keys that they see."""
+    num_inputs = 6 if plan.masks_documents else 5
+    first_keys = references[5] if plan.masks_documents else None
+    at = _Backward(*references[:5], *references[num_inputs:])
+    program = _Program(plan, scalars, first_keys)
+    tile = program.tile
+    _begin_sums(program, (at.key_sums, at.value_sums), (at.distance_sums, at.bias_gradient))
+    position_query = tile.queries(at.query[0], at.biases[1:2, :])  # [A, G]
+    turned_query = tile.reversed_rows(position_query).astype(tile.dtype)
+    queries = tile.queries(at.query[0], at.biases[0:1, :]), position_query, turned_query
+    zeros = jnp.zeros((plan.block_queries, plan.group_width), jnp.float32)
+    totals = zeros, zeros
+    for head in range(plan.heads_per_group):
+        totals = _BackwardOfHead(program, at, queries, head).add_to(totals)
+    of_content, of_position = map(tile.gradient_of_query, totals)
+    at.bias_gradient[0:1, :] += jnp.sum(of_content, axis=0, keepdims=True)
+    at.bias_gradient[1:2, :] += jnp.sum(of_position, axis=0, keepdims=True)
+    total = of_content + tile.reversed_rows(of_position)
+    at.query_gradient[0] = total.astype(at.query_gradient.dtype)
+    of_keys = (at.key_gradient, at.key_sums), (at.value_gradient, at.value_sums)
+    _end_sums(program, of_keys)
+    _end_sums_of_group(program, at.distance_gradient, at.distance_sums)
+
+
+def _begin_sums(program: _Program, of_row: tuple[Any, ...], of_group: tuple[Any, ...]) -> None:
+    """Sets sums to 0: some at a row's first tile, some at the first tile of all rows."""
+
+    @pl.when(program.block == 0)
+    def _() -> None:
+        for reference in of_row:
+            reference[...] = jnp.zeros_like(reference)
+
+    @pl.when(jnp.logical_and(program.block == 0, pl.program_id(1) == 0))
+    def _() -> None:
+        for reference in of_group:
+            reference[...] = jnp.zeros_like(reference)
+
+
+def _end_sums(program: _Program, pairs: tuple[tuple[Any, Any], ...]) -> None:
+    """Writes the sums of a row at its last tile."""
+
+    @pl.when(program.block == program.plan.num_query_blocks - 1)
+    def _() -> None:
+        for result, sums in pairs:
+            result[0] = sums[...].astype(result.dtype)
+
+
+def _end_sums_of_group(program: _Program, result: Any, sums: Any) -> None:
+    """Writes the sums of all rows at the last tile."""
+    plan = program.plan
+    is_last_row = pl.program_id(1) == plan.num_rows - 1
+
+    @pl.when(jnp.logical_and(is_last_row, program.block == plan.num_query_blocks - 1))
+    def _() -> None:
+        result[...] = sums[...].astype(result.dtype)

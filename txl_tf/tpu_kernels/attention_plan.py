@@ -1,0 +1,244 @@
+"""Sizes of the attention kernel: tiles, padding, blocks and memory on the chip.
+
+Shape letters used in this module: B rows, T segment length, M memory length, K = M + T key
+length, N heads, H head width, G width of a group of heads.
+"""
+
+import dataclasses
+import functools
+import math
+
+_LANES = 128
+_MEBIBYTE = 2**20
+# What a kernel gets without asking, on the chip with the least.
+_DEFAULT_VMEM_BYTES = 16 * _MEBIBYTE
+# Of 128 MiB the compiler keeps some for what it moves ahead.
+_LARGEST_VMEM_BYTES = 120 * _MEBIBYTE
+# Larger ones repeat less work at their edges, see BUILD_NOTES.
+_QUERY_TILES = (256, 128)
+_KEY_TILES = (512, 384, 256, 128)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttentionPlan:
+    """What one kernel of relative attention is made for.
+
+    Lengths need not be multiples of anything. Padding comes before memory and
+    after the segment, so that distances stay what they are.
+
+    Raises:
+        ValueError: If a size is not positive, a query could not even see itself, or the blocks of
+            one row do not fit the memory on the chip.
+    """
+
+    num_rows: int
+    """`B`."""
+    segment_length: int
+    """`T`."""
+    memory_length: int
+    """`M`, which may be 0."""
+    num_heads: int
+    """`N`."""
+    head_dim: int
+    """`H`."""
+    dtype: str
+    """Dtype of queries, keys, values and distances, `bfloat16` or `float32`."""
+    dropout: float = 0.0
+    """Rate on attention probabilities; 0 where there is no training."""
+    farthest: int | None = None
+    """Largest distance that a query sees, at least 0; None: all."""
+    masks_documents: bool = False
+    """Whether every query has a first visible key of its own."""
+    rounds_products: bool = False
+    """Whether products of float32 numbers may round them to bfloat16 first."""
+    has_strided_rolls: bool = True
+    """Whether the chip moves every row of a tile by a distance of its own at once."""
+    max_block_queries: int | None = None
+    """Largest tile of queries; None: what is fast."""
+    max_block_keys: int | None = None
+    """Largest tile of keys; None: what is fast."""
+
+    def __post_init__(self) -> None:
+        sizes = (self.num_rows, self.segment_length, self.num_heads, self.head_dim)
+        if min(sizes) < 1 or min(self.memory_length, self.farthest or 0) < 0:
+            raise ValueError(f"Sizes of attention must be positive. Received: {self}")
+        if self.vmem_bytes > _LARGEST_VMEM_BYTES:
+            raise ValueError(
+                f"Attention over {self.key_length} keys takes {self.vmem_bytes / _MEBIBYTE:.0f} "
+                f"MiB of {_LARGEST_VMEM_BYTES // _MEBIBYTE} on the chip. Received: {self}"
+            )
+
+    @property
+    def key_length(self) -> int:
+        """`K`."""
+        return self.memory_length + self.segment_length
+
+    @functools.cached_property
+    def block_queries(self) -> int:
+        """Queries of a tile, a multiple of what one register of the dtype has rows."""
+        needed = _rounded_up(self.segment_length, 16)
+        allowed = self.max_block_queries or self._tiles[0]
+        return min(needed, _rounded_up(allowed, 16))
+
+    @functools.cached_property
+    def block_keys(self) -> int:
+        """Keys of a tile, a multiple of 128."""
+        needed = _rounded_up(self.key_length, _LANES)
+        allowed = self.max_block_keys or self._tiles[1]
+        return min(needed, _rounded_up(allowed, _LANES))
+
+    @functools.cached_property
+    def _tiles(self) -> tuple[int, int]:
+        """Largest tiles of queries and keys: those with the least work."""
+        if self.item_bytes > 2:
+            return _LANES, _LANES
+        queries = min(
+            _QUERY_TILES, key=lambda tile: (_rounded_up(self.segment_length, tile), -tile)
+        )
+        padded = self.memory_length + _rounded_up(self.segment_length, queries)
+        # Of 11 products 4 are with distances, of which a tile reads more than it has keys.
+        # A turn of the loop takes about as long as two registers of columns of one product.
+        edges = 4 * queries + 2 * _LANES
+        keys = min(_KEY_TILES, key=lambda tile: _rounded_up(padded, tile) * (11 + edges / tile))
+        return queries, keys
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of a number of the inputs."""
+        return 2 if self.dtype == "bfloat16" else 4
+
+    @property
+    def padded_segment_length(self) -> int:
+        """`T` with padding, a multiple of `block_queries`."""
+        return _rounded_up(self.segment_length, self.block_queries)
+
+    @property
+    def padded_key_length(self) -> int:
+        """`K` with padding, a multiple of `block_keys`."""
+        return _rounded_up(self.memory_length + self.padded_segment_length, self.block_keys)
+
+    @property
+    def padded_memory_length(self) -> int:
+        """`M` with padding."""
+        return self.padded_key_length - self.padded_segment_length
+
+    @property
+    def window(self) -> int:
+        """Distances that a tile reads, a multiple of 128."""
+        return _rounded_up(self.block_queries + self.block_keys, _LANES)
+
+    @property
+    def table_length(self) -> int:
+        """Rows of the table of distances with padding; row `j` is `padded_key_length - 1 - j`."""
+        last_start = self.padded_segment_length - self.block_queries + self.padded_key_length
+        return _rounded_up(last_start - self.block_keys + self.window, 16)
+
+    @property
+    def num_query_blocks(self) -> int:
+        """Tiles of queries."""
+        return self.padded_segment_length // self.block_queries
+
+    @property
+    def heads_per_group(self) -> int:
+        """Heads whose columns lie side by side in a block.
+
+        As few as fill registers of 128 columns. The heads of a group are told
+        apart by what is 0, not by where columns are cut: to cut between the
+        columns of a register is slow, and narrow heads fill no product anyway.
+        """
+        for count in range(1, self.num_heads):
+            if self.num_heads % count == 0 and count * self.head_dim % _LANES == 0:
+                return count
+        return self.num_heads
+
+    @property
+    def num_groups(self) -> int:
+        """Groups of heads."""
+        return self.num_heads // self.heads_per_group
+
+    @property
+    def group_width(self) -> int:
+        """`G`, the columns of a group."""
+        return self.heads_per_group * self.head_dim
+
+    def query_blocks_of_keys(self, block: int) -> tuple[int, int]:
+        """Returns the first tile of keys that a full memory needs, and the one after the last.
+
+        Args:
+            block: int. Tile of queries.
+        """
+        first = self.padded_memory_length - self.memory_length
+        if self.farthest is not None:
+            queries_before = self.padded_memory_length + block * self.block_queries
+            first = max(first, queries_before - self.farthest)
+        end = self.padded_memory_length + (block + 1) * self.block_queries
+        return first // self.block_keys, -(-end // self.block_keys)
+
+    @property
+    def num_tiles(self) -> int:
+        """Tiles of scores of one head and row with a full memory."""
+        spans = map(self.query_blocks_of_keys, range(self.num_query_blocks))
+        return sum(end - first for first, end in spans)
+
+    @property
+    def forward_flops(self) -> int:
+        """Operations of the products of the forward pass."""
+        per_query = self.group_width * (2 * self.block_keys + self.window)
+        return self._of_all_tiles(2 * self.block_queries * per_query)
+
+    @property
+    def backward_flops(self) -> int:
+        """Operations of the products of the backward pass, turning rows included."""
+        turns = 2 if self.sums_twice else 1
+        again = turns * (2 * self.block_keys + self.window)
+        per_query = self.group_width * (3 * self.block_keys + 2 * self.window + again)
+        per_query += self.block_queries * self.block_keys
+        per_tile = self._of_all_tiles(2 * self.block_queries * per_query)
+        # Queries are turned before the tiles of keys, their gradients after them, in halves.
+        turned = self.padded_segment_length * self.block_queries * self.group_width * 3 * 2
+        return per_tile + self.num_rows * self.num_groups * turned
+
+    @property
+    def sums_twice(self) -> bool:
+        """Whether the backward pass computes probabilities once more, for exactness.
+
+        What the gradients of a query's scores have in common is then summed up from themselves,
+        and not from the results of the forward pass, of which rounding makes a difference.
+        """
+        return self.dtype == "float32"
+
+    @property
+    def num_exponentials(self) -> int:
+        """Exponentials of one pass, the larger of the two."""
+        turns = 2 if self.sums_twice else 1
+        return turns * self._of_all_tiles(self.block_queries * self.block_keys)
+
+    def _of_all_tiles(self, of_one: int) -> int:
+        return self.num_rows * self.num_heads * self.num_tiles * of_one
+
+    @property
+    def score_bytes(self) -> int:
+        """What the scores of all rows and heads would take in float32."""
+        return 4 * self.num_rows * self.num_heads * self.segment_length * self.key_length
+
+    @functools.cached_property
+    def vmem_bytes(self) -> int:
+        """Memory on the chip that the backward pass needs, the larger of the two."""
+        width = _rounded_up(self.group_width, _LANES)
+        # Pallas keeps two of each block, so that one is moved while the other is read.
+        whole = 2 * self.item_bytes * width * (4 * self.padded_key_length + 2 * self.table_length)
+        sums = 4 * width * (2 * self.padded_key_length + self.table_length)
+        queries = self.block_queries * width * (2 * 5 * self.item_bytes + 4 * 8)
+        tile = 4 * self.block_queries * (6 * self.block_keys + 4 * self.window)
+        products = 4 * width * (2 * self.block_keys + 2 * self.window)
+        return whole + sums + queries + tile + products
+
+    @property
+    def vmem_limit_bytes(self) -> int:
+        """Memory on the chip to ask for."""
+        asked = _rounded_up(self.vmem_bytes * 5 // 4, _MEBIBYTE)
+        return min(max(asked, _DEFAULT_VMEM_BYTES), _LARGEST_VMEM_BYTES)
+
+
+def _rounded_up(number: int, multiple: int) -> int:
+    return math.ceil(number / multiple) * multiple

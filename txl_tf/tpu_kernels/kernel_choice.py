@@ -1,0 +1,71 @@
+"""Choice of the attention kernel by the chip that a program is for."""
+
+import dataclasses
+import importlib.metadata
+from typing import Self
+
+JAX_VERSION = "0.10.2"
+"""Version of JAX that kernels are written with, that of the extra `tpu-kernel`."""
+# Chips that move every row of a tile by a distance of its own at once.
+_WITH_STRIDED_ROLLS = ("v5e", "v5p", "v6e")
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionKernel:
+    """How the attention kernel is made for a chip.
+
+    Attributes:
+        platform: str. `tpu`, or `cpu` to run the kernel as plain operations.
+        has_strided_rolls: bool. Whether the chip moves every row of a tile by a distance of its
+            own at once.
+        rounds_products: bool. Whether products of float32 numbers may round them first.
+        max_block_queries: optional int. Largest tile of queries; `None` takes what is fast.
+        max_block_keys: optional int. Largest tile of keys; `None` takes what is fast.
+    """
+
+    platform: str = "tpu"
+    has_strided_rolls: bool = True
+    rounds_products: bool = False
+    max_block_queries: int | None = None
+    max_block_keys: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionChoice:
+    """The kernel of a run and why it is this one.
+
+    Attributes:
+        kernel: optional `AttentionKernel`; `None` where attention is made of plain operations.
+        reason: str. What a report says.
+    """
+
+    kernel: AttentionKernel | None
+    reason: str
+
+    @classmethod
+    def for_chip(cls, chip: str | None, rounds_products: bool = False) -> Self:
+        """Chooses for a chip.
+
+        Args:
+            chip: optional str. Generation of TPU, such as `v5e`; `None` where it is not known.
+            rounds_products: bool. Whether products of float32 numbers may round them first.
+        """
+        if not chip:
+            return cls.plain("the chip is not known")
+        if chip not in _WITH_STRIDED_ROLLS:
+            return cls.plain(f"{chip} cannot move the rows of a tile apart at once")
+        if not _has_jax():
+            return cls.plain(f"JAX {JAX_VERSION} is not installed, see the extra tpu-kernel")
+        return cls(AttentionKernel(rounds_products=rounds_products), "kernel, no scores in memory")
+
+    @classmethod
+    def plain(cls, why: str) -> Self:
+        """Returns the choice of plain operations, and why."""
+        return cls(None, f"plain operations: {why}")
+
+
+def _has_jax() -> bool:
+    try:
+        return importlib.metadata.version("jax") == JAX_VERSION
+    except importlib.metadata.PackageNotFoundError:
+        return False
