@@ -30,6 +30,7 @@ VALID = {
     StudyEvaluation: {},
 }
 NEEDED = {
+    "adapter_alpha": {"adapter_rank": 1},
     "weight_decay": {"name": "adamw"},
     "momentum": {"name": "muon"},
     "max_weight_norm": {"name": "lamb"},
