@@ -6,6 +6,7 @@ import pytest
 from keras.src import testing
 
 from tests.layer_checks import ON_TENSORFLOW
+from tests.slow_case import slow_case
 from txl_tf import layers
 
 pytestmark = [
@@ -87,7 +88,12 @@ def test_every_public_layer_has_a_case():
     assert set(_CASES) == set(layers.__all__)
 
 
-@pytest.mark.parametrize("name", layers.__all__)
+_PLAIN = ("DecoderBlock", "RelativeAttention")  # the others take as long each
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in _PLAIN else slow_case(name) for name in layers.__all__]
+)
 def test_layer_passes_the_test_of_keras(name):
     keras.utils.clear_session()
     testing.TestCase("run_layer_test").run_layer_test(getattr(layers, name), **_CASES[name])

@@ -78,6 +78,7 @@ def assert_memory_decides(position_encoding, recurrence, pre_norm=False):
         assert abs(loss - CHANCE) < 0.05 * CHANCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recurrence", [True, slow_case(False)])
 def test_transformer_xl_answers_if_it_remembers(recurrence):
     assert_memory_decides("transformer_xl", recurrence)

@@ -92,6 +92,7 @@ def test_choices_of_a_row_are_texts_of_their_own():
     np.testing.assert_allclose(found.ravel(), scored[0], rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_fit_learns_what_only_memory_can_carry(jit_compile):
     """The class is the first token, several segments before the last, which is pooled."""

@@ -60,6 +60,7 @@ def results(tmp_path_factory):
     return on_tensorflow, {name: on_jax[name] for name in on_jax.files}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS)
 def test_scores_log_probs_and_memory_equal_those_of_tensorflow(results, name):
     on_tensorflow, on_jax = results

@@ -118,6 +118,7 @@ def test_a_task_is_learned_and_its_answers_are_written(finetune, tmp_path, kind,
         assert shown == pytest.approx(expected) if kind == "regression" else shown == expected
 
 
+@pytest.mark.slow
 def test_the_same_command_resumes_and_a_finished_run_is_left_alone(finetune, tmp_path):
     assert finetune("classification").returncode == 0
     whole = checkpoint_store(str(tmp_path / "run")).load(9)
@@ -173,6 +174,7 @@ def test_adapters_and_the_head_are_what_is_trained(finetune, untouched, tmp_path
     assert task.predict([row["text"] for row in rows]) == [row["label"] for row in rows]
 
 
+@pytest.mark.slow
 def test_a_run_ends_when_evaluations_no_longer_improve(finetune, tmp_path):
     never = ("--set", "optimizer.learning_rate=1e-30", "--epochs", "9")
     stops = ("--set", "training.stop_after_evaluations=2")

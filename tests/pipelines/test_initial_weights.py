@@ -90,6 +90,7 @@ def test_only_weights_are_taken(untouched, train, tmp_path):
             assert not np.any(array), name
 
 
+@pytest.mark.slow
 def test_the_run_keeps_where_it_began(untouched, train, data_folder, tmp_path):
     source = shutil.copytree(untouched, tmp_path / "source")
     assert train("run", "--init-from", source, "--init-step", "best").returncode == 0
@@ -125,7 +126,8 @@ def test_a_run_without_initial_weights_is_another_one(untouched, train, tmp_path
     assert "it began from initial weights" in error_lines(refused)[0]
 
 
-@pytest.mark.parametrize("keeps_checkpoint", [slow_case(True), False])
+@pytest.mark.slow
+@pytest.mark.parametrize("keeps_checkpoint", [True, False])
 def test_a_restart_before_the_first_step_gives_the_same_bits(
     keeps_checkpoint, untouched, train, data_folder, tmp_path
 ):
@@ -182,6 +184,7 @@ def test_options_of_a_source_need_one(train):
     assert error_lines(refused)[0].endswith("This goes with --init-from.")
 
 
+@pytest.mark.slow
 def test_frozen_parts_stay_bit_for_bit(untouched, train, tmp_path):
     finished = train("run", "--init-from", untouched, "--freeze", "embedding", "layers:0")
     assert finished.returncode == 0, finished.stderr
@@ -217,6 +220,7 @@ def words(tmp_path):
     return folders
 
 
+@pytest.mark.slow
 def test_rows_of_shared_tokens_are_taken(words, config_file, tmp_path):
     def train(data, workdir, *options):
         size = json.loads((data / "manifest.json").read_text())["vocabulary_size"]

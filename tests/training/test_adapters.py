@@ -67,6 +67,7 @@ def test_only_the_factors_are_trained_and_stored():
     assert len(of_kind(state, "optimizer/")) == 2 * len(factors) + 1
 
 
+@pytest.mark.slow
 def test_the_model_is_at_first_the_source_to_the_last_bit():
     merged = adapted().inference_weights()
     assert {path: array.tobytes() for path, array in merged.items()} == {
@@ -76,6 +77,7 @@ def test_the_model_is_at_first_the_source_to_the_last_bit():
     assert nats(adapted())[0] == pytest.approx(next(source.run()).nats_per_token, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_factors_follow_the_seed_of_the_run():
     first, again, other = (of_kind(adapted(seed=seed).state(), "adapter/") for seed in (3, 3, 4))
     for name, array in first.items():
@@ -116,6 +118,7 @@ def test_a_run_goes_on_to_the_last_bit():
     }
 
 
+@pytest.mark.slow
 def test_a_state_without_adapters_is_refused():
     state = toy_trainer().state()
     with pytest.raises(ValueError, match=r"missing \['adapter/"):

@@ -80,6 +80,7 @@ def test_a_recurrent_model_has_layers_too():
     assert unchanged(trainer, before) == frozen
 
 
+@pytest.mark.slow
 def test_the_average_of_frozen_weights_is_the_weights():
     trainer, before = trained(("embedding",), average_weights_from_step=1)
     table = trainer.model.embedding.tables[0]
@@ -87,6 +88,7 @@ def test_the_average_of_frozen_weights_is_the_weights():
     np.testing.assert_array_equal(trainer.inference_weights()[table.path], before[table.path])
 
 
+@pytest.mark.slow
 def test_a_trainer_takes_up_weights_and_nothing_else():
     source, _ = trained(None, average_weights_from_step=2)
     weights = source.inference_weights()

@@ -32,6 +32,7 @@ def test_steps_that_are_looked_at_are_the_same_steps(num_replicas):
     assert all((other.data_wait_seconds is not None) == (num_replicas == 1) for other in others)
 
 
+@pytest.mark.slow
 def test_the_ratio_is_that_of_the_last_step_of_a_loop():
     singly, together = toy_trainer(training={"num_steps": 8}), toy_trainer(**LOOPS)
     weights = []

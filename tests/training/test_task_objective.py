@@ -147,6 +147,7 @@ def test_with_and_without_xla_is_the_same_training():
     assert largest_relative_difference(compiled, plain) <= 1e-4
 
 
+@pytest.mark.slow
 def test_a_restart_in_the_middle_takes_the_same_bits():
     whole = trained("choice")[1]
     first = trainer_of(experiment_of("choice"))
