@@ -11,6 +11,7 @@ from tests.toy_trainers import NUM_ROWS, toy_trainer
 from txl_tf.config.model import LSTMConfig
 from txl_tf.models.adapters import Adapters, merged_weights
 from txl_tf.models.language_model import assign_weights, create_model
+from txl_tf.models.sizes import CheckpointCost, num_adapter_parameters
 
 ADAPTERS = {"adapter_rank": 2, "adapter_alpha": 3.0, "num_steps": 4}
 PROJECTIONS = [f"attention/{name}" for name in ("query", "key", "value", "position", "output")]
@@ -63,6 +64,10 @@ def test_only_the_factors_are_trained_and_stored():
     initial = adapted().state()
     for name in factors:
         assert not np.array_equal(state[name], initial[name]), name
+    factor_bytes = sum(state[name].nbytes for name in factors)
+    memory_bytes = sum(array.nbytes for array in of_kind(state, "memory/states").values())
+    cost = CheckpointCost.of(trainer.config)
+    assert cost.num_bytes == 3 * factor_bytes + memory_bytes
     # Two slots for each factor, and the step.
     assert len(of_kind(state, "optimizer/")) == 2 * len(factors) + 1
 
@@ -156,6 +161,8 @@ def test_replicas_parts_and_compilers_give_the_same_steps(options):
 def test_variants_of_the_model_have_adapters(model, optimizer):
     trainer = adapted(model, optimizer)
     before, initial = trainer.frozen_weights(), trainer.state()
+    count = sum(variable.numpy().size for variable in trainer.trainable_variables)
+    assert count == num_adapter_parameters(trainer.config.model, 2)
     nats(trainer)
     for path, array in trainer.frozen_weights().items():
         np.testing.assert_array_equal(array, before[path], err_msg=path)

@@ -75,6 +75,20 @@ def _block_parameters(config: ModelConfig) -> int:
     return _attention_parameters(config) + feed_forward + norms
 
 
+def num_adapter_parameters(config: ModelConfig, rank: int) -> int:
+    """Returns the number of parameters of `Adapters`, which are what such a run stores.
+
+    Args:
+        config: `ModelConfig`.
+        rank: int. Rank of the adapters.
+    """
+    hidden_dim, width = config.hidden_dim, config.num_heads * config.head_dim
+    # Query, key, value and output; a position is projected where its encoding is a vector.
+    num_projections = 4 + (config.position_encoding == "transformer_xl")
+    sides = num_projections * (hidden_dim + width) + 2 * (hidden_dim + config.intermediate_dim)
+    return config.num_layers * rank * sides
+
+
 def _attention_parameters(config: ModelConfig) -> int:
     width = config.num_heads * config.head_dim
     count = 4 * config.hidden_dim * width  # query, key, value and output
@@ -272,7 +286,10 @@ class CheckpointCost:
         if experiment.optimizer.name == "sgd" and not experiment.optimizer.momentum:
             copies -= 1
         copies += training.averages_weights
-        num_bytes = copies * num_parameters(experiment.model) * _FLOAT_BYTES
+        num_stored = num_parameters(experiment.model)
+        if training.adapter_rank is not None and isinstance(experiment.model, ModelConfig):
+            num_stored = num_adapter_parameters(experiment.model, training.adapter_rank)
+        num_bytes = copies * num_stored * _FLOAT_BYTES
         num_bytes += training.global_batch_size * _row_memory_bytes(experiment)
         return cls(num_bytes, num_bytes / UPLOAD_BYTES_PER_SECOND)
 
