@@ -148,7 +148,7 @@ def use_interpreted_kernel():
     """Lets programs for a TPU attend by a kernel that a CPU can execute; returns the chip."""
     from txl_tf.tpu_kernels.kernel_choice import AttentionChoice, AttentionKernel
 
-    def for_chip(chip, rounds_products=False):
+    def for_chip(chip, **_):
         return AttentionChoice(AttentionKernel(platform="cpu") if chip else None, "interpreted")
 
     AttentionChoice.for_chip = for_chip

@@ -16,6 +16,7 @@ from tensorflow.python.tpu.ops import tpu_ops
 
 import txl_tf
 from txl_tf.models.memory import Memory
+from txl_tf.tpu_kernels.kernel_choice import AttentionKernel
 
 ROWS = 2
 NUM_REPLICAS = 4
@@ -23,7 +24,7 @@ LEARNING_RATE = 0.1
 
 
 def small_model():
-    """A model with every kind of weight that the published ones have."""
+    """A model with every kind of weight that the published ones have, and the attention kernel."""
     config = txl_tf.ModelConfig(
         vocabulary_size=50,
         num_layers=2,
@@ -37,7 +38,7 @@ def small_model():
         cutoffs=(20, 35),
         division_factor=2,
     )
-    return txl_tf.TransformerXL(config)
+    return txl_tf.TransformerXL(config, attention_kernel=AttentionKernel())
 
 
 def training_step(model):

@@ -33,6 +33,10 @@ def test_every_version_is_the_project_s_and_nothing_else_is_installed():
     expected = {**TESTED.packages, "libtpu": TESTED.libtpu}
     expected["tensorflow-tpu"] = expected.pop("tensorflow")
     del expected["tensorflow-text"]
+    # The extra `tpu-kernel` with what it brings, in the versions that the tests run with.
+    pins = (ROOT / ".ci" / "constraints.txt").read_text().splitlines()
+    constraints = dict(normal(pin) for pin in pins if not pin.startswith("#"))
+    expected |= {name: constraints[name] for name in ("jax", "jaxlib", "scipy")}
     assert versions == expected
 
 
@@ -88,6 +92,9 @@ def test_a_training_step_lowers_through_the_tpu_wheel(tmp_path):
     assert report["versions"] == [TESTED.packages[name] for name in names]
     # Every gradient, and the loss.
     assert report["summed"] == report["num_weights"] + 1
-    on_host = {"infeed", "outfeed", "send", "recv", "custom-call"}
+    on_host = {"infeed", "outfeed", "send", "recv"}
     assert on_host.isdisjoint(report["opcodes"])
+    # Two blocks attend by the kernel, forwards and backwards.
+    assert report["custom_call_targets"] == ["tpu_custom_call"]
+    assert report["opcodes"]["custom-call"] == 4
     assert report["opcodes"]["dot"] > 0

@@ -23,6 +23,7 @@ ODD = {"num_rows": 2, "segment_length": 150, "memory_length": 150, "num_heads": 
 PLANS = {
     "enwik8_large": ("v5e:2x2", LARGE),
     "later chip": ("v6e:2x2", LARGE),
+    "v4": ("v4:2x2x1", {**LARGE, "has_strided_rolls": False}),
     "long memory": ("v5e:2x2", {**LARGE, "memory_length": 3800}),
     "float32": ("v5e:2x2", {**LARGE, "dtype": "float32"}),
     "documents": ("v5e:2x2", {**LARGE, "masks_documents": True, "farthest": 700}),

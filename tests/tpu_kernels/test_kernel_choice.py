@@ -21,6 +21,12 @@ def test_chips_that_move_rows_apart_get_the_kernel(chip):
     assert choice.reason.startswith("kernel" if choice.kernel else "plain operations: ")
 
 
+def test_v4_gets_the_kernel_only_if_asked():
+    kernel = AttentionChoice.for_chip("v4", is_forced=True).kernel
+    assert kernel is not None and not kernel.has_strided_rolls
+    assert AttentionChoice.for_chip("v3", is_forced=True).kernel is None
+
+
 @pytest.mark.parametrize("version", ["0.9.0", None])
 def test_without_the_right_jax_there_is_no_kernel(monkeypatch, version):
     def find(name):

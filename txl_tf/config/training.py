@@ -63,8 +63,8 @@ class TrainingConfig(FrozenConfig):
     rematerialize: bool = False
     """Whether blocks are computed again in the backward pass instead of kept, to save memory."""
     attention_kernel: Literal["auto", "always", "never"] = "auto"
-    """Whether attention keeps its scores on the chip where the TPU can (v5e and later); auto: not
-    where they are small."""
+    """Whether attention keeps its scores on the chip where the TPU can, v4 and later; auto: v5e
+    and later, and not where the scores are small."""
     on_non_finite: Literal["stop", "skip"] = "stop"
     """What a step with a loss or gradient that is not finite does; neither changes a weight."""
     spike_deviations: float | None = None

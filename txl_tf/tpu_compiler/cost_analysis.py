@@ -235,8 +235,8 @@ class CompiledText:
             return self._fusion_traffic(name, instruction)
         if instruction.opcode == "custom-call" and instruction.kernel_bytes is not None:
             # Blocks may come more than once. What lies on the chip already does not come at all.
-            tensors = (*instruction.outputs, *inputs)
-            on_chip = sum(tensor.num_padded_bytes for tensor in tensors if tensor.space != 0)
+            operands = (*instruction.outputs, *inputs)
+            on_chip = sum(tensor.num_padded_bytes for tensor in operands if tensor.space != 0)
             return max(instruction.kernel_bytes - on_chip, 0)
         return written + sum(_hbm(tensor) for tensor in inputs)
 

@@ -53,7 +53,7 @@ def argument_shapes(plan: AttentionPlan, direction: Direction) -> list[tuple[Any
     queries = (rows, plan.segment_length, width), plan.dtype
     keys = (rows, plan.key_length, width), plan.dtype
     first_keys = ((rows, plan.segment_length) if plan.masks_documents else (rows,)), "int32"
-    shapes = [first_keys, ((2, rows), "int32"), queries, keys, keys]
+    shapes: list[tuple[Any, str]] = [first_keys, ((2, rows), "int32"), queries, keys, keys]
     shapes += [((plan.key_length, width), plan.dtype), ((2, width), "float32")]
     if direction == "backward":
         shapes += [queries, (_log_sums_shape(plan), "float32"), queries]

@@ -164,7 +164,7 @@ class _Program:
         # Not `//`, which would ask the chip how it treats signs.
         self.first_tile = jax.lax.div(first_key, plan.block_keys)
         self.end_tile = jax.lax.div(end + plan.block_keys - 1, plan.block_keys)
-        self.head = 0
+        self.head: Any = 0
 
     def at_head(self, head: int) -> None:
         """Goes on to a head of the group."""
@@ -208,12 +208,12 @@ def _forward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> None
     for head in range(plan.heads_per_group):
         program.at_head(head)
         is_of_head = tile.is_of_head(head)
-        queries = _only(is_of_head, content_query), _only(is_of_head, position_query)
+        content, position = (_only(is_of_head, each) for each in (content_query, position_query))
 
-        def step(block: Any, state: Any, queries: Any = queries) -> Any:
+        def step(block: Any, state: Any, content: Any = content, position: Any = position) -> Any:
             largest, total, sums = state
             keys, rows = program.key_rows(block), program.distance_rows(block)
-            scores = tile.scores(*queries, key[0, keys, :], distances[rows, :])
+            scores = tile.scores(content, position, key[0, keys, :], distances[rows, :])
             scores = program.masked(scores, block)
             next_largest = jnp.maximum(largest, jnp.max(scores, axis=1, keepdims=True))
             faded = jnp.exp(largest - next_largest)

@@ -178,8 +178,10 @@ class Tile:
         return jnp.where(is_kept, values * (1.0 / (1.0 - plan.dropout)), 0.0)
 
     def _places(self, num_rows: int, num_columns: int) -> tuple[Any, Any]:
+        """The row and the column of every element."""
         shape = num_rows, num_columns
-        return tuple(jax.lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (0, 1))
+        rows, columns = (jax.lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (0, 1))
+        return rows, columns
 
 
 def _mixed(bits: Any) -> Any:

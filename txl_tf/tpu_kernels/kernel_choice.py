@@ -8,6 +8,8 @@ JAX_VERSION = "0.10.2"
 """Version of JAX that kernels are written with, that of the extra `tpu-kernel`."""
 # Chips that move every row of a tile by a distance of its own at once.
 _WITH_STRIDED_ROLLS = ("v5e", "v5p", "v6e")
+# A chip that moves them in several steps; its loops then take about three times as long.
+_WITH_PLAIN_ROLLS = ("v4",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,20 +45,27 @@ class AttentionChoice:
     reason: str
 
     @classmethod
-    def for_chip(cls, chip: str | None, rounds_products: bool = False) -> Self:
+    def for_chip(
+        cls, chip: str | None, rounds_products: bool = False, is_forced: bool = False
+    ) -> Self:
         """Chooses for a chip.
 
         Args:
             chip: optional str. Generation of TPU, such as `v5e`; `None` where it is not known.
             rounds_products: bool. Whether products of float32 numbers may round them first.
+            is_forced: bool. Whether it need not be faster.
         """
         if not chip:
             return cls.plain("the chip is not known")
-        if chip not in _WITH_STRIDED_ROLLS:
+        has_strided_rolls = chip in _WITH_STRIDED_ROLLS
+        if not has_strided_rolls and not (is_forced and chip in _WITH_PLAIN_ROLLS):
             return cls.plain(f"{chip} cannot move the rows of a tile apart at once")
         if not _has_jax():
             return cls.plain(f"JAX {JAX_VERSION} is not installed, see the extra tpu-kernel")
-        return cls(AttentionKernel(rounds_products=rounds_products), "kernel, no scores in memory")
+        kernel = AttentionKernel(
+            has_strided_rolls=has_strided_rolls, rounds_products=rounds_products
+        )
+        return cls(kernel, "kernel, no scores in memory")
 
     @classmethod
     def plain(cls, why: str) -> Self:

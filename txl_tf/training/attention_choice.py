@@ -40,4 +40,8 @@ def attention_choice(config: ExperimentConfig, strategy: tf.distribute.Strategy)
         return AttentionChoice.plain("the keys of a row do not fit on a chip")
     if training.attention_kernel == "auto" and plan.score_bytes < _SMALL_SCORES_BYTES:
         return AttentionChoice.plain("the scores are small and stay on the chip without it")
-    return AttentionChoice.for_chip(chip_of(strategy), rounds_products=training.tensor_float_32)
+    return AttentionChoice.for_chip(
+        chip_of(strategy),
+        rounds_products=training.tensor_float_32,
+        is_forced=training.attention_kernel == "always",
+    )
