@@ -108,7 +108,7 @@ def test_compressed_files_are_read(tmp_path, compress, ending):
         ("x.jsonl", b"[1]\n", 65, "line 1", "not a JSON object"),
         ("x.jsonl", b'{"a": 1, "c": 2}\n', 78, "line 1", "no column 'b'"),
         ("x.jsonl", b'{"a": 1, "b": 2}\n{"a": 1}\n', 65, "line 2", "no column 'b'"),
-        ("x.jsonl.gz", gzip.compress(b'{"a": 1}')[:-9], 65, "compressed file", "end too early"),
+        ("x.jsonl.gz", gzip.compress(b'{"a": 1}', mtime=0)[:-9], 65, "compressed file", "end too early"),
     ],
 )
 def test_each_fault_is_refused_with_its_place(tmp_path, name, content, code, where, says):
