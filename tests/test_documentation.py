@@ -2,6 +2,8 @@
 
 import ast
 import importlib
+import json
+import pathlib
 import re
 import shutil
 
@@ -13,6 +15,8 @@ import tensorflow as tf
 import txl_tf
 from tests.convert.goldens import FOLDER as GOLDEN
 from tests.generation.models import expressive, prompt
+from tests.pipelines.small_experiments import MODEL
+from tests.pipelines.txl_process import run_txl
 from tests.test_architecture import ROOT, SOURCES, module_name, tree_of
 from txl_tf.evaluation.attention_profiler import profiled_config
 
@@ -60,9 +64,23 @@ MADE = {
     "SessionFile": lambda: {"prompt_ids": prompt(7, num_rows=1), "session": greedy_session()},
     "RecordWriter": lambda: {"token_ids": np.arange(200, dtype=np.uint8)},
     "StatefulTransformerXL": lambda: trained_model(),
+    "TextTask": lambda: fine_tuned_run("runs/reviews"),
     "TransformerXLWithHead": lambda: {"texts": ["some text", "a text"], "labels": [1, 0]},
     "load_model": lambda: {"token_ids": prompt(5, num_rows=1)},
 }
+
+
+def fine_tuned_run(workdir):
+    """A run that was fine-tuned for one step, in the folder of the example."""
+    rows = [{"text": "A fine book.", "label": "good"}, {"text": "Too long.", "label": "bad"}]
+    pathlib.Path("train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    training = {"global_batch_size": 1, "num_steps": 1}
+    pathlib.Path("model.json").write_text(json.dumps({"model": MODEL, "training": training}))
+    short = ("--set", "training.num_steps=1", "--set", "training.jit_compile=false")
+    files = ("--config", "model.json", "--train", "train.jsonl", "--workdir", workdir)
+    finished = run_txl("finetune", *files, *short, cwd=pathlib.Path.cwd())
+    assert finished.returncode == 0, finished.stderr
+    return {}
 
 
 def greedy_session():
