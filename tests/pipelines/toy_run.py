@@ -14,8 +14,9 @@ from unittest import mock
 import numpy as np
 import tensorflow as tf
 
+from pipelines.training_data import TrainingData
 from pipelines.training_run import TrainingRun
-from pipelines.workdir import Workdir
+from pipelines.workdir import Workdir, data_identity
 from tests.toy_batches import toy_experiment
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.segment_plan import SegmentPlan
@@ -48,7 +49,7 @@ class ToyTrainer:
     evaluation_observers = ()
     num_workers = 1
 
-    def __init__(self, experiment, strategy, dataset_function, describe_row) -> None:
+    def __init__(self, experiment, strategy, dataset_function, describe_row, count) -> None:
         self._training = experiment.training
         self._stops = False
         self.step = 0
@@ -136,6 +137,8 @@ class ToyData:
         tokenizer_sha256="a" * 64,
         vocabulary_size=13,
     )
+    identity = data_identity(manifest)
+    language_text = None
     plan = SegmentPlan(
         num_tokens=4000, num_rows=4, segment_length=5, seed=1, fingerprint="f" * 64, rotate=True
     )
@@ -170,6 +173,16 @@ class ToyData:
             **fields,
         )
 
+    describe_plan = TrainingData.describe_plan
+    count_tokens = TrainingData.count_tokens
+    describe_loss = staticmethod(lambda nats: f"{nats:.4f}")
+
+    def describe_short(self, result: EvaluationResult) -> str:
+        return self.describe_loss(result.nats_per_token)
+
+    def describe_result(self, result: EvaluationResult, is_last: bool) -> str:
+        return result.describe()
+
     def errors_explained(self):
         return contextlib.nullcontext()
 
@@ -194,7 +207,7 @@ def train(workdir: str | Path, experiment: ExperimentConfig | None = None, watch
 class QuietProgress:
     """Stands for `TrainingProgress`, and keeps what is said."""
 
-    def __init__(self, num_steps: int, bytes_per_token: float, has_words: bool) -> None:
+    def __init__(self, num_steps: int, describe_loss) -> None:
         self.said: list[str] = []
 
     def __enter__(self):
@@ -209,7 +222,7 @@ class QuietProgress:
     def update(self, report: LoopReport) -> None:
         pass
 
-    def show_validation(self, nats_per_token: float, bytes_per_token: float) -> None:
+    def show_validation(self, figure: str) -> None:
         pass
 
     def say(self, text: str) -> None:
