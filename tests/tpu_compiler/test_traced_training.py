@@ -4,6 +4,7 @@ import collections
 
 import pytest
 
+from tests.slow_case import slow_case
 from tests.toy_batches import VOCABULARY_SIZE, ToyBatches, toy_experiment, toy_tokens
 from tests.tpu_bridge import (
     COLLECTIVES,
@@ -12,6 +13,8 @@ from tests.tpu_bridge import (
     through_the_bridge,
     traced_replicas,
 )
+from tests.training.test_task_objective import experiment_of as task_experiment
+from tests.training.test_task_objective import reader_of
 from txl_tf.config.model import LSTMConfig, QRNNConfig
 from txl_tf.distribution.tpu_chips import set_chip
 from txl_tf.training.trainer import Trainer
@@ -96,13 +99,29 @@ CONFIGURATIONS = {
 }
 
 
-@pytest.fixture(scope="module", params=CONFIGURATIONS)
-def traced(request):
-    """A trainer under TPUStrategy, and what the bridge makes of its loop."""
-    chosen = CONFIGURATIONS[request.param]
+TASKS = {
+    kind: task_experiment(
+        kind,
+        training={"global_batch_size": NUM_ROWS, "average_weights_from_step": 2},
+        optimizer={"layer_rate_decay": 0.9},
+    )
+    for kind in ("classification", "choice", "tokens", "span")
+}
+
+
+def dataset_function_of(chosen):
+    if chosen.task is not None:
+        return reader_of(chosen)[1].dataset_fn
     has_documents = chosen.training.document_boundaries == "mask"
     batches = (DocumentBatches if has_documents else ToyBatches)(toy_tokens(), NUM_ROWS)
-    trainer = Trainer(chosen, traced_replicas(), batches.dataset_function)
+    return batches.dataset_function
+
+
+@pytest.fixture(scope="module", params=[*CONFIGURATIONS, *map(slow_case, TASKS)])
+def traced(request):
+    """A trainer under TPUStrategy, and what the bridge makes of its loop."""
+    chosen = {**CONFIGURATIONS, **TASKS}[request.param]
+    trainer = Trainer(chosen, traced_replicas(), dataset_function_of(chosen))
     return trainer, through_the_bridge(trainer.trace())
 
 

@@ -60,7 +60,8 @@ def experiment_of(kind, **sections):
 
 def reader_of(experiment):
     encoded = ExampleEncoder(experiment.task, BYTES).encode(EXAMPLES[experiment.task.kind])
-    plan = ExamplePlan(num_examples=7, num_rows=4, seed=1, fingerprint="f")
+    num_rows = experiment.training.global_batch_size
+    plan = ExamplePlan(num_examples=7, num_rows=num_rows, seed=1, fingerprint="f")
     return encoded, ExampleReader(encoded, plan, T)
 
 

@@ -202,6 +202,8 @@ class SpanHead(_Head):
         lowest float32 where there is no token, which no softmax chooses.
     """
 
+    _has_bias = False  # as of a choice: of places in a text
+
     def __init__(self, **kwargs):
         super().__init__(2, **kwargs)
 

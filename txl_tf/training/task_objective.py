@@ -130,7 +130,11 @@ class TaskObjective:
         """
         inputs = padded_inputs(batch.token_ids, batch.num_tokens)
         seeds = _seeds_of_texts(batch.dropout_seeds, batch.num_tokens)
-        outputs = self.headed_model.call(inputs, dropout_seed=seeds, training=True)
+        weights = self.headed_model.language_model.weights
+        # Read out here: the gradient of a loop asks variables for their shape, which a TPU cannot.
+        values = [tf.convert_to_tensor(weight.value) for weight in weights]
+        with keras.StatelessScope(list(zip(weights, values, strict=True))):
+            outputs = self.headed_model.call(inputs, dropout_seed=seeds, training=True)
         losses = self._losses(outputs, batch)  # [B]
         row_losses = losses * batch.weights / self._global_batch_size
         return tf.reduce_sum(row_losses), row_losses, batch.memory
