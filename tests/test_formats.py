@@ -251,8 +251,16 @@ def test_a_run_is_exported_with_the_same_signatures_and_card(server, folder):
     assert cards[0]["serving"].pop("completion")["signature"] == "complete"
     for name in simple:
         cards[0]["serving"]["signatures"].remove(name)
+    assert cards[0]["optimizer"].pop("layer_rate_decay") is None
+    assert cards[0]["training"].pop("attention_kernel") == "auto"
     assert cards[0]["training"].pop("evaluate_tokens") is None
-    later = ("freeze", "average_weights_after_evaluations", "adapter_rank", "adapter_alpha")
+    later = (
+        "freeze",
+        "stop_after_evaluations",
+        "average_weights_after_evaluations",
+        "adapter_rank",
+        "adapter_alpha",
+    )
     for name in later:
         assert cards[0]["training"].pop(name) is None
     require_close(*cards, GIVEN_WEIGHTS)
