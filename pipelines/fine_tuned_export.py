@@ -6,28 +6,20 @@ from collections.abc import Callable
 from typing import Any
 
 from txl_tf.causal_lm.model_source import ModelSource
+from txl_tf.config.task import SERVED_KINDS
 from txl_tf.errors import UsageError
 
 # What a request is answered with follows from the task: nothing is written, nothing measured.
-_OF_LANGUAGE_MODELS: dict[str, Any] = {
-    "num_tokens": None,
-    "seed": None,
-    "data": None,
-    "memory_length": None,
-    "sampler": None,
-    "temperature": None,
-    "k": None,
-    "p": None,
-    "min_p": None,
-    "stop": [],
-}
-_SERVED_KINDS = ("classification", "regression", "choice")
+_OF_LANGUAGE_MODELS = (
+    *("num_tokens", "seed", "data", "memory_length"),
+    *("sampler", "temperature", "k", "p", "min_p", "stop"),
+)
 
 
 def check_task_options(arguments: argparse.Namespace) -> None:
     """Raises UsageError where an option is of no use for the task of a run, or it is not served."""
-    for name, absent in _OF_LANGUAGE_MODELS.items():
-        if getattr(arguments, name, absent) not in (absent, None):
+    for name in _OF_LANGUAGE_MODELS:
+        if getattr(arguments, name) not in (None, []):
             option = f"--{name.replace('_', '-')}"
             raise UsageError(
                 "The run was fine-tuned for a task, whose export writes no text.",
@@ -35,7 +27,7 @@ def check_task_options(arguments: argparse.Namespace) -> None:
                 remedy="Leave it out.",
             )
     kind = arguments.experiment.task.kind
-    if kind not in _SERVED_KINDS:
+    if kind not in SERVED_KINDS:
         raise UsageError(
             f"A task of kind {kind} has no signature that takes a text.",
             where=f"--workdir {arguments.workdir}",

@@ -9,7 +9,7 @@ With `--predict FILE` a trained run answers the examples of a file and writes th
 """
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.distribution.preemption import PreemptionWatcher
@@ -86,19 +86,18 @@ def check_arguments(arguments: argparse.Namespace) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Trains to the end of the run, and writes the predictions that are asked for."""
-    with PreemptionWatcher() as watcher:
-        from txl_tf.distribution.strategy import create_strategy
-
-        strategy = create_strategy(arguments.tpu, arguments.cpu_replicas)
-        if arguments.task_data is not None:
-            _train(arguments, arguments.task_data, strategy, watcher)
+    if arguments.task_data is not None:
+        with PreemptionWatcher() as watcher:
+            _train(arguments, arguments.task_data, watcher)
     if arguments.predict is not None:
         predict(arguments)
 
 
-def _train(
-    arguments: argparse.Namespace, data: TaskData, strategy: Any, watcher: PreemptionWatcher
-) -> None:
+def _train(arguments: argparse.Namespace, data: TaskData, watcher: PreemptionWatcher) -> None:
+    # Splitting the CPU comes before anything else that TensorFlow does.
+    from txl_tf.distribution.strategy import create_strategy
+
+    strategy = create_strategy(arguments.tpu, arguments.cpu_replicas)
     from .task_run_data import FineTuningData
 
     workdir, experiment = Workdir(arguments.workdir), arguments.experiment
@@ -127,7 +126,7 @@ def _tokenizer(
         found = tokenizer_from(arguments.vocabulary) if source is None else source.tokenizer()
     if found is not None:
         return found
-    if experiment.model.vocabulary_size != 256:
+    if experiment.model.vocabulary_size != ByteTokenizer.vocabulary_size:
         raise UsageError(
             f"The model has {experiment.model.vocabulary_size} tokens and no tokenizer.",
             where="--vocabulary",

@@ -1,7 +1,6 @@
 """Settings of a fine-tuning run: those of the source, of the task, and defaults for few steps."""
 
 import argparse
-import json
 import math
 from typing import Any
 
@@ -12,6 +11,7 @@ from txl_tf.errors import UsageError
 from txl_tf.tasks.examples import TaskData
 
 from .arguments import load_experiment, override
+from .initial_weights import overrides_of
 
 MAX_EPOCHS = 100_000
 _DEFAULT_EPOCHS = 3
@@ -39,9 +39,7 @@ def finetuning_experiment(
     Raises:
         UsageError: If a setting is not valid, or there is no model.
     """
-    overrides = list(arguments.overrides)
-    if arguments.freeze is not None:
-        overrides.append(f"training.freeze={json.dumps(arguments.freeze)}")
+    overrides = overrides_of(arguments)
     if begun is not None:
         experiment = override(begun, overrides)
         if arguments.epochs is not None:
@@ -53,9 +51,7 @@ def finetuning_experiment(
     num_steps = _steps_of(arguments.epochs or _DEFAULT_EPOCHS, data, begin)
     if "training.num_steps" in given:
         num_steps = begin.training.num_steps
-    each_epoch = min(
-        math.ceil(len(data.splits["train"]) / begin.training.global_batch_size), num_steps
-    )
+    each_epoch = min(_steps_of(1, data, begin), num_steps)
     followed = {
         "training.num_steps": num_steps,
         "training.evaluate_every_steps": each_epoch,

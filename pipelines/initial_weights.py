@@ -2,6 +2,7 @@
 
 import argparse
 import functools
+import json
 import os
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -55,6 +56,14 @@ def add_initial_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         help="do not train embedding, softmax, layers, layers:3 or layers:0-3 (from 0)",
     )
+
+
+def overrides_of(arguments: argparse.Namespace) -> list[str]:
+    """Returns the settings of `--set`, and that of `--freeze`."""
+    overrides = list(arguments.overrides)
+    if arguments.freeze is not None:
+        overrides.append(f"training.freeze={json.dumps(arguments.freeze)}")
+    return overrides
 
 
 def _step(text: str) -> int | str:

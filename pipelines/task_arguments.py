@@ -74,11 +74,11 @@ def read_task_data(
     given = {each: getattr(arguments, each, None) for each in (*_SPLITS, "test")}
     paths = {each: path for each, path in given.items() if path is not None}
     if arguments.format == "own":
-        _refuse(arguments, ("data",), "own files are named by --train, --valid and --test")
+        _refuse(arguments, ("data",), "own files are named by --train and --valid")
         return _own_data(arguments, paths, labels)
     _refuse(arguments, _OWN_OPTIONS, "only own files have columns to name")
     if arguments.format == "squad":
-        _refuse(arguments, ("data",), "files of squad are named by --train, --valid and --test")
+        _refuse(arguments, ("data",), "files of squad are named by --train and --valid")
         return read_squad(paths)
     _refuse(arguments, _SPLITS, f"the files of {arguments.format} are named by --data")
     if arguments.data is None:

@@ -74,7 +74,7 @@ def predict(arguments: argparse.Namespace) -> None:
     task = load_task(workdir.folder, step)
     data, examples = _examples(arguments, task.task.kind, task.task.labels)
     predictions, scores = task.answer(examples)
-    if all(_has_answer(each) for each in examples):
+    if all(each.is_labelled for each in examples):
         own = data.metrics, data.kind, data.labels, examples, predictions
         figures = compute_metrics(*own)
         shown = ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
@@ -101,7 +101,8 @@ def _examples(
             del named["task"]
         data = read_task_data(argparse.Namespace(**{**vars(arguments), **named}), labels)
         return data, data.splits["test"]
-    data = read_task_data(arguments)
+    # Of these formats all splits are read before a run is trained.
+    data = arguments.task_data
     if arguments.predict not in data.splits:
         raise UsageError(
             f"There is no split {arguments.predict} in these files.",
@@ -109,10 +110,6 @@ def _examples(
             remedy=f"There are: {', '.join(data.splits)}.",
         )
     return data, data.splits[arguments.predict]
-
-
-def _has_answer(example: Example) -> bool:
-    return example.label is not None or bool(example.answers) or not example.is_answerable
 
 
 def _write_submission(path: str, data: TaskData, examples: list[Example], predictions: Any) -> None:

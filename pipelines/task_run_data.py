@@ -9,12 +9,14 @@ import tensorflow as tf
 
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
-from txl_tf.errors import MismatchError, UsageError
+from txl_tf.errors import UsageError
 from txl_tf.evaluation.task_evaluator import TaskEvaluator, TaskResult
 from txl_tf.tasks.example_encoding import ExampleEncoder, fingerprint_of
 from txl_tf.tasks.example_plan import ExamplePlan
 from txl_tf.tasks.examples import TaskData
 from txl_tf.training.example_reader import ExampleReader
+
+from .workdir import check_vocabulary
 
 _TRAIN, _VALID = "train", "valid"
 
@@ -37,7 +39,7 @@ class FineTuningData:
         assert experiment.task is not None
         if _TRAIN not in data.splits:
             raise UsageError("There are no examples to train on.", where="--train")
-        _check_vocabulary(experiment, tokenizer)
+        check_vocabulary(experiment, tokenizer, "--vocabulary", "tokenizer")
         self._data = data
         self._tokenizer = tokenizer
         self._task = experiment.task
@@ -142,13 +144,3 @@ class FineTuningData:
     def errors_explained(self) -> Iterator[None]:
         """Does nothing: the examples are in memory."""
         yield
-
-
-def _check_vocabulary(experiment: ExperimentConfig, tokenizer: Tokenizer) -> None:
-    if tokenizer.vocabulary_size != experiment.model.vocabulary_size:
-        raise MismatchError(
-            f"The tokenizer has {tokenizer.vocabulary_size} token ids, "
-            f"the model {experiment.model.vocabulary_size}.",
-            where="--vocabulary",
-            remedy=f"--set model.vocabulary_size={tokenizer.vocabulary_size}",
-        )

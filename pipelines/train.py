@@ -10,7 +10,6 @@ TPU: `--tpu local`. Several CPU replicas: `--cpu-replicas 2`.
 
 import argparse
 import contextlib
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -29,7 +28,12 @@ from .arguments import (
 )
 from .command_line import run_job
 from .configs import NAMED_EXPERIMENTS
-from .initial_weights import InitialWeights, add_initial_arguments, initial_weights
+from .initial_weights import (
+    InitialWeights,
+    add_initial_arguments,
+    initial_weights,
+    overrides_of,
+)
 from .last_defence import finish, report
 from .memory_needs import require_training_memory
 from .step_profile import add_profile_argument
@@ -242,9 +246,7 @@ def _quiet_when_dropped() -> Iterator[None]:
 
 
 def _experiment(arguments: argparse.Namespace, workdir: Workdir) -> ExperimentConfig:
-    overrides = list(arguments.overrides)
-    if arguments.freeze is not None:
-        overrides.append(f"training.freeze={json.dumps(arguments.freeze)}")
+    overrides = overrides_of(arguments)
     if arguments.config is not None:
         return load_experiment(arguments.config, overrides)
     if workdir.has_run():

@@ -211,7 +211,7 @@ class TrainingRun:
         if not self._workdir.has_run():
             start = None
             if self._initial is not None:
-                self._initial.require_vocabulary(self._data.identity)
+                self._initial.require_vocabulary(data)
                 start = self._initial.description
             if folder is None:
                 return RunDescription(experiment=self._experiment, data=data, start=start)

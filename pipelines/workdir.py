@@ -11,6 +11,7 @@ from txl_tf.config.base import describe_differences
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.converted_folder import CHECKPOINTS
 from txl_tf.data.manifest import Manifest
+from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.errors import (
     MismatchError,
     OutputExistsError,
@@ -282,14 +283,19 @@ def data_identity(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def check_vocabulary(experiment: ExperimentConfig, manifest: Manifest, where: str) -> None:
-    """Raises MismatchError where the data set in `where` has other ids than the model."""
-    if manifest.vocabulary_size != experiment.model.vocabulary_size:
+def check_vocabulary(
+    experiment: ExperimentConfig,
+    source: Manifest | Tokenizer,
+    where: str,
+    what: str = "data set",
+) -> None:
+    """Raises MismatchError where a data set, or `what` it is, has other ids than the model."""
+    if source.vocabulary_size != experiment.model.vocabulary_size:
         raise MismatchError(
-            f"The data set has {manifest.vocabulary_size} token ids, "
+            f"The {what} has {source.vocabulary_size} token ids, "
             f"the model {experiment.model.vocabulary_size}.",
             where=where,
-            remedy=f"--set model.vocabulary_size={manifest.vocabulary_size}",
+            remedy=f"--set model.vocabulary_size={source.vocabulary_size}",
         )
 
 

@@ -232,13 +232,15 @@ def checkpoint_store(folder: str) -> "CheckpointStore":
     Raises:
         JobError: As `describe_run` and `converted_config` do.
     """
+    if kind(folder) == "converted":
+        return _checkpoints_bound_to(converted_identity(converted_config(folder)), folder)
+    return _checkpoints_bound_to(describe_run(folder).identity(), folder)
+
+
+def _checkpoints_bound_to(identity: dict, folder: str) -> "CheckpointStore":
     from txl_tf.training.checkpoint_store import CheckpointStore
 
-    if kind(folder) == "converted":
-        bound_to = converted_identity(converted_config(folder))
-    else:
-        bound_to = describe_run(folder).identity()
-    return CheckpointStore(os.path.join(folder, CHECKPOINTS), bound_to)
+    return CheckpointStore(os.path.join(folder, CHECKPOINTS), identity)
 
 
 def read_weights(
@@ -263,10 +265,10 @@ def read_weights(
         return CONVERTED_STEP, {variable.path: variable.numpy() for variable in model.weights}
     if found == "checkpoint":
         return _checkpoint_weights(folder, with_head)
-    store = checkpoint_store(folder)
+    described = describe_run(folder)
+    store = _checkpoints_bound_to(described.identity(), folder)
     chosen = _require_step(store, step, os.path.join(folder, CHECKPOINTS))
     weights = _inference_weights(store.load(chosen), with_head)
-    described = describe_run(folder)
     if described.experiment.training.adapter_rank is None:
         return chosen, weights
     return chosen, with_base(folder, described, weights)

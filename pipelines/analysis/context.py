@@ -13,10 +13,10 @@ figures, and two charts show them.
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -31,7 +31,7 @@ from txl_tf.evaluation.context_length import (
     relative_effective_context_length,
 )
 from txl_tf.imports import require_extra
-from txl_tf.storage.staging import StagingFolder, require_absent
+from txl_tf.storage.staging import require_absent
 
 from ..arguments import (
     MAX_COUNT,
@@ -44,6 +44,7 @@ from ..memory_needs import reading_needs, require_memory_of
 from ..progress import show_progress
 from ..trained_model import AnalyzedRun, read_runs
 from ..workdir import check_split, check_tokenizer, check_vocabulary
+from .report_folder import write_report
 
 if TYPE_CHECKING:
     import numpy as np
@@ -147,12 +148,8 @@ def run(arguments: argparse.Namespace) -> None:
         if identity is not None:
             check_tokenizer(identity, dataset.manifest, arguments.data)
         check_vocabulary(each.experiment, dataset.manifest, arguments.data)
-    with StagingFolder(arguments.out, last_file=REPORT_FILE) as staging:
-        report = _report(arguments, dataset)
-        draw_charts(report, staging.path)
-        text = json.dumps(report, indent=1) + "\n"
-        (Path(staging.path) / REPORT_FILE).write_text(text, encoding="utf-8")
-        staging.publish()
+    measure = functools.partial(_report, arguments, dataset)
+    report = write_report(arguments.out, REPORT_FILE, measure, draw_charts)
     if arguments.json:
         print(json.dumps(report))
     else:

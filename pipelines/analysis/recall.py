@@ -11,9 +11,9 @@ trained. --write-text writes such documents to train on, a line each.
 """
 
 import argparse
+import functools
 import json
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -27,7 +27,7 @@ from txl_tf.data.manifest import Manifest
 from txl_tf.errors import InputMissingError, MismatchError, UsageError
 from txl_tf.evaluation.passkeys import KEY, KeyPattern, PasskeySentences
 from txl_tf.imports import require_extra
-from txl_tf.storage.staging import StagingFolder, require_absent
+from txl_tf.storage.staging import require_absent
 
 from ..arguments import (
     MAX_COUNT,
@@ -41,6 +41,7 @@ from ..memory_needs import reading_needs, require_memory_of
 from ..trained_model import open_source
 from ..workdir import check_split
 from .figures import draw_recall, memory_label
+from .report_folder import write_report
 
 if TYPE_CHECKING:
     from txl_tf.data.tokenizers.tokenizer import Tokenizer
@@ -276,12 +277,8 @@ def run(arguments: argparse.Namespace) -> None:
         num_bytes = write_training_text(arguments)
         print(f"{arguments.documents:,} documents, {num_bytes:,} bytes: {arguments.write_text}")
         return
-    with StagingFolder(arguments.out, last_file=REPORT_FILE) as staging:
-        report = measure_recall(arguments)
-        draw_recall(report, staging.path)
-        text = json.dumps(report, indent=1) + "\n"
-        (Path(staging.path) / REPORT_FILE).write_text(text, encoding="utf-8")
-        staging.publish()
+    measure = functools.partial(measure_recall, arguments)
+    report = write_report(arguments.out, REPORT_FILE, measure, draw_recall)
     if arguments.json:
         print(json.dumps(report))
     else:

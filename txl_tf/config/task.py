@@ -9,6 +9,9 @@ from txl_tf.config.base import MAX_TOKENS, FrozenConfig
 TaskKind = Literal["classification", "regression", "choice", "tokens", "span"]
 """Kinds of tasks: the head of the model, its loss and its answers follow from it."""
 
+SERVED_KINDS: tuple[TaskKind, ...] = ("classification", "regression", "choice")
+"""Kinds that a signature of an export answers; words and spans are answered by `load_task`."""
+
 _LABELLED = ("classification", "tokens")
 _MAX_LABELS = 65_536
 

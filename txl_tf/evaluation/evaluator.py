@@ -243,7 +243,7 @@ class Evaluator:
             constants, and of the one that scores a batch.
         """
         rows = ReplicaRows(self._strategy, batch_size)
-        at_once = segments_per_step or self._segments_per_read(rows.rows_per_replica)
+        at_once = segments_per_step or self._scoring.segments_per_read(rows.rows_per_replica)
         begin = self._scoring.begin_function.get_concrete_function(rows.rows_per_replica, at_once)
         carried = tf.nest.map_structure(
             lambda leaf: None if leaf is None else tf.type_spec_from_value(leaf),
@@ -275,9 +275,6 @@ class Evaluator:
             before = batch, nll
         if before is not None:
             yield before[0], rows.join(before[1])
-
-    def _segments_per_read(self, num_rows: int) -> int:
-        return 1 if self._stride is not None else self._scoring.segments_per_read(num_rows)
 
     def _rows(self, text: EvaluationText) -> EvaluationRows | EvaluationWindows:
         if self._stride is not None:

@@ -50,6 +50,7 @@ class ScoringStep:
         self._strategy = strategy
         self._jit_compile = jit_compile
         self._keeps = keeps if dynamic is None else "hidden_states"
+        self._reads_windows = reads_windows
         self._score = self.score_windows if reads_windows else self.score_batch
         self._engines: dict[int, InferenceEngine] = {}
         self._steps: dict[int, Callable[..., Any]] = {}
@@ -70,6 +71,8 @@ class ScoringStep:
 
     def segments_per_read(self, num_rows: int) -> int:
         """How many segments of a row are read at once, with the numbers of one by one."""
+        if self._reads_windows:
+            return 1
         return self.engine(num_rows).plan.segments_per_read(num_rows, self._config.segment_length)
 
     def begin(self, num_rows: int, segments_per_read: int) -> tuple[Any, tuple[Any, ...]]:

@@ -161,7 +161,7 @@ class EvaluationRows:
         """Reads a text of as many tokens; yields the batch of each step, in order."""
         streams = [_RowStream(text, self._tokens_per_step) for _ in range(self.batch_size)]
         for step in range(self.num_steps):
-            batch = self._empty_batch()
+            batch = empty_batch(self.batch_size, self._tokens_per_step)
             for row, stream in enumerate(streams):
                 first = int(self._begins[row]) + step * self._tokens_per_step
                 count = min(self._tokens_per_step, int(self._stops[row]) - first)
@@ -175,9 +175,6 @@ class EvaluationRows:
                 batch.document_starts[row, :count] = document_starts[:-1]
                 batch.places[row, :count] = places + 1
             yield batch
-
-    def _empty_batch(self) -> EvaluationBatch:
-        return empty_batch(self.batch_size, self._tokens_per_step)
 
 
 class EvaluationWindows:

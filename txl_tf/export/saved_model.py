@@ -102,7 +102,7 @@ def export_saved_model(
     root = tf.Module()
     root.weights = weights
     signatures = create_signatures(root, served, memory, options, completion, tokenizer)
-    stored = _weights_card(model, weights, served, options, sample_token_ids)
+    stored = weights_card(model, weights, served, options, sample_token_ids)
     serving = _serving_card(signatures, memory, options, stored)
     serving |= _completion_card(completion, next(iter(signatures)), tokenizer)
     card = {**model_card, "serving": serving}
@@ -193,13 +193,14 @@ def _input_shapes(memory: WireMemory) -> dict[str, list[int]]:
     }
 
 
-def _weights_card(
+def weights_card(
     model: TransformerXL,
     weights: ServedWeights,
     served: ServedModel,
     options: ExportOptions,
     sample_token_ids: np.ndarray | None,
 ) -> dict[str, Any]:
+    """Returns what the card says of the weights, and of a sample's loss where there is one."""
     num_parameters = sum(variable.value.shape.num_elements() for variable in model.weights)
     card = {
         "stored_as": options.weights,

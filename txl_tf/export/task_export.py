@@ -10,21 +10,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from txl_tf.config.task import TaskConfig
+from txl_tf.config.task import SERVED_KINDS, TaskConfig
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.export import guards
-from txl_tf.export.saved_model import export_files
+from txl_tf.export.saved_model import export_files, weights_card
 from txl_tf.export.served_model import ExportOptions, ServedModel, traced_once
 from txl_tf.export.served_weights import ServedWeights
+from txl_tf.export.text_signatures import not_empty, tokens_of
 from txl_tf.export.token_signatures import WireMemory, signature
 from txl_tf.export.version_folder import write_version
 from txl_tf.models.headed import TransformerXLWithHead
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-SERVED_KINDS = ("classification", "regression", "choice")
-"""Kinds of tasks that a signature answers; words and spans are answered by `load_task`."""
 
 
 class TaskSignatures:
@@ -105,25 +103,11 @@ class TaskSignatures:
             tf.where(tf.equal(each, ""), "", tf.strings.join([each, separator]))
             for each in (texts, second)
         ]
-        ids = self._tokenizer.tokenize(tf.strings.join(parts))
-        highest = self._served.config.vocabulary_size - 1
-        values = guards.in_range(ids.values, "tokens of texts", 0, highest)
-        splits = tf.cast(ids.row_splits, tf.int32)
-        rows = tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+        joined, size = tf.strings.join(parts), self._served.config.vocabulary_size
+        rows = tokens_of(joined, self._tokenizer, size)
         if self._task.max_tokens is not None:
             rows = rows[:, : self._task.max_tokens]
-        return _not_empty(rows)
-
-
-def _not_empty(rows: tf.RaggedTensor) -> tf.RaggedTensor:
-    is_empty = tf.equal(rows.row_lengths(), 0)
-    place = tf.argmax(tf.cast(is_empty, tf.uint8))
-    values = guards.refuse_unless(
-        tf.logical_not(tf.reduce_any(is_empty)),
-        lambda: tf.strings.join(["texts[", tf.strings.as_string(place), "] has no tokens."]),
-        rows.values,
-    )
-    return rows.with_values(values)
+        return not_empty(rows, none="no tokens.")
 
 
 def export_task(
@@ -173,16 +157,11 @@ def export_task(
     own = served, model, root.head, task, root.tokenizer, options
     signatures = TaskSignatures(*own, only_utf8=tokenizer.kind != "bytes").functions()
     memory = WireMemory(language_model.config, tf.float32)
-    num_parameters = sum(int(np.prod(each.shape)) for each in language_model.weights)
+    stored = weights_card(language_model, root.weights, served, options, None)
     serving = {
         "signatures": list(signatures),
         "tensorflow": tf.version.VERSION,
-        "weights": {
-            "stored_as": options.weights,
-            "num_parameters": num_parameters,
-            "num_bytes": root.weights.num_bytes + root.head.num_bytes,
-            "share_of_float32": root.weights.num_bytes / (4 * num_parameters),
-        },
+        "weights": {**stored, "num_bytes": stored["num_bytes"] + root.head.num_bytes},
         "limits": {"max_text_bytes": options.max_text_bytes},
     }
     card = {**model_card, "task": task.to_dict(), "serving": serving}

@@ -214,11 +214,7 @@ class TextSignatures:
         texts = guards.texts(
             texts, "texts", self._options.max_text_bytes, only_utf8=self._only_utf8
         )
-        ids = self._tokenizer.tokenize(texts)
-        highest = self._served.config.vocabulary_size - 1
-        values = guards.in_range(ids.values, "tokens of texts", 0, highest)
-        splits = tf.cast(ids.row_splits, tf.int32)
-        return tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+        return tokens_of(texts, self._tokenizer, self._served.config.vocabulary_size)
 
     def _checked_state(self, texts, previous_token_ids, memory_states, memory_valid_length):
         """Returns the ids of the texts, those with the token before, and the memory."""
@@ -239,17 +235,28 @@ class TextSignatures:
         return self._tokenizer.detokenize(tf.RaggedTensor.from_tensor(token_ids, lengths=lengths))
 
 
+def tokens_of(texts: tf.Tensor, tokenizer: Any, vocabulary_size: int) -> tf.RaggedTensor:
+    """Returns the ids of checked texts, an int32 ragged tensor; refuses ids of no vocabulary."""
+    ids = tokenizer.tokenize(texts)
+    values = guards.in_range(ids.values, "tokens of texts", 0, vocabulary_size - 1)
+    splits = tf.cast(ids.row_splits, tf.int32)
+    return tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+
+
 def _last_of(rows: tf.RaggedTensor) -> tf.Tensor:
     """Returns the last token of each row, -1 of an empty one."""
     return tf.reduce_max(rows[:, -1:].to_tensor(default_value=-1, shape=[None, 1]), axis=1)
 
 
-def not_empty(rows: tf.RaggedTensor, fewest: int = 1) -> tf.RaggedTensor:
+def not_empty(
+    rows: tf.RaggedTensor,
+    fewest: int = 1,
+    none: str = "no tokens, and there is no previous token.",
+) -> tf.RaggedTensor:
     """Refuses texts of fewer tokens; `fewest` is 1, or 2 where a token predicts the next."""
     lengths = rows.row_lengths()
     is_short = lengths < fewest
     place = tf.argmax(tf.cast(is_short, tf.uint8))
-    none = "no tokens, and there is no previous token."
     few = "fewer than two tokens: the first has nothing before it that predicts it."
     values = guards.refuse_unless(
         tf.logical_not(tf.reduce_any(is_short)),

@@ -120,14 +120,12 @@ class TransformerXLWithHead(keras.Model):
     def call(self, inputs, dropout_seed=None, training=False):
         inputs = inputs if isinstance(inputs, dict) else {"token_ids": inputs}
         token_ids, padding_mask = inputs["token_ids"], inputs.get("padding_mask")
-        if not training:
-            dropout_seed = None
-        elif dropout_seed is None:
-            dropout_seed = self._drawn_seed()
+        head_seed = None
+        if training:
+            dropout_seed = self._drawn_seed() if dropout_seed is None else dropout_seed
+            head_seed = _seed_of_segment(dropout_seed, -1)
         hidden = self.read(token_ids, padding_mask, dropout_seed, training)
-        if dropout_seed is not None:
-            dropout_seed = _seed_of_segment(dropout_seed, -1)
-        return self.head(hidden, padding_mask, dropout_seed=dropout_seed, training=training)
+        return self.head(hidden, padding_mask, dropout_seed=head_seed, training=training)
 
     def read(self, token_ids, padding_mask=None, dropout_seed=None, training=False):
         """Returns the hidden states of the last layer.

@@ -4,6 +4,7 @@ Shape letters used in this module: E examples, C texts of an example, L position
 """
 
 import dataclasses
+import functools
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
@@ -65,17 +66,17 @@ class EncodedExamples:
     targets: np.ndarray | None
     words: Sequence[WordPlaces]
 
-    @property
+    @functools.cached_property
     def num_tokens(self) -> np.ndarray:
         """Tokens of each text, int64 `(E, C)`."""
         return np.diff(self.offsets).reshape(-1, self.num_choices)
 
     def padded_length(self, segment_length: int) -> int:
         """Returns the tokens of the whole segments that hold the longest text."""
-        longest = int(np.diff(self.offsets).max(initial=1))
+        longest = int(self.num_tokens.max(initial=1))
         return -(-longest // segment_length) * segment_length
 
-    @property
+    @functools.cached_property
     def fingerprint(self) -> str:
         """SHA-256, in hexadecimal, of tokens, places and targets."""
         digest = hashlib.sha256()
@@ -155,7 +156,7 @@ class ExampleEncoder:
         words: list[WordPlaces],
     ) -> EncodedExamples:
         if targets and len(targets) != len(examples):
-            unlabelled = next(each for each in examples if not _has_label(each))
+            unlabelled = next(each for each in examples if not each.is_labelled)
             raise DataDamagedError(
                 "A record has no label, and others of the split have one.",
                 where=unlabelled.where,
@@ -229,7 +230,7 @@ class ExampleEncoder:
     def _target(
         self, example: Example, num_tokens: int, places: WordPlaces | None
     ) -> np.ndarray | None:
-        if not _has_label(example):
+        if not example.is_labelled:
             return None
         match self._task.kind:
             case "regression":
@@ -281,10 +282,6 @@ class ExampleEncoder:
                 where=examples[0].where,
                 remedy="Name one that has: --set task.separator=' | '",
             )
-
-
-def _has_label(example: Example) -> bool:
-    return example.label is not None or bool(example.answers) or not example.is_answerable
 
 
 def _span_of(example: Example, num_tokens: int, places: WordPlaces | None) -> np.ndarray:

@@ -56,6 +56,11 @@ class Example:
     answers: tuple[Answer, ...] = ()
     is_answerable: bool = True
 
+    @property
+    def is_labelled(self) -> bool:
+        """Whether it is known what is right: by a label, or of "span" by its answers."""
+        return self.label is not None or bool(self.answers) or not self.is_answerable
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskData:

@@ -19,7 +19,7 @@ that says the same of everything has learned nothing, and training goes on.
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -80,9 +80,18 @@ def compute_metrics(
             f"Received: {len(examples)} examples, {len(predictions)} predictions"
         )
     for example in examples:
-        if example.label is None and not (kind == "span" and _has_answer_key(example)):
+        if example.label is None and not (kind == "span" and example.is_labelled):
             raise ValueError(f"An example must have a label. Received: none in {example.where}")
-    return _FIGURES[kind](names, labels, examples, predictions)
+    return _FIGURES[kind](_Case(names, labels, examples, predictions))
+
+
+class _Case(NamedTuple):
+    """Arguments of `compute_metrics`, without the kind."""
+
+    names: Sequence[str]
+    labels: tuple[str, ...]
+    examples: Sequence[Example]
+    predictions: Any
 
 
 def metrics_of(kind: TaskKind) -> tuple[str, ...]:
@@ -110,10 +119,6 @@ def _check_names(names: Sequence[str], kind: TaskKind, labels: tuple[str, ...]) 
         raise ValueError(f"The metric `f1` must have two classes. Received: {shown_value(labels)}")
 
 
-def _has_answer_key(example: Example) -> bool:
-    return bool(example.answers) or not example.is_answerable
-
-
 def _indices(predictions: Any, counts: Sequence[int]) -> np.ndarray:
     """Returns predictions as an array of integers, each below its count."""
     indices = np.asarray(predictions)
@@ -126,14 +131,10 @@ def _indices(predictions: Any, counts: Sequence[int]) -> np.ndarray:
     return indices
 
 
-def _class_figures(
-    names: Sequence[str],
-    labels: tuple[str, ...],
-    examples: Sequence[Example],
-    predictions: Any,
-) -> dict[str, float]:
+def _class_figures(case: _Case) -> dict[str, float]:
     from sklearn import metrics
 
+    names, labels, examples, predictions = case
     found = _indices(predictions, [len(labels)] * len(examples))
     numbers = {label: number for number, label in enumerate(labels)}
     if unknown := [each for each in examples if each.label not in numbers]:
@@ -164,16 +165,11 @@ def _is_constant(values: np.ndarray) -> bool:
     return bool((values == values[0]).all())
 
 
-def _number_figures(
-    names: Sequence[str],
-    labels: tuple[str, ...],
-    examples: Sequence[Example],
-    predictions: Any,
-) -> dict[str, float]:
-    del labels
+def _number_figures(case: _Case) -> dict[str, float]:
     from scipy import stats
     from sklearn import metrics
 
+    names, _, examples, predictions = case
     found = np.asarray(predictions, np.float64)
     if found.ndim != 1:
         raise ValueError(f"A prediction must be a number. Received: an array {found.shape}")
@@ -202,15 +198,10 @@ def _correlation(
     return value if np.isfinite(value) else 0.0
 
 
-def _choice_figures(
-    names: Sequence[str],
-    labels: tuple[str, ...],
-    examples: Sequence[Example],
-    predictions: Any,
-) -> dict[str, float]:
-    del labels
+def _choice_figures(case: _Case) -> dict[str, float]:
     from sklearn import metrics
 
+    names, _, examples, predictions = case
     found = _indices(predictions, [len(example.choices) for example in examples])
     right = np.array([example.label for example in examples])
     figures = {}
@@ -225,14 +216,10 @@ def _choice_figures(
     return figures
 
 
-def _token_figures(
-    names: Sequence[str],
-    labels: tuple[str, ...],
-    examples: Sequence[Example],
-    predictions: Any,
-) -> dict[str, float]:
+def _token_figures(case: _Case) -> dict[str, float]:
     from sklearn import metrics
 
+    names, labels, examples, predictions = case
     right: list[str] = []
     found: list[str] = []
     for example, tags in zip(examples, predictions, strict=True):
@@ -255,18 +242,13 @@ def _token_figures(
     return {name: float(figures[name]()) for name in names}
 
 
-def _span_figures(
-    names: Sequence[str],
-    labels: tuple[str, ...],
-    examples: Sequence[Example],
-    predictions: Any,
-) -> dict[str, float]:
-    del labels
+def _span_figures(case: _Case) -> dict[str, float]:
+    names, _, examples, predictions = case
     scores = span_scores(examples, predictions)
     return {key: value for key, value in scores.items() if key.startswith(tuple(names))}
 
 
-_FIGURES: dict[TaskKind, Callable[..., dict[str, float]]] = {
+_FIGURES: dict[TaskKind, Callable[[_Case], dict[str, float]]] = {
     "classification": _class_figures,
     "regression": _number_figures,
     "choice": _choice_figures,

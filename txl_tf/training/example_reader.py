@@ -30,6 +30,7 @@ class ExampleReader:
     def __init__(self, encoded: EncodedExamples, plan: ExamplePlan, segment_length: int) -> None:
         self._encoded = encoded
         self._plan = plan
+        self._tokens_of_example = encoded.num_tokens.sum(axis=1)
         self.length = encoded.padded_length(segment_length)
         """Positions `L` of every text of a batch."""
 
@@ -62,7 +63,7 @@ class ExampleReader:
     def count_tokens(self, first_step: int, last_step: int) -> int:
         """Counts the tokens of the texts of some steps."""
         numbers = self._plan.examples_of(first_step, last_step - first_step)
-        return int(self._encoded.num_tokens.sum(axis=1)[numbers].sum())
+        return int(self._tokens_of_example[numbers].sum())
 
     def _gatherer(self):
         encoded, length = self._encoded, self.length

@@ -204,13 +204,8 @@ class TrainingObjective:
 
     @property
     def auxiliary_variables(self) -> list:
-        """The trainable variables that are not the model's."""
+        """The trainable variables of auxiliary losses."""
         return [] if self._auxiliary_losses is None else self._auxiliary_losses.variables
-
-    @property
-    def variables(self) -> list:
-        """The trainable variables that are not the language model's."""
-        return self.auxiliary_variables
 
     @property
     def head_variables(self) -> list:

@@ -56,7 +56,7 @@ class TaskBatch(NamedTuple):
         names = ("token_ids", "num_tokens", "targets")
         return cls(
             **{name: inputs[name] for name in names},
-            memory=NoMemory(**memory),
+            memory=NoMemory(),
             dropout_seeds=dropout_seeds,
             weights=weights,
         )
@@ -108,11 +108,6 @@ class TaskObjective:
     def auxiliary_variables(self) -> list[keras.Variable]:
         """No variable: the head is no auxiliary loss."""
         return []
-
-    @property
-    def variables(self) -> list[keras.Variable]:
-        """The trainable variables that are not the language model's."""
-        return self.headed_model.head.trainable_variables
 
     def initial_memory(self) -> NoMemory:
         """Returns the memory of a row before the first step."""

@@ -186,9 +186,7 @@ class TrainState:
         begin = self.average_trigger or training.average_weights_from_step
         if begin is not None:
             self.weight_average = WeightAverage(
-                self.trainable if config.task else self.model.trainable_variables,
-                begin,
-                training.average_weights_decay,
+                self._trainable_weights, begin, training.average_weights_decay
             )
         self.spike_detector: SpikeDetector | None = None
         if training.spike_deviations is not None:
@@ -275,4 +273,8 @@ class TrainState:
     @property
     def trainable(self) -> list[keras.Variable]:
         """Everything that gradients change."""
-        return [*self.model.trainable_variables, *self.objective.variables]
+        return [*self._trainable_weights, *self.objective.auxiliary_variables]
+
+    @property
+    def _trainable_weights(self) -> list[keras.Variable]:
+        return [*self.model.trainable_variables, *self.objective.head_variables]
