@@ -19,6 +19,7 @@ from txl_tf.config.model import ModelConfig
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.data.tokenizers import TOKENIZERS
 from txl_tf.distribution.strategy import is_chief
+from txl_tf.distribution.tpu_chips import ACCELERATOR_VARIABLE, CHIP_OF_ACCELERATOR
 from txl_tf.errors import UsageError
 from txl_tf.evaluation.attention_mass import AttentionMass
 from txl_tf.evaluation.evaluator import Evaluator
@@ -41,9 +42,6 @@ from .run_data import RunData
 from .workdir import Workdir
 
 _SPLIT = "valid"
-# Cloud TPU sets it on its machines.
-_ACCELERATOR_VARIABLE = "TPU_ACCELERATOR_TYPE"
-_CHIP_NAMES = {"v5litepod": "v5e"}
 
 
 class RunFigures:
@@ -184,13 +182,13 @@ def peak_tokens_per_second(
         Tokens of all replicas; `None` but for a Transformer-XL on TPUs whose
         generation the machine names.
     """
-    name = os.environ.get(_ACCELERATOR_VARIABLE)
+    name = os.environ.get(ACCELERATOR_VARIABLE)
     is_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
     if not is_tpu or not name or not isinstance(experiment.model, ModelConfig):
         return None
     try:
         accelerator = Accelerator.parse(name)
-        generation = _CHIP_NAMES.get(accelerator.generation, accelerator.generation)
+        generation = CHIP_OF_ACCELERATOR.get(accelerator.generation, accelerator.generation)
         chip = Topology.parse(f"{generation}:{accelerator.topology}").chip
     except UsageError:
         return None

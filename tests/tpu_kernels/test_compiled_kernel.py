@@ -14,7 +14,9 @@ from txl_tf.tpu_kernels.attention_plan import AttentionPlan
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="the extra tpu-compile is not installed"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("libtpu") is None, reason="the extra tpu-compile is not installed"
+    ),
 ]
 LARGE = {"num_rows": 4, "segment_length": 768, "memory_length": 768, "num_heads": 8}
 LARGE |= {"head_dim": 128, "dtype": "bfloat16", "dropout": 0.1}

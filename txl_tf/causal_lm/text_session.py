@@ -108,7 +108,7 @@ class TextSession:
         self._written = self._written[-_CONTEXT_TOKENS:]
         if prompt_ids is not None:
             self._written = np.concatenate([self._written, prompt_ids])
-        num_before, shown = len(self._written), 0
+        before, shown = len(self._tokenizer.plain_text(self._written)), 0
         for _ in range(max_tokens):
             token = self._session.write(
                 None if prompt_ids is None else prompt_ids[None], num_tokens=1
@@ -117,17 +117,17 @@ class TextSession:
             if int(token[0, 0]) in self._stop_token_ids:
                 break
             self._written = np.concatenate([self._written, token[0]])
-            text = self._text_after(num_before)
+            text = self._text_after(before)
             is_over, certain = self._certain(text)
             yield text[shown:certain]
             shown = max(shown, certain)
             if is_over:
                 return
-        yield self._text_after(num_before)[shown:]
+        yield self._text_after(before)[shown:]
 
-    def _text_after(self, num_before: int) -> str:
-        written = self._written
-        return self._tokenizer.decode_after(written[:num_before], written[num_before:])
+    def _text_after(self, before: int) -> str:
+        """Returns the text for people after so many characters."""
+        return self._tokenizer.readable(self._tokenizer.plain_text(self._written)[before:])
 
     def _certain(self, text: str) -> tuple[bool, int]:
         """Whether a stop text is there, and how much of the text is before it for certain."""

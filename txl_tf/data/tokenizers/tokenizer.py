@@ -196,11 +196,12 @@ class Tokenizer(abc.ABC):
             ValueError: As `decode_text`.
         """
         both = np.concatenate([np.asarray(ids, np.int64) for ids in (earlier_ids, token_ids)])
-        before, text = (
-            self.decode(ids).decode("utf-8", errors="replace")
-            for ids in (both[: len(earlier_ids)], both)
-        )
-        return self.readable(text[len(before) :])
+        before = len(self.plain_text(both[: len(earlier_ids)]))
+        return self.readable(self.plain_text(both)[before:])
+
+    def plain_text(self, token_ids: np.ndarray | Sequence[int]) -> str:
+        """Turns token ids into text as `decode` does; bytes that are no UTF-8 become U+FFFD."""
+        return self.decode(token_ids).decode("utf-8", errors="replace")
 
     def readable(self, text: str) -> str:
         """Returns decoded text in the form that people write; here as it is."""
