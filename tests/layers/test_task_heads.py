@@ -17,7 +17,8 @@ def hidden(*shape):
 def without_projection(head, width):
     """The head with a projection that passes on the first features."""
     head.build((None, None, width), (None, None))
-    head.projection.set_weights([np.eye(width, head.num_outputs), np.zeros(head.num_outputs)])
+    bias = [np.zeros(head.num_outputs)] if head.projection.use_bias else []
+    head.projection.set_weights([np.eye(width, head.num_outputs), *bias])
     return head
 
 
