@@ -74,8 +74,8 @@ SAME_NAME = {"errors", "memory", "metrics", "session"}
 # These may import JAX at their top, and nobody else may import them there: machines without a TPU
 # need no JAX.
 WITH_JAX = ("attention_call", "attention_export", "attention_kernels", "attention_tile")
-# Recomputing activations takes an interface of each backend.
-FOR_EACH_BACKEND = {"txl_tf/layers/rematerialization.py"}
+# Recomputing activations takes an interface of each backend, compiling a part that of TensorFlow.
+FOR_EACH_BACKEND = {"txl_tf/layers/compiled_parts.py", "txl_tf/layers/rematerialization.py"}
 # Modules that are loaded before TensorFlow, which takes seconds to import: the jobs check their
 # arguments with them, and every worker process of a preparation loads them.
 LOADED_FIRST = (

@@ -78,7 +78,10 @@ def relative_shift(scores):
     padded = ops.pad(scores, [[0, 0], [0, 0], [0, 0], [1, 0]])  # [B, N, T, K + 1]
     # What goes with the padding are distances for which the first query has no key.
     turned = ops.reshape(padded, [-1, num_heads, key_length + 1, segment_length])
-    return ops.reshape(turned[:, :, 1:], [-1, num_heads, segment_length, key_length])
+    # `ops.slice`, for the gradient of indexing is slow on TensorFlow.
+    shape = [ops.shape(turned)[0], num_heads, key_length, segment_length]
+    turned = ops.slice(turned, [0, 0, 1, 0], shape)
+    return ops.reshape(turned, [-1, num_heads, segment_length, key_length])
 
 
 def shift_padded(scores):

@@ -70,8 +70,9 @@ class TrainingConfig(FrozenConfig):
     spike_deviations: float | None = None
     """Steps whose loss or gradient norm is further above its running mean are skipped, in
     standard deviations; None: none is."""
-    jit_compile: bool = True
-    """Whether a run on a single CPU or GPU compiles the step with XLA."""
+    jit_compile: bool | None = None
+    """Whether a run on a single CPU or GPU compiles the whole step with XLA; None: as much of it
+    as is fastest, see `StepCompilation`."""
     loss_positions: Literal["all", "last_half"] = "all"
     """Positions of a segment that are trained on; of an odd number the larger half."""
     document_boundaries: Literal["ignore", "mask"] = "ignore"

@@ -311,7 +311,7 @@ class TokenBlock(InferenceBlock):
 
     def _feed_forward(self, rows):
         feed_forward = self._block.feed_forward
-        return _dense(feed_forward.outer, _dense(feed_forward.inner, rows))
+        return _dense(feed_forward.outer, ops.relu(_dense(feed_forward.inner, rows)))
 
 
 def _unnormalized_softmax(parts):

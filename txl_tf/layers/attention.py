@@ -4,12 +4,15 @@ Shape letters used in this module: B rows, T segment length, M memory length, K 
 length, D hidden width, N heads, H head width, K key length, P learned distances.
 """
 
+import functools
+import operator
 from typing import Any, NamedTuple
 
 import keras
 from keras import ops
 
 from txl_tf import functional
+from txl_tf.layers.compiled_parts import compiled_part
 from txl_tf.layers.feed_forward import SeededDropout, normal_unless
 
 
@@ -104,13 +107,13 @@ class MemoryAttention(keras.layers.Layer):
         training=False,
         **position,
     ):
-        probabilities, context = self._attend(inputs, memory, attention_mask, position)
-        value = self.split_heads(self.value(context))  # [B, K, N, H]
-        # Cast back before the product with the values, which runs in the compute dtype.
-        probabilities = self.probability_dropout(
-            ops.cast(probabilities, value.dtype), seed=dropout_seed, training=training
-        )
-        attended = ops.einsum("bntk,bknh->btnh", probabilities, value)
+        addends = self._score_addends(inputs, memory, position)
+        compiled = compiled_part if self.compute_dtype != "float32" else (lambda f: f)
+        probabilities = compiled(self._dropped_probabilities)(
+            addends, attention_mask, dropout_seed, training
+        )  # [B, N, T, K]
+        value = self._heads_first(self._project_keys(self.value, inputs, memory))  # [B, N, K, H]
+        attended = ops.transpose(ops.matmul(probabilities, value), [0, 2, 1, 3])
         width = self.num_heads * self.head_dim
         attended = ops.reshape(attended, [-1, ops.shape(inputs)[1], width])  # [B, T, N * H]
         return self.output_projection(attended)  # [B, T, D]
@@ -127,27 +130,49 @@ class MemoryAttention(keras.layers.Layer):
         Returns:
             Float32 tensor `(B, N, T, K)`, float64 if the layer computes in it.
         """
-        return self._attend(inputs, memory, attention_mask, position)[0]
+        return self._probabilities(self._score_addends(inputs, memory, position), attention_mask)
 
-    def _with_memory(self, inputs, memory):
+    def _project_keys(self, projection, inputs, memory):
+        """A projection of memory and segment, `(B, K, N * H)`."""
+        projected = projection(inputs)
         if memory is None or memory.shape[1] == 0:
-            return inputs
-        # Keys of both come from one product, and so do values.
-        return ops.concatenate([ops.cast(memory, inputs.dtype), inputs], axis=1)  # [B, K, D]
+            return projected
+        # Two products and not one of both: no gradient of the inputs is computed for memory, which
+        # has none.
+        of_memory = projection(ops.cast(memory, inputs.dtype))
+        return ops.concatenate([of_memory, projected], axis=1)
 
-    def _attend(self, inputs, memory, attention_mask, position):
-        context = self._with_memory(inputs, memory)
-        query = self.split_heads(self.query(inputs))  # [B, T, N, H]
-        key = self.split_heads(self.key(context))  # [B, K, N, H]
-        scores = self._scores(query, key, **position)  # [B, N, T, K]
-        return self._probabilities(scores, attention_mask), context
+    def _heads_first(self, tensor):
+        """Turns `(B, T, N * H)` into `(B, N, T, H)`, as products of TensorFlow need it."""
+        return ops.transpose(self.split_heads(tensor), [0, 2, 1, 3])
+
+    def _score_addends(self, inputs, memory, position):
+        query = self.query(inputs)  # [B, T, N * H]
+        key = self._heads_first(self._project_keys(self.key, inputs, memory))  # [B, N, K, H]
+        return self._scores(self.split_heads(query), ops.transpose(key, [0, 1, 3, 2]), **position)
 
     def _scores(self, query, key):
-        return ops.einsum("btnh,bknh->bntk", query * self.head_dim**-0.5, key)
+        """Scores `(B, N, T, K)` of queries `(B, T, N, H)` and keys `(B, N, H, K)`, in addends."""
+        return (self._products(query * self.head_dim**-0.5, key),)
 
-    def _probabilities(self, scores, attention_mask):
+    def _products(self, query, key):
+        """Products of queries `(B, T, N, H)` with keys `(..., N, H, K)`: `(B, N, T, K)`."""
+        if self.num_heads > 1:
+            return ops.matmul(ops.transpose(query, [0, 2, 1, 3]), key)
+        # Without an axis of heads: TensorFlow 2.20 on a CPU fuses this product with a sum of its
+        # results, and with one head that ends the process.
+        return ops.matmul(query[:, :, 0], key[:, 0])[:, None]
+
+    def _dropped_probabilities(self, addends, attention_mask, dropout_seed, training):
+        probabilities = self._probabilities(addends, attention_mask)
+        # Cast back before the product with the values, which runs in the compute dtype.
+        return self.probability_dropout(
+            ops.cast(probabilities, self.compute_dtype), seed=dropout_seed, training=training
+        )
+
+    def _probabilities(self, addends, attention_mask):
         # In half precision a sum over thousands of keys drops the small probabilities.
-        scores = functional.at_least_float32(scores)
+        scores = functional.at_least_float32(functools.reduce(operator.add, addends))
         if attention_mask is not None:
             scores = functional.mask_scores(scores, attention_mask)
         return functional.softmax_over_keys(scores)
@@ -236,10 +261,10 @@ class TwoTermShawAttention(MemoryAttention):
         )
 
     def _scores(self, query, key):
-        distances = functional.distances_to_end(ops.shape(key)[1], self.num_positions)
-        content_scores = ops.einsum("btnh,bknh->bntk", self._content_query(query), key)
+        distances = functional.distances_to_end(ops.shape(key)[3], self.num_positions)
+        content_scores = self._products(self._content_query(query), key)
         scores = content_scores + functional.relative_shift(self._distance_scores(query, distances))
-        return scores * self.head_dim**-0.5
+        return (scores * self.head_dim**-0.5,)
 
     def _content_query(self, query):
         return query

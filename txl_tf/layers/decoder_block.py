@@ -13,6 +13,7 @@ from keras import ops
 
 from txl_tf import functional
 from txl_tf.layers.attention import AbsoluteAttention, ShawAttention, TwoTermShawAttention
+from txl_tf.layers.compiled_parts import compiled_part
 from txl_tf.layers.feed_forward import FeedForward, SeededDropout, normal_unless
 from txl_tf.layers.positions import Positions
 from txl_tf.layers.relative_attention import RelativeAttention
@@ -322,17 +323,25 @@ class DecoderBlock(keras.layers.Layer):
             training=training,
             **position,
         )
+        hidden, transformed = compiled_part(self._add_attended)(inputs, attended, seed, training)
+        transformed = self.feed_forward(
+            transformed, dropout_seed=functional.fold_seed(seed, 2), training=training
+        )
+        return compiled_part(self._add_transformed)(hidden, transformed, seed, training)
+
+    def _add_attended(self, inputs, attended, seed, training):
+        """The residual of the attention, and the inputs of the feed-forward layer."""
         attended = self.attention_dropout_layer(
             attended, seed=functional.fold_seed(seed, 1), training=training
         )
         # The residual is of what came in, not of its norm: a path without any layer.
         hidden = inputs + attended  # [B, T, D]
-        if not self.pre_norm:
-            hidden = self.attention_norm(hidden)
-        transformed = self.feed_forward_norm(hidden) if self.pre_norm else hidden
-        transformed = self.feed_forward(
-            transformed, dropout_seed=functional.fold_seed(seed, 2), training=training
-        )
+        if self.pre_norm:
+            return hidden, self.feed_forward_norm(hidden)
+        hidden = self.attention_norm(hidden)
+        return hidden, hidden
+
+    def _add_transformed(self, hidden, transformed, seed, training):
         transformed = self.feed_forward_dropout(
             transformed, seed=functional.fold_seed(seed, 3), training=training
         )

@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from txl_tf import functional, hashed_bits
+from txl_tf.layers.compiled_parts import compiled_part
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
@@ -63,7 +64,11 @@ class SeededDropout(keras.layers.Layer):
     def call(self, inputs, seed=None, training=False):
         if not training or self.rate == 0:
             return inputs
-        kept = self._mask(ops.shape(inputs), self.seeds_of_rows(ops.shape(inputs)[0], seed))
+        seeds = self.seeds_of_rows(ops.shape(inputs)[0], seed)
+        return compiled_part(self._drop)(inputs, seeds)
+
+    def _drop(self, inputs, seeds):
+        kept = self._mask(ops.shape(inputs), seeds)
         return ops.where(kept, inputs * (1.0 / (1.0 - self.rate)), ops.zeros_like(inputs))
 
     def _mask(self, shape, seed):
@@ -161,10 +166,9 @@ class FeedForward(keras.layers.Layer):
             name="inner_dropout",
         )
 
-    def _dense(self, units, activation, name):
+    def _dense(self, units, name):
         return keras.layers.Dense(
             units,
-            activation=activation,
             kernel_initializer=self.kernel_initializer.clone(),
             dtype=self.dtype_policy,
             name=name,
@@ -172,15 +176,18 @@ class FeedForward(keras.layers.Layer):
 
     def build(self, inputs_shape, dropout_seed_shape=None):
         hidden_dim = inputs_shape[-1]
-        self.inner = self._dense(self.intermediate_dim, "relu", "inner")
-        self.outer = self._dense(hidden_dim, None, "outer")
+        self.inner = self._dense(self.intermediate_dim, "inner")
+        self.outer = self._dense(hidden_dim, "outer")
         self.inner.build((None, None, hidden_dim))
         self.outer.build((None, None, self.intermediate_dim))
 
     def call(self, inputs, dropout_seed=None, training=False):
-        inner = self.inner(inputs)  # [B, T, F]
-        inner = self.inner_dropout(inner, seed=dropout_seed, training=training)
+        inner = compiled_part(self._activate)(self.inner(inputs), dropout_seed, training)
         return self.outer(inner)  # [B, T, D]
+
+    def _activate(self, inner, dropout_seed, training):
+        inner = ops.relu(inner)  # [B, T, F]
+        return self.inner_dropout(inner, seed=dropout_seed, training=training)
 
     def compute_output_shape(self, inputs_shape, dropout_seed_shape=None):
         return inputs_shape

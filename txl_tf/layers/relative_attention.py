@@ -102,7 +102,6 @@ class RelativeAttention(MemoryAttention):
         # Imported here, as it takes TensorFlow and JAX.
         from txl_tf.tpu_kernels.attention_call import attend
 
-        context = self._with_memory(inputs, memory)
         query = self.query(inputs)  # [B, T, N * H]
         num_rows, width = query.shape[0], self.num_heads * self.head_dim
         plan = visible_keys.plan(query, self.num_heads, 0.0 if seed is None else self.dropout)
@@ -116,8 +115,8 @@ class RelativeAttention(MemoryAttention):
             visible_keys.first_keys(),
             hash_keys,
             query,
-            self.key(context),
-            self.value(context),
+            self._project_keys(self.key, inputs, memory),
+            self._project_keys(self.value, inputs, memory),
             self.position(position_encoding[None])[0],
             biases,
         )
@@ -130,9 +129,10 @@ class RelativeAttention(MemoryAttention):
         # The queries are scaled and not the scores, which are K / H times as many.
         scale = self.head_dim**-0.5
         # Terms (a) and (c) are one product, (b) and (d) the other.
-        content_scores = ops.einsum("btnh,bknh->bntk", (query + content_bias) * scale, key)
-        position_scores = ops.einsum("btnh,knh->bntk", (query + position_bias) * scale, position)
-        return content_scores + functional.relative_shift(position_scores)
+        content_scores = self._products((query + content_bias) * scale, key)
+        position = ops.transpose(position, [1, 2, 0])[None]  # [1, N, H, K]
+        position_scores = self._products((query + position_bias) * scale, position)
+        return content_scores, functional.relative_shift(position_scores)
 
     def queries(self, scaled_query, content_bias=None, position_bias=None):
         """Computes the queries for contents and for distances.
@@ -208,10 +208,10 @@ class RelativeAttention(MemoryAttention):
             (d) position bias.
         """
         content_bias, position_bias = self._biases(content_bias, position_bias)
-        context = self._with_memory(inputs, memory)
         scale = self.head_dim**-0.5
         query = self.split_heads(self.query(inputs)) * scale  # [B, T, N, H]
-        key = self.split_heads(self.key(context))  # [B, K, N, H]
+        key = self._project_keys(self.key, inputs, memory)
+        key = self.split_heads(key)  # [B, K, N, H]
         position = self.split_heads(self.position(position_encoding)[None])[0]  # [K, N, H]
 
         def of_contents(queries):

@@ -8,6 +8,7 @@ from txl_tf import functional
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.distribution.remote_hosts import this_host
 from txl_tf.distribution.replica_state import ReplicaState
+from txl_tf.layers.compiled_parts import compiled_part, compiling_parts
 from txl_tf.models.memory import Memory, RecurrentMemory
 from txl_tf.training.objective import RowGradients
 from txl_tf.training.step_records import StepRecords, StepStatus, batch_checksum
@@ -88,6 +89,7 @@ class TrainStep:
         replica_memory: `ReplicaState` of the rows of each replica, with the
             names that `memory_specs` returns.
         records: `StepRecords`, where the figures go.
+        compiles_parts: bool. Whether XLA compiles parts of the step, see `StepCompilation`.
     """
 
     def __init__(
@@ -96,8 +98,10 @@ class TrainStep:
         state: TrainState,
         replica_memory: ReplicaState,
         records: StepRecords,
+        compiles_parts: bool = False,
     ) -> None:
         self._config = config.training
+        self._compiles_parts = compiles_parts
         self._clip_norm = config.optimizer.clip_norm
         self._state = state
         self._variables = state.trainable
@@ -133,8 +137,24 @@ class TrainStep:
         batch_type = self._state.objective.batch_type
         weights = tf.cast(is_counted, tf.float32)
         batch = batch_type.of(inputs, before, self.dropout_seeds(step), weights)
-        row_losses, gradients, memory = self._row_gradients(batch, step)
+        checksum = batch_checksum(*batch_type.checked_ids(inputs), places, is_counted)
+        with compiling_parts(self._compiles_parts):
+            row_losses, gradients, memory = self._row_gradients(batch, step)
+            # Gradients of the many weights are read and written once here.
+            finish = compiled_part(self._finish)
+            finish(row_losses, gradients, memory, before, step, first_step, checksum)
 
+    def _finish(
+        self,
+        row_losses: tf.Tensor,
+        gradients: list[tf.Tensor],
+        memory: Memory | RecurrentMemory | NoMemory,
+        before: dict[str, tf.Tensor],
+        step: tf.Tensor,
+        first_step: tf.Tensor,
+        checksum: tf.Tensor,
+    ) -> None:
+        """Sums up over replicas, changes the weights and writes memory and figures."""
         # In one call, so that the strategy can pack them. The norm is that of the sum.
         loss, *gradients = tf.distribute.get_replica_context().all_reduce(
             tf.distribute.ReduceOp.SUM, [tf.reduce_sum(row_losses), *gradients]
@@ -149,7 +169,7 @@ class TrainStep:
             tf.cast(step, tf.int32) - tf.cast(first_step, tf.int32),
             loss=loss,
             gradient_norm=norm,
-            checksum=batch_checksum(*batch_type.checked_ids(inputs), places, is_counted),
+            checksum=checksum,
             status=status,
             finite_rows=finite_rows,
         )

@@ -13,6 +13,7 @@ from txl_tf.distribution.replica_state import ReplicaState
 from txl_tf.distribution.strategy import num_workers
 from txl_tf.errors import NonFiniteError
 from txl_tf.training.schedules import PlateauScale
+from txl_tf.training.step_compilation import StepCompilation
 from txl_tf.training.step_records import LoopReport, StepRecord, StepRecords, StepStatus
 from txl_tf.training.train_state import TrainState
 from txl_tf.training.train_step import TrainStep, memory_specs
@@ -272,13 +273,15 @@ class Trainer:
         return self.strategy.distribute_datasets_from_function(dataset_of_host)
 
     def _host_loop(self) -> Callable[..., None]:
-        training = self.config.training
-        step = TrainStep(self.config, self._state, self.replica_memory, self._records)
-        # TPUStrategy compiles by itself; with several replicas on GPUs or CPUs
-        # the all-reduce cannot be compiled.
-        is_alone = self.strategy.num_replicas_in_sync == 1
-        is_tpu = isinstance(self.strategy, tf.distribute.TPUStrategy)
-        if training.jit_compile and is_alone and not is_tpu:
+        compilation = StepCompilation.choose(self.config, self.strategy)
+        step = TrainStep(
+            self.config,
+            self._state,
+            self.replica_memory,
+            self._records,
+            compiles_parts=compilation is StepCompilation.PARTS,
+        )
+        if compilation is StepCompilation.WHOLE:
             step = tf.function(step.__call__, jit_compile=True, autograph=False)
         # Workers must end a loop together, so there they agree between loops.
         stops_in_loop = self.num_workers == 1

@@ -1,0 +1,48 @@
+"""Choice of what XLA compiles of a training step."""
+
+import enum
+
+import tensorflow as tf
+
+from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.config.model import ModelConfig
+
+# From these widths on, the products of TensorFlow on a CPU gain more than operations of their own
+# cost. Those of bfloat16 gain more.
+_NARROWEST_IN_PARTS = {"float32": 256, "mixed_bfloat16": 128}
+
+
+class StepCompilation(enum.Enum):
+    """What XLA compiles of a training step."""
+
+    WHOLE = "the whole step, as one program"
+    PARTS = "what goes over each number once, with the products of TensorFlow between them"
+    NOTHING = "nothing; TPUs compile by themselves"
+
+    @classmethod
+    def choose(
+        cls, config: ExperimentConfig, strategy: tf.distribute.Strategy
+    ) -> "StepCompilation":
+        """The fastest way, unless `training.jit_compile` decides.
+
+        Args:
+            config: `ExperimentConfig`.
+            strategy: `tf.distribute.Strategy` that trains.
+
+        Returns:
+            A `StepCompilation`.
+        """
+        training, model = config.training, config.model
+        # The sum over several replicas on CPUs or GPUs cannot be compiled.
+        is_alone = strategy.num_replicas_in_sync == 1
+        if (
+            training.jit_compile is False
+            or not is_alone
+            or isinstance(strategy, tf.distribute.TPUStrategy)
+        ):
+            return cls.NOTHING
+        is_on_gpu = bool(tf.config.list_logical_devices("GPU"))
+        if training.jit_compile or is_on_gpu or not isinstance(model, ModelConfig):
+            return cls.WHOLE
+        is_wide = model.hidden_dim >= _NARROWEST_IN_PARTS[training.dtype_policy]
+        return cls.PARTS if is_wide else cls.WHOLE
