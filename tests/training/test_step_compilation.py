@@ -1,0 +1,116 @@
+import pytest
+import tensorflow as tf
+
+from tests.slow_case import slow_case
+from tests.toy_batches import largest_relative_difference, strategy_of, toy_experiment
+from tests.toy_trainers import toy_trainer
+from txl_tf.layers.compiled_parts import compiled_part, compiling_parts
+from txl_tf.training import step_compilation
+from txl_tf.training.step_compilation import StepCompilation
+
+DROPOUT = {"dropout": 0.3, "attention_dropout": 0.2}
+
+
+@pytest.fixture
+def in_parts(monkeypatch):
+    """Every width counts as wide enough."""
+    widths = dict.fromkeys(step_compilation._NARROWEST_IN_PARTS, 1)
+    monkeypatch.setattr(step_compilation, "_NARROWEST_IN_PARTS", widths)
+
+
+def experiment_of(width, jit_compile, policy="float32"):
+    model = {"hidden_dim": width, "num_heads": 2, "head_dim": width // 2}
+    return toy_experiment(
+        model=model, training={"jit_compile": jit_compile, "dtype_policy": policy}
+    )
+
+
+@pytest.mark.parametrize(
+    ("width", "jit_compile", "policy", "chosen"),
+    [
+        (64, None, "float32", StepCompilation.WHOLE),
+        (128, None, "float32", StepCompilation.WHOLE),
+        (256, None, "float32", StepCompilation.PARTS),
+        (128, None, "mixed_bfloat16", StepCompilation.PARTS),
+        (64, None, "mixed_bfloat16", StepCompilation.WHOLE),
+        (512, True, "float32", StepCompilation.WHOLE),
+        (512, False, "float32", StepCompilation.NOTHING),
+        (8, False, "mixed_bfloat16", StepCompilation.NOTHING),
+    ],
+)
+def test_the_width_decides_unless_the_setting_does(width, jit_compile, policy, chosen):
+    experiment = experiment_of(width, jit_compile, policy)
+    assert StepCompilation.choose(experiment, tf.distribute.get_strategy()) is chosen
+
+
+def test_several_replicas_compile_nothing():
+    experiment = experiment_of(256, None)
+    assert StepCompilation.choose(experiment, strategy_of(2)) is StepCompilation.NOTHING
+
+
+def test_a_part_is_the_function_itself_unless_parts_are_compiled():
+    def double(tensor):
+        return tensor * 2.0
+
+    assert compiled_part(double) is double
+    with compiling_parts():
+        with compiling_parts(False):
+            assert compiled_part(double) is double
+        part = compiled_part(double)
+    assert part is not double
+    assert compiled_part(double) is double
+    assert part(tf.constant(3.0)).numpy() == 6.0
+
+
+@pytest.mark.parametrize(
+    ("model", "training"),
+    [
+        (DROPOUT, {}),
+        slow_case({**DROPOUT, "pre_norm": True, "share_attention_biases": True}, {}),
+        slow_case({**DROPOUT, "num_heads": 1, "head_dim": 8}, {}),
+        slow_case(DROPOUT, {"rematerialize": True}),
+        slow_case(DROPOUT, {"gradient_accumulation_steps": 2, "average_weights_from_step": 2}),
+        slow_case({**DROPOUT, "position_encoding": "shaw", "num_positions": 12}, {}),
+        slow_case({**DROPOUT, "position_encoding": "learned", "num_positions": 12}, {}),
+    ],
+    ids=str,
+)
+def test_parts_give_the_numbers_of_the_uncompiled_step(in_parts, model, training):
+    """With the same masks of dropout: others would change the losses by far more."""
+    # After few steps: the step that Adam takes for a small gradient makes differences larger.
+    training = {**training, "num_steps": 4}
+    parts = toy_trainer(model=model, training={**training, "jit_compile": None})
+    plain = toy_trainer(model=model, training=training)
+    for one, other in zip(parts.run(), plain.run(), strict=True):
+        assert one.nats_per_token == pytest.approx(other.nats_per_token, rel=1e-5)
+        assert one.gradient_norm == pytest.approx(other.gradient_norm, rel=1e-5)
+    assert largest_relative_difference(parts.state(), plain.state()) <= 1e-4
+
+
+@pytest.mark.slow
+def test_a_resumed_run_in_parts_is_the_unbroken_one_bit_for_bit(in_parts):
+    sections = {"model": DROPOUT, "training": {"jit_compile": None, "num_steps": 6}}
+    unbroken, begun = toy_trainer(**sections), toy_trainer(**sections)
+    losses = [report.nats_per_token for report in unbroken.run()]
+    reports = begun.run()
+    first = [next(reports).nats_per_token for _ in range(3)]
+    resumed = toy_trainer(**sections)
+    resumed.load_state(begun.state())
+    assert first + [report.nats_per_token for report in resumed.run()] == losses
+    assert largest_relative_difference(resumed.state(), unbroken.state()) == 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_a_step_that_is_not_finite_changes_nothing_in_parts(in_parts, policy):
+    training = {"jit_compile": None, "dtype_policy": policy, "on_non_finite": "skip"}
+    trainer = toy_trainer(model=DROPOUT, training=training)
+    reports = trainer.run()
+    next(reports)
+    before = trainer.state()
+    spoiled = {**before, "memory/states/000": before["memory/states/000"] * float("nan")}
+    trainer.load_state(spoiled)
+    assert next(reports).records[0].status.name == "SKIPPED_NON_FINITE"
+    after = trainer.state()
+    weights = [name for name in before if name.startswith("model/")]
+    assert all((before[name] == after[name]).all() for name in weights)
