@@ -31,8 +31,8 @@ from .arguments import (
     MAX_COUNT,
     MAX_STEP,
     add_memory_length_argument,
+    add_model_arguments,
     add_number,
-    add_step_argument,
 )
 from .command_line import run_job
 from .evaluation.watch import read_evaluations
@@ -40,7 +40,7 @@ from .fine_tuned_export import check_task_options, export_fine_tuned
 from .memory_needs import reading_needs, require_memory_of
 from .sampler_arguments import add_sampler_arguments, chosen_sampler, take_sampler_options
 from .trained_model import open_dataset, open_source
-from .workdir import Workdir, add_model_argument
+from .workdir import Workdir
 
 if TYPE_CHECKING:
     from txl_tf.data.prepared_dataset import PreparedDataset
@@ -59,10 +59,7 @@ _LIMITS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
-    model = parser.add_argument_group("model")
-    add_model_argument(model)
-    add_step_argument(model)
-    add_memory_length_argument(model)
+    add_memory_length_argument(add_model_arguments(parser))
     output = parser.add_argument_group("output")
     output.add_argument("--out", metavar="DIR", required=True, help="folder of all versions")
     add_number(output, "--version", 1, MAX_STEP, "number of the version (default: the next)")

@@ -18,8 +18,8 @@ from txl_tf.storage.untrusted_files import storage_errors
 from .arguments import (
     MAX_COUNT,
     add_memory_length_argument,
+    add_model_arguments,
     add_number,
-    add_step_argument,
 )
 from .command_line import run_job
 from .memory_needs import MemoryNeed, reading_needs, require_memory_of
@@ -30,7 +30,6 @@ from .sampler_arguments import (
     take_sampler_options,
 )
 from .trained_model import open_source
-from .workdir import add_model_argument
 
 if TYPE_CHECKING:
     from txl_tf.data.tokenizers.tokenizer import Tokenizer
@@ -44,10 +43,7 @@ _REMEDY = "Give --prompt or --prompt-file, continue a --session, or use a termin
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
-    model = parser.add_argument_group("model")
-    add_model_argument(model)
-    add_step_argument(model)
-    add_memory_length_argument(model)
+    add_memory_length_argument(add_model_arguments(parser))
     text = parser.add_argument_group("text")
     prompt = text.add_mutually_exclusive_group()
     prompt.add_argument("--prompt", help="text to continue (default: ask on the terminal)")
