@@ -15,6 +15,7 @@ from tests.models.variants import (
     assert_segments_match,
     assert_two_segments_equal_one_pass,
     gradients_beside_memory,
+    loss_and_gradients,
     score,
     token_ids,
 )
@@ -98,18 +99,11 @@ def test_a_restarted_row_equals_a_fresh_row_and_leaves_the_others_alone(model):
 def test_compiled_equals_eager_in_loss_state_and_gradients(model):
     memory, tokens = filled_memory(model), tf.constant(token_ids(T + 1))
 
-    def step(tokens, memory):
-        with tf.GradientTape() as tape:
-            nll, following = score(model, tokens, memory)
-            loss = tf.reduce_mean(nll)
-        weights = [weight.value for weight in model.trainable_variables]
-        gradients = [tf.convert_to_tensor(each) for each in tape.gradient(loss, weights)]
-        return [nll, *following.states, *gradients]
-
-    eager = step(tokens, memory)
+    step = loss_and_gradients(model)
+    eager = tf.nest.flatten(step(tokens, memory))
     for jit_compile in (False, True):
         compiled = tf.function(step, jit_compile=jit_compile)(tokens, memory)
-        for one, other in zip(compiled, eager, strict=True):
+        for one, other in zip(tf.nest.flatten(compiled), eager, strict=True):
             assert max_difference(one, other) <= 1e-5, f"{jit_compile=}"
 
 

@@ -17,6 +17,7 @@ from tests.models.variants import (
     assert_two_segments_equal_one_pass,
     config_of,
     gradients_beside_memory,
+    loss_and_gradients,
     score,
     token_ids,
 )
@@ -149,14 +150,7 @@ def test_a_window_sees_the_same_wherever_it_stands_in_a_repeating_stream(same_le
 def test_xla_equals_eager_in_loss_memory_and_gradients(share_attention_biases):
     model = made(share_attention_biases=share_attention_biases)
     memory, tokens = filled_memory(model), tf.constant(token_ids(T + 1))
-
-    def step(tokens, memory):
-        with tf.GradientTape() as tape:
-            nll, following = score(model, tokens, memory)
-            loss = tf.reduce_mean(nll)
-        weights = [weight.value for weight in model.trainable_variables]
-        return nll, following, [tf.convert_to_tensor(g) for g in tape.gradient(loss, weights)]
-
+    step = loss_and_gradients(model)
     nll, following, gradients = step(tokens, memory)
     xla_nll, xla_following, xla_gradients = tf.function(step, jit_compile=True)(tokens, memory)
     assert reference.max_difference(xla_nll, nll) <= 1e-4

@@ -140,6 +140,19 @@ def gradients_beside_memory(model, memory):
     return [tf.convert_to_tensor(gradient).numpy() for gradient in tape.gradient(loss, weights)]
 
 
+def loss_and_gradients(model):
+    """A function of tokens and memory: scores, the next memory and the gradients of the mean."""
+
+    def step(tokens, memory):
+        with tf.GradientTape() as tape:
+            nll, following = score(model, tokens, memory)
+            loss = tf.reduce_mean(nll)
+        weights = [weight.value for weight in model.trainable_variables]
+        return nll, following, [tf.convert_to_tensor(g) for g in tape.gradient(loss, weights)]
+
+    return step
+
+
 def assert_gradients_match_finite_differences(weights, gradients, loss):
     """Compares gradients with central differences of a few random entries of every weight.
 
