@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from txl_tf.causal_lm.model_source import ModelSource
-from txl_tf.causal_lm.text_arguments import DEFAULT_NEW_TOKENS
+from txl_tf.config.base import DEFAULT_NEW_TOKENS
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.config.task import SERVED_KINDS

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
+from txl_tf.config.base import DEFAULT_NEW_TOKENS
 from txl_tf.data.vocabulary_folder import tokenizer_files
-from txl_tf.export.completion import DEFAULT_NEW_TOKENS, CompletionOptions, CompletionSignatures
+from txl_tf.export.completion import CompletionOptions, CompletionSignatures
 from txl_tf.export.export_verification import CARD_FILE, EXTRA
 from txl_tf.export.model_card import card_page, hub_page
 from txl_tf.export.sampling import Sampling
