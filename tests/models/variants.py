@@ -127,7 +127,7 @@ def assert_half_precision_is_close(model, half, tolerance):
 
 
 def gradients_beside_memory(model, memory):
-    """Gradients of a loss by the weights, once none flows into or out of the memory."""
+    """Gradients of a loss by the path of each weight; none flows into or out of the memory."""
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(memory.states)
         nll, following = score(model, token_ids(T + 1), memory)
@@ -137,7 +137,8 @@ def gradients_beside_memory(model, memory):
         assert gradient is None or not np.any(gradient.numpy())
     weights = [weight.value for weight in model.trainable_variables]
     assert tape.gradient(remembered, weights) == [None] * len(weights)
-    return [tf.convert_to_tensor(gradient).numpy() for gradient in tape.gradient(loss, weights)]
+    gradients = tape.gradient(loss, {each.path: each.value for each in model.trainable_variables})
+    return {path: tf.convert_to_tensor(gradient).numpy() for path, gradient in gradients.items()}
 
 
 def loss_and_gradients(model):

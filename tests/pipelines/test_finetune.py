@@ -116,10 +116,6 @@ def test_a_task_is_learned_and_its_answers_are_written(finetune, tmp_path, kind,
         expected = task.predict(texts)
         shown = [tuple(a["prediction"]) if kind == "tokens" else a["prediction"] for a in answers]
         assert shown == pytest.approx(expected) if kind == "regression" else shown == expected
-        # Fewer examples, shorter ones: sizes are rounded, so that few programs serve all.
-        for count in range(1, len(texts) + 1):
-            assert list(task.predict(texts[:count])) == pytest.approx(expected[:count])
-        assert task._evaluator._function.experimental_get_tracing_count() <= 4
 
 
 @pytest.mark.slow
