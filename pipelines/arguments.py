@@ -59,8 +59,8 @@ def _in_range(option: str, least: float, most: float) -> Callable[[str], Any]:
     return read
 
 
-def numbers_in_range(option: str, least: int, most: int) -> Callable[[str], list[int]]:
-    """Returns the argparse type of whole numbers with commas between them, as `add_number`'s."""
+def _numbers_in_range(option: str, least: int, most: int) -> Callable[[str], list[int]]:
+    """Returns the argparse type of whole numbers with commas between them."""
     read_number = _in_range(option, least, most)
 
     def read(text: str) -> list[int]:
@@ -104,6 +104,19 @@ def add_number(
     parser.add_argument(option, type=number, default=default, metavar=metavar, help=meaning)
 
 
+def add_numbers(
+    parser: Any, option: str, least: int, most: int, meaning: str, *, unit: str, **settings: Any
+) -> None:
+    """Adds an option with whole numbers that have commas between them.
+
+    The arguments are those of `add_number`; `settings` are those of `argparse`.
+    """
+    if "default" in settings:
+        meaning += f" (default: {settings['default']})"
+    numbers = _numbers_in_range(option, least, most)
+    parser.add_argument(option, type=numbers, metavar=f"{unit},...", help=meaning, **settings)
+
+
 def _tpu(text: str) -> str:
     tpu_addresses(text)
     return text
@@ -132,6 +145,20 @@ def add_step_argument(parser: Any) -> None:
     """Adds `--step`."""
     meaning = "checkpoint to use (default: the newest)"
     add_number(parser, "--step", 0, MAX_STEP, meaning)
+
+
+def add_model_argument(parser: Any) -> None:
+    """Adds `--workdir` of a job that reads any model."""
+    meaning = "folder of a run, checkpoint, converted model or export"
+    parser.add_argument("--workdir", metavar="DIR", required=True, help=meaning)
+
+
+def add_model_arguments(parser: Any) -> Any:
+    """Adds the group of `--workdir` and `--step`, and returns it."""
+    group = parser.add_argument_group("model")
+    add_model_argument(group)
+    add_step_argument(group)
+    return group
 
 
 def add_memory_length_argument(parser: Any) -> None:

@@ -12,16 +12,16 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from txl_tf import __version__
 from txl_tf.errors import UsageError
+from txl_tf.imports import require_extra
 from txl_tf.storage.store_client import set_read_ahead
 
 from .job_parser import JobParser, sentence
 from .last_defence import finish, is_guarded, prepare_streams, report
 from .native_log import divert_native_log
-from .shell_completion import SHELLS, PrintCompletion
 
 JOBS = {
     "quickstart": "prepare, train, evaluate, generate and export a small model",
@@ -105,6 +105,40 @@ def _dispatch(arguments: list[str]) -> None:
         os.environ.setdefault("TPU_LOAD_LIBRARY", "0")
     job.check_arguments(parsed)
     job.run(parsed)
+
+
+SHELLS = ("bash", "zsh")
+
+
+class PrintCompletion(argparse.Action):
+    """Prints what a shell reads to complete lines of `txl`, and exits."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, _: Any, shell: Any, *unused: Any
+    ) -> NoReturn:
+        require_extra("completion", "shtab", purpose="Completion", where="--print-completion")
+        import shtab
+
+        print(shtab.complete(whole_parser(), shell=shell))
+        parser.exit()
+
+
+def whole_parser() -> JobParser:
+    """Returns the parser of all jobs and analyses, each with its arguments."""
+    from .analyze import ANALYSES
+
+    parser = JobParser(prog="txl")
+    jobs = parser.add_subparsers(dest="job", metavar="JOB")
+    for name, summary in JOBS.items():
+        _add_arguments(jobs.add_parser(name, help=summary), name)
+    (analyses,) = (each for each in jobs.choices["analyze"]._actions if each.dest == "analysis")
+    for name in ANALYSES:
+        _add_arguments(cast(Any, analyses.choices)[name], f"analysis.{name}")
+    return parser
+
+
+def _add_arguments(parser: argparse.ArgumentParser, module: str) -> None:
+    importlib.import_module(f"{__package__}.{module}").add_arguments(parser)
 
 
 class _ShowVersions(argparse.Action):

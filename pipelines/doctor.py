@@ -21,26 +21,8 @@ from txl_tf.storage.files import is_remote
 
 from .arguments import add_config_argument, add_number, add_tpu_argument, load_experiment
 from .command_line import run_job
-from .diagnosis import Finding
-from .diagnosis.machine_checks import (
-    MachineFacts,
-    check_checkpoints,
-    check_environment,
-    check_folder,
-    check_keras_settings,
-    check_metadata,
-    check_tpu_files,
-    check_tpu_lock,
-)
+from .diagnosis import Finding, machine_checks, version_checks
 from .diagnosis.tensorflow_checks import run_probe, tensorflow_findings
-from .diagnosis.version_checks import (
-    TestedVersions,
-    check_build,
-    check_core_packages,
-    check_libtpu,
-    check_other_packages,
-    check_python,
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,12 +78,13 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
-    facts, tested = MachineFacts.collect(), TestedVersions.read()
+    facts, tested = machine_checks.MachineFacts.collect(), version_checks.TestedVersions.read()
     yield from filter(None, _findings_before_tensorflow(facts, tested, arguments.tpu))
     local = [folder for folder in arguments.folders if not is_remote(folder)]
-    yield from map(check_folder, local)
+    yield from map(machine_checks.check_folder, local)
     if arguments.config is not None:
-        yield from check_checkpoints(CheckpointCost.of(load_experiment(arguments.config, [])))
+        experiment = load_experiment(arguments.config, [])
+        yield from machine_checks.check_checkpoints(CheckpointCost.of(experiment))
     remote = [folder for folder in arguments.folders if is_remote(folder)]
     report = run_probe(
         {"tpu": arguments.tpu, "folders": remote}, arguments.timeout_seconds, os.environ
@@ -110,18 +93,18 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
 
 
 def _findings_before_tensorflow(
-    facts: MachineFacts, tested: TestedVersions, tpu: str | None
+    facts: machine_checks.MachineFacts, tested: version_checks.TestedVersions, tpu: str | None
 ) -> Iterator[Finding | None]:
-    yield check_python(facts, tested)
-    yield check_build(facts, tested)
-    yield check_libtpu(facts, tested)
-    yield from check_core_packages(facts, tested)
-    yield check_other_packages(facts, tested)
-    yield from check_environment(facts, tpu)
-    yield check_keras_settings(facts)
-    yield check_tpu_files(facts, tpu)
-    yield check_tpu_lock(facts, tpu)
-    yield check_metadata(facts)
+    yield version_checks.check_python(facts, tested)
+    yield version_checks.check_build(facts, tested)
+    yield version_checks.check_libtpu(facts, tested)
+    yield from version_checks.check_core_packages(facts, tested)
+    yield version_checks.check_other_packages(facts, tested)
+    yield from machine_checks.check_environment(facts, tpu)
+    yield machine_checks.check_keras_settings(facts)
+    yield machine_checks.check_tpu_files(facts, tpu)
+    yield machine_checks.check_tpu_lock(facts, tpu)
+    yield machine_checks.check_metadata(facts)
 
 
 if __name__ == "__main__":

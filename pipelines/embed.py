@@ -24,12 +24,11 @@ from txl_tf.models.sizes import hidden_layer
 from txl_tf.storage.files import write_file
 from txl_tf.storage.untrusted_files import storage_errors
 
-from .arguments import MAX_COUNT, add_number, add_step_argument
+from .arguments import MAX_COUNT, add_model_arguments, add_number
 from .command_line import run_job
 from .evaluation.scores import check_text_file
 from .memory_needs import reading_needs, require_memory_of
 from .trained_model import open_source
-from .workdir import add_model_argument
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,9 +42,7 @@ _REMEDY = "Correct the line, or take it out."
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
-    model = parser.add_argument_group("model")
-    add_model_argument(model)
-    add_step_argument(model)
+    add_model_arguments(parser)
     _add_text_arguments(parser.add_argument_group("text"))
     _add_feature_arguments(parser.add_argument_group("features"))
 

@@ -25,9 +25,9 @@ from .arguments import (
     MAX_STEP,
     add_device_arguments,
     add_json_argument,
+    add_model_arguments,
     add_number,
     add_override_argument,
-    add_step_argument,
     override,
 )
 from .command_line import run_job
@@ -35,7 +35,7 @@ from .evaluation.scores import TextScores, check_text_file
 from .memory_needs import require_evaluation_memory
 from .progress import show_progress
 from .trained_model import open_dataset, open_source
-from .workdir import Workdir, add_model_argument
+from .workdir import Workdir
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,10 +53,7 @@ _NEEDED = {"per_token": "text", "watch_seconds": "watch"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
-    model = parser.add_argument_group("model")
-    add_model_argument(model)
-    add_step_argument(model)
-    add_override_argument(model, "evaluation.FIELD=VALUE")
+    add_override_argument(add_model_arguments(parser), "evaluation.FIELD=VALUE")
     text = parser.add_argument_group("text")
     text.add_argument("--data", metavar="DIR", help="prepared data set; not needed with --text")
     text.add_argument("--split", help="split to evaluate (default: valid)")

@@ -17,11 +17,14 @@ a split too, and a model without a vocabulary gets the tokenizer of the data set
 
 import argparse
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from txl_tf.causal_lm.text_arguments import DEFAULT_NEW_TOKENS
+from txl_tf.causal_lm.model_source import ModelSource
+from txl_tf.config.base import DEFAULT_NEW_TOKENS
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
+from txl_tf.config.task import SERVED_KINDS
 from txl_tf.errors import MismatchError, UsageError
 from txl_tf.run_folder import build_model
 from txl_tf.storage.files import is_remote
@@ -31,16 +34,15 @@ from .arguments import (
     MAX_COUNT,
     MAX_STEP,
     add_memory_length_argument,
+    add_model_arguments,
     add_number,
-    add_step_argument,
 )
 from .command_line import run_job
 from .evaluation.watch import read_evaluations
-from .fine_tuned_export import check_task_options, export_fine_tuned
 from .memory_needs import reading_needs, require_memory_of
 from .sampler_arguments import add_sampler_arguments, chosen_sampler, take_sampler_options
 from .trained_model import open_dataset, open_source
-from .workdir import Workdir, add_model_argument
+from .workdir import Workdir
 
 if TYPE_CHECKING:
     from txl_tf.data.prepared_dataset import PreparedDataset
@@ -59,10 +61,7 @@ _LIMITS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
-    model = parser.add_argument_group("model")
-    add_model_argument(model)
-    add_step_argument(model)
-    add_memory_length_argument(model)
+    add_memory_length_argument(add_model_arguments(parser))
     output = parser.add_argument_group("output")
     output.add_argument("--out", metavar="DIR", required=True, help="folder of all versions")
     add_number(output, "--version", 1, MAX_STEP, "number of the version (default: the next)")
@@ -294,6 +293,57 @@ def model_card(
         "step": step,
         "quality": quality,
     }
+
+
+# What a request is answered with follows from the task: nothing is written, nothing measured.
+_OF_LANGUAGE_MODELS = (
+    *("num_tokens", "seed", "data", "memory_length"),
+    *("sampler", "temperature", "k", "p", "min_p", "stop"),
+)
+
+
+def check_task_options(arguments: argparse.Namespace) -> None:
+    """Raises UsageError where an option is of no use for the task of a run, or it is not served."""
+    for name in _OF_LANGUAGE_MODELS:
+        if getattr(arguments, name) not in (None, []):
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(
+                "The run was fine-tuned for a task, whose export writes no text.",
+                where=option,
+                remedy="Leave it out.",
+            )
+    kind = arguments.experiment.task.kind
+    if kind not in SERVED_KINDS:
+        raise UsageError(
+            f"A task of kind {kind} has no signature that takes a text.",
+            where=f"--workdir {arguments.workdir}",
+            remedy="Answer with `txl finetune --predict`, or in Python with `txl_tf.load_task`.",
+        )
+
+
+def export_fine_tuned(
+    arguments: argparse.Namespace, model_card: Callable[..., dict[str, Any]]
+) -> None:
+    """Exports the model of a fine-tuned run with its head, and prints the folder.
+
+    Args:
+        arguments: `argparse.Namespace` of `txl export`.
+        model_card: function that builds the card, see `pipelines.export`.
+    """
+    from txl_tf.causal_lm.text_task import load_task
+    from txl_tf.export import ExportOptions, export_task, next_version
+
+    source: ModelSource = arguments.source
+    task = load_task(source.folder, source.step)
+    version = next_version(arguments.out) if arguments.version is None else arguments.version
+    options = ExportOptions(weights=arguments.weights, max_text_bytes=arguments.max_text_bytes)
+    experiment = arguments.experiment
+    card = model_card(experiment, arguments.data_identity, task.step)
+    if arguments.license is not None:
+        card = {"license": arguments.license, **card}
+    folder = os.path.join(arguments.out, str(version))
+    export_task(task.model, experiment.task, task.tokenizer, folder, card, options=options)
+    print(f"SavedModel: {folder}")
 
 
 if __name__ == "__main__":

@@ -9,13 +9,16 @@ With `--predict FILE` a trained run answers the examples of a file and writes th
 """
 
 import argparse
+import os
 from typing import TYPE_CHECKING
 
 from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.data.manifest import MANIFEST_FILE
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import InputMissingError, MismatchError, UsageError
 from txl_tf.imports import require_extra
 from txl_tf.run_folder import kind
+from txl_tf.storage.files import path_exists
 from txl_tf.tasks.examples import TaskData
 
 from .arguments import add_config_argument, add_device_arguments, add_number, add_override_argument
@@ -40,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--vocabulary",
         metavar="DIR",
-        help="data set or model with the tokenizer",
+        help="data set, run, converted model or export with the tokenizer",
     )
     meaning = "times that every example is read (default: 3)"
     add_number(run, "--epochs", 1, MAX_EPOCHS, meaning)
@@ -111,8 +114,7 @@ def _tokenizer(
     arguments: argparse.Namespace, workdir: Workdir, experiment: ExperimentConfig
 ) -> "Tokenizer":
     """Returns the tokenizer of the run, of its source, of `--vocabulary`, or of bytes."""
-    from txl_tf.causal_lm.model_folder import run_tokenizer, tokenizer_from
-    from txl_tf.causal_lm.model_source import open_model
+    from txl_tf.causal_lm.model_folder import run_tokenizer
     from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 
     if workdir.has_run():
@@ -121,9 +123,7 @@ def _tokenizer(
     if arguments.initial is not None:
         found = arguments.initial.source.tokenizer()
     if found is None and arguments.vocabulary is not None:
-        is_model = kind(arguments.vocabulary) is not None
-        source = open_model(arguments.vocabulary) if is_model else None
-        found = tokenizer_from(arguments.vocabulary) if source is None else source.tokenizer()
+        found = given_tokenizer(arguments.vocabulary)
     if found is not None:
         return found
     if experiment.model.vocabulary_size != ByteTokenizer.vocabulary_size:
@@ -133,6 +133,31 @@ def _tokenizer(
             remedy="Name the prepared data set of its training.",
         )
     return ByteTokenizer()
+
+
+def given_tokenizer(folder: str) -> "Tokenizer":
+    """Returns the tokenizer of a data set, or of a model that has one.
+
+    Raises:
+        InputMissingError: If there is none in the folder.
+    """
+    from txl_tf.causal_lm.model_folder import tokenizer_from
+    from txl_tf.causal_lm.model_source import open_model
+
+    if kind(folder) is None and path_exists(os.path.join(folder, MANIFEST_FILE)):
+        return tokenizer_from(folder)
+    try:
+        found = open_model(folder).tokenizer()
+    except InputMissingError:
+        found = None
+    if found is None:
+        raise InputMissingError(
+            "The folder has no vocabulary.",
+            where=f"--vocabulary {folder}",
+            remedy="Name a data set, a run, a checkpoint in it, an export, or a model that was "
+            "converted with --data.",
+        )
+    return found
 
 
 if __name__ == "__main__":

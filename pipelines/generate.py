@@ -7,7 +7,10 @@ Without a prompt, on a terminal, it asks for one after the other.
 """
 
 import argparse
+import contextlib
+import signal
 import sys
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from txl_tf.config.model import ModelConfig
@@ -18,8 +21,8 @@ from txl_tf.storage.untrusted_files import storage_errors
 from .arguments import (
     MAX_COUNT,
     add_memory_length_argument,
+    add_model_arguments,
     add_number,
-    add_step_argument,
 )
 from .command_line import run_job
 from .memory_needs import MemoryNeed, reading_needs, require_memory_of
@@ -30,9 +33,9 @@ from .sampler_arguments import (
     take_sampler_options,
 )
 from .trained_model import open_source
-from .workdir import add_model_argument
 
 if TYPE_CHECKING:
+    from txl_tf.causal_lm.text_session import TextSession
     from txl_tf.data.tokenizers.tokenizer import Tokenizer
     from txl_tf.generation import GenerationSession, Sampler, SessionFile
     from txl_tf.samplers import BeamSampler
@@ -44,10 +47,7 @@ _REMEDY = "Give --prompt or --prompt-file, continue a --session, or use a termin
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
-    model = parser.add_argument_group("model")
-    add_model_argument(model)
-    add_step_argument(model)
-    add_memory_length_argument(model)
+    add_memory_length_argument(add_model_arguments(parser))
     text = parser.add_argument_group("text")
     prompt = text.add_mutually_exclusive_group()
     prompt.add_argument("--prompt", help="text to continue (default: ask on the terminal)")
@@ -168,8 +168,6 @@ def _write(arguments: argparse.Namespace, file: "SessionFile | None") -> None:
     from txl_tf.data.tokenizers.tokenizer import stop_tokens
     from txl_tf.generation import GenerationSession
 
-    from .conversation import converse
-
     tokenizer = arguments.source.tokenizer()
     if arguments.keep_marks:
         tokenizer.joins_marks = False
@@ -240,6 +238,61 @@ def _sampler(arguments: argparse.Namespace) -> "Sampler | BeamSampler":
     if arguments.beams is not None:
         return BeamSampler(arguments.beams)
     return chosen_sampler(arguments)
+
+
+_INVITATION = "> "
+_HELP = "A line is continued; an empty line asks for more. Ctrl-C stops, Ctrl-D ends."
+
+
+def converse(
+    session: "TextSession", num_tokens: int, *, can_go_on: bool, after_turn: Callable[[], None]
+) -> None:
+    """Reads a line and writes its continuation, until the end of the input.
+
+    Args:
+        session: `TextSession`.
+        num_tokens: int. The most to write for each line.
+        can_go_on: bool. Whether the session has a text to continue.
+        after_turn: function that is called after every text.
+    """
+    print(_HELP, file=sys.stderr)
+    while (line := _next_line()) is not None:
+        if not line and not can_go_on:
+            continue
+        with _interruption() as is_interrupted:
+            try:
+                for piece in session.stream(line or None, max_tokens=num_tokens):
+                    sys.stdout.write(piece)
+                    sys.stdout.flush()
+                    if is_interrupted():
+                        break
+            except UsageError as error:
+                print(error, file=sys.stderr)
+                continue
+        sys.stdout.write("\n")
+        can_go_on = True
+        after_turn()
+
+
+def _next_line() -> str | None:
+    try:
+        # `input` would write it to descriptor 2, where lines of libraries are filtered.
+        print(_INVITATION, end="", file=sys.stderr, flush=True)
+        return input()
+    except (EOFError, KeyboardInterrupt):
+        print(file=sys.stderr)
+        return None
+
+
+@contextlib.contextmanager
+def _interruption() -> Iterator[Callable[[], bool]]:
+    """Records Ctrl-C while the block runs; the session can stop only between two tokens."""
+    signals: list[int] = []
+    previous = signal.signal(signal.SIGINT, lambda number, _: signals.append(number))
+    try:
+        yield lambda: bool(signals)
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from txl_tf.data.tokenizers.tokenizer import Tokenizer
 
 
+Track = Callable[[Iterable, int], Iterable]
+"""Function that passes the batches on; it is told how many there are."""
+
+
 class Plan(Protocol):
     """Arithmetic of what every row reads at every step, as `SegmentPlan` and `ExamplePlan`."""
 
@@ -102,7 +106,7 @@ class RunData(Protocol):
         self,
         evaluator: Any,
         step: int,
-        track: Callable[[Iterable, int], Iterable],
+        track: Track,
         is_whole: bool = False,
     ) -> Any:
         """Evaluates the split `valid` with an evaluator that has the weights of a step."""

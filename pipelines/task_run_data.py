@@ -1,7 +1,7 @@
 """The data of a fine-tuning run: examples of a task, encoded, trained on and evaluated."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
@@ -16,6 +16,7 @@ from txl_tf.tasks.example_plan import ExamplePlan
 from txl_tf.tasks.examples import TaskData
 from txl_tf.training.example_reader import ExampleReader
 
+from .run_data import Track
 from .workdir import check_vocabulary
 
 _TRAIN, _VALID = "train", "valid"
@@ -131,7 +132,7 @@ class FineTuningData:
         self,
         evaluator: TaskEvaluator,
         step: int,
-        track: Callable[[Iterable, int], Iterable],
+        track: Track,
         is_whole: bool = False,
     ) -> TaskResult:
         """Evaluates the split `valid`; it is always read as a whole."""

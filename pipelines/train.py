@@ -138,20 +138,7 @@ def run_training(
     profile_steps: range | None = None,
     initial: InitialWeights | None = None,
 ) -> "tuple[TrainingRun, Any]":
-    """Trains a run on its data, as `train` does.
-
-    Args:
-        experiment: `ExperimentConfig`.
-        data: `RunData`.
-        workdir: `Workdir`.
-        strategy: `tf.distribute.Strategy`.
-        watcher: optional `PreemptionWatcher`, as of `train`.
-        profile_steps: optional range of steps, as of `train`.
-        initial: optional `InitialWeights`, as of `train`.
-
-    Returns:
-        Tuple of the run and the last result, as `train` returns it.
-    """
+    """Trains a run on its data, a `RunData`; takes and returns the rest as `train` does."""
     import tensorflow as tf
 
     from .training_run import TrainingRun

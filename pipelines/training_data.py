@@ -1,7 +1,7 @@
 """The data of a training run: what is read at which step, and what is evaluated."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
@@ -21,6 +21,7 @@ from txl_tf.storage.files import is_remote
 
 from .evaluation.result_table import loss_figure, result_line, result_table
 from .evaluation.splits import bytes_per_token, create_evaluator, evaluate_split
+from .run_data import Track
 from .workdir import check_vocabulary, data_identity
 
 # What `assert_cardinality` says.
@@ -135,7 +136,7 @@ class TrainingData:
         self,
         evaluator: Evaluator,
         step: int,
-        track: Callable[[Iterable, int], Iterable],
+        track: Track,
         is_whole: bool = False,
     ) -> EvaluationResult:
         """Evaluates the split `valid`; see `Evaluator.evaluate`.

@@ -27,8 +27,12 @@ from .initial_weights import InitialWeights
 from .progress import TrainingProgress
 from .run_banner import start_banner
 from .run_data import RunData, require_split_of_rate
-from .run_extension import describe_extension, require_steps_before
-from .run_verification import latest_explained_step, require_checkpoints
+from .run_verification import (
+    describe_extension,
+    latest_explained_step,
+    require_checkpoints,
+    require_steps_before,
+)
 from .step_profile import StepProfile
 from .training_figures import RunFigures
 from .training_ledger import TrainingLedger

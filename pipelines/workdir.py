@@ -42,12 +42,6 @@ def add_workdir_argument(parser: Any) -> None:
     parser.add_argument("--workdir", metavar="DIR", required=True, help="folder of the run")
 
 
-def add_model_argument(parser: Any) -> None:
-    """Adds `--workdir` of a job that reads any model."""
-    meaning = "folder of a run, checkpoint, converted model or export"
-    parser.add_argument("--workdir", metavar="DIR", required=True, help=meaning)
-
-
 @dataclasses.dataclass(frozen=True)
 class Workdir:
     """Folder of a run: the paths of its files, and its description.

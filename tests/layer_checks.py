@@ -37,6 +37,18 @@ def drawn_seeds(monkeypatch):
     return seeds
 
 
+def random(*shape, seed=0):
+    """Normal float32 numbers."""
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def built(layer, width):
+    """A layer with large random weights, for inputs of a width."""
+    layer.build((None, None, width))
+    randomize_weights(layer)
+    return layer
+
+
 def check_layer(
     layer_class,
     init_kwargs,

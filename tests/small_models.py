@@ -1,10 +1,12 @@
-"""Configurations of small models, of which a test says only what matters to it."""
+"""Small models and results, of which a test says only what matters to it."""
 
+import math
 from typing import Any
 
 import numpy as np
 
 from txl_tf.config.model import ModelConfig
+from txl_tf.evaluation.result import EvaluationResult
 
 
 def small_config(
@@ -39,3 +41,29 @@ def with_drawn_weights(model: Any, scale: float) -> Any:
         drawn = np.random.default_rng(index).normal(scale=scale, size=variable.shape)
         variable.assign(drawn.astype("float32"))
     return model
+
+
+def small_result(**changes: Any) -> EvaluationResult:
+    """Result of an evaluation of 12 tokens, with 2.5 bits for each."""
+    fields = {
+        "split": "valid",
+        "step": 40,
+        "total_nats": 30.0 * math.log(2.0),
+        "num_tokens": 12,
+        "num_bytes": 20.0,
+        "num_characters": 15.0,
+        "num_words": 5.0,
+        "segment_length": 5,
+        "memory_length": 7,
+        "clamp_length": None,
+        "same_length": False,
+        "same_length_keys": None,
+        "batch_size": 3,
+        "warm_up_tokens": 0,
+        "masks_documents": False,
+        "dynamic_learning_rate": None,
+        "dynamic_decay": None,
+        "dynamic_statistics_segments": None,
+        "seconds": 0.5,
+    }
+    return EvaluationResult(**{**fields, **changes})

@@ -32,12 +32,18 @@ from txl_tf.imports import require_extra
 from txl_tf.run_folder import build_model
 from txl_tf.storage.staging import StagingFolder, require_absent
 
-from ..arguments import MAX_COUNT, add_json_argument, add_number, add_step_argument
+from ..arguments import (
+    MAX_COUNT,
+    add_json_argument,
+    add_model_argument,
+    add_number,
+    add_step_argument,
+)
 from ..command_line import run_job
 from ..memory_needs import reading_needs, require_memory_of
 from ..progress import plain_table, show_progress
 from ..trained_model import open_dataset, open_source
-from ..workdir import Workdir, add_model_argument
+from ..workdir import Workdir
 
 if TYPE_CHECKING:
     from txl_tf.data.prepared_dataset import PreparedDataset

@@ -38,7 +38,7 @@ from ..arguments import (
     MAX_STEP,
     add_json_argument,
     add_number,
-    numbers_in_range,
+    add_numbers,
 )
 from ..memory_needs import reading_needs, require_memory_of
 from ..progress import show_progress
@@ -73,14 +73,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DIR", required=True, help="prepared data set")
     parser.add_argument("--split", default="valid", help="split to read (default: valid)")
     parser.add_argument("--out", metavar="DIR", required=True, help="folder to make")
-    parser.add_argument(
-        "--context",
-        metavar="TOKENS,...",
-        type=numbers_in_range("--context", 1, MAX_TOKENS),
-        dest="contexts",
-        default=_CONTEXTS,
-        help=f"context lengths (default: {_CONTEXTS})",
-    )
+    settings: dict = {"dest": "contexts", "default": _CONTEXTS}
+    add_numbers(parser, "--context", 1, MAX_TOKENS, "context lengths", unit="TOKENS", **settings)
     meaning = "tokens that a step of RECL adds (default: from the first context to the second)"
     add_number(parser, "--step-size", 1, MAX_TOKENS, meaning, metavar="TOKENS")
     add_number(
@@ -90,14 +84,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_number(parser, "--batch-size", 1, MAX_ROWS, "tokens to predict at a time", default=16)
     meaning = "memory that contexts are read with (default: that of the run's evaluations)"
     add_number(parser, "--context-memory", 1, MAX_TOKENS, meaning, metavar="TOKENS")
-    parser.add_argument(
-        "--memory",
-        metavar="TOKENS,...",
-        type=numbers_in_range("--memory", 0, MAX_TOKENS),
-        dest="memory_lengths",
-        help="memory lengths to evaluate with, until one gains less than 0.1 %% "
-        "(default: halves of training's, up to six times)",
+    meaning = (
+        "memory lengths to evaluate with, until one gains less than 0.1 %% "
+        "(default: halves of training's, up to six times)"
     )
+    settings = {"unit": "TOKENS", "dest": "memory_lengths"}
+    add_numbers(parser, "--memory", 0, MAX_TOKENS, meaning, **settings)
     add_json_argument(parser)
 
 

@@ -34,8 +34,8 @@ from ..arguments import (
     MAX_STEP,
     add_json_argument,
     add_number,
+    add_numbers,
     add_step_argument,
-    numbers_in_range,
 )
 from ..memory_needs import reading_needs, require_memory_of
 from ..trained_model import open_source
@@ -84,12 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--positions": ("TOKENS", 0, MAX_COUNT, "first of each range (default: 0,1,2,4,8...)"),
     }
     for option, (unit, least, most, meaning) in lists.items():
-        parser.add_argument(
-            option,
-            metavar=f"{unit},...",
-            type=numbers_in_range(option, least, most),
-            help=meaning,
-        )
+        add_numbers(parser, option, least, most, meaning, unit=unit)
     numbers = {
         "--documents": (1, _MAX_DOCUMENTS, "of each distance, or to write"),
         "--choices": (2, MAX_ROWS, "keys to choose from"),

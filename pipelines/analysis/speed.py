@@ -31,9 +31,9 @@ from ..arguments import (
     add_config_argument,
     add_json_argument,
     add_number,
+    add_numbers,
     add_override_argument,
     load_experiment,
-    numbers_in_range,
 )
 from ..command_line import run_job
 from ..memory_needs import reading_needs, require_memory_of
@@ -49,14 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="enwik8_base",
         help="experiment whose model is measured (default: enwik8_base, 12 layers of 512)",
     )
-    parser.add_argument(
-        "--attention",
-        metavar="TOKENS,...",
-        type=numbers_in_range("--attention", 1, MAX_TOKENS),
-        dest="attention_lengths",
-        default=_ATTENTION,
-        help=f"attention lengths: tokens of the window, and of the memory (default: {_ATTENTION})",
-    )
+    meaning = "attention lengths: tokens of the window, and of the memory"
+    settings = {"dest": "attention_lengths", "default": _ATTENTION}
+    add_numbers(parser, "--attention", 1, MAX_TOKENS, meaning, unit="TOKENS", **settings)
     add_number(
         parser,
         "--segment-length",

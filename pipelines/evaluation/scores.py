@@ -150,11 +150,8 @@ class TextScores:
         try:
             return self._tokenizer.encode(content).astype(np.int32)
         except InvalidTextError as error:
-            raise DataDamagedError(
-                error.reason,
-                where=f"{self._where}, line {error.line}, byte {error.offset_bytes}",
-                remedy="Correct the text, or take out what the tokenizer does not know.",
-            ) from error
+            remedy = "Correct the text, or take out what the tokenizer does not know."
+            raise error.damaged(self._where, remedy) from error
 
 
 def _read(path: str) -> bytes:

@@ -33,6 +33,21 @@ def test_a_character_comes_when_its_last_byte_does():
     assert written("aé€", 6) == ["a", "", "é", "", "", "€", ""]
 
 
+def test_pieces_of_a_long_text_join_to_it_and_few_tokens_are_decoded_for_each(monkeypatch):
+    text = "a€, é; " * 40
+    count, decoded = len(text.encode()), []
+    decode = ByteTokenizer.decode
+    monkeypatch.setattr(
+        ByteTokenizer, "decode", lambda self, ids: decoded.append(len(ids)) or decode(self, ids)
+    )
+    pieces = written(text, count)
+    assert "".join(pieces) == text and not any("\ufffd" in piece for piece in pieces)
+    assert max(decoded) <= 128 + 3  # twice the context, and what a character has beyond it
+    assert "".join(written(text, count - 3, ["; x"])) == text[:-2] + "\ufffd"
+    end = text.index(", é; a€, é", 200)
+    assert "".join(written(text[:end] + "stop" + text, count, ["stop"])) == text[:end]
+
+
 def test_half_a_character_at_the_end_becomes_the_replacement_sign():
     assert "".join(written("aé", 2)) == "a\ufffd"
 

@@ -6,6 +6,7 @@ python -m pytest -m slow tests/data/test_random_layouts.py --layouts 500
 import numpy as np
 import pytest
 
+from tests.data.test_segment_reader import assert_epoch_is_the_corpus
 from txl_tf.data.segment_plan import SegmentPlan
 from txl_tf.data.segment_reader import SegmentReader
 
@@ -49,17 +50,6 @@ def read(dataset, plan, first_step, num_steps, hosts, replicas):
         }
         for step in range(num_steps)
     ]
-
-
-def assert_epoch_is_the_corpus(batches, plan, tokens):
-    inputs = np.concatenate([batch["token_ids"] for batch in batches], axis=1)
-    targets = np.concatenate([batch["target_ids"] for batch in batches], axis=1)
-    np.testing.assert_array_equal(targets[:, :-1], inputs[:, 1:])
-    np.testing.assert_array_equal(targets[:-1, -1], inputs[1:, 0])
-    everything = np.append(inputs.reshape(-1), targets[-1, -1])
-    np.testing.assert_array_equal(everything, tokens[: len(everything)])
-    assert len(everything) + plan.tail_tokens == len(tokens)
-    assert plan.tail_tokens < plan.num_rows * plan.segment_length
 
 
 @pytest.mark.slow

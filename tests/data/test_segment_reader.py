@@ -40,12 +40,7 @@ def assert_batch_is_planned(batch, plan, step, tokens):
     np.testing.assert_array_equal(batch["start_of_stream"], plan.starts(step))
 
 
-@pytest.mark.parametrize(("num_rows", "segment_length"), [(4, 32), (7, 100), (32, 64)])
-def test_the_same_files_serve_any_batch(make_dataset, num_rows, segment_length):
-    dataset, tokens = make_dataset(9000, tokens_per_record=128, records_per_shard=11)
-    plan = plan_of(dataset, num_rows, segment_length)
-    batches = batches_of(dataset, plan, 0, plan.segments_per_epoch)
-    assert len(batches) == plan.segments_per_epoch
+def assert_epoch_is_the_corpus(batches, plan, tokens):
     inputs = np.concatenate([batch["token_ids"] for batch in batches], axis=1)
     targets = np.concatenate([batch["target_ids"] for batch in batches], axis=1)
     # Each row is one contiguous stretch, and every target is the next input.
@@ -55,6 +50,16 @@ def test_the_same_files_serve_any_batch(make_dataset, num_rows, segment_length):
     read = np.append(inputs.reshape(-1), targets[-1, -1])
     np.testing.assert_array_equal(read, tokens[: len(read)])
     assert len(read) + plan.tail_tokens == len(tokens)
+    assert plan.tail_tokens < plan.num_rows * plan.segment_length
+
+
+@pytest.mark.parametrize(("num_rows", "segment_length"), [(4, 32), (7, 100), (32, 64)])
+def test_the_same_files_serve_any_batch(make_dataset, num_rows, segment_length):
+    dataset, tokens = make_dataset(9000, tokens_per_record=128, records_per_shard=11)
+    plan = plan_of(dataset, num_rows, segment_length)
+    batches = batches_of(dataset, plan, 0, plan.segments_per_epoch)
+    assert len(batches) == plan.segments_per_epoch
+    assert_epoch_is_the_corpus(batches, plan, tokens)
     assert [bool(batch["start_of_stream"].any()) for batch in batches[:3]] == [True, False, False]
 
 

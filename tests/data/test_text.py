@@ -5,7 +5,7 @@ import random
 import pytest
 
 from txl_tf.data import text as module
-from txl_tf.data.text import TextCounts, split_at_lines, work_batches
+from txl_tf.data.text import TextCounts, byte_range, split_at_lines, work_batches
 
 
 def test_pieces_know_what_came_before():
@@ -110,3 +110,21 @@ def test_nothing_has_no_pieces():
 def test_pieces_too_small_for_a_character_are_refused():
     with pytest.raises(ValueError, match="Received: 7"):
         list(split_at_lines([b"text"], 7))
+
+
+RANGE = bytes(range(200))
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 500])
+def test_ranges_do_not_depend_on_the_blocks(size):
+    blocks = [RANGE[start : start + size] for start in range(0, len(RANGE), size)]
+    for start, stop in ((0, 200), (0, 1), (3, 150), (199, 200), (64, 128)):
+        assert b"".join(byte_range(blocks, start, stop, ValueError)) == RANGE[start:stop]
+
+
+def test_nothing_is_read_beyond_the_end():
+    def blocks():
+        yield RANGE
+        raise AssertionError
+
+    assert b"".join(byte_range(blocks(), 10, 200, ValueError)) == RANGE[10:]

@@ -6,8 +6,7 @@ from unittest import mock
 import pytest
 import tensorflow as tf
 
-from txl_tf.distribution.strategy import create_strategy
-from txl_tf.distribution.tpu_errors import METADATA_SERVER
+from txl_tf.distribution.strategy import METADATA_SERVER, create_strategy
 from txl_tf.errors import InputMissingError
 
 

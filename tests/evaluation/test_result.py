@@ -3,36 +3,11 @@ import math
 
 import pytest
 
-from txl_tf.evaluation.result import EvaluationResult
-
-
-def result_of(**changes):
-    fields = {
-        "split": "valid",
-        "step": 40,
-        "total_nats": 30.0 * math.log(2.0),
-        "num_tokens": 12,
-        "num_bytes": 20.0,
-        "num_characters": 15.0,
-        "num_words": 5.0,
-        "segment_length": 5,
-        "memory_length": 7,
-        "clamp_length": None,
-        "same_length": False,
-        "same_length_keys": None,
-        "batch_size": 3,
-        "warm_up_tokens": 0,
-        "masks_documents": False,
-        "dynamic_learning_rate": None,
-        "dynamic_decay": None,
-        "dynamic_statistics_segments": None,
-        "seconds": 0.5,
-    }
-    return EvaluationResult(**{**fields, **changes})
+from tests.small_models import small_result
 
 
 def test_figures_come_from_the_totals():
-    result = result_of()
+    result = small_result()
     assert result.nats_per_token == pytest.approx(2.5 * math.log(2.0))
     assert result.perplexity == pytest.approx(2.0**2.5)
     assert result.bits_per_byte == pytest.approx(1.5)
@@ -41,13 +16,13 @@ def test_figures_come_from_the_totals():
 
 
 def test_what_has_no_denominator_has_no_figure():
-    result = result_of(num_characters=0.0, num_words=0.0)
+    result = small_result(num_characters=0.0, num_words=0.0)
     assert (result.bits_per_character, result.word_perplexity) == (None, None)
     assert "character" not in result.describe() and "word" not in result.describe()
 
 
 def test_the_dict_is_plain_json_and_has_all_figures():
-    result = result_of(clamp_length=9)
+    result = small_result(clamp_length=9)
     values = json.loads(json.dumps(result.to_dict()))
     assert values["perplexity"] == result.perplexity
     assert values["bits_per_byte"] == result.bits_per_byte
@@ -58,17 +33,17 @@ def test_the_dict_is_plain_json_and_has_all_figures():
 
 
 def test_the_line_says_the_denominators_and_conditions():
-    line = result_of().describe()
+    line = small_result().describe()
     for part in ("1.500000 bits/byte", "12 tokens", "20 bytes", "segment 5", "memory 7", "3 rows"):
         assert part in line
     for part in ("2.000000 bits/character (15 characters)", "64 per word (5 words)"):
         assert part in line
     # Where a token is a character, a word is many of them and says nothing.
-    assert "word" not in result_of(num_tokens=15).describe()
+    assert "word" not in small_result(num_tokens=15).describe()
     assert "clamp none" in line
     assert "same length" not in line and "warm-up" not in line and "dynamic" not in line
-    assert "clamp 4" in result_of(clamp_length=4).describe()
-    changed = result_of(
+    assert "clamp 4" in small_result(clamp_length=4).describe()
+    changed = small_result(
         same_length=True,
         same_length_keys="memory",
         warm_up_tokens=1234,
@@ -80,4 +55,4 @@ def test_the_line_says_the_denominators_and_conditions():
 
 
 def test_a_huge_loss_has_a_finite_perplexity():
-    assert math.isfinite(result_of(total_nats=1e9).perplexity)
+    assert math.isfinite(small_result(total_nats=1e9).perplexity)

@@ -7,7 +7,7 @@ import pytest
 from keras import ops
 
 from tests import reference_variants
-from tests.layer_checks import check_layer, randomize_weights
+from tests.layer_checks import built, check_layer, random, randomize_weights
 from tests.reference import max_difference
 from txl_tf import functional
 from txl_tf.layers.attention import AbsoluteAttention, ShawAttention, TwoTermShawAttention
@@ -15,16 +15,9 @@ from txl_tf.layers.attention import AbsoluteAttention, ShawAttention, TwoTermSha
 B, D, N, H = 2, 6, 2, 4
 
 
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
-
-
 @pytest.fixture(scope="module")
 def layer():
-    layer = AbsoluteAttention(N, H)
-    layer.build((None, None, D))
-    randomize_weights(layer)
-    return layer
+    return built(AbsoluteAttention(N, H), D)
 
 
 def attend(layer, inputs, memory, valid_length=None, **mask):

@@ -9,6 +9,7 @@ from tests.layer_checks import (
     check_layer,
     drawn_seeds,
     needs_tensorflow,
+    random,
     randomize_weights,
     tf,
 )
@@ -19,10 +20,6 @@ from txl_tf.layers.positions import Positions
 
 B, T, D, N, H, F = 2, 4, 6, 2, 3, 10
 SIZES = {"num_heads": N, "head_dim": H, "intermediate_dim": F}
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 def made(batch_size=None, **kwargs):

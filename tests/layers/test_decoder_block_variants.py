@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from tests import reference_variants
-from tests.layer_checks import check_layer, needs_tensorflow, randomize_weights, tf
+from tests.layer_checks import check_layer, needs_tensorflow, random, randomize_weights, tf
 from tests.reference import max_difference
 from tests.slow_case import slow_case
 from txl_tf import functional
@@ -23,10 +23,6 @@ NUM_WEIGHTS = {
     "sinusoidal": 12,
     "learned": 13,
 }
-
-
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
 def positions(encoding, num_positions=5, **more):

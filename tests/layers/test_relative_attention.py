@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from tests import reference
-from tests.layer_checks import check_layer, needs_tensorflow, randomize_weights, tf
+from tests.layer_checks import built, check_layer, needs_tensorflow, random, randomize_weights, tf
 from tests.slow_case import slow_case
 from txl_tf import functional
 from txl_tf.layers.relative_attention import RelativeAttention
@@ -14,16 +14,9 @@ from txl_tf.layers.relative_attention import RelativeAttention
 B, D, N, H = 2, 6, 2, 4
 
 
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype("float32")
-
-
 @pytest.fixture(scope="module")
 def layer():
-    layer = RelativeAttention(N, H)
-    layer.build((None, None, D))
-    randomize_weights(layer)
-    return layer
+    return built(RelativeAttention(N, H), D)
 
 
 def attend(layer, inputs, memory, valid_length=None, same_length=False, clamp_length=None, **more):

@@ -11,10 +11,13 @@ from tests.models.variants import (
     B,
     T,
     V,
+    assert_gradients_match_finite_differences,
     assert_half_precision_is_close,
     assert_segments_match,
     assert_two_segments_equal_one_pass,
     config_of,
+    gradients_beside_memory,
+    loss_and_gradients,
     score,
     token_ids,
 )
@@ -99,17 +102,8 @@ def test_two_segments_with_memory_equal_one_pass_over_both(memory_length, share_
 
 @needs_tensorflow
 def test_no_gradient_flows_into_or_out_of_memory(model):
-    memory, tokens = filled_memory(model), token_ids(T + 1)
-    with tf.GradientTape(persistent=True) as tape:
-        tape.watch(memory.states)
-        nll, following = score(model, tokens, memory)
-        loss = tf.reduce_mean(nll)
-        remembered = tf.add_n([tf.reduce_sum(state**2) for state in following.states])
-    for gradient in tape.gradient(loss, memory.states):
-        assert gradient is None or not np.any(gradient.numpy())
-    assert np.abs(tape.gradient(loss, model.softmax.biases[0].value).numpy()).max() > 1e-3
-    weights = [weight.value for weight in model.trainable_variables]
-    assert tape.gradient(remembered, weights) == [None] * len(weights)
+    gradients = gradients_beside_memory(model, filled_memory(model))
+    assert np.abs(gradients[model.softmax.biases[0].path]).max() > 1e-3
 
 
 def test_a_restarted_row_equals_a_fresh_row_and_leaves_the_others_alone(model):
@@ -156,14 +150,7 @@ def test_a_window_sees_the_same_wherever_it_stands_in_a_repeating_stream(same_le
 def test_xla_equals_eager_in_loss_memory_and_gradients(share_attention_biases):
     model = made(share_attention_biases=share_attention_biases)
     memory, tokens = filled_memory(model), tf.constant(token_ids(T + 1))
-
-    def step(tokens, memory):
-        with tf.GradientTape() as tape:
-            nll, following = score(model, tokens, memory)
-            loss = tf.reduce_mean(nll)
-        weights = [weight.value for weight in model.trainable_variables]
-        return nll, following, [tf.convert_to_tensor(g) for g in tape.gradient(loss, weights)]
-
+    step = loss_and_gradients(model)
     nll, following, gradients = step(tokens, memory)
     xla_nll, xla_following, xla_gradients = tf.function(step, jit_compile=True)(tokens, memory)
     assert reference.max_difference(xla_nll, nll) <= 1e-4
@@ -242,23 +229,7 @@ def test_gradients_match_finite_differences_in_float64():
     assert value.dtype == tf.float64
     weights = model.trainable_variables
     gradients = tape.gradient(value, [weight.value for weight in weights])
-    rng, step = np.random.default_rng(2), 1e-5
-    for weight, gradient in zip(weights, gradients, strict=True):
-        gradient = tf.convert_to_tensor(gradient).numpy()
-        original = weight.numpy()
-        for _ in range(3):
-            entry = tuple(rng.integers(size) for size in original.shape)
-            values = []
-            for sign in (1, -1):
-                moved = original.copy()
-                moved[entry] += sign * step
-                weight.assign(moved)
-                values.append(float(loss()))
-            weight.assign(original)
-            numeric = (values[0] - values[1]) / (2 * step)
-            # Entries near 0 are compared with the largest of their tensor.
-            scale = max(abs(numeric), 1e-2 * np.abs(gradient).max())
-            assert abs(gradient[entry] - numeric) <= 1e-4 * scale, (weight.path, entry)
+    assert_gradients_match_finite_differences(weights, gradients, loss)
 
 
 def test_memory_of_another_depth_is_refused(model):

@@ -11,6 +11,7 @@ from tests.models.variants import (
     ADAPTIVE,
     COMBINATIONS,
     T,
+    assert_gradients_match_finite_differences,
     filled_memory,
     made,
     score,
@@ -51,27 +52,6 @@ class Step:
         return loss, [tf.convert_to_tensor(gradient) for gradient in gradients], memory
 
 
-def assert_gradients_match_finite_differences(step, gradients, num_entries=3):
-    """Central differences of a random sample of the entries of every weight."""
-    rng, distance = np.random.default_rng(2), 1e-5
-    for weight, gradient in zip(step.weights, gradients, strict=True):
-        gradient, original = gradient.numpy(), weight.numpy()
-        assert np.abs(gradient).max() > 1e-6, f"{weight.path} is dead"
-        for _ in range(num_entries):
-            entry = tuple(rng.integers(size) for size in original.shape)
-            losses = []
-            for sign in (1, -1):
-                moved = original.copy()
-                moved[entry] += sign * distance
-                weight.assign(moved)
-                losses.append(float(step.compiled()[0]))
-            weight.assign(original)
-            numeric = (losses[0] - losses[1]) / (2 * distance)
-            # Entries near 0 are compared with the largest of their tensor.
-            scale = max(abs(numeric), 1e-2 * np.abs(gradient).max())
-            assert abs(gradient[entry] - numeric) <= 1e-4 * scale, (weight.path, entry)
-
-
 def assert_all_agree(model):
     step = Step(model)
     loss, gradients, memory = step.eager()
@@ -84,7 +64,9 @@ def assert_all_agree(model):
     for compiled, eager in zip(compiled_memory.states, memory.states, strict=True):
         assert max_difference(compiled, eager) <= 1e-5
     assert np.array_equal(compiled_memory.valid_length, memory.valid_length)
-    assert_gradients_match_finite_differences(step, compiled_gradients)
+    assert_gradients_match_finite_differences(
+        step.weights, compiled_gradients, lambda: step.compiled()[0]
+    )
 
 
 @pytest.mark.parametrize(("position_encoding", "recurrence", "pre_norm"), COMBINATIONS)

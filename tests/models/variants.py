@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from tests.layer_checks import randomize_weights
+from tests.layer_checks import randomize_weights, tf
 from tests.reference import max_difference
 from txl_tf.config.model import LEARNED_ENCODINGS, ModelConfig
 from txl_tf.models.transformer_xl import TransformerXL
@@ -124,3 +124,58 @@ def assert_half_precision_is_close(model, half, tolerance):
         assert keras.backend.standardize_dtype(nll.dtype) == "float32"
         assert max_difference(nll, expected) <= tolerance
     return half_memory
+
+
+def gradients_beside_memory(model, memory):
+    """Gradients of a loss by the path of each weight; none flows into or out of the memory."""
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(memory.states)
+        nll, following = score(model, token_ids(T + 1), memory)
+        loss = tf.reduce_mean(nll)
+        remembered = tf.add_n([tf.reduce_sum(state**2) for state in following.states])
+    for gradient in tape.gradient(loss, memory.states):
+        assert gradient is None or not np.any(gradient.numpy())
+    weights = [weight.value for weight in model.trainable_variables]
+    assert tape.gradient(remembered, weights) == [None] * len(weights)
+    gradients = tape.gradient(loss, {each.path: each.value for each in model.trainable_variables})
+    return {path: tf.convert_to_tensor(gradient).numpy() for path, gradient in gradients.items()}
+
+
+def loss_and_gradients(model):
+    """A function of tokens and memory: scores, the next memory and the gradients of the mean."""
+
+    def step(tokens, memory):
+        with tf.GradientTape() as tape:
+            nll, following = score(model, tokens, memory)
+            loss = tf.reduce_mean(nll)
+        weights = [weight.value for weight in model.trainable_variables]
+        return nll, following, [tf.convert_to_tensor(g) for g in tape.gradient(loss, weights)]
+
+    return step
+
+
+def assert_gradients_match_finite_differences(weights, gradients, loss):
+    """Compares gradients with central differences of a few random entries of every weight.
+
+    Args:
+        weights: Keras variables in float64.
+        gradients: tensor of each.
+        loss: function without arguments.
+    """
+    rng, distance = np.random.default_rng(2), 1e-5
+    for weight, gradient in zip(weights, gradients, strict=True):
+        gradient, original = tf.convert_to_tensor(gradient).numpy(), weight.numpy()
+        assert np.abs(gradient).max() > 1e-6, f"{weight.path} is dead"
+        for _ in range(3):
+            entry = tuple(rng.integers(size) for size in original.shape)
+            losses = []
+            for sign in (1, -1):
+                moved = original.copy()
+                moved[entry] += sign * distance
+                weight.assign(moved)
+                losses.append(float(loss()))
+            weight.assign(original)
+            numeric = (losses[0] - losses[1]) / (2 * distance)
+            # Entries near 0 are compared with the largest of their tensor.
+            scale = max(abs(numeric), 1e-2 * np.abs(gradient).max())
+            assert abs(gradient[entry] - numeric) <= 1e-4 * scale, (weight.path, entry)

@@ -21,36 +21,14 @@ from tests.mutated_files.seals import (
     seal_note,
 )
 from tests.pipelines.small_experiments import TOY_DATA
+from tests.small_models import small_result
 from tests.toy_batches import toy_experiment
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
-from txl_tf.evaluation.result import EvaluationResult
 from txl_tf.training.checkpoint_format import verified_manifest
 from txl_tf.training.checkpoint_store import CheckpointStore
-
-RESULT = EvaluationResult(
-    split="valid",
-    step=4,
-    total_nats=10.0,
-    num_tokens=5,
-    num_bytes=5.0,
-    num_characters=5.0,
-    num_words=2.0,
-    segment_length=8,
-    memory_length=8,
-    clamp_length=None,
-    same_length=False,
-    same_length_keys=None,
-    batch_size=1,
-    warm_up_tokens=0,
-    masks_documents=False,
-    dynamic_learning_rate=None,
-    dynamic_decay=None,
-    dynamic_statistics_segments=None,
-    seconds=1.0,
-)
 
 
 def read_data(path):
@@ -88,7 +66,7 @@ def make_run(folder):
 
 def make_results(folder):
     path = folder / "results.jsonl"
-    path.write_text(json.dumps({"conditions": {}, "result": RESULT.to_dict()}) + "\n")
+    path.write_text(json.dumps({"conditions": {}, "result": small_result().to_dict()}) + "\n")
     return path
 
 

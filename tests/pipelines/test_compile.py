@@ -1,5 +1,6 @@
 """`txl compile`: what it refuses, what it prints, and what the compiler says."""
 
+import dataclasses
 import importlib.util
 import io
 import json
@@ -52,7 +53,12 @@ def lowers_nothing(monkeypatch):
     from txl_tf.tpu_compiler.lowering import LoweredProgram
 
     empty = LoweredProgram(b"", 4)
-    monkeypatch.setattr(replica_program, "training_program", lambda *_: empty)
+
+    def training_program(experiment, *_):
+        rows = experiment.training.global_batch_size
+        return dataclasses.replace(empty, attention=f"as {rows} rows attend")
+
+    monkeypatch.setattr(replica_program, "training_program", training_program)
     monkeypatch.setattr(replica_program, "evaluation_program", lambda *_: empty)
 
 
@@ -64,6 +70,8 @@ def compile_with(global_batch_size, **options):
 def test_rows_are_looked_for_where_they_are_asked_for(lowers_nothing):
     report = compile_with(6, find_rows=True)
     assert report["training"]["fits"]
+    # Other numbers of rows were compiled after these.
+    assert report["attention"] == "as 6 rows attend"
     assert report["largest_rows_per_replica"] == 6
     assert report["largest"]["rows_per_replica"] == 6
 

@@ -5,8 +5,10 @@ import json
 
 import pytest
 
+from pipelines.finetune import given_tokenizer
 from tests.pipelines.txl_process import error_lines, run_txl
 from tests.slow_case import slow_case
+from txl_tf.errors import InputMissingError
 
 KINDS = ("run", "checkpoint", "copied checkpoint", "converted", "export")
 HAS_EXTRAS = all(map(importlib.util.find_spec, ("matplotlib", "safetensors")))
@@ -85,6 +87,18 @@ def test_a_report_is_of_a_run(kind, model_folders, tmp_path):
         assert finished.returncode == 2
         assert "A report is of a run" in error_lines(finished)[0]
         assert "`txl train` wrote" in error_lines(finished)[-1]
+
+
+@pytest.mark.parametrize("kind", [slow_case(kind) for kind in KINDS])
+def test_a_task_takes_the_vocabulary_of_any_model_that_has_one(kind, model_folders, data_folder):
+    expected = given_tokenizer(str(data_folder))
+    assert given_tokenizer(str(model_folders[kind])).fingerprint == expected.fingerprint
+
+
+def test_a_folder_without_a_vocabulary_is_told_from_those_that_have_one(tmp_path):
+    with pytest.raises(InputMissingError, match="The folder has no vocabulary") as caught:
+        given_tokenizer(str(tmp_path))
+    assert "an export" in caught.value.remedy
 
 
 @pytest.mark.parametrize(

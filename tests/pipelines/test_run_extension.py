@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from pipelines.run_extension import describe_extension
+from pipelines.run_verification import describe_extension
 from pipelines.workdir import Workdir
 from tests.pipelines.interrupted_run import InterruptedRun
 from tests.pipelines.toy_run import (

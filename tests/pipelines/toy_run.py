@@ -17,6 +17,7 @@ import tensorflow as tf
 from pipelines.training_data import TrainingData
 from pipelines.training_run import TrainingRun
 from pipelines.workdir import Workdir, data_identity
+from tests.small_models import small_result
 from tests.toy_batches import toy_experiment
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.segment_plan import SegmentPlan
@@ -146,31 +147,13 @@ class ToyData:
     def evaluate(self, evaluator, step: int, track) -> EvaluationResult:
         # The best one is the third of four.
         nats = float(np.float32(4.0 - 0.1 * step if step <= 18 else 3.0))
-        fields = dict.fromkeys(
-            (
-                "clamp_length",
-                "same_length_keys",
-                "dynamic_learning_rate",
-                "dynamic_decay",
-                "dynamic_statistics_segments",
-            )
-        )
-        return EvaluationResult(
-            split="valid",
+        return small_result(
             step=step,
             total_nats=nats * 100,
             num_tokens=100,
             num_bytes=100.0,
             num_characters=100.0,
             num_words=20.0,
-            segment_length=5,
-            memory_length=5,
-            same_length=False,
-            batch_size=1,
-            warm_up_tokens=0,
-            masks_documents=False,
-            seconds=0.1,
-            **fields,
         )
 
     describe_plan = TrainingData.describe_plan

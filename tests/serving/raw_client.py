@@ -27,11 +27,16 @@ def exchange(port, content, *, seconds=SECONDS):
         with contextlib.suppress(OSError):  # it may have refused before all was sent
             connection.sendall(content)
             connection.shutdown(socket.SHUT_WR)
-        parts = []
-        with contextlib.suppress(ConnectionError):
-            while part := connection.recv(1 << 16):
-                parts.append(part)
-        return b"".join(parts)
+        return rest_of(connection)
+
+
+def rest_of(connection):
+    """All that comes until the connection ends."""
+    parts = []
+    with contextlib.suppress(ConnectionError):
+        while part := connection.recv(1 << 16):
+            parts.append(part)
+    return b"".join(parts)
 
 
 def answers_in(received):

@@ -14,7 +14,7 @@ import pytest
 from tests.measurements.measure_crowds import ANSWERED, crowd, latencies, main, slow_clients
 from tests.serving.hostile_requests import good_rest
 from tests.serving.http2_frames import begun_request, more_of_message
-from tests.serving.raw_client import answers_in, exchange
+from tests.serving.raw_client import answers_in, exchange, rest_of
 from tests.serving.servers import MODEL_NAME, Address
 from txl_tf.export.export_verification import verify_export
 from txl_tf.serving import LoopbackServer
@@ -34,14 +34,6 @@ def _server(versions, **limits):
 
 def _connect(port):
     return socket.create_connection(("127.0.0.1", port), timeout=20.0)
-
-
-def _rest_of(connection):
-    parts = []
-    with contextlib.suppress(ConnectionError):
-        while part := connection.recv(1 << 16):
-            parts.append(part)
-    return b"".join(parts)
 
 
 def test_every_client_of_a_crowd_is_answered(versions):
@@ -74,7 +66,7 @@ def test_bodies_end_in_time(versions):
         with _connect(server.rest_port) as connection:
             connection.sendall(_HEAD + b"10\r\n\r\n{")
             start = time.monotonic()
-            [(status, _)] = answers_in(_rest_of(connection))
+            [(status, _)] = answers_in(rest_of(connection))
             assert status == 408
         with _connect(server.grpc_port) as connection:
             connection.sendall(begun_request(1000) + more_of_message(b"1"))
@@ -89,7 +81,7 @@ def test_connections_that_ask_nothing_end_in_time(versions):
         for begun in (b"", _HEAD):
             with _connect(server.rest_port) as connection:
                 connection.sendall(begun)
-                assert _rest_of(connection) == b""
+                assert rest_of(connection) == b""
 
 
 def test_unfinished_bodies_are_counted_as_they_arrive(versions):
@@ -99,7 +91,7 @@ def test_unfinished_bodies_are_counted_as_they_arrive(versions):
             first.sendall(_HEAD + b"2000000\r\n\r\n" + b" " * 900_000)
             time.sleep(0.3)  # it is read by another thread
             second.sendall(_HEAD + b"900000\r\n\r\n" + b" " * 899_999)
-            [(status, body)] = answers_in(_rest_of(second))
+            [(status, body)] = answers_in(rest_of(second))
             assert status == 503
             assert b"large bodies" in body
             # A small one is served beside.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.places import KINDS, place
+from tests.storage.places import KINDS, Turns, place
 from txl_tf.errors import OutputExistsError, StorageError
 from txl_tf.storage.files import list_folder, path_exists, read_file, write_file
 from txl_tf.storage.locks import DirectoryLock
@@ -96,23 +96,11 @@ def test_a_folder_that_only_the_lock_was_in_is_removed_if_the_lock_made_it(tmp_p
 
 def test_many_at_once_take_turns(tmp_path):
     """The file is removed by every owner; nobody may lock one that is gone."""
-    inside, most, done = [], [], []
-
-    def work():
-        for _ in range(30):
-            try:
-                with DirectoryLock(tmp_path / "run"):
-                    inside.append(1)
-                    most.append(len(inside))
-                    inside.pop()
-                    done.append(1)
-            except OutputExistsError:
-                pass
-
+    turns = Turns(lambda: DirectoryLock(tmp_path / "run"))
     with ThreadPoolExecutor(4) as threads:
-        list(threads.map(lambda _: work(), range(4)))
-    assert max(most) == 1
-    assert len(done) >= 30
+        list(threads.map(lambda _: [turns.try_one() for _ in range(30)], range(4)))
+    assert turns.most_at_once == 1
+    assert turns.done >= 30
 
 
 def test_a_folder_that_cannot_be_locked_is_a_storage_error(tmp_path):

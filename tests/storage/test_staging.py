@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.storage.places import Turns
 from txl_tf.errors import OutputExistsError
 from txl_tf.storage.staging import StagingFolder
 
@@ -43,21 +44,10 @@ def test_what_killed_processes_left_is_removed_and_no_link_followed(tmp_path):
 
 
 def test_of_many_that_come_at_once_one_at_a_time_goes_on(tmp_path):
-    inside, most, done = [], [], []
-
-    def work():
-        try:
-            with StagingFolder(str(tmp_path / "out"), last_file="a"):
-                inside.append(1)
-                most.append(len(inside))
-                inside.pop()
-                done.append(1)
-        except OutputExistsError:
-            pass
-
+    turns = Turns(lambda: StagingFolder(str(tmp_path / "out"), last_file="a"))
     for _ in range(10):
         with ThreadPoolExecutor(4) as threads:
-            list(threads.map(lambda _: work(), range(4)))
-    assert max(most) == 1
-    assert len(done) >= 10
+            list(threads.map(lambda _: turns.try_one(), range(4)))
+    assert turns.most_at_once == 1
+    assert turns.done >= 10
     assert os.listdir(tmp_path) == []

@@ -47,6 +47,28 @@ def test_the_texts_of_an_example_are_joined_and_ended_by_the_separator():
     assert (found.targets.dtype, found.targets.tolist()) == (np.float32, [2.5])
 
 
+TEXT = "one two\nthree two. "
+WORD_TOKENIZERS = [
+    WordTokenizer(["one", "two", "three", "two.", "<eos>"], WordRule(**rule), eos_token="<eos>")
+    for rule in ({"add_eos": True}, {"add_double_eos": True})
+]
+
+
+@pytest.mark.parametrize(
+    "tokenizer",
+    [BYTES, CharacterTokenizer(sorted(set(TEXT))), *WORD_TOKENIZERS],
+    ids=["bytes", "characters", "words", "double"],
+)
+@pytest.mark.parametrize("texts", [(TEXT, "two"), ("", "one"), (TEXT, ""), ("",)])
+def test_choices_have_the_tokens_of_the_whole_text(tokenizer, texts):
+    choices = ("one", "two three", "two\n\none")
+    found = encoded("choice", example(*texts, choices=choices, label=0), tokenizer=tokenizer)
+    for number, choice in enumerate(choices):
+        begin, end = found.offsets[number : number + 2]
+        whole = tokenizer.encode("\n".join([*filter(None, texts), choice]) + "\n")
+        np.testing.assert_array_equal(found.token_ids[begin:end], whole)
+
+
 def test_choices_follow_the_text_each_in_a_text_of_its_own():
     choices = [("cat", "dog"), ("x", "y", "z")]
     examples = [example("which", choices=each, label=1) for each in choices]

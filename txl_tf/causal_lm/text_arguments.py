@@ -5,8 +5,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-DEFAULT_NEW_TOKENS = 128
-"""Tokens that are written unless it is said otherwise."""
+from txl_tf.config.base import DEFAULT_NEW_TOKENS
+
 Pooling = Literal["tokens", "segments", "last", "mean"]
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 """How features of tokens become those of a text."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from txl_tf.causal_lm.text_arguments import DEFAULT_NEW_TOKENS
+from txl_tf.config.base import DEFAULT_NEW_TOKENS
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
 from txl_tf.errors import UsageError
 from txl_tf.generation.session import GenerationSession
@@ -123,6 +123,11 @@ class TextSession:
             shown = max(shown, certain)
             if is_over:
                 return
+            is_long = len(self._written) >= 2 * _CONTEXT_TOKENS
+            if is_long and certain == len(text) and not self._tokenizer.reads_lines:
+                # Nothing is pending: what is decoded for each token stays short.
+                self._written = self._written[-_CONTEXT_TOKENS:]
+                before, shown = len(self._tokenizer.plain_text(self._written)), 0
         yield self._text_after(before)[shown:]
 
     def _text_after(self, before: int) -> str:

@@ -106,7 +106,7 @@ class TextTask:
         if not examples:
             return [], []
         encoded = ExampleEncoder(self.task, self.tokenizer).encode(examples)
-        return answers_of(self.task, encoded, self._evaluator.outputs(encoded))
+        return answers_of(self.task, encoded, self._evaluator.outputs(encoded, rounds_sizes=True))
 
 
 def load_task(

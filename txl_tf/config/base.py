@@ -217,6 +217,8 @@ MAX_TOKENS = 2**24
 """Tokens of a segment or of a memory; attention keeps a number for every pair of them."""
 MAX_DISTANCE = 2**31 - 1
 """A distance is int32; one that is larger than every other is no clamp."""
+DEFAULT_NEW_TOKENS = 128
+"""Tokens that are written unless it is said otherwise."""
 MAX_ROWS = 2**24
 """Rows that are read side by side."""
 MAX_CLUSTERS = 64

@@ -146,22 +146,17 @@ def mismatch(differences: TensorDifferences, where: str) -> MismatchError:
             `differences`.
         where: str. The checkpoint.
     """
-    error = MismatchError(
-        f"The checkpoint does not fit the model. Tensors are {differences.describe()}",
-        where=where,
-        remedy="Check that it is whole, of this implementation, and the settings given.",
-    )
+    what = f"The checkpoint does not fit the model. Tensors are {differences.describe()}"
+    remedy = "Check that it is whole, of this implementation, and the settings given."
+    error = MismatchError(what, where=where, remedy=remedy)
     error.differences = differences  # type: ignore[attr-defined]
     return error
 
 
 def damaged(differences: TensorDifferences, where: str) -> DataDamagedError:
     """The error of a checkpoint whose values are not finite; see `mismatch`."""
-    error = DataDamagedError(
-        f"Tensors of the checkpoint are {differences.describe()}",
-        where=where,
-        remedy="Take an earlier checkpoint.",
-    )
+    what = f"Tensors of the checkpoint are {differences.describe()}"
+    error = DataDamagedError(what, where=where, remedy="Take an earlier checkpoint.")
     error.differences = differences  # type: ignore[attr-defined]
     return error
 

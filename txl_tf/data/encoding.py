@@ -14,7 +14,6 @@ from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
 from txl_tf.data.tokenizers.word_splitting import WordRule
 from txl_tf.data.tokenizers.word_tokenizer import WordVocabularyBuilder
 from txl_tf.data.workers import OrderedWorkers
-from txl_tf.errors import DataDamagedError
 
 
 class EncodedBatch(NamedTuple):
@@ -102,13 +101,10 @@ def located(function: Callable[[DocumentPiece], Any], piece: DocumentPiece) -> A
         return function(piece)
     except InvalidTextError as error:
         skipped = int(piece.splits_line_end)
-        line = piece.offset_lines + skipped + error.line
-        offset = piece.offset_bytes + skipped + error.offset_bytes
-        raise DataDamagedError(
-            error.reason,
-            where=f"split {piece.split}, document {piece.document}, line {line}, byte {offset}",
-            remedy="Correct the text, or prepare it with the byte tokenizer.",
-        ) from error
+        error = error.shifted(piece.offset_bytes + skipped, piece.offset_lines + skipped)
+        where = f"split {piece.split}, document {piece.document}"
+        remedy = "Correct the text, or prepare it with the byte tokenizer."
+        raise error.damaged(where, remedy) from error
 
 
 class EncodedSplits:

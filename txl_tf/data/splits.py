@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from txl_tf.data.text import Document, Reread
+from txl_tf.data.text import Document, Reread, byte_range
 from txl_tf.data.text_files import text_files
 from txl_tf.errors import DataDamagedError, StorageError, UsageError
 
@@ -151,15 +151,8 @@ def _chosen(documents: Iterable[Document], chosen: np.ndarray, split: int) -> It
 
 def _stretch(documents: Iterable[Document], start: int, stop: int) -> Iterator[bytes]:
     """Yields a stretch of a single document."""
-    offset = 0
-    for piece in pieces_of(next(iter(documents), b"")):
-        part = piece[max(0, start - offset) : max(0, stop - offset)]
-        offset += len(piece)
-        if part:
-            yield part
-        if offset >= stop:
-            return
-    raise _changed()
+    pieces = pieces_of(next(iter(documents), b""))
+    return byte_range(pieces, start, stop, lambda _: _changed())
 
 
 def _cut_one(

@@ -168,6 +168,32 @@ class TextCounts(NamedTuple):
 PIECE_BYTES = 1 << 20
 
 
+def byte_range(
+    blocks: Iterable[bytes],
+    start_byte: int,
+    stop_byte: int,
+    too_short: Callable[[int], Exception],
+) -> Iterator[bytes]:
+    """Yields the bytes of a stream from one place up to another.
+
+    Args:
+        blocks: iterable of bytes.
+        start_byte: int.
+        stop_byte: int.
+        too_short: function of the bytes that there are. It makes the error of a stream
+            that ends before `stop_byte`.
+    """
+    offset = 0
+    for block in blocks:
+        part = block[max(0, start_byte - offset) : max(0, stop_byte - offset)]
+        offset += len(block)
+        if part:
+            yield part
+        if offset >= stop_byte:
+            return
+    raise too_short(offset)
+
+
 def split_at_lines(blocks: Iterable[bytes], piece_bytes: int = PIECE_BYTES) -> Iterator[bytes]:
     """Cuts a stream of bytes at line ends.
 

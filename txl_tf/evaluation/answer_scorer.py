@@ -129,8 +129,28 @@ class AnswerScorer:
 
     def _log_probs(self, token_ids, answers, memory, constants):
         hidden, _ = self._engine.read(token_ids, memory, constants=constants)
-        hidden = hidden[:, -answers.shape[1] :]  # [B, A, D]
-        log_probs = self._engine.model.log_probs_of(hidden)  # [B, A, V]
-        nats = -tf.gather(log_probs, answers, axis=2, batch_dims=2)  # [B, A]
-        best = tf.argmax(log_probs, axis=2, output_type=answers.dtype)
-        return nats, tf.equal(best, answers)
+        return target_scores(self._engine.model, hidden[:, -answers.shape[1] :], answers)
+
+
+def target_scores(
+    model: keras.Model, hidden: tf.Tensor, target_ids: tf.Tensor, *, checks_greedy: bool = True
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Scores tokens by the hidden states before them.
+
+    Args:
+        model: language model from `create_model`.
+        hidden: float tensor `(B, A, D)`.
+        target_ids: int32 tensor `(B, A)`.
+        checks_greedy: bool. Whether the likeliest tokens are found, which takes the
+            probability of every token of the vocabulary. Defaults to `True`.
+
+    Returns:
+        Tuple of the nats of each token, `(B, A)`, and whether it is the likeliest, a bool
+        tensor `(B, A)`, False where that is not checked.
+    """
+    nats = model.negative_log_likelihood(hidden, target_ids)
+    if not checks_greedy:
+        return nats, tf.zeros_like(target_ids, tf.bool)
+    log_probs = model.log_probs_of(hidden)  # [B, A, V]
+    best = tf.argmax(log_probs, axis=2, output_type=target_ids.dtype)
+    return nats, tf.equal(best, target_ids)

@@ -5,6 +5,7 @@ tokens before it, T segment length.
 """
 
 import dataclasses
+import functools
 import itertools
 import math
 import re
@@ -121,6 +122,7 @@ class PasskeyDocument(NamedTuple):
     key_distance_tokens: int
 
 
+@dataclasses.dataclass(frozen=True)
 class PasskeyDocuments:
     """Passkey documents by number, seeded.
 
@@ -145,32 +147,34 @@ class PasskeyDocuments:
      - [Mohtashami and Jaggi, 2023](https://arxiv.org/abs/2305.16300)
     """
 
-    def __init__(
-        self,
-        encode: Encode,
-        sentences: PasskeySentences,
-        keys: Sequence[str],
-        filler: np.ndarray,
-        *,
-        num_choices: int,
-        seed: int,
-    ) -> None:
-        if not len(filler):
+    encode: Encode
+    sentences: PasskeySentences
+    keys: Sequence[str]
+    filler: np.ndarray
+    _: dataclasses.KW_ONLY
+    num_choices: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        if not len(self.filler):
             raise ValueError("`filler` must have a token. Received: none")
-        if not 1 <= num_choices <= len(keys):
+        if not 1 <= self.num_choices <= len(self.keys):
             raise ValueError(
-                f"`num_choices` must be from 1 to the {len(keys)} keys. "
-                f"Received: num_choices={num_choices}"
+                f"`num_choices` must be from 1 to the {len(self.keys)} keys. "
+                f"Received: num_choices={self.num_choices}"
             )
-        self._encode = encode
-        self._sentences = sentences
-        self._keys = keys
-        self._filler = filler
-        self._num_choices = num_choices
-        self._seed = seed
-        self._before = encode(sentences.before)
-        self._after = encode(sentences.after) if sentences.after else self._before[:0]
-        self._question = encode(sentences.question)
+
+    @functools.cached_property
+    def _before(self) -> np.ndarray:
+        return self.encode(self.sentences.before)
+
+    @functools.cached_property
+    def _after(self) -> np.ndarray:
+        return self.encode(self.sentences.after) if self.sentences.after else self._before[:0]
+
+    @functools.cached_property
+    def _question(self) -> np.ndarray:
+        return self.encode(self.sentences.question)
 
     def document(self, number: int, distance_tokens: int, num_tokens: int) -> PasskeyDocument:
         """Makes a document.
@@ -183,9 +187,9 @@ class PasskeyDocuments:
         Raises:
             ValueError: If it is longer than that.
         """
-        random = np.random.default_rng([self._seed, number])
+        random = np.random.default_rng([self.seed, number])
         chosen = self._draw(random)
-        key = self._encode(self._sentences.space + chosen[0])
+        key = self.encode(self.sentences.space + chosen[0])
         between = [self._before, key, self._after], [self._question]
         fixed = sum(map(len, itertools.chain(*between)))
         lead = num_tokens - fixed - distance_tokens
@@ -195,7 +199,7 @@ class PasskeyDocuments:
             )
         filler = self._stretch(random, lead + distance_tokens)
         parts = [filler[:lead], *between[0], filler[lead:], *between[1]]
-        answers = [self._encode(self._sentences.answer_space + each) for each in chosen]
+        answers = [self.encode(self.sentences.answer_space + each) for each in chosen]
         # The key's own tokens count, so that the distance is that of attention.
         distance = len(key) + len(self._after) + distance_tokens + len(self._question)
         return PasskeyDocument(np.concatenate(parts).astype(np.int32), answers, distance)
@@ -207,26 +211,26 @@ class PasskeyDocuments:
 
     def longest_answer(self, num_documents: int) -> int:
         """Tokens of the longest key of the first documents, `A`."""
-        spaces = {self._sentences.space, self._sentences.answer_space}
+        spaces = {self.sentences.space, self.sentences.answer_space}
         drawn = (
             space + key
             for number in range(num_documents)
-            for key in self._draw(np.random.default_rng([self._seed, number]))
+            for key in self._draw(np.random.default_rng([self.seed, number]))
             for space in spaces
         )
-        return max(len(self._encode(text)) for text in drawn)
+        return max(len(self.encode(text)) for text in drawn)
 
     def _draw(self, random: np.random.Generator) -> list[str]:
-        indices = random.choice(len(self._keys), self._num_choices, replace=False)
-        return [self._keys[int(index)] for index in indices]
+        indices = random.choice(len(self.keys), self.num_choices, replace=False)
+        return [self.keys[int(index)] for index in indices]
 
     def _stretch(self, random: np.random.Generator, num_tokens: int) -> np.ndarray:
         """Returns consecutive tokens of the filler; of a short one those that end with it."""
-        length = len(self._filler)
+        length = len(self.filler)
         stop = length
         if length > num_tokens:
             stop = int(random.integers(num_tokens, length + 1))
-        return self._filler[np.arange(stop - num_tokens, stop) % length]
+        return self.filler[np.arange(stop - num_tokens, stop) % length]
 
 
 def training_texts(

@@ -106,7 +106,13 @@ class TaskEvaluator:
             seconds=time.perf_counter() - begin,
         )
 
-    def outputs(self, encoded: EncodedExamples, track: Track | None = None) -> list[np.ndarray]:
+    def outputs(
+        self,
+        encoded: EncodedExamples,
+        track: Track | None = None,
+        *,
+        rounds_sizes: bool = False,
+    ) -> list[np.ndarray]:
         """Computes the outputs of the model for each example.
 
         Texts of similar length are read side by side. All batches have one shape.
@@ -114,6 +120,8 @@ class TaskEvaluator:
         Args:
             encoded: `EncodedExamples`.
             track: optional function, see `evaluate`.
+            rounds_sizes: bool. Whether rows and segments are rounded up to powers of
+                two, so that many calls need few programs. Defaults to `False`.
 
         Returns:
             List of float32 arrays in the order of the examples, see `answers_of`.
@@ -121,13 +129,17 @@ class TaskEvaluator:
         Raises:
             NonFiniteError: If an output is not finite.
         """
-        num_rows = min(self.config.training.global_batch_size, len(encoded.examples))
+        segment_length = self.config.model.segment_length
+        num_rows, length = len(encoded.examples), encoded.padded_length(segment_length)
+        if rounds_sizes:
+            num_rows = _power_of_two(num_rows)
+            length = segment_length * _power_of_two(length // segment_length)
+        num_rows = min(self.config.training.global_batch_size, num_rows)
         rows = ReplicaRows(self._strategy, num_rows)
         batches: Iterable[np.ndarray] = list(_batches(encoded, num_rows))
         if track is not None:
             batches = track(batches, -(-len(encoded.examples) // num_rows))
         found: list[np.ndarray] = [np.zeros(0)] * len(encoded.examples)
-        length = encoded.padded_length(self.config.model.segment_length)
         for numbers in batches:
             values = self._run(rows.split(_gathered(encoded, numbers, num_rows, length)))
             together = rows.join(values)[: len(numbers)]
@@ -147,6 +159,11 @@ class TaskEvaluator:
         else:
             num_tokens = num_tokens[:, 0]
         return self.model.call(padded_inputs(token_ids, num_tokens), training=False)
+
+
+def _power_of_two(number: int) -> int:
+    """Returns the least power of two that is no less than a positive number."""
+    return 1 << (number - 1).bit_length()
 
 
 def _batches(encoded: EncodedExamples, num_rows: int) -> Iterator[np.ndarray]:

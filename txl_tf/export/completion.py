@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from txl_tf.config.base import DEFAULT_NEW_TOKENS
 from txl_tf.data.tokenizers.tokenizer import Tokenizer, stop_tokens
 from txl_tf.export.sampling import sampler_settings, writer_settings
 from txl_tf.export.served_model import ServedModel
@@ -17,8 +18,6 @@ from txl_tf.export.text_signatures import TextSignatures, not_empty
 from txl_tf.export.token_signatures import TokenSignatures, WireMemory, signature
 from txl_tf.samplers import TopPSampler
 
-DEFAULT_NEW_TOKENS = 128
-"""Tokens that are written unless an export says otherwise."""
 # exp of more is no float32.
 _LARGEST_MEAN_NATS = 88.0
 

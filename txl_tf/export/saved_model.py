@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
+from txl_tf.config.base import DEFAULT_NEW_TOKENS
 from txl_tf.data.vocabulary_folder import tokenizer_files
-from txl_tf.export.completion import DEFAULT_NEW_TOKENS, CompletionOptions, CompletionSignatures
+from txl_tf.export.completion import CompletionOptions, CompletionSignatures
 from txl_tf.export.export_verification import CARD_FILE, EXTRA
 from txl_tf.export.model_card import card_page, hub_page
 from txl_tf.export.sampling import Sampling
 from txl_tf.export.served_model import ExportOptions, ServedModel
 from txl_tf.export.served_weights import ServedWeights
-from txl_tf.export.text_signatures import TextSignatures
+from txl_tf.export.text_signatures import GraphTexts, TextSignatures
 from txl_tf.export.token_signatures import STATES, VALID_LENGTH, TokenSignatures, WireMemory
 from txl_tf.export.version_folder import write_version
 from txl_tf.export.warm_up import PROMPT, example_prompt, warm_up_file, warm_up_requests
@@ -157,9 +158,9 @@ def create_signatures(
     tokens = TokenSignatures(served, memory, options)
     texts = None
     if tokenizer is not None:
-        root.tokenizer = tokenizer.graph_tokenizer()
-        only_utf8 = tokenizer.kind != "bytes"
-        texts = TextSignatures(served, tokens, memory, root.tokenizer, options, only_utf8=only_utf8)
+        graph_texts = GraphTexts(tokenizer, options, served.config.vocabulary_size)
+        root.tokenizer = graph_texts.tokenizer
+        texts = TextSignatures(served, tokens, memory, graph_texts)
     simple = CompletionSignatures(served, memory, completion, tokens, texts, tokenizer)
     of_texts = {} if texts is None else texts.functions()
     return {**simple.functions(), **tokens.functions(), **of_texts}

@@ -16,7 +16,7 @@ from txl_tf.export import guards
 from txl_tf.export.saved_model import export_files, weights_card
 from txl_tf.export.served_model import ExportOptions, ServedModel, traced_once
 from txl_tf.export.served_weights import ServedWeights
-from txl_tf.export.text_signatures import not_empty, tokens_of
+from txl_tf.export.text_signatures import GraphTexts, not_empty
 from txl_tf.export.token_signatures import WireMemory, signature
 from txl_tf.export.version_folder import write_version
 from txl_tf.models.headed import TransformerXLWithHead
@@ -30,34 +30,24 @@ class TaskSignatures:
 
     Args:
         served: `ServedModel` of the language model.
-        model: `TransformerXLWithHead`.
         head: `ServedWeights` of the head, in the order of its weights.
         task: `TaskConfig` of one of `SERVED_KINDS`.
-        tokenizer: in-graph tokenizer, from `graph_tokenizer` of a `Tokenizer`.
-        options: `ExportOptions`.
-        only_utf8: bool. Whether the tokenizer refuses what is not UTF-8.
+        texts: `GraphTexts`.
     """
 
     def __init__(
         self,
         served: ServedModel,
-        model: TransformerXLWithHead,
         head: ServedWeights,
         task: TaskConfig,
-        tokenizer: Any,
-        options: ExportOptions,
-        *,
-        only_utf8: bool,
+        texts: GraphTexts,
     ) -> None:
         self._served = served
-        self._head_layer = model.head
         self._head = head
         self._task = task
-        self._tokenizer = tokenizer
-        self._options = options
-        self._only_utf8 = only_utf8
-        texts = tf.TensorSpec(None, tf.string)
-        self._checked = traced_once(self._checked_texts, [texts, texts])
+        self._texts = texts
+        strings = tf.TensorSpec(None, tf.string)
+        self._checked = traced_once(self._checked_texts, [strings, strings])
 
     def functions(self) -> "dict[str, Callable[..., Any]]":
         """Returns a `tf.function` by name."""
@@ -93,18 +83,16 @@ class TaskSignatures:
 
     def _checked_texts(self, texts, second_texts):
         """Returns the ids of texts, joined as the task has it: an int32 ragged tensor."""
-        most = self._options.max_text_bytes
-        texts = guards.texts(texts, "texts", most, only_utf8=self._only_utf8)
+        texts = self._texts.checked(texts, "texts")
         second = guards.row_vector(second_texts, "second_texts", tf.shape(texts)[0])
-        second = guards.texts(second, "second_texts", most, only_utf8=self._only_utf8)
+        second = self._texts.checked(second, "second_texts")
         separator = tf.constant(self._task.separator)
         # What is empty has no separator behind it.
         parts = [
             tf.where(tf.equal(each, ""), "", tf.strings.join([each, separator]))
             for each in (texts, second)
         ]
-        joined, size = tf.strings.join(parts), self._served.config.vocabulary_size
-        rows = tokens_of(joined, self._tokenizer, size)
+        rows = self._texts.ids_of(tf.strings.join(parts))
         if self._task.max_tokens is not None:
             rows = rows[:, : self._task.max_tokens]
         return not_empty(rows, none="no tokens.")
@@ -152,10 +140,10 @@ def export_task(
     root = tf.Module()
     root.weights = ServedWeights(language_model.weights, options.weights)
     root.head = ServedWeights(model.head.weights, "float32")
-    root.tokenizer = tokenizer.graph_tokenizer()
+    texts = GraphTexts(tokenizer, options, language_model.config.vocabulary_size)
+    root.tokenizer = texts.tokenizer
     served = ServedModel(language_model, root.weights, 1)
-    own = served, model, root.head, task, root.tokenizer, options
-    signatures = TaskSignatures(*own, only_utf8=tokenizer.kind != "bytes").functions()
+    signatures = TaskSignatures(served, root.head, task, texts).functions()
     memory = WireMemory(language_model.config, tf.float32)
     stored = weights_card(language_model, root.weights, served, options, None)
     serving = {

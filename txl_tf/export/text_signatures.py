@@ -8,10 +8,41 @@ from typing import Any
 
 import tensorflow as tf
 
+from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.export import guards
 from txl_tf.export.sampling import Sampling
 from txl_tf.export.served_model import ExportOptions, ServedModel, traced_once
 from txl_tf.export.token_signatures import TokenSignatures, WireMemory, signature
+
+
+class GraphTexts:
+    """Checks of texts and their tokens, with the tokenizer in the graph.
+
+    Args:
+        tokenizer: `Tokenizer`.
+        options: `ExportOptions`; the limit of a text is read.
+        vocabulary_size: int. `V` of the model.
+
+    Attributes:
+        tokenizer: in-graph tokenizer, which the root of the export must own.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, options: ExportOptions, vocabulary_size: int) -> None:
+        self.tokenizer: Any = tokenizer.graph_tokenizer()
+        self._only_utf8 = tokenizer.kind != "bytes"
+        self._max_bytes = options.max_text_bytes
+        self._vocabulary_size = vocabulary_size
+
+    def checked(self, texts: tf.Tensor, name: str) -> tf.Tensor:
+        """Refuses texts that are too long or no UTF-8; returns the others, `(B,)`."""
+        return guards.texts(texts, name, self._max_bytes, only_utf8=self._only_utf8)
+
+    def ids_of(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Returns the ids of checked texts, int32; refuses ids of no vocabulary."""
+        ids = self.tokenizer.tokenize(texts)
+        values = guards.in_range(ids.values, "tokens of texts", 0, self._vocabulary_size - 1)
+        splits = tf.cast(ids.row_splits, tf.int32)
+        return tf.RaggedTensor.from_row_splits(values, splits, validate=False)
 
 
 class TextSignatures:
@@ -28,9 +59,7 @@ class TextSignatures:
         served: `ServedModel`.
         tokens: `TokenSignatures` of the same.
         memory: `WireMemory`.
-        tokenizer: in-graph tokenizer, from `graph_tokenizer` of a `Tokenizer`.
-        options: `ExportOptions`.
-        only_utf8: bool. Whether the tokenizer refuses what is not UTF-8.
+        texts: `GraphTexts`.
 
     Attributes:
         ids_of: function of texts that checks them and returns their ids, a ragged tensor.
@@ -42,23 +71,18 @@ class TextSignatures:
         served: ServedModel,
         tokens: TokenSignatures,
         memory: WireMemory,
-        tokenizer: Any,
-        options: ExportOptions,
-        *,
-        only_utf8: bool,
+        texts: GraphTexts,
     ) -> None:
         self._served = served
         self._tokens = tokens
         self._memory = memory
-        self._tokenizer = tokenizer
-        self._options = options
-        self._only_utf8 = only_utf8
-        texts = tf.TensorSpec(None, tf.string)
+        self._texts = texts
+        strings = tf.TensorSpec(None, tf.string)
         rows, padded = tf.TensorSpec([None], tf.int32), tf.TensorSpec([None, None], tf.int32)
-        self.ids_of = traced_once(self._tokenized, [texts])
+        self.ids_of = traced_once(self._tokenized, [strings])
         self.text_of = traced_once(self._detokenized, [padded, rows])
         self._state_of = traced_once(
-            self._checked_state, [texts, tf.TensorSpec(None, tf.int32), *memory.specs()]
+            self._checked_state, [strings, tf.TensorSpec(None, tf.int32), *memory.specs()]
         )
 
     def functions(self) -> dict[str, Callable[..., Any]]:
@@ -202,7 +226,7 @@ class TextSignatures:
     def prompt_ids_of(self, texts):
         """Returns the ids of texts that go on: the last line has no token at its end yet."""
         ids = self.ids_of(texts)
-        if not self._tokenizer.marks_lines:
+        if not self._texts.tokenizer.marks_lines:
             return ids
         is_line = tf.strings.regex_full_match(tf.reshape(texts, [-1]), r"(?s).*[\n\r]")
         is_open = tf.cast(tf.logical_not(is_line), tf.int32)
@@ -211,10 +235,7 @@ class TextSignatures:
         return tf.RaggedTensor.from_tensor(padded, lengths=lengths, row_splits_dtype=tf.int32)
 
     def _tokenized(self, texts):
-        texts = guards.texts(
-            texts, "texts", self._options.max_text_bytes, only_utf8=self._only_utf8
-        )
-        return tokens_of(texts, self._tokenizer, self._served.config.vocabulary_size)
+        return self._texts.ids_of(self._texts.checked(texts, "texts"))
 
     def _checked_state(self, texts, previous_token_ids, memory_states, memory_valid_length):
         """Returns the ids of the texts, those with the token before, and the memory."""
@@ -232,15 +253,8 @@ class TextSignatures:
 
     def _detokenized(self, token_ids, lengths):
         lengths = tf.cast(lengths, tf.int64)
-        return self._tokenizer.detokenize(tf.RaggedTensor.from_tensor(token_ids, lengths=lengths))
-
-
-def tokens_of(texts: tf.Tensor, tokenizer: Any, vocabulary_size: int) -> tf.RaggedTensor:
-    """Returns the ids of checked texts, an int32 ragged tensor; refuses ids of no vocabulary."""
-    ids = tokenizer.tokenize(texts)
-    values = guards.in_range(ids.values, "tokens of texts", 0, vocabulary_size - 1)
-    splits = tf.cast(ids.row_splits, tf.int32)
-    return tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+        rows = tf.RaggedTensor.from_tensor(token_ids, lengths=lengths)
+        return self._texts.tokenizer.detokenize(rows)
 
 
 def _last_of(rows: tf.RaggedTensor) -> tf.Tensor:

@@ -16,7 +16,7 @@ from txl_tf import samplers
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
 from txl_tf.causal_lm.continuation_score import Continuation, ContinuationScorer
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
-from txl_tf.errors import DataDamagedError, UsageError, did_you_mean
+from txl_tf.errors import UsageError, did_you_mean
 from txl_tf.imports import require_extra
 
 require_extra("harness", "lm_eval", purpose="The harness")
@@ -279,11 +279,8 @@ class HarnessModel(LM):
             ids = self._tokenizer.encode_piece(content, begins_line=True, ends_document=False)
             return ids.astype(np.int32)
         except InvalidTextError as error:
-            raise DataDamagedError(
-                error.reason,
-                where=f"text {text[:80]!r}, line {error.line}, byte {error.offset_bytes}",
-                remedy="Choose a model whose vocabulary has the texts of the task.",
-            ) from error
+            remedy = "Choose a model whose vocabulary has the texts of the task."
+            raise error.damaged(f"text {text[:80]!r}", remedy) from error
 
     def _generation_batches(
         self, arguments: Sequence[tuple[str, dict[str, Any]]]

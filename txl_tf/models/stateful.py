@@ -175,29 +175,25 @@ class StatefulTransformerXL(keras.Model):
         return self.transformer_xl.log_probs_of(hidden)
 
     def make_train_function(self, force=False):
-        if self.train_function is None or force:
-            super().make_train_function(force=True)
-            self.train_function = self._checking(self.train_function)
+        self._make_checking("train_function", super().make_train_function, force)
 
     def make_test_function(self, force=False):
         if self._evaluate_memory is None:
             self._evaluate_memory = self._memory_aside("evaluate")
-        if self.test_function is None or force:
-            super().make_test_function(force=True)
-            self.test_function = self._checking(self.test_function)
+        self._make_checking("test_function", super().make_test_function, force)
 
     def make_predict_function(self, force=False):
         if self._predict_memory is None:
             self._predict_memory = self._memory_aside("predict")
-        if self.predict_function is None or force:
-            super().make_predict_function(force=True)
-            self.predict_function = self._checking(self.predict_function)
+        self._make_checking("predict_function", super().make_predict_function, force)
 
-    def _checking(self, function):
+    def _make_checking(self, name, make, force):
+        if getattr(self, name) is not None and not force:
+            return
+        make(force=True)
         # Other backends compile for known shapes, so the steps know the number of rows.
-        if keras.backend.backend() != "tensorflow":
-            return function
-        return with_checked_batches(function, self.batch_size)
+        if keras.backend.backend() == "tensorflow":
+            setattr(self, name, with_checked_batches(getattr(self, name), self.batch_size))
 
     def _memory_aside(self, name):
         def create(shape, dtype, variable_name):

@@ -180,10 +180,7 @@ class ExampleEncoder:
     def _encode_one(self, example: Example) -> tuple[list[np.ndarray], WordPlaces | None]:
         separator, encode = self._task.separator, self._tokenizer.encode
         if self._task.kind == "choice":
-            return [
-                encode(separator.join([*filter(None, example.texts), choice]) + separator)
-                for choice in example.choices
-            ], None
+            return self._encode_choices(example), None
         if self._task.kind == "tokens":
             begin, words = "", [" " * (i > 0) + word for i, word in enumerate(example.texts)]
         elif self._task.kind == "span":
@@ -195,6 +192,17 @@ class ExampleEncoder:
             return [encode(separator.join(example.texts) + separator)], None
         ids, places = self._encode_words(begin, words)
         return [ids], places
+
+    def _encode_choices(self, example: Example) -> list[np.ndarray]:
+        separator, encode = self._task.separator, self._tokenizer.encode
+        before = "".join(text + separator for text in example.texts if text)
+        ends = [choice + separator for choice in example.choices]
+        if not before.endswith("\n"):
+            return [encode(before + end) for end in ends]
+        # Lines are encoded on their own, so that what is before the choices is encoded once.
+        piece = self._tokenizer.encode_piece
+        begin = piece(before.encode(), True, False)
+        return [np.concatenate([begin, piece(end.encode(), True, True)]) for end in ends]
 
     def _encode_words(self, begin: str, words: Sequence[str]) -> tuple[np.ndarray, WordPlaces]:
         """Encodes a text whose words have places, after what comes before them."""

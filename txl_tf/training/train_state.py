@@ -10,9 +10,8 @@ from txl_tf.config.experiment import ExperimentConfig, TrainingConfig
 from txl_tf.models.adapters import Adapters
 from txl_tf.models.language_model import assign_weights, create_model
 from txl_tf.training.attention_choice import attention_choice
-from txl_tf.training.layer_rates import set_layer_rates
 from txl_tf.training.objective import TrainingObjective
-from txl_tf.training.optimizers import create_optimizer, create_plateau_scale
+from txl_tf.training.optimizers import create_optimizer, create_plateau_scale, set_layer_rates
 from txl_tf.training.schedules import PlateauScale
 from txl_tf.training.task_objective import TaskObjective
 from txl_tf.training.weight_average import NonMonotoneTrigger, WeightAverage
@@ -208,18 +207,15 @@ class TrainState:
             for variable in self.objective.auxiliary_variables
         ]
         named += [(f"optimizer/{variable.path}", variable) for variable in self.optimizer.variables]
-        if self.weight_average is not None:
-            averages = self.weight_average.variables
-            named += [(f"average/{path}", variable) for path, variable in averages.items()]
-        if self.average_trigger is not None:
-            figures = self.average_trigger.variables
-            named += [(f"average_trigger/{name}", variable) for name, variable in figures.items()]
-        if self.spike_detector is not None:
-            figures = self.spike_detector.variables
-            named += [(f"spikes/{name}", variable) for name, variable in figures.items()]
-        if self.plateau_scale is not None:
-            figures = self.plateau_scale.variables
-            named += [(f"plateau/{name}", variable) for name, variable in figures.items()]
+        parts = {
+            "average": self.weight_average,
+            "average_trigger": self.average_trigger,
+            "spikes": self.spike_detector,
+            "plateau": self.plateau_scale,
+        }
+        for part, owner in parts.items():
+            if owner is not None:
+                named += [(f"{part}/{name}", each) for name, each in owner.variables.items()]
         return dict(named)
 
     def begin_from(self, weights: dict[str, np.ndarray]) -> None:

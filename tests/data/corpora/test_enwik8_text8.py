@@ -1,6 +1,7 @@
 """Corpora enwik8 and text8, both from one dump of the English Wikipedia."""
 
 import random
+import types
 
 import pytest
 
@@ -12,7 +13,8 @@ from tests.data.corpora.synthetic import (
     write_folder,
     write_zip,
 )
-from txl_tf.data.corpora.enwik8_text8 import Enwik8, Text8, byte_range
+from txl_tf.data.corpora import enwik8_text8
+from txl_tf.data.corpora.enwik8_text8 import Enwik8, Text8
 from txl_tf.errors import DataDamagedError, InputMissingError
 
 
@@ -157,25 +159,10 @@ def test_what_is_known_of_it():
     assert sum(Text8.split_bytes.values()) == 100_000_000 == Text8.member.size_bytes
 
 
-RANGE = bytes(range(200))
-
-
-@pytest.mark.parametrize("size", [1, 7, 64, 500])
-def test_ranges_do_not_depend_on_the_blocks(size):
-    blocks = [RANGE[start : start + size] for start in range(0, len(RANGE), size)]
-    for start, stop in ((0, 200), (0, 1), (3, 150), (199, 200), (64, 128)):
-        assert b"".join(byte_range(blocks, start, stop, where="text")) == RANGE[start:stop]
-
-
-def test_nothing_is_read_beyond_the_end():
-    def blocks():
-        yield RANGE
-        raise AssertionError
-
-    assert b"".join(byte_range(blocks(), 10, 200, where="text")) == RANGE[10:]
-
-
 def test_a_stream_that_is_too_short_is_named():
+    blocks = {"text8": [bytes(200)]}
+    files = types.SimpleNamespace(blocks=lambda member: blocks[member.path])
+    member = types.SimpleNamespace(path="text8")
     with pytest.raises(DataDamagedError, match="must have 201 bytes, but has 200") as caught:
-        list(byte_range([RANGE], 10, 201, where="text8"))
+        list(enwik8_text8._stretch(files, member, 10, 201))
     assert "text8" in str(caught.value)

@@ -8,7 +8,7 @@ from txl_tf.data.corpora.archives import CorpusFiles, CorpusMember
 from txl_tf.data.corpora.corpus import Corpus, ExpectedCounts, TokenizerOptions
 from txl_tf.data.documents import line_pattern, marked_documents
 from txl_tf.data.partial_download import PublishedFile
-from txl_tf.data.text import Reread, Splits, split_at_lines
+from txl_tf.data.text import Reread, Splits, byte_range, split_at_lines
 from txl_tf.errors import DataDamagedError
 
 _PAGE = line_pattern(b"  <page>")
@@ -47,7 +47,9 @@ class _HundredMegabytes(Corpus):
 
 
 def _stretch(files: CorpusFiles, member: CorpusMember, start: int, stop: int) -> Iterator[bytes]:
-    return byte_range(files.blocks(member), start, stop, where=member.path)
+    return byte_range(
+        files.blocks(member), start, stop, lambda size: _short(stop, size, member.path)
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -179,24 +181,9 @@ def _stripped(blocks: Iterable[bytes]) -> Iterator[bytes]:
             yield kept
 
 
-def byte_range(
-    blocks: Iterable[bytes], start_byte: int, stop_byte: int, *, where: str
-) -> Iterator[bytes]:
-    """Yields the bytes of a stream from one place up to another.
-
-    Raises:
-        DataDamagedError: If the stream is shorter.
-    """
-    offset = 0
-    for block in blocks:
-        part = block[max(0, start_byte - offset) : max(0, stop_byte - offset)]
-        offset += len(block)
-        if part:
-            yield part
-        if offset >= stop_byte:
-            return
-    raise DataDamagedError(
-        f"The text must have {stop_byte} bytes, but has {offset}.",
+def _short(num_bytes: int, found_bytes: int, where: str) -> DataDamagedError:
+    return DataDamagedError(
+        f"The text must have {num_bytes} bytes, but has {found_bytes}.",
         where=where,
         remedy="Get the file again.",
     )

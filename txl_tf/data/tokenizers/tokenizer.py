@@ -10,6 +10,7 @@ import numpy as np
 
 from txl_tf.data.records import token_dtype
 from txl_tf.data.text import split_at_lines
+from txl_tf.errors import DataDamagedError
 
 if TYPE_CHECKING:
     from txl_tf.data.tokenizers.graph_tokenizers import GraphTokenizer
@@ -44,6 +45,16 @@ class InvalidTextError(ValueError):
         """
         line = text.count(b"\n", 0, offset_bytes) + 1
         return cls(reason, offset_bytes=offset_bytes, line=line)
+
+    def damaged(self, where: str, remedy: str) -> DataDamagedError:
+        """Returns the error of the file, or of the text, that it is from.
+
+        Args:
+            where: str. Its name; line and byte are added.
+            remedy: str. What to do.
+        """
+        place = f"{where}, line {self.line}, byte {self.offset_bytes}"
+        return DataDamagedError(self.reason, where=place, remedy=remedy)
 
     def shifted(self, bytes_before: int, lines_before: int) -> Self:
         """Returns the error with its place counted from an earlier byte.
