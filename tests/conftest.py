@@ -1,5 +1,6 @@
 """Set-up of every test process: two logical CPUs stand in for two replicas."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -48,6 +49,12 @@ def pytest_addoption(parser):
     parser.addoption(
         "--layouts", type=int, default=12, help="layouts of rows and hosts that are tried"
     )
+
+
+def pytest_collection_finish():
+    """What was imported stays: collecting garbage of tests need not look through it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
