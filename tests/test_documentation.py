@@ -95,20 +95,27 @@ def trained_model():
     return {"config": config, "ordered_dataset": dataset}
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A folder with what the examples read; they run within it."""
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(GOLDEN / "tf1_wt103_like", tmp_path / "tf_wt103" / "model")
-    shutil.copytree(GOLDEN / "formats" / "converted", tmp_path / "runs" / "enwik8")
-    shutil.copytree(GOLDEN / "formats" / "run_transformer_xl", tmp_path / "runs" / "mine")
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """What the examples read."""
+    folder = tmp_path_factory.mktemp("files")
+    shutil.copytree(GOLDEN / "tf1_wt103_like", folder / "tf_wt103" / "model")
+    shutil.copytree(GOLDEN / "formats" / "converted", folder / "runs" / "enwik8")
+    shutil.copytree(GOLDEN / "formats" / "run_transformer_xl", folder / "runs" / "mine")
     txl_tf.data.prepare_dataset(
         {"train": [b"a text of bytes " * 40]},
         txl_tf.data.ByteTokenizer(),
-        str(tmp_path / "data"),
+        str(folder / "data"),
         "example",
     )
-    return tmp_path
+    return folder
+
+
+@pytest.fixture
+def folder(files, tmp_path, monkeypatch):
+    """A folder with what the examples read; they run within it."""
+    monkeypatch.chdir(tmp_path)
+    return shutil.copytree(files, tmp_path, dirs_exist_ok=True)
 
 
 def run_example(code, names):

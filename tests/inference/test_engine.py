@@ -1,5 +1,7 @@
 """The engine that reads segments, against the model with its own memory."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -28,12 +30,18 @@ from txl_tf.models.transformer_xl import TransformerXL
 KERNELS = tuple(PLANS)
 
 
+@functools.cache
+def read_by_the_model(variant, memory_length, lengths):
+    model = made_for(variant, memory_length)
+    return read(model, tokens(17), lengths, model.initial_memory(B, memory_length))
+
+
 @pytest.mark.parametrize("memory_length", [slow_case(0), slow_case(3), 9])
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_equals_memory_of_hidden_states(variant, kernel, memory_length):
     model, lengths = made_for(variant, memory_length), (T, T, 1, 3, T)
-    expected, memory = read(model, tokens(17), lengths, model.initial_memory(B, memory_length))
+    expected, memory = read_by_the_model(variant, memory_length, lengths)
     engine = engine_of(model, kernel, memory_length)
     found, own_memory = read(engine, tokens(17), lengths, engine.initial_memory(B))
     np.testing.assert_allclose(found, expected, rtol=2e-6, atol=3e-6)

@@ -1,5 +1,7 @@
 """Small models of every variant with relative positions, texts, and engines of each kernel."""
 
+import functools
+
 import numpy as np
 from keras import ops
 
@@ -37,7 +39,9 @@ PLANS = {
 }
 
 
+@functools.cache
 def made(dtype="float32", **changes):
+    """A model that tests share, whose weights are always the same."""
     model = TransformerXL(CONFIG.replace(**changes), dtype=dtype)
     randomize_weights(model)
     return model

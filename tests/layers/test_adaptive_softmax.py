@@ -122,9 +122,23 @@ def test_basics():
     )
 
 
-@pytest.mark.parametrize(("division_factor", "embedding_dim", "cutoffs"), adaptive_reference.SIZES)
-@pytest.mark.parametrize("project_same_dim", [True, False])
-@pytest.mark.parametrize(("share", "tie"), [(True, True), (False, True), (False, False)])
+def sizes_and_options():
+    """Every combination; plain are those whose options change anything."""
+    for size in adaptive_reference.SIZES:
+        division_factor, embedding_dim, cutoffs = size
+        widths = [embedding_dim // division_factor**cluster for cluster in range(len(cutoffs) + 1)]
+        has_choice = division_factor > 1 and SETTINGS["hidden_dim"] in widths
+        for project_same_dim in (True, False):
+            for share, tie in ((True, True), (False, True), (False, False)):
+                is_new = (project_same_dim or has_choice) and (bool(cutoffs) or not share)
+                case = (*size, project_same_dim, share, tie)
+                yield case if is_new else slow_case(*case)
+
+
+@pytest.mark.parametrize(
+    ("division_factor", "embedding_dim", "cutoffs", "project_same_dim", "share", "tie"),
+    sizes_and_options(),
+)
 def test_nll_and_probabilities_match_the_oracle(
     division_factor, embedding_dim, cutoffs, project_same_dim, share, tie
 ):

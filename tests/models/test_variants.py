@@ -18,8 +18,8 @@ from tests.models.variants import (
     assert_two_segments_equal_one_pass,
     config_of,
     filled_memory,
-    made,
     score,
+    shared,
     token_ids,
 )
 from tests.reference import max_difference
@@ -33,7 +33,7 @@ def oracle(model, *arguments):
 
 @pytest.mark.parametrize(("position_encoding", "recurrence", "pre_norm"), COMBINATIONS)
 def test_three_segments_match_the_oracle(position_encoding, recurrence, pre_norm):
-    model = made(position_encoding, recurrence=recurrence, pre_norm=pre_norm)
+    model = shared(position_encoding, recurrence=recurrence, pre_norm=pre_norm)
     assert_segments_match(model, oracle)
 
 
@@ -55,14 +55,14 @@ def test_three_segments_match_the_oracle(position_encoding, recurrence, pre_norm
     ],
 )
 def test_other_options_match_the_oracle(position_encoding, changes):
-    assert_segments_match(made(position_encoding, **changes), oracle)
+    assert_segments_match(shared(position_encoding, **changes), oracle)
 
 
 @pytest.mark.parametrize("pre_norm", [False, True])
 @pytest.mark.parametrize("position_encoding", ["transformer_xl", "shaw", "shaw_two_terms"])
 def test_with_relative_positions_two_segments_equal_one_pass(position_encoding, pre_norm):
     table = {"num_positions": 2 * T} if position_encoding != "transformer_xl" else {}
-    model = made(position_encoding, pre_norm=pre_norm, **table)
+    model = shared(position_encoding, pre_norm=pre_norm, **table)
     assert_two_segments_equal_one_pass(model, model.initial_memory(B, memory_length=0))
 
 
@@ -74,7 +74,7 @@ def test_with_absolute_positions_two_segments_differ_from_one_pass(position_enco
     but 2T - 1 .. T in one pass. This is what relative positions are for.
     """
     table = {"num_positions": 2 * T} if position_encoding == "learned" else {}
-    model = made(position_encoding, num_layers=2, **table)
+    model = shared(position_encoding, num_layers=2, **table)
     tokens = token_ids(2 * T)
     one_pass, _ = model(tokens, model.initial_memory(B, memory_length=0))
     one_pass = ops.convert_to_numpy(one_pass)
@@ -88,7 +88,7 @@ def test_with_absolute_positions_two_segments_differ_from_one_pass(position_enco
 def test_with_one_layer_the_last_segment_of_absolute_positions_equals_one_pass(position_encoding):
     """One layer remembers embeddings without positions, and both ends are one end."""
     table = {"num_positions": 2 * T} if position_encoding == "learned" else {}
-    model = made(position_encoding, num_layers=1, **table)
+    model = shared(position_encoding, num_layers=1, **table)
     tokens = token_ids(2 * T)
     one_pass, _ = model(tokens, model.initial_memory(B, memory_length=0))
     _, memory = model(tokens[:, :T], model.initial_memory(B))
@@ -98,7 +98,7 @@ def test_with_one_layer_the_last_segment_of_absolute_positions_equals_one_pass(p
 
 @pytest.mark.parametrize("position_encoding", ENCODINGS)
 def test_the_order_of_what_was_read_matters(position_encoding):
-    model, tokens = made(position_encoding), token_ids(T)
+    model, tokens = shared(position_encoding), token_ids(T)
     earlier = token_ids(5, seed=9)
     outputs = []
     for order in ([0, 1, 2, 3, 4], [3, 1, 2, 0, 4]):
@@ -109,7 +109,7 @@ def test_the_order_of_what_was_read_matters(position_encoding):
 
 @pytest.mark.parametrize("position_encoding", ENCODINGS)
 def test_a_changed_token_leaves_earlier_outputs_alone(position_encoding):
-    model = made(position_encoding)
+    model = shared(position_encoding)
     memory, tokens = filled_memory(model), token_ids(T)
     before = ops.convert_to_numpy(model(tokens, memory)[0])
     tokens[:, 2] = (tokens[:, 2] + 1) % 11
@@ -119,7 +119,7 @@ def test_a_changed_token_leaves_earlier_outputs_alone(position_encoding):
 
 
 def test_learned_positions_are_one_table_per_block():
-    model = made("learned")
+    model = shared("learned")
     tables = [ops.convert_to_numpy(block.position_table) for block in model.blocks]
     assert [table.shape for table in tables] == [(M + T - 1, 6)] * 2
     assert max_difference(*tables) > 1e-2
@@ -127,7 +127,7 @@ def test_learned_positions_are_one_table_per_block():
 
 @pytest.mark.parametrize("position_encoding", ENCODINGS)
 def test_without_recurrence_there_is_no_memory(position_encoding):
-    model = made(position_encoding, recurrence=False)
+    model = shared(position_encoding, recurrence=False)
     memory = model.initial_memory(B)
     assert [tuple(state.shape) for state in memory.states] == [(B, 0, 6)] * 2
     tokens = token_ids(2 * T + 1)
@@ -140,7 +140,7 @@ def test_without_recurrence_there_is_no_memory(position_encoding):
 
 
 def test_without_recurrence_a_memory_is_refused():
-    model = made(recurrence=False)
+    model = shared(recurrence=False)
     with pytest.raises(ValueError, match=r"no memory\. Received: a memory of length 3"):
         model(token_ids(T), model.initial_memory(B, memory_length=3))
 
@@ -148,8 +148,8 @@ def test_without_recurrence_a_memory_is_refused():
 @pytest.mark.parametrize("position_encoding", ENCODINGS)
 def test_without_recurrence_weights_are_those_of_a_model_with_it(position_encoding):
     """What a segment gives with empty memory is what a model without memory gives."""
-    with_memory = made(position_encoding)
-    without = made(position_encoding, recurrence=False)
+    with_memory = shared(position_encoding)
+    without = shared(position_encoding, recurrence=False)
     tokens = token_ids(T + 1)
     expected, _ = score(without, tokens, without.initial_memory(B))
     nll, _ = score(with_memory, tokens, with_memory.initial_memory(B))
@@ -185,7 +185,7 @@ def test_parameter_count_follows_the_formula(position_encoding, attention, more)
     ],
 )
 def test_save_and_load_give_equal_scores(position_encoding, changes, tmp_path):
-    model = made(position_encoding, **changes)
+    model = shared(position_encoding, **changes)
     check_config(model)
     model.save(tmp_path / "model.keras")
     restored = keras.saving.load_model(tmp_path / "model.keras")
@@ -197,5 +197,5 @@ def test_save_and_load_give_equal_scores(position_encoding, changes, tmp_path):
 
 @pytest.mark.parametrize("position_encoding", ENCODINGS)
 def test_half_precision_scores_close_to_float32(position_encoding):
-    model, half = made(position_encoding), made(position_encoding, dtype="mixed_bfloat16")
+    model, half = shared(position_encoding), shared(position_encoding, dtype="mixed_bfloat16")
     assert_half_precision_is_close(model, half, 0.1)

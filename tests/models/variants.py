@@ -1,5 +1,6 @@
 """The variants that the tests of this folder go through, as small models."""
 
+import functools
 import itertools
 
 import keras
@@ -53,6 +54,10 @@ def made(position_encoding="transformer_xl", dtype="float32", **changes):
     model = TransformerXL(config_of(position_encoding, **changes), dtype=dtype)
     randomize_weights(model)
     return model
+
+
+shared = functools.cache(made)
+"""The same for tests that do not change the model."""
 
 
 def token_ids(length, seed=0, vocabulary_size=V):

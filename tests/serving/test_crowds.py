@@ -32,15 +32,27 @@ def _server(versions, **limits):
         yield Address(server.rest_port, server.grpc_port)
 
 
+@pytest.fixture(scope="module")
+def usual(versions):
+    with _server(versions) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def impatient(versions):
+    """A server that waits half a second for a body, and for a request."""
+    with _server(versions, body_seconds=0.5, idle_seconds=0.5) as server:
+        yield server
+
+
 def _connect(port):
     return socket.create_connection(("127.0.0.1", port), timeout=20.0)
 
 
-def test_every_client_of_a_crowd_is_answered(versions):
-    with _server(versions) as server:
-        statuses = crowd(server, 40)
-        with slow_clients(server, 40):
-            assert max(latencies(server, 4, 5)) < 5.0
+def test_every_client_of_a_crowd_is_answered(usual):
+    statuses = crowd(usual, 40)
+    with slow_clients(usual, 40):
+        assert max(latencies(usual, 4, 5)) < 5.0
     assert set(statuses) <= ANSWERED
     assert statuses.total() == 40
 
@@ -61,27 +73,25 @@ def test_one_connection_too_many_is_told(versions):
     assert status == 503
 
 
-def test_bodies_end_in_time(versions):
-    with _server(versions, body_seconds=0.5) as server:
-        with _connect(server.rest_port) as connection:
-            connection.sendall(_HEAD + b"10\r\n\r\n{")
-            start = time.monotonic()
-            [(status, _)] = answers_in(rest_of(connection))
-            assert status == 408
-        with _connect(server.grpc_port) as connection:
-            connection.sendall(begun_request(1000) + more_of_message(b"1"))
-            received = b""
-            while b"grpc-status\x011" not in received:  # cancelled
-                received += connection.recv(1 << 16)
-        assert time.monotonic() - start < 6.0
+def test_bodies_end_in_time(impatient):
+    with _connect(impatient.rest_port) as connection:
+        connection.sendall(_HEAD + b"10\r\n\r\n{")
+        start = time.monotonic()
+        [(status, _)] = answers_in(rest_of(connection))
+        assert status == 408
+    with _connect(impatient.grpc_port) as connection:
+        connection.sendall(begun_request(1000) + more_of_message(b"1"))
+        received = b""
+        while b"grpc-status\x011" not in received:  # cancelled
+            received += connection.recv(1 << 16)
+    assert time.monotonic() - start < 6.0
 
 
-def test_connections_that_ask_nothing_end_in_time(versions):
-    with _server(versions, idle_seconds=0.5) as server:
-        for begun in (b"", _HEAD):
-            with _connect(server.rest_port) as connection:
-                connection.sendall(begun)
-                assert rest_of(connection) == b""
+def test_connections_that_ask_nothing_end_in_time(impatient):
+    for begun in (b"", _HEAD):
+        with _connect(impatient.rest_port) as connection:
+            connection.sendall(begun)
+            assert rest_of(connection) == b""
 
 
 def test_unfinished_bodies_are_counted_as_they_arrive(versions):
@@ -103,17 +113,17 @@ def test_unfinished_bodies_are_counted_as_they_arrive(versions):
         assert answers[0][0] == 400  # what left gave its bytes back
 
 
-def test_a_client_that_leaves_prints_nothing(versions, caplog):
-    with _server(versions) as server, caplog.at_level(logging.WARNING):
+def test_a_client_that_leaves_prints_nothing(usual, caplog):
+    with caplog.at_level(logging.WARNING):
         good = good_rest(random.Random(0))
         for length in (10, len(good) - 1, len(good)):
             for _ in range(5):
-                with _connect(server.rest_port) as connection:
+                with _connect(usual.rest_port) as connection:
                     linger = (1).to_bytes(4, "little") + (0).to_bytes(4, "little")
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
                     connection.sendall(good[:length])
                 # Closed with a reset.
-        channel = grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}")
+        channel = grpc.insecure_channel(f"127.0.0.1:{usual.grpc_port}")
         call = channel.unary_unary("/tensorflow.serving.PredictionService/Predict")
         for _ in range(5):
             call.future(b"a" * 1000).cancel()

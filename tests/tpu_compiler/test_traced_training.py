@@ -117,7 +117,12 @@ def dataset_function_of(chosen):
     return batches.dataset_function
 
 
-@pytest.fixture(scope="module", params=[*CONFIGURATIONS, *map(slow_case, TASKS)])
+# What these have is in the other configurations too.
+SLOW = ("adam", "frozen", "sgd")
+PLAIN = [name for name in CONFIGURATIONS if name not in SLOW]
+
+
+@pytest.fixture(scope="module", params=[*PLAIN, *map(slow_case, (*SLOW, *TASKS))])
 def traced(request):
     """A trainer under TPUStrategy, and what the bridge makes of its loop."""
     chosen = {**CONFIGURATIONS, **TASKS}[request.param]

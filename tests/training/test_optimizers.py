@@ -232,8 +232,9 @@ def test_resuming_from_the_variables_goes_on_bit_for_bit(name):
     assert_resumes(name, 1, "eager")
 
 
+# Both moments, factors and momentum: there are no other slots.
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ["lamb", "adafactor", "muon"])
 @pytest.mark.parametrize(("num_replicas", "mode"), [(2, "traced"), (1, "compiled")], ids=str)
 def test_a_traced_step_resumes_bit_for_bit(name, num_replicas, mode):
     assert_resumes(name, num_replicas, mode)

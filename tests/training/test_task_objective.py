@@ -128,9 +128,15 @@ def trained(kind, num_replicas=1, jit_compile=True):
     return list(trainer.run()), trainer.state()
 
 
-@pytest.mark.parametrize("kind", ["choice", *map(slow_case, ("classification", "tokens", "span"))])
-def test_two_replicas_are_one_run(kind):
-    one, state = trained(kind)
+@pytest.mark.parametrize(
+    ("kind", "jit_compile"),
+    [
+        ("choice", False),
+        *(slow_case(kind, True) for kind in ("classification", "tokens", "span")),
+    ],
+)
+def test_two_replicas_are_one_run(kind, jit_compile):
+    one, state = trained(kind, jit_compile=jit_compile)
     two, other = trained(kind, 2)
     for first, second in zip(one, two, strict=True):
         assert second.nats_per_token == pytest.approx(first.nats_per_token, rel=1e-4)
