@@ -124,7 +124,8 @@ class InterruptedRun:
         leftovers = [name for name in names if "tmp" in name or "lock" in name or "/." in name]
         assert leftovers == []
         top = {path.name for path in self.workdir.iterdir()}
-        assert top == {"run.json", "ledger.txt", "metrics.jsonl", "checkpoints", "tensorboard"}
+        files = {"run.json", "ledger.txt", "metrics.jsonl", "time.jsonl"}
+        assert top == files | {"checkpoints", "tensorboard"}
 
     def _evaluations(self) -> list[dict[str, Any]]:
         """The evaluations in the metrics log; fails where a figure stands in it twice."""

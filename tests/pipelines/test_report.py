@@ -68,6 +68,7 @@ def test_a_run_is_on_the_page_with_its_denominators(run, capsys):
     assert described["data"]["fingerprint"] in shown
     assert "Command lines" in shown
     assert "tensorflow 2.20" in re.sub(r"\s+", " ", shown)
+    # The steps of this run took less than a second.
     written = {tag for tag in TAGS if TAGS[tag].page in PAGES} - {"performance/peak_share"}
     assert set(page.figures) == written
     assert "valid, step 40, perplexity" in shown

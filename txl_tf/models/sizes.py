@@ -48,14 +48,17 @@ def hidden_layer(config: ModelConfig | LSTMConfig | QRNNConfig, layer: int | Non
 
 
 def _recurrent_parameters(config: LSTMConfig | QRNNConfig) -> int:
+    layers = _recurrent_layer_parameters(config)
+    return sum(layers) + config.vocabulary_size * (config.table_dim + 1)
+
+
+def _recurrent_layer_parameters(config: LSTMConfig | QRNNConfig) -> list[int]:
     widths = (config.table_dim, *config.layer_dims)
     if isinstance(config, LSTMConfig):
         # Four gates, each of the input, of what the layer said before, and a bias.
-        layers = [4 * (new * (old + new) + new) for old, new in itertools.pairwise(widths)]
-    else:
-        # Two tokens side by side, and three things made of them.
-        layers = [3 * (2 * old * new + new) for old, new in itertools.pairwise(widths)]
-    return sum(layers) + config.vocabulary_size * (config.table_dim + 1)
+        return [4 * (new * (old + new) + new) for old, new in itertools.pairwise(widths)]
+    # Two tokens side by side, and three things made of them.
+    return [3 * (2 * old * new + new) for old, new in itertools.pairwise(widths)]
 
 
 def num_embedding_parameters(config: ModelConfig | LSTMConfig | QRNNConfig) -> int:
@@ -126,22 +129,61 @@ def _size(shapes: tuple[tuple[int, int] | None, ...]) -> int:
     return sum(math.prod(shape) for shape in shapes if shape is not None)
 
 
-def training_flops_per_token(config: ModelConfig) -> int:
+def training_flops_per_token(experiment: ExperimentConfig) -> int:
     """Counts the floating-point operations of the model for one token of training.
 
     Two for each multiplication with a weight and for each key that attention
-    looks at, and twice as many again in the backward pass. Embeddings are looked
-    up, and the clusters of rare tokens and the positions do not count.
+    looks at, and twice as many again in the backward pass, of which weights that
+    are not trained need half, and what lies below all that is trained nothing.
+    What rematerialisation computes again does not count, nor do embeddings, which
+    are looked up, the clusters of rare tokens, the head of a task, and positions.
     """
+    config, training, frozen = experiment.model, experiment.training, experiment.frozen_parts
+    has_adapters = training.adapter_rank is not None
+    # Whether gradients pass on to what is below.
+    passes_on = not frozen.embedding and not has_adapters
+    count = 0.0
+    for index, (weights, keys) in enumerate(_products_of_layers(config)):
+        is_trained = index not in frozen.layers and not has_adapters
+        passes_on = passes_on or is_trained or has_adapters
+        count += 2 * weights * (1 + passes_on + is_trained) + 2 * keys * (1 + 2 * passes_on)
+    if experiment.task is None:
+        is_tied = isinstance(config, ModelConfig) and config.tie_weights
+        is_kept = has_adapters or (frozen.embedding if is_tied else frozen.softmax)
+        count += 2 * _softmax_products(experiment) * (1 + passes_on + (not is_kept))
+    if isinstance(config, ModelConfig) and training.adapter_rank is not None:
+        count += 6 * num_adapter_parameters(config, training.adapter_rank)
+    return int(count)
+
+
+def _products_of_layers(
+    config: ModelConfig | LSTMConfig | QRNNConfig,
+) -> list[tuple[float, float]]:
+    """Returns for each layer the multiplications with weights, and those with keys and values."""
+    if not isinstance(config, ModelConfig):
+        return [(float(count), 0.0) for count in _recurrent_layer_parameters(config)]
     width = config.num_heads * config.head_dim
-    blocks = config.num_layers * _block_parameters(config)
     # Keys and values of the memory are computed again for every segment.
     memory_share = config.effective_memory_length / config.segment_length
-    remembered = 2 * config.hidden_dim * width * config.num_layers * memory_share
+    weights = _block_parameters(config) + 2 * config.hidden_dim * width * memory_share
     num_keys = config.effective_memory_length + config.segment_length
-    attention = 2 * config.num_layers * width * num_keys
+    return [(weights, 2.0 * width * num_keys)] * config.num_layers
+
+
+def _softmax_products(experiment: ExperimentConfig) -> float:
+    """Returns the multiplications of the softmax for a token, the mean of all positions."""
+    config = experiment.model
+    if not isinstance(config, ModelConfig):
+        return config.vocabulary_size * config.table_dim
     first_cluster = config.cutoffs[0] if config.cutoffs else config.vocabulary_size
-    return int(6 * (blocks + remembered + attention + first_cluster * config.hidden_dim))
+    return first_cluster * config.hidden_dim * _num_scored(experiment) / config.segment_length
+
+
+def _num_scored(experiment: ExperimentConfig) -> int:
+    """Counts the positions of a segment that have a loss, S."""
+    segment = experiment.model.segment_length
+    is_half = experiment.training.loss_positions == "last_half"
+    return segment - (segment // 2 if is_half else 0)
 
 
 _FLOAT_BYTES = 4
@@ -166,8 +208,7 @@ def training_memory_bytes(experiment: ExperimentConfig) -> int:
     memory = model.effective_memory_length  # M
     keys, width = memory + segment, model.num_heads * model.head_dim  # K, E
     positions = keys * width if model.has_relative_positions else 0
-    scored = segment - (segment // 2 if training.loss_positions == "last_half" else 0)  # S
-    logits = 2 * scored * model.vocabulary_size
+    logits = 2 * _num_scored(experiment) * model.vocabulary_size
     numbers = (
         training.global_batch_size * (model.num_layers * row_numbers(model) + logits)
         + model.num_layers * positions
