@@ -24,7 +24,7 @@ from txl_tf.evaluation.attention_mass import AttentionMass
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.result import EvaluationResult, TaskResult
 from txl_tf.evaluation.task_evaluator import TaskEvaluator
-from txl_tf.models.sizes import num_parameters, training_flops_per_token
+from txl_tf.models.sizes import num_parameters, run_flops_per_token
 from txl_tf.storage.writable_folder import WritableFolder
 from txl_tf.training.dashboard import layer_tag
 from txl_tf.training.memory_statistics import MemoryStatistics
@@ -82,7 +82,7 @@ class RunFigures:
         self._say = say
         self._clock = clock
         self._time_log = MetricsLog(workdir.time, folder)
-        self._flops_per_token = training_flops_per_token(experiment)
+        self._flops_per_token = run_flops_per_token(experiment)
         self._peak = published_peak(strategy)
         self._must_measure = self._peak is None and not _is_on_tpu(strategy)
         self._step_seconds = 0.0

@@ -14,7 +14,7 @@ from txl_tf.models.sizes import (
     NOTICE_SECONDS,
     CheckpointCost,
     num_parameters,
-    training_flops_per_token,
+    run_flops_per_token,
 )
 from txl_tf.training.trainer import Trainer
 
@@ -45,7 +45,7 @@ def test_large_checkpoints_do_not_fit_the_notice_and_small_ones_do():
 
 def flops(experiment, **training):
     changed = dataclasses.replace(experiment.training, **training)
-    return training_flops_per_token(experiment.replace(training=changed))
+    return run_flops_per_token(experiment.replace(training=changed))
 
 
 def test_a_token_of_training_takes_what_the_compiled_step_does():

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from pipelines.device_peak import DevicePeak, measured_peak, published_peak
 from tests.pipelines.toy_run import toy_run_experiment, toy_training, train
-from txl_tf.models.sizes import training_flops_per_token
+from txl_tf.models.sizes import run_flops_per_token
 from txl_tf.training.metrics_log import PROCESS_RUN, TRAINING_RUN, MetricsLog
 
 RATE = 3e11
@@ -91,7 +91,7 @@ def test_the_share_times_the_peak_is_the_work_of_the_model(rates, tmp_path):
     shares = {step: x for step, x in steps.items() if "performance/peak_share" in x}
     # The first loop of a process compiles, and the peak is not yet known.
     assert shares and min(shares) > min(steps)
-    work = training_flops_per_token(toy_run_experiment())
+    work = run_flops_per_token(toy_run_experiment())
     for figures in shares.values():
         achieved = figures["performance/peak_share"] * peak["flops_per_second"]
         assert achieved == pytest.approx(work * figures["performance/tokens_per_second"])

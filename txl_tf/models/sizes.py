@@ -129,61 +129,22 @@ def _size(shapes: tuple[tuple[int, int] | None, ...]) -> int:
     return sum(math.prod(shape) for shape in shapes if shape is not None)
 
 
-def training_flops_per_token(experiment: ExperimentConfig) -> int:
+def training_flops_per_token(config: ModelConfig) -> int:
     """Counts the floating-point operations of the model for one token of training.
 
     Two for each multiplication with a weight and for each key that attention
-    looks at, and twice as many again in the backward pass, of which weights that
-    are not trained need half, and what lies below all that is trained nothing.
-    What rematerialisation computes again does not count, nor do embeddings, which
-    are looked up, the clusters of rare tokens, the head of a task, and positions.
+    looks at, and twice as many again in the backward pass. Embeddings are looked
+    up, and the clusters of rare tokens and the positions do not count.
     """
-    config, training, frozen = experiment.model, experiment.training, experiment.frozen_parts
-    has_adapters = training.adapter_rank is not None
-    # Whether gradients pass on to what is below.
-    passes_on = not frozen.embedding and not has_adapters
-    count = 0.0
-    for index, (weights, keys) in enumerate(_products_of_layers(config)):
-        is_trained = index not in frozen.layers and not has_adapters
-        passes_on = passes_on or is_trained or has_adapters
-        count += 2 * weights * (1 + passes_on + is_trained) + 2 * keys * (1 + 2 * passes_on)
-    if experiment.task is None:
-        is_tied = isinstance(config, ModelConfig) and config.tie_weights
-        is_kept = has_adapters or (frozen.embedding if is_tied else frozen.softmax)
-        count += 2 * _softmax_products(experiment) * (1 + passes_on + (not is_kept))
-    if isinstance(config, ModelConfig) and training.adapter_rank is not None:
-        count += 6 * num_adapter_parameters(config, training.adapter_rank)
-    return int(count)
-
-
-def _products_of_layers(
-    config: ModelConfig | LSTMConfig | QRNNConfig,
-) -> list[tuple[float, float]]:
-    """Returns for each layer the multiplications with weights, and those with keys and values."""
-    if not isinstance(config, ModelConfig):
-        return [(float(count), 0.0) for count in _recurrent_layer_parameters(config)]
     width = config.num_heads * config.head_dim
+    blocks = config.num_layers * _block_parameters(config)
     # Keys and values of the memory are computed again for every segment.
     memory_share = config.effective_memory_length / config.segment_length
-    weights = _block_parameters(config) + 2 * config.hidden_dim * width * memory_share
+    remembered = 2 * config.hidden_dim * width * config.num_layers * memory_share
     num_keys = config.effective_memory_length + config.segment_length
-    return [(weights, 2.0 * width * num_keys)] * config.num_layers
-
-
-def _softmax_products(experiment: ExperimentConfig) -> float:
-    """Returns the multiplications of the softmax for a token, the mean of all positions."""
-    config = experiment.model
-    if not isinstance(config, ModelConfig):
-        return config.vocabulary_size * config.table_dim
+    attention = 2 * config.num_layers * width * num_keys
     first_cluster = config.cutoffs[0] if config.cutoffs else config.vocabulary_size
-    return first_cluster * config.hidden_dim * _num_scored(experiment) / config.segment_length
-
-
-def _num_scored(experiment: ExperimentConfig) -> int:
-    """Counts the positions of a segment that have a loss, S."""
-    segment = experiment.model.segment_length
-    is_half = experiment.training.loss_positions == "last_half"
-    return segment - (segment // 2 if is_half else 0)
+    return int(6 * (blocks + remembered + attention + first_cluster * config.hidden_dim))
 
 
 _FLOAT_BYTES = 4
@@ -277,6 +238,68 @@ def _with_length(experiment: ExperimentConfig, length: int) -> ExperimentConfig:
             num_positions=length + model.memory_length if has_table else None,
         )
     )
+
+
+def run_flops_per_token(experiment: ExperimentConfig) -> int:
+    """Counts the floating-point operations of a run for one token.
+
+    Those of `training_flops_per_token`, less what is not computed: the gradient of
+    a weight that is not trained, the backward pass below all that is trained, and
+    losses of positions that have none. Adapters count, the head of a task does not,
+    nor what rematerialisation computes again. Of a recurrent model it is six for
+    each weight but those of the embedding.
+
+    Args:
+        experiment: `ExperimentConfig`.
+    """
+    config, training, frozen = experiment.model, experiment.training, experiment.frozen_parts
+    has_adapters, has_task = training.adapter_rank is not None, experiment.task is not None
+    softmax = _softmax_products(config)
+    is_transformer = isinstance(config, ModelConfig)
+    if is_transformer:
+        count = float(training_flops_per_token(config))
+    else:
+        count = 6.0 * (sum(_recurrent_layer_parameters(config)) + softmax)
+    # Whether gradients pass on to what is below.
+    passes_on = not frozen.embedding and not has_adapters
+    for index, (weights, keys) in enumerate(_products_of_layers(config)):
+        is_trained = index not in frozen.layers and not has_adapters
+        passes_on = passes_on or is_trained or has_adapters
+        count -= 0 if is_trained else 2 * weights
+        count -= 0 if passes_on else 2 * weights + 4 * keys
+    is_kept = frozen.embedding if is_transformer and config.tie_weights else frozen.softmax
+    per_softmax = 2 * (1 + passes_on + (not is_kept and not has_adapters))
+    scored = 0.0 if has_task else _num_scored(experiment) / config.segment_length
+    count -= softmax * (6 - per_softmax * scored)
+    if is_transformer and training.adapter_rank is not None:
+        count += 6 * num_adapter_parameters(config, training.adapter_rank)
+    return int(count)
+
+
+def _products_of_layers(
+    config: ModelConfig | LSTMConfig | QRNNConfig,
+) -> list[tuple[float, float]]:
+    """Returns for each layer the multiplications with weights, and those with keys and values."""
+    if not isinstance(config, ModelConfig):
+        return [(float(count), 0.0) for count in _recurrent_layer_parameters(config)]
+    width = config.num_heads * config.head_dim
+    memory_share = config.effective_memory_length / config.segment_length
+    weights = _block_parameters(config) + 2 * config.hidden_dim * width * memory_share
+    num_keys = config.effective_memory_length + config.segment_length
+    return [(weights, 2.0 * width * num_keys)] * config.num_layers
+
+
+def _softmax_products(config: ModelConfig | LSTMConfig | QRNNConfig) -> int:
+    if not isinstance(config, ModelConfig):
+        return config.vocabulary_size * config.table_dim
+    return (config.cutoffs[0] if config.cutoffs else config.vocabulary_size) * config.hidden_dim
+
+
+def _num_scored(experiment: ExperimentConfig) -> int:
+    """Counts the positions of a segment that have a loss, S."""
+    segment = experiment.model.segment_length
+    is_half = experiment.training.loss_positions == "last_half"
+    return segment - (segment // 2 if is_half else 0)
 
 
 NOTICE_SECONDS = 30.0
