@@ -22,6 +22,7 @@ from txl_tf.storage.store_client import set_read_ahead
 from .job_parser import JobParser, sentence
 from .last_defence import finish, is_guarded, prepare_streams, report
 from .native_log import divert_native_log
+from .quick_import import import_tensorflow_quickly
 
 JOBS = {
     "quickstart": "prepare, train, evaluate, generate and export a small model",
@@ -103,6 +104,8 @@ def _dispatch(arguments: list[str]) -> None:
     if parsed.job not in _LOOKS_FOR_TPU and getattr(parsed, "tpu", None) != "local":
         # One process at a time has the chips of a TPU VM, and that is the one that trains.
         os.environ.setdefault("TPU_LOAD_LIBRARY", "0")
+    if parsed.job not in _LOOKS_FOR_TPU:
+        import_tensorflow_quickly()
     job.check_arguments(parsed)
     job.run(parsed)
 

@@ -33,6 +33,7 @@ from .workdir import Workdir, add_workdir_argument
 
 if TYPE_CHECKING:
     from txl_tf.data.tokenizers.tokenizer import Tokenizer
+    from txl_tf.training.run_time import RunClock
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,14 +90,19 @@ def check_arguments(arguments: argparse.Namespace) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Trains to the end of the run, and writes the predictions that are asked for."""
+    from txl_tf.training.run_time import RunClock
+
+    clock = RunClock()
     if arguments.task_data is not None:
         with PreemptionWatcher() as watcher:
-            _train(arguments, arguments.task_data, watcher)
+            _train(arguments, arguments.task_data, watcher, clock)
     if arguments.predict is not None:
         predict(arguments)
 
 
-def _train(arguments: argparse.Namespace, data: TaskData, watcher: PreemptionWatcher) -> None:
+def _train(
+    arguments: argparse.Namespace, data: TaskData, watcher: PreemptionWatcher, clock: "RunClock"
+) -> None:
     # Splitting the CPU comes before anything else that TensorFlow does.
     from txl_tf.distribution.strategy import create_strategy
 
@@ -106,7 +112,8 @@ def _train(arguments: argparse.Namespace, data: TaskData, watcher: PreemptionWat
     workdir, experiment = Workdir(arguments.workdir), arguments.experiment
     tokenizer = _tokenizer(arguments, workdir, experiment)
     run_data = FineTuningData(data, tokenizer, experiment)
-    run_training(experiment, run_data, workdir, strategy, watcher, initial=arguments.initial)
+    own = {"initial": arguments.initial, "clock": clock}
+    run_training(experiment, run_data, workdir, strategy, watcher, **own)
     print(f"TensorBoard: tensorboard --logdir {workdir.tensorboard}")
 
 

@@ -183,8 +183,8 @@ class TrainingProgress:
         else:
             say(text)
 
-    def update(self, report: "LoopReport") -> None:
-        """Shows a loop."""
+    def update(self, report: "LoopReport", peak_tokens_per_second: float | None = None) -> None:
+        """Shows a loop; where there is room, also its share of the peak of the devices."""
         if not report.has_compiled:
             self._seconds += report.seconds
             self._steps += report.num_steps
@@ -195,9 +195,12 @@ class TrainingProgress:
             self._bar.update(self._task, completed=report.step, figures=figures)
         elif time.monotonic() >= self._next_line or report.step == self._num_steps:
             self._next_line = time.monotonic() + _SECONDS_BETWEEN_LINES
+            share = ""
+            if peak_tokens_per_second is not None:
+                share = f" ({tokens / peak_tokens_per_second:.0%} of peak)"
             say(
                 f"step {report.step}/{self._num_steps}  loss {report.nats_per_token:.4f} nats  "
-                f"{figure}  {tokens:,.0f} tokens/s{self._valid}  left {left}"
+                f"{figure}  {tokens:,.0f} tokens/s{share}{self._valid}  left {left}"
             )
 
     def show_validation(self, figure: str) -> None:

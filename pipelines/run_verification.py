@@ -206,13 +206,16 @@ def _verify_evaluations(workdir: Workdir) -> list[str]:
 def _verify_metrics(workdir: Workdir) -> list[str]:
     from txl_tf.training.metrics_log import MetricsLog
 
-    found = MetricsLog(workdir.metrics).read()
-    if found is None:
-        return []
-    if found.num_unreadable:
-        what = f"{found.num_unreadable} lines of the metrics are not what was written."
-        raise DataDamagedError(what, where=workdir.metrics, remedy="Remove them or the file.")
-    return [f"verified: metrics {workdir.metrics}, {len(found.lines)} lines, by their form"]
+    lines = []
+    for name, path in (("metrics", workdir.metrics), ("time", workdir.time)):
+        found = MetricsLog(path).read()
+        if found is None:
+            continue
+        if found.num_unreadable:
+            what = f"{found.num_unreadable} lines of the {name} are not what was written."
+            raise DataDamagedError(what, where=path, remedy="Remove them or the file.")
+        lines.append(f"verified: {name} {path}, {len(found.lines)} lines, by their form")
+    return lines
 
 
 _ANEW = (

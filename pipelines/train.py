@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from txl_tf.distribution.remote_hosts import RemoteHost
     from txl_tf.evaluation.result import EvaluationResult
+    from txl_tf.training.run_time import RunClock
 
     from .run_data import RunData
     from .training_run import TrainingRun
@@ -85,6 +86,9 @@ def check_arguments(arguments: argparse.Namespace) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Trains to the end of the run."""
+    from txl_tf.training.run_time import RunClock
+
+    clock = RunClock()
     # First of all, so that nothing is lost however early the machine is taken away.
     with PreemptionWatcher() as watcher:
         # Splitting the CPU comes before anything else that TensorFlow does.
@@ -92,7 +96,7 @@ def run(arguments: argparse.Namespace) -> None:
 
         strategy = create_strategy(arguments.tpu, arguments.cpu_replicas)
         workdir = Workdir(arguments.workdir)
-        options = watcher, arguments.profile_steps, arguments.initial
+        options = watcher, arguments.profile_steps, arguments.initial, clock
         train(arguments.experiment, arguments.data, workdir, strategy, *options)
     print(f"TensorBoard: tensorboard --logdir {workdir.tensorboard}")
 
@@ -105,6 +109,7 @@ def train(
     watcher: PreemptionWatcher | None = None,
     profile_steps: range | None = None,
     initial: InitialWeights | None = None,
+    clock: "RunClock | None" = None,
 ) -> "tuple[TrainingRun, EvaluationResult | None]":
     """Trains a run to its end, from its last checkpoint if it has one.
 
@@ -117,16 +122,21 @@ def train(
         watcher: optional `PreemptionWatcher`, already watching.
         profile_steps: optional range of steps to profile, counted from 1.
         initial: optional `InitialWeights` that a new run begins from.
+        clock: optional `RunClock` that began with the job.
 
     Returns:
         Tuple of the run, with its trainer and its evaluator, and the last
         result on the split `valid`; `None` without such a split, or if nothing
         was left to train.
     """
+    from txl_tf.training.run_time import RunClock
+
     from .training_data import TrainingData
 
+    clock = clock or RunClock()
     data = TrainingData(data_folder, experiment)
-    return run_training(experiment, data, workdir, strategy, watcher, profile_steps, initial)
+    options = watcher, profile_steps, initial, clock
+    return run_training(experiment, data, workdir, strategy, *options)
 
 
 def run_training(
@@ -137,6 +147,7 @@ def run_training(
     watcher: PreemptionWatcher | None = None,
     profile_steps: range | None = None,
     initial: InitialWeights | None = None,
+    clock: "RunClock | None" = None,
 ) -> "tuple[TrainingRun, Any]":
     """Trains a run on its data, a `RunData`; takes and returns the rest as `train` does."""
     import tensorflow as tf
@@ -145,7 +156,7 @@ def run_training(
 
     # Without it, sums in parallel kernels may come out in another order.
     tf.config.experimental.enable_op_determinism()
-    options = watcher, profile_steps, initial
+    options = watcher, profile_steps, initial, clock
     with (
         watched_hosts(strategy, watcher),
         TrainingRun(experiment, data, workdir, strategy, *options) as training_run,

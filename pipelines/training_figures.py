@@ -1,5 +1,6 @@
 """Figures and texts of a run as it trains: losses, overview, memory, attention, samples."""
 
+import dataclasses
 import functools
 import importlib.metadata
 import json
@@ -7,6 +8,7 @@ import os
 import platform
 import shlex
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,33 +17,32 @@ import tensorflow as tf
 from txl_tf import __version__
 from txl_tf.config.base import flat_settings
 from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.config.model import ModelConfig
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.data.tokenizers import TOKENIZERS
 from txl_tf.distribution.strategy import is_chief
-from txl_tf.distribution.tpu_chips import ACCELERATOR_VARIABLE, CHIP_OF_ACCELERATOR
-from txl_tf.errors import UsageError
 from txl_tf.evaluation.attention_mass import AttentionMass
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.evaluation.result import EvaluationResult, TaskResult
 from txl_tf.evaluation.task_evaluator import TaskEvaluator
-from txl_tf.models.sizes import num_parameters, training_flops_per_token
+from txl_tf.models.sizes import num_parameters, run_flops_per_token
 from txl_tf.storage.writable_folder import WritableFolder
-from txl_tf.tpu_compiler.chips import Topology
 from txl_tf.training.dashboard import layer_tag
 from txl_tf.training.memory_statistics import MemoryStatistics
 from txl_tf.training.metrics_log import PROCESS_RUN, TRAINING_RUN, MetricsLog
+from txl_tf.training.run_time import RunClock
 from txl_tf.training.step_records import LoopReport
 from txl_tf.training.tensorboard import TensorBoardWriter
 from txl_tf.training.trainer import Trainer
 
+from .device_peak import DevicePeak, measured_peak, published_peak
 from .evaluation.splits import split_text
 from .evaluation.text_sample import SampleWriter
-from .launch.plan import Accelerator
 from .run_data import RunData
 from .workdir import Workdir
 
 _SPLIT = "valid"
+# The measurement of the peak takes half a second. A run whose steps take less has none.
+_SECONDS_BEFORE_PEAK = 1.0
 
 
 class RunFigures:
@@ -56,6 +57,8 @@ class RunFigures:
         workdir: `Workdir`.
         folder: `WritableFolder` of the run.
         strategy: `tf.distribute.Strategy`.
+        say: function that prints a line.
+        clock: `RunClock` that began with the job.
     """
 
     def __init__(
@@ -66,18 +69,28 @@ class RunFigures:
         workdir: Workdir,
         folder: WritableFolder,
         strategy: tf.distribute.Strategy,
+        say: Callable[[str], None],
+        clock: RunClock,
     ) -> None:
         self._experiment = experiment
         self._data = data
         self._trainer = trainer
+        self._strategy = strategy
         # The first of several workers writes.
         self._is_chief = is_chief(strategy)
         self._log = MetricsLog(workdir.metrics, folder)
+        self._say = say
+        self._clock = clock
+        self._time_log = MetricsLog(workdir.time, folder)
+        self._flops_per_token = run_flops_per_token(experiment)
+        self._peak = published_peak(strategy)
+        self._must_measure = self._peak is None and not _is_on_tpu(strategy)
+        self._step_seconds = 0.0
         self._board = TensorBoardWriter(
             folder.subfolder(os.path.basename(workdir.tensorboard)),
             data.bytes_per_token,
             self._log,
-            peak_tokens_per_second(experiment, strategy),
+            has_peak=self._peak is not None or self._must_measure,
         )
         self._attention: AttentionMass | None = None
         self._sampler: SampleWriter | None = None
@@ -88,6 +101,8 @@ class RunFigures:
 
     def write_overview(self, step: int) -> None:
         """Writes settings and sizes, and the pages of TensorBoard, when a process starts."""
+        if step < self._experiment.training.num_steps:
+            self._clock.begin(self._time_log, step)
         settings = self._experiment.to_dict()
         described = {**settings, "data": self._data.identity}
         run = _SPLIT if self._data.has_valid else TRAINING_RUN
@@ -99,25 +114,60 @@ class RunFigures:
         process: dict[str, Any] = {"command": shlex.join(["txl", *sys.argv[1:]])}
         process["environment"] = _environment(self._trainer.strategy)
         self._log.append(step, PROCESS_RUN, process)
+        if self._peak is not None:
+            self._write_peak(step, self._peak)
+
+    @property
+    def peak_tokens_per_second(self) -> float | None:
+        """Tokens of the model per second at the peak of the devices; `None` while it is unknown."""
+        return None if self._peak is None else self._peak.flops_per_second / self._flops_per_token
 
     def write_training(self, report: LoopReport) -> None:
-        """Writes the figures of a loop of steps."""
-        if self._is_chief:
-            self._board.write_training(report)
+        """Writes the figures of a loop of steps, and measures the peak once it is worth it."""
+        if not self._is_chief:
+            return
+        self._clock.note_loop(
+            report.step,
+            report.seconds,
+            report.num_steps,
+            num_skipped_steps=report.num_skipped_steps,
+            data_wait_seconds=report.data_wait_seconds,
+            has_compiled=report.has_compiled,
+        )
+        goodput = self._clock.run_time.goodput if self._clock.run_time is not None else None
+        self._board.write_training(report, self.peak_tokens_per_second, goodput)
+        self._step_seconds += 0.0 if report.has_compiled else report.seconds
+        if self._must_measure and self._step_seconds >= _SECONDS_BEFORE_PEAK:
+            self._must_measure = False
+            self._peak = measured_peak(self._experiment, self._strategy)
+            self._write_peak(report.step, self._peak)
+
+    def _write_peak(self, step: int, peak: DevicePeak) -> None:
+        self._say(f"peak: {peak.describe()}")
+        self._log.append(step, PROCESS_RUN, {"peak": dataclasses.asdict(peak)})
 
     def write_evaluation(self, result: EvaluationResult | TaskResult) -> None:
         """Writes the figures of an evaluation."""
         if self._is_chief:
+            self._clock.note("evaluations", result.step, result.seconds)
             self._board.write_evaluation(result)
 
     def write_checkpoint(self, step: int, seconds: float) -> None:
         """Writes how long training stood still for the checkpoint of a step."""
+        self._clock.note("checkpoints", step, seconds)
         figures = {"performance/checkpoint_seconds": seconds}
         self._board.write_figures(step, TRAINING_RUN, figures)
 
+    def write_end(self, step: int) -> None:
+        """Notes the end of the job, and says what its time went to."""
+        run_time = self._clock.end(step)
+        if run_time is not None:
+            self._say(run_time.describe())
+
     def flush_to_disk(self) -> None:
-        """Makes sure that the metrics log survives the machine; before a checkpoint."""
+        """Makes sure that the logs survive the machine; before a checkpoint."""
         self._log.flush_to_disk()
+        self._clock.flush_to_disk()
 
     def observe(
         self, evaluator: Evaluator | TaskEvaluator, step: int, check: Callable[[], None]
@@ -132,6 +182,17 @@ class RunFigures:
         dataset = self._data.language_text
         if dataset is None or isinstance(evaluator, TaskEvaluator):
             return
+        begin = time.perf_counter()
+        self._look_at(evaluator, dataset, step, check)
+        self._clock.note("evaluations", step, time.perf_counter() - begin)
+
+    def _look_at(
+        self,
+        evaluator: Evaluator,
+        dataset: PreparedDataset,
+        step: int,
+        check: Callable[[], None],
+    ) -> None:
         figures = self._memory_statistics.measure()
         if not self._is_chief:
             return
@@ -173,27 +234,8 @@ class RunFigures:
         self._board.write_sample(step, text, perplexity, _SPLIT)
 
 
-def peak_tokens_per_second(
-    experiment: ExperimentConfig, strategy: tf.distribute.Strategy
-) -> float | None:
-    """Computes the tokens per second at the published peak of the chips that train.
-
-    Returns:
-        Tokens of all replicas; `None` but for a Transformer-XL on TPUs whose
-        generation the machine names.
-    """
-    name = os.environ.get(ACCELERATOR_VARIABLE)
-    is_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
-    if not is_tpu or not name or not isinstance(experiment.model, ModelConfig):
-        return None
-    try:
-        accelerator = Accelerator.parse(name)
-        generation = CHIP_OF_ACCELERATOR.get(accelerator.generation, accelerator.generation)
-        chip = Topology.parse(f"{generation}:{accelerator.topology}").chip
-    except UsageError:
-        return None
-    num_chips = strategy.num_replicas_in_sync / chip.num_replicas
-    return num_chips * chip.flops_per_second / training_flops_per_token(experiment.model)
+def _is_on_tpu(strategy: tf.distribute.Strategy) -> bool:
+    return isinstance(strategy, tf.distribute.TPUStrategy)
 
 
 def _environment(strategy: tf.distribute.Strategy) -> dict[str, Any]:

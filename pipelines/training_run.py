@@ -4,7 +4,6 @@ import contextlib
 import functools
 import os
 import time
-import uuid
 from collections.abc import Iterable, Iterator
 from typing import Any, Self
 
@@ -14,10 +13,10 @@ from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.distribution.strategy import is_chief
 from txl_tf.errors import MismatchError, PreemptedError, StorageError
-from txl_tf.run_description import RunDescription
 from txl_tf.storage.files import path_exists
 from txl_tf.storage.writable_folder import WritableFolder
 from txl_tf.training.checkpoint_store import BackgroundSaver, CheckpointStore
+from txl_tf.training.run_time import RunClock
 from txl_tf.training.step_records import LoopReport
 from txl_tf.training.train_state import EvaluationHistory
 from txl_tf.training.trainer import Trainer
@@ -57,6 +56,7 @@ class TrainingRun:
         watcher: optional `PreemptionWatcher`, already watching.
         profile_steps: optional range of steps to profile, counted from 1.
         initial: optional `InitialWeights` that a new run begins from.
+        clock: optional `RunClock` that began with the job.
 
     Raises:
         UsageError: If the learning rate needs a split that is not there.
@@ -71,6 +71,7 @@ class TrainingRun:
         watcher: PreemptionWatcher | None = None,
         profile_steps: range | None = None,
         initial: InitialWeights | None = None,
+        clock: RunClock | None = None,
     ) -> None:
         self._initial = initial
         self._experiment = experiment
@@ -81,19 +82,21 @@ class TrainingRun:
         self._exits = contextlib.ExitStack()
         self._strategy = strategy
         self._profile_steps = profile_steps
+        self._clock = clock or RunClock()
         require_split_of_rate(experiment, data)
 
     def __enter__(self) -> Self:
         experiment, workdir = self._experiment, self._workdir
         with contextlib.ExitStack() as exits:
             folder, run_id = WritableFolder.at(workdir.folder), None
+            own = experiment, self._data.identity
             if self._is_chief:
                 folder = exits.enter_context(workdir.lock()).folder
-                self._described = self._description(folder)
+                self._described = workdir.take_up(*own, folder, self._initial)
                 run_id = self._described.run_id
                 workdir.keep_vocabulary(self._data.vocabulary_files, folder)
             else:
-                self._described = self._description(None)
+                self._described = workdir.take_up(*own, None, self._initial)
             self._folder = folder
             training = experiment.training
             self.trainer = Trainer(
@@ -112,8 +115,8 @@ class TrainingRun:
             )
             plan = self._data.plan
             self._ledger = TrainingLedger(workdir.ledger, folder, plan, self._say)
-            own = experiment, self._data, self.trainer, workdir, folder, self._strategy
-            self._figures = RunFigures(*own)
+            run = experiment, self._data, self.trainer, workdir, folder, self._strategy
+            self._figures = RunFigures(*run, self._say, self._clock)
             self._saver = exits.enter_context(BackgroundSaver(self._store))
             self._progress = exits.enter_context(
                 TrainingProgress(training.num_steps, self._data.describe_loss)
@@ -181,6 +184,8 @@ class TrainingRun:
             self._stop()
         self._saver.wait()
         self._note_first_checkpoint()
+        if self._is_chief:
+            self._figures.write_end(self.trainer.step)
         return result
 
     def _train_to_end(self) -> Any:
@@ -208,22 +213,6 @@ class TrainingRun:
         best = self._history.best_step
         if best in self._store.steps() and best != self._store.best_step(until=step):
             self._store.keep_best(best)
-
-    def _description(self, folder: WritableFolder | None) -> RunDescription:
-        """Returns the stored description of the run, or a new one, which is written to a folder."""
-        data = self._data.identity
-        if not self._workdir.has_run():
-            start = None
-            if self._initial is not None:
-                self._initial.require_vocabulary(data)
-                start = self._initial.description
-            if folder is None:
-                return RunDescription(experiment=self._experiment, data=data, start=start)
-            return self._workdir.begin(self._experiment, data, folder, start=start)
-        self._workdir.check_same(self._experiment, data)
-        described = self._workdir.describe()
-        # One of an earlier version has no name yet.
-        return described.replace(run_id=described.run_id or uuid.uuid4().hex)
 
     def _resume(self) -> bool:
         """Takes up the newest checkpoint; returns whether there is one."""
@@ -290,7 +279,7 @@ class TrainingRun:
 
     def _after_loop(self, report: LoopReport) -> None:
         self._saver.check()
-        self._progress.update(report)
+        self._progress.update(report, self._figures.peak_tokens_per_second)
         self._note_steps(report)
         # Before the checkpoint: a run that resumes from it does not repeat them.
         self._figures.write_training(report)

@@ -5,7 +5,7 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txl_tf.config.base import describe_differences
 from txl_tf.config.experiment import ExperimentConfig
@@ -33,6 +33,9 @@ from txl_tf.storage.files import (
 )
 from txl_tf.storage.locks import DirectoryLock
 from txl_tf.storage.writable_folder import WritableFolder
+
+if TYPE_CHECKING:
+    from .initial_weights import InitialWeights
 
 _VOCABULARY = "vocabulary"
 
@@ -86,6 +89,11 @@ class Workdir:
     def metrics(self) -> str:
         """Path of the log of all figures, see `MetricsLog`."""
         return os.path.join(self.folder, "metrics" if is_remote(self.folder) else "metrics.jsonl")
+
+    @property
+    def time(self) -> str:
+        """Path of the notes of what the time went to, see `RunClock`."""
+        return os.path.join(self.folder, "time" if is_remote(self.folder) else "time.jsonl")
 
     @property
     def vocabulary(self) -> str:
@@ -217,6 +225,38 @@ class Workdir:
             description = description.replace(run_id=run_id or uuid.uuid4().hex)
         self._write(description, folder)
         return description
+
+    def take_up(
+        self,
+        experiment: ExperimentConfig,
+        data: dict[str, Any],
+        folder: WritableFolder | None,
+        initial: "InitialWeights | None" = None,
+    ) -> RunDescription:
+        """Returns the description of the run that is here, or of a new one.
+
+        Args:
+            experiment: `ExperimentConfig`.
+            data: dict that `data_identity` returned.
+            folder: optional `WritableFolder` of the lock, into which the
+                description of a new run is written.
+            initial: optional `InitialWeights` that a new run begins from.
+
+        Raises:
+            MismatchError: If another run was begun here.
+        """
+        if self.has_run():
+            self.check_same(experiment, data)
+            described = self.describe()
+            # One of an earlier version has no name yet.
+            return described.replace(run_id=described.run_id or uuid.uuid4().hex)
+        start = None
+        if initial is not None:
+            initial.require_vocabulary(data)
+            start = initial.description
+        if folder is None:
+            return RunDescription(experiment=experiment, data=data, start=start)
+        return self.begin(experiment, data, folder, start=start)
 
     def note_checkpoint(self, step: int, folder: WritableFolder | None = None) -> None:
         """Records the step of the run's first checkpoint, unless it is recorded; as `begin`."""

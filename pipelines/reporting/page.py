@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from txl_tf import __version__
 from txl_tf.training.dashboard import PAGES, TAGS, TASK_PAGES, Tag
+from txl_tf.training.run_time import CAUSES
 
 from .charts import Line, line_chart
 from .run_contents import RunContents, configuration_text
@@ -52,6 +53,7 @@ def report_page(contents: RunContents) -> str:
         _heading(contents),
         _section("Final figures", _final_figures(contents)),
         *(_section(page, _curves(contents, page)) for page in _pages(contents)),
+        _section("Time", _time(contents)),
         _section("Context length", _context(contents)),
         _section("Attention", _attention(contents)),
         _section("Samples", _samples(contents)),
@@ -206,6 +208,23 @@ def _context(contents: RunContents) -> Iterator[str]:
     yield _table(["run", *(f"r = {group['ratio']}" for group in groups)], rows)
 
 
+def _time(contents: RunContents) -> Iterator[str]:
+    found = contents.run_time
+    if found is None:
+        return
+    starts = "one start" if found.num_starts == 1 else f"{found.num_starts:,} starts"
+    yield (
+        f"<p>Goodput {found.goodput:.4f}: the share of {found.total_seconds:,.1f} seconds in "
+        f"{starts} that went to steps whose result was kept. Not counted: "
+        f"{found.down_seconds:,.1f} seconds between the starts.</p>"
+    )
+    rows = [
+        [name, f"{found.seconds[name]:,.1f}", f"{found.shares[name]:.4f}", meaning]
+        for name, meaning in CAUSES.items()
+    ]
+    yield _table(["time", "seconds", "share", "what it is"], rows)
+
+
 def _attention(contents: RunContents) -> Iterator[str]:
     report = contents.attention
     if report is None:
@@ -238,9 +257,11 @@ def _samples(contents: RunContents) -> Iterator[str]:
 
 def _environment(contents: RunContents) -> Iterator[str]:
     if contents.processes:
-        rows = contents.processes[-1]["environment"].items()
+        last = contents.processes[-1]
+        rows = {**last["environment"], **({"peak": last["peak"]} if last["peak"] else {})}
         shown = [
-            [name, value if isinstance(value, str) else json.dumps(value)] for name, value in rows
+            [name, value if isinstance(value, str) else json.dumps(value)]
+            for name, value in rows.items()
         ]
         yield _table(["", "last process"], shown)
 

@@ -10,6 +10,7 @@ from txl_tf.run_folder import RunDescription
 from txl_tf.storage.files import is_folder, list_folder, path_exists
 from txl_tf.storage.untrusted_files import read_json_object
 from txl_tf.training.metrics_log import PROCESS_RUN, TRAINING_RUN, MetricsLines, MetricsLog
+from txl_tf.training.run_time import RunTime, read_run_time
 
 from ..analysis.attention import REPORT_FILE as ATTENTION_FILE
 from ..analysis.context import REPORT_FILE as CONTEXT_FILE
@@ -27,8 +28,9 @@ class RunContents:
         folder: str. Folder of the run.
         run: `RunDescription`.
         figures: figures by run and step, as `MetricsLines.merged` returns them.
-        processes: list of dict. Command and environment of every process that
+        processes: list of dict. Command, environment and peak of every process that
             trained, in order.
+        run_time: optional `RunTime`. What the time of the run went to.
         results: list of dict. The last result of every split, as
             `EvaluationResult.to_dict` returns it.
         context: optional dict. Report of `txl analyze context`.
@@ -40,6 +42,7 @@ class RunContents:
     run: RunDescription
     figures: Figures
     processes: list[dict[str, Any]]
+    run_time: RunTime | None
     results: list[dict[str, Any]]
     context: dict[str, Any] | None
     attention: dict[str, Any] | None
@@ -83,24 +86,33 @@ def read_run(workdir: Workdir, analyses: Sequence[str]) -> RunContents:
     processes = [] if log is None else [_process(line) for line in _processes(log)]
     figures.pop(PROCESS_RUN, None)
     results = _results(workdir, figures)
+    run_time = read_run_time(MetricsLog(workdir.time).read())
     missing = []
     if log is None:
         missing.append("metrics.jsonl: the run is of an earlier version; there are no curves.")
     elif log.num_unreadable:
         missing.append(f"{log.num_unreadable} damaged lines of metrics.jsonl were left out.")
+    if run_time is None:
+        missing.append("time.jsonl: the run is of an earlier version; its goodput is not known.")
     if not results:
         missing.append("Evaluations: the data has no split to evaluate, or none is done yet.")
     if context is None:
         missing.append("Context length: `txl analyze context --out WORKDIR/context` measures it.")
     if attention is None:
         missing.append("Attention: `txl analyze attention --out WORKDIR/attention` measures it.")
-    return RunContents(
-        workdir.folder, run, figures, processes, results, context, attention, missing
-    )
+    own = run, figures, processes, run_time, results, context, attention, missing
+    return RunContents(workdir.folder, *own)
 
 
 def _processes(log: MetricsLines) -> list[dict[str, Any]]:
-    return [line for line in log.lines if line["run"] == PROCESS_RUN]
+    """Returns the line of every process, with what it wrote later put into it."""
+    found: list[dict[str, Any]] = []
+    for line in log.lines:
+        if line["run"] == PROCESS_RUN and ("command" in line or not found):
+            found.append(dict(line))
+        elif line["run"] == PROCESS_RUN:
+            found[-1].update(line, step=found[-1]["step"])
+    return found
 
 
 def _process(line: dict[str, Any]) -> dict[str, Any]:
@@ -109,6 +121,7 @@ def _process(line: dict[str, Any]) -> dict[str, Any]:
         "step": line["step"],
         "command": str(line.get("command", "")),
         "environment": environment if isinstance(environment, dict) else {},
+        "peak": line.get("peak"),
     }
 
 

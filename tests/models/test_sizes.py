@@ -1,5 +1,7 @@
 """The cost of a checkpoint, beside one that is written."""
 
+import dataclasses
+
 import pytest
 import tensorflow as tf
 
@@ -7,7 +9,13 @@ from pipelines.configs import NAMED_EXPERIMENTS
 from tests.slow_case import slow_case
 from tests.toy_batches import toy_experiment
 from txl_tf.config.experiment import OptimizerConfig
-from txl_tf.models.sizes import NOTICE_SECONDS, CheckpointCost
+from txl_tf.config.model import LSTMConfig, QRNNConfig
+from txl_tf.models.sizes import (
+    NOTICE_SECONDS,
+    CheckpointCost,
+    num_parameters,
+    run_flops_per_token,
+)
 from txl_tf.training.trainer import Trainer
 
 
@@ -33,3 +41,35 @@ def test_large_checkpoints_do_not_fit_the_notice_and_small_ones_do():
     assert large.upload_seconds > NOTICE_SECONDS
     assert not large.fits_notice
     assert CheckpointCost.of(NAMED_EXPERIMENTS["enwik8_base"]()).fits_notice
+
+
+def flops(experiment, **training):
+    changed = dataclasses.replace(experiment.training, **training)
+    return run_flops_per_token(experiment.replace(training=changed))
+
+
+def test_a_token_of_training_takes_what_the_compiled_step_does():
+    """BUILD_NOTES has 10.8 million of the compiled step, of `txl compile`."""
+    assert flops(NAMED_EXPERIMENTS["quickstart"]()) == pytest.approx(10.8e6, rel=0.02)
+
+
+def test_weights_that_are_not_trained_take_fewer_operations():
+    experiment = NAMED_EXPERIMENTS["enwik8_base"]()
+    whole = flops(experiment)
+    upper, lower = flops(experiment, freeze=("layers:6-11",)), flops(experiment, freeze=("layers",))
+    assert lower < upper < whole
+    # Nothing below the lowest weight that is trained has a gradient: a third of its operations.
+    last = flops(experiment, freeze=("embedding", "layers:0-10"))
+    assert whole / 3 < last < 0.45 * whole
+    # A frozen weight keeps two of three products; adapters add little.
+    assert 2 / 3 * whole < flops(experiment, adapter_rank=8) < 0.8 * whole
+    assert flops(experiment, adapter_rank=8) < flops(experiment, adapter_rank=64) < whole
+
+
+@pytest.mark.parametrize("kind", [LSTMConfig, QRNNConfig])
+def test_a_recurrent_model_takes_six_operations_for_each_weight(kind):
+    sizes = {"vocabulary_size": 50, "hidden_dim": 64, "num_layers": 2, "embedding_dim": 32}
+    model = kind(segment_length=8, **sizes)
+    experiment = toy_experiment().replace(model=model)
+    # Embeddings are looked up; biases are few.
+    assert flops(experiment) == pytest.approx(6 * num_parameters(model), rel=0.05)

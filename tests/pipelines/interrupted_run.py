@@ -15,6 +15,7 @@ import tensorflow as tf
 from tests.pipelines.fork_server import ForkedRun, ForkServer
 from tests.pipelines.small_experiments import MODEL
 from txl_tf.training.metrics_log import MetricsLog
+from txl_tf.training.run_time import read_run_time
 
 CHECKPOINT_EVERY_STEPS = 10
 EVALUATE_EVERY_STEPS = 50
@@ -124,7 +125,17 @@ class InterruptedRun:
         leftovers = [name for name in names if "tmp" in name or "lock" in name or "/." in name]
         assert leftovers == []
         top = {path.name for path in self.workdir.iterdir()}
-        assert top == {"run.json", "ledger.txt", "metrics.jsonl", "checkpoints", "tensorboard"}
+        files = {"run.json", "ledger.txt", "metrics.jsonl", "time.jsonl"}
+        assert top == files | {"checkpoints", "tensorboard"}
+        self._check_time()
+
+    def _check_time(self) -> None:
+        """Fails unless the time of all starts is known; what was done again is lost."""
+        found = read_run_time(MetricsLog(self.workdir / "time.jsonl").read())
+        assert found is not None and 1 <= found.num_starts <= self._num_starts
+        assert abs(sum(found.shares.values()) - 1.0) < 1e-9
+        assert 0.0 < found.goodput < 1.0
+        assert (found.seconds["lost"] > 0.0) <= (found.num_starts > 1)
 
     def _evaluations(self) -> list[dict[str, Any]]:
         """The evaluations in the metrics log; fails where a figure stands in it twice."""

@@ -99,6 +99,15 @@ def test_plain_lines_have_the_same_figures(capsys):
     assert last.endswith("123,456 tokens/s  valid 2.0000  left 0:00")
 
 
+def test_plain_lines_have_the_share_of_the_peak_once_it_is_known(capsys):
+    with TrainingProgress(8, lambda nats: "") as progress:
+        progress.update(report(8, 1.0, 5_000.0))
+        progress.update(report(8, 1.0, 5_000.0), peak_tokens_per_second=20_000.0)
+    before, after = capsys.readouterr().err.splitlines()
+    assert "5,000 tokens/s  left" in before
+    assert "5,000 tokens/s (25% of peak)  left" in after
+
+
 def test_a_line_above_the_bar_is_not_read_as_markup(shown):
     said = []
 

@@ -11,6 +11,7 @@ from pipelines.command_line import main
 from tests.golden import format_jobs as jobs
 from txl_tf.training.dashboard import PAGES, TAGS
 from txl_tf.training.metrics_log import MetricsLog
+from txl_tf.training.run_time import read_run_time
 
 _EMPTY_ELEMENTS = {"meta", "use", "path"}
 
@@ -68,9 +69,14 @@ def test_a_run_is_on_the_page_with_its_denominators(run, capsys):
     assert described["data"]["fingerprint"] in shown
     assert "Command lines" in shown
     assert "tensorflow 2.20" in re.sub(r"\s+", " ", shown)
+    # The steps of this run took less than a second.
     written = {tag for tag in TAGS if TAGS[tag].page in PAGES} - {"performance/peak_share"}
     assert set(page.figures) == written
     assert "valid, step 40, perplexity" in shown
+    found = read_run_time(MetricsLog(run / "time.jsonl").read())
+    assert f"Goodput {found.goodput:.4f}" in shown and "in one start" in shown
+    for name, share in found.shares.items():
+        assert f"{name} {found.seconds[name]:,.1f} {share:.4f}" in shown
     assert "missing: Context length" in capsys.readouterr().out
     assert "width=device-width" in text and "prefers-color-scheme: dark" in text
 
@@ -102,6 +108,7 @@ def test_an_earlier_run_without_metrics_says_so(tmp_path, capsys):
     page, _ = page_of(workdir)
     assert page.figures == []
     assert "there are no curves" in " ".join(page.texts)
+    assert "goodput is not known" in " ".join(page.texts)
     assert "missing: metrics.jsonl" in capsys.readouterr().out
 
 

@@ -202,7 +202,7 @@ class QuietProgress:
     def begin_at(self, step: int) -> None:
         pass
 
-    def update(self, report: LoopReport) -> None:
+    def update(self, report: LoopReport, peak_tokens_per_second: float | None = None) -> None:
         pass
 
     def show_validation(self, figure: str) -> None:

@@ -34,6 +34,7 @@ STABLE = {
     "performance/data_wait_seconds",
     "performance/checkpoint_seconds",
     "performance/peak_share",
+    "performance/goodput",
     "performance/evaluation_seconds",
     "memory/valid_length",
     "memory/norm",
@@ -64,12 +65,16 @@ def test_every_tag_says_what_it_is():
 
 def test_every_figure_that_is_written_is_listed():
     report = report_of(update_ratio=1e-3, data_wait_seconds=0.01)
-    figures = training_figures(report, 2.0, peak_tokens_per_second=1000.0)
+    figures = training_figures(report, 2.0, peak_tokens_per_second=1000.0, goodput=0.5)
     assert figures["performance/peak_share"] == 0.1
+    assert figures["performance/goodput"] == 0.5
     assert figures["performance/step_seconds"] == 2.0
     assert figures.keys() | evaluation_figures(result_of()).keys() <= STABLE
     # What is not known is left out, not guessed.
-    left_out = {"performance/peak_share", "optimizer/update_ratio", "performance/data_wait_seconds"}
+    left_out = {
+        *("performance/peak_share", "performance/goodput"),
+        *("optimizer/update_ratio", "performance/data_wait_seconds"),
+    }
     assert figures.keys() - training_figures(report_of(), 2.0).keys() == left_out
 
 

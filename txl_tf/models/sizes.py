@@ -48,14 +48,17 @@ def hidden_layer(config: ModelConfig | LSTMConfig | QRNNConfig, layer: int | Non
 
 
 def _recurrent_parameters(config: LSTMConfig | QRNNConfig) -> int:
+    layers = _recurrent_layer_parameters(config)
+    return sum(layers) + config.vocabulary_size * (config.table_dim + 1)
+
+
+def _recurrent_layer_parameters(config: LSTMConfig | QRNNConfig) -> list[int]:
     widths = (config.table_dim, *config.layer_dims)
     if isinstance(config, LSTMConfig):
         # Four gates, each of the input, of what the layer said before, and a bias.
-        layers = [4 * (new * (old + new) + new) for old, new in itertools.pairwise(widths)]
-    else:
-        # Two tokens side by side, and three things made of them.
-        layers = [3 * (2 * old * new + new) for old, new in itertools.pairwise(widths)]
-    return sum(layers) + config.vocabulary_size * (config.table_dim + 1)
+        return [4 * (new * (old + new) + new) for old, new in itertools.pairwise(widths)]
+    # Two tokens side by side, and three things made of them.
+    return [3 * (2 * old * new + new) for old, new in itertools.pairwise(widths)]
 
 
 def num_embedding_parameters(config: ModelConfig | LSTMConfig | QRNNConfig) -> int:
@@ -166,8 +169,7 @@ def training_memory_bytes(experiment: ExperimentConfig) -> int:
     memory = model.effective_memory_length  # M
     keys, width = memory + segment, model.num_heads * model.head_dim  # K, E
     positions = keys * width if model.has_relative_positions else 0
-    scored = segment - (segment // 2 if training.loss_positions == "last_half" else 0)  # S
-    logits = 2 * scored * model.vocabulary_size
+    logits = 2 * _num_scored(experiment) * model.vocabulary_size
     numbers = (
         training.global_batch_size * (model.num_layers * row_numbers(model) + logits)
         + model.num_layers * positions
@@ -236,6 +238,68 @@ def _with_length(experiment: ExperimentConfig, length: int) -> ExperimentConfig:
             num_positions=length + model.memory_length if has_table else None,
         )
     )
+
+
+def run_flops_per_token(experiment: ExperimentConfig) -> int:
+    """Counts the floating-point operations of a run for one token.
+
+    Those of `training_flops_per_token`, less what is not computed: the gradient of
+    a weight that is not trained, the backward pass below all that is trained, and
+    losses of positions that have none. Adapters count, the head of a task does not,
+    nor what rematerialisation computes again. Of a recurrent model it is six for
+    each weight but those of the embedding.
+
+    Args:
+        experiment: `ExperimentConfig`.
+    """
+    config, training, frozen = experiment.model, experiment.training, experiment.frozen_parts
+    has_adapters, has_task = training.adapter_rank is not None, experiment.task is not None
+    softmax = _softmax_products(config)
+    is_transformer = isinstance(config, ModelConfig)
+    if is_transformer:
+        count = float(training_flops_per_token(config))
+    else:
+        count = 6.0 * (sum(_recurrent_layer_parameters(config)) + softmax)
+    # Whether gradients pass on to what is below.
+    passes_on = not frozen.embedding and not has_adapters
+    for index, (weights, keys) in enumerate(_products_of_layers(config)):
+        is_trained = index not in frozen.layers and not has_adapters
+        passes_on = passes_on or is_trained or has_adapters
+        count -= 0 if is_trained else 2 * weights
+        count -= 0 if passes_on else 2 * weights + 4 * keys
+    is_kept = frozen.embedding if is_transformer and config.tie_weights else frozen.softmax
+    per_softmax = 2 * (1 + passes_on + (not is_kept and not has_adapters))
+    scored = 0.0 if has_task else _num_scored(experiment) / config.segment_length
+    count -= softmax * (6 - per_softmax * scored)
+    if is_transformer and training.adapter_rank is not None:
+        count += 6 * num_adapter_parameters(config, training.adapter_rank)
+    return int(count)
+
+
+def _products_of_layers(
+    config: ModelConfig | LSTMConfig | QRNNConfig,
+) -> list[tuple[float, float]]:
+    """Returns for each layer the multiplications with weights, and those with keys and values."""
+    if not isinstance(config, ModelConfig):
+        return [(float(count), 0.0) for count in _recurrent_layer_parameters(config)]
+    width = config.num_heads * config.head_dim
+    memory_share = config.effective_memory_length / config.segment_length
+    weights = _block_parameters(config) + 2 * config.hidden_dim * width * memory_share
+    num_keys = config.effective_memory_length + config.segment_length
+    return [(weights, 2.0 * width * num_keys)] * config.num_layers
+
+
+def _softmax_products(config: ModelConfig | LSTMConfig | QRNNConfig) -> int:
+    if not isinstance(config, ModelConfig):
+        return config.vocabulary_size * config.table_dim
+    return (config.cutoffs[0] if config.cutoffs else config.vocabulary_size) * config.hidden_dim
+
+
+def _num_scored(experiment: ExperimentConfig) -> int:
+    """Counts the positions of a segment that have a loss, S."""
+    segment = experiment.model.segment_length
+    is_half = experiment.training.loss_positions == "last_half"
+    return segment - (segment // 2 if is_half else 0)
 
 
 NOTICE_SECONDS = 30.0

@@ -149,8 +149,16 @@ _ALL = (
         name="performance/peak_share",
         title="Share of the device's peak",
         page=_THROUGHPUT,
-        description="Floating-point operations of the model per second over the published peak "
-        "of the chips in bfloat16. Only on TPUs whose generation is known.",
+        description="Floating-point operations of the model per second over the peak of the "
+        "devices: of TPUs the published one in bfloat16, elsewhere the rate of large matrix "
+        "products in the precision of the run, measured once steps have taken a second.",
+    ),
+    Tag(
+        name="performance/goodput",
+        title="Goodput of the run",
+        page=_THROUGHPUT,
+        description="Time of steps whose result was kept over the wall time of all processes of "
+        "the run so far.",
     ),
     Tag(
         name="performance/evaluation_seconds",
@@ -211,7 +219,10 @@ def describe_tag(name: str) -> Tag:
 
 
 def training_figures(
-    report: "LoopReport", bytes_per_token: float | None, peak_tokens_per_second: float | None = None
+    report: "LoopReport",
+    bytes_per_token: float | None,
+    peak_tokens_per_second: float | None = None,
+    goodput: float | None = None,
 ) -> dict[str, float]:
     """Returns the figures of a loop of steps, by tag.
 
@@ -221,6 +232,7 @@ def training_figures(
             split; `None` for a task.
         peak_tokens_per_second: optional float. What the devices would do at
             their peak, if it is known.
+        goodput: optional float. That of the run so far.
     """
     if bytes_per_token is None:
         figures = {"task/loss": report.nats_per_token}
@@ -238,6 +250,7 @@ def training_figures(
         "performance/step_seconds": report.seconds / report.num_steps,
     }
     measured = {
+        "performance/goodput": goodput,
         "optimizer/update_ratio": report.update_ratio,
         "performance/data_wait_seconds": report.data_wait_seconds,
     }

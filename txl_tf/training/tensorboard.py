@@ -63,7 +63,8 @@ class TensorBoardWriter:
         bytes_per_token: optional float. Bytes of text per token of the training
             split; `None` for a task.
         metrics_log: optional `MetricsLog`, which gets the same values.
-        peak_tokens_per_second: optional float. See `training_figures`.
+        has_peak: bool. Whether training writes a share of the peak of its devices.
+            Defaults to `False`.
     """
 
     def __init__(
@@ -71,12 +72,12 @@ class TensorBoardWriter:
         folder: str | os.PathLike[str] | WritableFolder,
         bytes_per_token: float | None,
         metrics_log: MetricsLog | None = None,
-        peak_tokens_per_second: float | None = None,
+        has_peak: bool = False,
     ) -> None:
         self._folder = WritableFolder.at(folder)
         self._bytes_per_token = bytes_per_token
         self._metrics_log = metrics_log
-        self._peak = peak_tokens_per_second
+        self._has_peak = has_peak
         self._paths = contextlib.ExitStack()
         self._writers: dict[str, tf.summary.SummaryWriter] = {}
         self._described: set[tuple[str, str]] = set()
@@ -95,7 +96,7 @@ class TensorBoardWriter:
         metrics = [hparams_api.Metric(tag, display_name=TAGS[tag].title) for tag in _METRICS]
         names = [hparams_api.HParam(name) for name in settings]
         summaries = (
-            custom_scalars.pb(pages_layout(self._peak is not None, self._bytes_per_token is None)),
+            custom_scalars.pb(pages_layout(self._has_peak, self._bytes_per_token is None)),
             hparams_api.hparams_config_pb(names, metrics),
             hparams_api.hparams_pb(dict(settings)),
         )
@@ -108,9 +109,15 @@ class TensorBoardWriter:
         for tag, text in texts.items():
             self._write_text(TRAINING_RUN, step, tag, text)
 
-    def write_training(self, report: LoopReport) -> None:
-        """Writes the figures of a loop of steps."""
-        figures = training_figures(report, self._bytes_per_token, self._peak)
+    def write_training(
+        self,
+        report: LoopReport,
+        peak_tokens_per_second: float | None = None,
+        goodput: float | None = None,
+    ) -> None:
+        """Writes the figures of a loop of steps; see `training_figures`."""
+        known = self._bytes_per_token, peak_tokens_per_second, goodput
+        figures = training_figures(report, *known)
         self.write_figures(report.step, TRAINING_RUN, figures)
 
     def write_evaluation(self, result: EvaluationResult | TaskResult) -> None:

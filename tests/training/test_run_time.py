@@ -1,0 +1,124 @@
+"""Time of a run by cause, and its goodput: properties of the notes of several processes."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from txl_tf.training import run_time as module
+from txl_tf.training.metrics_log import MetricsLog
+from txl_tf.training.run_time import CAUSES, RunClock, read_run_time
+
+STEP_SECONDS, NUM_STEPS, PERIOD = 0.5, 40, 10
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self, monkeypatch):
+        self.now = 1000.0
+        monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(module.time, "time", lambda: self.now + 1e9)
+
+    def passes(self, seconds):
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    return Clock(monkeypatch)
+
+
+def train(clock, path, *, from_step=0, until_step=NUM_STEPS, skipped=0):
+    """A process with a checkpoint every ten steps, which is killed at a step."""
+    notes = RunClock()
+    clock.passes(3.0)
+    notes.begin(MetricsLog(path), from_step)
+    clock.passes(1.0)
+    for step in range(from_step + 5, until_step + 1, 5):
+        is_first = step == from_step + 5
+        seconds = 5 * STEP_SECONDS + (7.0 if is_first else 0.0)
+        clock.passes(seconds)
+        options = {"has_compiled": is_first, "data_wait_seconds": 0.01}
+        notes.note_loop(step, seconds, 5, num_skipped_steps=skipped, **options)
+        if step % PERIOD == 0:
+            clock.passes(0.25)
+            notes.note("checkpoints", step, 0.25)
+            clock.passes(1.0)
+            notes.note("evaluations", step, 0.75)
+    return notes.run_time
+
+
+def read(path):
+    return read_run_time(MetricsLog(path).read())
+
+
+def test_the_causes_are_the_time_that_passed(clock, tmp_path):
+    begin = clock.now
+    found = train(clock, tmp_path / "time")
+    assert found.total_seconds == pytest.approx(clock.now - begin)
+    assert found.seconds.keys() == CAUSES.keys()
+    # The wait of the last step of a loop counts for each of its steps.
+    expected = {"start": 4.0, "compiling": 7.0, "data": 40 * 0.01, "checkpoints": 1.0}
+    expected |= {"evaluations": 3.0, "lost": 0.0, "other": 1.0, "steps": 40 * (0.5 - 0.01)}
+    assert dict(found.seconds) == pytest.approx(expected)
+    assert found.goodput == pytest.approx(40 * 0.49 / found.total_seconds)
+    assert f"goodput {found.goodput:.3f}" in found.describe()
+    assert read(tmp_path / "time") == found
+
+
+@pytest.mark.parametrize("killed_at", [5, 15, 25, 35])
+def test_what_is_done_again_counts_as_lost(clock, tmp_path, killed_at):
+    unbroken = train(clock, tmp_path / "unbroken")
+    train(clock, tmp_path / "killed", until_step=killed_at)
+    clock.passes(60.0)
+    resumed = train(clock, tmp_path / "killed", from_step=killed_at // PERIOD * PERIOD)
+    assert resumed == read(tmp_path / "killed")
+    assert resumed.num_starts == 2 and resumed.goodput < unbroken.goodput
+    # The steps that were kept are as many; a process of one loop cannot tell its compiling.
+    lost = 0.0 if killed_at == 5 else 5 * (0.5 - 0.01)
+    assert resumed.seconds["steps"] == pytest.approx(unbroken.seconds["steps"])
+    assert resumed.seconds["lost"] == pytest.approx(lost)
+    # Nothing ran between the two.
+    assert resumed.down_seconds == pytest.approx(60.0)
+    assert sum(resumed.shares.values()) == pytest.approx(1.0)
+
+
+def test_a_step_that_changed_nothing_is_lost(clock, tmp_path):
+    found = train(clock, tmp_path / "time", skipped=1)
+    assert found.seconds["lost"] == pytest.approx(found.seconds["steps"] / 4)
+
+
+def test_a_kill_before_the_first_loop_was_a_start_in_vain(clock, tmp_path):
+    train(clock, tmp_path / "time", until_step=0)
+    found = train(clock, tmp_path / "time")
+    assert found.seconds["start"] == pytest.approx(3.0 + 4.0)
+
+
+def test_a_run_of_before_has_no_time(tmp_path):
+    assert read(tmp_path / "absent") is None
+    assert RunClock().run_time is None
+    assert RunClock().end(3) is None
+
+
+def test_no_line_makes_the_shares_wrong(tmp_path):
+    """Lines of a file that somebody else wrote: shares stay shares."""
+    generator = np.random.default_rng(0)
+    values = (-1, 0, 3.5, 1e300, True, None, "x", [1], {"a": 1})
+    names = ("time", "until", "seconds", "num_steps", "num_skipped_steps", "data_wait_seconds")
+    kinds = ("process", "loop", "checkpoints", "evaluations", "end", "unknown")
+    for number in range(300):
+        lines = []
+        for _ in range(8):
+            line = {name: values[generator.integers(len(values))] for name in names}
+            line |= {"step": int(generator.integers(20)), "run": kinds[generator.integers(6)]}
+            lines.append(json.dumps(line) + "\n")
+        path = tmp_path / f"{number}.jsonl"
+        path.write_text("".join(lines))
+        found = read(path)
+        if found is not None:
+            shares = found.shares.values()
+            assert all(0.0 <= share <= 1.0 + 1e-9 for share in shares)
+            assert sum(shares) == pytest.approx(1.0) or found.total_seconds == 0.0
+            assert math.isfinite(found.down_seconds)

@@ -1,0 +1,283 @@
+"""Time of a run by what it went to, over all of its starts, and the goodput of it."""
+
+import dataclasses
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from txl_tf.training.metrics_log import MetricsLines, MetricsLog
+
+PRODUCTIVE = "steps"
+"""Cause of the time that is not lost."""
+CAUSES: Mapping[str, str] = {
+    PRODUCTIVE: "Steps whose result was kept.",
+    "start": "Imports, building the model, reading the checkpoint, until the first loop of steps.",
+    "compiling": "What the first loop of a process took longer than so many later steps.",
+    "data": "Waiting for batches: the wait of the last step of a loop, times its steps.",
+    "checkpoints": "Training stood still for checkpoints.",
+    "evaluations": "Evaluations, and what is looked at after them.",
+    "lost": "Steps that were done again after a kill, and steps that were skipped.",
+    "other": "Figures, the measurement of the peak, the end of a process.",
+}
+"""What the time of a run goes to, with what each is; all but the first lower the goodput."""
+
+_PROCESS, _LOOP, _END = "process", "loop", "end"
+_NOTED = ("checkpoints", "evaluations")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunTime:
+    """Time of a run by cause, over all of its starts.
+
+    The whole is the wall time of its processes, each from its beginning to the
+    last thing that it noted. Goodput is the share of steps whose result was kept.
+    Time between two processes, in which nothing ran or a loop was cut short by a
+    kill, is counted apart.
+    """
+
+    seconds: Mapping[str, float]
+    """Seconds for each of `CAUSES`."""
+    down_seconds: float
+    """Seconds between the processes; no part of `seconds`."""
+    num_starts: int
+    """Processes that trained."""
+
+    @property
+    def total_seconds(self) -> float:
+        """Wall time of all processes."""
+        return sum(self.seconds.values())
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Share of the whole for each of `CAUSES`; all of them 0 where there was no time."""
+        total = self.total_seconds
+        return {name: value / total if total else 0.0 for name, value in self.seconds.items()}
+
+    @property
+    def goodput(self) -> float:
+        """Productive time over all, in `[0, 1]`."""
+        return self.shares[PRODUCTIVE]
+
+    def describe(self) -> str:
+        """Returns a line: the goodput, and where the other time went."""
+        lost = [
+            f"{name} {value:.1f}"
+            for name, value in self.seconds.items()
+            if name != PRODUCTIVE and value >= 0.05
+        ]
+        starts = f", {self.num_starts} starts" if self.num_starts > 1 else ""
+        return (
+            f"goodput {self.goodput:.3f}: {self.seconds[PRODUCTIVE]:.1f} of "
+            f"{self.total_seconds:.1f} s{starts}; {', '.join(lost)} s"
+        )
+
+
+def read_run_time(lines: MetricsLines | None) -> RunTime | None:
+    """Computes the time of a run from the lines of its `RunClock`.
+
+    Args:
+        lines: optional `MetricsLines`. What is not understood in them is left out.
+
+    Returns:
+        `RunTime`; `None` where no process has noted anything.
+    """
+    processes = [] if lines is None else _processes(lines.lines)
+    return _run_time(processes) if processes else None
+
+
+class RunClock:
+    """Clock of a process that trains. It notes what the time went to.
+
+    It begins to count when it is made. The notes are lines of a file of the run
+    that no resume cuts off, unlike those of `metrics.jsonl`: that a step was done in
+    vain is seen only if its line stays. One process writes at a time, which
+    has the folder of its lock, see `DirectoryLock`.
+
+    Example:
+    ```python
+    clock = RunClock()
+    clock.begin(MetricsLog(path), step=0)
+    clock.note_loop(25, seconds=2.0, num_steps=25)
+    clock.run_time.goodput
+    ```
+    """
+
+    def __init__(self) -> None:
+        self._begin = time.monotonic()
+        self._time = time.time()
+        self._log: MetricsLog | None = None
+        self._processes: list[_Process] = []
+
+    def begin(self, log: MetricsLog, step: int) -> None:
+        """Begins to write, after the notes of earlier processes.
+
+        Args:
+            log: `MetricsLog` of the notes.
+            step: int. Steps done; later ones are done again.
+
+        Raises:
+            StorageError: If it cannot be read or written.
+        """
+        log.continue_at_end()
+        found = log.read()
+        self._processes = [] if found is None else _processes(found.lines)
+        self._log = log
+        self._note(step, _PROCESS, {"time": self._time})
+
+    def note_loop(
+        self,
+        step: int,
+        seconds: float,
+        num_steps: int,
+        *,
+        num_skipped_steps: int = 0,
+        data_wait_seconds: float | None = None,
+        has_compiled: bool = False,
+    ) -> None:
+        """Notes a loop of steps, as of `LoopReport`.
+
+        Args:
+            step: int. Steps done at its end.
+            seconds: float. Wall time of the loop.
+            num_steps: int. Steps of the loop.
+            num_skipped_steps: int. Steps of it that changed no weight. Defaults to 0.
+            data_wait_seconds: optional float. The wait of its last step for a batch.
+            has_compiled: bool. Whether the wall time includes tracing and
+                compiling. Defaults to `False`.
+        """
+        own = {
+            "seconds": seconds,
+            "num_steps": num_steps,
+            "num_skipped_steps": num_skipped_steps,
+            "data_wait_seconds": data_wait_seconds or 0.0,
+            "has_compiled": has_compiled,
+        }
+        self._note(step, _LOOP, own)
+
+    def note(self, cause: str, step: int, seconds: float) -> None:
+        """Notes an interruption of training that has just ended.
+
+        Args:
+            cause: str. `checkpoints` or `evaluations`.
+            step: int. Steps done.
+            seconds: float. Wall time of it.
+        """
+        self._note(step, cause, {"seconds": seconds})
+
+    def end(self, step: int) -> RunTime | None:
+        """Notes the end of the process and returns the time of the run; `None` if not begun."""
+        self._note(step, _END, {})
+        return self.run_time
+
+    def flush_to_disk(self) -> None:
+        """Makes sure that the notes survive the machine, or raises StorageError."""
+        if self._log is not None:
+            self._log.flush_to_disk()
+
+    @property
+    def run_time(self) -> RunTime | None:
+        """Time of the run so far; `None` if not begun."""
+        return _run_time(self._processes) if self._log is not None else None
+
+    def _note(self, step: int, kind: str, values: Mapping[str, Any]) -> None:
+        if self._log is None:
+            return
+        line = {**values, "until": time.monotonic() - self._begin}
+        self._log.append(step, kind, line)
+        _take(self._processes, {"step": step, "run": kind, **line})
+
+
+@dataclasses.dataclass
+class _Loop:
+    step: int
+    seconds: float
+    num_steps: int
+    skipped_share: float
+    data_seconds: float
+    has_compiled: bool
+
+
+@dataclasses.dataclass
+class _Process:
+    """Notes of one process."""
+
+    first_step: int
+    time: float
+    until: float = 0.0
+    start: float | None = None
+    noted: dict[str, float] = dataclasses.field(default_factory=lambda: dict.fromkeys(_NOTED, 0.0))
+    loops: list[_Loop] = dataclasses.field(default_factory=list)
+
+    def seconds(self, next_step: int | None) -> dict[str, float]:
+        """Returns the seconds by cause.
+
+        Args:
+            next_step: optional int. The step that the next process went on from.
+        """
+        found = {**dict.fromkeys(CAUSES, 0.0), **self.noted}
+        later = [loop for loop in self.loops if not loop.has_compiled]
+        num_later = sum(loop.num_steps for loop in later)
+        step_seconds = sum(loop.seconds for loop in later) / num_later if num_later else 0.0
+        for loop in self.loops:
+            ran = loop.seconds
+            if loop.has_compiled:
+                ran = min(ran, loop.num_steps * step_seconds)
+            waited = min(loop.data_seconds, ran)
+            num_kept = loop.num_steps
+            if next_step is not None:
+                num_kept -= min(max(loop.step - next_step, 0), loop.num_steps)
+            kept = (ran - waited) * num_kept / loop.num_steps * (1.0 - loop.skipped_share)
+            found["compiling"] += loop.seconds - ran
+            found["data"] += waited
+            found[PRODUCTIVE] += kept
+            found["lost"] += ran - waited - kept
+        start = self.until - sum(self.noted.values()) if self.start is None else self.start
+        found["start"] = max(start, 0.0)
+        found["other"] = max(self.until - sum(found.values()), 0.0)
+        return found
+
+
+def _run_time(processes: Sequence[_Process]) -> RunTime:
+    seconds = dict.fromkeys(CAUSES, 0.0)
+    down = 0.0
+    for process, following in zip(processes, [*processes[1:], None], strict=True):
+        own = process.seconds(None if following is None else following.first_step)
+        seconds = {name: value + own[name] for name, value in seconds.items()}
+        if following is not None:
+            down += max(following.time - process.time - process.until, 0.0)
+    return RunTime(seconds, down, len(processes))
+
+
+def _processes(lines: Iterable[dict[str, Any]]) -> list[_Process]:
+    found: list[_Process] = []
+    for line in lines:
+        _take(found, line)
+    return found
+
+
+def _take(processes: list[_Process], line: Mapping[str, Any]) -> None:
+    """Adds a line to the last process, or a process."""
+    if line["run"] == _PROCESS:
+        processes.append(_Process(line["step"], _number(line, "time")))
+    if not processes:
+        return
+    process, seconds = processes[-1], _number(line, "seconds")
+    # What a line claims beyond the time since the line before is not believed.
+    seconds = min(seconds, max(_number(line, "until") - process.until, 0.0))
+    if line["run"] in _NOTED:
+        process.noted[line["run"]] += seconds
+    elif line["run"] == _LOOP and (num_steps := int(_number(line, "num_steps"))) > 0:
+        if process.start is None:
+            begin = _number(line, "until") - seconds
+            process.start = begin - sum(process.noted.values())
+        skipped = min(_number(line, "num_skipped_steps") / num_steps, 1.0)
+        wait = _number(line, "data_wait_seconds") * num_steps
+        has_compiled = line.get("has_compiled") is True
+        process.loops.append(_Loop(line["step"], seconds, num_steps, skipped, wait, has_compiled))
+    process.until = max(process.until, _number(line, "until"))
+
+
+def _number(line: Mapping[str, Any], name: str) -> float:
+    value = line.get(name)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return max(float(value), 0.0) if is_number else 0.0  # type: ignore[arg-type]
