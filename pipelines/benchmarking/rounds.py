@@ -8,6 +8,7 @@ from typing import Any, Self
 from .turn_process import Figures
 
 _MAX_COUNT = 1_000_000
+_MAX_TRIALS = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,16 +60,16 @@ def count_for(turn: Callable[[int], Figures], turn_seconds: float) -> int:
         turn: function that does the work so many times.
         turn_seconds: float.
     """
-    turn(1)
-    count = _count(turn(1), 1, turn_seconds)
-    if count > 1:
-        # The first of so many may still compile; and what costs the same for any number of times
-        # has counted as if it came with each.
+    count = 1
+    for _ in range(_MAX_TRIALS):
+        turn(count)  # compiles
+        wanted = _count(turn(count), count, turn_seconds)
+        # What costs the same for any number of times has counted as if it came with each.
+        if wanted < 2 * count:
+            break
+        count = wanted
+    else:
         turn(count)
-        again = _count(turn(count), count, turn_seconds)
-        if again > 2 * count:
-            count = again
-            turn(count)
     return count
 
 
