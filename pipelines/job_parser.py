@@ -75,7 +75,8 @@ class JobParser(argparse.ArgumentParser):
             if action.required and action.option_strings:
                 yield formatter._format_action_invocation(action)
         for action in self._get_positional_actions():
-            yield f"[{action.metavar}]" if action.nargs == "?" else f"{action.metavar}"
+            word = f"{action.metavar}{'...' if action.nargs == argparse.ONE_OR_MORE else ''}"
+            yield f"[{word}]" if action.nargs == "?" else word
 
     def format_help(self) -> str:
         """Returns the help; of a parser with commands below as argparse has it."""

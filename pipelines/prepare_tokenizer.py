@@ -24,7 +24,9 @@ from txl_tf.storage.untrusted_files import storage_errors
 
 from .arguments import MAX_STEP, add_number
 
-_KINDS = ("bytes", "characters", "words", "wordpiece", "sentencepiece")
+TRAINED_WITHOUT_EXTRA = ("bytes", "characters", "words", "wordpiece")
+"""Kinds of tokens for which a text is enough."""
+_KINDS = (*TRAINED_WITHOUT_EXTRA, "sentencepiece")
 _EOS_TOKEN = "<eos>"
 _DOUBLE_EOS_TOKEN = "<S>"
 _UNKNOWN_TOKENS = ("<unk>", "<UNK>")

@@ -132,19 +132,29 @@ def _size(shapes: tuple[tuple[int, int] | None, ...]) -> int:
 def training_flops_per_token(config: ModelConfig) -> int:
     """Counts the floating-point operations of the model for one token of training.
 
+    Those of `reading_flops_per_token`, those of the keys and values of the memory,
+    which are computed again for every segment, and twice as many again in the
+    backward pass.
+    """
+    width = config.num_heads * config.head_dim
+    memory_share = config.effective_memory_length / config.segment_length
+    remembered = 2 * config.hidden_dim * width * config.num_layers * memory_share
+    return int(3 * (reading_flops_per_token(config) + 2 * remembered))
+
+
+def reading_flops_per_token(config: ModelConfig) -> int:
+    """Counts the floating-point operations of the model for one token that it reads.
+
     Two for each multiplication with a weight and for each key that attention
-    looks at, and twice as many again in the backward pass. Embeddings are looked
+    looks at. Keys and values of the memory are remembered. Embeddings are looked
     up, and the clusters of rare tokens and the positions do not count.
     """
     width = config.num_heads * config.head_dim
     blocks = config.num_layers * _block_parameters(config)
-    # Keys and values of the memory are computed again for every segment.
-    memory_share = config.effective_memory_length / config.segment_length
-    remembered = 2 * config.hidden_dim * width * config.num_layers * memory_share
     num_keys = config.effective_memory_length + config.segment_length
     attention = 2 * config.num_layers * width * num_keys
     first_cluster = config.cutoffs[0] if config.cutoffs else config.vocabulary_size
-    return int(6 * (blocks + remembered + attention + first_cluster * config.hidden_dim))
+    return 2 * (blocks + attention + first_cluster * config.hidden_dim)
 
 
 _FLOAT_BYTES = 4
