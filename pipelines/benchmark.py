@@ -28,8 +28,8 @@ from .arguments import (
     add_config_argument,
     add_json_argument,
     add_number,
+    add_numbers,
     add_override_argument,
-    numbers_in_range,
 )
 from .benchmarking.cases import SUITES, Case, cases_of
 from .benchmarking.measurement import ChosenPeer, Measurement, Row, add_growth
@@ -67,9 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--memory-lengths", MAX_TOKENS, "tokens remembered (default: 128 or 1600,3800)"),
         ("--rows", MAX_ROWS, "rows (default: 8 to train, 1 to evaluate, 1,8 to generate)"),
     ):
-        shapes.add_argument(
-            option, metavar="N,...", type=numbers_in_range(option, 1, most), help=meaning
-        )
+        add_numbers(shapes, option, 1, most, meaning, unit="N")
     text = parser.add_argument_group("text")
     text.add_argument("--text", metavar="FILE", help="of `prepare` (default: generated words)")
     text.add_argument(

@@ -211,10 +211,10 @@ class _TrainingCompilation:
             num_parts = changes.get("gradient_accumulation_steps", 1)
             if num_parts > self.rows or ("rematerialize" in changes and not is_transformer):
                 continue
-            names = ", ".join(f"{name}={value}" for name, value in changes.items())
-            self._say(f"trying {names}")
-            training = self._experiment.training.replace(**changes)
-            changed = self._experiment.replace(training=training)
+            self._say("trying " + ", ".join(f"{name}={value}" for name, value in changes.items()))
+            changed = self._experiment.replace(
+                training=self._experiment.training.replace(**changes)
+            )
             other = _TrainingCompilation(changed, self._compiler, self._say)
             program = other.compile(other.rows)
             if hbm_at_once(program, evaluation, shared_bytes)["fits"]:
