@@ -176,7 +176,6 @@ class _TrainingCompilation:
         self._compiler = compiler
         self._say = say
         self._programs: dict[int, CompiledProgram] = {}
-        self._attention: dict[int, str] = {}
         self.rows = experiment.training.rows_per_replica(compiler.topology.num_replicas)
 
     def compile(self, rows: int) -> CompiledProgram:
@@ -187,15 +186,10 @@ class _TrainingCompilation:
             self._say(f"compiling the training step: {rows} rows per replica")
             chip, replicas = self._compiler.topology.chip.name, self._compiler.topology.num_replicas
             program = training_program(self._with_rows(rows), replicas, chip)
-            self._attention[rows] = program.attention
+            if rows == self.rows:
+                self.attention = program.attention
             self._programs[rows] = self._compiler.compile(program, f"training-{rows}-rows")
         return self._programs[rows]
-
-    @property
-    def attention(self) -> str:
-        """How the experiment attends, with its own number of rows."""
-        self.compile(self.rows)
-        return self._attention[self.rows]
 
     def search(self) -> list[Trial]:
         """Finds the largest number of rows that fits."""
@@ -211,10 +205,10 @@ class _TrainingCompilation:
             num_parts = changes.get("gradient_accumulation_steps", 1)
             if num_parts > self.rows or ("rematerialize" in changes and not is_transformer):
                 continue
-            self._say("trying " + ", ".join(f"{name}={value}" for name, value in changes.items()))
-            changed = self._experiment.replace(
-                training=self._experiment.training.replace(**changes)
-            )
+            names = ", ".join(f"{name}={value}" for name, value in changes.items())
+            self._say(f"trying {names}")
+            training = self._experiment.training.replace(**changes)
+            changed = self._experiment.replace(training=training)
             other = _TrainingCompilation(changed, self._compiler, self._say)
             program = other.compile(other.rows)
             if hbm_at_once(program, evaluation, shared_bytes)["fits"]:
