@@ -205,8 +205,7 @@ class _TrainingCompilation:
             num_parts = changes.get("gradient_accumulation_steps", 1)
             if num_parts > self.rows or ("rematerialize" in changes and not is_transformer):
                 continue
-            names = ", ".join(f"{name}={value}" for name, value in changes.items())
-            self._say(f"trying {names}")
+            self._say("trying " + ", ".join(f"{name}={value}" for name, value in changes.items()))
             training = self._experiment.training.replace(**changes)
             changed = self._experiment.replace(training=training)
             other = _TrainingCompilation(changed, self._compiler, self._say)
