@@ -176,7 +176,6 @@ class _TrainingCompilation:
         self._compiler = compiler
         self._say = say
         self._programs: dict[int, CompiledProgram] = {}
-        self._attention: dict[int, str] = {}
         self.rows = experiment.training.rows_per_replica(compiler.topology.num_replicas)
 
     def compile(self, rows: int) -> CompiledProgram:
@@ -187,15 +186,9 @@ class _TrainingCompilation:
             self._say(f"compiling the training step: {rows} rows per replica")
             chip, replicas = self._compiler.topology.chip.name, self._compiler.topology.num_replicas
             program = training_program(self._with_rows(rows), replicas, chip)
-            self._attention[rows] = program.attention
+            self.attention = program.attention if rows == self.rows else self.attention
             self._programs[rows] = self._compiler.compile(program, f"training-{rows}-rows")
         return self._programs[rows]
-
-    @property
-    def attention(self) -> str:
-        """How the experiment attends, with its own number of rows."""
-        self.compile(self.rows)
-        return self._attention[self.rows]
 
     def search(self) -> list[Trial]:
         """Finds the largest number of rows that fits."""
