@@ -113,16 +113,9 @@ def train(
 ) -> "tuple[TrainingRun, EvaluationResult | None]":
     """Trains a run to its end, from its last checkpoint if it has one.
 
-    Args:
-        experiment: `ExperimentConfig`.
-        data_folder: str. A prepared data set with a split `train`; a split
-            `valid` is evaluated.
-        workdir: `Workdir`.
-        strategy: `tf.distribute.Strategy`.
-        watcher: optional `PreemptionWatcher`, already watching.
-        profile_steps: optional range of steps to profile, counted from 1.
-        initial: optional `InitialWeights` that a new run begins from.
-        clock: optional `RunClock` that began with the job.
+    The folder `data_folder` has a prepared data set with a split `train`; a split
+    `valid` is evaluated. `clock` is an optional `RunClock` that began with the job. The
+    other arguments are those of `TrainingRun`.
 
     Returns:
         Tuple of the run, with its trainer and its evaluator, and the last

@@ -44,14 +44,10 @@ class TrainingRun:
     A step counts as done when its line is in the ledger. Checkpoints are
     written in the background, and lines of later steps are held back until the
     checkpoint before them is on the disk: so a kill never takes back more steps
-    than one period of checkpoints has.
-
-    Each of several workers makes one of these; only the first writes.
+    than one period of checkpoints has. Of several workers, only the first writes.
 
     Args:
-        experiment: `ExperimentConfig`.
-        data: `RunData`.
-        workdir: `Workdir`.
+        experiment, data, workdir: `ExperimentConfig`, `RunData`, `Workdir`.
         strategy: `tf.distribute.Strategy`.
         watcher: optional `PreemptionWatcher`, already watching.
         profile_steps: optional range of steps to profile, counted from 1.

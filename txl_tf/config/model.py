@@ -138,6 +138,18 @@ def _harmonic_number(count: int) -> float:
     return math.log(count + 0.5) + _EULER_GAMMA
 
 
+# Of the settings that all models have.
+_RANGES = {
+    "vocabulary_size": positive(MAX_TOKEN_IDS),
+    "num_layers": positive(MAX_LAYERS),
+    "hidden_dim": positive(MAX_WIDTH),
+    "segment_length": positive(MAX_TOKENS),
+    "embedding_dim": positive(MAX_WIDTH),
+    "dropout": FRACTION_BELOW_ONE,
+    "initializer_stddev": positive(),
+}
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecurrentConfig(FrozenConfig):
     """Sizes and options that an `LSTMLanguageModel` and a `QRNNLanguageModel` share.
@@ -149,15 +161,7 @@ class RecurrentConfig(FrozenConfig):
         ValueError: If a value is out of its range.
     """
 
-    RANGES: ClassVar = {
-        "vocabulary_size": positive(MAX_TOKEN_IDS),
-        "num_layers": positive(MAX_LAYERS),
-        "hidden_dim": positive(MAX_WIDTH),
-        "segment_length": positive(MAX_TOKENS),
-        "embedding_dim": positive(MAX_WIDTH),
-        "dropout": FRACTION_BELOW_ONE,
-        "initializer_stddev": positive(),
-    }
+    RANGES: ClassVar = _RANGES
 
     vocabulary_size: int
     """Number of token ids, `V`."""
@@ -255,22 +259,16 @@ class ModelConfig(FrozenConfig):
     """
 
     RANGES: ClassVar = {
-        "vocabulary_size": positive(MAX_TOKEN_IDS),
-        "num_layers": positive(MAX_LAYERS),
-        "hidden_dim": positive(MAX_WIDTH),
+        **_RANGES,
         "num_heads": positive(MAX_WIDTH),
         "head_dim": positive(MAX_WIDTH),
         "intermediate_dim": positive(MAX_WIDTH),
-        "segment_length": positive(MAX_TOKENS),
         "memory_length": not_negative(MAX_TOKENS),
-        "embedding_dim": positive(MAX_WIDTH),
         "num_positions": positive(2 * MAX_TOKENS),
-        "dropout": FRACTION_BELOW_ONE,
         "attention_dropout": FRACTION_BELOW_ONE,
         "clamp_length": positive(MAX_DISTANCE),
         "layer_norm_epsilon": positive(),
         "division_factor": positive(MAX_WIDTH),
-        "initializer_stddev": positive(),
         "initializer_range": positive(),
         "projection_stddev": positive(),
     }
