@@ -150,14 +150,8 @@ def _training(arguments: argparse.Namespace) -> Iterator[Case]:
 
 def _training_case(experiment: ExperimentConfig) -> Case:
     require_training_memory(experiment)
-    model, num_rows = experiment.model, experiment.training.global_batch_size
-    return Case(
-        "train",
-        _shape(experiment, num_rows, experiment.training.dtype_policy),
-        {"work": "train", "experiment": experiment.to_dict()},
-        training_flops_per_token(model) if isinstance(model, ModelConfig) else None,
-        _peer_request("train", experiment, num_rows),
-    )
+    num_rows = experiment.training.global_batch_size
+    return _model_case("train", experiment, num_rows, training_flops_per_token)
 
 
 def _with_lengths(
@@ -195,12 +189,23 @@ def _evaluation(arguments: argparse.Namespace) -> Iterator[Case]:
 def _evaluation_case(experiment: ExperimentConfig) -> Case:
     model, num_rows = experiment.model, experiment.evaluation.batch_size
     require_evaluation_memory(model, experiment.evaluation)
+    return _model_case("evaluate", experiment, num_rows, reading_flops_per_token)
+
+
+def _model_case(
+    work: str,
+    experiment: ExperimentConfig,
+    num_rows: int,
+    flops_per_token: Callable[[ModelConfig], int],
+) -> Case:
+    """The case of a job that reads tokens with an experiment's model."""
+    model = experiment.model
     return Case(
-        "evaluate",
+        work,
         _shape(experiment, num_rows, experiment.training.dtype_policy),
-        {"work": "evaluate", "experiment": experiment.to_dict()},
-        reading_flops_per_token(model) if isinstance(model, ModelConfig) else None,
-        _peer_request("evaluate", experiment, num_rows),
+        {"work": work, "experiment": experiment.to_dict()},
+        flops_per_token(model) if isinstance(model, ModelConfig) else None,
+        _peer_request(work, experiment, num_rows),
     )
 
 

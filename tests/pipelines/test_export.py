@@ -14,9 +14,9 @@ from pipelines import export
 from pipelines.command_line import main
 from pipelines.workdir import Workdir
 from tests.convert.goldens import TENSORFLOW, Golden
-from tests.evaluation.test_result import result_of
 from tests.export.requests import nothing_read, rows_of, sampling, tensors
 from tests.pipelines.small_experiments import TOY_DATA
+from tests.small_models import small_result
 from tests.toy_batches import toy_experiment
 from txl_tf.causal_lm.model_folder import write_model_folder
 from txl_tf.config.model import LSTMConfig
@@ -85,7 +85,7 @@ def test_the_card_has_the_newest_evaluation_of_the_checkpoint(workdir):
 
 def test_the_card_has_what_training_evaluated(workdir):
     """`txl evaluate --watch` knows more of the same weights, and so comes first."""
-    shown = result_of(total_nats=30.0, num_tokens=12)
+    shown = small_result(total_nats=30.0, num_tokens=12)
     log = MetricsLog(workdir.metrics)
     log.continue_at_end()
     log.append(7, "train", {"loss/perplexity": 4.0})

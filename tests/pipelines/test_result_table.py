@@ -1,7 +1,7 @@
 import pytest
 
 from pipelines.evaluation.result_table import result_line, result_table
-from tests.evaluation.test_result import result_of
+from tests.small_models import small_result
 
 
 def rows(table):
@@ -9,7 +9,7 @@ def rows(table):
 
 
 def test_a_table_has_figures_denominators_and_conditions():
-    results = [result_of(), result_of(split="test", num_bytes=10.0)]
+    results = [small_result(), small_result(split="test", num_bytes=10.0)]
     table = result_table(results, "sentencepiece")
     lines = table.splitlines()
     assert lines[0].split() == ["valid", "test"]
@@ -23,14 +23,14 @@ def test_a_table_has_figures_denominators_and_conditions():
 
 @pytest.mark.parametrize("kind", ["bytes", "characters", "words"])
 def test_words_have_a_perplexity_only_where_tokens_are_pieces_of_them(kind):
-    assert "word" not in result_table([result_of()], kind)
+    assert "word" not in result_table([small_result()], kind)
 
 
 def test_what_has_no_denominator_has_no_row():
-    table = result_table([result_of(num_characters=0.0, num_words=0.0)], "wordpiece")
+    table = result_table([small_result(num_characters=0.0, num_words=0.0)], "wordpiece")
     assert "character" not in table and "word" not in table
 
 
 def test_the_line_in_the_middle_of_a_run_is_short():
-    line = result_line(result_of(step=4000))
+    line = result_line(small_result(step=4000))
     assert line == "valid at step 4,000: 1.5000 bits/byte, perplexity 5.66"

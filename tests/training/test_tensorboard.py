@@ -5,14 +5,14 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tests.evaluation.test_result import result_of
+from tests.small_models import small_result
 from txl_tf.training.tensorboard import TensorBoardWriter
 
 
 @pytest.mark.parametrize("total_nats", [30.0, 4000.0, 1e6])
 def test_every_figure_of_an_evaluation_is_written(total_nats, tmp_path):
     """A text without spaces is one word, whose perplexity no float32 holds."""
-    result = result_of(total_nats=total_nats, num_words=1.0, num_tokens=12)
+    result = small_result(total_nats=total_nats, num_words=1.0, num_tokens=12)
     TensorBoardWriter(tmp_path, bytes_per_token=1.0).write_evaluation(result)
     events = EventAccumulator(str(tmp_path / "valid")).Reload()
     written = {

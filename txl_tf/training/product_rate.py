@@ -33,8 +33,8 @@ def product_rate(dtype: str, seconds: float = _SECONDS) -> float:
 
     Example:
     ```python
-    rate = product_rate("float32")
-    utilization = flops_per_token * tokens_per_second / rate
+    flops_per_token, tokens_per_second = 50e6, 1000.0
+    utilization = flops_per_token * tokens_per_second / product_rate("float32")
     ```
     """
     if not tf.as_dtype(dtype).is_floating:

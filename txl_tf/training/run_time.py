@@ -96,7 +96,7 @@ class RunClock:
     Example:
     ```python
     clock = RunClock()
-    clock.begin(MetricsLog(path), step=0)
+    clock.begin(MetricsLog("metrics.jsonl"), step=0)
     clock.note_loop(25, seconds=2.0, num_steps=25)
     clock.run_time.goodput
     ```
