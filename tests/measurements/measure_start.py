@@ -71,7 +71,7 @@ def measure(checkout: Path, folder: Path) -> dict[str, float]:
 
 def set_up(folder: Path) -> None:
     """Prepares the data of the quickstart, and a run of its model."""
-    small = ("training.num_steps=1", "training.evaluate_tokens=2048", "optimizer.warmup_steps=1")
+    small = ("training.num_steps=2", "training.evaluate_tokens=2048", "optimizer.warmup_steps=1")
     for text, count in (("one", 100_000), ("two", 1_000)):
         (folder / f"{text}.txt").write_text(f"import {text}\n" * count)
     files = ("--train-file", folder / "one.txt", "--valid-file", folder / "two.txt")
