@@ -34,6 +34,7 @@ from .arguments import (
 from .benchmarking.cases import SUITES, Case, cases_of
 from .benchmarking.measurement import ChosenPeer, Measurement, Row, add_growth
 from .benchmarking.peers import PEERS
+from .benchmarking.rounds import short
 from .command_line import run_job
 from .prepare_tokenizer import TRAINED_WITHOUT_EXTRA
 from .progress import plain_table
@@ -226,7 +227,7 @@ def _speed_cells(row: Row) -> list[str]:
     cells = [
         row["suite"],
         row["shape"],
-        _short(speed["median"]),
+        short(speed["median"]),
         _span(speed),
         f"{1000 / speed['median']:.3g}",
     ]
@@ -246,7 +247,7 @@ def _peer_cells(row: Row) -> list[str]:
     ratio = peer["times_faster"]
     return [
         f"{peer['name']}, {peer['variant']}",
-        _short(peer["tokens_per_second"]["median"]),
+        short(peer["tokens_per_second"]["median"]),
         f"{ratio['median']:.2f}",
         f"{ratio['least']:.2f} - {ratio['most']:.2f}",
         describe_bytes(peer["peak_bytes"]),
@@ -261,11 +262,7 @@ def _start_cells(row: Row) -> list[str]:
 
 
 def _span(spread: dict[str, Any]) -> str:
-    return f"{_short(spread['least'])} - {_short(spread['most'])}"
-
-
-def _short(number: float) -> str:
-    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+    return f"{short(spread['least'])} - {short(spread['most'])}"
 
 
 if __name__ == "__main__":

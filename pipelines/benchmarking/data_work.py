@@ -28,13 +28,12 @@ def prepare(request: dict[str, Any]) -> Turn:
     """Creates the work of `txl prepare`: a text is encoded and its data set written each time.
 
     Args:
-        request: dict with the `tokenizer`, and as `text` the path of a file;
-            `None` for generated words.
+        request: dict with the `tokenizer`, a `folder` to write into, and as
+            `text` the path of a file; `None` for generated words.
     """
-    folder = tempfile.TemporaryDirectory()
-    path = request["text"]
+    folder, path = request["folder"], request["text"]
     if path is None:
-        path = os.path.join(folder.name, "words.txt")
+        path = os.path.join(folder, "words.txt")
         with open(path, "wb") as file:
             file.write(random_words(_TEXT_BYTES))
     parser = JobParser(prog="txl prepare")
@@ -44,7 +43,7 @@ def prepare(request: dict[str, Any]) -> Turn:
     def turn(count: int) -> dict[str, Any]:
         tokens = 0
         for _ in range(count):
-            with tempfile.TemporaryDirectory(dir=folder.name) as parent:
+            with tempfile.TemporaryDirectory(dir=folder) as parent:
                 out = os.path.join(parent, "data")
                 arguments = parser.parse_args([*words, out])
                 preparation.check_arguments(arguments)
@@ -61,18 +60,17 @@ def read(request: dict[str, Any]) -> Turn:
 
     Args:
         request: dict with `num_rows`, `segment_length` and
-            `with_document_starts`, and as `data` the folder of a data set;
-            `None` for one of random bytes.
+            `with_document_starts`, a `folder` to write into, and as `data` the
+            folder of a data set; `None` for one of random bytes.
     """
     from txl_tf.data.segment_plan import SegmentPlan
     from txl_tf.data.segment_reader import SegmentReader
 
     num_rows, segment_length = request["num_rows"], request["segment_length"]
-    folder = tempfile.TemporaryDirectory()
     path = request["data"]
     if path is None:
         num_tokens = _READ_BATCHES * num_rows * segment_length + 1
-        path = write_random_dataset(folder.name, num_tokens, 256)
+        path = write_random_dataset(request["folder"], num_tokens, 256)
     dataset = PreparedDataset.open(path, verify=False)
     plan = SegmentPlan(
         num_tokens=dataset.num_tokens("train"),
@@ -84,8 +82,6 @@ def read(request: dict[str, Any]) -> Turn:
     batches = iter(reader.dataset_fn(0, range(num_rows), num_rows))
 
     def turn(count: int) -> dict[str, Any]:
-        # Held here: what the data set is made of goes with the folder.
-        assert os.path.isdir(folder.name)
         for _ in range(count):
             next(batches)
         return {"tokens": count * num_rows * segment_length}

@@ -4,7 +4,6 @@ Tokens and weights are random: the time does not depend on them.
 Shape letters used in this module: B rows, T segment length, M memory length.
 """
 
-import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -43,18 +42,18 @@ class TrainingTurns:
 
     Args:
         experiment: `ExperimentConfig`.
+        folder: str. Where the tokens are written.
     """
 
-    def __init__(self, experiment: ExperimentConfig) -> None:
+    def __init__(self, experiment: ExperimentConfig, folder: str) -> None:
         # As a run does.
         tf.config.experimental.enable_op_determinism()
-        self._folder = tempfile.TemporaryDirectory()
         # However short the run is that has these settings, turns do not end.
         training = experiment.training.replace(num_steps=MAX_STEPS_PER_LOOP)
         experiment = experiment.replace(training=training)
         row_tokens = _SEGMENTS_PER_ROW * experiment.model.segment_length
         dataset = write_random_dataset(
-            self._folder.name,
+            folder,
             training.global_batch_size * row_tokens + 1,
             experiment.model.vocabulary_size,
         )
@@ -83,18 +82,6 @@ class TrainingTurns:
         period = self._trainer.step + num_steps
         training = config.training.replace(steps_per_loop=period)
         self._trainer.config = config.replace(training=training)
-
-
-def train(experiment: ExperimentConfig) -> Turn:
-    """Creates the work of training."""
-    return TrainingTurns(experiment)
-
-
-def first_step(experiment: ExperimentConfig) -> Turn:
-    """Creates the work of training and does its first step."""
-    turns = TrainingTurns(experiment)
-    turns(1)
-    return turns
 
 
 def evaluate(experiment: ExperimentConfig) -> Turn:

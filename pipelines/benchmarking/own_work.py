@@ -14,8 +14,8 @@ def create(request: dict[str, Any]) -> Turn:
     """Creates what a request asks for.
 
     Args:
-        request: dict with the suite as `work`, the settings as `experiment`,
-            and what a suite has besides.
+        request: dict with the suite as `work`, a `folder` to write into,
+            the settings as `experiment`, and what a suite has besides.
     """
     work = request["work"]
     if work == "rates":
@@ -29,8 +29,12 @@ def create(request: dict[str, Any]) -> Turn:
     experiment = ExperimentConfig.from_dict(request["experiment"])
     if work == "generate":
         return model_work.generate(experiment, request["num_rows"])
-    works = {"train": model_work.train, "evaluate": model_work.evaluate}
-    return {**works, "first_step": model_work.first_step}[work](experiment)
+    if work == "evaluate":
+        return model_work.evaluate(experiment)
+    turn = model_work.TrainingTurns(experiment, request["folder"])
+    if work == "first_step":
+        turn(1)
+    return turn
 
 
 def _measure_rates(count: int) -> dict[str, float]:

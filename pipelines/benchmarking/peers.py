@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from txl_tf.errors import JobError
 
 from ..progress import say
-from .rounds import count_for
+from .rounds import count_for, short
 from .turn_process import TurnProcess
 
 _FOLDER = Path(__file__).parent
@@ -63,7 +63,7 @@ class Peer:
                 say(f"{self.name} cannot do it in {name}: {error.what}")
                 failure = error
                 continue
-            say(f"{self.name} in {name}: {rate:,.0f} tokens/s")
+            say(f"{self.name} in {name}: {short(rate)} tokens/s")
             if rate > best_rate:
                 best, best_rate, ready = ready, rate, best
             if ready is not None:

@@ -109,3 +109,8 @@ def ratios(numerators: Spread, denominators: Spread) -> Spread:
     """Divides figures of the same rounds."""
     pairs = zip(numerators.rounds, denominators.rounds, strict=True)
     return Spread.of([above / below for above, below in pairs])
+
+
+def short(number: float) -> str:
+    """Shows a number with three digits, or all those before the point."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"

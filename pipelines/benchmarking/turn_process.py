@@ -32,6 +32,7 @@ class TurnProcess:
         command: sequence of str. Command line that answers as `turn_server` does.
         request: dict. What it is to do.
         environment: mapping. The variables of the process.
+        folder: optional `TemporaryDirectory` that goes when the process has ended.
 
     Raises:
         JobError: If it cannot be started, or ends before it is ready.
@@ -43,8 +44,10 @@ class TurnProcess:
         command: Sequence[str],
         request: Mapping[str, Any],
         environment: Mapping[str, str],
+        folder: "tempfile.TemporaryDirectory[str] | None" = None,
     ) -> None:
         self._name = name
+        self._folder = folder
         self._command = command
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - `close` ends it
         begin = time.perf_counter()
@@ -58,7 +61,7 @@ class TurnProcess:
                 text=True,
             )
         except OSError as error:
-            self._errors.close()
+            self._clean()
             raise JobError(
                 f"The process of {name} cannot be started: {first_line(error)}", where=command[0]
             ) from error
@@ -75,7 +78,9 @@ class TurnProcess:
     def of_this_project(cls, request: Mapping[str, Any]) -> Self:
         """Starts the work of this project, see `own_work`."""
         command = [sys.executable, "-W", "ignore", "-m", f"{__package__}.own_work"]
-        return cls("txl", command, request, own_environment())
+        folder = tempfile.TemporaryDirectory()
+        request = {**request, "folder": folder.name}
+        return cls("txl", command, request, own_environment(), folder)
 
     @classmethod
     def of_program(
@@ -119,7 +124,12 @@ class TurnProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._clean()
+
+    def _clean(self) -> None:
         self._errors.close()
+        if self._folder is not None:
+            self._folder.cleanup()
 
     def _ask(self, line: str) -> None:
         # The answer says so where it has ended.

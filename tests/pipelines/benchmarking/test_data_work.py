@@ -24,16 +24,17 @@ def test_random_words_are_a_text_as_long_as_asked_for():
     assert counts.most_common(1)[0][1] > 0.05 * counts.total()
 
 
-def test_a_text_is_prepared_each_time(tmp_path, capsys):
+def test_a_text_is_prepared_each_time(tmp_path):
     (tmp_path / "text.txt").write_bytes(b"one two three\n" * 50)
-    turn = prepare({"text": str(tmp_path / "text.txt"), "tokenizer": "bytes"})
+    request = {"text": str(tmp_path / "text.txt"), "folder": str(tmp_path)}
+    turn = prepare({**request, "tokenizer": "bytes"})
     assert turn(1) == {"tokens": 700}
     assert turn(2) == {"tokens": 1400}
 
 
 @pytest.mark.parametrize("with_starts", [False, True])
-def test_batches_are_read_one_after_the_other(with_starts):
-    request = {"data": None, "num_rows": 2, "segment_length": 4}
+def test_batches_are_read_one_after_the_other(tmp_path, with_starts):
+    request = {"data": None, "folder": str(tmp_path), "num_rows": 2, "segment_length": 4}
     turn = read({**request, "with_document_starts": with_starts})
     assert turn(3) == {"tokens": 24}
     # Beyond the end of the data, which has fewer batches.
