@@ -137,7 +137,7 @@ def sizes_and_options():
 
 @pytest.mark.parametrize(
     ("division_factor", "embedding_dim", "cutoffs", "project_same_dim", "share", "tie"),
-    sizes_and_options(),
+    list(sizes_and_options()),
 )
 def test_nll_and_probabilities_match_the_oracle(
     division_factor, embedding_dim, cutoffs, project_same_dim, share, tie
