@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--vocabulary",
         metavar="DIR",
-        help="data set, run, converted model or export with the tokenizer",
+        help="data set or any model with the tokenizer",
     )
     meaning = "times that every example is read (default: 3)"
     add_number(run, "--epochs", 1, MAX_EPOCHS, meaning)

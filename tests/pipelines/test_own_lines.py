@@ -15,7 +15,7 @@ from tests.pipelines.txl_process import command, environment, run_new_txl
 COLUMNS = 80
 STEPS = ("training.num_steps=10", "training.jit_compile=true")
 OWN = {
-    "train": r"(step )?\d+/10 |(model|devices|step|length|rate|run|curves)  |valid$"
+    "train": r"(step )?\d+/10 |(model|devices|step|length|rate|run|curves)  |valid$|goodput "
     r"|(bits/byte|bits/character|nats/token|perplexity|tokens|bytes|characters) |step 10, segment ",
     "evaluate": r"evaluating",
     "generate": r"$",
