@@ -85,13 +85,18 @@ class TrainingTurns:
 
 
 def evaluate(experiment: ExperimentConfig) -> Turn:
-    """Creates the work of evaluating, one segment of every row at each time."""
+    """Creates the work of evaluating; each time every row reads as much as is read at once.
+
+    A part of it takes as long as all of it, so that other lengths show less than the speed
+    of a long text.
+    """
     evaluator = create_evaluator(experiment, create_strategy())
     config, num_rows = evaluator.config, experiment.evaluation.batch_size
+    num_segments = evaluator.segments_per_read(num_rows)
 
     def turn(count: int) -> dict[str, Any]:
         tokens = random_tokens(
-            count * num_rows * config.segment_length + 1, config.vocabulary_size
+            count * num_rows * num_segments * config.segment_length + 1, config.vocabulary_size
         ).astype(np.int32)
         sizes = {"num_bytes": len(tokens), "num_characters": len(tokens), "num_words": 1}
         text = EvaluationText.of_tokens("random", tokens, **sizes)

@@ -161,6 +161,10 @@ class Evaluator:
             )
         assign_weights({variable.path: variable for variable in self.model.weights}, arrays)
 
+    def segments_per_read(self, rows_per_replica: int) -> int:
+        """Returns how many segments of a row are read at once where the text is long enough."""
+        return self._scoring.segments_per_read(rows_per_replica)
+
     def evaluate(
         self,
         text: EvaluationText,
