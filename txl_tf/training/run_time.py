@@ -59,16 +59,14 @@ class RunTime:
         return self.shares[PRODUCTIVE]
 
     def describe(self) -> str:
-        """Returns a line: the goodput, and where the other time went."""
-        lost = [
-            f"{name} {value:.1f}"
-            for name, value in self.seconds.items()
-            if name != PRODUCTIVE and value >= 0.05
-        ]
+        """Returns a line of 80 columns: the goodput, and where most of the other time went."""
+        others = [(value, name) for name, value in self.seconds.items() if name != PRODUCTIVE]
+        largest = sorted(others, reverse=True)[:2]
+        lost = [f"{name} {value:.1f}" for value, name in largest if value >= 0.05]
         starts = f", {self.num_starts} starts" if self.num_starts > 1 else ""
         return (
-            f"goodput {self.goodput:.3f}: {self.seconds[PRODUCTIVE]:.1f} of "
-            f"{self.total_seconds:.1f} s{starts}; {', '.join(lost)} s"
+            f"goodput {self.goodput:.3f} of {self.total_seconds:.1f} s{starts}; "
+            f"{', '.join(lost) or 'nothing else 0.0'} s"
         )
 
 
