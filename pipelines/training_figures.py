@@ -134,7 +134,8 @@ class RunFigures:
             data_wait_seconds=report.data_wait_seconds,
             has_compiled=report.has_compiled,
         )
-        goodput = self._clock.run_time.goodput if self._clock.run_time is not None else None
+        run_time = self._clock.run_time
+        goodput = None if run_time is None else run_time.goodput
         self._board.write_training(report, self.peak_tokens_per_second, goodput)
         self._step_seconds += 0.0 if report.has_compiled else report.seconds
         if self._must_measure and self._step_seconds >= _SECONDS_BEFORE_PEAK:

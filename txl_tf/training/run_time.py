@@ -1,6 +1,8 @@
 """Time of a run by what it went to, over all of its starts, and the goodput of it."""
 
 import dataclasses
+import itertools
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -194,6 +196,15 @@ class _Loop:
     data_seconds: float
     has_compiled: bool
 
+    def without_compiling(self, step_seconds: float) -> float:
+        """Returns its seconds, those of compiling left out."""
+        return min(self.seconds, self.num_steps * step_seconds if self.has_compiled else math.inf)
+
+    def parts(self, ran: float) -> tuple[float, float]:
+        """Returns of these seconds those of waiting for data, and those of steps that counted."""
+        waited = min(self.data_seconds, ran)
+        return waited, (ran - waited) * (1.0 - self.skipped_share)
+
 
 @dataclasses.dataclass
 class _Process:
@@ -205,6 +216,24 @@ class _Process:
     start: float | None = None
     noted: dict[str, float] = dataclasses.field(default_factory=lambda: dict.fromkeys(_NOTED, 0.0))
     loops: list[_Loop] = dataclasses.field(default_factory=list)
+    compiled: list[_Loop] = dataclasses.field(default_factory=list)
+    # Sums over the loops that compiled nothing: a run looks at its time after each of many loops.
+    later_seconds: float = 0.0
+    later_steps: int = 0
+    waited: float = 0.0
+    counted: float = 0.0
+
+    def add(self, loop: _Loop) -> None:
+        """Adds a loop, of steps after those of the others."""
+        self.loops.append(loop)
+        if loop.has_compiled:
+            self.compiled.append(loop)
+            return
+        waited, counted = loop.parts(loop.seconds)
+        self.later_seconds += loop.seconds
+        self.later_steps += loop.num_steps
+        self.waited += waited
+        self.counted += counted
 
     def seconds(self, next_step: int | None) -> dict[str, float]:
         """Returns the seconds by cause.
@@ -212,23 +241,28 @@ class _Process:
         Args:
             next_step: optional int. The step that the next process went on from.
         """
-        found = {**dict.fromkeys(CAUSES, 0.0), **self.noted}
-        later = [loop for loop in self.loops if not loop.has_compiled]
-        num_later = sum(loop.num_steps for loop in later)
-        step_seconds = sum(loop.seconds for loop in later) / num_later if num_later else 0.0
-        for loop in self.loops:
-            ran = loop.seconds
-            if loop.has_compiled:
-                ran = min(ran, loop.num_steps * step_seconds)
-            waited = min(loop.data_seconds, ran)
-            num_kept = loop.num_steps
-            if next_step is not None:
-                num_kept -= min(max(loop.step - next_step, 0), loop.num_steps)
-            kept = (ran - waited) * num_kept / loop.num_steps * (1.0 - loop.skipped_share)
-            found["compiling"] += loop.seconds - ran
-            found["data"] += waited
-            found[PRODUCTIVE] += kept
-            found["lost"] += ran - waited - kept
+        step_seconds = self.later_seconds / self.later_steps if self.later_steps else 0.0
+        ran, waited, kept, compiling = self.later_seconds, self.waited, self.counted, 0.0
+        for loop in self.compiled:
+            own = loop.without_compiling(step_seconds)
+            parts = loop.parts(own)
+            ran, waited, kept = ran + own, waited + parts[0], kept + parts[1]
+            compiling += loop.seconds - own
+        if next_step is not None:
+            for loop in itertools.takewhile(
+                lambda loop: loop.step > next_step, reversed(self.loops)
+            ):
+                redone = min(loop.step - next_step, loop.num_steps) / loop.num_steps
+                kept -= redone * loop.parts(loop.without_compiling(step_seconds))[1]
+        kept = max(kept, 0.0)
+        found = {
+            **dict.fromkeys(CAUSES, 0.0),
+            **self.noted,
+            PRODUCTIVE: kept,
+            "compiling": compiling,
+            "data": waited,
+            "lost": max(ran - waited - kept, 0.0),
+        }
         start = self.until - sum(self.noted.values()) if self.start is None else self.start
         found["start"] = max(start, 0.0)
         found["other"] = max(self.until - sum(found.values()), 0.0)
@@ -271,7 +305,7 @@ def _take(processes: list[_Process], line: Mapping[str, Any]) -> None:
         skipped = min(_number(line, "num_skipped_steps") / num_steps, 1.0)
         wait = _number(line, "data_wait_seconds") * num_steps
         has_compiled = line.get("has_compiled") is True
-        process.loops.append(_Loop(line["step"], seconds, num_steps, skipped, wait, has_compiled))
+        process.add(_Loop(line["step"], seconds, num_steps, skipped, wait, has_compiled))
     process.until = max(process.until, _number(line, "until"))
 
 
