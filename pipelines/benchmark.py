@@ -204,8 +204,8 @@ def describe(report: dict[str, Any]) -> str:
         has_peer = "peer" in speeds[0]
         head = [*_HEAD, *_SHARES, *(_PEER_HEAD if has_peer else ())]
         cells = [[*_speed_cells(row), *(_peer_cells(row) if has_peer else ())] for row in speeds]
-        # All but suite, shape and the peer's name are figures.
-        right = [column for column in range(len(head)) if column not in (0, 1, 10)]
+        words = ("suite", "shape", "peer")
+        right = [column for column, name in enumerate(head) if name not in words]
         parts += [*_rates(speeds), plain_table([head, *cells], right=right), _NOTES]
     starts = [row for row in rows if "seconds" in row]
     if starts:

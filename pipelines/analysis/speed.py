@@ -206,7 +206,7 @@ class SpeedMeasurement:
         self._config = cast(ModelConfig, experiment.model)
         self._dtype_policy = training.dtype_policy
         # Where XLA is not ruled out, the plan of the device decides, as in an evaluation.
-        self._jit_compile = False if training.jit_compile is False else None
+        self._jit_compile = None if training.may_compile else False
         self._segment_lengths = sorted({segment_length, 1}, reverse=True)
         self._num_repeats = num_repeats
         self._model = TransformerXL(self._config, dtype=self._dtype_policy)

@@ -97,7 +97,7 @@ def evaluate(experiment: ExperimentConfig) -> Turn:
     def turn(count: int) -> dict[str, Any]:
         tokens = random_tokens(
             count * num_rows * num_segments * config.segment_length + 1, config.vocabulary_size
-        ).astype(np.int32)
+        )
         sizes = {"num_bytes": len(tokens), "num_characters": len(tokens), "num_words": 1}
         text = EvaluationText.of_tokens("random", tokens, **sizes)
         return {"tokens": evaluator.evaluate(text, step=0).num_tokens}
@@ -127,7 +127,7 @@ def generate(experiment: ExperimentConfig, num_rows: int) -> Turn:
             valid_length=np.full((num_rows,), config.effective_memory_length, np.int32),
         )
     session = GenerationSession(model, TopPSampler(_TOP_P), num_rows=num_rows, memory=memory)
-    prompt = random_tokens(_PROMPT_TOKENS, config.vocabulary_size).astype(np.int32)
+    prompt = random_tokens(_PROMPT_TOKENS, config.vocabulary_size)
     session.write([prompt] * num_rows, num_tokens=1)
 
     def turn(count: int) -> dict[str, Any]:
@@ -143,5 +143,5 @@ def generate(experiment: ExperimentConfig, num_rows: int) -> Turn:
 
 
 def random_tokens(num_tokens: int, vocabulary_size: int) -> np.ndarray:
-    """Draws token ids `(num_tokens,)`, int64."""
-    return np.random.default_rng(0).integers(0, vocabulary_size, num_tokens)
+    """Draws token ids `(num_tokens,)`, int32."""
+    return np.random.default_rng(0).integers(0, vocabulary_size, num_tokens).astype(np.int32)

@@ -39,7 +39,7 @@ def create_evaluator(
         experiment.evaluation,
         dtype_policy=experiment.training.dtype_policy,
         # Where XLA is not ruled out, the device's plan decides.
-        jit_compile=False if experiment.training.jit_compile is False else None,
+        jit_compile=None if experiment.training.may_compile else False,
         masks_documents=experiment.training.document_boundaries == "mask",
         strategy=strategy,
         variables=variables,

@@ -130,6 +130,11 @@ class TrainingConfig(FrozenConfig):
             )
 
     @property
+    def may_compile(self) -> bool:
+        """Whether XLA is not ruled out: a device's plan decides, or the setting."""
+        return self.jit_compile is not False
+
+    @property
     def averages_weights(self) -> bool:
         """Whether there is an average of the weights, which the model is used with."""
         starts = (self.average_weights_from_step, self.average_weights_after_evaluations)

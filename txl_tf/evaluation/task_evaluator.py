@@ -61,7 +61,7 @@ class TaskEvaluator:
                 variable._initialize(variables[variable.path].value)
         is_alone = self._strategy is None or self._strategy.num_replicas_in_sync == 1
         is_tpu = isinstance(self._strategy, tf.distribute.TPUStrategy)
-        compiles = config.training.jit_compile is not False and is_alone and not is_tpu
+        compiles = config.training.may_compile and is_alone and not is_tpu
         self._function = tf.function(self._outputs, autograph=False, jit_compile=compiles)
 
     def load_arrays(self, arrays: Mapping[str, np.ndarray]) -> None:

@@ -108,10 +108,11 @@ class MemoryAttention(keras.layers.Layer):
         **position,
     ):
         addends = self._score_addends(inputs, memory, position)
-        compiled = compiled_part if self.compute_dtype != "float32" else (lambda f: f)
-        probabilities = compiled(self._dropped_probabilities)(
-            addends, attention_mask, dropout_seed, training
-        )  # [B, N, T, K]
+        drop = self._dropped_probabilities
+        if self.compute_dtype != "float32":
+            # In float32 there is nothing to cast, and the softmax of TensorFlow is faster.
+            drop = compiled_part(drop)
+        probabilities = drop(addends, attention_mask, dropout_seed, training)  # [B, N, T, K]
         value = self._heads_first(self._project_keys(self.value, inputs, memory))  # [B, N, K, H]
         attended = ops.transpose(ops.matmul(probabilities, value), [0, 2, 1, 3])
         width = self.num_heads * self.head_dim

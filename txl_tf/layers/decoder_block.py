@@ -323,14 +323,16 @@ class DecoderBlock(keras.layers.Layer):
             training=training,
             **position,
         )
-        hidden, transformed = compiled_part(self._add_attended)(inputs, attended, seed, training)
+        # One tensor or two, as a compiled part copies a result that it returns twice.
+        added = compiled_part(self._add_attended)(inputs, attended, seed, training)
+        hidden = added[0]
         transformed = self.feed_forward(
-            transformed, dropout_seed=functional.fold_seed(seed, 2), training=training
+            added[-1], dropout_seed=functional.fold_seed(seed, 2), training=training
         )
         return compiled_part(self._add_transformed)(hidden, transformed, seed, training)
 
     def _add_attended(self, inputs, attended, seed, training):
-        """The residual of the attention, and the inputs of the feed-forward layer."""
+        """The residual of the attention and last the inputs of the feed-forward layer."""
         attended = self.attention_dropout_layer(
             attended, seed=functional.fold_seed(seed, 1), training=training
         )
@@ -338,8 +340,7 @@ class DecoderBlock(keras.layers.Layer):
         hidden = inputs + attended  # [B, T, D]
         if self.pre_norm:
             return hidden, self.feed_forward_norm(hidden)
-        hidden = self.attention_norm(hidden)
-        return hidden, hidden
+        return (self.attention_norm(hidden),)
 
     def _add_transformed(self, hidden, transformed, seed, training):
         transformed = self.feed_forward_dropout(

@@ -136,10 +136,7 @@ def training_flops_per_token(config: ModelConfig) -> int:
     which are computed again for every segment, and twice as many again in the
     backward pass.
     """
-    width = config.num_heads * config.head_dim
-    memory_share = config.effective_memory_length / config.segment_length
-    remembered = 2 * config.hidden_dim * width * config.num_layers * memory_share
-    return int(3 * (reading_flops_per_token(config) + 2 * remembered))
+    return int(_trained_products(config) * 6)
 
 
 def reading_flops_per_token(config: ModelConfig) -> int:
@@ -153,8 +150,7 @@ def reading_flops_per_token(config: ModelConfig) -> int:
     blocks = config.num_layers * _block_parameters(config)
     num_keys = config.effective_memory_length + config.segment_length
     attention = 2 * config.num_layers * width * num_keys
-    first_cluster = config.cutoffs[0] if config.cutoffs else config.vocabulary_size
-    return 2 * (blocks + attention + first_cluster * config.hidden_dim)
+    return 2 * (blocks + attention + _softmax_products(config))
 
 
 _FLOAT_BYTES = 4
@@ -266,10 +262,7 @@ def run_flops_per_token(experiment: ExperimentConfig) -> int:
     has_adapters, has_task = training.adapter_rank is not None, experiment.task is not None
     softmax = _softmax_products(config)
     is_transformer = isinstance(config, ModelConfig)
-    if is_transformer:
-        count = float(training_flops_per_token(config))
-    else:
-        count = 6.0 * (sum(_recurrent_layer_parameters(config)) + softmax)
+    count = 6 * _trained_products(config)
     # Whether gradients pass on to what is below.
     passes_on = not frozen.embedding and not has_adapters
     for index, (weights, keys) in enumerate(_products_of_layers(config)):
@@ -284,6 +277,11 @@ def run_flops_per_token(experiment: ExperimentConfig) -> int:
     if is_transformer and training.adapter_rank is not None:
         count += 6 * num_adapter_parameters(config, training.adapter_rank)
     return int(count)
+
+
+def _trained_products(config: ModelConfig | LSTMConfig | QRNNConfig) -> float:
+    """Counts the multiplications for one token of training, in the forward pass."""
+    return sum(map(sum, _products_of_layers(config))) + _softmax_products(config)
 
 
 def _products_of_layers(
