@@ -2,13 +2,20 @@
 
 import importlib.util
 import json
+import math
 
 import pytest
 
 from pipelines.finetune import given_tokenizer
+from tests.convert.goldens import FOLDER, Golden
 from tests.pipelines.txl_process import error_lines, run_txl
 from tests.slow_case import slow_case
+from txl_tf.causal_lm.model_source import open_model
+from txl_tf.data import prepare_dataset
+from txl_tf.data.tokenizers.word_splitting import WordRule
+from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer
 from txl_tf.errors import InputMissingError
+from txl_tf.run_folder import checkpoint_store
 
 KINDS = ("run", "checkpoint", "copied checkpoint", "converted", "export")
 HAS_EXTRAS = all(map(importlib.util.find_spec, ("matplotlib", "safetensors")))
@@ -16,7 +23,7 @@ HAS_EXTRAS = all(map(importlib.util.find_spec, ("matplotlib", "safetensors")))
 JOBS = {
     "evaluate": ("evaluate", "--workdir", "MODEL", "--data", "DATA", "--json"),
     "evaluate a text": ("evaluate", "--workdir", "MODEL", "--text", "FILE", "--json"),
-    "generate": ("generate", "--workdir", "MODEL", "--prompt", "1 and", "--num-tokens", "4"),
+    "generate": ("generate", "--workdir", "MODEL", "--prompt", "PROMPT", "--num-tokens", "4"),
     "embed": ("embed", "--workdir", "MODEL", "--text", "FILE", "--out", "ARRAYS"),
     "export": ("export", "--workdir", "MODEL", "--out", "OUT", "--weights", "bfloat16"),
     "convert": ("convert", "--to", "hugging_face", "--workdir", "MODEL", "--out", "OUT"),
@@ -32,15 +39,35 @@ JOBS = {
     "recall": (
         *("analyze", "recall", "--workdir", "MODEL", "--out", "OUT", "--memory", "4,8"),
         *("--documents", "2", "--distances", "0,1", "--json"),
+        "SENTENCES",
+    ),
+    "train": (
+        *("train", "--init-from", "MODEL", "--config", "CONFIG", "--data", "DATA"),
+        *("--workdir", "OUT"),
+    ),
+    "finetune": (
+        *("finetune", "--init-from", "MODEL", "--train", "EXAMPLES", "--valid", "EXAMPLES"),
+        *("--workdir", "OUT", "--epochs", "1", "--set", "training.global_batch_size=2"),
+        *("--set", "training.jit_compile=false", "--predict", "EXAMPLES"),
     ),
 }
 PAIRS = [slow_case(job, kind) for job in JOBS for kind in KINDS]
 
 
-def run_job(job, folder, data_folder, text_file, out):
-    paths = {"MODEL": folder, "DATA": data_folder, "FILE": text_file, "OUT": out}
-    paths["ARRAYS"] = out.with_suffix(".npz")
-    finished = run_txl(*(paths.get(word, word) for word in JOBS[job]))
+def run_job(job, folder, data_folder, text_file, out, prompt="1 and", sentences=()):
+    rows = [{"text": f"{prompt} " * (1 + n), "label": ("a", "b")[n % 2]} for n in range(4)]
+    examples = out.with_suffix(".jsonl")
+    examples.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = out.with_suffix(".config.json")
+    model = open_model(str(folder), None).experiment.model.to_dict()
+    training = {"global_batch_size": 2, "num_steps": 2, "jit_compile": False}
+    config.write_text(json.dumps({"model": model, "training": training}))
+    values = {
+        **{"MODEL": [folder], "DATA": [data_folder], "FILE": [text_file], "OUT": [out]},
+        **{"ARRAYS": [out.with_suffix(".npz")], "EXAMPLES": [examples], "PROMPT": [prompt]},
+        **{"SENTENCES": sentences, "CONFIG": [config]},
+    }
+    finished = run_txl(*(each for word in JOBS[job] for each in values.get(word, [word])))
     assert finished.returncode == 0, finished.stderr
     return finished.stdout
 
@@ -71,8 +98,50 @@ def test_every_pair(job, kind, model_folders, data_folder, text_file, tmp_path):
             assert row["key_nats"] == pytest.approx(row_of_run["key_nats"], rel=1e-2)
     elif job == "verify":
         assert "verified: " in output
+    elif job in ("train", "finetune"):
+        assert checkpoint_store(str(tmp_path / "out")).steps()[-1] == 2
     else:
         assert json.loads(output)["split"] == "valid"
+
+
+@pytest.fixture(scope="module")
+def official(tmp_path_factory):
+    """A checkpoint of the official code, converted; the data set and text that it reads."""
+    folder = tmp_path_factory.mktemp("official")
+    golden = Golden("tf1_wt103_like")
+    words = [f"w{number}" for number in range(golden.config["n_token"])]
+    text_file = folder / "text.txt"
+    lines = (" ".join(words[n % 7 :: 1 + n % 5]) for n in range(40))
+    text_file.write_text("".join(f"{line}\n" for line in lines))
+    tokenizer = WordTokenizer(words, WordRule())
+    splits = {"train": [text_file.read_bytes()], "valid": [text_file.read_bytes()]}
+    prepare_dataset(splits, tokenizer, str(folder / "data"), "words")
+    settings = {name: str(value).lower() for name, value in golden.settings.items()}
+    finished = run_txl(
+        *("convert", "--from", "official_tensorflow", "--data", folder / "data"),
+        *("--source", FOLDER / golden.name / "model.ckpt-0", "--out", folder / "model"),
+        *(word for name in settings for word in ("--set", f"model.{name}={settings[name]}")),
+    )
+    assert finished.returncode == 0, finished.stderr
+    return folder / "model", folder / "data", text_file
+
+
+@pytest.mark.skipif(not HAS_EXTRAS, reason="needs matplotlib and safetensors")
+# Hugging Face's model has no `same_length` as the official TensorFlow code computes it.
+@pytest.mark.parametrize("job", [slow_case(job) for job in JOBS if job != "convert"])
+def test_every_job_reads_a_checkpoint_of_the_official_code(job, official, tmp_path):
+    sentences = (
+        *("--statement", "w1 KEY w2", "--question", "w3 KEY", "--keys", "w4,w5,w6,w7,w8,w9"),
+        *("--filler", official[2], "--choices", "4"),
+    )
+    output = run_job(job, *official, tmp_path / "out", "w3 w1", sentences)
+    if job == "evaluate":
+        figures = json.loads(output)
+        assert figures["nats_per_token"] == pytest.approx(math.log(300), rel=0.5)
+    elif job in ("train", "finetune"):
+        assert checkpoint_store(str(tmp_path / "out")).steps()[-1] == 2
+    else:
+        assert output
 
 
 @pytest.mark.skipif(not HAS_EXTRAS, reason="needs matplotlib and safetensors")
