@@ -93,6 +93,8 @@ def pytest_collection_finish():
     """What was imported stays: collecting garbage of tests need not look through it."""
     gc.collect()
     gc.freeze()
+    # A search of all that tests keep, traced functions above all, takes seconds each time.
+    gc.set_threshold(700, 10, 1_000)
 
 
 @pytest.fixture(autouse=True)

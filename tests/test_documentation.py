@@ -17,6 +17,7 @@ from tests.convert.goldens import FOLDER as GOLDEN
 from tests.generation.models import expressive, prompt
 from tests.pipelines.small_experiments import MODEL
 from tests.pipelines.txl_process import run_txl
+from tests.slow_case import slow_case
 from tests.test_architecture import ROOT, SOURCES, module_name, tree_of
 from txl_tf.evaluation.attention_profiler import profiled_config
 
@@ -130,9 +131,15 @@ DOCSTRINGS = {
     for name, code in examples_of_docstrings().items()
     if not name.startswith("txl_tf.harness.")
 }
+# They train models, or compile several programs.
+SLOW = {
+    "txl_tf.causal_lm.text_task.TextTask",
+    "txl_tf.models.headed.TransformerXLWithHead",
+    "txl_tf.models.stateful.StatefulTransformerXL",
+}
 
 
-@pytest.mark.parametrize("name", DOCSTRINGS)
+@pytest.mark.parametrize("name", [slow_case(n) if n in SLOW else n for n in DOCSTRINGS])
 def test_the_example_of_a_docstring_runs(name, folder):
     module, _, documented = name.rpartition(".")
     given = MADE.get(documented, dict)()
@@ -144,6 +151,7 @@ def test_the_example_of_a_docstring_runs(name, folder):
     run_example(DOCSTRINGS[name], {**public, "folder": str(where), **given})
 
 
+@pytest.mark.slow
 def test_the_python_of_the_library_runs(folder):
     names = {}
     for code in examples_of_library():
@@ -156,5 +164,6 @@ def test_the_python_of_the_library_runs(folder):
 
 
 def test_examples_are_found():
+    assert DOCSTRINGS.keys() > SLOW
     assert len(DOCSTRINGS) > 10
     assert len(examples_of_library()) == 4

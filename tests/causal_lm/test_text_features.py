@@ -5,6 +5,7 @@ import pytest
 
 import txl_tf
 from tests.convert.goldens import FOLDER as GOLDEN
+from tests.slow_case import slow_case
 from tests.small_models import small_config
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
 from txl_tf.config.model import LSTMConfig
@@ -30,7 +31,7 @@ def drawn(config):
     return model
 
 
-@pytest.fixture(scope="module", params=CONFIGS)
+@pytest.fixture(scope="module", params=["relative", *map(slow_case, list(CONFIGS)[1:])])
 def lm(request):
     return TransformerXLCausalLM(drawn(CONFIGS[request.param]), TOKENIZER)
 

@@ -79,7 +79,7 @@ class Reader(keras.callbacks.Callback):
 @pytest.mark.parametrize(
     ("options", "validation"),
     [
-        ({}, {"callbacks": True, "num_rows": 12}),
+        slow_case({}, {"callbacks": True, "num_rows": 12}),
         slow_case({}, {"validation_freq": 2, "validation_batch_size": 3}),
         slow_case({"jit_compile": True}, {"callbacks": True}),
         slow_case({"steps_per_execution": 3}, {"callbacks": True}),
@@ -188,9 +188,9 @@ def growing():
     "read",
     [
         lambda model, x, y: model.fit(x, y, batch_size=5, verbose=0),
-        lambda model, x, y: model.fit(growing(), shuffle=False, verbose=0),
-        lambda model, x, y: model.evaluate(growing(), verbose=0),
-        lambda model, x, y: model.predict(growing(), verbose=0),
+        slow_case(lambda model, x, y: model.fit(growing(), shuffle=False, verbose=0)),
+        slow_case(lambda model, x, y: model.evaluate(growing(), verbose=0)),
+        slow_case(lambda model, x, y: model.predict(growing(), verbose=0)),
         lambda model, x, y: model.train_on_batch(x, y),
         lambda model, x, y: model.test_on_batch(x, y),
         lambda model, x, y: model.predict_on_batch(x),

@@ -78,6 +78,7 @@ def test_the_first_loss_is_that_of_the_source(kind, model_folders, train, data_f
     assert found[12] != found[0]
 
 
+@pytest.mark.slow
 def test_only_weights_are_taken(untouched, train, tmp_path):
     assert train("run", "--init-from", untouched).returncode == 0
     begun = checkpoint_store(str(tmp_path / "run")).load(0)

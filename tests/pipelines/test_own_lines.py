@@ -11,6 +11,7 @@ import pytest
 
 from tests.pipelines.conftest import EXPERIMENT
 from tests.pipelines.txl_process import command, environment, run_new_txl
+from tests.slow_case import slow_case
 
 COLUMNS = 80
 STEPS = ("training.num_steps=10", "training.jit_compile=true")
@@ -21,7 +22,7 @@ OWN = {
     "generate": r"$",
 }
 # Each takes seconds for TensorFlow alone.
-JOBS = ["train", *(pytest.param(job, marks=pytest.mark.slow) for job in ("evaluate", "generate"))]
+JOBS = [slow_case(job) for job in OWN]
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 MOVE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 

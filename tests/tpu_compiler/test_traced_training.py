@@ -117,8 +117,8 @@ def dataset_function_of(chosen):
     return batches.dataset_function
 
 
-# What these have is in the other configurations too.
-SLOW = ("adam", "frozen", "sgd")
+# What these have is in the other configurations too, or they take longest to trace.
+SLOW = ("adam", "adapters", "frozen", "lamb", "sgd")
 PLAIN = [name for name in CONFIGURATIONS if name not in SLOW]
 
 

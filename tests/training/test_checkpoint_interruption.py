@@ -63,7 +63,10 @@ def killed_at(monkeypatch, num_operations, action):
     return False
 
 
-@pytest.mark.parametrize("scheme", ["", "file://"], ids=["local", "remote"])
+@pytest.mark.parametrize(
+    "scheme",
+    [pytest.param("", id="local"), pytest.param("file://", id="remote", marks=pytest.mark.slow)],
+)
 def test_a_kill_at_any_operation_of_a_save_leaves_what_can_be_used(tmp_path, monkeypatch, scheme):
     num_operations = 0
     while True:

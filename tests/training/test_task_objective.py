@@ -131,13 +131,13 @@ def trained(kind, num_replicas=1, jit_compile=True):
 @pytest.mark.parametrize(
     ("kind", "jit_compile"),
     [
-        ("choice", False),
+        slow_case("choice", False),
         *(slow_case(kind, True) for kind in ("classification", "tokens", "span")),
     ],
 )
 def test_two_replicas_are_one_run(kind, jit_compile):
     one, state = trained(kind, jit_compile=jit_compile)
-    two, other = trained(kind, 2)
+    two, other = trained(kind, 2, jit_compile)
     for first, second in zip(one, two, strict=True):
         assert second.nats_per_token == pytest.approx(first.nats_per_token, rel=1e-4)
         checksums = [[record.checksum for record in each.records] for each in (first, second)]
