@@ -1,5 +1,6 @@
 """The main job: whole in minutes, and the same after a kill."""
 
+import argparse
 import itertools
 import json
 import re
@@ -11,6 +12,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from pipelines.configs import quickstart
+from pipelines.quickstart import run_workdir, with_fastest_policy
+from tests.pipelines.small_experiments import TOY_DATA
 from tests.pipelines.txl_process import command, environment, run_new_txl, run_txl
 
 LIMIT_SECONDS = 360
@@ -87,6 +91,28 @@ def test_small_quickstart_runs_every_job_and_repeats_itself(tmp_path):
     again = run_txl("quickstart", "--workdir", workdir, *SMALL)
     assert again.returncode == 0, again.stderr
     assert figures(again) == figures(first)
+
+
+def product_rates(bfloat16):
+    return {"float32": 1e11, "bfloat16": bfloat16}.get
+
+
+@pytest.mark.parametrize(("rate", "policy"), [(2e11, "mixed_bfloat16"), (5e10, "float32")])
+def test_a_new_run_has_the_faster_precision_and_one_that_was_begun_its_own(
+    rate, policy, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("txl_tf.training.product_rate.product_rate", product_rates(rate))
+    arguments = argparse.Namespace(
+        experiment=quickstart(), overrides=[], workdir=str(tmp_path / "quickstart")
+    )
+    workdir = run_workdir(arguments)
+    chosen = with_fastest_policy(arguments, workdir)
+    assert chosen.training.dtype_policy == policy
+    workdir.begin(chosen, {**TOY_DATA, "vocabulary_size": 256})
+    monkeypatch.setattr("txl_tf.training.product_rate.product_rate", product_rates(7e10))
+    assert with_fastest_policy(arguments, workdir) == chosen
+    arguments.overrides = ["training.dtype_policy=float32"]
+    assert with_fastest_policy(arguments, workdir) == quickstart()
 
 
 @pytest.mark.slow
