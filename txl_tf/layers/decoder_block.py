@@ -324,12 +324,15 @@ class DecoderBlock(keras.layers.Layer):
             **position,
         )
         # One tensor or two, as a compiled part copies a result that it returns twice.
-        added = compiled_part(self._add_attended)(inputs, attended, seed, training)
+        norms = self.attention_norm.weights, self.feed_forward_norm.weights
+        add = compiled_part(self._add_attended, norms[1] if self.pre_norm else norms[0])
+        added = add(inputs, attended, seed, training)
         hidden = added[0]
         transformed = self.feed_forward(
             added[-1], dropout_seed=functional.fold_seed(seed, 2), training=training
         )
-        return compiled_part(self._add_transformed)(hidden, transformed, seed, training)
+        add = compiled_part(self._add_transformed, () if self.pre_norm else norms[1])
+        return add(hidden, transformed, seed, training)
 
     def _add_attended(self, inputs, attended, seed, training):
         """The residual of the attention and last the inputs of the feed-forward layer."""
