@@ -126,7 +126,7 @@ def quickstart() -> ExperimentConfig:
         ),
         training=TrainingConfig(
             global_batch_size=64,
-            num_steps=800,
+            num_steps=825,
             steps_per_loop=25,
             checkpoint_every_steps=200,
             # A tenth of the split: ten evaluations take as long as one of all of it.

@@ -44,7 +44,7 @@ def test_differences_are_those_of_the_two(capsys, tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text('base = "quickstart"\n[training]\nnum_steps = 700\n[model]\ndropout = 0.5\n')
     lines = printed(capsys, "--diff", "quickstart", str(path)).splitlines()
-    assert lines == ["model.dropout: 0.0 -> 0.5", "training.num_steps: 800 -> 700"]
+    assert lines == ["model.dropout: 0.0 -> 0.5", "training.num_steps: 825 -> 700"]
     assert printed(capsys, "--diff", "quickstart", "quickstart") == "no setting differs\n"
 
 

@@ -45,7 +45,7 @@ def test_it_says_size_devices_step_length_rate_and_place():
     assert "1 replica on CPU, float32" in text
     assert "64 rows x 32 tokens = 2,048 tokens" in text
     passes = experiment.training.num_steps * 2048 / 90_000_000
-    assert f"800 steps, {passes:.3g} passes over 90,000,000 tokens" in text
+    assert f"825 steps, {passes:.3g} passes over 90,000,000 tokens" in text
     assert "0.004 (adam), 75 steps of warm-up, cosine to 8e-05" in text
     assert "\nrun runs/a run\n" in text
     assert text.endswith("tensorboard --logdir runs/a run/tensorboard")
