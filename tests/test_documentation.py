@@ -133,7 +133,11 @@ DOCSTRINGS = {
 }
 # They train models, or compile several programs.
 SLOW = {
+    "txl_tf.causal_lm.text_session.TextSession",
     "txl_tf.causal_lm.text_task.TextTask",
+    "txl_tf.evaluation.attention_profiler.AttentionProfiler",
+    "txl_tf.generation.session.GenerationSession",
+    "txl_tf.generation.session_file.SessionFile",
     "txl_tf.models.headed.TransformerXLWithHead",
     "txl_tf.models.stateful.StatefulTransformerXL",
 }

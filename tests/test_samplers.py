@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.slow_case import slow_case
 from txl_tf import functional
 from txl_tf.samplers import (
     BeamSampler,
@@ -306,7 +307,7 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("has_ties", [False, True])
+@pytest.mark.parametrize("has_ties", [False, slow_case(True)])
 def test_settings_of_rows_draw_what_samplers_with_these_settings_draw(has_ties):
     num_rows = len(ROWS)
     logits = np.random.default_rng(0).normal(size=(num_rows, NUM_TOKENS)) * 2.0

@@ -43,6 +43,7 @@ def test_one_prompt_gives_the_tokens_of_generate(lm, model):
     assert lm.generate("a fox", max_tokens=9, sampler="greedy") == "a fox" + text
 
 
+@pytest.mark.slow
 def test_prompts_of_several_lengths_are_continued_each_as_alone(lm):
     together = lm.generate(PROMPTS, max_tokens=8, sampler="greedy")
     assert together == [lm.generate(each, max_tokens=8, sampler="greedy") for each in PROMPTS]

@@ -36,6 +36,7 @@ def folder(model, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_the_newest_version_is_taken_and_fewer_bits_are_read(model, folder):
     assert exported_version(str(folder)) == str(folder / "2")
     lm = txl_tf.load(folder)

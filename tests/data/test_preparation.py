@@ -148,6 +148,7 @@ prepare_dataset(splits, ByteTokenizer(), sys.argv[1], "test", tokens_per_record=
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_leaves_no_output_and_is_cleaned_up(tmp_path):
     out = tmp_path / "out"
     killed = subprocess.run([sys.executable, "-c", KILLED, str(out)], capture_output=True)

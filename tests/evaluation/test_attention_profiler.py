@@ -9,6 +9,7 @@ from keras import ops
 
 from tests import reference
 from tests.layer_checks import randomize_weights
+from tests.slow_case import slow_case
 from tests.small_models import small_config
 from txl_tf import functional
 from txl_tf.evaluation.attention_profiler import AttentionProfiler, by_distance, profiled_config
@@ -106,7 +107,7 @@ def test_a_layer_that_knows_its_position_bias_alone_has_the_profile_of_the_formu
 @pytest.mark.parametrize(
     ("changes", "jit_compile"),
     [
-        ({"share_attention_biases": True, "clamp_length": 4}, True),
+        slow_case({"share_attention_biases": True, "clamp_length": 4}, True),
         ({"pre_norm": True}, False),
         ({"position_encoding": "shaw", "num_positions": 6}, False),
     ],
@@ -168,6 +169,7 @@ def test_the_highest_fifth_of_memory_is_that_of_the_rows_of_each_query():
     assert np.all(profile.highest_share > 1 / M)
 
 
+@pytest.mark.slow
 def test_chosen_queries_are_averaged_over_and_no_others():
     token_ids = tokens(num_rows=2, num_tokens=15)
     is_counted = np.zeros(token_ids.shape, bool)

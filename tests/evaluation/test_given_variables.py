@@ -44,6 +44,7 @@ def test_an_evaluation_follows_the_run_without_copies(num_replicas, training):
     assert len(set(totals)) == 3
 
 
+@pytest.mark.slow
 def test_weights_are_on_the_devices_once():
     trainer = trainer_of(1)
     variables = trainer.inference_variables()

@@ -31,6 +31,7 @@ def encoded(lengths):
     return ExampleEncoder(TASK, ByteTokenizer()).encode(examples)
 
 
+@pytest.mark.slow
 def test_few_programs_answer_texts_of_all_lengths_as_before(evaluator):
     examples = encoded(range(1, 29))
     expected = evaluator.outputs(examples)

@@ -177,6 +177,7 @@ def test_perplexity_is_that_of_the_model(lm):
     assert found["tokens"][0] == 2  # the end of the line is one
 
 
+@pytest.mark.slow
 def test_without_a_tokenizer_token_ids_are_continued(model):
     simple = functions(model, None, sampler=GreedySampler())
     assert next(iter(simple)) == "complete_ids" and "complete" not in simple

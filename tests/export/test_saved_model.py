@@ -199,6 +199,7 @@ def test_a_record_is_the_request_that_was_given(tmp_path):
         np.testing.assert_array_equal(read, tensor.numpy())
 
 
+@pytest.mark.slow
 def test_without_the_extra_an_export_has_no_warm_up_requests(model, tmp_path, monkeypatch, caplog):
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(

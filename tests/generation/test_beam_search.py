@@ -82,6 +82,7 @@ def test_memory_goes_with_the_beams(model):
     assert more.tolist() == by_reading_again(model, text, 2, 4)
 
 
+@pytest.mark.slow
 def test_one_compiled_beam_is_greedy(model):
     greedy, _ = generate(model, prompt(5), num_tokens=7, sampler=GreedySampler())
     beam, _ = generate(model, prompt(5), num_tokens=7, sampler=BeamSampler(1), jit_compile=True)

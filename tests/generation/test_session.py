@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from tests.generation.models import CONFIG, expressive, greedy_by_reading_again, prompt
+from tests.slow_case import slow_case
 from tests.toy_batches import VOCABULARY_SIZE
 from txl_tf.generation import GenerationSession
 from txl_tf.generation import session as session_module
@@ -80,6 +81,7 @@ def test_memory_that_takes_over_often_makes_the_same_text(model, greedy, monkeyp
     np.testing.assert_array_equal(session(model).write(prompt(7), num_tokens=14), expected)
 
 
+@pytest.mark.slow
 def test_prompts_of_several_lengths_are_gone_on_with_as_if_alone(greedy, greedy_alone):
     greedy.restart()
     together = greedy.write(RAGGED, num_tokens=6)
@@ -112,7 +114,7 @@ def test_rows_with_the_same_prompt_draw_different_texts(random):
     assert (written[1] != written[2]).any()
 
 
-@pytest.mark.parametrize("memory_length", [1, 7])
+@pytest.mark.parametrize("memory_length", [slow_case(1), 7])
 def test_prompts_longer_than_memory_leave_what_fits(model, memory_length):
     prompt_ids = prompt(17)
     short = session(model, memory_length=memory_length)

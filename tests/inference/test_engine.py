@@ -141,7 +141,7 @@ def test_forgotten_rows_start_anew(kernel):
 
 
 @needs_tensorflow
-@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("jit_compile", [False, slow_case(True)])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_compiled_equals_eager(kernel, jit_compile):
     engine = engine_of(made(), kernel)
@@ -212,6 +212,7 @@ def test_what_does_not_fit_is_refused():
         per_head.begin(per_head.initial_memory(B))
 
 
+@pytest.mark.slow
 @needs_tensorflow
 def test_one_head_of_many_rows_is_read_without_xla():
     """Sixteen rows of one head ended the process, inside of a product that adds its mask."""

@@ -237,7 +237,7 @@ def test_weights_are_those_of_the_official_code(changes, names):
 
 
 @needs_tensorflow
-@pytest.mark.parametrize("mode", ["eager", slow_case("graph"), "xla", "unknown shape"])
+@pytest.mark.parametrize("mode", ["eager", slow_case("graph"), slow_case("xla"), "unknown shape"])
 @pytest.mark.parametrize(
     "changes",
     [{"capacities": (2, 3, 4)}, {"division_factor": 1, "embedding_dim": 4, "share": True}],

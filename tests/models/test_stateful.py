@@ -131,6 +131,7 @@ def trained():
     """A model with something in the memory of training."""
     model = compiled()
     model(TRAINED[:4, :-1])
+    model.optimizer.build(model.trainable_variables)
     return model
 
 

@@ -212,6 +212,7 @@ def test_half_precision_scores_in_float32_close_to_float32(model, dtype):
         assert keras.backend.standardize_dtype(state.dtype) == "bfloat16"
 
 
+@pytest.mark.slow
 @needs_tensorflow
 def test_gradients_match_finite_differences_in_float64():
     """Both sides with memory; the memory is a constant of the segment's loss."""

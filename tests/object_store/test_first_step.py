@@ -78,6 +78,7 @@ def test_whole_files_are_read_in_few_requests(object_store):
         file_sha256("gs://whole/none")
 
 
+@pytest.mark.slow
 def test_a_store_that_stays_away_while_rows_are_read_is_an_error_of_tensorflow(
     wide_data, object_store
 ):

@@ -42,6 +42,7 @@ def test_a_converted_model_is_the_original(converted):
     assert json.loads((converted / "config.json").read_text())["cutoffs"] == [20, 60, 150]
 
 
+@pytest.mark.slow
 def test_the_tokenizer_of_the_data_is_kept_and_text_takes_three_lines(tmp_path):
     size = Golden("tf1_wt103_like").load().config.vocabulary_size
     words = [f"w{index}" for index in range(size)]

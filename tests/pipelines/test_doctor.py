@@ -11,6 +11,7 @@ def findings_of(finished):
     return {finding["check"]: finding for finding in json.loads(finished.stdout)}
 
 
+@pytest.mark.slow
 def test_this_machine_is_well_and_a_bad_folder_is_said(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")

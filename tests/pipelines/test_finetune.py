@@ -139,6 +139,7 @@ def test_the_same_command_resumes_and_a_finished_run_is_left_alone(finetune, tmp
     assert "fingerprint" in changed.stderr
 
 
+@pytest.mark.slow
 def test_a_run_begins_from_the_weights_of_a_model(finetune, untouched, tmp_path):
     start = ("--init-from", untouched)
     finished = finetune("classification", "--freeze", "embedding", "layers:0", model=start)

@@ -16,7 +16,7 @@ from txl_tf.run_folder import RUN_FILE, checkpoint_store, describe_run, load_mod
 
 SHORT = ("--set", "training.num_steps=12", "--set", "training.steps_per_loop=3")
 ADAPTERS = ("--set", "training.adapter_rank=4")
-KINDS = ["run", *map(slow_case, ("checkpoint", "copied checkpoint", "converted", "export"))]
+KINDS = [*map(slow_case, ("run", "checkpoint", "copied checkpoint", "converted", "export"))]
 
 
 @pytest.fixture

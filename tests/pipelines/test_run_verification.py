@@ -17,6 +17,7 @@ from tests.pipelines.toy_run import (
     train,
 )
 from tests.pipelines.writer_interleavings import result_of
+from tests.slow_case import slow_case
 from txl_tf.errors import DataDamagedError
 from txl_tf.storage.files import path_exists, write_file
 
@@ -121,7 +122,7 @@ def test_what_is_missing_is_said_and_nothing_is_touched(run, unbroken, lose):
     assert result_of(run) == result_of(unbroken)
 
 
-@pytest.mark.parametrize("place", ["local", "store"])
+@pytest.mark.parametrize("place", ["local", slow_case("store")])
 def test_the_newest_ones_may_be_made_again_if_the_ledger_explains_it(place, tmp_path):
     """Of 12, 16, 18, 20 and 24 steps, all but the first of these are gone, one by one."""
     run = str(tmp_path / "run") if place == "local" else f"ram://{tmp_path.name}/run"

@@ -9,8 +9,9 @@ from tests.pipelines.writer_interleavings import Interleavings
 from tests.slow_case import slow_case
 
 
-@pytest.mark.parametrize("count", [4, slow_case(60)])
-@pytest.mark.parametrize("scheme", ["", "ram://"], ids=["local", "store"])
+@pytest.mark.parametrize(
+    ("scheme", "count"), [("", 4), *(slow_case(place, 60) for place in ("", "ram://"))]
+)
 def test_no_order_of_events_harms_a_run(scheme, count, tmp_path):
     interleavings = Interleavings(f"{scheme}{tmp_path}/{count}", seed=count)
     interleavings.run(count)

@@ -73,6 +73,7 @@ def test_one_connection_too_many_is_told(versions):
     assert status == 503
 
 
+@pytest.mark.slow
 def test_bodies_end_in_time(impatient):
     with _connect(impatient.rest_port) as connection:
         connection.sendall(_HEAD + b"10\r\n\r\n{")

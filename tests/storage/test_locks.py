@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.slow_case import slow_case
 from tests.storage.places import KINDS, Turns, place
 from txl_tf.errors import OutputExistsError, StorageError
 from txl_tf.storage.files import list_folder, path_exists, read_file, write_file
@@ -63,7 +64,7 @@ def test_a_second_writer_is_refused_and_told_who_the_first_is(folder):
     assert not path_exists(os.path.join(folder, LOCK_FILE))
 
 
-@pytest.mark.parametrize("scheme", ["", "file://"])
+@pytest.mark.parametrize("scheme", ["", slow_case("file://")])
 def test_a_killed_owner_holds_nothing(tmp_path, scheme):
     folder = f"{scheme}{tmp_path}"
     child = owner_process(folder)

@@ -5,6 +5,7 @@ import tensorflow as tf
 from tensorflow.compiler.xla import xla_data_pb2
 from tensorflow.compiler.xla.service import hlo_pb2
 
+from tests.slow_case import slow_case
 from tests.toy_batches import toy_experiment
 from txl_tf.config.model import LSTMConfig, QRNNConfig
 from txl_tf.tpu_compiler.replica_program import evaluation_program, training_program
@@ -61,6 +62,7 @@ def test_nothing_is_drawn_by_a_generator_that_depends_on_the_platform(training):
     assert not [each for each in instructions if each.opcode.startswith("rng")]
 
 
+@pytest.mark.slow
 def test_products_of_float32_are_exact_unless_asked_otherwise(training):
     experiment, _, exact = training
     changed = experiment.training.replace(tensor_float_32=True)
@@ -80,7 +82,7 @@ def test_products_of_float32_are_exact_unless_asked_otherwise(training):
     assert precisions == {"exact": {of_name("HIGHEST")}, "rounded": {of_name("DEFAULT")}}
 
 
-@pytest.mark.parametrize("config_class", [LSTMConfig, QRNNConfig])
+@pytest.mark.parametrize("config_class", [slow_case(LSTMConfig), QRNNConfig])
 def test_recurrent_models_are_lowered_too(config_class):
     toy = toy_experiment(training={"global_batch_size": NUM_REPLICAS * ROWS})
     model = config_class(vocabulary_size=32, num_layers=2, hidden_dim=8, segment_length=4)

@@ -160,6 +160,7 @@ def test_reset_state_between_steps_is_what_makes_the_difference(carried):
     assert max(np.abs(np.subtract(recorded.losses, losses)[1:])) > 1e-2
 
 
+@pytest.mark.slow
 def test_fit_of_the_stateful_model_has_the_losses_of_the_training_loop(carried):
     losses, weights = carried
     model = StatefulTransformerXL(EXPERIMENT.model, batch_size=NUM_ROWS)

@@ -53,6 +53,7 @@ def test_frozen_weights_do_not_change_and_have_no_slots(optimizer):
     assert not [name for name in slots if "embedding" in name or "block_0" in name]
 
 
+@pytest.mark.slow
 def test_shared_biases_are_trained_as_long_as_a_layer_is():
     for freeze, is_frozen in ((("layers:0",), False), (("layers",), True)):
         trainer, before = trained(freeze, model=SHARED)

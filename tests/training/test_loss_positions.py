@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.slow_case import slow_case
 from tests.toy_batches import ToyBatches, largest_relative_difference, toy_tokens
 from tests.toy_trainers import NUM_ROWS, toy_trainer
 
@@ -27,7 +28,9 @@ def weighted_loss(model, batch, memory, counted):
     return tf.reduce_sum(nll * weights) / np.sum(weights), memory
 
 
-@pytest.mark.parametrize(("segment_length", "counted"), [(6, [3, 4, 5]), (5, [2, 3, 4]), (1, [0])])
+@pytest.mark.parametrize(
+    ("segment_length", "counted"), [slow_case(6, [3, 4, 5]), (5, [2, 3, 4]), slow_case(1, [0])]
+)
 def test_the_loss_is_the_mean_over_the_last_half(segment_length, counted):
     trainer, batches = trainer_of(segment_length)
     reports = trainer.run()

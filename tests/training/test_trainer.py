@@ -90,6 +90,7 @@ def test_memory_changes_the_loss_from_the_second_step_on():
     assert abs(with_memory[1] - without[1]) > 1e-3
 
 
+@pytest.mark.slow
 def test_a_text_that_repeats_itself_is_learnt():
     counting = np.arange(2000, dtype="int32") % VOCABULARY_SIZE
     trainer = toy_trainer(
@@ -132,7 +133,7 @@ def test_loops_stop_where_the_caller_must_act_and_tell_the_next_learning_rate():
     assert [rates[step] for step in (4, 5, 10, 15)] == pytest.approx([0.008, 0.01, half, 0.002])
 
 
-@pytest.mark.parametrize("is_stopped", [False, True])
+@pytest.mark.parametrize("is_stopped", [slow_case(False), True])
 def test_the_data_is_let_go_with_the_trainer_and_not_before_the_caller_can_save(is_stopped):
     """To drop it may take a minute, which a machine that is being taken away does not have."""
     trainer = toy_trainer(training={"num_steps": 3})
@@ -177,6 +178,7 @@ def test_a_loop_of_several_steps_does_the_same_and_reports_the_means():
     assert largest_relative_difference(singly.state(), together.state()) == 0.0
 
 
+@pytest.mark.slow
 def test_compiled_and_uncompiled_steps_agree():
     compiled, uncompiled = toy_trainer(training={"jit_compile": True}), shared_trainer()
     for one, other in zip(compiled.run(), uncompiled.run(), strict=True):

@@ -324,15 +324,13 @@ class DecoderBlock(keras.layers.Layer):
             **position,
         )
         # One tensor or two, as a compiled part copies a result that it returns twice.
-        norms = self.attention_norm.weights, self.feed_forward_norm.weights
-        add = compiled_part(self._add_attended, norms[1] if self.pre_norm else norms[0])
-        added = add(inputs, attended, seed, training)
-        hidden = added[0]
+        norm = self.feed_forward_norm if self.pre_norm else self.attention_norm
+        added = compiled_part(self._add_attended, norm.weights)(inputs, attended, seed, training)
         transformed = self.feed_forward(
             added[-1], dropout_seed=functional.fold_seed(seed, 2), training=training
         )
-        add = compiled_part(self._add_transformed, () if self.pre_norm else norms[1])
-        return add(hidden, transformed, seed, training)
+        weights = () if self.pre_norm else self.feed_forward_norm.weights
+        return compiled_part(self._add_transformed, weights)(added[0], transformed, seed, training)
 
     def _add_attended(self, inputs, attended, seed, training):
         """The residual of the attention and last the inputs of the feed-forward layer."""

@@ -111,6 +111,7 @@ def test_memory_is_lengthened_for_the_run_that_has_one(report):
     assert memory["times_training_length"] == pytest.approx(memory["length"] / 6)
 
 
+@pytest.mark.slow
 def test_contexts_are_read_with_the_memory_that_is_asked_for(
     report, runs, data_folder, tmp_path, capsys
 ):
