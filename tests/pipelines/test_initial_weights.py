@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from tests.pipelines.txl_process import error_lines, run_txl
-from tests.slow_case import slow_case
 from txl_tf.adapter_base import BASE
 from txl_tf.causal_lm.exported_model import load_exported
 from txl_tf.causal_lm.model_folder import write_model_folder
@@ -16,7 +15,9 @@ from txl_tf.run_folder import RUN_FILE, checkpoint_store, describe_run, load_mod
 
 SHORT = ("--set", "training.num_steps=12", "--set", "training.steps_per_loop=3")
 ADAPTERS = ("--set", "training.adapter_rank=4")
-KINDS = [*map(slow_case, ("run", "checkpoint", "copied checkpoint", "converted", "export"))]
+KINDS = ["run", "checkpoint", "copied checkpoint", "converted", "export"]
+# All of it needs a trained model in folders of every kind.
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -78,7 +79,6 @@ def test_the_first_loss_is_that_of_the_source(kind, model_folders, train, data_f
     assert found[12] != found[0]
 
 
-@pytest.mark.slow
 def test_only_weights_are_taken(untouched, train, tmp_path):
     assert train("run", "--init-from", untouched).returncode == 0
     begun = checkpoint_store(str(tmp_path / "run")).load(0)
@@ -91,7 +91,6 @@ def test_only_weights_are_taken(untouched, train, tmp_path):
             assert not np.any(array), name
 
 
-@pytest.mark.slow
 def test_the_run_keeps_where_it_began(untouched, train, data_folder, tmp_path):
     source = shutil.copytree(untouched, tmp_path / "source")
     assert train("run", "--init-from", source, "--init-step", "best").returncode == 0
@@ -119,7 +118,6 @@ def test_the_run_keeps_where_it_began(untouched, train, data_folder, tmp_path):
     assert run_txl("verify", tmp_path / "run").returncode in (65, 78)
 
 
-@pytest.mark.slow
 def test_a_run_without_initial_weights_is_another_one(untouched, train, tmp_path):
     assert train("run").returncode == 0
     refused = train("run", "--init-from", untouched)
@@ -127,7 +125,6 @@ def test_a_run_without_initial_weights_is_another_one(untouched, train, tmp_path
     assert "it began from initial weights" in error_lines(refused)[0]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("keeps_checkpoint", [True, False])
 def test_a_restart_before_the_first_step_gives_the_same_bits(
     keeps_checkpoint, untouched, train, data_folder, tmp_path
@@ -144,7 +141,6 @@ def test_a_restart_before_the_first_step_gives_the_same_bits(
     assert losses(folder) == losses(unbroken)
 
 
-@pytest.mark.slow
 def test_a_source_that_has_changed_is_refused(untouched, train, data_folder, tmp_path):
     source = shutil.copytree(untouched, tmp_path / "source")
     assert train("run", "--init-from", source).returncode == 0
@@ -185,7 +181,6 @@ def test_options_of_a_source_need_one(train):
     assert error_lines(refused)[0].endswith("This goes with --init-from.")
 
 
-@pytest.mark.slow
 def test_frozen_parts_stay_bit_for_bit(untouched, train, tmp_path):
     finished = train("run", "--init-from", untouched, "--freeze", "embedding", "layers:0")
     assert finished.returncode == 0, finished.stderr
@@ -199,7 +194,6 @@ def test_frozen_parts_stay_bit_for_bit(untouched, train, tmp_path):
     assert not [name for name in slots if "embedding" in name or "block_0" in name]
 
 
-@pytest.mark.slow
 def test_an_export_in_fewer_bits_says_so(untouched, train, tmp_path):
     export = ("export", "--workdir", untouched, "--out", tmp_path / "export", "--weights")
     assert run_txl(*export, "bfloat16").returncode == 0
@@ -221,7 +215,6 @@ def words(tmp_path):
     return folders
 
 
-@pytest.mark.slow
 def test_rows_of_shared_tokens_are_taken(words, config_file, tmp_path):
     def train(data, workdir, *options):
         size = json.loads((data / "manifest.json").read_text())["vocabulary_size"]
@@ -273,7 +266,6 @@ def with_adapters(untouched, config_file, data_folder, tmp_path_factory):
     return folder / "run"
 
 
-@pytest.mark.slow
 def test_checkpoints_with_adapters_leave_out_the_frozen_weights(with_adapters, untouched):
     store = checkpoint_store(str(with_adapters))
     arrays = store.load(12)
@@ -294,7 +286,6 @@ def test_checkpoints_with_adapters_leave_out_the_frozen_weights(with_adapters, u
     assert own < sum(array.nbytes for array in source.values())
 
 
-@pytest.mark.slow
 def test_every_job_sees_merged_weights(with_adapters, untouched, data_folder, tmp_path):
     step, weights = read_weights(str(with_adapters))
     _, source = read_weights(str(untouched))
@@ -325,7 +316,6 @@ def test_every_job_sees_merged_weights(with_adapters, untouched, data_folder, tm
     assert f"verified: frozen weights {run / BASE}" in verified.stdout
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("step", [0, 10])
 def test_a_run_with_adapters_resumes_without_its_source(step, with_adapters, data_folder, tmp_path):
     if step == 0:
@@ -360,7 +350,6 @@ def trained_less(untouched, tmp_path_factory):
     return folder
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
@@ -383,7 +372,6 @@ def test_a_damaged_base_is_found(damage, words, with_adapters, trained_less, dat
         load_model(run)
 
 
-@pytest.mark.slow
 def test_a_checkpoint_of_adapters_is_nothing_without_its_run(with_adapters, tmp_path):
     inside = with_adapters / "checkpoints" / "step-00000012"
     copy = shutil.copytree(inside, tmp_path / "copy")

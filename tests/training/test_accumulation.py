@@ -5,7 +5,6 @@ import functools
 import numpy as np
 import pytest
 
-from tests.slow_case import slow_case
 from tests.toy_batches import (
     ToyBatches,
     largest_relative_difference,
@@ -16,6 +15,8 @@ from tests.toy_batches import (
 from txl_tf.training.trainer import Trainer
 
 NUM_STEPS = 4
+# Each trains twice, in programs of its own.
+pytestmark = pytest.mark.slow
 
 
 @functools.cache
@@ -41,7 +42,7 @@ def assert_same_run(one, other, tolerance):
 
 @pytest.mark.parametrize(
     ("num_replicas", "num_parts"),
-    [(1, 2), slow_case(1, 4), slow_case(2, 2)],
+    [(1, 4), (2, 2)],
 )
 def test_rows_read_in_parts_equal_rows_read_at_once_with_dropout(num_replicas, num_parts):
     whole = trained(8)
@@ -49,13 +50,11 @@ def test_rows_read_in_parts_equal_rows_read_at_once_with_dropout(num_replicas, n
     assert_same_run(whole, parts, 1e-6)
 
 
-@pytest.mark.slow
 def test_parts_compile_to_the_same():
     whole = trained(8)
     assert_same_run(whole, trained(8, gradient_accumulation_steps=4, jit_compile=True), 1e-5)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("num_replicas", "num_parts"), [(1, 3), (2, 2)])
 def test_rows_that_make_up_equal_shares_count_for_nothing(num_replicas, num_parts):
     alone = trained(5)
@@ -64,18 +63,15 @@ def test_rows_that_make_up_equal_shares_count_for_nothing(num_replicas, num_part
     assert padded[1]["memory/valid_length"].shape == (5,)
 
 
-@pytest.mark.slow
 def test_made_up_rows_have_no_part_in_auxiliary_losses():
     extra = {"num_targets": 2, "intermediate_losses": True}
     assert_same_run(trained(3, **extra), trained(3, num_replicas=2, **extra), 1e-6)
 
 
-@pytest.mark.slow
 def test_rematerialized_blocks_train_the_same():
     assert_same_run(trained(8), trained(8, rematerialize=True), 1e-6)
 
 
-@pytest.mark.slow
 def test_masks_belong_to_rows_not_to_replicas():
     one, other = trained(8)[1], trained(8, num_replicas=2)[1]
     dropped = one["memory/states/000"] == 0.0
