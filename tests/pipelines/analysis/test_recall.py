@@ -284,7 +284,7 @@ def test_a_model_is_trained_to_recall_by_the_commands(tmp_path):
     experiment = {
         "model": {**model, "pre_norm": True, "initializer_stddev": 0.06},
         "training": {**training, "document_boundaries": "mask"},
-        # With a longer mean of squares, or twice the rate, one of two seeds does not learn it.
+        # With the default `beta_2`, two of three seeds do not learn it.
         "optimizer": {
             **{"learning_rate": 5e-3, "beta_2": 0.98},
             **{"warmup_steps": 50, "clip_norm": 0.25},
