@@ -152,9 +152,8 @@ def test_runs_evaluate_as_before(server, folder, split):
         require_figures(jobs.json_in(process.output()), expected, GIVEN_WEIGHTS)
 
 
-@pytest.mark.parametrize(
-    "name", [slow_case(name) for name in ("transformer_xl", "lstm", "qrnn", "averages")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["transformer_xl", "lstm", "qrnn", "averages"])
 def test_a_stopped_run_is_finished_as_if_it_had_not_stopped(server, folder, name):
     workdir, expected = folder / f"run_{name}", EXPECTED["runs"][name]
     num_lines = len(ledger_of(workdir))

@@ -170,13 +170,14 @@ def test_a_folder_without_a_vocabulary_is_told_from_those_that_have_one(tmp_path
     assert "an export" in caught.value.remedy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "kind", "words"),
     [
-        slow_case(("--step", "40"), "checkpoint", "A checkpoint is of one step."),
-        slow_case(("--step", "40"), "converted", "A converted model has no steps."),
-        slow_case(("--step", "40"), "export", "An export has no steps."),
-        slow_case(("--watch",), "copied checkpoint", "Only a run gets new checkpoints."),
+        (("--step", "40"), "checkpoint", "A checkpoint is of one step."),
+        (("--step", "40"), "converted", "A converted model has no steps."),
+        (("--step", "40"), "export", "An export has no steps."),
+        (("--watch",), "copied checkpoint", "Only a run gets new checkpoints."),
     ],
 )
 def test_steps_are_of_runs(options, kind, words, model_folders, data_folder):

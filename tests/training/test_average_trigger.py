@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from tests.slow_case import slow_case
 from tests.toy_batches import ToyBatches, strategy_of, toy_experiment, toy_tokens
 from txl_tf.config.experiment import ExperimentConfig, TrainingConfig
 from txl_tf.run_description import identity
@@ -102,7 +101,8 @@ def test_weights_are_averaged_from_the_step_after_the_trigger(recorded):
     assert np.abs(recorded[-1][1][table] - recorded[-1][2][table]).max() > 1e-3
 
 
-@pytest.mark.parametrize("stop", [slow_case(2), slow_case(4), slow_case(6)])
+@pytest.mark.slow
+@pytest.mark.parametrize("stop", [2, 4, 6])
 def test_a_resumed_run_is_the_unbroken_one_bit_for_bit(recorded, stop):
     trainer = trainer_of()
     history = EvaluationHistory(*trainer.evaluation_observers)

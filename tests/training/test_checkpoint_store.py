@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.slow_case import slow_case
 from txl_tf.errors import MismatchError, NonFiniteError, StorageError
 from txl_tf.training.checkpoint_store import BackgroundSaver, CheckpointStore
 
@@ -329,7 +328,8 @@ def test_the_interpreter_exits_while_a_save_is_in_flight():
         assert child.wait(60) == 0
 
 
-@pytest.mark.parametrize("seed", [slow_case(seed) for seed in range(11)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(11))
 def test_a_kill_while_a_save_is_in_flight_keeps_what_was_durable(tmp_path, seed):
     generator = np.random.default_rng(seed)
     with process("save", str(tmp_path)) as child:

@@ -21,7 +21,8 @@ def norm_ratio(before, after):
     return np.linalg.norm(after - before) / np.linalg.norm(after)
 
 
-@pytest.mark.parametrize("num_replicas", [slow_case(1), slow_case(2)])
+@pytest.mark.slow
+@pytest.mark.parametrize("num_replicas", [1, 2])
 def test_steps_that_are_looked_at_are_the_same_steps(num_replicas):
     plain, observed = (toy_trainer(num_replicas=num_replicas, **LOOPS) for _ in range(2))
     reports, others = list(plain.run()), list(observed.run(measures_updates=True))

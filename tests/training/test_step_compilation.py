@@ -1,3 +1,5 @@
+import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -60,6 +62,36 @@ def test_a_part_is_the_function_itself_unless_parts_are_compiled():
     assert part is not double
     assert compiled_part(double) is double
     assert part(tf.constant(3.0)).numpy() == 6.0
+
+
+class Scale(keras.layers.Layer):
+    traced = ()
+
+    def build(self, shape):
+        self.scale = self.add_weight(shape=shape[-1:], name="scale")
+
+    def multiply(self, tensor):
+        self.traced.append(self)
+        return tensor * self.scale
+
+
+def test_a_part_is_compiled_once_for_layers_alike_and_reads_the_weights_of_each(monkeypatch):
+    layers, traced = [Scale(), Scale(), Scale(trainable=False)], []
+    monkeypatch.setattr(Scale, "traced", traced)
+    for factor, layer in enumerate(layers, start=2):
+        layer.build((2,))
+        layer.scale.assign([factor, factor])
+
+    @tf.function
+    def multiplied(tensor):
+        with compiling_parts(), tf.GradientTape() as tape:
+            results = [compiled_part(layer.multiply, layer.weights)(tensor) for layer in layers]
+        return results, tape.gradient(results[1], layers[1].scale.value)
+
+    results, gradient = multiplied(tf.constant([1.0, 5.0]))
+    np.testing.assert_array_equal(results, [[2, 10], [3, 15], [4, 20]])
+    np.testing.assert_array_equal(gradient, [1, 5])
+    assert traced == [layers[0], layers[2]]
 
 
 @pytest.mark.parametrize(
