@@ -283,3 +283,8 @@ def override(experiment: ExperimentConfig, overrides: list[str]) -> ExperimentCo
     except ValueError as error:
         raise MismatchError(f"{error}", where=where) from error
     return changed
+
+
+def overridden_settings(overrides: list[str]) -> set[str]:
+    """Returns the names of the settings that `--set` gives, such as `training.num_steps`."""
+    return {text.partition("=")[0].strip() for text in overrides}

@@ -10,7 +10,7 @@ from txl_tf.config.task import TaskConfig
 from txl_tf.errors import UsageError
 from txl_tf.tasks.examples import TaskData
 
-from .arguments import load_experiment, override
+from .arguments import load_experiment, overridden_settings, override
 from .initial_weights import overrides_of
 
 MAX_EPOCHS = 100_000
@@ -47,7 +47,7 @@ def finetuning_experiment(
             experiment = override(experiment, [f"training.num_steps={num_steps}"])
         return experiment
     begin = _begin(arguments, data, overrides)
-    given = {text.partition("=")[0].strip() for text in overrides}
+    given = overridden_settings(overrides)
     num_steps = _steps_of(arguments.epochs or _DEFAULT_EPOCHS, data, begin)
     if "training.num_steps" in given:
         num_steps = begin.training.num_steps

@@ -21,7 +21,7 @@ from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.errors import NonFiniteError, UsageError
 from txl_tf.run_folder import build_model
 
-from .arguments import add_override_argument, override
+from .arguments import add_override_argument, overridden_settings, override
 from .command_line import run_job
 from .configs import quickstart
 from .memory_needs import require_training_memory
@@ -132,7 +132,7 @@ def with_fastest_policy(arguments: argparse.Namespace, workdir: Workdir) -> Expe
     from txl_tf.training.product_rate import product_rate
 
     experiment: ExperimentConfig = arguments.experiment
-    if any(text.partition("=")[0].strip() == _POLICY for text in arguments.overrides):
+    if _POLICY in overridden_settings(arguments.overrides):
         return experiment
     if workdir.has_run():
         return override(experiment, [f"{_POLICY}={workdir.read()[0].training.dtype_policy}"])
