@@ -90,6 +90,18 @@ def test_a_step_that_changed_nothing_is_lost(clock, tmp_path):
     assert found.seconds["lost"] == pytest.approx(found.seconds["steps"] / 4)
 
 
+def test_no_rounding_makes_steps_of_an_unbroken_run_lost(tmp_path):
+    generator = np.random.default_rng(3)
+    for number in range(50):
+        notes = RunClock()
+        notes.begin(MetricsLog(tmp_path / str(number)), 0)
+        for step in range(1, 12):
+            wait = float(generator.uniform(0.0, 1e-7))
+            options = {"has_compiled": step in (1, 5), "data_wait_seconds": wait}
+            notes.note_loop(step, float(generator.uniform(1e-6, 2e-6)), 1, **options)
+        assert notes.run_time.seconds["lost"] == 0.0
+
+
 def test_a_kill_before_the_first_loop_was_a_start_in_vain(clock, tmp_path):
     train(clock, tmp_path / "time", until_step=0)
     found = train(clock, tmp_path / "time")

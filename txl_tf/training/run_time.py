@@ -201,9 +201,16 @@ class _Loop:
         return min(self.seconds, self.num_steps * step_seconds if self.has_compiled else math.inf)
 
     def parts(self, ran: float) -> tuple[float, float]:
-        """Returns of these seconds those of waiting for data, and those of steps that counted."""
+        """Returns of these seconds those of waiting for data, and those of skipped steps."""
         waited = min(self.data_seconds, ran)
-        return waited, (ran - waited) * (1.0 - self.skipped_share)
+        return waited, (ran - waited) * self.skipped_share
+
+    def redone(self, next_step: int, step_seconds: float) -> float:
+        """Returns the seconds of its steps that counted, of those after `next_step`."""
+        ran = self.without_compiling(step_seconds)
+        waited, skipped = self.parts(ran)
+        share = min(self.step - next_step, self.num_steps) / self.num_steps
+        return share * (ran - waited - skipped)
 
 
 @dataclasses.dataclass
@@ -221,7 +228,7 @@ class _Process:
     later_seconds: float = 0.0
     later_steps: int = 0
     waited: float = 0.0
-    counted: float = 0.0
+    skipped: float = 0.0
 
     def add(self, loop: _Loop) -> None:
         """Adds a loop, of steps after those of the others."""
@@ -229,11 +236,11 @@ class _Process:
         if loop.has_compiled:
             self.compiled.append(loop)
             return
-        waited, counted = loop.parts(loop.seconds)
+        waited, skipped = loop.parts(loop.seconds)
         self.later_seconds += loop.seconds
         self.later_steps += loop.num_steps
         self.waited += waited
-        self.counted += counted
+        self.skipped += skipped
 
     def seconds(self, next_step: int | None) -> dict[str, float]:
         """Returns the seconds by cause.
@@ -242,26 +249,23 @@ class _Process:
             next_step: optional int. The step that the next process went on from.
         """
         step_seconds = self.later_seconds / self.later_steps if self.later_steps else 0.0
-        ran, waited, kept, compiling = self.later_seconds, self.waited, self.counted, 0.0
+        ran, waited, lost, compiling = self.later_seconds, self.waited, self.skipped, 0.0
         for loop in self.compiled:
             own = loop.without_compiling(step_seconds)
             parts = loop.parts(own)
-            ran, waited, kept = ran + own, waited + parts[0], kept + parts[1]
+            ran, waited, lost = ran + own, waited + parts[0], lost + parts[1]
             compiling += loop.seconds - own
         if next_step is not None:
-            for loop in itertools.takewhile(
-                lambda loop: loop.step > next_step, reversed(self.loops)
-            ):
-                redone = min(loop.step - next_step, loop.num_steps) / loop.num_steps
-                kept -= redone * loop.parts(loop.without_compiling(step_seconds))[1]
-        kept = max(kept, 0.0)
+            later = itertools.takewhile(lambda loop: loop.step > next_step, reversed(self.loops))
+            lost += sum(loop.redone(next_step, step_seconds) for loop in later)
         found = {
             **dict.fromkeys(CAUSES, 0.0),
             **self.noted,
-            PRODUCTIVE: kept,
+            # A sum of what was lost, not a rest: no rounding makes steps of an unbroken run lost.
+            PRODUCTIVE: max(ran - waited - lost, 0.0),
             "compiling": compiling,
             "data": waited,
-            "lost": max(ran - waited - kept, 0.0),
+            "lost": lost,
         }
         start = self.until - sum(self.noted.values()) if self.start is None else self.start
         found["start"] = max(start, 0.0)
