@@ -60,9 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     way = text.add_mutually_exclusive_group()
     way.add_argument("--text", metavar="FILE", help="text file instead; - for the standard input")
     way.add_argument(
-        "--watch",
-        action="store_true",
-        help="evaluate each checkpoint until the run ends",
+        "--watch", action="store_true", help="evaluate each checkpoint until the run ends"
     )
     way.add_argument(
         "--per-document", metavar="FILE", help="write a line of JSON for every document"

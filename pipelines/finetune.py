@@ -28,7 +28,7 @@ from .initial_weights import add_initial_arguments, initial_weights
 from .memory_needs import require_training_memory
 from .task_arguments import add_task_arguments, has_task_files, read_task_data
 from .task_predictions import add_prediction_arguments, check_prediction_arguments, predict
-from .train import run_training
+from .train import RunOptions, run_training
 from .workdir import Workdir, add_workdir_argument
 
 if TYPE_CHECKING:
@@ -112,8 +112,8 @@ def _train(
     workdir, experiment = Workdir(arguments.workdir), arguments.experiment
     tokenizer = _tokenizer(arguments, workdir, experiment)
     run_data = FineTuningData(data, tokenizer, experiment)
-    own = {"initial": arguments.initial, "clock": clock}
-    run_training(experiment, run_data, workdir, strategy, watcher, **own)
+    options = RunOptions(watcher=watcher, initial=arguments.initial, clock=clock)
+    run_training(experiment, run_data, workdir, strategy, **options)
     print(f"TensorBoard: tensorboard --logdir {workdir.tensorboard}")
 
 

@@ -64,12 +64,8 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     meaning = "format of the files (default: text)"
     text.add_argument("--format", choices=["text", "jsonl"], help=meaning)
     text.add_argument("--field", metavar="NAME", help="field of JSON Lines (default: text)")
-    text.add_argument(
-        "--one-document-per",
-        choices=["file", "line"],
-        metavar="UNIT",
-        help="file or line (default: file)",
-    )
+    meaning = "file or line (default: file)"
+    text.add_argument("--one-document-per", choices=["file", "line"], metavar="UNIT", help=meaning)
     text.add_argument(
         "--document-separator", metavar="LINE", help="line between documents; '' for a blank one"
     )

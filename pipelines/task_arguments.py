@@ -32,16 +32,10 @@ def add_task_arguments(parser: argparse.ArgumentParser) -> None:
         data.add_argument(f"--{split}", metavar="FILE", help=meaning)
     own = parser.add_argument_group("own files")
     own.add_argument(
-        "--task",
-        choices=TASK_KINDS,
-        metavar="KIND",
-        help=f"one of {', '.join(TASK_KINDS)}",
+        "--task", choices=TASK_KINDS, metavar="KIND", help=f"one of {', '.join(TASK_KINDS)}"
     )
     own.add_argument(
-        "--text-columns",
-        metavar="NAME",
-        nargs="+",
-        help="columns of the texts (default: text)",
+        "--text-columns", metavar="NAME", nargs="+", help="columns of the texts (default: text)"
     )
     own.add_argument(
         "--label-column", metavar="NAME", help="column of the label or answer (default: label)"

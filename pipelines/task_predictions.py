@@ -22,15 +22,9 @@ def add_prediction_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds `--predict` and `--out`."""
     group = parser.add_argument_group("predictions")
     group.add_argument(
-        "--predict",
-        metavar="FILE|SPLIT",
-        help="examples to answer; of GLUE and RACE a split",
+        "--predict", metavar="FILE|SPLIT", help="examples to answer; of GLUE and RACE a split"
     )
-    group.add_argument(
-        "--out",
-        metavar="FILE",
-        help="answers to write: .jsonl, .tsv, .json",
-    )
+    group.add_argument("--out", metavar="FILE", help="answers to write: .jsonl, .tsv, .json")
 
 
 def check_prediction_arguments(

@@ -13,7 +13,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.distribution.preemption import PreemptionWatcher
@@ -96,9 +96,23 @@ def run(arguments: argparse.Namespace) -> None:
 
         strategy = create_strategy(arguments.tpu, arguments.cpu_replicas)
         workdir = Workdir(arguments.workdir)
-        options = watcher, arguments.profile_steps, arguments.initial, clock
-        train(arguments.experiment, arguments.data, workdir, strategy, *options)
+        options = RunOptions(
+            watcher=watcher,
+            profile_steps=arguments.profile_steps,
+            initial=arguments.initial,
+            clock=clock,
+        )
+        train(arguments.experiment, arguments.data, workdir, strategy, **options)
     print(f"TensorBoard: tensorboard --logdir {workdir.tensorboard}")
+
+
+class RunOptions(TypedDict, total=False):
+    """Arguments of `TrainingRun` that may be left out."""
+
+    watcher: PreemptionWatcher | None
+    profile_steps: range | None
+    initial: InitialWeights | None
+    clock: "RunClock"
 
 
 def train(
@@ -106,16 +120,12 @@ def train(
     data_folder: str,
     workdir: Workdir,
     strategy: "tf.distribute.Strategy",
-    watcher: PreemptionWatcher | None = None,
-    profile_steps: range | None = None,
-    initial: InitialWeights | None = None,
-    clock: "RunClock | None" = None,
+    **options: Unpack[RunOptions],
 ) -> "tuple[TrainingRun, EvaluationResult | None]":
     """Trains a run to its end, from its last checkpoint if it has one.
 
     The folder `data_folder` has a prepared data set with a split `train`; a split
-    `valid` is evaluated. `clock` is an optional `RunClock` that began with the job. The
-    other arguments are those of `TrainingRun`.
+    `valid` is evaluated. The other arguments are those of `TrainingRun`.
 
     Returns:
         Tuple of the run, with its trainer and its evaluator, and the last
@@ -126,10 +136,10 @@ def train(
 
     from .training_data import TrainingData
 
-    clock = clock or RunClock()
+    # Before the data are opened, which is time of the run.
+    options.setdefault("clock", RunClock())
     data = TrainingData(data_folder, experiment)
-    options = watcher, profile_steps, initial, clock
-    return run_training(experiment, data, workdir, strategy, *options)
+    return run_training(experiment, data, workdir, strategy, **options)
 
 
 def run_training(
@@ -137,10 +147,7 @@ def run_training(
     data: "RunData",
     workdir: Workdir,
     strategy: "tf.distribute.Strategy",
-    watcher: PreemptionWatcher | None = None,
-    profile_steps: range | None = None,
-    initial: InitialWeights | None = None,
-    clock: "RunClock | None" = None,
+    **options: Unpack[RunOptions],
 ) -> "tuple[TrainingRun, Any]":
     """Trains a run on its data, a `RunData`; takes and returns the rest as `train` does."""
     import tensorflow as tf
@@ -149,10 +156,9 @@ def run_training(
 
     # Without it, sums in parallel kernels may come out in another order.
     tf.config.experimental.enable_op_determinism()
-    options = watcher, profile_steps, initial, clock
     with (
-        watched_hosts(strategy, watcher),
-        TrainingRun(experiment, data, workdir, strategy, *options) as training_run,
+        watched_hosts(strategy, options.get("watcher")),
+        TrainingRun(experiment, data, workdir, strategy, **options) as training_run,
     ):
         result = training_run.train()
     return training_run, result

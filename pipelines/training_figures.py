@@ -40,6 +40,7 @@ from .evaluation.text_sample import SampleWriter
 from .run_data import RunData
 from .workdir import Workdir
 
+Check = Callable[[], None]
 _SPLIT = "valid"
 # The measurement of the peak takes half a second. A run whose steps take less has none.
 _SECONDS_BEFORE_PEAK = 1.0
@@ -170,9 +171,7 @@ class RunFigures:
         self._log.flush_to_disk()
         self._clock.flush_to_disk()
 
-    def observe(
-        self, evaluator: Evaluator | TaskEvaluator, step: int, check: Callable[[], None]
-    ) -> None:
+    def observe(self, evaluator: Evaluator | TaskEvaluator, step: int, check: Check) -> None:
         """Measures and writes what is looked at after an evaluation; all workers call it.
 
         Args:
@@ -188,11 +187,7 @@ class RunFigures:
         self._clock.note("evaluations", step, time.perf_counter() - begin)
 
     def _look_at(
-        self,
-        evaluator: Evaluator,
-        dataset: PreparedDataset,
-        step: int,
-        check: Callable[[], None],
+        self, evaluator: Evaluator, dataset: PreparedDataset, step: int, check: Check
     ) -> None:
         figures = self._memory_statistics.measure()
         if not self._is_chief:
@@ -215,11 +210,7 @@ class RunFigures:
         return MemoryStatistics(self._trainer.strategy, self._trainer.replica_memory, rows)
 
     def _write_sample(
-        self,
-        evaluator: Evaluator,
-        dataset: PreparedDataset,
-        step: int,
-        check: Callable[[], None],
+        self, evaluator: Evaluator, dataset: PreparedDataset, step: int, check: Check
     ) -> None:
         manifest = dataset.manifest
         is_known = manifest.tokenizer_kind in (each.kind for each in TOKENIZERS)

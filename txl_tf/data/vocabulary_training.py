@@ -64,11 +64,7 @@ class VocabularyTraining(abc.ABC):
         """
 
     def tokenize(
-        self,
-        splits: Splits,
-        workers: OrderedWorkers,
-        scratch_folder: str,
-        progress: Progress,
+        self, splits: Splits, workers: OrderedWorkers, scratch_folder: str, progress: Progress
     ) -> TokenSource:
         """Makes the vocabulary and turns the text into tokens.
 
@@ -277,11 +273,7 @@ class WordTraining(VocabularyTraining):
         return self._build(numbers)
 
     def tokenize(
-        self,
-        splits: Splits,
-        workers: OrderedWorkers,
-        scratch_folder: str,
-        progress: Progress,
+        self, splits: Splits, workers: OrderedWorkers, scratch_folder: str, progress: Progress
     ) -> SpilledIds:
         numbers = ParallelWordCounter(self.rule)
         texts = SpilledIds(scratch_folder)

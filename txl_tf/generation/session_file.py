@@ -25,6 +25,8 @@ from txl_tf.storage.files import (
 )
 from txl_tf.storage.locks import DirectoryLock
 
+_NAME_ANOTHER = "Name a file that was saved before."
+
 
 class SessionFile:
     """A file that one process at a time keeps up to date, also in a store.
@@ -154,14 +156,11 @@ class SessionFile:
             raise
         except FileNotFoundError as error:
             raise InputMissingError(
-                "There is no session.", where=self.path, remedy="Name a file that was saved before."
+                "There is no session.", where=self.path, remedy=_NAME_ANOTHER
             ) from error
         except OSError as error:
-            raise StorageError(
-                f"The session cannot be read: {first_line(error)}",
-                where=self.path,
-                remedy="Name a file that was saved before.",
-            ) from error
+            what = f"The session cannot be read: {first_line(error)}"
+            raise StorageError(what, where=self.path, remedy=_NAME_ANOTHER) from error
 
 
 LAST_POSITION = 2**31 - 1
