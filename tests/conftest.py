@@ -104,6 +104,12 @@ def seeded():
 
 
 @pytest.fixture(autouse=True)
+def garbage_of_earlier_tests_stays():
+    """A search for garbage looks at what this test made; to free old graphs takes a minute."""
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True)
 def chips_as_before(monkeypatch):
     """A job that runs in this process leaves the chips alone; the next test may look for them."""
     before = os.environ.get("TPU_LOAD_LIBRARY")
