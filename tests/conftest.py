@@ -45,6 +45,13 @@ if keras.backend.backend() == "tensorflow":
         [tf.config.LogicalDeviceConfiguration(), tf.config.LogicalDeviceConfiguration()],
     )
 
+    # The thread that tunes an iterator may miss that it ends: who frees the iterator then waits
+    # until its next round, up to a minute. Ours have none, those of replicas and of Keras have.
+    _UNTUNED = tf.data.Options()
+    _UNTUNED.autotune.enabled = False
+    # It is for what every iterator takes up, and there is no other default that can be set.
+    tf.data.Dataset._apply_debug_options = lambda dataset: dataset.with_options(_UNTUNED)
+
 
 def pytest_addoption(parser):
     parser.addoption(
@@ -52,6 +59,8 @@ def pytest_addoption(parser):
     )
 
 
+# Searches of young objects, each after 7,000 more: below, there is little to free.
+_MANY_SEARCHES = 20
 # Slow ones and others together: a file of which nothing is chosen costs no time.
 _LONGEST_FILES = (
     "pipelines/test_finetune",
@@ -97,16 +106,19 @@ def pytest_collection_finish():
     gc.set_threshold(700, 10, 1_000)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def garbage_of_a_file_ends_with_it():
+    """The more traced functions there are, the longer TensorFlow takes to free each of them."""
+    yield
+    if gc.get_count()[-1] >= _MANY_SEARCHES:
+        gc.collect()
+        gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def seeded():
     """The same initial weights in every run of a test."""
     keras.utils.set_random_seed(1234)
-
-
-@pytest.fixture(autouse=True)
-def garbage_of_earlier_tests_stays():
-    """A search for garbage looks at what this test made; to free old graphs takes a minute."""
-    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
