@@ -108,7 +108,7 @@ def pytest_collection_finish():
 
 @pytest.fixture(scope="module", autouse=True)
 def garbage_of_a_file_ends_with_it():
-    """The more traced functions there are, the longer TensorFlow takes to free each of them."""
+    """Collected rarely, the garbage of all files would grow to gigabytes in one process."""
     yield
     if gc.get_count()[-1] >= _MANY_SEARCHES:
         gc.collect()

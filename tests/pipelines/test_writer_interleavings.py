@@ -10,7 +10,7 @@ from tests.slow_case import slow_case
 
 
 @pytest.mark.parametrize(
-    ("scheme", "count"), [("", 8), *(slow_case(place, 30) for place in ("", "ram://"))]
+    ("scheme", "count"), [("", 8), *(slow_case(place, 60) for place in ("", "ram://"))]
 )
 def test_no_order_of_events_harms_a_run(scheme, count, tmp_path):
     interleavings = Interleavings(f"{scheme}{tmp_path}/{count}", seed=count)
