@@ -137,9 +137,7 @@ def compile_experiment(
     topology, settings = compiler.topology, experiment.training
     training = _TrainingCompilation(experiment, compiler, say)
     program = training.compile(training.rows)
-    trials: list[Trial] = []
-    if find_rows or not program.fits:
-        trials = training.search()
+    trials = training.search() if find_rows or not program.fits else []
     evaluation, figures, shared_bytes = _compile_evaluation(experiment, compiler, say)
     together = hbm_at_once(program, evaluation, shared_bytes)
     fits_all = together["fits"]
@@ -253,21 +251,22 @@ def _compile_evaluation(
     if evaluation.dynamic_learning_rate is not None:
         say("the evaluation runs on the host: its weights follow the text")
         return None, None, 0
-    rows = -(-evaluation.batch_size // compiler.topology.num_replicas)
+    topology = compiler.topology
+    rows = -(-evaluation.batch_size // topology.num_replicas)
     say(f"compiling the evaluation step: {rows} rows per replica")
-    lowered = evaluation_program(experiment, compiler.topology.num_replicas)
+    lowered = evaluation_program(experiment, topology.num_replicas, topology.chip.name)
     program = compiler.compile(lowered, "evaluation")
-    segment_length = evaluation.segment_length or experiment.model.segment_length
     values = {
         "rows": evaluation.batch_size,
         "rows_per_replica": rows,
-        "segment_length": segment_length,
+        "segment_length": evaluation.segment_length or experiment.model.segment_length,
+        "tokens_per_step": lowered.num_tokens,
+        "attention": lowered.attention,
         "shared_bytes": lowered.variable_bytes,
         **program.to_dict(),
     }
     if program.fits:
-        num_tokens = evaluation.batch_size * segment_length
-        values |= _speed(program, compiler.topology, num_tokens)
+        values |= _speed(program, topology, lowered.num_tokens)
     return program, values, lowered.variable_bytes
 
 
@@ -297,8 +296,9 @@ def print_report(report: dict[str, Any], console: Console | None = None) -> None
     columns = [("training", report["training"])]
     if report["largest"] is not None:
         columns.append(("training, most rows", report["largest"]))
-    if report["evaluation"] is not None:
-        columns.append(("evaluation", report["evaluation"]))
+    if (evaluation := report["evaluation"]) is not None:
+        columns.append(("evaluation", evaluation))
+        console.print(f"in evaluation: {evaluation['attention']}", highlight=False)
     console.print(_figures([column for column in columns if column[1]["fits"]]))
     for name, values in columns:
         if values["fits"] and name != "evaluation":

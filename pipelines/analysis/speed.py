@@ -234,7 +234,7 @@ class SpeedMeasurement:
         scorer = WindowScorer(model, self._plan(keeps_states=True).compile_read)
         return lambda: scorer(self._tokens(1, attention_length), self._tokens(1))
 
-    def _plan(self, **choice: bool) -> Any:
+    def _plan(self, **choice: Any) -> Any:
         from txl_tf.inference.execution_plan import ExecutionPlan, device_of
 
         return ExecutionPlan.choose(

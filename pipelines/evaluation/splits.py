@@ -36,7 +36,7 @@ def create_evaluator(
     tf.config.experimental.enable_tensor_float_32_execution(experiment.training.tensor_float_32)
     return Evaluator(
         experiment.model,
-        experiment.evaluation,
+        experiment.resolved_evaluation,
         dtype_policy=experiment.training.dtype_policy,
         # Where XLA is not ruled out, the device's plan decides.
         jit_compile=None if experiment.training.may_compile else False,

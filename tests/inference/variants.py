@@ -10,6 +10,7 @@ from tests.small_models import small_config
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.inference.execution_plan import ExecutionPlan
 from txl_tf.models.transformer_xl import TransformerXL
+from txl_tf.tpu_kernels.kernel_choice import AttentionKernel
 
 B, T, V = 2, 4, 11
 CONFIG = small_config(
@@ -37,6 +38,9 @@ PLANS = {
     "batched": ExecutionPlan(kernel="batched", compile_read=False),
     "per_head": ExecutionPlan(kernel="per_head", tokens_together=2 * T + 1, compile_read=False),
 }
+ON_CHIP = ExecutionPlan(
+    kernel="on_chip", attention_kernel=AttentionKernel(platform="cpu"), compile_read=False
+)
 
 
 @functools.cache
@@ -55,7 +59,7 @@ def made_for(variant, memory_length):
 
 
 def engine_of(model, kernel="batched", memory_length=None):
-    return InferenceEngine(model, memory_length, plan=PLANS[kernel])
+    return InferenceEngine(model, memory_length, plan={**PLANS, "on_chip": ON_CHIP}[kernel])
 
 
 def tokens(length, num_rows=B, seed=0):

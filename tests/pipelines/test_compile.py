@@ -52,7 +52,7 @@ def lowers_nothing(monkeypatch):
     from txl_tf.tpu_compiler import replica_program
     from txl_tf.tpu_compiler.lowering import LoweredProgram
 
-    empty = LoweredProgram(b"", 4)
+    empty = LoweredProgram(b"", 4, attention="as rows attend", num_tokens=640)
 
     def training_program(experiment, *_):
         rows = experiment.training.global_batch_size
@@ -95,6 +95,12 @@ def test_what_fits_is_compiled_once_and_rows_that_do_not_divide_are_padding(lowe
     assert per_token == pytest.approx(2e6 * 4 / (6 * toy_experiment().model.segment_length))
 
 
+def test_an_evaluation_is_counted_by_the_tokens_that_it_reads_at_once(lowers_nothing):
+    evaluation = compile_with(6)["evaluation"]
+    assert evaluation["tokens_per_step"] == 640
+    assert evaluation["flops_per_token"] == pytest.approx(evaluation["flops"] * 4 / 640)
+
+
 @pytest.mark.parametrize("global_batch_size", [6, 40])
 def test_the_report_is_json_and_a_table(lowers_nothing, global_batch_size):
     report = {"config": "toy", **json.loads(json.dumps(compile_with(global_batch_size)))}
@@ -119,6 +125,7 @@ def test_the_report_is_json_and_a_table(lowers_nothing, global_batch_size):
     printed = io.StringIO()
     print_report(report, Console(file=printed, width=120))
     words = ["v5e:2x2", "float32", "block/MatMul", "tokens/s per chip"]
+    words.append("in evaluation: as rows attend")
     words += ["does not fit", "at most 6 rows"] if global_batch_size == 40 else ["2 more are"]
     for word in words:
         assert word in printed.getvalue()

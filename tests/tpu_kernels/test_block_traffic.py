@@ -9,6 +9,8 @@ from jax.experimental import pallas as pl
 from txl_tf.tpu_kernels import attention_kernels
 from txl_tf.tpu_kernels.attention_plan import AttentionPlan
 from txl_tf.tpu_kernels.block_traffic import Block, moved_bytes
+from txl_tf.tpu_kernels.inference_kernel import inference_kernel
+from txl_tf.tpu_kernels.inference_plan import InferencePlan
 
 
 def test_a_block_moves_when_another_one_is_needed():
@@ -25,28 +27,35 @@ def test_narrow_blocks_fill_registers():
     assert moved_bytes((8,), [block]) == 8 * 2 * 128 * 4
 
 
-@pytest.mark.parametrize("make", [attention_kernels.forward, attention_kernels.backward])
-@pytest.mark.parametrize("masks_documents", [False, True])
+MAKERS = [attention_kernels.forward, attention_kernels.backward, inference_kernel]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("has_query_starts", [False, True])
 def test_kernels_say_what_the_specifications_of_their_blocks_move(
-    monkeypatch, make, masks_documents
+    monkeypatch, make, has_query_starts
 ):
     found = {}
     monkeypatch.setattr(pl, "pallas_call", lambda kernel, **options: found.update(options))
-    plan = AttentionPlan(
+    is_inference = make is inference_kernel
+    plan = (InferencePlan if is_inference else AttentionPlan)(
         num_rows=2,
-        segment_length=300,
-        memory_length=500,
+        segment_length=304,
+        memory_length=512,
         num_heads=4,
         head_dim=64,
         dtype="bfloat16",
-        masks_documents=masks_documents,
+        has_query_starts=has_query_starts,
     )
     make(plan)
     grid, outputs = found["grid_spec"].grid, found["out_shape"]
     specs = [*found["grid_spec"].in_specs, *found["grid_spec"].out_specs]
     # What Pallas is given does not tell the dtypes of arguments: all are bfloat16 but these.
-    wide = {4: 4, 5: 4} if masks_documents else {4: 4}
     num_inputs = len(found["grid_spec"].in_specs)
+    biases = num_inputs - 1 - has_query_starts
+    if make is attention_kernels.backward:
+        biases -= 3
+    wide = {biases: 4, biases + 1: 4} if has_query_starts else {biases: 4}
     if make is attention_kernels.backward:
         wide[num_inputs - 2] = 4  # the logarithms of sums
     wide |= {num_inputs + index: out.dtype.itemsize for index, out in enumerate(outputs)}

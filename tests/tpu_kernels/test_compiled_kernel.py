@@ -28,7 +28,7 @@ PLANS = {
     "v4": ("v4:2x2x1", {**LARGE, "has_strided_rolls": False}),
     "long memory": ("v5e:2x2", {**LARGE, "memory_length": 3800}),
     "float32": ("v5e:2x2", {**LARGE, "dtype": "float32"}),
-    "documents": ("v5e:2x2", {**LARGE, "masks_documents": True, "farthest": 700}),
+    "documents": ("v5e:2x2", {**LARGE, "has_query_starts": True, "farthest": 700}),
     "wikitext103_large": ("v5e:2x2", {**LARGE, **NARROW, "head_dim": 64}),
     "wikitext103_base": ("v5e:2x2", {**LARGE, **ODD}),
 }

@@ -73,6 +73,8 @@ class EvaluationConfig(FrozenConfig):
     window_stride_tokens: int | None = None
     """Tokens that a window of `T` moves on by and scores, its last ones; for models without
     memory. 1 is the protocol of Al-Rfou et al. (2019). None: segments follow each other."""
+    attention_kernel: Literal["auto", "always", "never"] | None = None
+    """Whether replicas on TPUs attend by the kernel; None takes training's."""
     dynamic_learning_rate: float | None = None
     """Rate at which weights follow the text, see `DynamicUpdate`; None: they are fixed."""
     dynamic_decay: float | None = None
@@ -151,7 +153,13 @@ _ATTENTION_ONLY = {
         "rematerialize",
         "attention_kernel",
     ),
-    "evaluation": ("memory_length", "clamp_length", "same_length", "same_length_keys"),
+    "evaluation": (
+        "attention_kernel",
+        "memory_length",
+        "clamp_length",
+        "same_length",
+        "same_length_keys",
+    ),
 }
 
 # Of a stream of tokens, which a task does not have: its examples are independent.
@@ -226,6 +234,12 @@ class ExperimentConfig(FrozenConfig):
         """Whether evaluations decide how the run continues."""
         has_trigger = self.training.average_weights_after_evaluations is not None
         return self.optimizer.schedule == "plateau" or has_trigger
+
+    @property
+    def resolved_evaluation(self) -> EvaluationConfig:
+        """The evaluation, with what it takes from training."""
+        kernel = self.evaluation.attention_kernel or self.training.attention_kernel
+        return self.evaluation.replace(attention_kernel=kernel)
 
     @property
     def frozen_parts(self) -> FrozenParts:

@@ -32,6 +32,7 @@ from txl_tf.inference.engine import InferenceEngine
 from txl_tf.layers.adaptive_embedding import check_token_ids
 from txl_tf.models.language_model import assign_weights
 from txl_tf.models.transformer_xl import TransformerXL
+from txl_tf.tpu_kernels.kernel_choice import AttentionChoice
 
 ConcreteFunction = tf.types.experimental.ConcreteFunction
 Track = Callable[[Iterable[EvaluationBatch], int], Iterable[EvaluationBatch]]
@@ -104,6 +105,7 @@ class Evaluator:
             masks_documents=masks_documents,
             strategy=self._strategy,
             jit_compile=jit_compile,
+            attention_kernel=evaluation_config.attention_kernel or "auto",
             reads_windows=self._stride is not None,
         )
 
@@ -160,6 +162,10 @@ class Evaluator:
                 f"Received: arrays of {len(arrays)} weights"
             )
         assign_weights({variable.path: variable for variable in self.model.weights}, arrays)
+
+    def attention(self, batch_size: int) -> AttentionChoice:
+        """Returns how replicas that share so many rows attend, and why."""
+        return self._scoring.attention(ReplicaRows(self._strategy, batch_size).rows_per_replica)
 
     def segments_per_read(self, rows_per_replica: int) -> int:
         """Returns how many segments of a row are read at once where the text is long enough."""

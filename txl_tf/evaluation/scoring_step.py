@@ -11,8 +11,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from txl_tf.distribution.tpu_chips import chip_of
 from txl_tf.evaluation.dynamic import DynamicReader
 from txl_tf.inference.engine import InferenceEngine
+from txl_tf.inference.execution_plan import tokens_on_chip
+from txl_tf.tpu_kernels.kernel_choice import AttentionChoice, KernelSetting
 
 
 class ScoringStep:
@@ -28,6 +31,8 @@ class ScoringStep:
         strategy: optional `tf.distribute.Strategy`.
         jit_compile: optional bool. Whether XLA compiles the step; `None` leaves
             it to the plan of the device.
+        attention_kernel: str. Whether replicas on TPUs attend by the kernel: `"auto"`,
+            where it is faster, `"always"`, where the chip can, or `"never"`.
         reads_windows: bool. Whether a batch is of windows, each read by itself,
             instead of segments. Defaults to `False`.
     """
@@ -41,6 +46,7 @@ class ScoringStep:
         masks_documents: bool,
         strategy: tf.distribute.Strategy | None,
         jit_compile: bool | None,
+        attention_kernel: KernelSetting = "auto",
         reads_windows: bool = False,
     ) -> None:
         self._model = model
@@ -49,6 +55,7 @@ class ScoringStep:
         self._masks_documents = masks_documents
         self._strategy = strategy
         self._jit_compile = jit_compile
+        self._attention_kernel = attention_kernel
         self._keeps = keeps if dynamic is None else "hidden_states"
         self._reads_windows = reads_windows
         self._score = self.score_windows if reads_windows else self.score_batch
@@ -66,8 +73,30 @@ class ScoringStep:
                 num_rows=num_rows,
                 is_distributed=self._strategy is not None,
                 jit_compile=self._jit_compile,
+                attention_kernel=self.attention(num_rows).kernel,
             )
         return self._engines[num_rows]
+
+    def attention(self, num_rows: int) -> AttentionChoice:
+        """How replicas with so many rows attend, and why."""
+        if self._strategy is None:
+            return AttentionChoice.plain("there is no TPU")
+        if self._keeps == "hidden_states":
+            return AttentionChoice.plain("memory is that of the model")
+        config = self._config
+        at_once = config.segment_length
+        if not self._reads_windows:
+            at_once = tokens_on_chip(num_rows, config.segment_length)
+        return AttentionChoice.for_model(
+            config,
+            setting=self._attention_kernel,
+            chip=chip_of(self._strategy),
+            num_rows=num_rows,
+            num_tokens=at_once,
+            dtype=self._model.compute_dtype,
+            rounds_products=tf.config.experimental.tensor_float_32_execution_enabled(),
+            is_differentiated=False,
+        )
 
     def segments_per_read(self, num_rows: int) -> int:
         """How many segments of a row are read at once, with the numbers of one by one."""

@@ -13,6 +13,7 @@ import math
 from keras import ops
 
 from txl_tf import functional
+from txl_tf.inference.memory import KeyValueMemory, PerHeadMemory
 
 
 class InferenceBlock:
@@ -53,26 +54,22 @@ class BatchedBlock(InferenceBlock):
     """Reads segments, all rows and heads in one product.
 
     Attributes:
-        keys_axis: int. The axis of keys along which positions follow each other.
+        memory_class: `KeyValueMemory` or a class of it, which says how keys and values lie.
     """
 
-    keys_axis = 3
+    memory_class = KeyValueMemory
 
     def project(self, hidden):
-        """Returns keys `(B, N, H, T)` and values `(B, N, T, H)` of inputs `(B, T, D)`."""
+        """Returns the keys and values of inputs `(B, T, D)` as memory has them."""
         hidden = ops.cast(hidden, self._attention.compute_dtype)
         return self._project_normalized(self._attention_inputs(hidden))
 
     def _project_normalized(self, hidden):
         attention = self._attention
-        keys = self._split_keys(attention.key(hidden))
-        values = ops.transpose(attention.split_heads(attention.value(hidden)), [0, 2, 1, 3])
-        return keys, values
+        projected = attention.key(hidden), attention.value(hidden)
+        return self.memory_class.arranged(*map(attention.split_heads, projected))
 
-    def _split_keys(self, keys):
-        return ops.transpose(self._attention.split_heads(keys), [0, 2, 3, 1])
-
-    def __call__(self, hidden, keys, values, mask_scores, distance_keys):
+    def __call__(self, hidden, keys, values, mask_scores, distance_keys, lengths=None):
         """Reads one segment.
 
         Args:
@@ -82,18 +79,31 @@ class BatchedBlock(InferenceBlock):
             mask_scores: float tensor that broadcasts to `(B, N, T, K + 1)`, over
                 distances: 0 where attention is allowed, very negative elsewhere.
             distance_keys: `DistanceKeys` of `K` distances.
+            lengths: as in `functional.last_positions`.
 
         Returns:
             Tuple of the next hidden states `(B, T, D)`, and keys and values of
-            memory and segment, `(B, N, H, K)` and `(B, N, K, H)`.
+            the next memory.
         """
         inputs = self._attention_inputs(hidden)
         new_keys, new_values = self._project_normalized(inputs)
-        keys = ops.concatenate([keys, new_keys], axis=self.keys_axis)  # [B, N, H, K]
-        values = ops.concatenate([values, new_values], axis=2)  # [B, N, K, H]
+        keys, values = self._put_together((keys, values), (new_keys, new_values))
         attended = self._attend(inputs, keys, values, mask_scores, distance_keys)
         hidden = self._transform(hidden, self._attention.output_projection(attended))
-        return hidden, keys, values
+        num_kept = values.shape[self.memory_class.VALUES_AXIS] - inputs.shape[1]
+        return hidden, *self._remembered(keys, values, lengths, num_kept)
+
+    def _put_together(self, memory, new):
+        """Keys and values of memory and segment."""
+        axes = self.memory_class.KEYS_AXIS, self.memory_class.VALUES_AXIS
+        pairs = zip(zip(memory, new, strict=True), axes, strict=True)
+        return [ops.concatenate(pair, axis=axis) for pair, axis in pairs]
+
+    def _remembered(self, keys, values, lengths, num_places):
+        """The last places of keys and values of memory and segment."""
+        axes = self.memory_class.KEYS_AXIS, self.memory_class.VALUES_AXIS
+        pairs = zip((keys, values), axes, strict=True)
+        return [functional.last_positions(each, axis, lengths, num_places) for each, axis in pairs]
 
     def _attend(self, inputs, keys, values, mask_scores, distance_keys):
         """The results of all heads, side by side, `(B, T, N * H)`."""
@@ -149,10 +159,7 @@ class PerHeadBlock(BatchedBlock):
         Others are those of `BatchedBlock`.
     """
 
-    keys_axis = 2
-
-    def _split_keys(self, keys):
-        return ops.transpose(self._attention.split_heads(keys), [0, 2, 1, 3])
+    memory_class = PerHeadMemory
 
     def _attend(self, inputs, keys, values, mask_scores, distance_keys):
         num_heads, width = self._attention.num_heads, self._attention.head_dim

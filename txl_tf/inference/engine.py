@@ -10,7 +10,7 @@ from keras import ops
 
 from txl_tf.config.model import ModelConfig
 from txl_tf.inference.execution_plan import ExecutionPlan, device_of
-from txl_tf.inference.memory import KeyValueMemory, PerHeadMemory, RecentTokens
+from txl_tf.inference.memory import KeyValueMemory, RecentTokens
 from txl_tf.inference.relative_model import RelativeModel, TokenModel
 from txl_tf.layers.adaptive_embedding import check_token_ids
 from txl_tf.models.memory import Memory
@@ -88,9 +88,7 @@ class InferenceEngine:
         )
         self._relative = None
         if not self.keeps_states:
-            self._relative = RelativeModel(
-                model, self.plan.kernel == "per_head", self.plan.tokens_together
-            )
+            self._relative = RelativeModel(model, self.plan, memory_length)
             self._tokens = TokenModel(self._relative)
 
     def initial_memory(self, num_rows):
@@ -103,7 +101,7 @@ class InferenceEngine:
             `KeyValueMemory`, `Memory` or `RecurrentMemory`.
         """
         if self._relative is not None:
-            return self._relative.initial_memory(num_rows, self.memory_length)
+            return self._relative.initial_memory(num_rows)
         if self.memory_length is None:
             return self.model.initial_memory(num_rows)
         return self.model.initial_memory(num_rows, self.memory_length)
@@ -129,16 +127,8 @@ class InferenceEngine:
                 "`memory` must be a `Memory` or a `KeyValueMemory`. "
                 f"Received: memory of type {type(memory).__name__}"
             )
-        if memory.memory_length != self.memory_length:
-            raise ValueError(
-                f"`memory` must be of length {self.memory_length}. "
-                f"Received: a memory of length {memory.memory_length}"
-            )
-        if type(memory) is not self._relative.memory_class:
-            # Only here: a transpose for every read would read and write all keys.
-            keys = tuple(ops.swapaxes(each, 2, 3) for each in memory.keys)
-            memory = self._relative.memory_class(keys, memory.values, memory.valid_length)
-        return memory
+        # Only here: a transpose for every read would read and write all keys.
+        return self._relative.rearranged(memory)
 
     def _checked_states(self, memory):
         expected = self.initial_memory(1)
@@ -167,8 +157,7 @@ class InferenceEngine:
         """
         if self._relative is None:
             return ()
-        together = self._relative.tokens_together(num_tokens, self.segment_length)
-        return self._relative.position_keys(self.memory_length + together)
+        return self._relative.position_keys_of_read(num_tokens, self.segment_length)
 
     def read(self, token_ids, memory, *, lengths=None, constants=None, document_starts=None):
         """Reads tokens.
@@ -312,13 +301,13 @@ class InferenceEngine:
             `RecentTokens` of `R` rows, or the model's memory of as many.
 
         Raises:
-            ValueError: If the plan's kernel is `"per_head"`.
+            ValueError: If the plan's kernel is not `"batched"`.
         """
         if self._relative is None:
             return keras.tree.map_structure(
                 lambda each: ops.repeat(each, rows_per_memory, axis=0), memory
             )
-        if isinstance(memory, PerHeadMemory):
+        if self.plan.kernel != "batched":
             raise ValueError(
                 "Single tokens are read with the batched kernel. "
                 f"Received: an engine with the kernel {self.plan.kernel!r}"

@@ -27,10 +27,23 @@ class KeyValueMemory(NamedTuple):
     values: tuple[Any, ...]
     valid_length: Any
 
+    KEYS_AXIS = 3
+    VALUES_AXIS = 2
+
     @property
     def memory_length(self) -> int:
         """`M`."""
-        return self.values[0].shape[2]
+        return self.values[0].shape[self.VALUES_AXIS]
+
+    @staticmethod
+    def arranged(keys: Any, values: Any) -> tuple[Any, Any]:
+        """Arranges keys and values `(B, M, N, H)` of a layer as this memory has them."""
+        return ops.transpose(keys, [0, 2, 3, 1]), ops.transpose(values, [0, 2, 1, 3])
+
+    @staticmethod
+    def by_token(keys: Any, values: Any) -> tuple[Any, Any]:
+        """Arranges keys and values of this memory as `(B, M, N, H)`."""
+        return ops.transpose(keys, [0, 3, 1, 2]), ops.transpose(values, [0, 2, 1, 3])
 
     def forget(self, rows: Any) -> "KeyValueMemory":
         """Returns it with valid length 0 where `rows`, bool `(B,)`, is true."""
@@ -41,6 +54,40 @@ class PerHeadMemory(KeyValueMemory):
     """A `KeyValueMemory` for reading head by head: its keys are `(B, N, M, H)`."""
 
     __slots__ = ()
+    KEYS_AXIS = 2
+
+    @staticmethod
+    def arranged(keys: Any, values: Any) -> tuple[Any, Any]:
+        return ops.transpose(keys, [0, 2, 1, 3]), ops.transpose(values, [0, 2, 1, 3])
+
+    @staticmethod
+    def by_token(keys: Any, values: Any) -> tuple[Any, Any]:
+        return PerHeadMemory.arranged(keys, values)
+
+
+class SideBySideMemory(KeyValueMemory):
+    """A `KeyValueMemory` as projections make it and the kernel for TPUs reads it.
+
+    Keys and values are `(B, P, N * H)`, the heads of a token side by side: nothing is
+    turned when they are written or read. `P` may be more than the tokens that are
+    remembered. What is in front of them is of no use, but moving whole tiles is faster.
+    """
+
+    __slots__ = ()
+    KEYS_AXIS = VALUES_AXIS = 1
+
+    @staticmethod
+    def arranged(keys: Any, values: Any) -> tuple[Any, Any]:
+        *rows_and_places, num_heads, width = keys.shape
+        shape = [*(-1 if each is None else each for each in rows_and_places), num_heads * width]
+        return ops.reshape(keys, shape), ops.reshape(values, shape)
+
+    @staticmethod
+    def by_token(keys: Any, values: Any) -> tuple[Any, Any]:
+        raise ValueError(
+            "Memory of the kernel for TPUs stays with engines that have it, as it does not say "
+            f"how many of its places are for use. Received: keys of shape {tuple(keys.shape)}"
+        )
 
 
 class RecentTokens(NamedTuple):

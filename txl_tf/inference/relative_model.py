@@ -11,16 +11,19 @@ from keras import ops
 from txl_tf import functional
 from txl_tf.config.model import RELATIVE_ENCODINGS
 from txl_tf.inference.blocks import BatchedBlock, PerHeadBlock, TokenBlock
+from txl_tf.inference.execution_plan import ExecutionPlan
 from txl_tf.inference.memory import (
     FoldedDistances,
     KeyValueMemory,
-    PerHeadMemory,
     RecentTokens,
     StepConstants,
 )
+from txl_tf.inference.on_chip_block import OnChipBlock
+from txl_tf.layers.visible_keys import VisibleKeys
 
 # Folding reads less and computes more; with more rows than this it costs more.
 _MAX_FOLDED_ROWS = 2
+_BLOCKS = {"batched": BatchedBlock, "per_head": PerHeadBlock, "on_chip": OnChipBlock}
 
 
 class RelativeModel:
@@ -35,23 +38,24 @@ class RelativeModel:
     Args:
         model: `TransformerXL` with relative positions: others are part of what
             is projected, and move with every segment.
-        per_head: bool. Whether `PerHeadBlock` attends, and not `BatchedBlock`.
-        tokens_together: optional int. About how many tokens attend together
-            head by head, if more are read as segments; all of them by default.
+        plan: `ExecutionPlan`, whose kernel attends.
+        memory_length: int. `M`, the tokens that are remembered.
 
     Attributes:
         config: `ModelConfig` of the model.
         biases: dict of the biases that all blocks share, or empty.
-        blocks: list of `L` `BatchedBlock` or `PerHeadBlock`.
-        memory_class: `KeyValueMemory`, or `PerHeadMemory` head by head.
+        blocks: list of `L` `BatchedBlock`, `PerHeadBlock` or `OnChipBlock`.
+        memory_class: `KeyValueMemory`, or the class of it that the blocks read.
+        memory_length: int. `M`.
+        num_places: int. Places of memory, `M` or more.
 
     Call arguments:
         token_ids: int tensor `(B, T)` with values in `[0, V)`.
         memory: `KeyValueMemory` of the segments before.
         lengths: optional int32 tensor `(B,)`, from 0 to `T`: the tokens of each
             row that are remembered; or a scalar, where all rows have as many.
-        position_keys: optional result of `position_keys(M + C)`, where `C` is
-            `tokens_together(T, segment_length)`; computed where it is not given.
+        position_keys: optional result of `position_keys_of_read(T, segment_length)`;
+            computed where it is not given.
         segment_length: optional int. Reads the tokens as segments of this length,
             several at once: the results are those of one after the other, and
             large products take less time per token than small ones.
@@ -66,7 +70,7 @@ class RelativeModel:
         ValueError: If the positions of the model are absolute.
     """
 
-    def __init__(self, model, per_head=False, tokens_together=None):
+    def __init__(self, model, plan: ExecutionPlan, memory_length: int):
         config = model.config
         if not config.has_relative_positions:
             raise ValueError(
@@ -76,36 +80,61 @@ class RelativeModel:
             )
         self.config = config
         self.model = model
-        self._per_head = per_head
-        self._tokens_together = tokens_together
+        self._plan = plan
+        self.memory_length = memory_length
+        self.num_places = plan.num_places(memory_length)
         self.biases = {}
         if config.share_attention_biases:
             self.biases = {"content_bias": model.content_bias, "position_bias": model.position_bias}
-        self._block_class = PerHeadBlock if per_head else BatchedBlock
-        self.memory_class = PerHeadMemory if per_head else KeyValueMemory
-        self.blocks = [self._block_class(block, self.biases) for block in model.blocks]
+        block_class = _BLOCKS[plan.kernel]
+        self.memory_class = block_class.memory_class
+        self.blocks = [block_class(block, self.biases) for block in model.blocks]
 
-    def initial_memory(self, num_rows, memory_length):
-        """The `KeyValueMemory` of `B` rows that have read nothing, of length `M`."""
+    def initial_memory(self, num_rows, num_places=None):
+        """The `KeyValueMemory` of `B` rows that have read nothing."""
         config = self.config
+        num_places = self.num_places if num_places is None else num_places
+        shape = (num_rows, num_places, config.num_heads, config.head_dim)
         dtype = self.model.compute_dtype
-        values_shape = (num_rows, config.num_heads, memory_length, config.head_dim)
-        keys_shape = list(values_shape)
-        keys_shape.insert(self._block_class.keys_axis, keys_shape.pop(2))
-        layers = range(config.num_layers)
+        empty = [
+            self.memory_class.arranged(ops.zeros(shape, dtype), ops.zeros(shape, dtype))
+            for _ in range(config.num_layers)
+        ]
         return self.memory_class(
-            tuple(ops.zeros(keys_shape, dtype) for _ in layers),
-            tuple(ops.zeros(values_shape, dtype) for _ in layers),
-            ops.zeros((num_rows,), dtype="int32"),
+            *zip(*empty, strict=True), valid_length=ops.zeros((num_rows,), dtype="int32")
         )
+
+    def rearranged(self, memory):
+        """Returns a `KeyValueMemory` of another kernel as the blocks read it.
+
+        Raises:
+            ValueError: If its length is another one, or it is that of a kernel for TPUs
+                and the blocks are not.
+        """
+        is_own = type(memory) is self.memory_class
+        expected = self.num_places if is_own else self.memory_length
+        if memory.memory_length != expected:
+            raise ValueError(
+                f"`memory` must be of length {expected}. "
+                f"Received: a memory of length {memory.memory_length}"
+            )
+        if is_own:
+            # As many places may be of an engine that remembers more.
+            valid_length = ops.minimum(memory.valid_length, self.memory_length)
+            return memory._replace(valid_length=valid_length)
+        num_unused = [[0, 0], [self.num_places - self.memory_length, 0], [0, 0], [0, 0]]
+        arranged = []
+        for pair in zip(memory.keys, memory.values, strict=True):
+            padded = (ops.pad(each, num_unused) for each in memory.by_token(*pair))
+            arranged.append(self.memory_class.arranged(*padded))
+        return self.memory_class(*zip(*arranged, strict=True), memory.valid_length)
 
     def project_memory(self, memory):
         """Projects a `Memory` to a `KeyValueMemory` of the same length."""
-        projected = [
-            block.project(state) for block, state in zip(self.blocks, memory.states, strict=True)
-        ]
-        keys, values = zip(*projected, strict=True)
-        return self.memory_class(keys, values, memory.valid_length)
+        num_unused = [[0, 0], [self.num_places - self.memory_length, 0], [0, 0]]
+        pairs = zip(self.blocks, memory.states, strict=True)
+        projected = [block.project(ops.pad(state, num_unused)) for block, state in pairs]
+        return self.memory_class(*zip(*projected, strict=True), memory.valid_length)
 
     def position_keys(self, key_length):
         """Returns a tuple of `L` `DistanceKeys`, of `K` distances."""
@@ -116,11 +145,24 @@ class RelativeModel:
             block.attention.project_distances(key_length, encoding) for block in self.model.blocks
         )
 
+    def position_keys_of_read(self, num_tokens, segment_length=None):
+        """Returns a tuple of `L` `distance_keys` of blocks, for reading `T` tokens at once."""
+        if self._plan.kernel != "on_chip":
+            together = self.tokens_together(num_tokens, segment_length)
+            return self.position_keys(self.memory_length + together)
+        kernel = self._plan.attention_kernel
+        plan = self.blocks[0].plan_of_table(kernel, num_tokens, self.num_places)
+        encoding = self.model.positions.sinusoids(
+            plan.padded_key_length, self.config.hidden_dim, self.model.compute_dtype
+        )
+        return tuple(block.distance_table(plan, encoding) for block in self.blocks)
+
     def tokens_together(self, num_tokens, segment_length=None):
         """How many of `T` tokens attend together; keys are needed of their distances."""
-        if not self._per_head or self._tokens_together is None or segment_length is None:
+        together = self._plan.tokens_together
+        if together is None or segment_length is None:
             return num_tokens
-        num_segments = max(1, self._tokens_together // segment_length)
+        num_segments = max(1, together // segment_length)
         return min(num_tokens, num_segments * segment_length)
 
     def __call__(
@@ -132,11 +174,9 @@ class RelativeModel:
         segment_length=None,
         document_starts=None,
     ):
-        memory_length = memory.memory_length
         num_tokens = ops.shape(token_ids)[1]
         if position_keys is None:
-            together = self.tokens_together(num_tokens, segment_length)
-            position_keys = self.position_keys(memory_length + together)
+            position_keys = self.position_keys_of_read(num_tokens, segment_length)
         hidden = self.model.embedding(token_ids)  # [B, T, D]
         hidden_states = [hidden]
         masks = self._masks(num_tokens, memory, segment_length, document_starts)
@@ -144,24 +184,33 @@ class RelativeModel:
         for block, keys, values, distance_keys in zip(
             self.blocks, memory.keys, memory.values, position_keys, strict=True
         ):
-            hidden, keys, values = block(hidden, keys, values, masks, distance_keys)
+            hidden, keys, values = block(hidden, keys, values, masks, distance_keys, lengths)
             hidden_states.append(hidden)
-            axis = block.keys_axis
-            next_keys.append(functional.last_positions(keys, axis, lengths, memory_length))
-            next_values.append(functional.last_positions(values, 2, lengths, memory_length))
+            next_keys.append(keys)
+            next_values.append(values)
         num_read = num_tokens if lengths is None else lengths
         valid_length = functional.next_valid_length(
-            memory.valid_length, memory_length, num_read, document_starts
+            memory.valid_length, self.memory_length, num_read, document_starts
         )
         return hidden_states, self.memory_class(tuple(next_keys), tuple(next_values), valid_length)
 
     def _masks(self, num_tokens, memory, segment_length, document_starts):
         """The argument `mask_scores` of the blocks."""
-        memory_length, valid_length = memory.memory_length, memory.valid_length
+        memory_length, valid_length = self.memory_length, memory.valid_length
+        if self._plan.kernel == "on_chip":
+            return VisibleKeys(
+                self._plan.attention_kernel,
+                self.num_places,
+                valid_length,
+                self.model.positions.farthest(memory_length),
+                document_starts,
+                segment_length,
+                num_unused=self.num_places - memory_length,
+            )
         same_document = None
         if document_starts is not None:
             same_document = functional.same_document_mask(document_starts, memory_length)
-        if not self._per_head:
+        if self._plan.kernel != "per_head":
             return self.mask_scores(
                 num_tokens, memory_length, valid_length, segment_length, same_document
             )

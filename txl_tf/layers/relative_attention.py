@@ -76,8 +76,8 @@ class RelativeAttention(MemoryAttention):
         training=False,
     ):
         if isinstance(attention_mask, VisibleKeys):
-            biases = self._biases(content_bias, position_bias)
             seed = self._dropout_seed(inputs, dropout_seed, training)
+            biases = self.side_by_side_biases(content_bias, position_bias)
             return self._call_kernel(
                 attention_mask, inputs, memory, position_encoding, biases, seed
             )
@@ -98,26 +98,34 @@ class RelativeAttention(MemoryAttention):
             return None
         return self.probability_dropout.seeds_of_rows(ops.shape(inputs)[0], dropout_seed)
 
+    def distance_table(self, position_encoding):
+        """Projects the encodings `(K, D)` of all distances to keys `(K, N * H)`."""
+        return self.position(position_encoding[None])[0]
+
+    def side_by_side_biases(self, content_bias=None, position_bias=None):
+        """Both biases as a kernel takes them, float32 `(2, N * H)`; arguments are as in a call."""
+        biases = self._biases(content_bias, position_bias)
+        return ops.stack([ops.reshape(ops.cast(bias, "float32"), [-1]) for bias in biases])
+
     def _call_kernel(self, visible_keys, inputs, memory, position_encoding, biases, seed):
         # Imported here, as it takes TensorFlow and JAX.
         from txl_tf.tpu_kernels.attention_call import attend
 
         query = self.query(inputs)  # [B, T, N * H]
-        num_rows, width = query.shape[0], self.num_heads * self.head_dim
+        num_rows, num_tokens, _ = query.shape
         plan = visible_keys.plan(query, self.num_heads, 0.0 if seed is None else self.dropout)
         hash_keys = ops.zeros((2, num_rows), "int32")
         if seed is not None:
             hash_keys = ops.cast(ops.stack(random_keys(seed)), "int32")
-        biases = ops.stack([ops.reshape(ops.cast(bias, "float32"), [width]) for bias in biases])
         attended = attend(
             plan,
             visible_keys.kernel.platform,
-            visible_keys.first_keys(),
+            visible_keys.first_keys(num_tokens),
             hash_keys,
             query,
             self._project_keys(self.key, inputs, memory),
             self._project_keys(self.value, inputs, memory),
-            self.position(position_encoding[None])[0],
+            self.distance_table(position_encoding),
             biases,
         )
         return self.output_projection(attended)  # [B, T, D]

@@ -11,6 +11,7 @@ import keras
 from keras import ops
 
 from txl_tf.tpu_kernels.attention_plan import AttentionPlan
+from txl_tf.tpu_kernels.inference_plan import InferencePlan
 from txl_tf.tpu_kernels.kernel_choice import AttentionKernel
 
 
@@ -22,10 +23,13 @@ class VisibleKeys:
 
     Attributes:
         kernel: `AttentionKernel`.
-        memory_length: int. `M`.
+        memory_length: int. `M`, places of memory.
         valid_length: int32 tensor `(B,)`. Filled positions of memory.
         farthest: optional int. Largest distance that a query sees.
         document_starts: optional bool tensor `(B, T)`, see `functional.same_document_mask`.
+        segment_length: optional int. Tokens of a segment, where `T` tokens are several segments:
+            each forgets what one after the other would forget.
+        num_unused: int. Places at the front of memory that nothing is remembered in.
     """
 
     kernel: AttentionKernel
@@ -33,37 +37,57 @@ class VisibleKeys:
     valid_length: Any
     farthest: int | None = None
     document_starts: Any = None
+    segment_length: int | None = None
+    num_unused: int = 0
 
     def plan(self, query: Any, num_heads: int, dropout: float) -> AttentionPlan:
         """Makes the plan of the kernel for queries `(B, T, N * H)`."""
-        num_rows, segment_length, width = query.shape
-        return AttentionPlan(
-            num_rows=num_rows,
-            segment_length=segment_length,
-            memory_length=self.memory_length,
-            num_heads=num_heads,
-            head_dim=width // num_heads,
-            dtype=keras.backend.standardize_dtype(query.dtype),
-            dropout=dropout,
-            farthest=self.farthest,
-            masks_documents=self.document_starts is not None,
-            rounds_products=self.kernel.rounds_products,
-            has_strided_rolls=self.kernel.has_strided_rolls,
-            max_block_queries=self.kernel.max_block_queries,
-            max_block_keys=self.kernel.max_block_keys,
-        )
+        return AttentionPlan(**self._sizes(query, num_heads), dropout=dropout)
 
-    def first_keys(self) -> Any:
+    def inference_plan(self, query: Any, num_heads: int) -> InferencePlan:
+        """Makes the plan of the kernel whose keys of memory come apart."""
+        return InferencePlan(**self._sizes(query, num_heads))
+
+    def _sizes(self, query: Any, num_heads: int) -> dict[str, Any]:
+        num_rows, num_tokens, width = query.shape
+        return {
+            "num_rows": num_rows,
+            "segment_length": num_tokens,
+            "memory_length": self.memory_length,
+            "num_heads": num_heads,
+            "head_dim": width // num_heads,
+            "dtype": keras.backend.standardize_dtype(query.dtype),
+            "farthest": self.farthest,
+            "has_query_starts": self._has_query_starts(num_tokens),
+            **self.kernel.of_plans,
+        }
+
+    def _has_query_starts(self, num_tokens: int) -> bool:
+        is_one_segment = self.segment_length in (None, num_tokens)
+        return self.document_starts is not None or not is_one_segment
+
+    def first_keys(self, num_tokens: int) -> Any:
         """Returns the first key that queries may see.
 
+        Args:
+            num_tokens: int. `T`.
+
         Returns:
-            Int32 tensor `(B,)`, or `(B, T)` with documents.
+            Int32 tensor `(B,)`, or `(B, T)` with documents or several segments.
         """
         first = self.memory_length - ops.cast(self.valid_length, "int32")
-        if self.document_starts is None:
+        if not self._has_query_starts(num_tokens):
             return first
-        starts = _latest_starts(self.document_starts)  # [B, T]
-        return ops.maximum(ops.expand_dims(first, 1), starts + self.memory_length)
+        first = ops.expand_dims(first, 1)
+        if self.document_starts is not None:
+            starts = _latest_starts(self.document_starts)  # [B, T]
+            first = ops.maximum(first, starts + self.memory_length)
+        if self.segment_length is not None:
+            queries = ops.arange(num_tokens, dtype="int32")
+            # A segment's memory begins as many keys later as there are tokens before it.
+            of_segments = queries // self.segment_length * self.segment_length
+            first = ops.maximum(first, ops.expand_dims(of_segments + self.num_unused, 0))
+        return first
 
 
 def _latest_starts(document_starts: Any) -> Any:

@@ -29,12 +29,15 @@ class LoweredProgram:
         variable_bytes: int. Bytes of the variables of one replica, without
             padding.
         attention: str. How the program attends; empty where nobody says it.
+        num_tokens: int. Tokens that all replicas of an evaluation read at once, padding
+            left out.
     """
 
     hlo: bytes
     num_replicas: int
     variable_bytes: int = 0
     attention: str = ""
+    num_tokens: int = 0
 
 
 def lower(

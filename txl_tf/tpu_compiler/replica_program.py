@@ -261,26 +261,35 @@ def traced_trainer(
         return Trainer(experiment, strategy, batches_of_zeros)
 
 
-def evaluation_program(experiment: ExperimentConfig, num_replicas: int) -> LoweredProgram:
+def evaluation_program(
+    experiment: ExperimentConfig, num_replicas: int, chip: str | None = None
+) -> LoweredProgram:
     """Lowers what `Evaluator` runs during training, under `tf.distribute.TPUStrategy`.
 
     Args:
         experiment: `ExperimentConfig`.
         num_replicas: int. Replicas that share the rows. Where the weights
             follow the text there is only one.
+        chip: optional str. Generation of the chips, such as `v5e`.
 
     Returns:
         A `LoweredProgram`, the program of one replica. Its variables are
         those of the trainer.
     """
-    trainer = traced_trainer(experiment, num_replicas)
+    trainer = traced_trainer(experiment, num_replicas, chip)
     evaluator = Evaluator(
         experiment.model,
-        experiment.evaluation,
+        experiment.resolved_evaluation,
         experiment.training.dtype_policy,
         masks_documents=experiment.training.document_boundaries == "mask",
         strategy=trainer.strategy,
         variables=trainer.inference_variables(),
     )
-    _, step = evaluator.trace(experiment.evaluation.batch_size)
-    return ReplicaProgram.of(step).lower()
+    num_rows = experiment.evaluation.batch_size
+    _, step = evaluator.trace(num_rows)
+    segments = evaluator.segments_per_read(-(-num_rows // num_replicas))
+    return dataclasses.replace(
+        ReplicaProgram.of(step).lower(),
+        attention=evaluator.attention(num_rows).reason,
+        num_tokens=num_rows * segments * evaluator.config.segment_length,
+    )

@@ -11,6 +11,7 @@ from tensorflow.compiler.tf2xla.python import xla
 
 from txl_tf.tpu_kernels.attention_export import Direction, exported
 from txl_tf.tpu_kernels.attention_plan import AttentionPlan
+from txl_tf.tpu_kernels.inference_plan import InferencePlan
 
 _VERSION = 10  # of the operation that calls programs of JAX, the one that TensorFlow 2.20 has
 
@@ -31,7 +32,7 @@ def attend(
     Args:
         plan: `AttentionPlan`.
         platform: str. `tpu`, or `cpu` to run the kernel as plain operations.
-        first_keys: int32 tensor `(B,)`, or `(B, T)` where the plan masks documents. The first
+        first_keys: int32 tensor `(B,)`, or `(B, T)` where the plan has starts of queries. The first
             key that a query may see.
         hash_keys: int32 tensor `(2, B)` from `hashed_bits.random_keys`. What dropout draws from.
         query: float tensor `(B, T, N * H)`, not divided by anything.
@@ -55,6 +56,35 @@ def attend(
         return attended, gradients_of
 
     return run(query, key, value, distances, biases)
+
+
+def attend_in_inference(
+    plan: InferencePlan,
+    platform: str,
+    first_keys: Any,
+    segment: tuple[Any, Any, Any],
+    memory: tuple[Any, Any],
+    distances: Any,
+    biases: Any,
+) -> list[Any]:
+    """Computes attention over a segment and a memory of keys and values, and moves memory on.
+
+    Args:
+        plan: `InferencePlan`.
+        platform: as in `attend`.
+        first_keys: as in `attend`, counted from the first place of memory.
+        segment: tuple of queries, not divided by anything, keys and values, float tensors
+            `(B, T, N * H)`.
+        memory: tuple of keys and values, float tensors `(B, P, N * H)`.
+        distances: float tensor `(R, N * H)`; row `j` is the key of the distance
+            `plan.padded_key_length - 1 - j`, and no key of any after the distance 0.
+        biases: as in `attend`.
+
+    Returns:
+        List of float tensors: what was attended to `(B, T, N * H)` and, where the plan writes
+        memory, its next keys and values.
+    """
+    return _call(plan, "inference", platform, (first_keys, *segment, *memory, distances, biases))
 
 
 def _call(

@@ -15,8 +15,11 @@ from jax._src import tpu_custom_call
 
 from txl_tf.tpu_kernels import attention_kernels
 from txl_tf.tpu_kernels.attention_plan import AttentionPlan
+from txl_tf.tpu_kernels.inference_kernel import inference_function, inference_shapes
+from txl_tf.tpu_kernels.inference_plan import InferencePlan
+from txl_tf.tpu_kernels.row_scalars import first_keys_of_tiles, row_scalars
 
-Direction = Literal["forward", "backward"]
+Direction = Literal["forward", "backward", "inference"]
 
 # What libtpu 0.0.31, which TensorFlow 2.20 runs on, reads. JAX 0.10.2 writes a later version,
 # which differs in nothing that is used here.
@@ -29,11 +32,11 @@ def exported(plan: AttentionPlan, direction: Direction, platform: str) -> Any:
 
     Args:
         plan: `AttentionPlan`.
-        direction: `forward` or `backward`.
+        direction: `forward` or `backward`; `inference` of an `InferencePlan`.
         platform: str. `tpu`, or `cpu`, where the kernel runs as plain operations.
 
     Returns:
-        `jax.export.Exported` of what `attention_function` returns.
+        `jax.export.Exported` of what `attention_function` or `inference_function` returns.
     """
     # Nothing here is computed, and TensorFlow has the TPU for itself.
     jax.config.update("jax_platforms", "cpu")
@@ -42,8 +45,13 @@ def exported(plan: AttentionPlan, direction: Direction, platform: str) -> Any:
 
 
 def _export(plan: AttentionPlan, direction: Direction, platform: str) -> Any:
-    function = attention_function(plan, direction, is_interpreted=platform != "tpu")
-    arguments = [jax.ShapeDtypeStruct(*each) for each in argument_shapes(plan, direction)]
+    is_interpreted = platform != "tpu"
+    if isinstance(plan, InferencePlan):
+        function, shapes = inference_function(plan, is_interpreted), inference_shapes(plan)
+    else:
+        function = attention_function(plan, direction, is_interpreted)
+        shapes = argument_shapes(plan, direction)
+    arguments = [jax.ShapeDtypeStruct(*each) for each in shapes]
     return jax.export.export(jax.jit(function), platforms=[platform])(*arguments)
 
 
@@ -52,7 +60,7 @@ def argument_shapes(plan: AttentionPlan, direction: Direction) -> list[tuple[Any
     rows, width = plan.num_rows, plan.num_heads * plan.head_dim
     queries = (rows, plan.segment_length, width), plan.dtype
     keys = (rows, plan.key_length, width), plan.dtype
-    first_keys = ((rows, plan.segment_length) if plan.masks_documents else (rows,)), "int32"
+    first_keys = ((rows, plan.segment_length) if plan.has_query_starts else (rows,)), "int32"
     shapes: list[tuple[Any, str]] = [first_keys, ((2, rows), "int32"), queries, keys, keys]
     shapes += [((plan.key_length, width), plan.dtype), ((2, width), "float32")]
     if direction == "backward":
@@ -76,7 +84,7 @@ def attention_function(
         is_interpreted: bool. Whether the kernel runs as plain operations.
 
     Returns:
-        Function of the first visible key, int32 `(B,)` or with masked documents `(B, T)`; the
+        Function of the first visible key, int32 `(B,)` or with starts of queries `(B, T)`; the
         keys of the hash, int32 `(2, B)`; queries `(B, T, N * H)`; keys and values
         `(B, K, N * H)`; distances `(K, N * H)`, row `j` of the distance `K - 1 - j`; and
         float32 biases `(2, N * H)`. `forward` returns what was attended to, `(B, T, N * H)`,
@@ -134,33 +142,10 @@ class _Padding:
         arrays = [self.queries(query), self.keys(key), self.keys(value)]
         arrays += [jnp.pad(distances, [(before, after), (0, 0)]), biases]
         first_keys = first_keys + self._num_before
-        of_tiles = self._of_tiles(first_keys)
-        if plan.masks_documents:
+        of_tiles = first_keys_of_tiles(plan, first_keys)
+        if plan.has_query_starts:
             arrays.append(of_tiles)
-        return [self._scalars(first_keys, of_tiles[..., 0, 0], hash_keys), *arrays]
-
-    def _of_tiles(self, first_keys: Any) -> Any:
-        plan = self._plan
-        if plan.masks_documents:
-            # Queries of the padding see themselves and what the last one sees.
-            edges = [(0, 0), (0, self.num_after)]
-            of_queries = jnp.pad(first_keys, edges, mode="edge")
-        else:
-            of_queries = jnp.broadcast_to(
-                first_keys[:, None], (plan.num_rows, plan.padded_segment_length)
-            )
-        tiles = plan.num_rows, plan.num_query_blocks, 1, plan.block_queries
-        return jnp.reshape(of_queries, tiles)
-
-    def _scalars(self, first_keys: Any, of_tiles: Any, hash_keys: Any) -> Any:
-        plan = self._plan
-        if plan.farthest is not None:
-            queries = jnp.arange(plan.num_query_blocks) * plan.block_queries
-            nearest = queries + (plan.padded_memory_length - plan.farthest)
-            of_tiles = jnp.maximum(of_tiles, nearest.astype(jnp.int32)[None])
-        first = first_keys[:, :1] if plan.masks_documents else first_keys[:, None]
-        scalars = jnp.concatenate([first, jnp.transpose(hash_keys), of_tiles], axis=1)
-        return jnp.reshape(scalars, [-1])
+        return [row_scalars(plan, first_keys, of_tiles, hash_keys), *arrays]
 
     def queries(self, array: Any) -> Any:
         return jnp.pad(array, [(0, 0), (0, self.num_after), (0, 0)])

@@ -20,14 +20,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from txl_tf.functional import MASKED_SCORE
 from txl_tf.tpu_kernels.attention_plan import AttentionPlan
-from txl_tf.tpu_kernels.attention_tile import Tile
-from txl_tf.tpu_kernels.block_traffic import Block, moved_bytes
-
-NUM_ROW_SCALARS = 3
-"""Scalars of a row before those of its tiles: first key, both keys of the hash."""
-
-# libtpu looks for the function of a kernel by this name.
-_NAME = "main"
+from txl_tf.tpu_kernels.kernel_grid import KernelBlocks, KernelProgram, merged, only
 
 
 def forward(plan: AttentionPlan, is_interpreted: bool = False) -> Callable[..., Any]:
@@ -39,16 +32,15 @@ def forward(plan: AttentionPlan, is_interpreted: bool = False) -> Callable[..., 
 
     Returns:
         Function of int32 scalars `(B * S)`, queries `(B, T, N * H)`, keys and values
-        `(B, K, N * H)`, distances `(P, N * H)`, float32 biases `(2, N * H)` and, where documents
-        are masked, the first keys `(B, T / A, 1, A)`. All with padding. It returns what was
-        attended to, `(B, T, N * H)`, and the logarithm of the sum of the exponentials of the
-        scores, float32 `(B, T / A, N * H / G, G / H, A)`.
+        `(B, K, N * H)`, distances `(P, N * H)`, float32 biases `(2, N * H)` and, where queries
+        have starts of their own, the first keys `(B, T / A, 1, A)`. All with padding. It returns
+        what was attended to, `(B, T, N * H)`, and the logarithm of the sum of the exponentials of
+        the scores, float32 `(B, T / A, N * H / G, G / H, A)`.
     """
-    blocks = _Blocks(plan)
+    blocks = KernelBlocks(plan)
     outputs = [blocks.queries, blocks.log_sums]
-    return blocks.call(
-        functools.partial(_forward_kernel, plan), blocks.inputs, outputs, [], 0, is_interpreted
-    )
+    kernel, flops = functools.partial(_forward_kernel, plan), plan.forward_flops
+    return blocks.call(kernel, blocks.inputs, outputs, [], flops, is_interpreted)
 
 
 def backward(plan: AttentionPlan, is_interpreted: bool = False) -> Callable[..., Any]:
@@ -63,172 +55,95 @@ def backward(plan: AttentionPlan, is_interpreted: bool = False) -> Callable[...,
         gradient of the first. It returns the gradients of queries, keys, values, distances and,
         float32, of the biases.
     """
-    blocks = _Blocks(plan)
+    blocks = KernelBlocks(plan)
     inputs = [*blocks.inputs, blocks.queries, blocks.log_sums, blocks.queries]
     outputs = [blocks.queries, blocks.keys, blocks.keys, blocks.distances, blocks.biases]
     width = plan.group_width
     lengths = plan.padded_key_length, plan.padded_key_length, plan.table_length
     scratch = [pltpu.VMEM((length, width), jnp.float32) for length in lengths]
-    return blocks.call(
-        functools.partial(_backward_kernel, plan), inputs, outputs, scratch, 1, is_interpreted
-    )
+    kernel, flops = functools.partial(_backward_kernel, plan), plan.backward_flops
+    return blocks.call(kernel, inputs, outputs, scratch, flops, is_interpreted)
 
 
-class _Blocks:
-    """What the kernels move between memory and chip.
+class QueriesOfTile:
+    """Both queries of a tile, head by head, and the softmax over their keys.
 
-    The grid is groups of heads, rows, tiles of queries. A group's distances come once, a row's
-    keys and values once for each group, queries once.
+    Args:
+        program: `KernelProgram`.
+        query: `(A, G)`.
+        biases: reference of float32 `(2, G)`.
+        distances: reference of `(P, G)`.
     """
 
-    def __init__(self, plan: AttentionPlan) -> None:
-        self._plan = plan
-        self._grid = plan.num_groups, plan.num_rows, plan.num_query_blocks
-        rows, width, columns = plan.num_rows, plan.group_width, plan.num_heads * plan.head_dim
-        tile, num_tiles = plan.block_queries, plan.num_query_blocks
-        heads, groups = plan.heads_per_group, plan.num_groups
-        keys, table, dtype = plan.padded_key_length, plan.table_length, plan.dtype
-        self.queries = Block(
-            (rows, plan.padded_segment_length, columns),
-            (1, tile, width),
-            dtype,
-            lambda n, b, i, *_: (b, i, n),
-        )
-        self.keys = Block(
-            (rows, keys, columns), (1, keys, width), dtype, lambda n, b, i, *_: (b, 0, n)
-        )
-        self.distances = Block((table, columns), (table, width), dtype, lambda n, b, i, *_: (0, n))
-        self.biases = Block((2, columns), (2, width), "float32", lambda n, b, i, *_: (0, n))
-        self.log_sums = Block(
-            (rows, num_tiles, groups, heads, tile),
-            (1, 1, 1, heads, tile),
-            "float32",
-            lambda n, b, i, *_: (b, i, n, 0, 0),
-        )
-        first_keys = Block(
-            (rows, num_tiles, 1, tile), (1, 1, 1, tile), "int32", lambda n, b, i, *_: (b, i, 0, 0)
-        )
-        self.inputs = [self.queries, self.keys, self.keys, self.distances, self.biases]
-        self.inputs += [first_keys] if plan.masks_documents else []
+    def __init__(self, program: KernelProgram, query: Any, biases: Any, distances: Any) -> None:
+        self._program = program
+        self._distances = distances
+        self._content = program.tile.queries(query, biases[0:1, :])  # [A, G]
+        self._position = program.tile.queries(query, biases[1:2, :])
 
-    def call(
-        self,
-        kernel: Callable[..., None],
-        inputs: list[Block],
-        outputs: list[Block],
-        scratch: list[Any],
-        direction: int,
-        is_interpreted: bool,
-    ) -> Callable[..., Any]:
-        """Makes a function of arrays that runs a kernel over the grid."""
-        plan = self._plan
-        return pl.pallas_call(
-            kernel,
-            name=_NAME,
-            grid_spec=pltpu.PrefetchScalarGridSpec(
-                num_scalar_prefetch=1,
-                grid=self._grid,
-                in_specs=[pl.BlockSpec(each.block, each.place) for each in inputs],
-                out_specs=[pl.BlockSpec(each.block, each.place) for each in outputs],
-                scratch_shapes=scratch,
-            ),
-            out_shape=[jax.ShapeDtypeStruct(each.shape, each.dtype) for each in outputs],
-            compiler_params=pltpu.CompilerParams(
-                dimension_semantics=("parallel", "arbitrary", "arbitrary"),
-                vmem_limit_bytes=plan.vmem_limit_bytes,
-            ),
-            cost_estimate=pl.CostEstimate(
-                flops=(plan.forward_flops, plan.backward_flops)[direction],
-                transcendentals=plan.num_exponentials,
-                bytes_accessed=moved_bytes(self._grid, [*inputs, *outputs]),
-            ),
-            interpret=is_interpreted,
-        )
+    def start(self) -> tuple[Any, Any, Any]:
+        """Returns the largest score, the sum of weights and the weighed values before all keys."""
+        plan = self._program.plan
+        column = plan.block_queries, 1
+        # A tile without a visible key leaves sums behind that the next one fades to 0.
+        largest = jnp.full(column, MASKED_SCORE, jnp.float32)
+        sums = jnp.zeros((plan.block_queries, plan.group_width), jnp.float32)
+        return largest, jnp.zeros(column, jnp.float32), sums
 
+    def attend(
+        self, head: int, state: tuple[Any, Any, Any], program: KernelProgram, tiles: "KeyTiles"
+    ) -> tuple[Any, Any, Any]:
+        """Goes on with the softmax over tiles of keys.
 
-class _Program:
-    """What a kernel does at one place of its grid."""
-
-    def __init__(self, plan: AttentionPlan, scalars: Any, first_keys: Any) -> None:
-        self.plan = plan
-        self.tile = Tile(plan)
-        self.group, row, self.block = (pl.program_id(axis) for axis in range(3))
-        offset = row * (NUM_ROW_SCALARS + plan.num_query_blocks)
-        self.first_keys = scalars[offset]
-        if first_keys is not None:
-            self.first_keys = self.tile.as_column(first_keys[0, 0])
-        self.hash_keys = scalars[offset + 1], scalars[offset + 2]
-        first_key = scalars[offset + NUM_ROW_SCALARS + self.block]
-        end = plan.padded_memory_length + (self.block + 1) * plan.block_queries
-        # No tile is computed of which no query sees a key.
-        # Not `//`, which would ask the chip how it treats signs.
-        self.first_tile = jax.lax.div(first_key, plan.block_keys)
-        self.end_tile = jax.lax.div(end + plan.block_keys - 1, plan.block_keys)
-        self.head: Any = 0
-
-    def at_head(self, head: int) -> None:
-        """Goes on to a head of the group."""
-        self.head = self.group * self.plan.heads_per_group + head
-
-    def masked(self, scores: Any, key_block: Any) -> Any:
-        return self.tile.masked(scores, self.block, key_block, self.first_keys)
-
-    def dropped(self, values: Any, key_block: Any) -> Any:
-        return self.tile.dropped(values, self.hash_keys, self.head, self.block, key_block)
-
-    def key_rows(self, key_block: Any) -> Any:
-        """Rows of a tile among keys and values."""
-        size = self.plan.block_keys
-        return pl.ds(pl.multiple_of(key_block * size, size), size)
-
-    def distance_rows(self, key_block: Any) -> Any:
-        """Rows of a tile in the table of distances."""
-        plan = self.plan
-        first = plan.padded_segment_length - (self.block + 1) * plan.block_queries
-        return pl.ds(pl.multiple_of(first + key_block * plan.block_keys, 16), plan.window)
-
-
-def _only(is_of_head: Any, values: Any) -> Any:
-    return values if is_of_head is None else jnp.where(is_of_head, values, jnp.zeros_like(values))
-
-
-def _merged(is_of_head: Any, values: Any, others: Any) -> Any:
-    return values if is_of_head is None else jnp.where(is_of_head, values, others)
-
-
-def _forward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> None:
-    """Attends from one tile of queries to all keys that they see."""
-    query, key, value, distances, biases, *first_keys, attended, log_sums = references
-    program = _Program(plan, scalars, first_keys[0] if first_keys else None)
-    tile = program.tile
-    content_query = tile.queries(query[0], biases[0:1, :])  # [A, G]
-    position_query = tile.queries(query[0], biases[1:2, :])
-    shape = plan.block_queries, plan.group_width
-    results = jnp.zeros(shape, jnp.float32)
-    for head in range(plan.heads_per_group):
+        Args:
+            head: int. Head of the group.
+            state: result of `start` or of a call before.
+            program: `KernelProgram`, of tiles of this size.
+            tiles: `KeyTiles`.
+        """
+        tile = program.tile
         program.at_head(head)
         is_of_head = tile.is_of_head(head)
-        content, position = (_only(is_of_head, each) for each in (content_query, position_query))
+        content, position = (only(is_of_head, each) for each in (self._content, self._position))
 
-        def step(block: Any, state: Any, content: Any = content, position: Any = position) -> Any:
+        def step(block: Any, state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
             largest, total, sums = state
-            keys, rows = program.key_rows(block), program.distance_rows(block)
-            scores = tile.scores(content, position, key[0, keys, :], distances[rows, :])
+            keys = program.key_rows(block - tiles.num_before)
+            rows = program.distance_rows(block)
+            scores = tile.scores(content, position, tiles.key[0, keys, :], self._distances[rows, :])
             scores = program.masked(scores, block)
             next_largest = jnp.maximum(largest, jnp.max(scores, axis=1, keepdims=True))
             faded = jnp.exp(largest - next_largest)
             weights = jnp.exp(scores - next_largest)
             total = total * faded + jnp.sum(weights, axis=1, keepdims=True)
             weights = program.dropped(weights, block)
-            return next_largest, total, sums * faded + tile.product(weights, value[0, keys, :])
+            sums = sums * faded + tile.product(weights, tiles.value[0, keys, :])
+            return next_largest, total, sums
 
-        column = shape[0], 1
-        # A tile without a visible key leaves sums behind that the next one fades to 0.
-        start = jnp.full(column, MASKED_SCORE, jnp.float32), jnp.zeros(column, jnp.float32)
-        largest, total, sums = jax.lax.fori_loop(
-            program.first_tile, program.end_tile, step, (*start, jnp.zeros(shape, jnp.float32))
-        )
-        results = _merged(is_of_head, sums / total, results)
+        return jax.lax.fori_loop(tiles.first, tiles.end, step, state)
+
+
+class KeyTiles(NamedTuple):
+    """Tiles of keys and values, counted over all keys, and where those of a reference begin."""
+
+    key: Any
+    value: Any
+    first: Any
+    end: Any
+    num_before: int = 0
+
+
+def _forward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> None:
+    """Attends from one tile of queries to all keys that they see."""
+    query, key, value, distances, biases, *first_keys, attended, log_sums = references
+    program = KernelProgram(plan, scalars, first_keys[0] if first_keys else None)
+    tile = program.tile
+    queries = QueriesOfTile(program, query[0], biases, distances)
+    tiles = KeyTiles(key, value, program.first_tile, program.end_tile)
+    results = jnp.zeros((plan.block_queries, plan.group_width), jnp.float32)
+    for head in range(plan.heads_per_group):
+        largest, total, sums = queries.attend(head, queries.start(), program, tiles)
+        results = merged(tile.is_of_head(head), sums / total, results)
         log_sums[0, 0, 0, head : head + 1, :] = tile.as_row(largest + jnp.log(total))
     attended[0] = results.astype(attended.dtype)
 
@@ -258,15 +173,15 @@ class _BackwardOfHead:
     """The backward pass of one head and tile of queries, tile of keys by tile of keys."""
 
     def __init__(
-        self, program: _Program, at: _Backward, queries: tuple[Any, Any, Any], head: int
+        self, program: KernelProgram, at: _Backward, queries: tuple[Any, Any, Any], head: int
     ) -> None:
         self._program, self._tile, self._at = program, program.tile, at
         self._head = head
         self._is_of_head = program.tile.is_of_head(head)
         self._content, self._position, self._turned = (
-            _only(self._is_of_head, each) for each in queries
+            only(self._is_of_head, each) for each in queries
         )
-        self._outer = _only(self._is_of_head, at.gradient[0])
+        self._outer = only(self._is_of_head, at.gradient[0])
         self._log_sum = program.tile.as_column(at.log_sums[0, 0, 0, head : head + 1, :])
 
     def add_to(self, totals: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -287,7 +202,7 @@ class _BackwardOfHead:
             zeros,
         )
         of_content, of_position = (
-            _merged(self._is_of_head, new, old) for new, old in zip(sums, totals, strict=True)
+            merged(self._is_of_head, new, old) for new, old in zip(sums, totals, strict=True)
         )
         return of_content, of_position
 
@@ -337,10 +252,10 @@ class _BackwardOfHead:
 
 def _backward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> None:
     """Adds up the gradients of one tile of queries, and of the keys that they see."""
-    num_inputs = 6 if plan.masks_documents else 5
-    first_keys = references[5] if plan.masks_documents else None
+    num_inputs = 6 if plan.has_query_starts else 5
+    first_keys = references[5] if plan.has_query_starts else None
     at = _Backward(*references[:5], *references[num_inputs:])
-    program = _Program(plan, scalars, first_keys)
+    program = KernelProgram(plan, scalars, first_keys)
     tile = program.tile
     _begin_sums(program, (at.key_sums, at.value_sums), (at.distance_sums, at.bias_gradient))
     position_query = tile.queries(at.query[0], at.biases[1:2, :])  # [A, G]
@@ -360,7 +275,7 @@ def _backward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> Non
     _end_sums_of_group(program, at.distance_gradient, at.distance_sums)
 
 
-def _begin_sums(program: _Program, of_row: tuple[Any, ...], of_group: tuple[Any, ...]) -> None:
+def _begin_sums(program: KernelProgram, of_row: tuple[Any, ...], of_group: tuple[Any, ...]) -> None:
     """Sets sums to 0: some at a row's first tile, some at the first tile of all rows."""
 
     @pl.when(program.block == 0)
@@ -374,7 +289,7 @@ def _begin_sums(program: _Program, of_row: tuple[Any, ...], of_group: tuple[Any,
             reference[...] = jnp.zeros_like(reference)
 
 
-def _end_sums(program: _Program, pairs: tuple[tuple[Any, Any], ...]) -> None:
+def _end_sums(program: KernelProgram, pairs: tuple[tuple[Any, Any], ...]) -> None:
     """Writes the sums of a row at its last tile."""
 
     @pl.when(program.block == program.plan.num_query_blocks - 1)
@@ -383,7 +298,7 @@ def _end_sums(program: _Program, pairs: tuple[tuple[Any, Any], ...]) -> None:
             result[0] = sums[...].astype(result.dtype)
 
 
-def _end_sums_of_group(program: _Program, result: Any, sums: Any) -> None:
+def _end_sums_of_group(program: KernelProgram, result: Any, sums: Any) -> None:
     """Writes the sums of all rows at the last tile."""
     plan = program.plan
     is_last_row = pl.program_id(1) == plan.num_rows - 1

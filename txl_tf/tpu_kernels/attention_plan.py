@@ -8,7 +8,8 @@ import dataclasses
 import functools
 import math
 
-_LANES = 128
+LANES = 128
+"""Columns of a register."""
 _MEBIBYTE = 2**20
 # What a kernel gets without asking, on the chip with the least.
 _DEFAULT_VMEM_BYTES = 16 * _MEBIBYTE
@@ -47,8 +48,8 @@ class AttentionPlan:
     """Rate on attention probabilities; 0 where there is no training."""
     farthest: int | None = None
     """Largest distance that a query sees, at least 0; None: all."""
-    masks_documents: bool = False
-    """Whether every query has a first visible key of its own."""
+    has_query_starts: bool = False
+    """Whether every query has a first visible key of its own, as with documents."""
     rounds_products: bool = False
     """Whether products of float32 numbers may round them to bfloat16 first."""
     has_strided_rolls: bool = True
@@ -76,30 +77,28 @@ class AttentionPlan:
     @functools.cached_property
     def block_queries(self) -> int:
         """Queries of a tile, a multiple of what one register of the dtype has rows."""
-        needed = _rounded_up(self.segment_length, 16)
+        needed = rounded_up(self.segment_length, 16)
         allowed = self.max_block_queries or self._tiles[0]
-        return min(needed, _rounded_up(allowed, 16))
+        return min(needed, rounded_up(allowed, 16))
 
     @functools.cached_property
     def block_keys(self) -> int:
         """Keys of a tile, a multiple of 128."""
-        needed = _rounded_up(self.key_length, _LANES)
+        needed = rounded_up(self.key_length, LANES)
         allowed = self.max_block_keys or self._tiles[1]
-        return min(needed, _rounded_up(allowed, _LANES))
+        return min(needed, rounded_up(allowed, LANES))
 
     @functools.cached_property
     def _tiles(self) -> tuple[int, int]:
         """Largest tiles of queries and keys: those with the least work."""
         if self.item_bytes > 2:
-            return _LANES, _LANES
-        queries = min(
-            _QUERY_TILES, key=lambda tile: (_rounded_up(self.segment_length, tile), -tile)
-        )
-        padded = self.memory_length + _rounded_up(self.segment_length, queries)
+            return LANES, LANES
+        queries = min(_QUERY_TILES, key=lambda tile: (rounded_up(self.segment_length, tile), -tile))
+        padded = self.memory_length + rounded_up(self.segment_length, queries)
         # Of 11 products 4 are with distances, of which a tile reads more than it has keys.
         # A turn of the loop takes about as long as two registers of columns of one product.
-        edges = 4 * queries + 2 * _LANES
-        keys = min(_KEY_TILES, key=lambda tile: _rounded_up(padded, tile) * (11 + edges / tile))
+        edges = 4 * queries + 2 * LANES
+        keys = min(_KEY_TILES, key=lambda tile: rounded_up(padded, tile) * (11 + edges / tile))
         return queries, keys
 
     @property
@@ -110,12 +109,12 @@ class AttentionPlan:
     @property
     def padded_segment_length(self) -> int:
         """`T` with padding, a multiple of `block_queries`."""
-        return _rounded_up(self.segment_length, self.block_queries)
+        return rounded_up(self.segment_length, self.block_queries)
 
     @property
     def padded_key_length(self) -> int:
         """`K` with padding, a multiple of `block_keys`."""
-        return _rounded_up(self.memory_length + self.padded_segment_length, self.block_keys)
+        return rounded_up(self.memory_length + self.padded_segment_length, self.block_keys)
 
     @property
     def padded_memory_length(self) -> int:
@@ -125,13 +124,13 @@ class AttentionPlan:
     @property
     def window(self) -> int:
         """Distances that a tile reads, a multiple of 128."""
-        return _rounded_up(self.block_queries + self.block_keys, _LANES)
+        return rounded_up(self.block_queries + self.block_keys, LANES)
 
     @property
     def table_length(self) -> int:
         """Rows of the table of distances with padding; row `j` is `padded_key_length - 1 - j`."""
         last_start = self.padded_segment_length - self.block_queries + self.padded_key_length
-        return _rounded_up(last_start - self.block_keys + self.window, 16)
+        return rounded_up(last_start - self.block_keys + self.window, 16)
 
     @property
     def num_query_blocks(self) -> int:
@@ -147,7 +146,7 @@ class AttentionPlan:
         columns of a register is slow, and narrow heads fill no product anyway.
         """
         for count in range(1, self.num_heads):
-            if self.num_heads % count == 0 and count * self.head_dim % _LANES == 0:
+            if self.num_heads % count == 0 and count * self.head_dim % LANES == 0:
                 return count
         return self.num_heads
 
@@ -224,7 +223,7 @@ class AttentionPlan:
     @functools.cached_property
     def vmem_bytes(self) -> int:
         """Memory on the chip that the backward pass needs, the larger of the two."""
-        width = _rounded_up(self.group_width, _LANES)
+        width = rounded_up(self.group_width, LANES)
         # Pallas keeps two of each block, so that one is moved while the other is read.
         whole = 2 * self.item_bytes * width * (4 * self.padded_key_length + 2 * self.table_length)
         sums = 4 * width * (2 * self.padded_key_length + self.table_length)
@@ -236,9 +235,10 @@ class AttentionPlan:
     @property
     def vmem_limit_bytes(self) -> int:
         """Memory on the chip to ask for."""
-        asked = _rounded_up(self.vmem_bytes * 5 // 4, _MEBIBYTE)
+        asked = rounded_up(self.vmem_bytes * 5 // 4, _MEBIBYTE)
         return min(max(asked, _DEFAULT_VMEM_BYTES), _LARGEST_VMEM_BYTES)
 
 
-def _rounded_up(number: int, multiple: int) -> int:
+def rounded_up(number: int, multiple: int) -> int:
+    """Returns the next multiple of a number, or itself."""
     return math.ceil(number / multiple) * multiple

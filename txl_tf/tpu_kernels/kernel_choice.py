@@ -1,8 +1,14 @@
-"""Choice of the attention kernel by the chip that a program is for."""
+"""Choice of the attention kernel by the model and the chip that a program is for."""
 
 import dataclasses
 import importlib.metadata
-from typing import Self
+from typing import Any, Literal, Self
+
+from txl_tf.config.model import ModelConfig, RecurrentConfig
+from txl_tf.tpu_kernels.attention_plan import AttentionPlan
+from txl_tf.tpu_kernels.inference_plan import InferencePlan, places_of
+
+KernelSetting = Literal["auto", "always", "never"]
 
 JAX_VERSION = "0.10.2"
 """Version of JAX that kernels are written with, that of the extra `tpu-kernel`."""
@@ -10,6 +16,8 @@ JAX_VERSION = "0.10.2"
 _WITH_STRIDED_ROLLS = ("v5e", "v5p", "v6e")
 # A chip that moves them in several steps; its loops then take about three times as long.
 _WITH_PLAIN_ROLLS = ("v4",)
+# Of these XLA keeps all on a chip with 128 MiB by itself, and a kernel moves more.
+_SMALL_SCORES_BYTES = 8 * 2**20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +39,13 @@ class AttentionKernel:
     max_block_queries: int | None = None
     max_block_keys: int | None = None
 
+    @property
+    def of_plans(self) -> dict[str, Any]:
+        """Fields that plans have too, by name."""
+        values = dataclasses.asdict(self)
+        del values["platform"]
+        return values
+
 
 @dataclasses.dataclass(frozen=True)
 class AttentionChoice:
@@ -43,6 +58,55 @@ class AttentionChoice:
 
     kernel: AttentionKernel | None
     reason: str
+
+    @classmethod
+    def for_model(
+        cls,
+        config: ModelConfig | RecurrentConfig,
+        *,
+        setting: KernelSetting,
+        chip: str | None,
+        num_rows: int,
+        num_tokens: int,
+        dtype: str,
+        rounds_products: bool,
+        is_differentiated: bool,
+    ) -> Self:
+        """Chooses for a program that reads segments with memory.
+
+        Args:
+            config: configuration of the model.
+            setting: `attention_kernel` of the training or the evaluation.
+            chip: as in `for_chip`.
+            num_rows: int. Rows that a replica reads side by side.
+            num_tokens: int. Tokens of a row that are read at once.
+            dtype: str. What attention computes with, `float32` or `bfloat16`.
+            rounds_products: as in `for_chip`.
+            is_differentiated: bool. Whether there is a backward pass.
+        """
+        if setting == "never":
+            return cls.plain("attention_kernel is never")
+        if not isinstance(config, ModelConfig) or config.position_encoding != "transformer_xl":
+            return cls.plain("the positions are not those of Transformer-XL")
+        memory_length = config.effective_memory_length
+        sizes: dict[str, Any] = {
+            "num_rows": num_rows,
+            "segment_length": num_tokens,
+            "num_heads": config.num_heads,
+            "head_dim": config.head_dim,
+            "dtype": dtype,
+        }
+        plan: AttentionPlan
+        try:
+            if is_differentiated:
+                plan = AttentionPlan(**sizes, memory_length=memory_length)
+            else:
+                plan = InferencePlan(**sizes, memory_length=places_of(memory_length))
+        except ValueError:
+            return cls.plain("the keys of a row do not fit on a chip")
+        if setting == "auto" and plan.score_bytes < _SMALL_SCORES_BYTES:
+            return cls.plain("the scores are small and stay on the chip without it")
+        return cls.for_chip(chip, rounds_products, is_forced=setting == "always")
 
     @classmethod
     def for_chip(

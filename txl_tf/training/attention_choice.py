@@ -3,13 +3,8 @@
 import tensorflow as tf
 
 from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.config.model import ModelConfig
 from txl_tf.distribution.tpu_chips import chip_of
-from txl_tf.tpu_kernels.attention_plan import AttentionPlan
 from txl_tf.tpu_kernels.kernel_choice import AttentionChoice
-
-# Of these XLA keeps all on a chip with 128 MiB by itself, and a kernel moves more.
-_SMALL_SCORES_BYTES = 8 * 2**20
 
 
 def attention_choice(config: ExperimentConfig, strategy: tf.distribute.Strategy) -> AttentionChoice:
@@ -19,29 +14,17 @@ def attention_choice(config: ExperimentConfig, strategy: tf.distribute.Strategy)
         config: `ExperimentConfig`.
         strategy: `tf.distribute.Strategy` that trains.
     """
-    training, model = config.training, config.model
+    training = config.training
     if config.task is not None:
         return AttentionChoice.plain("texts of a task are read in a loop")
-    if training.attention_kernel == "never":
-        return AttentionChoice.plain("training.attention_kernel is never")
-    if not isinstance(model, ModelConfig) or model.position_encoding != "transformer_xl":
-        return AttentionChoice.plain("the positions are not those of Transformer-XL")
     rows = training.rows_per_replica(strategy.num_replicas_in_sync)
-    try:
-        plan = AttentionPlan(
-            num_rows=rows // training.gradient_accumulation_steps,
-            segment_length=model.segment_length,
-            memory_length=model.effective_memory_length,
-            num_heads=model.num_heads,
-            head_dim=model.head_dim,
-            dtype="float32" if training.dtype_policy == "float32" else "bfloat16",
-        )
-    except ValueError:
-        return AttentionChoice.plain("the keys of a row do not fit on a chip")
-    if training.attention_kernel == "auto" and plan.score_bytes < _SMALL_SCORES_BYTES:
-        return AttentionChoice.plain("the scores are small and stay on the chip without it")
-    return AttentionChoice.for_chip(
-        chip_of(strategy),
+    return AttentionChoice.for_model(
+        config.model,
+        setting=training.attention_kernel,
+        chip=chip_of(strategy),
+        num_rows=rows // training.gradient_accumulation_steps,
+        num_tokens=config.model.segment_length,
+        dtype="float32" if training.dtype_policy == "float32" else "bfloat16",
         rounds_products=training.tensor_float_32,
-        is_forced=training.attention_kernel == "always",
+        is_differentiated=True,
     )
