@@ -28,13 +28,17 @@ def relative_difference(runs, experiment, weights, text, masks_documents):
     evaluators = {
         name: Evaluator(
             experiment.model,
-            EvaluationConfig(batch_size=NUM_ROWS),
+            EvaluationConfig(
+                batch_size=NUM_ROWS, attention_kernel=experiment.training.attention_kernel
+            ),
             experiment.training.dtype_policy,
             masks_documents=masks_documents,
             strategy=strategy,
         )
         for name, strategy in runs.strategies.items()
     }
+    has_kernel = evaluators["tpu"].attention(NUM_ROWS).kernel is not None
+    assert has_kernel == (experiment.training.attention_kernel == "always")
     for evaluator in evaluators.values():
         evaluator.load_arrays(weights)
     theirs = evaluators["mirrored"].evaluate(text, step=0)

@@ -14,6 +14,7 @@ from tests.tpu_bridge import (
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.config.model import LSTMConfig
 from txl_tf.distribution.replica_state import ReplicaState
+from txl_tf.distribution.tpu_chips import set_chip
 from txl_tf.evaluation.evaluator import Evaluator
 
 # The last row of the second replica is made up.
@@ -46,6 +47,33 @@ def test_an_evaluation_is_two_programs_without_communication(name):
         assert_runs_on_replicas(program)
         assert program.num_written == 0
         assert not COLLECTIVES & program.cluster_operations.keys()
+
+
+@pytest.mark.parametrize(
+    ("values", "chip", "is_kernel"),
+    [
+        ({"attention_kernel": "always"}, "v5e", True),
+        ({"attention_kernel": "always", "memory_length": 0}, "v5e", True),
+        ({"memory_length": 8_000}, "v5e", True),
+        ({"attention_kernel": "always"}, "v3", False),
+        ({"attention_kernel": "never", "memory_length": 8_000}, "v5e", False),
+        ({}, "v5e", False),
+    ],
+)
+def test_an_evaluation_attends_by_a_kernel_where_the_chip_can_and_it_pays(values, chip, is_kernel):
+    strategy = traced_replicas()
+    set_chip(strategy, chip)
+    evaluation = EvaluationConfig(batch_size=NUM_ROWS, **values)
+    try:
+        evaluator = Evaluator(MODEL, evaluation, strategy=strategy, masks_documents=True)
+        reason = evaluator.attention(NUM_ROWS).reason
+        _, step = evaluator.trace(NUM_ROWS)
+        program = through_the_bridge(step)
+    finally:
+        set_chip(strategy, "")
+    assert_runs_on_replicas(program)
+    assert program.cluster_operations["tf.XlaCallModule"] == MODEL.num_layers * is_kernel
+    assert reason.startswith("kernel" if is_kernel else "plain operations: ")
 
 
 def test_weights_that_follow_the_text_are_refused_before_anything_is_traced():

@@ -8,9 +8,11 @@ import tensorflow as tf
 from txl_tf.tpu_compiler.chips import Topology
 from txl_tf.tpu_compiler.compiler import TpuCompiler
 from txl_tf.tpu_compiler.lowering import lower
-from txl_tf.tpu_kernels.attention_call import attend
+from txl_tf.tpu_kernels.attention_call import attend, attend_in_inference
 from txl_tf.tpu_kernels.attention_export import argument_shapes
 from txl_tf.tpu_kernels.attention_plan import AttentionPlan
+from txl_tf.tpu_kernels.inference_kernel import inference_shapes
+from txl_tf.tpu_kernels.inference_plan import InferencePlan, places_of
 
 pytestmark = [
     pytest.mark.slow,
@@ -32,6 +34,40 @@ PLANS = {
     "wikitext103_large": ("v5e:2x2", {**LARGE, **NARROW, "head_dim": 64}),
     "wikitext103_base": ("v5e:2x2", {**LARGE, **ODD}),
 }
+
+
+READ = {**LARGE, "segment_length": 1024, "memory_length": places_of(3800), "num_rows": 1}
+del READ["dropout"]
+INFERENCE_PLANS = {
+    "enwik8_large": ("v5e:2x2", READ),
+    "later chip": ("v6e:2x2", READ),
+    "v4": ("v4:2x2x1", {**READ, "memory_length": 1792, "has_strided_rolls": False}),
+    "longest": ("v5e:2x2", {**READ, "memory_length": 32_768}),
+    "float32": ("v5e:2x2", {**READ, "dtype": "float32"}),
+    "documents": ("v5e:2x2", {**READ, "has_query_starts": True, "farthest": 700}),
+    "wikitext103_large": ("v5e:2x2", {**READ, **NARROW, "head_dim": 64, "memory_length": 1792}),
+    "wikitext103_base": ("v5e:2x2", {**READ, **ODD, "memory_length": 640}),
+    "one segment": ("v5e:2x2", {**READ, "num_rows": 8, "segment_length": 128}),
+}
+
+
+@pytest.mark.parametrize("name", INFERENCE_PLANS)
+def test_reading_with_a_memory_compiles_and_copies_nothing(name):
+    topology, sizes = INFERENCE_PLANS[name]
+    plan = InferencePlan(**sizes)
+
+    def run(first_keys, query, key, value, *others):
+        *memory, distances, biases = others
+        segment = query, key, value
+        return attend_in_inference(plan, "tpu", first_keys, segment, memory, distances, biases)
+
+    program = lower(run, [tf.TensorSpec(shape, dtype) for shape, dtype in inference_shapes(plan)])
+    assert program.hlo.count(b"tpu_custom_call") == 1
+    compiled = TpuCompiler(Topology.parse(topology)).compile(program, name)
+    assert compiled.fits
+    assert compiled.details["kernel_bytes"] > 0
+    # Besides what is padded, and what the compiler moves to the chip ahead.
+    assert compiled.temporary_bytes < compiled.argument_bytes / 2
 
 
 @pytest.mark.parametrize("name", PLANS)

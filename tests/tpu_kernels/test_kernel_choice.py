@@ -5,6 +5,7 @@ import importlib.metadata
 import pytest
 import tensorflow as tf
 
+from tests.small_models import small_config
 from tests.toy_batches import toy_experiment
 from txl_tf.config.model import LSTMConfig
 from txl_tf.distribution import tpu_chips
@@ -53,6 +54,25 @@ def test_without_the_right_jax_there_is_no_kernel(monkeypatch, version):
 def test_the_run_decides_too(changes, word):
     strategy = traced_tpu_strategy(1, chip="v5e")
     assert word in attention_choice(toy_experiment(**changes), strategy).reason
+
+
+@pytest.mark.parametrize("is_differentiated", [False, True])
+def test_long_memories_do_not_fit_a_v4(is_differentiated):
+    sizes = {"num_rows": 2, "num_tokens": 768, "dtype": "bfloat16", "rounds_products": False}
+    config = small_config(768, 768, width=1024, num_heads=8)
+
+    def choice(chip, memory_length):
+        return AttentionChoice.for_model(
+            config.replace(memory_length=memory_length),
+            setting="always",
+            chip=chip,
+            is_differentiated=is_differentiated,
+            **sizes,
+        )
+
+    assert choice("v4", 768).kernel is not None
+    assert choice("v5e", 3800).kernel is not None
+    assert "do not fit" in choice("v4", 3800).reason
 
 
 def test_recurrent_models_do_not_attend():

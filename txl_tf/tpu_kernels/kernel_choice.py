@@ -16,8 +16,11 @@ JAX_VERSION = "0.10.2"
 _WITH_STRIDED_ROLLS = ("v5e", "v5p", "v6e")
 # A chip that moves them in several steps; its loops then take about three times as long.
 _WITH_PLAIN_ROLLS = ("v4",)
+# It has 16 MiB on the chip, of which plans ask for a fifth too much.
+_LARGEST_VMEM_BYTES_OF_V4 = 17 * 2**20
 # Of these XLA keeps all on a chip with 128 MiB by itself, and a kernel moves more.
 _SMALL_SCORES_BYTES = 8 * 2**20
+_DOES_NOT_FIT = "the keys of a row do not fit on a chip"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,10 +106,12 @@ class AttentionChoice:
             else:
                 plan = InferencePlan(**sizes, memory_length=places_of(memory_length))
         except ValueError:
-            return cls.plain("the keys of a row do not fit on a chip")
+            return cls.plain(_DOES_NOT_FIT)
+        if chip in _WITH_PLAIN_ROLLS and plan.vmem_bytes > _LARGEST_VMEM_BYTES_OF_V4:
+            return cls.plain(_DOES_NOT_FIT)
         if setting == "auto" and plan.score_bytes < _SMALL_SCORES_BYTES:
             return cls.plain("the scores are small and stay on the chip without it")
-        return cls.for_chip(chip, rounds_products, is_forced=setting == "always")
+        return cls.for_chip(chip, rounds_products=rounds_products, is_forced=setting == "always")
 
     @classmethod
     def for_chip(
