@@ -1,7 +1,9 @@
 """Attention kernel against the layer's plain operations: outputs and all gradients.
 
     python -m tests.measurements.measure_attention_kernel --cases 500
+    python -m tests.measurements.measure_attention_kernel --cases 500 --reading
 
+With `--reading` it is the kernel that reads with a memory and moves it on, in two reads.
 Sizes, tiles and options are drawn; the kernel runs interpreted, in float32. The bar is a
 difference of 1e-5 of the largest entry. Quick compilation makes a case take a second or two.
 """
@@ -22,11 +24,12 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=500)
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
+    parser.add_argument("--reading", action="store_true", help="the kernel of inference")
     parser.add_argument("--in-process", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     cases = range(arguments.first, arguments.first + arguments.cases)
     if arguments.in_process:
-        print(json.dumps(measure(cases)))
+        print(json.dumps(measure(cases, arguments.reading)))
         return
     # Compiling takes far longer than computing.
     flags = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
@@ -36,6 +39,7 @@ def main(argv=None):
         count = min(CASES_PER_PROCESS, cases.stop - first)
         command = [sys.executable, "-m", "tests.measurements.measure_attention_kernel"]
         command += ["--in-process", "--first", str(first), "--cases", str(count)]
+        command += ["--reading"] if arguments.reading else []
         finished = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
         part = json.loads(finished.stdout.splitlines()[-1])
         options.update(part["options"])
@@ -50,20 +54,31 @@ def main(argv=None):
         raise SystemExit(f"more than {LIMIT:g}")
 
 
-def measure(cases):
+def measure(cases, is_reading):
     """Largest difference of each result with its case, and how many cases had each option."""
     import numpy as np
     import tensorflow as tf
 
-    from tests.tpu_kernels.attention_cases import NAMES, differences, drawn_case
+    from tests.tpu_kernels import attention_cases, reading_cases
 
+    names, draw, compare = (
+        attention_cases.NAMES,
+        attention_cases.drawn_case,
+        attention_cases.differences,
+    )
+    if is_reading:
+        names, draw, compare = (
+            reading_cases.READING_NAMES,
+            reading_cases.drawn_reading_case,
+            reading_cases.reading_differences,
+        )
     tf.get_logger().setLevel("ERROR")  # every case is a function of its own
-    largest = dict.fromkeys(NAMES, (0.0, ""))
+    largest = dict.fromkeys(names, (0.0, ""))
     options = collections.Counter()
     for index in cases:
-        case = drawn_case(np.random.default_rng([2019, index]), seed=index)
+        case = draw(np.random.default_rng([2019, index]), seed=index)
         options.update(option for option, value in vars(case).items() if value)
-        for name, difference in differences(case).items():
+        for name, difference in compare(case).items():
             # Not a number is as far away as can be.
             difference = difference if np.isfinite(difference) else float("inf")
             largest[name] = max(largest[name], (difference, repr(case)))

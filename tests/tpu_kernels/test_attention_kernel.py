@@ -13,6 +13,11 @@ from tests.tpu_kernels.attention_cases import (
     differences,
     drawn_case,
 )
+from tests.tpu_kernels.reading_cases import (
+    ReadingCase,
+    drawn_reading_case,
+    reading_differences,
+)
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.tpu_kernels import attention_export
 from txl_tf.tpu_kernels.attention_tile import Tile
@@ -33,15 +38,27 @@ def test_all_options_are_those_of_plain_operations(seed):
     assert max(differences(case).values()) <= LIMIT, case
 
 
+def test_reading_with_a_memory_is_that_of_plain_operations():
+    assert max(reading_differences(ReadingCase()).values()) <= LIMIT
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8))
+def test_all_options_of_reading_are_those_of_plain_operations(seed):
+    case = drawn_reading_case(np.random.default_rng(2000 + seed), seed)
+    assert max(reading_differences(case).values()) <= LIMIT, case
+
+
 @pytest.mark.slow
 def test_a_fault_in_the_shift_is_seen(monkeypatch):
     """A control: distances one row off."""
     original = Tile.rolled
     monkeypatch.setattr(Tile, "rolled", lambda self, values, by: original(self, values, by + 1))
     attention_export.exported.cache_clear()
-    found = differences(Case())
+    found, read = differences(Case()), reading_differences(ReadingCase())
     attention_export.exported.cache_clear()
     assert found["value"] > 0.01 and found["distances"] > 0.1
+    assert read["first read"] > 0.01 and read["second read"] > 0.01
 
 
 @pytest.mark.slow
