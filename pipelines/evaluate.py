@@ -33,7 +33,7 @@ from .arguments import (
 from .command_line import run_job
 from .evaluation.scores import TextScores, check_text_file
 from .memory_needs import require_evaluation_memory
-from .progress import show_progress
+from .progress import say, show_progress
 from .trained_model import open_dataset, open_source
 from .workdir import Workdir
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from txl_tf.data.prepared_dataset import PreparedDataset
     from txl_tf.data.tokenizers.tokenizer import Tokenizer
+    from txl_tf.evaluation.evaluator import Evaluator
     from txl_tf.evaluation.result import EvaluationResult
 
 _LEAST_SECONDS = 1e-3
@@ -167,7 +168,7 @@ def _evaluate_split(arguments: argparse.Namespace, strategy: "tf.distribute.Stra
     from txl_tf.training.tensorboard import TensorBoardWriter
 
     from .evaluation.scores import DocumentScores
-    from .evaluation.splits import create_evaluator, evaluate_split
+    from .evaluation.splits import evaluate_split
 
     dataset = _open_dataset(arguments)
     # Before the weights are read, which must be those of the run that the figures go to.
@@ -175,7 +176,7 @@ def _evaluate_split(arguments: argparse.Namespace, strategy: "tf.distribute.Stra
     writes = arguments.is_chief and source.is_run
     board_folder = Workdir(source.folder).guarded_tensorboard() if writes else None
     step, weights = source.read_weights()
-    evaluator = create_evaluator(arguments.experiment, strategy)
+    evaluator = _create_evaluator(arguments, strategy)
     evaluator.load_arrays(weights)
     split, per_document = arguments.split, arguments.per_document
     documents = None if per_document is None else DocumentScores(dataset, split)
@@ -191,11 +192,11 @@ def _evaluate_split(arguments: argparse.Namespace, strategy: "tf.distribute.Stra
 
 
 def _watch(arguments: argparse.Namespace, strategy: "tf.distribute.Strategy") -> None:
-    from .evaluation.splits import create_evaluator, evaluate_split
+    from .evaluation.splits import evaluate_split
     from .evaluation.watch import watch_checkpoints
 
     dataset = _open_dataset(arguments)
-    evaluator = create_evaluator(arguments.experiment, strategy)
+    evaluator = _create_evaluator(arguments, strategy)
 
     def evaluate(step: int, weights: "dict[str, np.ndarray]", track: Any) -> "EvaluationResult":
         evaluator.load_arrays(weights)
@@ -219,12 +220,12 @@ def _watch(arguments: argparse.Namespace, strategy: "tf.distribute.Strategy") ->
 
 
 def _evaluate_text(arguments: argparse.Namespace, strategy: "tf.distribute.Strategy") -> None:
-    from .evaluation.splits import create_evaluator, statistics_text
+    from .evaluation.splits import statistics_text
 
     dataset = None if arguments.data is None else _open_dataset(arguments)
     scores = TextScores(arguments.text, _tokenizer(arguments, dataset))
     step, weights = arguments.source.read_weights()
-    evaluator = create_evaluator(arguments.experiment, strategy)
+    evaluator = _create_evaluator(arguments, strategy)
     evaluator.load_arrays(weights)
     text = scores.text
     if arguments.num_words is not None:
@@ -239,6 +240,21 @@ def _evaluate_text(arguments: argparse.Namespace, strategy: "tf.distribute.Strat
     if arguments.per_token and arguments.is_chief:
         scores.print_scores(arguments.json)
     _print(result, arguments)
+
+
+def _create_evaluator(
+    arguments: argparse.Namespace, strategy: "tf.distribute.Strategy"
+) -> "Evaluator":
+    import tensorflow as tf
+
+    from .evaluation.splits import create_evaluator
+
+    evaluator = create_evaluator(arguments.experiment, strategy)
+    # There is no choice elsewhere.
+    if isinstance(strategy, tf.distribute.TPUStrategy) and arguments.is_chief:
+        choice = evaluator.attention(arguments.experiment.evaluation.batch_size)
+        say(f"attention: {choice.reason}")
+    return evaluator
 
 
 def _open_dataset(arguments: argparse.Namespace) -> "PreparedDataset":

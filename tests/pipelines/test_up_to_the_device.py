@@ -33,7 +33,9 @@ def test_training_comes_to_the_device(data_folder, config_file, tmp_path):
 
 def test_an_evaluation_comes_to_the_device(data_folder, trained):
     workdir, _ = trained
-    assert MISSING in stopped("evaluate", "--workdir", workdir, "--data", data_folder).stderr
+    errors = stopped("evaluate", "--workdir", workdir, "--data", data_folder).stderr
+    assert MISSING in errors
+    assert "attention: plain operations" in errors
 
 
 def test_without_any_help_the_answer_is_that_there_is_no_tpu(data_folder, config_file, tmp_path):
