@@ -87,11 +87,11 @@ class BatchedBlock(InferenceBlock):
         """
         inputs = self._attention_inputs(hidden)
         new_keys, new_values = self._project_normalized(inputs)
+        num_places = values.shape[self.memory_class.VALUES_AXIS]
         keys, values = self._put_together((keys, values), (new_keys, new_values))
         attended = self._attend(inputs, keys, values, mask_scores, distance_keys)
         hidden = self._transform(hidden, self._attention.output_projection(attended))
-        num_kept = values.shape[self.memory_class.VALUES_AXIS] - inputs.shape[1]
-        return hidden, *self._remembered(keys, values, lengths, num_kept)
+        return hidden, *self._remembered(keys, values, lengths, num_places)
 
     def _put_together(self, memory, new):
         """Keys and values of memory and segment."""
