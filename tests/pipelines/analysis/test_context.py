@@ -146,7 +146,9 @@ def test_a_memory_shorter_than_the_context_forgets(runs, data_folder, tmp_path):
         json.loads((tmp_path / name / "context.json").read_text())["runs"][0]["perplexities"]
         for name in ("out", "whole")
     )
-    assert short[0] == whole[0] and abs(short[-1] - whole[-1]) > 1e-4
+    # Products with other lengths are rounded otherwise on some processors.
+    assert short[0] == pytest.approx(whole[0], rel=1e-6)
+    assert abs(short[-1] - whole[-1]) > 1e-4
 
 
 def test_a_memory_needs_a_run_that_has_one(runs, data_folder, tmp_path, capsys):
