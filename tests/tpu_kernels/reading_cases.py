@@ -6,32 +6,20 @@ import numpy as np
 
 from tests.layer_checks import randomize_weights
 from tests.small_models import small_config
+from tests.tpu_kernels.attention_cases import Case
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.inference.execution_plan import ExecutionPlan
 from txl_tf.models.transformer_xl import TransformerXL
-from txl_tf.tpu_kernels.kernel_choice import AttentionKernel
 
 READING_NAMES = ("first read", "second read", "keys", "values")
 
 
 @dataclasses.dataclass(frozen=True)
-class ReadingCase:
-    """Sizes and options of a comparison: two reads, of which the second finds a memory."""
+class ReadingCase(Case):
+    """Two reads, of which the second finds a memory; nothing is dropped."""
 
-    rows: int = 2
     segment_length: int = 16
     num_segments: int = 2
-    memory_length: int = 130
-    num_heads: int = 2
-    head_dim: int = 8
-    same_length: bool = False
-    same_length_keys: str = "memory_and_self"
-    clamp_length: int | None = None
-    masks_documents: bool = False
-    has_strided_rolls: bool = True
-    max_block_queries: int | None = None
-    max_block_keys: int | None = None
-    seed: int = 0
 
 
 def drawn_reading_case(generator, seed):
@@ -107,12 +95,9 @@ def reading_differences(case):
     )
     model = TransformerXL(config)
     randomize_weights(model)
-    fields = ("has_strided_rolls", "max_block_queries", "max_block_keys")
-    options = {name: getattr(case, name) for name in fields}
-    kernel = AttentionKernel(platform="cpu", **options)
     plans = (
         ExecutionPlan(kernel="batched", compile_read=False),
-        ExecutionPlan(kernel="on_chip", attention_kernel=kernel, compile_read=False),
+        ExecutionPlan(kernel="on_chip", attention_kernel=case.kernel, compile_read=False),
     )
     pairs = zip(*(_read_twice(case, model, plan) for plan in plans), strict=True)
     return {

@@ -17,7 +17,6 @@ from jax import numpy as jnp
 from jax.experimental import pallas as pl
 
 from txl_tf.tpu_kernels.attention_kernels import KeyTiles, QueriesOfTile
-from txl_tf.tpu_kernels.block_traffic import Block
 from txl_tf.tpu_kernels.inference_plan import InferencePlan
 from txl_tf.tpu_kernels.kernel_grid import KernelBlocks, KernelProgram, merged
 from txl_tf.tpu_kernels.row_scalars import first_keys_of_tiles, row_scalars
@@ -38,17 +37,7 @@ def inference_kernel(plan: InferencePlan, is_interpreted: bool = False) -> Calla
         where the plan writes memory its next keys and values.
     """
     blocks = KernelBlocks(plan)
-    width, columns = plan.group_width, plan.num_heads * plan.head_dim
-
-    def of_keys(length: int) -> Block:
-        return Block(
-            (plan.num_rows, length, columns),
-            (1, length, width),
-            plan.dtype,
-            lambda n, b, i, *_: (b, 0, n),
-        )
-
-    segment, memory = of_keys(plan.segment_key_length), of_keys(plan.memory_length)
+    segment, memory = map(blocks.of_keys, (plan.segment_key_length, plan.memory_length))
     inputs = [blocks.queries, segment, segment, memory, memory]
     # The table, the biases and the first keys are those of the other kernels.
     inputs += blocks.inputs[3:]

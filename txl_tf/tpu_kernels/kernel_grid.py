@@ -44,9 +44,7 @@ class KernelBlocks:
             dtype,
             lambda n, b, i, *_: (b, i, n),
         )
-        self.keys = Block(
-            (rows, keys, columns), (1, keys, width), dtype, lambda n, b, i, *_: (b, 0, n)
-        )
+        self.keys = self.of_keys(keys)
         self.distances = Block((table, columns), (table, width), dtype, lambda n, b, i, *_: (0, n))
         self.biases = Block((2, columns), (2, width), "float32", lambda n, b, i, *_: (0, n))
         self.log_sums = Block(
@@ -60,6 +58,16 @@ class KernelBlocks:
         )
         self.inputs = [self.queries, self.keys, self.keys, self.distances, self.biases]
         self.inputs += [first_keys] if plan.has_query_starts else []
+
+    def of_keys(self, length: int) -> Block:
+        """Returns the block of as many keys or values of a row and group of heads."""
+        plan = self._plan
+        return Block(
+            (plan.num_rows, length, plan.num_heads * plan.head_dim),
+            (1, length, plan.group_width),
+            plan.dtype,
+            lambda n, b, i, *_: (b, 0, n),
+        )
 
     def call(
         self,
