@@ -57,14 +57,8 @@ def test_what_the_kernel_does_not_do_is_refused(changes):
 
 
 def test_arithmetic_is_that_of_the_tiles():
-    plan = InferencePlan(
-        num_rows=1,
-        segment_length=512,
-        memory_length=1280,
-        num_heads=2,
-        head_dim=128,
-        dtype="bfloat16",
-    )
+    sizes = {**SIZES, "num_rows": 1, "num_heads": 2, "head_dim": 128}
+    plan = InferencePlan(**sizes, segment_length=512, memory_length=1280)
     assert (plan.block_queries, plan.block_keys, plan.segment_block_keys) == (256, 1280, 256)
     of_memory = 2 * (2 * 1280 + 1536)
     of_segment = 3 * (2 * 256 + 512)
