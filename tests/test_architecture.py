@@ -23,6 +23,7 @@ ALLOWED = {
     "imports": {"errors"},
     "machine_memory": {"errors"},
     "metrics": set(),
+    "processor_products": set(),
     "storage": LOWEST,
     "config": {"storage", *LOWEST},
     "hashed_bits": set(),
@@ -59,16 +60,8 @@ ALLOWED = {
 }
 # These compute with `keras.ops` alone.
 WITHOUT_TENSORFLOW = {
-    "config",
-    "errors",
-    "functional",
-    "hashed_bits",
-    "inference",
-    "layers",
-    "metrics",
-    "models",
-    "samplers",
-    "tasks",
+    *("config", "errors", "functional", "hashed_bits", "inference", "layers", "metrics", "models"),
+    *("processor_products", "samplers", "tasks"),
 }
 # Modules that share a name because they do the same for another part.
 SAME_NAME = {"errors", "memory", "metrics", "session"}
