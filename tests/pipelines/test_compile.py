@@ -162,10 +162,15 @@ def test_a_compiler_that_dies_is_reported(monkeypatch):
         TpuCompiler(Topology.parse("v5e:2x2")).compile(LoweredProgram(b"", 1), "nothing")
 
 
-@pytest.fixture(scope="module")
-def compiled():
-    """A small experiment on 16 replicas, plain, in parts and with blocks computed again."""
+@pytest.fixture(scope="module", params=["never", "always"])
+def compiled(request):
+    """A small experiment on 16 replicas, plain, in parts and with blocks computed again.
+
+    Each attends in one way. With `auto` the scores of a part would be small enough to do without
+    the kernel, which has arithmetic of its own.
+    """
     values = {**EXPERIMENT, "training": {**EXPERIMENT["training"], "global_batch_size": 1024}}
+    values["training"]["attention_kernel"] = request.param
     values["model"] = {**EXPERIMENT["model"], "num_layers": 4, "hidden_dim": 128, "num_heads": 2}
     values["model"] |= {"head_dim": 64, "intermediate_dim": 512, "segment_length": 128}
     values["model"] |= {"memory_length": 128}
