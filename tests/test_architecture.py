@@ -1,7 +1,6 @@
-"""Rules about the source itself: who imports whom, sizes, documentation."""
+"""Rules about the source itself: who imports whom, documentation."""
 
 import ast
-import collections
 import fnmatch
 import functools
 import re
@@ -11,8 +10,6 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-MAX_MODULE_LINES = 400
-MAX_FUNCTION_LINES = 60
 
 # Floors of the package: each part may import itself and the parts named here.
 LOWEST = {"errors", "imports", "machine_memory", "metrics"}
@@ -63,8 +60,6 @@ WITHOUT_TENSORFLOW = {
     *("config", "errors", "functional", "hashed_bits", "inference", "layers", "metrics", "models"),
     *("processor_products", "samplers", "tasks"),
 }
-# Modules that share a name because they do the same for another part.
-SAME_NAME = {"errors", "memory", "metrics", "session"}
 # All other kernels may import JAX at their top, and nobody may import them there.
 WITHOUT_JAX = {"__init__", "attention_plan", "block_traffic", "inference_plan", "kernel_choice"}
 # The program of a peer whose layers are of the old Keras.
@@ -277,39 +272,6 @@ def test_no_data_is_ever_run_as_code():
     assert offences(runs_data_as_code) == {}
 
 
-def test_modules_are_short_enough_to_read():
-    def too_long(path):
-        lines = len(path.read_text().splitlines())
-        return lines if lines > MAX_MODULE_LINES else 0
-
-    assert offences(too_long, SOURCES + TESTS) == {}
-
-
-def code_lines(node):
-    """Lines of a function without its docstring."""
-    first = node.body[0]
-    docstring = 0
-    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-        docstring = first.end_lineno - first.lineno + 1
-    return node.end_lineno - node.lineno + 1 - docstring
-
-
-def test_functions_are_short_enough_to_read():
-    def too_long(path):
-        functions = [
-            node
-            for node in ast.walk(tree_of(path))
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        ]
-        return {
-            node.name: code_lines(node)
-            for node in functions
-            if code_lines(node) > MAX_FUNCTION_LINES
-        }
-
-    assert offences(too_long) == {}
-
-
 def test_every_public_class_and_function_says_what_it_is_for():
     def undocumented(path):
         tree = tree_of(path)
@@ -319,25 +281,6 @@ def test_every_public_class_and_function_says_what_it_is_for():
         return names if ast.get_docstring(tree) else ["the module", *names]
 
     assert offences(undocumented) == {}
-
-
-def repeated(names):
-    return sorted(name for name, count in collections.Counter(names).items() if count > 1)
-
-
-def test_no_two_modules_share_a_concept_by_name():
-    names = [path.stem for path in python_files("txl_tf") if path.stem != "__init__"]
-    assert set(repeated(names)) - SAME_NAME == set()
-
-
-def test_no_two_classes_share_a_name():
-    classes = [
-        node.name
-        for path in SOURCES
-        for node in tree_of(path).body
-        if isinstance(node, ast.ClassDef) and is_public(node)
-    ]
-    assert repeated(classes) == []
 
 
 def test_every_file_with_tests_is_found_by_pytest():
