@@ -46,8 +46,8 @@ def test_counts_and_tokens_are_those_of_the_text(tmp_path):
     assert done == {"train": len(text), "valid": 5}
     dataset = PreparedDataset.open(str(tmp_path / "out"))
     assert dataset.manifest == manifest
-    assert ByteTokenizer().decode(dataset.read_tokens("train", 0, len(text))) == text
-    assert ByteTokenizer().decode(dataset.read_tokens("valid", 0, 5)) == b"short"
+    assert ByteTokenizer().decode_bytes(dataset.read_tokens("train", 0, len(text))) == text
+    assert ByteTokenizer().decode_bytes(dataset.read_tokens("valid", 0, 5)) == b"short"
 
 
 def test_pieces_of_a_document_count_as_the_whole(tmp_path):

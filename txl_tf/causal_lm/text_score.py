@@ -78,7 +78,9 @@ def evaluation_text(content: bytes, token_ids: np.ndarray) -> EvaluationText:
 def pieces_of(tokenizer: Tokenizer, token_ids: np.ndarray) -> list[str]:
     """Decodes each token alone; bytes that are no UTF-8 are escaped."""
     return [
-        tokenizer.decode(token_ids[place : place + 1]).decode("utf-8", errors="backslashreplace")
+        tokenizer.decode_bytes(token_ids[place : place + 1]).decode(
+            "utf-8", errors="backslashreplace"
+        )
         for place in range(len(token_ids))
     ]
 

@@ -108,7 +108,7 @@ class TextSession:
         self._written = self._written[-_CONTEXT_TOKENS:]
         if prompt_ids is not None:
             self._written = np.concatenate([self._written, prompt_ids])
-        before, shown = len(self._tokenizer.plain_text(self._written)), 0
+        before, shown = len(self._tokenizer.decode(self._written)), 0
         for _ in range(max_tokens):
             token = self._session.write(
                 None if prompt_ids is None else prompt_ids[None], num_tokens=1
@@ -127,12 +127,12 @@ class TextSession:
             if is_long and certain == len(text) and not self._tokenizer.reads_lines:
                 # Nothing is pending: what is decoded for each token stays short.
                 self._written = self._written[-_CONTEXT_TOKENS:]
-                before, shown = len(self._tokenizer.plain_text(self._written)), 0
+                before, shown = len(self._tokenizer.decode(self._written)), 0
         yield self._text_after(before)[shown:]
 
     def _text_after(self, before: int) -> str:
         """Returns the text for people after so many characters."""
-        return self._tokenizer.readable(self._tokenizer.plain_text(self._written)[before:])
+        return self._tokenizer.readable(self._tokenizer.decode(self._written)[before:])
 
     def _certain(self, text: str) -> tuple[bool, int]:
         """Whether a stop text is there, and how much of the text is before it for certain."""

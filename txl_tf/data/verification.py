@@ -327,7 +327,7 @@ def _counts(dataset: "PreparedDataset", tokenizer: Tokenizer, split: str) -> Tex
         for index, (first, last) in enumerate(ends):
             if first == last:
                 continue  # the block begins with a document
-            text = tokenizer.decode(token_ids[first:last])
+            text = tokenizer.decode_bytes(token_ids[first:last])
             continues_word = ends_in_word and index == 0
             piece = DocumentPiece(text, begins_document=index > 0, continues_word=continues_word)
             pieces.append(piece)

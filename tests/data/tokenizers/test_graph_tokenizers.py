@@ -72,12 +72,12 @@ def test_a_saved_model_has_the_same_ids_and_texts(name, tmp_path):
     for text, ids in zip(TEXTS, token_ids.to_list(), strict=True):
         assert ids == tokenizer.encode(text).tolist(), text
     for ids, text in zip(token_ids.to_list(), loaded.detokenize(token_ids).numpy(), strict=True):
-        assert text == tokenizer.decode(ids), ids
+        assert text == tokenizer.decode_bytes(ids), ids
     # Parts of texts, as generation gives them, begin and end anywhere.
     parts = tf.ragged.constant([ids[1:5] for ids in token_ids.to_list()], dtype=tf.int32)
     texts = loaded.detokenize(parts).numpy()
     for ids, text in zip(parts.to_list(), texts, strict=True):
-        assert text == tokenizer.decode(ids), ids
+        assert text == tokenizer.decode_bytes(ids), ids
 
 
 @pytest.mark.parametrize("name", [name for name in MAKERS if name != "bytes"])
@@ -113,4 +113,4 @@ def test_setting_the_random_seed_takes_nothing_away(name):
     tf.random.set_seed(7)
     assert tokenizer.encode(TEXTS[0]).tolist() == before[0].tolist()
     assert graph_tokenizer.tokenize(tf.constant(TEXTS)).to_list() == before[1]
-    assert tokenizer.decode(before[0]) == tokenizer.decode(tokenizer.encode(TEXTS[0]))
+    assert tokenizer.decode_bytes(before[0]) == tokenizer.decode_bytes(tokenizer.encode(TEXTS[0]))

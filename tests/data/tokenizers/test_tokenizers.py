@@ -38,7 +38,7 @@ def test_every_token_has_a_text_of_its_own(kind):
     assert len(set(texts)) == len(texts) == tokenizer.vocabulary_size
     if kind != "sentencepiece":  # whose pieces have a mark instead of a space
         ids = range(tokenizer.vocabulary_size)
-        assert texts == [tokenizer.decode([token_id]) for token_id in ids]
+        assert texts == [tokenizer.decode_bytes([token_id]) for token_id in ids]
 
 
 def damaged(files):

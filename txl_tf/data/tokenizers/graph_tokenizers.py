@@ -40,7 +40,7 @@ class GraphTokenizer(tf.Module, abc.ABC):
 
     @abc.abstractmethod
     def detokenize(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
-        """Turns token ids back into texts, as `Tokenizer.decode` does.
+        """Turns token ids back into texts, as `Tokenizer.decode_bytes` does.
 
         Args:
             token_ids: int32 ragged tensor `[B, T]`.

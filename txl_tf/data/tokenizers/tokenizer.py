@@ -174,7 +174,7 @@ class Tokenizer(abc.ABC):
         Tokens of two vocabularies are the same if their texts are. A piece keeps
         the mark of its place in a word.
         """
-        return [self.decode([token_id]) for token_id in range(self.vocabulary_size)]
+        return [self.decode_bytes([token_id]) for token_id in range(self.vocabulary_size)]
 
     def decode_text(self, token_ids: np.ndarray | Sequence[int]) -> str:
         """Turns token ids into text for people; bytes that are no UTF-8 become U+FFFD.
@@ -207,12 +207,8 @@ class Tokenizer(abc.ABC):
             ValueError: As `decode_text`.
         """
         both = np.concatenate([np.asarray(ids, np.int64) for ids in (earlier_ids, token_ids)])
-        before = len(self.plain_text(both[: len(earlier_ids)]))
-        return self.readable(self.plain_text(both)[before:])
-
-    def plain_text(self, token_ids: np.ndarray | Sequence[int]) -> str:
-        """Turns token ids into text as `decode` does; bytes that are no UTF-8 become U+FFFD."""
-        return self.decode(token_ids).decode("utf-8", errors="replace")
+        before = len(self.decode(both[: len(earlier_ids)]))
+        return self.readable(self.decode(both)[before:])
 
     def readable(self, text: str) -> str:
         """Returns decoded text in the form that people write; here as it is."""
@@ -272,7 +268,18 @@ class Tokenizer(abc.ABC):
             InvalidTextError: As `encode`.
         """
 
-    def decode(self, token_ids: np.ndarray | Sequence[int]) -> bytes:
+    def decode(self, token_ids: np.ndarray | Sequence[int]) -> str:
+        """Turns token ids back into text; bytes that are no UTF-8 become U+FFFD.
+
+        Args:
+            token_ids: as in `decode_bytes`.
+
+        Raises:
+            ValueError: As `decode_bytes`.
+        """
+        return self.decode_bytes(token_ids).decode("utf-8", errors="replace")
+
+    def decode_bytes(self, token_ids: np.ndarray | Sequence[int]) -> bytes:
         """Turns token ids back into bytes.
 
         Words are joined by a space. A line's token becomes a line feed; of two
