@@ -41,6 +41,17 @@ def test_every_token_has_a_text_of_its_own(kind):
         assert texts == [tokenizer.decode_bytes([token_id]) for token_id in ids]
 
 
+def test_text_outside_of_the_vocabulary_has_the_unknown_id():
+    unknown_token = CharacterTokenizer(list("ab"), unknown_token="<unk>")
+    tokenizers = [MAKERS["words"](), MAKERS["wordpiece"](), unknown_token]
+    assert [tokenizer.unknown_id for tokenizer in tokenizers] == [0, 0, 2]
+    for tokenizer in tokenizers:
+        assert tokenizer.encode("?").tolist() == [tokenizer.unknown_id]
+    # The pieces of SentencePiece have one, although bytes stand for all text.
+    assert MAKERS["sentencepiece"]().unknown_id == 0
+    assert MAKERS["characters"]().unknown_id is MAKERS["bytes"]().unknown_id is None
+
+
 def damaged(files):
     """Every file of a vocabulary missing, empty, cut, or not its kind."""
     for name, content in files.items():

@@ -103,7 +103,8 @@ class CharacterTokenizer(Tokenizer):
         if unknown_token is not None:
             if unknown_token not in self.tokens:
                 self.tokens.append(unknown_token)
-            self._ids[:] = self.tokens.index(unknown_token)
+            self.unknown_id = self.tokens.index(unknown_token)
+            self._ids[:] = self.unknown_id
         code_points = np.array([ord(character) for character in characters])
         self._ids[code_points] = np.arange(len(code_points))
         if len(set(characters)) != len(characters):

@@ -52,7 +52,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     def __init__(self, model: bytes) -> None:
         self.model = model
-        self.vocabulary_size = _num_pieces(model)
+        self.vocabulary_size, self.unknown_id = _size_and_unknown_id(model)
         self.token_dtype = narrowest_token_dtype(self.vocabulary_size)
 
     @classmethod
@@ -98,12 +98,13 @@ class SentencePieceTokenizer(Tokenizer):
         return GraphSentencePieceTokenizer(self.model)
 
 
-def _num_pieces(model: bytes) -> int:
+def _size_and_unknown_id(model: bytes) -> tuple[int, int]:
     import tensorflow as tf
     import tensorflow_text
 
     try:
-        return int(tensorflow_text.SentencepieceTokenizer(model=model).vocab_size())
+        pieces = tensorflow_text.SentencepieceTokenizer(model=model)
+        return int(pieces.vocab_size()), int(pieces.string_to_id(BLOCK_SUBSTITUTE))
     except tf.errors.OpError as error:
         raise ValueError(
             f"`model` must be a SentencePiece model. Received: {len(model)} bytes"

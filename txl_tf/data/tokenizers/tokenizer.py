@@ -135,6 +135,8 @@ class Tokenizer(abc.ABC):
     """Whether ids depend on line ends; then CR LF is one of them, also where a piece cuts it."""
     joins_marks: bool = False
     """Whether `readable` joins words at the marks of WikiText."""
+    unknown_id: int | None = None
+    """Id of everything that is not in the vocabulary, if there is one."""
     uses_tensorflow: ClassVar[bool] = False
     """Whether TensorFlow encodes."""
     _definition: ClassVar[bytes]

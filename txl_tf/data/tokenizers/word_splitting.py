@@ -185,6 +185,7 @@ class RuleTokenizer(Tokenizer):
         self.token_dtype = narrowest_token_dtype(self.vocabulary_size)
         self._encoded = [token.encode() for token in tokens]
         self._mark_id = None if eos_token is None else list(tokens).index(eos_token)
+        self.unknown_id = None if unknown_token is None else list(tokens).index(unknown_token)
 
     @property
     def end_token_id(self) -> int | None:

@@ -76,8 +76,8 @@ class WordTokenizer(RuleTokenizer):
         if len(ids) != len(self.words):
             twice = next(word for i, word in enumerate(self.words) if ids[word] != i)
             raise ValueError(f"`words` must be different. Received: {twice.decode()!r} twice")
-        if self.unknown_token is not None:
-            ids = _IdsOrUnknown(ids, ids[self.unknown_token.encode()])
+        if self.unknown_id is not None:
+            ids = _IdsOrUnknown(ids, self.unknown_id)
         if self.eos_token is not None:
             ids[LINE_MARK] = ids[self.eos_token.encode()]
         return ids
@@ -158,10 +158,7 @@ class WordTokenizer(RuleTokenizer):
     def graph_tokenizer(self) -> "GraphWordTokenizer":
         from txl_tf.data.tokenizers.graph_tokenizers import GraphWordTokenizer
 
-        unknown_id = None
-        if self.unknown_token is not None:
-            unknown_id = self._ids[self.unknown_token.encode()]
-        return GraphWordTokenizer(self.words, self.rule, self._mark_id, unknown_id)
+        return GraphWordTokenizer(self.words, self.rule, self._mark_id, self.unknown_id)
 
 
 class _IdsOrUnknown(dict[bytes, int]):
