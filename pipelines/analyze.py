@@ -20,7 +20,6 @@ ANALYSES = {
     "attention": "mean attention of every head by distance",
     "ablation": "train and compare variants of the model",
     "speed": "time per token with a memory and without",
-    "recall": "recall of a key by distance, and loss by position",
 }
 
 

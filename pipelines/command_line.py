@@ -33,7 +33,7 @@ JOBS = {
     "config": "list all settings, show an experiment, or compare two",
     "evaluate": "compute bits per byte and perplexity of a checkpoint",
     "report": "write a run as one HTML page: curves, figures, samples, settings",
-    "analyze": "analyze trained models: context length, attention, recall, ablation, speed",
+    "analyze": "analyze trained models: context length, attention, ablation, speed",
     "generate": "write text with a trained model",
     "embed": "write features of texts: the hidden states of a layer",
     "export": "write a checkpoint as a SavedModel",

@@ -84,7 +84,6 @@ LOADED_FIRST = (
     "txl_tf.errors",
     "txl_tf.evaluation.attention_profile",
     "txl_tf.evaluation.context_length",
-    "txl_tf.evaluation.passkeys",
     "txl_tf.evaluation.result",
     "txl_tf.models.presets",
     "txl_tf.models.sizes",

@@ -175,8 +175,6 @@ def test_writing(process, run_folder, options):
         ("analyze", "context", "--data", "d", "--out", "o", "--context", "1,99999999999"),
         ("analyze", "context", "--data", "d", "--out", "o", "--batch-size", "99999999999"),
         ("analyze", "context", "--data", "d", "--out", "o", "--memory", "0,16000000"),
-        ("analyze", "recall", "--out", "o", "--memory", "0,16000000"),
-        ("analyze", "recall", "--out", "o", "--key-pattern", "A" * 10_000),
         ("analyze", "attention", "--data", "d", "--out", "o", "--rows", "99999999999"),
         ("analyze", "attention", "--data", "d", "--out", "o", "--memory-length", "16000000"),
     ],

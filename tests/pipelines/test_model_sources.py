@@ -36,11 +36,6 @@ JOBS = {
         *("analyze", "context", "--workdir", "MODEL", "--data", "DATA", "--out", "OUT"),
         *("--context", "4,8", "--tokens", "20", "--memory", "4,8", "--json"),
     ),
-    "recall": (
-        *("analyze", "recall", "--workdir", "MODEL", "--out", "OUT", "--memory", "4,8"),
-        *("--documents", "2", "--distances", "0,1", "--json"),
-        "SENTENCES",
-    ),
     "train": (
         *("train", "--init-from", "MODEL", "--config", "CONFIG", "--data", "DATA"),
         *("--workdir", "OUT"),
@@ -54,7 +49,7 @@ JOBS = {
 PAIRS = [slow_case(job, kind) for job in JOBS for kind in KINDS]
 
 
-def run_job(job, folder, data_folder, text_file, out, prompt="1 and", sentences=()):
+def run_job(job, folder, data_folder, text_file, out, prompt="1 and"):
     rows = [{"text": f"{prompt} " * (1 + n), "label": ("a", "b")[n % 2]} for n in range(4)]
     examples = out.with_suffix(".jsonl")
     examples.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -65,7 +60,7 @@ def run_job(job, folder, data_folder, text_file, out, prompt="1 and", sentences=
     values = {
         **{"MODEL": [folder], "DATA": [data_folder], "FILE": [text_file], "OUT": [out]},
         **{"ARRAYS": [out.with_suffix(".npz")], "EXAMPLES": [examples], "PROMPT": [prompt]},
-        **{"SENTENCES": sentences, "CONFIG": [config]},
+        "CONFIG": [config],
     }
     finished = run_txl(*(each for word in JOBS[job] for each in values.get(word, [word])))
     assert finished.returncode == 0, finished.stderr
@@ -91,11 +86,6 @@ def test_every_pair(job, kind, model_folders, data_folder, text_file, tmp_path):
     elif job == "embed":
         assert "texts, " in output
         assert (tmp_path / "out.npz").exists()
-    elif job == "recall":
-        of_run = run_job(job, model_folders["run"], data_folder, text_file, tmp_path / "of run")
-        measured, expected = (json.loads(each)["recall"] for each in (output, of_run))
-        for row, row_of_run in zip(measured, expected, strict=True):
-            assert row["key_nats"] == pytest.approx(row_of_run["key_nats"], rel=1e-2)
     elif job == "verify":
         assert "verified: " in output
     elif job in ("train", "finetune"):
@@ -130,11 +120,7 @@ def official(tmp_path_factory):
 # Hugging Face's model has no `same_length` as the official TensorFlow code computes it.
 @pytest.mark.parametrize("job", [slow_case(job) for job in JOBS if job != "convert"])
 def test_every_job_reads_a_checkpoint_of_the_official_code(job, official, tmp_path):
-    sentences = (
-        *("--statement", "w1 KEY w2", "--question", "w3 KEY", "--keys", "w4,w5,w6,w7,w8,w9"),
-        *("--filler", official[2], "--choices", "4"),
-    )
-    output = run_job(job, *official, tmp_path / "out", "w3 w1", sentences)
+    output = run_job(job, *official, tmp_path / "out", "w3 w1")
     if job == "evaluate":
         figures = json.loads(output)
         assert figures["nats_per_token"] == pytest.approx(math.log(300), rel=0.5)

@@ -13,7 +13,6 @@ import tensorflow as tf
 from keras import ops
 
 from txl_tf.causal_lm.text_features import LayerReader, groups_by_length
-from txl_tf.evaluation.answer_scorer import target_scores
 from txl_tf.models.sizes import hidden_layer
 
 # Positions whose softmax is computed at once: with a large vocabulary they fill the memory.
@@ -134,9 +133,12 @@ class ContinuationScorer:
         self, hidden: tf.Tensor, target_ids: tf.Tensor, checks_greedy: bool
     ) -> tuple[tf.Tensor, tf.Tensor]:
         states = ops.cast(hidden, self._model.compute_dtype)[None]  # [1, S, D]
-        target_ids = target_ids[None]  # [1, S]
-        found = target_scores(self._model, states, target_ids, checks_greedy=checks_greedy)
-        return found[0][0], found[1][0]
+        nats = self._model.negative_log_likelihood(states, target_ids[None])[0]  # [S]
+        if not checks_greedy:
+            return nats, tf.zeros_like(target_ids, tf.bool)
+        log_probs = self._model.log_probs_of(states)[0]  # [S, V]
+        best = tf.argmax(log_probs, axis=1, output_type=target_ids.dtype)
+        return nats, tf.equal(best, target_ids)
 
 
 class _LastStates:
