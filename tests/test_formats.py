@@ -28,7 +28,7 @@ import numpy as np
 import pytest
 
 from tests.golden import format_jobs as jobs
-from tests.golden.format_names import experiments, fields, model_variables
+from tests.golden.format_names import fields, model_variables
 from tests.golden.served_answers import served_answers
 from tests.slow_case import slow_case
 
@@ -307,11 +307,6 @@ def test_an_export_is_served(folder):
 def test_configurations_have_the_same_fields_and_defaults():
     for name, expected in EXPECTED["fields"].items():
         assert list(fields()[name].items()) == list(expected.items()), name
-
-
-def test_named_experiments_and_presets_are_what_they_were():
-    for kind, found in experiments().items():
-        assert found == EXPECTED[kind]
 
 
 def test_models_have_the_same_variables():

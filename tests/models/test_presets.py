@@ -1,4 +1,4 @@
-"""The published models: their sizes, and a count of parameters that needs no model."""
+"""Models by name: their sizes, and a count of parameters that needs no model."""
 
 import itertools
 import subprocess
@@ -16,12 +16,16 @@ from txl_tf.models.transformer_xl import TransformerXL
 PARAMETERS = {
     "enwik8_18_layers": 87_965_708,
     "enwik8_base": 41_055_436,
+    "enwik8_hour": 1_974_784,
     "enwik8_large": 277_231_820,
+    "hour": 1_974_784,
     "lm1b_base": 355_749_729,
     "lm1b_large": 838_078_041,
     "nvidia_wikitext103_base": 191_950_298,
     "nvidia_wikitext103_large": 285_167_482,
+    "night": 6_562_624,
     "penn_treebank": 24_216_800,
+    "quickstart": 1_493_440,
     "text8_base": 40_964_635,
     "text8_large": 277_050_395,
     "wikitext103_base": 151_119_838,
