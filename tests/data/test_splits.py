@@ -90,6 +90,24 @@ def test_a_single_document_is_cut_at_line_ends(fractions, read_documents):
     assert {name: read_documents(part) for name, part in splits.items()} == texts
 
 
+@pytest.mark.parametrize("num_bytes", [1_000, 42_500, 1_000_000])
+@pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r", " ", "\n" * 999, ""])
+@pytest.mark.parametrize("word", ["word", "\u6f22\u00e9"])
+def test_a_single_document_is_cut_near_the_targets(num_bytes, line_end, word, read_documents):
+    drawn = random.Random(num_bytes)
+    line = (" " if line_end else "").join([word] * 9)
+    # The last line is a tenth of the text, the blank lines are together.
+    lines = [line[: drawn.randrange(1, len(line))] for _ in range(num_bytes // len(line.encode()))]
+    text = line_end.join([*lines, line * (len(lines) // 10)]).encode()
+    splits = split_by_fraction([[text[:500], text[500:]]])
+    parts = [b"".join(read_documents(part)) for part in splits.values()]
+    assert b"".join(parts) == text
+    for part, fraction in zip(parts, (0.9, 0.05, 0.05), strict=True):
+        assert len(part) / len(text) == pytest.approx(fraction, abs=0.01)
+        part.decode()
+        assert not part.startswith(b"\n") or line_end == "\n" * 999
+
+
 @pytest.mark.parametrize("documents", [[], [b""], [b"one line"], [b"a", b"b"], [b"a"] * 9])
 def test_too_little_text_is_named(documents):
     with pytest.raises(DataDamagedError, match=r"have a|no text") as caught:

@@ -2,6 +2,7 @@
 
 import array
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
@@ -33,8 +34,9 @@ def split_by_fraction(
     split the documents stay in the order of the input. Documents that are
     alike are in the same split.
 
-    A single document cannot be divided that way and is cut instead, at line
-    ends, into train, valid and test in this order.
+    A single document cannot be divided that way and is cut instead into train,
+    valid and test, in this order. Each cut is at the nearest line end (LF, CR LF
+    or CR) within 0.5 % of the text, else at white space, else at a character.
 
     The documents are read once for this, and once for every later use. Of
     every document 17 bytes are kept in memory.
@@ -155,37 +157,63 @@ def _stretch(documents: Iterable[Document], start: int, stop: int) -> Iterator[b
     return byte_range(pieces, start, stop, lambda _: _changed())
 
 
+# What a cut may be moved by: a part of the text, a part of the smallest split, and bytes.
+_MOST_OF_TEXT = 0.005
+_MOST_OF_SPLIT = 0.25
+_MOST_BYTES = 1 << 16
+_LINE_END = re.compile(rb"\r\n?|\n")
+_WHITE_SPACE = re.compile(rb"[ \t\x0b\x0c]")
+_CHARACTER = re.compile(rb"(?=[^\x80-\xbf])")
+# A character has at most four bytes.
+_CHARACTER_BYTES = 4
+
+
 def _cut_one(
     documents: Iterable[Document], size: int, fractions: dict[str, float], where: str
 ) -> dict[str, Iterable[Document]]:
-    targets = [
-        round(size * (1 - fractions["valid"] - fractions["test"])),
-        round(size * (1 - fractions["test"])),
-    ]
-    first, second = _cuts(documents, targets)
+    train = 1 - fractions["valid"] - fractions["test"]
+    smallest = min(part for part in (train, *fractions.values()) if part)
+    reach = min(int(size * min(_MOST_OF_TEXT, smallest * _MOST_OF_SPLIT)), _MOST_BYTES)
+    first, second = _cuts(
+        documents, [round(size * train), round(size * (1 - fractions["test"]))], reach
+    )
+    if not fractions["test"]:
+        second = size
     bounds = {"train": (0, first), "valid": (first, second), "test": (second, size)}
     splits: dict[str, Iterable[Document]] = {}
     for name, (start, stop) in bounds.items():
         if name != "train" and not fractions[name]:
             continue
-        # Without a test split nothing may be left over behind valid.
         if start >= stop:
             raise _too_little(f"The only document is too short to have a {name} split.", where)
         splits[name] = (Reread(_stretch, documents, start, stop),)
     return splits
 
 
-def _cuts(documents: Iterable[Document], targets: list[int]) -> list[int]:
-    """Returns the next line end for every target, else the end of its piece."""
-    cuts: list[int] = []
+def _cuts(documents: Iterable[Document], targets: list[int], reach: int) -> list[int]:
+    """Returns the best place near every target: a line end, white space or a character."""
+    starts = [max(0, target - reach - _CHARACTER_BYTES) for target in targets]
+    windows = [b"" for _ in targets]
     offset = 0
     for piece in pieces_of(next(iter(documents), b"")):
-        while len(cuts) < len(targets) and targets[len(cuts)] <= offset + len(piece):
-            place = targets[len(cuts)] - offset
-            end = piece.find(b"\n", max(0, place - 1)) + 1 if place > 0 else 0
-            cuts.append(offset + (end or (len(piece) if place > 0 else 0)))
+        for index, target in enumerate(targets):
+            stop = target + reach + _CHARACTER_BYTES
+            windows[index] += piece[max(0, starts[index] - offset) : max(0, stop - offset)]
         offset += len(piece)
-    return cuts + [offset] * (len(targets) - len(cuts))
+    return [
+        start + _best_cut(window, target - start, reach)
+        for start, window, target in zip(starts, windows, targets, strict=True)
+    ]
+
+
+def _best_cut(window: bytes, target: int, reach: int) -> int:
+    most = ((_LINE_END, reach), (_WHITE_SPACE, reach), (_CHARACTER, _CHARACTER_BYTES))
+    for pattern, reached in most:
+        ends = [match.end() for match in pattern.finditer(window)]
+        nearest = min(ends, key=lambda end: abs(end - target), default=-1 - reached)
+        if abs(nearest - target) <= reached:
+            return nearest
+    return target
 
 
 def _too_little(what: str, where: str) -> DataDamagedError:
