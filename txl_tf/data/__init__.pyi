@@ -41,6 +41,7 @@ from txl_tf.data.splits import (
 from txl_tf.data.splits import (
     split_by_fraction as split_by_fraction,
 )
+from txl_tf.data.text_batches import ordered_batches as ordered_batches
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer as ByteTokenizer
 from txl_tf.data.tokenizers.tokenizer import Tokenizer as Tokenizer
 from txl_tf.data.tokenizers.word_splitting import WordRule as WordRule

@@ -1,0 +1,140 @@
+"""Batches of texts or token ids in memory, in the order that memory needs.
+
+Letters: B rows, T segment length, S segments of each row.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Set
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from txl_tf.data.segment_plan import SegmentPlan
+from txl_tf.data.tokenizers.tokenizer import (
+    InvalidTextError,
+    Tokenizer,
+    checked_token_ids,
+    narrowest_token_dtype,
+)
+
+_PREFETCHED_BATCHES = 2
+
+
+# No conversion of Python's control flow, which takes seconds: nothing here needs it.
+@tf.autograph.experimental.do_not_convert
+def ordered_batches(
+    texts_or_ids: Any,
+    tokenizer: Tokenizer | None,
+    batch_size: int,
+    segment_length: int,
+) -> tf.data.Dataset:
+    """Makes batches in which row `r` continues row `r` of the batch before.
+
+    The texts are encoded one after the other, as `txl prepare` does, and cut into `B`
+    pieces of equal length. Each row reads one of them, segment by segment. Every token of a
+    piece is an input once; what does not fill a segment of every row is left out.
+
+    Args:
+        texts_or_ids: str, bytes, or a vector or list of token ids; or an iterable of
+            such documents.
+        tokenizer: `Tokenizer`, or `None` where all documents are token ids.
+        batch_size: int. Rows `B`.
+        segment_length: int. Tokens `T` of a row in each batch.
+
+    Returns:
+        `tf.data.Dataset` of `(x, y)`, int32 `(B, T)`. `y` has the token after each of `x`.
+        `len` of the data set is `S`, the number of steps.
+
+    Raises:
+        TypeError: If a document is of another type.
+        ValueError: If there are too few tokens, an id is not in the vocabulary, a text
+            cannot be encoded, or there is no tokenizer for it.
+
+    Example:
+    ```python
+    tokenizer = txl_tf.data.ByteTokenizer()
+    batches = txl_tf.data.ordered_batches(text, tokenizer, batch_size=16, segment_length=64)
+    model.fit(batches)
+    ```
+    """
+    size = np.iinfo(np.int32).max if tokenizer is None else tokenizer.vocabulary_size
+    token_ids = token_stream(texts_or_ids, tokenizer, size)
+    needed = batch_size * segment_length + 1
+    if min(batch_size, segment_length) > 0 and len(token_ids) < needed:
+        raise ValueError(
+            f"{batch_size} rows of {segment_length} tokens need at least {needed} tokens: give "
+            f"more text, fewer rows or shorter segments. Received: {len(token_ids)} tokens"
+        )
+    plan = SegmentPlan(
+        num_tokens=len(token_ids), num_rows=batch_size, segment_length=segment_length
+    )
+    stream = tf.constant(token_ids)
+    places = tf.constant(plan.positions(0)[:, None] + np.arange(segment_length + 1))
+
+    def read(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        read_ids = tf.cast(tf.gather(stream, places + step * segment_length), tf.int32)
+        return read_ids[:, :-1], read_ids[:, 1:]
+
+    steps = tf.data.Dataset.range(plan.steps_per_epoch)
+    return steps.map(read).prefetch(_PREFETCHED_BATCHES)
+
+
+def token_stream(
+    texts_or_ids: Any, tokenizer: Tokenizer | None, vocabulary_size: int
+) -> np.ndarray:
+    """Encodes documents and joins them.
+
+    Args:
+        texts_or_ids: as `ordered_batches` takes it.
+        tokenizer: as `ordered_batches` takes it.
+        vocabulary_size: int. Number of ids.
+
+    Returns:
+        Vector of the narrowest type that records have for the vocabulary.
+
+    Raises:
+        TypeError: As `ordered_batches`.
+        ValueError: As `ordered_batches`, but for the number of tokens.
+    """
+    dtype = narrowest_token_dtype(vocabulary_size)
+    parts = [np.zeros(0, dtype)]
+    for number, document in enumerate(_documents(texts_or_ids)):
+        if not isinstance(document, np.ndarray):
+            document = _encoded(document, number, tokenizer)
+        parts.append(checked_token_ids(document, vocabulary_size).astype(dtype))
+    return np.concatenate(parts)
+
+
+def _documents(value: Any) -> Iterator[str | bytes | np.ndarray]:
+    """Yields texts and vectors of ids in their order, however they are nested."""
+    if isinstance(value, bytearray | memoryview):
+        value = bytes(value)
+    elif isinstance(value, list | tuple) and all(isinstance(e, int | np.integer) for e in value):
+        value = np.asarray(value)
+    elif hasattr(value, "__array__") and not isinstance(value, str | bytes):
+        value = np.asarray(value)
+        value = value if value.ndim else value.item()
+    is_vector = isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iu"
+    if is_vector or isinstance(value, str | bytes):
+        yield value
+    elif isinstance(value, Iterable) and not isinstance(value, Mapping | Set):
+        for each in value:
+            yield from _documents(each)
+    else:
+        raise TypeError(
+            "A document must be str, bytes or a vector of token ids, and documents an iterable "
+            f"in the order to be read. Received: {type(value).__name__}"
+        )
+
+
+def _encoded(text: str | bytes, number: int, tokenizer: Tokenizer | None) -> np.ndarray:
+    if tokenizer is None:
+        raise ValueError(
+            "Texts need a `tokenizer`; without one give token ids. "
+            f"Received: tokenizer=None and {text[:80]!r}"
+        )
+    try:
+        return tokenizer.encode(text)
+    except InvalidTextError as error:
+        reason = f"Document {number}: {error.reason}"
+        raise InvalidTextError(reason, offset_bytes=error.offset_bytes, line=error.line) from error
