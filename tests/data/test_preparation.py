@@ -61,6 +61,16 @@ def test_pieces_of_a_document_count_as_the_whole(tmp_path):
     assert whole.split("train").characters == len(text.decode())
 
 
+def test_documents_can_be_str_and_lose_a_byte_order_mark(tmp_path):
+    marked = ["\ufeffone", b"\xef\xbb\xbftwo", [b"\xef\xbb\xbfthr", b"ee"]]
+    manifest = prepare(tmp_path / "marked", {"train": marked})
+    assert manifest == prepare(tmp_path / "plain", {"train": ["one", b"two", [b"three"]]})
+    assert manifest.split("train").bytes == len("onetwothree")
+    assert manifest.split("train").documents == 3
+    with pytest.raises(ValueError, match=r"lists of documents.*Received: 'train' is a str"):
+        prepare(tmp_path / "not made", {"train": "one"})
+
+
 def test_the_same_text_gives_the_same_bytes(tmp_path):
     prepare(tmp_path / "one")
     prepare(tmp_path / "two")

@@ -172,7 +172,7 @@ REFUSED = {
 }
 KEPT = {
     "NUL": b"one\0two\nthree four five\n",
-    "byte order mark": b"\xef\xbb\xbfone\n",
+    "U+FEFF within": b"one\xef\xbb\xbf\n",
     "CR LF": b"one\r\ntwo\r\n",
     "CR": b"one\rtwo\r",
     "line ends of Unicode": "one\u2028two\u0085three\u2029four\x0bfive\x0csix\x1cseven".encode(),
@@ -213,6 +213,13 @@ def test_the_byte_tokenizer_keeps_all_of_them(kind):
     text = REFUSED[kind][0] if kind in REFUSED else KEPT[kind]
     tokenizer = ByteTokenizer()
     assert tokenizer.decode_bytes(tokenizer.encode(text)) == text
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress])
+@pytest.mark.parametrize("text", [b"", b"o", b"one\n"])
+def test_a_byte_order_mark_is_left_out(tmp_path, compress, text):
+    (tmp_path / "file").write_bytes(compress(b"\xef\xbb\xbf" + text))
+    assert b"".join(text_blocks(str(tmp_path / "file"))) == text
 
 
 def test_random_binary_data_are_refused():

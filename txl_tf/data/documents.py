@@ -123,7 +123,6 @@ def checked_blocks(path: str, *, check_utf8: bool) -> Iterator[bytes]:
 
 # The parser needs the line, its decoded form and its text at the same time.
 MAX_LINE_BYTES = 32 << 20
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class JsonLinesDocuments:
@@ -198,7 +197,6 @@ def text_of_json(line: bytes, field: str, place: str) -> bytes:
     Raises:
         DataDamagedError: If it is not an object with a string in the field.
     """
-    line = line.removeprefix(_BYTE_ORDER_MARK)
     if not line.strip():
         return b""
     try:

@@ -51,8 +51,8 @@ def prepare_dataset(
 
     Args:
         splits: dict of split name to documents, in the order to be read. A
-            document is bytes, or an iterable of bytes that are its pieces; a
-            piece is tokenized by itself.
+            document is a str, bytes, or an iterable of bytes that are its pieces;
+            a piece is tokenized by itself.
         tokenizer: `Tokenizer` that turns bytes into token ids, or
             `VocabularyTraining` that makes one of the text, which must then be
             iterable more than once.
@@ -136,10 +136,16 @@ def write_split(
 
 
 def check_not_empty(splits: Splits, corpus_name: str) -> None:
-    """Raises DataDamagedError if there is no split."""
+    """Raises DataDamagedError if there is no split, ValueError if one is no list of documents."""
     if not splits:
         what = "The input is empty: it has no splits."
         raise DataDamagedError(what, where=corpus_name, remedy="Give at least one split.")
+    for name, documents in splits.items():
+        if isinstance(documents, str | bytes):
+            raise ValueError(
+                "`splits` must hold lists of documents. "
+                f"Received: {name!r} is a {type(documents).__name__}"
+            )
 
 
 def describe_split(

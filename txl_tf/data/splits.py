@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from txl_tf.data.text import Document, Reread, byte_range
+from txl_tf.data.text import Document, Reread, byte_range, pieces_of
 from txl_tf.data.text_files import text_files
 from txl_tf.errors import DataDamagedError, StorageError, UsageError
 
@@ -100,15 +100,6 @@ def split_by_file(
     # A file in two splits would let a model see its own test.
     text_files([path for files in given.values() for path in files])
     return {name: make_documents(files) for name, files in given.items()}
-
-
-def pieces_of(document: Document) -> Iterable[bytes]:
-    """Returns the pieces of a document.
-
-    Args:
-        document: bytes, or an iterable of bytes.
-    """
-    return (document,) if isinstance(document, bytes) else document
 
 
 def _survey(documents: Iterable[Document], seed: int) -> tuple[np.ndarray, np.ndarray]:

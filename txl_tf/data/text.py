@@ -6,9 +6,27 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 # A long document can be given in pieces, so that it need not fit into memory.
-Document = bytes | Iterable[bytes]
+Document = str | bytes | Iterable[bytes]
 Splits = Mapping[str, Iterable[Document]]
 """Documents by the name of their split, in the order to be read."""
+
+
+BYTE_ORDER_MARK = "\ufeff".encode()
+
+
+def document_bytes(text: bytes | str) -> bytes:
+    """Returns the bytes of a document, or of its beginning, without a byte order mark.
+
+    Args:
+        text: bytes, or str that becomes UTF-8.
+    """
+    content = text.encode() if isinstance(text, str) else text
+    return content.removeprefix(BYTE_ORDER_MARK)
+
+
+def pieces_of(document: Document) -> Iterable[bytes]:
+    """Returns the pieces of a document."""
+    return (document_bytes(document),) if isinstance(document, bytes | str) else document
 
 
 class Reread:
@@ -74,8 +92,7 @@ def work_batches(split: str, documents: Iterable[Document]) -> Iterator[list[Doc
     batch: list[DocumentPiece] = []
     num_bytes = 0
     for number, document in enumerate(documents):
-        pieces = (document,) if isinstance(document, bytes) else document
-        for piece in _document_pieces(split, number, pieces):
+        for piece in _document_pieces(split, number, pieces_of(document)):
             batch.append(piece)
             num_bytes += len(piece.text)
             if num_bytes >= BATCH_BYTES or len(batch) == _MAX_PIECES:
@@ -88,6 +105,8 @@ def work_batches(split: str, documents: Iterable[Document]) -> Iterator[list[Doc
 def _document_pieces(split: str, number: int, texts: Iterable[bytes]) -> Iterator[DocumentPiece]:
     held = DocumentPiece(b"", split, number)
     for text in texts:
+        if not held.text:
+            text = document_bytes(text)
         if not text:
             continue
         if held.text:

@@ -1,7 +1,8 @@
 """Text files for preparation: listing, decompression and UTF-8 validation.
 
-Nothing is ever dropped, replaced or normalised. Either text is taken as it is,
-byte for byte, or it is refused with file, line and byte offset.
+But for the byte order mark, nothing is dropped, replaced or normalised. Either text is
+taken as it is, byte for byte, or it is refused with file, line and byte offset, counted
+after the mark.
 
 The byte tokenizer takes every input, so it needs none of this. Tokenizers of
 characters, words and subwords need UTF-8:
@@ -12,7 +13,8 @@ characters, words and subwords need UTF-8:
 | UTF-16 or UTF-32, with or without byte order mark | refused, and named as such |
 | surrogates encoded as three bytes, over-long forms | refused |
 | NUL | kept; more than one byte in five of the first 4096 is UTF-16 or no text: refused |
-| UTF-8 byte order mark | kept, as the character U+FEFF |
+| UTF-8 byte order mark | left out at the beginning of a file or document, also of bytes |
+| U+FEFF elsewhere | kept |
 | CR LF | kept; separators are found whether or not a CR is before the LF |
 | CR alone, VT, FF, U+0085, U+2028, U+2029 | kept; documents and pieces end at LF only |
 | combining characters (NFD) | kept; nothing is composed |
@@ -28,6 +30,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any
 
+from txl_tf.data.text import BYTE_ORDER_MARK, document_bytes
 from txl_tf.errors import DataDamagedError, InputMissingError, StorageError, UsageError
 from txl_tf.storage.files import open_regular_file
 from txl_tf.storage.untrusted_files import storage_errors
@@ -46,6 +49,8 @@ _XZ_MEMORY_BYTES = 1 << 27
 def text_blocks(path: str) -> Iterator[bytes]:
     """Reads a file block by block, decompressing gzip, xz and zstd.
 
+    A UTF-8 byte order mark is left out.
+
     The first bytes of the file say how it is compressed, not its name. Files
     of several compressed parts one after another are read to the end.
 
@@ -59,6 +64,18 @@ def text_blocks(path: str) -> Iterator[bytes]:
         StorageError: If the file cannot be read, or is zstd and the package
             that reads it is not installed.
     """
+    blocks = _blocks(path)
+    start = b""
+    for block in blocks:
+        start += block
+        if len(start) >= len(BYTE_ORDER_MARK):
+            break
+    if start := document_bytes(start):
+        yield start
+    yield from blocks
+
+
+def _blocks(path: str) -> Iterator[bytes]:
     with storage_errors(UNREADABLE, path):
         try:
             if os.path.isdir(path):

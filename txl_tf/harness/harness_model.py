@@ -15,6 +15,7 @@ import numpy as np
 from txl_tf import samplers
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
 from txl_tf.causal_lm.continuation_score import Continuation, ContinuationScorer
+from txl_tf.data.text import document_bytes
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
 from txl_tf.errors import UsageError, did_you_mean
 from txl_tf.imports import require_extra
@@ -275,7 +276,7 @@ class HarnessModel(LM):
         try:
             if ends_document:
                 return self._tokenizer.encode(text).astype(np.int32)
-            content = text.encode()
+            content = document_bytes(text)
             ids = self._tokenizer.encode_piece(content, begins_line=True, ends_document=False)
             return ids.astype(np.int32)
         except InvalidTextError as error:

@@ -230,8 +230,6 @@ def _lines(path: str) -> Iterator[tuple[int, str]]:
             what = f"The line is not UTF-8, from its byte {error.start} on."
             remedy = "Convert the file to UTF-8."
             raise DataDamagedError(what, where=_place(path, number), remedy=remedy) from error
-        if number == 1:
-            text = text.removeprefix("\ufeff")
         yield number, text
 
 

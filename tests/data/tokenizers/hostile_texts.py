@@ -16,7 +16,7 @@ SENTENCES = (
     "one line without an end",
     " \t leading and trailing \u2028\u00a0",
     "a\u2581b \u2581\u2581 c",
-    "\ufeffmarked",
+    "un\ufeffmarked",
     "x" * 3000 + " " + "\u65e5" * 1000,
     "\U0001f468\u200d\U0001f469\u200d\U0001f467 e\u0301 \u00e9 \ufb01",
     "",
@@ -29,7 +29,9 @@ def hostile_texts(count, seed=0):
     texts = [text.encode() for text in SENTENCES]
     while len(texts) < count:
         length = chosen.randrange(1, 40)
-        texts.append("".join(chosen.choices(CHARACTERS, k=length)).encode())
+        text = "".join(chosen.choices(CHARACTERS, k=length))
+        # A byte order mark at the beginning would be dropped.
+        texts.append(text.lstrip("\ufeff").encode())
     return texts[:count]
 
 

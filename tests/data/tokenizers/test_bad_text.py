@@ -26,7 +26,7 @@ REFUSED = {
 }
 KEPT = {
     "NUL": GOOD + "a\0b \0\n",
-    "byte order mark": "\ufeff" + GOOD + "\ufeff",
+    "U+FEFF": GOOD + "\ufeff",
     "CR LF": GOOD.replace("\n", "\r\n"),
     "CR": GOOD.replace("\n", "\r"),
     "other line ends": GOOD + "a\x0bb\x0cc\x85d\u2028e\u2029f",

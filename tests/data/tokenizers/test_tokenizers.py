@@ -1,4 +1,5 @@
 import pytest
+import tensorflow as tf
 
 from tests.data.tokenizers.trained_sentence_piece import trained_sentence_piece
 from txl_tf.data.tokenizers import TOKENIZERS, load_tokenizer
@@ -50,6 +51,16 @@ def test_text_outside_of_the_vocabulary_has_the_unknown_id():
     # The pieces of SentencePiece have one, although bytes stand for all text.
     assert MAKERS["sentencepiece"]().unknown_id == 0
     assert MAKERS["characters"]().unknown_id is MAKERS["bytes"]().unknown_id is None
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_byte_order_mark_is_dropped(kind):
+    tokenizer = MAKERS[kind]()
+    expected = tokenizer.encode("a b").tolist()
+    assert tokenizer.encode("\ufeffa b").tolist() == expected
+    assert tokenizer.encode(b"\xef\xbb\xbfa b").tolist() == expected
+    graph_ids = tokenizer.graph_tokenizer().tokenize(tf.constant(["\ufeffa b"]))
+    assert graph_ids.to_list() == [expected]
 
 
 def damaged(files):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from txl_tf.data.text import document_bytes
 from txl_tf.data.tokenizers.tokenizer import (
     InvalidTextError,
     Tokenizer,
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 class ByteTokenizer(Tokenizer):
     """Byte tokenizer: the token id is the value of the byte.
 
-    Any input is valid and `decode(encode(text)) == text` always holds, whether
-    or not the bytes are UTF-8.
+    Any input is valid and `decode_bytes(encode(text)) == text` always holds,
+    whether or not the bytes are UTF-8, but for a byte order mark at the beginning.
     """
 
     kind = "bytes"
@@ -43,11 +44,10 @@ class ByteTokenizer(Tokenizer):
 
     def encode(self, text: bytes | str) -> np.ndarray:
         """Turns bytes into token ids, a uint8 vector that shares memory with `text`."""
-        content = text.encode() if isinstance(text, str) else text
-        return np.frombuffer(content, dtype=self.token_dtype)
+        return np.frombuffer(document_bytes(text), dtype=self.token_dtype)
 
     def encode_piece(self, text: bytes, begins_line: bool, ends_document: bool) -> np.ndarray:
-        return self.encode(text)
+        return np.frombuffer(text, dtype=self.token_dtype)
 
     def _decode(self, ids: np.ndarray) -> bytes:
         return ids.astype(self.token_dtype).tobytes()

@@ -21,9 +21,8 @@ class GraphTokenizer(tf.Module, abc.ABC):
 
     marks_lines = False
 
-    @abc.abstractmethod
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Turns texts into token ids.
+        """Turns texts into token ids, without a byte order mark at their beginning.
 
         Args:
             texts: string tensor `[B]`. UTF-8, unless the tokenizer takes any
@@ -37,6 +36,11 @@ class GraphTokenizer(tf.Module, abc.ABC):
                 something that is not in the vocabulary, which has no token for
                 that.
         """
+        return self._tokenize(tf.strings.regex_replace(texts, "^\ufeff", ""))
+
+    @abc.abstractmethod
+    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+        """Turns texts without a byte order mark into token ids."""
 
     @abc.abstractmethod
     def detokenize(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
@@ -61,7 +65,7 @@ class GraphByteTokenizer(GraphTokenizer):
         super().__init__()
         self._bytes = tf.constant([bytes([value]) for value in range(256)])
 
-    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         lengths = tf.cast(tf.strings.length(texts), tf.int64)
         # One string, because fixed-length decoding pads what is shorter.
         values = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)
@@ -91,7 +95,7 @@ class GraphCharacterTokenizer(GraphTokenizer):
         initializer = tf.lookup.KeyValueTensorInitializer(code_points, ids)
         self._table = tf.lookup.StaticHashTable(initializer, default_value=unknown_id)
 
-    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         code_points = tf.strings.unicode_decode(texts, "UTF-8", errors="strict")
         ids = self._table.lookup(tf.cast(code_points, tf.int64))
         with tf.control_dependencies(
@@ -133,7 +137,7 @@ class GraphSentencePieceTokenizer(GraphTokenizer):
         return self._operation.tokenize(lines)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
-    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         characters = tf.strings.unicode_decode(texts, "UTF-8", errors="strict")
         is_valid = tf.debugging.assert_none_equal(
             characters.values, ord(BLOCK_SUBSTITUTE), message="A text has U+10FFFE."
@@ -254,7 +258,7 @@ class GraphWordPieceTokenizer(GraphTokenizer):
         self.marks_lines = rule.marks_lines
         self._mark_id = mark_id
 
-    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         words = graph_split_words(texts, self._rule)
         if self._mark_id is not None:
             flat = words.values
@@ -298,7 +302,7 @@ class GraphWordTokenizer(GraphTokenizer):
         default = -1 if unknown_id is None else unknown_id
         self._table = tf.lookup.StaticHashTable(initializer, default_value=default)
 
-    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
+    def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         ids = self._table.lookup(graph_split_words(texts, self._rule))
         is_known = tf.debugging.assert_non_negative(ids.values, "A word is not in the vocabulary.")
         with tf.control_dependencies([is_known]):

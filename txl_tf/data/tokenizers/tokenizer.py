@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import numpy as np
 
 from txl_tf.data.records import token_dtype
-from txl_tf.data.text import split_at_lines
+from txl_tf.data.text import document_bytes, split_at_lines
 from txl_tf.errors import DataDamagedError
 
 if TYPE_CHECKING:
@@ -227,7 +227,8 @@ class Tokenizer(abc.ABC):
         """Turns a document into token ids.
 
         Args:
-            text: bytes, UTF-8 unless the tokenizer takes any bytes; or str.
+            text: bytes, UTF-8 unless the tokenizer takes any bytes; or str. A byte
+                order mark at its beginning is dropped.
 
         Returns:
             Vector of type `token_dtype`.
@@ -236,8 +237,7 @@ class Tokenizer(abc.ABC):
             InvalidTextError: If the text is not UTF-8, or has something that is
                 not in the vocabulary, which has no token for that.
         """
-        content = text.encode() if isinstance(text, str) else text
-        parts = list(self.encode_pieces(split_at_lines([content])))
+        parts = list(self.encode_pieces(split_at_lines([document_bytes(text)])))
         return np.concatenate(parts) if parts else np.zeros(0, self.token_dtype)
 
     def encode_pieces(self, pieces: Iterable[bytes]) -> Iterator[np.ndarray]:
