@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.errors import NonFiniteError, UsageError
+from txl_tf.distribution.preemption import PreemptionWatcher
+from txl_tf.errors import NonFiniteError, PreemptedError, UsageError
 from txl_tf.run_folder import build_model
 
 from .arguments import add_override_argument, overridden_settings, override
@@ -87,9 +88,20 @@ def run(arguments: argparse.Namespace) -> None:
     _prepare(folder / "data")
 
     say("2/6 train")
-    training_run, valid = train(
-        experiment, str(folder / "data"), workdir, tf.distribute.get_strategy()
-    )
+    with PreemptionWatcher() as watcher:
+        training_run, valid = train(
+            experiment,
+            str(folder / "data"),
+            workdir,
+            tf.distribute.get_strategy(),
+            watcher=watcher,
+        )
+    if watcher.requested is not None:
+        raise PreemptedError(
+            f"Stopped after training: {watcher.requested}.",
+            where=str(folder),
+            remedy="Run the same command to resume.",
+        )
     trainer = training_run.trainer
     dataset = PreparedDataset.open(str(folder / "data"), verify=False)
     model = build_model(experiment.model, trainer.inference_weights())

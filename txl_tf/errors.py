@@ -74,7 +74,7 @@ class StorageError(JobError, exit_code=74):
 
 
 class PreemptedError(JobError, exit_code=75):
-    """The machine is being taken away; the job can be started again."""
+    """The job was asked to stop and has saved its work; it can be started again."""
 
 
 class MismatchError(JobError, exit_code=78):

@@ -1,4 +1,4 @@
-"""Runs that are asked to stop (SIGTERM, SIGHUP) at random moments, and go on by the same command.
+"""Runs that are asked to stop (SIGTERM, Ctrl-C, SIGHUP) at random moments, and go on by the same command.
 
 The test stops a run eight times. As many times as one likes, with figures:
 
@@ -29,7 +29,7 @@ GRACE_SECONDS = 30.0
 # Between saves, in one, in an evaluation, and while the first step is being traced.
 KINDS = ("step", "save", "evaluation", "start")
 # Of other numbers than kinds, so that every signal comes at every kind of moment.
-SIGNALS = (signal.SIGTERM, signal.SIGTERM, signal.SIGHUP)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Stopper(Interrupter):
@@ -55,7 +55,8 @@ class Stopper(Interrupter):
             is_twice = self._random.random() < 0.5
             if is_twice:
                 time.sleep(self._random.uniform(0.0, 0.1))
-                sent.append(self._random.choice(SIGNALS))
+                # Not a second Ctrl-C, which does not wait for the save.
+                sent.append(self._random.choice(sorted({*SIGNALS} - {sent[0]})))
                 process.send(sent[1])
             exit_code = process.wait()
             if exit_code == 0:
@@ -108,6 +109,34 @@ class Stopper(Interrupter):
         time.sleep(self._random.uniform(0.0, 0.01))
 
 
+class Leaver(Stopper):
+    """Presses Ctrl-C twice: the second one ends the process within a second."""
+
+    def _interrupt_run(self, run: InterruptedRun, number: int) -> None:
+        for step in self._moments(number):
+            kind = KINDS[self.num_interruptions % len(KINDS)]
+            process = run.start()
+            self._wait(run, process, kind, max(step, run.checkpoint_step() + 1))
+            process.send(signal.SIGINT)
+            time.sleep(self._random.uniform(0.0, 0.3))
+            process.send(signal.SIGINT)
+            begin = time.monotonic()
+            exit_code = process.wait()
+            if exit_code == 0:
+                return
+            self.seconds.append(time.monotonic() - begin)
+            # It may have saved and ended, or be about to, when the second one comes.
+            assert exit_code in (PREEMPTED, 130, -signal.SIGINT), process.output()
+            assert self.seconds[-1] < 1.0
+            self.kinds[kind] += 1
+        run.finish()
+
+
+@pytest.mark.slow
+def test_a_second_ctrl_c_ends_a_run_within_a_second(server, tmp_path):
+    Leaver(server, tmp_path, num_steps=200, seed=1).interrupt(8)
+
+
 @pytest.mark.slow
 def test_a_run_that_is_stopped_again_and_again_loses_nothing(server, tmp_path):
     assert Stopper(server, tmp_path, num_steps=200, seed=1).interrupt(8) == set(KINDS)
@@ -138,8 +167,8 @@ def test_all_workers_stop_when_one_of_them_is_told_to(told, data_folder, config_
 
 
 def main() -> None:
-    stopper = interrupt_as_asked({"train": Stopper}, "stops", times=50, steps=300)
-    print(f"exit code {PREEMPTED} every time; {stopper.num_twice} by two signals")
+    stopper = interrupt_as_asked({"train": Stopper, "leave": Leaver}, "stops", times=50, steps=300)
+    print(f"{stopper.num_twice} by two signals")
     print(f"{stopper.num_evaluations_cut} of them cut an evaluation short")
     print("0 steps lost; every ledger and last checkpoint is that of an unbroken run")
     print(

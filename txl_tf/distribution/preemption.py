@@ -1,4 +1,4 @@
-"""Detection of preemption: SIGTERM and the notices of the cloud metadata server.
+"""Detection of preemption: signals and the notices of the cloud metadata server.
 
 TensorFlow's own watcher does nothing on Cloud TPU. This module does not import
 TensorFlow, so that a job can watch before it takes the seconds to import it.
@@ -14,6 +14,7 @@ import http.client
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from typing import Self
@@ -51,7 +52,8 @@ _NOTICES = {
     "preempted": ("TRUE", "the machine is being preempted"),
     "maintenance-event": ("TERMINATE_ON_HOST_MAINTENANCE", "the host goes into maintenance"),
 }
-_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_INTERRUPTED = 128 + signal.SIGINT
 _POLL_SECONDS = 60
 _FIRST_ANSWER_SECONDS = 3.0
 _FIRST_PAUSE_SECONDS = 0.1
@@ -64,17 +66,17 @@ _END = b"\0"
 class PreemptionWatcher:
     """Watch for requests to stop: signals and notices of the cloud.
 
-    What asks is SIGTERM, SIGHUP of a terminal that is closed, or on Google
-    Cloud the metadata server, which knows of a preemption or a maintenance
-    first. All are watched by threads, because the main thread may be inside
-    TensorFlow for minutes, where no handler written in Python gets its turn.
-    The first notice counts; whatever comes later is ignored, so that the save
-    which it began is not disturbed. SIGINT stays what it is, and so does
-    SIGHUP where it was ignored before, as under `nohup`.
+    The requests are SIGTERM, Ctrl-C (SIGINT), SIGHUP of a terminal that is closed,
+    and on Google Cloud the metadata server, which knows of a preemption or a
+    maintenance first. Threads watch, because the main thread may be inside
+    TensorFlow for minutes, where no Python handler runs. The first notice counts;
+    later ones are ignored, so that the save is not disturbed. Only a second Ctrl-C
+    ends the process at once, with exit code 130. SIGINT and SIGHUP stay ignored
+    where they were ignored before, as under `nohup`.
 
-    On leaving the `with` block the handlers of before are back; after a notice
-    both signals stay ignored, so that the process ends with an exit code of
-    its own.
+    On leaving the `with` block the earlier handlers are back. After a notice
+    SIGTERM and SIGHUP stay ignored, so that the process ends with an exit code of
+    its own, and SIGINT ends the process.
 
     Args:
         on_notice: optional function without arguments. It is called at most
@@ -145,17 +147,27 @@ class PreemptionWatcher:
         for number, handler in self._old_handlers.items():
             # None stands for a handler that was not written in Python.
             restored = handler or signal.SIG_DFL
-            signal.signal(number, signal.SIG_IGN if self._reason else restored)
+            if self._reason is not None:
+                restored = signal.SIG_DFL if number == signal.SIGINT else signal.SIG_IGN
+            signal.signal(number, restored)
         signal.set_wakeup_fd(self._old_wakeup)
         os.close(self._read_end)
         os.close(self._write_end)
 
     def _wait_for_signal(self) -> None:
+        num_interrupts = 0
         while True:
             received = os.read(self._read_end, 64)
             for number in self._old_handlers:
                 if number in received:
                     self.notice(f"the process received {number.name}")
+            interrupts = received.count(signal.SIGINT) if signal.SIGINT in self._old_handlers else 0
+            if interrupts and not num_interrupts:
+                _say("Stopping; the work done is saved. Ctrl-C again ends the process at once.")
+            num_interrupts += interrupts
+            if num_interrupts > 1:
+                _say("Interrupted.")
+                os._exit(_INTERRUPTED)
             if _END in received:
                 return
 
@@ -168,6 +180,12 @@ class PreemptionWatcher:
             on_notice = self._on_notice
         if on_notice is not None:
             on_notice()
+
+
+def _say(text: str) -> None:
+    # The terminal may be gone, and the exit code remains.
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        print(text, file=sys.stderr, flush=True)
 
 
 def _do_nothing(number: int, frame: object) -> None:
