@@ -1,4 +1,4 @@
-"""Runs that are asked to stop (SIGTERM, Ctrl-C, SIGHUP) at random moments, and go on by the same command.
+"""Runs that are stopped at random moments (SIGTERM, Ctrl-C, SIGHUP), and resumed by the same command.
 
 The test stops a run eight times. As many times as one likes, with figures:
 
