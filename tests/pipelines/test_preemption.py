@@ -1,4 +1,4 @@
-"""Runs that are stopped at random moments (SIGTERM, Ctrl-C, SIGHUP), and resumed by the same command.
+"""Runs that are stopped at random moments (SIGTERM, Ctrl-C, SIGHUP) and resumed by one command.
 
 The test stops a run eight times. As many times as one likes, with figures:
 
