@@ -1,38 +1,878 @@
-"""`txl analyze ablation`: trains each variant of a study and prints the table.
+"""Ablation studies, Tables 5 and 8 of Dai et al. (2019): `txl analyze ablation`.
 
     txl analyze ablation --study novels_ablation --data DIR --out DIR
 
-Trains and evaluates every row of a study with every seed, as Dai et al. (2019)
-do in their Tables 5 and 8, and prints the table. "PPL init" is the perplexity at
-the attention length of training, "PPL best" the lowest over all lengths, "Attn
-Len" the shortest length that reaches it. The same command resumes where it
+Trains and evaluates every row of a study with every seed, one run after the other, and prints the
+table. "PPL init" is the perplexity at the attention length of training, "PPL best" the lowest over
+all lengths, "Attn Len" the shortest length that reaches it. The same command resumes where it
 stopped; a finished run is not repeated.
 """
 
 import argparse
+import dataclasses
+import itertools
 import json
+import math
 import os
-import sys
-from collections.abc import Sequence
+import re
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, cast
 
-from txl_tf.config.model import ModelConfig
+from txl_tf import metrics
+from txl_tf.config.base import MAX_TOKENS, FrozenConfig, describe_differences, shown_value
+from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
+from txl_tf.config.model import LEARNED_ENCODINGS, ModelConfig, PositionEncoding
+from txl_tf.config.settings import FRACTION_BELOW_ONE, Range, positive
 from txl_tf.data.manifest import Manifest
 from txl_tf.distribution.preemption import PreemptionWatcher
-from txl_tf.errors import InputMissingError, JobError, UsageError
-from txl_tf.models.sizes import num_parameters, training_memory_bytes
-from txl_tf.storage.files import is_remote
+from txl_tf.errors import (
+    DataDamagedError,
+    InputMissingError,
+    MismatchError,
+    PreemptedError,
+    UsageError,
+)
+from txl_tf.models.sizes import (
+    equal_memory_segment_length,
+    num_parameters,
+    training_memory_bytes,
+)
+from txl_tf.run_description import identity
+from txl_tf.storage.files import first_line, is_remote
 from txl_tf.storage.locks import DirectoryLock
+from txl_tf.storage.untrusted_files import read_json_object, storage_errors
 from txl_tf.storage.writable_folder import WritableFolder
 
-from ..arguments import add_json_argument, add_number, add_override_argument
+from ..arguments import (
+    add_json_argument,
+    add_override_argument,
+    load_experiment,
+    override,
+    read_settings,
+)
 from ..memory_needs import require_training_memory
 from ..progress import plain_table, say
-from ..workdir import check_split, data_identity
-from .ablation_findings import AblationFinding, RowSummary, findings
-from .ablation_runs import AblationProcesses, AblationResult
-from .ablation_study import AblationRun, AblationStudy, load_study
+from ..workdir import Workdir, check_split, data_identity
+
+if TYPE_CHECKING:
+    from txl_tf.evaluation.text_rows import EvaluationText
+
+STUDIES_FOLDER = Path(__file__).resolve().parent.parent / "configs" / "studies"
+_REQUIRED = {"experiment", "seeds", "rows"}
+# Keys of a study file, with the kind of the items of lists.
+_KINDS = {"experiment": None, "set": str, "seeds": int, "evaluation": None, "rows": dict}
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,99}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AblationRow(FrozenConfig):
+    """Model parts of one row: recurrence, encoding and loss (Table 5 of Dai et al., 2019)."""
+
+    RANGES: ClassVar = {"segment_length": positive(MAX_TOKENS)}
+
+    recurrence: bool = True
+    """Whether segments are connected by a memory."""
+    position_encoding: PositionEncoding = "transformer_xl"
+    """Positions of Dai et al., Shaw et al. (with biases, or of two terms as the paper words it),
+    Vaswani et al., or Al-Rfou et al."""
+    loss_positions: Literal["all", "last_half"] = "all"
+    """Full or half loss: the positions of a segment that are trained on."""
+    segment_length: int | None = None
+    """Tokens through which gradients flow, `T`; None: as in the base experiment."""
+    equal_memory_to: str | None = None
+    """Name of the row whose training memory this one may use; decides the segment length."""
+    name: str = ""
+    """Name of the row and of its folder; by default made of the values above."""
+    remark: str = ""
+    """What the row is, for the table."""
+    set: tuple[str, ...] = ()
+    """Further values by name, such as `model.num_layers=6`; the row then needs a name."""
+
+    def validate(self) -> None:
+        length = self.segment_length
+        if length is not None and self.equal_memory_to is not None:
+            raise ValueError(
+                f"`equal_memory_to` decides the segment length. Received: segment_length={length}"
+            )
+        if self.set and not self.name:
+            raise ValueError(f"A row with `set` needs a `name`. Received: set={self.set}")
+        if not self.name:
+            parts = ["recurrence" if self.recurrence else "none", self.position_encoding]
+            parts += [self.loss_positions, *([f"t{length}"] if length is not None else [])]
+            parts += ["equal_memory"] if self.equal_memory_to is not None else []
+            object.__setattr__(self, "name", "-".join(parts))
+        rule = "be made of small letters, digits, `_`, `.` and `-`, at most 100"
+        self.require("name", _NAME.fullmatch(self.name) is not None, rule)
+
+    def experiment(
+        self, base: ExperimentConfig, seed: int, segment_length: int | None = None
+    ) -> ExperimentConfig:
+        """Builds the experiment of one run of this row; a wrong value of `set` is a ValueError.
+
+        Settings of the base that another encoding does not know are left out:
+        `clamp_length` and `share_attention_biases`. Learned tables have a
+        place for every distance that training sees, `T + M`, and none more.
+
+        Args:
+            base: `ExperimentConfig` that all rows have in common.
+            seed: int. Seed of the run.
+            segment_length: optional int. `T`, where the row leaves it open and
+                it is not the base's.
+        """
+        length = self.segment_length or segment_length or base.model.segment_length
+        memory_length = base.model.memory_length if self.recurrence else 0
+        has_table = self.position_encoding in LEARNED_ENCODINGS
+        is_own = self.position_encoding == "transformer_xl"
+        model = base.model.replace(
+            recurrence=self.recurrence,
+            position_encoding=self.position_encoding,
+            segment_length=length,
+            memory_length=memory_length,
+            num_positions=length + memory_length if has_table else None,
+            clamp_length=None if has_table else base.model.clamp_length,
+            share_attention_biases=cast(ModelConfig, base.model).share_attention_biases and is_own,
+        )
+        training = base.training.replace(loss_positions=self.loss_positions, seed=seed)
+        evaluation = base.evaluation.replace(
+            clamp_length=None if has_table else base.evaluation.clamp_length
+        )
+        experiment = base.replace(model=model, training=training, evaluation=evaluation)
+        return experiment.with_overrides(list(self.set))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttentionLength:
+    """Attention length of an evaluation: by memory or by sliding window."""
+
+    length: int
+    """Tokens before the predicted one: the memory's length with recurrence, else the window's."""
+    segment_length: int
+    """Tokens per row and step."""
+    memory_length: int
+    """Tokens remembered."""
+    same_length: bool
+    """Whether every query sees equally many keys."""
+    stride: int | None
+    """Tokens that a window scores; `None` with recurrence, where nothing is read twice."""
+    is_training_length: bool
+    """Whether training used the same lengths."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StudyEvaluation(FrozenConfig):
+    """Attention lengths and the text they are measured on.
+
+    A model with recurrence reads segments of the length it was trained with
+    and remembers more or fewer tokens. One without reads windows that overlap:
+    every window is computed as a whole, and its last `window_stride` tokens are
+    scored.
+    """
+
+    RANGES: ClassVar = {
+        "num_tokens": Range(2),
+        "window_stride": positive(),
+        "tolerance": FRACTION_BELOW_ONE,
+    }
+
+    split: str = "valid"
+    """Split of the data set."""
+    num_tokens: int | None = None
+    """Tokens from the beginning of the split; None: all of it."""
+    memory_lengths: tuple[int, ...] = ()
+    """Memory lengths beside that of training; 0 is none at all."""
+    window_lengths: tuple[int, ...] = ()
+    """Window lengths beside training's segment length, for rows without recurrence."""
+    window_stride: int = 1
+    """Tokens that a window scores."""
+    same_length: bool = True
+    """Whether at these memory lengths every query sees equally many keys."""
+    tolerance: float = 0.001
+    """Share of the best perplexity by which a shorter length may be worse and still reach it."""
+
+    def validate(self) -> None:
+        memories, windows, stride = self.memory_lengths, self.window_lengths, self.window_stride
+        for name, lengths in (("memory_lengths", memories), ("window_lengths", windows)):
+            is_short = all(length <= MAX_TOKENS for length in lengths)
+            self.require(name, is_short, f"be at most {MAX_TOKENS}")
+        self.require("memory_lengths", min(memories, default=0) >= 0, "not be negative")
+        rule = f"not be less than `window_stride`, {stride}"
+        self.require("window_lengths", min(windows, default=stride) >= stride, rule)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AblationRun:
+    """One run of an ablation study: its row, seed, experiment and evaluation."""
+
+    row: AblationRow
+    seed: int
+    experiment: ExperimentConfig
+    evaluation: StudyEvaluation
+
+    @property
+    def name(self) -> str:
+        """Name of the run, and path of its folder in that of the study."""
+        return f"{self.row.name}/seed-{self.seed}"
+
+    def attention_lengths(self) -> list[AttentionLength]:
+        """Returns the lengths to evaluate at, that of training first."""
+        is_recurrent = cast(ModelConfig, self.experiment.model).recurrence
+        return self._memory_lengths() if is_recurrent else self._window_lengths()
+
+    def _memory_lengths(self) -> list[AttentionLength]:
+        model = self.experiment.model
+        own = AttentionLength(
+            length=model.memory_length,
+            segment_length=model.segment_length,
+            memory_length=model.memory_length,
+            same_length=model.same_length,
+            stride=None,
+            is_training_length=True,
+        )
+        others = [
+            dataclasses.replace(
+                own,
+                length=length,
+                memory_length=length,
+                # Without a memory, it would leave every query alone with itself.
+                same_length=self.evaluation.same_length and length > 0,
+                is_training_length=False,
+            )
+            for length in sorted(set(self.evaluation.memory_lengths))
+        ]
+        return [own, *others]
+
+    def _window_lengths(self) -> list[AttentionLength]:
+        own_length = self.experiment.model.segment_length
+        lengths = sorted(set(self.evaluation.window_lengths) - {own_length})
+        return [
+            AttentionLength(
+                length=length,
+                segment_length=length,
+                memory_length=0,
+                same_length=False,
+                stride=min(self.evaluation.window_stride, own_length),
+                is_training_length=length == own_length,
+            )
+            for length in [own_length, *lengths]
+        ]
+
+    def settings(self, data: dict[str, Any]) -> dict[str, Any]:
+        """Returns the settings that decide all figures of the run, as JSON values.
+
+        Attention lengths are not among them: more can be measured later. `data`
+        is what `data_identity` returned.
+        """
+        return {
+            **identity(self.experiment, data),
+            "evaluation_split": self.evaluation.split,
+            "evaluation_tokens": self.evaluation.num_tokens,
+            "evaluation_rows": self.experiment.evaluation.batch_size,
+        }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AblationStudy:
+    """Definition of an ablation study: every row is trained once with each seed."""
+
+    base: ExperimentConfig
+    """The experiment that all rows have in common."""
+    rows: tuple[AblationRow, ...]
+    """Rows, with different names."""
+    seeds: tuple[int, ...]
+    evaluation: StudyEvaluation
+
+    def runs(self) -> list[AblationRun]:
+        """Returns all runs, the first seed of all rows first."""
+        return [
+            AblationRun(
+                row=row,
+                seed=seed,
+                experiment=row.experiment(self.base, seed, self._segment_length(row)),
+                evaluation=self.evaluation,
+            )
+            for seed in self.seeds
+            for row in self.rows
+        ]
+
+    def _segment_length(self, row: AblationRow) -> int | None:
+        if row.equal_memory_to is None:
+            return None
+        reference = next(other for other in self.rows if other.name == row.equal_memory_to)
+        seed = self.seeds[0]
+        return equal_memory_segment_length(
+            reference.experiment(self.base, seed), row.experiment(self.base, seed)
+        )
+
+
+def load_study(source: str, overrides: list[str]) -> AblationStudy:
+    """Reads a study by its name in `pipelines/configs/studies`, or from a file.
+
+    Args:
+        source: str. The name, or a `.json` or `.toml` file.
+        overrides: list of str that change the base experiment.
+
+    Raises:
+        InputMissingError: If there is neither such a name nor such a file.
+        UsageError: If a value is not valid.
+    """
+    path = STUDIES_FOLDER / f"{source}.toml" if "/" not in source else Path(source)
+    path = path if os.path.isfile(path) else Path(source)
+    if not os.path.isfile(path):
+        names = sorted(file.stem for file in STUDIES_FOLDER.glob("*.toml"))
+        raise InputMissingError(
+            "There is no study of this name and no such file.",
+            where=f"--study {source}",
+            remedy=f"Names are: {', '.join(names)}; files end in .json or .toml.",
+        )
+    try:
+        study = _study(read_settings(path), overrides, path.parent)
+        study.runs()
+    except ValueError as error:
+        raise UsageError(f"{error}", where=str(path), remedy="Correct the file.") from error
+    return study
+
+
+def _study(values: dict[str, Any], overrides: list[str], folder: Path) -> AblationStudy:
+    if not _REQUIRED <= set(values) <= set(_KINDS):
+        raise ValueError(
+            f"A study has {', '.join(sorted(_REQUIRED))}, and may have "
+            f"{', '.join(sorted(set(_KINDS) - _REQUIRED))}. Received: {', '.join(values)}"
+        )
+    for name, item_kind in _KINDS.items():
+        value = values.get(name, [])
+        is_list = isinstance(value, list) and all(type(item) is item_kind for item in value)
+        if item_kind is not None and not is_list:
+            raise ValueError(
+                f"`{name}` must be a list of {item_kind.__name__}. "
+                f"Received: {name}={shown_value(value)}"
+            )
+    base = _base(values["experiment"], folder)
+    base = override(base.with_overrides(values.get("set", [])), overrides)
+    rows = [AblationRow.from_dict(row) for row in values["rows"]]
+    _check(rows, values["seeds"])
+    if not isinstance(base.model, ModelConfig):
+        raise ValueError(
+            "Rows change a Transformer-XL; other models are runs of their own. "
+            f"Received: a model of kind {base.model.kind!r}"
+        )
+    return AblationStudy(
+        base=base,
+        rows=tuple(rows),
+        seeds=tuple(values["seeds"]),
+        evaluation=StudyEvaluation.from_dict(values.get("evaluation", {})),
+    )
+
+
+def _base(experiment: Any, folder: Path) -> ExperimentConfig:
+    if isinstance(experiment, dict):
+        return ExperimentConfig.from_dict(experiment)
+    if not isinstance(experiment, str):
+        raise ValueError(
+            f"`experiment` is a name, a file or its sections. Received: {shown_value(experiment)}"
+        )
+    # A file that a study names is beside it.
+    beside = folder / experiment
+    return load_experiment(str(beside) if os.path.isfile(beside) else experiment, [])
+
+
+def _check(rows: list[AblationRow], seeds: list[int]) -> None:
+    if not rows:
+        raise ValueError("A study needs one row or more. Received: rows=[]")
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise ValueError(f"`seeds` must be different integers, one or more. Received: {seeds}")
+    names = [row.name for row in rows]
+    if len(set(names)) != len(names):
+        raise ValueError(f"Rows must have different names. Received: {names}")
+    # A budget that is itself made equal to another would depend on an order.
+    budgets = {row.name for row in rows if row.equal_memory_to is None} | {None}
+    for row in rows:
+        if row.equal_memory_to not in budgets:
+            raise ValueError(
+                "`equal_memory_to` names a row whose segment length is given. "
+                f"Received: equal_memory_to={row.equal_memory_to!r}"
+            )
+
+
+class Measured(NamedTuple):
+    """Summed loss of a run at one attention length."""
+
+    total_nats: float
+    num_tokens: int
+    num_bytes: float
+    seconds: float
+
+    @property
+    def perplexity(self) -> float:
+        """Exponential of the nats per token."""
+        return metrics.perplexity(self.total_nats / self.num_tokens)
+
+
+Figures = dict[AttentionLength, Measured]
+_RESULT_FILE = "result.json"
+_REMEDY = "Remove the file; its figures are measured again from the trained weights."
+
+
+def read_figures(folder: Path, run: AblationRun, data: dict[str, Any]) -> Figures:
+    """Reads the figures of a run, of which there may be none yet.
+
+    Raises MismatchError if they were measured with other settings, DataDamagedError if the
+    file cannot be understood.
+    """
+    path = folder / run.name / _RESULT_FILE
+    if not path.exists():
+        return {}
+    try:
+        with storage_errors("The figures of a run cannot be read", str(path)):
+            values = read_json_object(str(path), remedy=_REMEDY)
+        figures = {
+            AttentionLength(**row["attention_length"]): Measured(**row["loss"])
+            for row in values["figures"]
+        }
+        perplexities = [measured.perplexity for measured in figures.values()]
+        if not all(map(math.isfinite, perplexities)):
+            raise ValueError(f"perplexities {perplexities}")
+        differences = describe_differences(values["settings"], _settings(run, data))
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise DataDamagedError(
+            f"The figures of a run cannot be read: {first_line(error)}",
+            where=str(path),
+            remedy=_REMEDY,
+        ) from error
+    if differences:
+        raise MismatchError(
+            f"The study was begun with other settings; {differences}",
+            where=str(path),
+            remedy="Give the study and data it was begun with, or choose a new --out.",
+        )
+    return figures
+
+
+def write_figures(folder: Path, run: AblationRun, data: dict[str, Any], figures: Figures) -> None:
+    """Writes the file of a run, which has the old or the new figures at every moment."""
+    rows = [
+        {
+            "attention_length": dataclasses.asdict(length),
+            "loss": measured._asdict(),
+            "perplexity": measured.perplexity,
+        }
+        for length, measured in figures.items()
+    ]
+    values = {"settings": _settings(run, data), "figures": rows}
+    content = (json.dumps(values, indent=1) + "\n").encode()
+    WritableFolder.at(folder / run.name).write(_RESULT_FILE, content)
+
+
+def _settings(run: AblationRun, data: dict[str, Any]) -> dict[str, Any]:
+    """Returns the settings of a run as JSON has them, which knows no tuples."""
+    return json.loads(json.dumps(run.settings(data)))
+
+
+def _missing(run: AblationRun, figures: Figures) -> list[AttentionLength]:
+    return [length for length in run.attention_lengths() if length not in figures]
+
+
+class AblationRunner:
+    """Training and evaluation of the runs of a study, from their last checkpoints on.
+
+    Each run trains in an ordinary workdir, which `txl train` can resume. Figures are written after
+    every attention length.
+    """
+
+    def __init__(self, data_folder: str, folder: Path, watcher: PreemptionWatcher) -> None:
+        import tensorflow as tf
+
+        from txl_tf.data.prepared_dataset import PreparedDataset
+
+        # Without it, sums in parallel kernels may come out in another order.
+        tf.config.experimental.enable_op_determinism()
+        self._dataset = PreparedDataset.open(data_folder)
+        self._data = data_identity(self._dataset.manifest)
+        self._data_folder = data_folder
+        self._folder = folder
+        self._watcher = watcher
+
+    def finish(self, run: AblationRun) -> Figures:
+        """Trains a run to its end, evaluates it at all attention lengths and returns them."""
+        import keras
+
+        from txl_tf.run_folder import read_weights
+
+        figures = read_figures(self._folder, run, self._data)
+        missing = _missing(run, figures)
+        if not missing:
+            return figures
+        workdir = Workdir(str(self._folder / run.name / "run"))
+        self._train(run, workdir)
+        step, weights = read_weights(workdir.folder)
+        text = self._text(run.evaluation)
+        for length in missing:
+            evaluator = self._evaluator(run.experiment, length)
+            evaluator.load_arrays(weights)
+            result = evaluator.evaluate(text, step=step, track=self._until_stopped)
+            figures[length] = Measured(
+                result.total_nats, result.num_tokens, result.num_bytes, result.seconds
+            )
+            write_figures(self._folder, run, self._data, figures)
+            say(f"attention length {length.length}: perplexity {figures[length].perplexity:.2f}")
+        keras.utils.clear_session(free_memory=True)
+        return figures
+
+    def _train(self, run: AblationRun, workdir: Workdir) -> None:
+        from txl_tf.distribution.strategy import create_strategy
+
+        from ..training_data import TrainingData
+        from ..training_run import TrainingRun
+
+        data = TrainingData(self._data_folder, run.experiment)
+        strategy = create_strategy(None, 1)
+        with TrainingRun(run.experiment, data, workdir, strategy, self._watcher) as training_run:
+            training_run.train()
+
+    def _text(self, evaluation: StudyEvaluation) -> "EvaluationText":
+        from ..evaluation.splits import split_text
+
+        text = split_text(self._dataset, evaluation.split)
+        num_tokens = min(evaluation.num_tokens or text.num_tokens, text.num_tokens)
+        share = num_tokens / text.num_tokens
+        return dataclasses.replace(
+            text,
+            num_tokens=num_tokens,
+            num_bytes=round(text.num_bytes * share),
+            num_characters=round(text.num_characters * share),
+            num_words=round(text.num_words * share),
+        )
+
+    def _evaluator(self, experiment: ExperimentConfig, length: AttentionLength) -> Any:
+        from ..evaluation.splits import create_evaluator
+
+        evaluation = experiment.evaluation.replace(
+            segment_length=length.segment_length,
+            memory_length=length.memory_length,
+            same_length=length.same_length,
+        )
+        if length.stride is not None:
+            evaluation = EvaluationConfig(
+                batch_size=experiment.evaluation.batch_size,
+                segment_length=length.segment_length,
+                window_stride_tokens=length.stride,
+            )
+        return create_evaluator(experiment.replace(evaluation=evaluation))
+
+    def _until_stopped(self, batches: Iterable, num_batches: int) -> Iterator:
+        for batch in batches:
+            if self._watcher.requested is not None:
+                raise PreemptedError(
+                    f"The study was stopped: {self._watcher.requested}.",
+                    where=str(self._folder),
+                    remedy="All finished work is saved; run the same command to resume.",
+                )
+            yield batch
+
+
+# Student's t, 97.5 %, for 1 to 30 degrees of freedom; beyond, the normal distribution's.
+_QUANTILES = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+_NORMAL_QUANTILE = 1.960
+
+
+class Sample(tuple[float, ...]):
+    """Values of the seeds, with their mean, deviation and 95 % confidence interval."""
+
+    @property
+    def mean(self) -> float:
+        """Mean of the values."""
+        return statistics.fmean(self)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """95 % confidence interval of the mean (Student's t); `None` for a single value."""
+        if len(self) < 2:
+            return None
+        freedom = len(self) - 1
+        quantile = _QUANTILES[freedom - 1] if freedom <= len(_QUANTILES) else _NORMAL_QUANTILE
+        half = quantile * statistics.stdev(self) / math.sqrt(len(self))
+        return self.mean - half, self.mean + half
+
+    def describe(self) -> str:
+        """Returns `27.02 +- 0.11`, or the mean alone of a single value."""
+        spread = f" +- {statistics.stdev(self):.2f}" if len(self) > 1 else ""
+        return f"{self.mean:.2f}{spread}"
+
+
+class PublishedRow(NamedTuple):
+    """A row of the published tables."""
+
+    initial: float
+    """Perplexity at the attention length of training."""
+    best: float
+    """Perplexity at the best length."""
+    attention_length: int
+    """The shortest length that reaches the best perplexity."""
+
+
+PUBLISHED_ROWS = {
+    (True, "transformer_xl", "all"): PublishedRow(27.02, 26.77, 500),
+    (True, "shaw", "all"): PublishedRow(27.94, 27.94, 256),
+    (True, "transformer_xl", "last_half"): PublishedRow(28.69, 28.33, 460),
+    (False, "transformer_xl", "all"): PublishedRow(29.59, 29.02, 260),
+    (False, "transformer_xl", "last_half"): PublishedRow(30.10, 30.10, 120),
+    (False, "shaw", "all"): PublishedRow(29.75, 29.75, 120),
+    (False, "shaw", "last_half"): PublishedRow(30.50, 30.50, 120),
+    (False, "sinusoidal", "last_half"): PublishedRow(30.97, 30.97, 120),
+    (False, "learned", "last_half"): PublishedRow(31.16, 31.16, 120),
+}
+# Text and code of the paper differ in this encoding; the table does not tell which one it has.
+PUBLISHED_ROWS |= {
+    (recurrence, "shaw_two_terms", loss): row
+    for (recurrence, encoding, loss), row in PUBLISHED_ROWS.items()
+    if encoding == "shaw"
+}
+"""Table 5 of the OpenReview version, by recurrence, encoding and loss."""
+
+PUBLISHED_AT_EQUAL_MEMORY = {
+    (False, "transformer_xl", "all"): PublishedRow(28.43, 27.98, 400),
+    (False, "transformer_xl", "last_half"): PublishedRow(28.83, 28.83, 120),
+}
+"""Table 8 of the same: the rows whose segments are longer because they have no memory."""
+
+PUBLISHED_SEGMENTS = {
+    (False, "transformer_xl", "all"): 176,
+    (False, "transformer_xl", "last_half"): 172,
+}
+"""Their segment lengths, beside 128 of the others."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RowSummary:
+    """Perplexities of a row at all attention lengths, seed by seed."""
+
+    run: AblationRun
+    """A run of the row, of any seed."""
+    seeds: tuple[int, ...]
+    """The seeds that are finished."""
+    samples: dict[AttentionLength, Sample]
+    """Perplexities by attention length, in the order of the seeds."""
+
+    @classmethod
+    def of(cls, finished: list[tuple[AblationRun, Figures]]) -> "RowSummary":
+        """Builds the summary from one or more finished runs of a row."""
+        run = finished[0][0]
+        samples = {
+            length: Sample(figures[length].perplexity for _, figures in finished)
+            for length in run.attention_lengths()
+        }
+        return cls(run, tuple(each.seed for each, _ in finished), samples)
+
+    @property
+    def published(self) -> PublishedRow | None:
+        """Figures that Dai et al. (2019) publish for this row; `None` if they have no such row."""
+        row = self.run.row
+        kind = row.recurrence, row.position_encoding, row.loss_positions
+        is_other_length = row.segment_length not in (None, PUBLISHED_SEGMENTS.get(kind))
+        if row.set or is_other_length:
+            return None
+        has_longer_segments = row.equal_memory_to is not None or row.segment_length is not None
+        return (PUBLISHED_AT_EQUAL_MEMORY if has_longer_segments else PUBLISHED_ROWS).get(kind)
+
+    @property
+    def training_length(self) -> AttentionLength:
+        """The lengths that training used."""
+        return next(length for length in self.samples if length.is_training_length)
+
+    @property
+    def best_length(self) -> AttentionLength:
+        """The length with the lowest perplexity on average, one for all seeds."""
+        return min(self.samples, key=lambda length: self.samples[length].mean)
+
+    @property
+    def sufficient_length(self) -> AttentionLength:
+        """The shortest length that reaches the best perplexity within the study's tolerance."""
+        limit = self.best.mean * (1.0 + self.run.evaluation.tolerance)
+        reaching = [length for length, sample in self.samples.items() if sample.mean <= limit]
+        return min(reaching, key=lambda length: length.length)
+
+    @property
+    def initial(self) -> Sample:
+        """Perplexity at the lengths of training."""
+        return self.samples[self.training_length]
+
+    @property
+    def best(self) -> Sample:
+        """Perplexity at the best length."""
+        return self.samples[self.best_length]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns all figures as plain JSON types."""
+        experiment = self.run.experiment
+        return {
+            "name": self.run.row.name,
+            "remark": self.run.row.remark,
+            "loss_positions": experiment.training.loss_positions,
+            "model": experiment.model.to_dict(),
+            "parameters": num_parameters(experiment.model),
+            "training_memory_bytes": training_memory_bytes(experiment),
+            "seeds": list(self.seeds),
+            "perplexity_initial": self.initial.mean,
+            "perplexity_best": self.best.mean,
+            "attention_length": self.sufficient_length.length,
+            "published": self.published and self.published._asdict(),
+            "curve": [
+                {**dataclasses.asdict(length), "perplexities": list(sample)}
+                for length, sample in self.samples.items()
+            ],
+        }
+
+
+RECURRENCE = "recurrence helps"
+RECURRENCE_AT_EQUAL_MEMORY = "recurrence helps within the same computed training memory"
+ENCODING = "the encoding of Dai et al. is the best"
+LONGER = "the best attention length longer than in training helps (selected)"
+FULL_LOSS = "full loss beats half loss"
+
+
+@dataclasses.dataclass(frozen=True)
+class AblationFinding:
+    """Comparison of two rows of a study, or of two lengths of one, paired by seed."""
+
+    claim: str
+    conditions: str
+    """Rows that are compared, in words."""
+    before: Sample
+    """Perplexity without."""
+    after: Sample
+    """Perplexity with."""
+    published: bool | None
+    """True if Dai et al. found the claim to hold; `None` where they have no such rows."""
+
+    @property
+    def difference(self) -> Sample:
+        """Decrease of the perplexity, paired by seed."""
+        return Sample(old - new for old, new in zip(self.before, self.after, strict=True))
+
+    @property
+    def verdict(self) -> str:
+        """`yes` or `no` if the 95 % interval has one sign, `within the spread`, or `one seed`."""
+        interval = self.difference.interval
+        if interval is None:
+            return "one seed"
+        if interval[0] > 0.0:
+            return "yes"
+        return "no" if interval[1] < 0.0 else "within the spread"
+
+    def describe(self) -> str:
+        """Returns the comparison in one line."""
+        difference = self.difference
+        interval = difference.interval
+        known_to = "" if interval is None else f" (95 %: {interval[0]:.2f} to {interval[1]:.2f})"
+        published = {True: "; published: yes", False: "; published: no", None: ""}
+        return (
+            f"{self.claim}, {self.conditions}: {self.before.mean:.2f} -> {self.after.mean:.2f}, "
+            f"difference {difference.describe()}{known_to}, seeds: {len(difference)}: "
+            f"{self.verdict}{published[self.published]}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns all figures as plain JSON types."""
+        values = {**dataclasses.asdict(self), "interval": self.difference.interval}
+        return {**values, "verdict": self.verdict}
+
+
+def findings(rows: Sequence[RowSummary]) -> list[AblationFinding]:
+    """Makes every comparison of the paper that the rows of a study allow, claim by claim.
+
+    Rows are compared at their best attention lengths if they differ in one thing only. Best lengths
+    are chosen on the compared figures. Of the lengths longer than training only the best is tested;
+    this selection overstates small gains.
+    """
+    return [
+        *_pairs(rows, RECURRENCE, "recurrence", True),
+        *_equal_memory(rows),
+        *_pairs(rows, ENCODING, "position_encoding", "transformer_xl"),
+        *_longer(rows),
+        *_pairs(rows, FULL_LOSS, "loss_positions", "all"),
+    ]
+
+
+def _aspects(summary: RowSummary) -> dict[str, Any]:
+    row = summary.run.row
+    return {
+        "recurrence": row.recurrence,
+        "position_encoding": row.position_encoding,
+        "loss_positions": row.loss_positions,
+        "segment_length": summary.run.experiment.model.segment_length,
+        "set": row.set,
+    }
+
+
+def _describe(aspects: dict[str, Any], without: str) -> str:
+    words = {
+        "recurrence": "recurrence" if aspects["recurrence"] else "no recurrence",
+        "position_encoding": aspects["position_encoding"],
+        "loss_positions": f"{_LOSSES[aspects['loss_positions']]} loss",
+        "segment_length": f"T = {aspects['segment_length']}",
+        "set": " ".join(aspects["set"]),
+    }
+    return ", ".join(word for name, word in words.items() if word and name != without)
+
+
+def _pairs(
+    rows: Sequence[RowSummary], claim: str, aspect: str, better: Any
+) -> Iterator[AblationFinding]:
+    """Compares the rows that differ in one aspect."""
+    rows = [row for row in rows if row.run.row.equal_memory_to is None]
+    for after, before in itertools.product(rows, rows):
+        own, other = _aspects(after), _aspects(before)
+        differing = [name for name in own if own[name] != other[name]]
+        if own[aspect] == better and differing == [aspect]:
+            conditions = _describe(own, without=aspect)
+            if aspect == "position_encoding":
+                conditions = f"than {other[aspect]}, {conditions}"
+            yield from _compared(claim, conditions, before, after)
+
+
+def _equal_memory(rows: Sequence[RowSummary]) -> Iterator[AblationFinding]:
+    named = {summary.run.row.name: summary for summary in rows}
+    for before in rows:
+        after = named.get(before.run.row.equal_memory_to or "")
+        if after is not None and after.run.row.recurrence and not before.run.row.recurrence:
+            conditions = f"than {_describe(_aspects(before), without='recurrence')}"
+            yield from _compared(RECURRENCE_AT_EQUAL_MEMORY, conditions, before, after)
+
+
+def _longer(rows: Sequence[RowSummary]) -> Iterator[AblationFinding]:
+    for summary in rows:
+        own = summary.training_length.length
+        longer = [length for length in summary.samples if length.length > own]
+        if not longer:
+            continue
+        best = min(longer, key=lambda length: summary.samples[length].mean)
+        conditions = f"{_describe(_aspects(summary), without='')}, {best.length} instead of {own}"
+        row = summary.published
+        published = None if row is None else row.best < row.initial
+        pair = summary.initial, summary.samples[best]
+        yield AblationFinding(LONGER, conditions, *pair, published)
+
+
+def _compared(
+    claim: str, conditions: str, before: RowSummary, after: RowSummary
+) -> Iterator[AblationFinding]:
+    """Compares two rows on the seeds that both have, if there are any."""
+    seeds = [seed for seed in after.seeds if seed in before.seeds]
+    if not seeds:
+        return
+    old, new = (
+        Sample(row.best[row.seeds.index(seed)] for seed in seeds) for row in (before, after)
+    )
+    published = None
+    if before.published is not None and after.published is not None:
+        published = after.published.best < before.published.best
+    yield AblationFinding(claim, conditions, old, new, published)
+
 
 _ENCODINGS = {
     "transformer_xl": "Dai et al.",
@@ -49,52 +889,45 @@ _HEAD = (
 )
 
 
-class AblationTable:
-    """Table and findings of the rows that have a finished seed."""
-
-    def __init__(self, rows: Sequence[RowSummary]) -> None:
-        self._rows = list(rows)
-        self._findings: list[AblationFinding] = findings(self._rows)
-
-    def text(self) -> str:
-        """Formats table and findings as aligned columns."""
-        table = plain_table([_HEAD, *map(_row, self._rows)])
-        return "\n".join([table, "", *(finding.describe() for finding in self._findings)])
-
-    def markdown(self) -> str:
-        """Formats table and findings as Markdown."""
-        lines = [_HEAD, ["---"] * len(_HEAD), *map(_row, self._rows)]
-        table = [f"| {' | '.join(line)} |" for line in lines]
-        return "\n".join([*table, "", *(f"- {each.describe()}" for each in self._findings), ""])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns all figures as plain JSON types."""
-        return {
-            "rows": [row.to_dict() for row in self._rows],
-            "findings": [finding.to_dict() for finding in self._findings],
-        }
-
-
-def _row(summary: RowSummary) -> list[str]:
-    row, model = summary.run.row, cast(ModelConfig, summary.run.experiment.model)
-    memory_bytes = training_memory_bytes(summary.run.experiment)
+def _cells(summary: RowSummary) -> list[str]:
+    model = cast(ModelConfig, summary.run.experiment.model)
+    published = summary.published
     return [
-        row.remark or "-",
+        summary.run.row.remark or "-",
         "yes" if model.recurrence else "no",
         _ENCODINGS[model.position_encoding],
         _LOSSES[summary.run.experiment.training.loss_positions],
         str(model.segment_length),
         f"{num_parameters(model) / 1e6:.2f} M",
-        f"{memory_bytes / 1e6:.0f} MB",
+        f"{training_memory_bytes(summary.run.experiment) / 1e6:.0f} MB",
         summary.initial.describe(),
         summary.best.describe(),
         str(summary.sufficient_length.length),
         str(len(summary.seeds)),
-        "-" if summary.published is None else summary.published.describe(),
+        f"{published.initial:.2f}, {published.best:.2f} at {published.attention_length}"
+        if published
+        else "-",
     ]
 
 
-_MAX_JOBS = 64
+def write_table(rows: Sequence[RowSummary], folder: WritableFolder, as_json: bool) -> None:
+    """Prints and writes the table and the findings."""
+    found = findings(rows)
+    values = {
+        "rows": [row.to_dict() for row in rows],
+        "findings": [each.to_dict() for each in found],
+    }
+    figures = json.dumps(values, indent=1) + "\n"
+    sentences = [each.describe() for each in found]
+    lines = [_HEAD, ["---"] * len(_HEAD), *map(_cells, rows)]
+    markdown = [f"| {' | '.join(line)} |" for line in lines]
+    markdown += ["", *(f"- {sentence}" for sentence in sentences), ""]
+    folder.write("table.json", figures.encode())
+    folder.write("table.md", "\n".join(markdown).encode())
+    print(figures if as_json else plain_table([_HEAD, *map(_cells, rows)]))
+    if not as_json:
+        print("\n".join(["", *sentences]))
+    say(f"Written: {folder.path}/table.md, {folder.path}/table.json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -105,18 +938,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", metavar="DIR", required=True, help="prepared data set")
     parser.add_argument("--out", metavar="DIR", required=True, help="folder of the study")
     add_override_argument(parser)
-    add_number(
-        parser, "--jobs", 1, max(_MAX_JOBS, os.cpu_count() or 1), "runs side by side", default=1
-    )
     add_json_argument(parser)
     parser.add_argument(
         "--only-table", action="store_true", help="train nothing; print what is finished"
-    )
-    parser.add_argument(
-        *("--run", "--cell"),
-        dest="run_name",
-        metavar="NAME",
-        help="one run only, in this process, such as NAME/seed-1",
     )
 
 
@@ -132,122 +956,38 @@ def check_arguments(arguments: argparse.Namespace) -> None:
             where=f"--out {arguments.out}",
             remedy="Give a path on this machine.",
         )
-    if arguments.run_name is not None:
-        arguments.chosen_run = _chosen(study, arguments.run_name)
     manifest = Manifest.read(arguments.data)
     arguments.data_identity = data_identity(manifest)
     check_split(manifest, study.evaluation.split, arguments.data)
-    # A study that was begun with other settings is noticed before anything is trained.
-    _results(study, Path(arguments.out), arguments.data_identity)
+    # A study that was begun with other settings is refused before anything is trained.
+    _finished(arguments)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Trains and evaluates what is missing, and prints the table."""
+    """Trains and evaluates the missing runs, and prints the table."""
     folder = Path(arguments.out)
-    if arguments.run_name is not None:
-        _run_here(arguments, folder)
-        return
-    if arguments.only_table:
-        _show(arguments, WritableFolder.at(folder), None)
-        return
-    with DirectoryLock(folder) as lock:
-        with PreemptionWatcher() as watcher:
-            failed = _run_missing(arguments, folder, watcher)
-        _show(arguments, lock.folder, failed)
-
-
-def _show(arguments: argparse.Namespace, writable: WritableFolder, failed: JobError | None) -> None:
-    """Prints and writes the table of what is finished, and raises the error of what is not."""
-    study, folder = arguments.ablation, Path(arguments.out)
-    rows = _rows(study, _results(study, folder, arguments.data_identity))
-    if not rows and failed is None:
+    runs = arguments.ablation.runs()
+    if not arguments.only_table:
+        say(f"{len(_finished(arguments))} of {len(runs)} runs are finished.")
+        with DirectoryLock(folder), PreemptionWatcher() as watcher:
+            runner = AblationRunner(arguments.data, folder, watcher)
+            for number, each in enumerate(runs, start=1):
+                perplexity = runner.finish(each)[each.attention_lengths()[0]].perplexity
+                say(f"{number} of {len(runs)}: {each.name}: perplexity {perplexity:.2f}")
+    finished = _finished(arguments)
+    if not finished:
         raise InputMissingError(
             "No run of the study is finished yet.",
             where=arguments.out,
             remedy="Leave --only-table out.",
         )
-    if rows:
-        _report(AblationTable(rows), writable, arguments.json)
-    if failed is not None:
-        raise failed
+    of_rows = [[each for each in finished if each[0].row == row] for row in arguments.ablation.rows]
+    rows = [RowSummary.of(each) for each in of_rows if each]
+    write_table(rows, WritableFolder.at(folder), arguments.json)
 
 
-def _run_here(arguments: argparse.Namespace, folder: Path) -> None:
-    # First of all, so that nothing is lost however early the machine is taken away.
-    with PreemptionWatcher() as watcher:
-        from .ablation_worker import AblationWorker
-
-        AblationWorker(arguments.chosen_run, arguments.data, folder, watcher).run()
-
-
-def _run_missing(
-    arguments: argparse.Namespace, folder: Path, watcher: PreemptionWatcher
-) -> JobError | None:
-    """Runs all runs that are not finished; returns the first error."""
-    results = _results(arguments.ablation, folder, arguments.data_identity)
-    names = [run.name for run, result in results if result.missing(run)]
-    num_done, num_runs = len(results) - len(names), len(results)
-    say(f"{num_done} of {num_runs} runs are finished.")
-    processes = AblationProcesses(
-        lambda name: _command(arguments, name), folder, arguments.jobs, watcher
-    )
-    failed = None
-    for name, error in processes.run(names):
-        if error is not None:
-            say(f"{error}")
-            failed = failed or error
-            continue
-        num_done += 1
-        run = _chosen(arguments.ablation, name)
-        result = AblationResult.read(folder, run, arguments.data_identity)
-        perplexity = result.figures[run.attention_lengths()[0]].perplexity
-        say(f"{num_done} of {num_runs}: {name}: perplexity {perplexity:.2f}")
-    return failed
-
-
-def _command(arguments: argparse.Namespace, name: str) -> list[str]:
-    """Builds the command that trains and evaluates one run in its own process."""
-    command_line = f"{__package__.rpartition('.')[0]}.command_line"
-    return [
-        *(sys.executable, "-m", command_line, "analyze", "ablation"),
-        *("--study", arguments.study, "--data", arguments.data, "--out", arguments.out),
-        *(text for assignment in arguments.overrides for text in ("--set", assignment)),
-        *("--run", name),
-    ]
-
-
-def _chosen(study: AblationStudy, name: str) -> AblationRun:
-    runs = {run.name: run for run in study.runs()}
-    if name not in runs:
-        raise UsageError(
-            "There is no such run in the study.",
-            where=f"--run {name}",
-            remedy=f"There are: {', '.join(runs)}.",
-        )
-    return runs[name]
-
-
-def _results(
-    study: AblationStudy, folder: Path, data: dict[str, Any]
-) -> list[tuple[AblationRun, AblationResult]]:
-    return [(run, AblationResult.read(folder, run, data)) for run in study.runs()]
-
-
-def _rows(
-    study: AblationStudy, results: list[tuple[AblationRun, AblationResult]]
-) -> list[RowSummary]:
-    """Returns the rows with a finished seed."""
-    finished = [(run, result) for run, result in results if not result.missing(run)]
-    of_row = {
-        row.name: {run.seed: (run, result) for run, result in finished if run.row == row}
-        for row in study.rows
-    }
-    return [RowSummary.of(seeds) for seeds in of_row.values() if seeds]
-
-
-def _report(table: AblationTable, folder: WritableFolder, as_json: bool) -> None:
-    figures = json.dumps(table.to_dict(), indent=1) + "\n"
-    folder.write("table.json", figures.encode())
-    folder.write("table.md", table.markdown().encode())
-    print(figures if as_json else table.text(), end="" if as_json else "\n")
-    say(f"Written: {folder.path}/table.md, {folder.path}/table.json")
+def _finished(arguments: argparse.Namespace) -> list[tuple[AblationRun, Figures]]:
+    """Returns the runs that are measured at all lengths, with their figures."""
+    folder, data = Path(arguments.out), arguments.data_identity
+    measured = [(run, read_figures(folder, run, data)) for run in arguments.ablation.runs()]
+    return [(run, figures) for run, figures in measured if not _missing(run, figures)]

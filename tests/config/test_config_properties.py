@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.analysis.ablation_study import load_study
+from pipelines.analysis.ablation import load_study
 from pipelines.arguments import load_experiment
 from pipelines.configs import NAMED_EXPERIMENTS
 from pipelines.last_defence import printed_error
@@ -172,24 +172,8 @@ FOUND = {
     "study of numbers": b'{"experiment": "quickstart", "seeds": 3}',
     "study of text": b'{"experiment": "quickstart", "seeds": ["a"], "rows": "b"}',
     "rows of numbers": b'{"experiment": "quickstart", "seeds": [1], "rows": [1, 2]}',
-    "axes": b'{"experiment": "quickstart", "seeds": [1], "axes": [1]}',
-    "axis": b'{"experiment": "quickstart", "seeds": [1], "axes": {"recurrence": 1}}',
     "set": b'{"experiment": "quickstart", "seeds": [1], "rows": [{}], "set": {"a": 1}}',
     "nothing named": b'{"experiment": "\\u0000", "seeds": [1], "rows": [{}]}',
-    "too many runs": json.dumps(
-        {"experiment": "quickstart", "seeds": list(range(50_000)), "rows": [{}]}
-    ).encode(),
-    "too many rows": json.dumps(
-        {
-            "experiment": "quickstart",
-            "seeds": [1],
-            "axes": {
-                "recurrence": [True] * 20_000,
-                "position_encoding": ["shaw"] * 20_000,
-                "loss_positions": ["all"] * 20_000,
-            },
-        }
-    ).encode(),
     "seed of many bits": b'{"experiment": "quickstart", "seeds": [18446744073709551615], '
     b'"rows": [{}]}',
     "name": json.dumps(

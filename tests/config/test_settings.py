@@ -6,7 +6,7 @@ import pydoc
 import pytest
 
 import txl_tf
-from pipelines.analysis.ablation_study import AblationRow, StudyEvaluation
+from pipelines.analysis.ablation import AblationRow, StudyEvaluation
 from txl_tf.config.experiment import (
     EvaluationConfig,
     ExperimentConfig,

@@ -3,7 +3,7 @@
 import dataclasses
 
 import txl_tf
-from pipelines.analysis.ablation_study import AblationRow, StudyEvaluation
+from pipelines.analysis.ablation import AblationRow, StudyEvaluation
 from pipelines.configs import NAMED_EXPERIMENTS
 from txl_tf.config.model import LSTMConfig, QRNNConfig
 from txl_tf.data.manifest import Manifest

@@ -2,8 +2,14 @@
 
 import pytest
 
-from pipelines.analysis.ablation_findings import PUBLISHED_ROWS, PUBLISHED_SEGMENTS, RowSummary
-from pipelines.analysis.ablation_study import STUDIES_FOLDER, load_study
+from pipelines.analysis.ablation import (
+    PUBLISHED_ROWS,
+    PUBLISHED_SEGMENTS,
+    STUDIES_FOLDER,
+    RowSummary,
+    Sample,
+    load_study,
+)
 from pipelines.arguments import load_experiment
 from txl_tf.models.sizes import num_parameters
 from txl_tf.tpu_compiler.replica_program import training_program
@@ -25,7 +31,7 @@ def recurrent(kind):
 
 
 def summary(run):
-    return RowSummary(run, {length: {1: 30.0} for length in run.attention_lengths()})
+    return RowSummary(run, (1,), {length: Sample([30.0]) for length in run.attention_lengths()})
 
 
 @pytest.mark.parametrize("name", FILES)
