@@ -129,10 +129,8 @@ class Workdir:
 
         return WritableFolder.at(self.tensorboard, check_run)
 
-    def _run_id(self) -> object:
-        """Returns the id of the run; the settings, for runs without an id."""
-        described = self.describe()
-        return described.run_id or (described.experiment, described.data)
+    def _run_id(self) -> str | None:
+        return self.describe().run_id
 
     def lock(self) -> DirectoryLock:
         """Returns the lock for writing into the folder."""
@@ -247,9 +245,7 @@ class Workdir:
         """
         if self.has_run():
             self.check_same(experiment, data)
-            described = self.describe()
-            # One of an earlier version has no name yet.
-            return described.replace(run_id=described.run_id or uuid.uuid4().hex)
+            return self.describe()
         start = None
         if initial is not None:
             initial.require_vocabulary(data)

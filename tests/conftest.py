@@ -72,7 +72,6 @@ _LONGEST_FILES = (
     "pipelines/test_elastic",
     "pipelines/test_writer_interleavings",
     "distribution/test_pod",
-    "test_formats",
     "test_documentation",
     "inference/test_engine",
     "serving/test_crowds",

@@ -18,6 +18,7 @@ from tests.generation.models import expressive, prompt
 from tests.pipelines.small_experiments import MODEL
 from tests.pipelines.txl_process import run_txl
 from tests.slow_case import slow_case
+from tests.small_run import write_run
 from tests.test_architecture import ROOT, SOURCES, module_name, tree_of
 from txl_tf.evaluation.attention_profiler import profiled_config
 
@@ -101,8 +102,9 @@ def files(tmp_path_factory):
     """What the examples read."""
     folder = tmp_path_factory.mktemp("files")
     shutil.copytree(GOLDEN / "tf1_wt103_like", folder / "tf_wt103" / "model")
-    shutil.copytree(GOLDEN / "formats" / "converted", folder / "runs" / "enwik8")
-    shutil.copytree(GOLDEN / "formats" / "run_transformer_xl", folder / "runs" / "mine")
+    write_run(folder / "made", txl_tf.data.ByteTokenizer(), "a text of bytes " * 40)
+    for name in ("enwik8", "mine"):
+        shutil.copytree(folder / "made" / "run", folder / "runs" / name)
     txl_tf.data.prepare_dataset(
         {"train": [b"a text of bytes " * 40]},
         txl_tf.data.ByteTokenizer(),

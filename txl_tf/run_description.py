@@ -39,14 +39,6 @@ _FREE_FIELDS = (
     "on_non_finite",
     "stop_after_evaluations",
 )
-_LATER_FIELDS = (
-    "adapter_rank",
-    "adapter_alpha",
-    "average_weights_after_evaluations",
-    "freeze",
-    "layer_rate_decay",
-    "window_stride_tokens",
-)
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -59,7 +51,7 @@ class RunDescription:
         data: dict of JSON values that decide the tokens: fingerprint, corpus,
             tokenizer, its SHA-256 and the size of the vocabulary.
         run_id: optional str. Tells the run from all others, also of the same
-            settings; `None` where a version of before wrote the description.
+            settings; `None` before the description is written.
         first_checkpoint_step: optional int. Steps done at the first checkpoint
             that came onto the disk; `None` before there was one.
         longest_checkpoint_period: int. The largest `checkpoint_every_steps`
@@ -101,18 +93,13 @@ class RunDescription:
     def to_json(self) -> bytes:
         """Contents of the file."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        experiment = self.experiment.to_dict()
-        for name in ("extended_at", "start"):
-            if not fields[name]:
-                del fields[name]
-        values = {"format_version": FORMAT_VERSION, **fields, "experiment": experiment}
+        fields["experiment"] = self.experiment.to_dict()
+        values = {"format_version": FORMAT_VERSION, **fields}
         return (json.dumps(values, indent=1) + "\n").encode()
 
     @classmethod
     def from_values(cls, values: dict[str, Any]) -> Self:
-        """Takes up what `to_json` wrote.
-
-        The last five values may be missing: earlier versions did not write them.
+        """Reads what `to_json` wrote, or the settings in the manifest of a checkpoint.
 
         Raises:
             ValueError: If a value is missing or wrong.
@@ -122,26 +109,24 @@ class RunDescription:
                 received = ascii(values.get(name))[:100]
                 raise ValueError(f"`{name}` must be an object. Received: {received}")
         checks = {
-            "run_id": lambda value: (
-                value is None or (isinstance(value, str) and _RUN_ID.fullmatch(value))
-            ),
+            "run_id": lambda value: isinstance(value, str) and _RUN_ID.fullmatch(value),
             "first_checkpoint_step": lambda value: value is None or _is_count(value),
             "longest_checkpoint_period": lambda value: _is_count(value) and value > 0,
             "extended_at": lambda value: isinstance(value, list) and all(map(_is_count, value)),
-            "start": _is_start,
+            "start": lambda value: value is None or _is_start(value),
         }
         known = {name: values[name] for name in checks if name in values}
         for name, value in known.items():
             if not checks[name](value):
                 raise _not_written(name, value)
         experiment = ExperimentConfig.from_dict(values["experiment"])
-        if "extended_at" in known:
-            known["extended_at"] = tuple(known["extended_at"])
-            lengths = (*known["extended_at"], experiment.training.num_steps)
-            if not all(before < after for before, after in itertools.pairwise(lengths)):
-                raise _not_written("extended_at", values["extended_at"])
+        extended_at = tuple(known.pop("extended_at", ()))
+        lengths = (*extended_at, experiment.training.num_steps)
+        if not all(before < after for before, after in itertools.pairwise(lengths)):
+            raise _not_written("extended_at", values["extended_at"])
         _check_data(values["data"], experiment.model.vocabulary_size)
-        return cls(experiment=experiment, data=values["data"], **known)
+        data = values["data"]
+        return cls(experiment=experiment, data=data, extended_at=extended_at, **known)
 
 
 def _check_data(data: dict[str, Any], vocabulary_size: int) -> None:
@@ -183,29 +168,17 @@ def identity(
         start: optional dict. The weights that the run began from, likewise.
     """
     values = experiment.to_dict()
-    training = values["training"]
-    training = _without_later_fields(
-        {name: training[name] for name in training if name not in _FREE_FIELDS}
-    )
-    deciding = {"model": values["model"]}
-    deciding["optimizer"] = _without_later_fields(values["optimizer"])
+    training = {
+        name: value for name, value in values["training"].items() if name not in _FREE_FIELDS
+    }
+    deciding = {"model": values["model"], "optimizer": values["optimizer"]}
     deciding |= {"training": training, "data": data}
     if experiment.task is not None:
         deciding["task"] = values["task"]
     if start is not None:
         deciding["start"] = start
     if experiment.is_led_by_evaluations:
-        # Earlier versions knew no `evaluate_tokens`.
-        names = ("evaluate_every_steps", "evaluate_tokens")
-        training |= {name: value for name in names if (value := values["training"][name])}
-        deciding["evaluation"] = _without_later_fields(values["evaluation"])
+        for name in ("evaluate_every_steps", "evaluate_tokens"):
+            training[name] = values["training"][name]
+        deciding["evaluation"] = values["evaluation"]
     return deciding
-
-
-def _without_later_fields(values: dict[str, Any]) -> dict[str, Any]:
-    """Leaves out fields that earlier versions did not know, where they are not used."""
-    return {
-        name: value
-        for name, value in values.items()
-        if name not in _LATER_FIELDS or value is not None
-    }

@@ -34,12 +34,6 @@ _POLL_SECONDS = 2.0
 RESULTS_FILE = "results.jsonl"
 _REMEDY = "Restore the file from a copy, or remove it to evaluate anew."
 _FIELDS = {field.name for field in dataclasses.fields(EvaluationResult)}
-# Fields that came later; lines of earlier versions do without.
-_LATER_FIELDS = {
-    field.name
-    for field in dataclasses.fields(EvaluationResult)
-    if field.default is not dataclasses.MISSING
-}
 
 
 def read_evaluation_lines(path: str) -> list[dict[str, Any]]:
@@ -94,12 +88,8 @@ def _checked(line: Any) -> dict[str, Any]:
         raise ValueError("`conditions` or `result` is no object")
     if type(result.get("step")) is not int or result["step"] < 0:
         raise ValueError(f"`result.step` is {ascii(result.get('step'))[:40]}")
-    # Lines of an earlier version may know less.
-    if result.keys() >= _FIELDS - _LATER_FIELDS:
-        given = {name: result[name] for name in _FIELDS & result.keys()}
-        figures = EvaluationResult(**given).to_dict()
-        for name in _LATER_FIELDS - result.keys():
-            del figures[name]
+    if result.keys() >= _FIELDS:
+        figures = EvaluationResult(**{name: result[name] for name in _FIELDS}).to_dict()
         differing = [name for name in figures if figures[name] != result.get(name)]
         if differing or figures.keys() != result.keys():
             name = (differing or sorted(figures.keys() ^ result.keys()))[0]
@@ -167,7 +157,6 @@ class EvaluationLog:
         self.steps.update(
             line["result"]["step"]
             for line in self._lines
-            # A setting that came later is None in what was written before.
             if not describe_differences(line["conditions"], self._conditions)
         )
 

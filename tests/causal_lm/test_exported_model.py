@@ -8,10 +8,9 @@ import pytest
 
 import txl_tf
 from tests.causal_lm.test_causal_lm import TOKENIZER
-from tests.convert.goldens import FOLDER as GOLDEN
 from tests.small_models import with_drawn_weights
 from tests.toy_batches import toy_experiment
-from txl_tf.causal_lm.exported_model import exported_tokenizer, exported_version, load_exported
+from txl_tf.causal_lm.exported_model import exported_version
 from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
 from txl_tf.export import ExportOptions, export_saved_model
 from txl_tf.models.language_model import create_model
@@ -49,15 +48,6 @@ def test_the_newest_version_is_taken_and_fewer_bits_are_read(model, folder):
     assert min(differences) == 0.0
     assert lm.tokenizer.fingerprint == TOKENIZER.fingerprint
     assert lm.generate("a fox", max_tokens=4).startswith("a fox")
-
-
-def test_an_export_without_a_vocabulary_has_no_tokenizer():
-    version = GOLDEN / "formats" / "export" / "1"
-    run = txl_tf.load_model(GOLDEN / "formats" / "run_averages")
-    model, tokenizer = load_exported(str(version)), exported_tokenizer(str(version))
-    assert tokenizer is None
-    for variable, expected in zip(model.weights, run.weights, strict=True):
-        np.testing.assert_array_equal(variable.numpy(), expected.numpy(), err_msg=variable.path)
 
 
 def test_damage_and_other_models_are_refused(folder, tmp_path):

@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-import txl_tf
-from tests.convert.goldens import FOLDER as GOLDEN
 from tests.slow_case import slow_case
 from tests.small_models import small_config
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
@@ -118,13 +116,6 @@ def test_a_recurrent_model_has_its_last_output():
     np.testing.assert_allclose(lm.embed(TEXTS[1], 2, "tokens"), together[1], atol=1e-6)
     with pytest.raises(ValueError, match="must be 2, the last of a recurrent model"):
         lm.embed("a", 1)
-
-
-def test_an_export_has_the_features_of_the_run_it_was_made_of():
-    run = txl_tf.load(GOLDEN / "formats" / "run_averages")
-    exported = txl_tf.load(GOLDEN / "formats" / "export", tokenizer=run.tokenizer)
-    texts = [run.tokenizer.decode_text(np.arange(size) % 39) for size in (3, 30)]
-    np.testing.assert_allclose(exported.embed(texts, 1), run.embed(texts, 1), atol=1e-6)
 
 
 @pytest.mark.parametrize(

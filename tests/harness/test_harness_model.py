@@ -9,8 +9,8 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.registry import get_model
 from lm_eval.utils import get_rolling_token_windows
 
-from tests.convert.goldens import FOLDER as GOLDEN
 from tests.small_models import with_drawn_weights
+from tests.small_run import write_run
 from tests.toy_batches import toy_experiment
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
 from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
@@ -21,7 +21,6 @@ from txl_tf.models.language_model import create_model
 
 pytestmark = pytest.mark.slow
 
-FORMATS = GOLDEN / "formats"
 TOKENIZER = CharacterTokenizer(list("abcdefghijklmnopqrstuvwxyz \n"))
 TEXT = "the quick brown fox jumps over the lazy dog and sleeps"
 
@@ -150,19 +149,12 @@ def test_drawn_texts_differ_and_a_seed_draws_them_again(lm):
     assert texts(HarnessModel(lm), ("a fox", {**settings, "top_p": 1e-4})) == greedy
 
 
-@pytest.mark.parametrize(
-    "folder, arguments",
-    [
-        ("run_transformer_xl", {"step": "best"}),
-        ("run_lstm", {"tokenizer": "data_bytes"}),
-        ("converted", {"tokenizer": "data_words"}),
-        ("export", {"tokenizer": "data_characters"}),
-    ],
-)
-def test_a_folder_of_any_kind_is_a_model(folder, arguments):
-    if "tokenizer" in arguments:
-        arguments = {"tokenizer": str(FORMATS / arguments["tokenizer"])}
-    given = {"pretrained": str(FORMATS / folder), **arguments}
+@pytest.mark.parametrize("kind", ["run", "converted"])
+def test_a_folder_of_any_kind_is_a_model(lm, kind, tmp_path):
+    _, data = write_run(tmp_path, TOKENIZER, "the moon\n" * 40)
+    lm.save_to_preset(tmp_path / "converted")
+    given = {"pretrained": str(tmp_path / kind)}
+    given |= {"step": "best"} if kind == "run" else {"tokenizer": str(data)}
     added = {"device": "cuda:0", "batch_size": 1, "max_batch_size": None}
     harness = get_model("txl").create_from_arg_obj(given, added)
     text = "the moon follows the long road"
@@ -213,7 +205,7 @@ def test_what_cannot_be_read_or_honoured_is_refused(lm, harness):
 
 
 def test_the_command_line_ends_with_the_lines_and_the_code_of_an_error(monkeypatch, capsys):
-    folder = str(FORMATS / "absent")
+    folder = "absent"
     monkeypatch.setattr(lm_eval.__main__, "cli_evaluate", lambda: HarnessModel(folder))
     assert main() == InputMissingError.exit_code
     lines = capsys.readouterr().err.splitlines()

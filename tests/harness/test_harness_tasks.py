@@ -13,15 +13,20 @@ import pytest
 pytest.importorskip("lm_eval")
 
 from pipelines.command_line import main
-from tests.convert.goldens import FOLDER as GOLDEN
+from tests.small_run import write_run
 from tests.test_architecture import ROOT
 from tests.test_documentation import examples_of_docstrings
+from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.harness import HarnessModel
 
 pytestmark = pytest.mark.slow
 
 # Words that both count alike: no white space at the ends, none beyond ASCII.
-TEXT = (GOLDEN / "formats" / "texts" / "valid.txt").read_text().strip()
+TEXT = "\n".join(
+    f"{subject} {verb} the river at 5:30."
+    for subject in ("the old miller", "every sailor", "the moon")
+    for verb in ("counts", "remembers", "paints")
+)
 MORE_TASKS = """
 import json
 choice = {
@@ -43,11 +48,16 @@ CONTEXTS = ["the moon follows the", "the old miller sells", "a grey cat"]
 CHOICES = [" long road", " seven boats"]
 
 
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    return write_run(tmp_path_factory.mktemp("made"), ByteTokenizer(), TEXT)[0].folder
+
+
 @pytest.fixture
-def folder(tmp_path):
+def folder(run_folder, tmp_path):
     """A folder with a run and a text."""
     (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "mine").symlink_to(GOLDEN / "formats" / "run_transformer_xl")
+    (tmp_path / "runs" / "mine").symlink_to(run_folder)
     (tmp_path / "mine.jsonl").write_text(json.dumps({"text": TEXT}) + "\n")
     return tmp_path
 
@@ -73,11 +83,10 @@ def run(words, folder):
 
 
 @pytest.fixture(scope="module")
-def evaluated(tmp_path_factory):
+def evaluated(run_folder, tmp_path_factory):
     """The figures of `txl evaluate`."""
     path = tmp_path_factory.mktemp("text") / "mine.txt"
     path.write_text(TEXT)
-    run_folder = GOLDEN / "formats" / "run_transformer_xl"
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         assert main(["evaluate", "--workdir", str(run_folder), "--text", str(path), "--json"]) == 0

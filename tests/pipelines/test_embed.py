@@ -7,7 +7,6 @@ import pytest
 
 import txl_tf
 from pipelines.command_line import main
-from tests.convert.goldens import FOLDER as GOLDEN
 from tests.small_models import small_config
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
 from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
@@ -106,6 +105,3 @@ def test_files_and_folders_that_are_not_there_are_named(embedded, tmp_path):
     assert embedded(b"abc", out="none/features.npz")[0] == 74
     exit_code, shown = embedded(b"abc", workdir=tmp_path)
     assert (exit_code, "There is no model in this folder." in shown.err) == (66, True)
-    # An earlier export has no vocabulary.
-    exit_code, shown = embedded(b"abc", workdir=GOLDEN / "formats" / "export")
-    assert (exit_code, "no tokenizer" in shown.err) == (2, True)

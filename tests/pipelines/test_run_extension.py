@@ -125,7 +125,7 @@ def test_steps_of_before_are_not_done_again_with_the_longer_schedule(run, tmp_pa
     assert "Restore" in raised.value.remedy
 
 
-def test_a_description_without_extensions_is_as_before_and_a_wrong_one_is_refused():
+def test_extensions_are_part_of_the_description_and_wrong_ones_are_refused():
     description = RunDescription(
         experiment=toy_run_experiment(),
         data={
@@ -133,7 +133,6 @@ def test_a_description_without_extensions_is_as_before_and_a_wrong_one_is_refuse
             "vocabulary_size": toy_run_experiment().model.vocabulary_size,
         },
     )
-    assert b"extended_at" not in description.to_json()
     values = {
         "experiment": description.experiment.to_dict(),
         "data": description.data,

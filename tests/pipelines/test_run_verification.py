@@ -46,10 +46,9 @@ def remove(run, *steps):
 
 
 def forget(run):
-    """As earlier versions described a run: without a word of its checkpoints."""
+    """As if the process had ended before it noted the first checkpoint."""
     values = json.loads((run / "run.json").read_text())
-    for name in ("run_id", "first_checkpoint_step", "longest_checkpoint_period"):
-        del values[name]
+    values["first_checkpoint_step"] = None
     (run / "run.json").write_text(json.dumps(values))
 
 
@@ -62,7 +61,7 @@ def lose_all_and_ledger(run):
     (run / "ledger.txt").unlink()
 
 
-def lose_all_of_an_earlier_version(run):
+def lose_all_before_the_first_was_noted(run):
     lose_all(run)
     forget(run)
 
@@ -83,7 +82,7 @@ def lose_all_but_evaluations(run):
 def lose_all_after_the_ledger_was_lost(run):
     (run / "ledger.txt").unlink()
     train(run)
-    lose_all_of_an_earlier_version(run)
+    lose_all_before_the_first_was_noted(run)
 
 
 def lose_the_best(run):
@@ -97,7 +96,7 @@ def steps_of(run):
 LOSSES = [
     lose_all,
     lose_all_and_ledger,
-    lose_all_of_an_earlier_version,
+    lose_all_before_the_first_was_noted,
     lose_all_but_the_note_of_the_best,
     lose_all_but_evaluations,
     lose_all_after_the_ledger_was_lost,
@@ -192,22 +191,6 @@ def test_a_best_checkpoint_that_was_not_noted_any_more_is_noted(run, unbroken):
     note.unlink()
     train(run)
     assert note.read_bytes() == (unbroken / "checkpoints" / "best.json").read_bytes()
-
-
-def test_a_run_of_an_earlier_version_gets_a_name_that_it_keeps(run, unbroken):
-    remove(run, 24)
-    forget(run)
-    train(run)
-    run_id = Workdir(run).describe().run_id
-    for step in steps_of(run):
-        values = json.loads(
-            (run / "checkpoints" / f"step-{step:08d}" / "manifest.json").read_text()
-        )
-        assert (values["run_id"] == run_id) == (step == 24)
-    remove(run, 24)
-    train(run)
-    assert Workdir(run).describe().run_id == run_id
-    assert result_of(run) == result_of(unbroken)
 
 
 @pytest.mark.parametrize("place", ["local", "store"])

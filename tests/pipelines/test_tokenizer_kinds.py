@@ -9,23 +9,20 @@ import tensorflow as tf
 
 import txl_tf
 from pipelines.command_line import main
-from pipelines.workdir import Workdir, data_identity
+from pipelines.workdir import Workdir
 from tests.data.tokenizers.trained_sentence_piece import LINES, trained_sentence_piece
 from tests.pipelines.txl_process import run_txl
 from tests.slow_case import slow_case
+from tests.small_run import write_run
 from tests.toy_batches import toy_experiment
 from txl_tf.causal_lm.model_folder import run_tokenizer
-from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
 from txl_tf.data.tokenizers.word_piece_tokenizer import WordPieceTokenizer
 from txl_tf.data.tokenizers.word_splitting import WordRule
 from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError
-from txl_tf.models.transformer_xl import TransformerXL
-from txl_tf.run_description import identity
 from txl_tf.samplers import MinPSampler
-from txl_tf.training.checkpoint_store import CheckpointStore
 
 KINDS = [
     *(slow_case(kind) for kind in ("bytes", "characters", "wordpiece")),
@@ -58,20 +55,9 @@ def tokenizer_of_kind(kind):
 
 @pytest.fixture(scope="module", params=KINDS)
 def run(request, tmp_path_factory):
-    """A run that nobody trained, begun as `txl train` begins one: folder, tokenizer, data."""
-    folder = tmp_path_factory.mktemp(request.param)
+    """A run that nobody trained, its tokenizer and its data."""
     tokenizer = tokenizer_of_kind(request.param)
-    data = folder / "data"
-    manifest = prepare_dataset({"valid": [TEXT.encode()]}, tokenizer, str(data), "toy")
-    experiment = toy_experiment(model={"vocabulary_size": manifest.vocabulary_size})
-    experiment = experiment.replace(evaluation=EvaluationConfig(batch_size=2))
-    workdir = Workdir(folder / "run")
-    workdir.begin(experiment, data_identity(manifest))
-    workdir.keep_vocabulary(tokenizer.vocabulary_files)
-    weights = TransformerXL(experiment.model).weights
-    CheckpointStore(workdir.checkpoints, identity(experiment, data_identity(manifest))).save(
-        7, {f"model/{variable.path}": variable.numpy() for variable in weights}
-    )
+    workdir, data = write_run(tmp_path_factory.mktemp(request.param), tokenizer, TEXT)
     return workdir, tokenizer, data
 
 
@@ -180,7 +166,7 @@ def test_training_gives_the_run_its_vocabulary(tmp_path, capsys):
     vocabulary = {path.name: path.read_bytes() for path in (folder / "vocabulary").iterdir()}
     assert vocabulary == {path.name: path.read_bytes() for path in data.glob("vocabulary.*")}
 
-    # A run of an earlier version has none; the same command gives it one.
+    # One that is lost is written again by the same command.
     shutil.rmtree(folder / "vocabulary")
     generate = ["generate", "--workdir", str(folder), "--prompt", PROMPT, "--num-tokens", "3"]
     assert main(generate) == 66

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.training.test_checkpoint_store import arrays_of, assert_is_state_of, store_with
-from txl_tf.errors import DataDamagedError
-from txl_tf.training.checkpoint_format import checksum, write_arrays
+from txl_tf.errors import DataDamagedError, MismatchError
+from txl_tf.training.checkpoint_format import FORMAT_VERSION, checksum, write_arrays
 
 FILES = ["manifest.json", "state.data-00000-of-00001", "state.index"]
 OLDER, NEWER = 5, 10
@@ -104,6 +104,19 @@ def test_a_manifest_that_is_not_text_is_found(store_and_folder):
     store, folder = store_and_folder
     (folder / "manifest.json").write_bytes(bytes(range(256)))
     assert_passed_over(store, folder, "manifest.json")
+
+
+@pytest.mark.parametrize("version", [FORMAT_VERSION - 1, FORMAT_VERSION + 1, None])
+def test_a_whole_checkpoint_of_another_format_is_refused_as_such(store_and_folder, version):
+    store, folder = store_and_folder
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest["manifest_sha256"]
+    manifest["format_version"] = version
+    path.write_text(json.dumps(manifest | {"manifest_sha256": checksum(manifest)}))
+    with pytest.raises(MismatchError, match=f"format {version}; this version reads") as raised:
+        store.load(10)
+    assert (raised.value.exit_code, raised.value.where) == (78, str(path))
 
 
 def test_a_manifest_whose_version_alone_was_changed_is_damaged(store_and_folder):

@@ -70,8 +70,7 @@ def exported_config(version: str) -> tuple[ModelConfig, str]:
 def exported_tokenizer(version: str) -> Tokenizer | None:
     """Reads the tokenizer of an exported version.
 
-    It is `None` where the export has no vocabulary: earlier versions of this package
-    wrote none.
+    It is `None` where the model was exported without one.
     """
     return read_tokenizer(os.path.join(version, EXTRA))
 

@@ -255,7 +255,7 @@ def describe_differences(stored: dict[str, Any], current: dict[str, Any]) -> str
         (stored 0.1, now 0.2)`; empty where all are the same.
     """
     before, now = flat_settings(stored), flat_settings(current)
-    # A setting that only one of them knows counts as None: so are those off that came later.
+    # A section that only one of them has counts as None.
     names = sorted(name for name in now.keys() | before.keys() if now.get(name) != before.get(name))
     if not names:
         return ""

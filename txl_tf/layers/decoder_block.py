@@ -394,7 +394,3 @@ class DecoderBlock(keras.layers.Layer):
             "stateful": self.stateful,
             "memory_length": self.memory_length,
         }
-
-    @classmethod
-    def from_config(cls, config):
-        return super().from_config(Positions.taken_together(config))

@@ -7,7 +7,7 @@ from txl_tf import functional
 from txl_tf.config.base import FrozenConfig
 from txl_tf.config.model import LEARNED_ENCODINGS, ModelConfig, PositionEncoding
 
-_ARGUMENTS_ONCE = {
+_FIELDS_OF_MODEL = {
     "position_encoding": "encoding",
     "num_positions": "num_positions",
     "clamp_length": "clamp_length",
@@ -55,23 +55,7 @@ class Positions(FrozenConfig):
     @classmethod
     def of_model(cls, config: ModelConfig) -> "Positions":
         """Returns the positions of a model's configuration."""
-        return cls(**{field: getattr(config, name) for name, field in _ARGUMENTS_ONCE.items()})
-
-    @staticmethod
-    def taken_together(config: dict[str, Any]) -> dict[str, Any]:
-        """Reads the configuration of a layer that had an argument for each field.
-
-        Args:
-            config: dict. Result of `get_config` of this version or of an earlier one.
-
-        Returns:
-            Dict with `positions`, as `get_config` returns it now.
-        """
-        if "positions" in config:
-            return config
-        others = {name: value for name, value in config.items() if name not in _ARGUMENTS_ONCE}
-        fields = {field: config[name] for name, field in _ARGUMENTS_ONCE.items() if name in config}
-        return {**others, "positions": fields}
+        return cls(**{field: getattr(config, name) for name, field in _FIELDS_OF_MODEL.items()})
 
     def sinusoids(self, key_length: Any, hidden_dim: int, dtype: str) -> Any:
         """Returns the encodings `(K, D)` of the distances `K - 1` to 0."""

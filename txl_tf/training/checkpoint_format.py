@@ -24,9 +24,7 @@ from txl_tf.storage.untrusted_files import listed_file, read_json_object, readin
 
 MANIFEST_FILE = "manifest.json"
 ARRAYS_PREFIX = "state"
-# 1: a hash of every file. 2: hashes of the arrays in memory instead of their file's.
 FORMAT_VERSION = 2
-_READABLE_VERSIONS = (1, 2)
 _CHECKSUM = "manifest_sha256"
 _RUN_ID = "run_id"
 _INDEX_SUFFIX = ".index"
@@ -110,10 +108,9 @@ def verified_manifest(folder: str) -> dict[str, Any]:
     if manifest.pop(_CHECKSUM, None) != checksum(manifest):
         raise damaged("the manifest does not match its own checksum, manifest_sha256", path)
     version = manifest.get("format_version")
-    if version not in _READABLE_VERSIONS:
+    if version != FORMAT_VERSION:
         raise MismatchError(
-            f"The checkpoint is of format {version}; this version reads "
-            f"{' and '.join(map(str, _READABLE_VERSIONS))}.",
+            f"The checkpoint is of format {version}; this version reads {FORMAT_VERSION}.",
             where=path,
             remedy="Use the version of txl-tf that wrote it, or a newer one.",
         )
@@ -249,8 +246,7 @@ def read_arrays(prefix: str, descriptions: dict[str, Any]) -> dict[str, np.ndarr
 
     Args:
         prefix: str. Path that the names of the files begin with.
-        descriptions: dict of name to what `describe_arrays` returned. In the
-            first format it was the shape alone, beside a hash of the file.
+        descriptions: dict of name to what `describe_arrays` returned.
 
     Returns:
         Dict of name to array.
@@ -289,15 +285,11 @@ def _check_descriptions(
         raise damaged(f"the array `{differing[:200]}` is on one side only", f"{prefix}.index")
     for name, tensor in stored.items():
         description = descriptions[name]
-        if isinstance(description, list):
-            is_same = [*tensor.shape] == description
-        else:
-            is_same = (
-                isinstance(description, dict)
-                and description.get("dtype") == tensor.dtype
-                and description.get("shape") == [*tensor.shape]
-            )
-        if not is_same:
+        if (
+            not isinstance(description, dict)
+            or description.get("dtype") != tensor.dtype
+            or description.get("shape") != [*tensor.shape]
+        ):
             what = f"the array `{name}` of {tensor.dtype} {[*tensor.shape]}"
             raise damaged(f"{what} is not what was written", _data_file(prefix))
 
@@ -326,8 +318,6 @@ def _describe(array: np.ndarray) -> dict[str, Any]:
 
 
 def _matches(array: np.ndarray, description: Any) -> bool:
-    if isinstance(description, list):
-        return [*array.shape] == description
     found = _describe(array)
     # Also where it was finite when it was hashed: nobody else writes such a file.
     return found.pop("is_finite") and found == description

@@ -1,0 +1,32 @@
+"""A run that nobody trained, begun as `txl train` begins one."""
+
+from pathlib import Path
+
+from pipelines.workdir import Workdir, data_identity
+from tests.toy_batches import toy_experiment
+from txl_tf.config.experiment import EvaluationConfig
+from txl_tf.data.preparation import prepare_dataset
+from txl_tf.data.tokenizers.tokenizer import Tokenizer
+from txl_tf.models.transformer_xl import TransformerXL
+from txl_tf.run_description import identity
+from txl_tf.training.checkpoint_store import CheckpointStore
+
+
+def write_run(folder: Path, tokenizer: Tokenizer, text: str) -> tuple[Workdir, Path]:
+    """Writes a data set and a run with one checkpoint, which is its best.
+
+    Returns:
+        Tuple of the run's `Workdir` and the folder of the data set, both in `folder`.
+    """
+    manifest = prepare_dataset({"valid": [text.encode()]}, tokenizer, str(folder / "data"), "toy")
+    data = data_identity(manifest)
+    experiment = toy_experiment(model={"vocabulary_size": manifest.vocabulary_size})
+    experiment = experiment.replace(evaluation=EvaluationConfig(batch_size=2))
+    workdir = Workdir(folder / "run")
+    workdir.begin(experiment, data)
+    workdir.keep_vocabulary(tokenizer.vocabulary_files)
+    weights = TransformerXL(experiment.model).weights
+    store = CheckpointStore(workdir.checkpoints, identity(experiment, data))
+    store.save(7, {f"model/{variable.path}": variable.numpy() for variable in weights})
+    store.keep_best(7)
+    return workdir, folder / "data"
