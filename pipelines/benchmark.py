@@ -1,27 +1,38 @@
-"""Measures speed and memory of the jobs: `txl benchmark`.
+"""Measures speed and memory of training, evaluation and generation: `txl benchmark`.
 
     txl benchmark train evaluate
     txl benchmark evaluate --memory-lengths 800,1600,3200
     txl benchmark train --against hugging_face --peer-python PATH --json
 
-Each case runs in a fresh process, and in rounds that take turns with the peer
-and with large matrix products, which tell how fast the machine is. Settings
-that are not part of a shape are the defaults of the jobs.
+Each case has a process of its own, and takes turns with the peer. Settings that are not part
+of a shape are the defaults of the jobs. Shape letters: B rows, T segment length, M memory length.
 """
 
 import argparse
+import contextlib
+import dataclasses
+import itertools
 import json
 import os
 import platform
 import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
 from importlib import metadata
-from typing import Any
+from typing import IO, Any, Self, cast
 
 from txl_tf import __version__
-from txl_tf.config.base import MAX_ROWS, MAX_TOKENS
-from txl_tf.errors import InputMissingError, UsageError
+from txl_tf.config.base import MAX_TOKENS
+from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig, TrainingConfig
+from txl_tf.config.model import ModelConfig
+from txl_tf.errors import InputMissingError, JobError, UsageError
 from txl_tf.machine_memory import describe_bytes
+from txl_tf.models.sizes import reading_flops_per_token, training_flops_per_token
 
+from . import benchmark_worker
 from .arguments import (
     MAX_COUNT,
     MAX_SECONDS,
@@ -30,240 +41,338 @@ from .arguments import (
     add_number,
     add_numbers,
     add_override_argument,
+    load_experiment,
+    override,
 )
-from .benchmarking.cases import SUITES, Case, cases_of
-from .benchmarking.measurement import ChosenPeer, Measurement, Row, add_growth
-from .benchmarking.peers import PEERS
-from .benchmarking.rounds import short
-from .command_line import run_job
-from .prepare_tokenizer import TRAINED_WITHOUT_EXTRA
-from .progress import plain_table
+from .progress import plain_table, say
 
-_LEAST_SECONDS = 1e-3
-# Suites that read an option; `--config` and `--set` are of those with a model.
-_MODELS = ("train", "evaluate", "generate", "compile")
-_READ_BY = {
-    "config": _MODELS,
-    "overrides": _MODELS,
-    "segment_lengths": ("train", "evaluate", "read"),
-    "memory_lengths": ("train", "evaluate", "generate"),
-    "rows": ("train", "evaluate", "generate", "read"),
-    "text": ("prepare",),
-    "tokenizer": ("prepare",),
-    "data": ("read",),
-}
-_OPTIONS = {"overrides": "--set"}
+SUITES = ("train", "evaluate", "generate")
+PEERS = ("hugging_face",)
+_PEER_DTYPES = ("float32", "bfloat16")
+_GENERATED_ROWS = (1, 8)
+_READ_BY_PEERS = (
+    *("vocabulary_size", "num_layers", "hidden_dim", "num_heads", "head_dim"),
+    *("intermediate_dim", "segment_length", "memory_length", "dropout", "attention_dropout"),
+)
+# Settings that change numbers, and hardly the work.
+_WITHOUT_WORK = (
+    *("embedding_dim", "layer_norm_epsilon", "initializer", "initializer_stddev"),
+    *("initializer_range", "projection_stddev", "share_attention_biases"),
+    *("clamp_length", "same_length", "same_length_keys"),
+)
+# A run of any length; loops are measured.
+_NUM_STEPS = 1_000_000
+_MAX_TRIALS = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One line of the table: a suite, a shape in words, and the requests of both sides."""
+
+    suite: str
+    shape: str
+    request: dict[str, Any]
+    flops_per_token: int | None
+    peer_request: dict[str, Any] | None
+    """None where the peer would do other work."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
-    parser.add_argument(
-        "suites", metavar="SUITE", nargs="+", choices=SUITES, help=f"{', '.join(SUITES)}"
-    )
+    parser.add_argument("suites", metavar="SUITE", nargs="+", choices=SUITES, help="/".join(SUITES))
     shapes = parser.add_argument_group("shapes")
     add_config_argument(shapes, help="experiment or .json or .toml file (default: own shapes)")
     add_override_argument(shapes)
-    for option, most, meaning in (
-        ("--segment-lengths", MAX_TOKENS, "tokens read at a time; in training M is T too"),
-        ("--memory-lengths", MAX_TOKENS, "tokens remembered (default: 128 or 1600,3800)"),
-        ("--rows", MAX_ROWS, "rows (default: 8 to train, 1 to evaluate, 1,8 to generate)"),
+    for option, meaning in (
+        ("--segment-lengths", "tokens read at a time; in training M is T too"),
+        ("--memory-lengths", "tokens remembered (default: 128 or 1600,3800)"),
     ):
-        add_numbers(shapes, option, 1, most, meaning, unit="N")
-    text = parser.add_argument_group("text")
-    text.add_argument("--text", metavar="FILE", help="of `prepare` (default: generated words)")
-    text.add_argument(
-        "--tokenizer",
-        action="append",
-        metavar="KIND",
-        choices=TRAINED_WITHOUT_EXTRA,
-        help="of `prepare`; may be repeated (default: bytes and words)",
-    )
-    text.add_argument("--data", metavar="DIR", help="data set of `read` (default: random bytes)")
-    rounds = parser.add_argument_group(
-        "rounds", "Each case has a process of its own, whose peak memory is reported."
-    )
+        add_numbers(shapes, option, 1, MAX_TOKENS, meaning, unit="N")
+    rounds = parser.add_argument_group("rounds")
     add_number(rounds, "--rounds", 1, MAX_COUNT, "rounds; medians are reported", default=5)
-    add_number(
-        rounds,
-        "--turn-seconds",
-        _LEAST_SECONDS,
-        MAX_SECONDS,
-        "length of a turn, about",
-        default=2.0,
-        metavar="SECONDS",
-    )
+    meaning = "length of a turn, about"
+    add_number(rounds, "--turn-seconds", 1e-3, MAX_SECONDS, meaning, default=2.0, metavar="S")
     peers = parser.add_argument_group("peer")
-    peers.add_argument(
-        "--against", metavar="PEER", choices=PEERS, help=f"take turns with {' or '.join(PEERS)}"
-    )
+    peers.add_argument("--against", choices=PEERS, help="implementation to take turns with")
     peers.add_argument("--peer-python", metavar="PATH", help="Python that has the peer")
     add_json_argument(parser)
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks what can be checked before TensorFlow is imported."""
-    arguments.suites = list(dict.fromkeys(arguments.suites))
-    for name, suites in _READ_BY.items():
-        if getattr(arguments, name) and not set(suites) & set(arguments.suites):
-            option = _OPTIONS.get(name, f"--{name.replace('_', '-')}")
-            raise UsageError(
-                f"No suite that was chosen reads {option}.",
-                where=option,
-                remedy=f"Leave it out, or choose {' or '.join(suites)}.",
-            )
-    for option, path, exists in (
-        ("--text", arguments.text, os.path.isfile),
-        ("--data", arguments.data, os.path.isdir),
-    ):
-        # Only TensorFlow can look into a store.
-        if path is not None and "://" not in path and not exists(path):
-            raise InputMissingError("There is nothing to read.", where=f"{option} {path}")
-    arguments.chosen = _chosen_peer(arguments)
-    arguments.cases = [case for suite in arguments.suites for case in cases_of(suite, arguments)]
-    if arguments.chosen is not None:
-        _check_peer(arguments.chosen, arguments.cases)
-
-
-def _chosen_peer(arguments: argparse.Namespace) -> ChosenPeer | None:
     name, python = arguments.against, arguments.peer_python
-    if name is None and python is None:
-        return None
-    if name is None or python is None:
+    if (name is None) != (python is None):
         missing, given = ("--against", "--peer-python")[:: 1 if name is None else -1]
-        raise UsageError(f"This goes with {missing}.", where=given, remedy="Give both of them.")
-    if shutil.which(python) is None:
+        raise UsageError(f"This needs {missing} too.", where=given, remedy="Give both of them.")
+    if python is not None and shutil.which(python) is None:
         raise InputMissingError("There is no such program.", where=f"--peer-python {python}")
-    return ChosenPeer(PEERS[name], python)
-
-
-def _check_peer(chosen: ChosenPeer, cases: list[Case]) -> None:
-    peer = chosen.peer
-    for case in cases:
-        if case.suite not in peer.works:
+    suites = dict.fromkeys(arguments.suites)
+    arguments.cases = [case for suite in suites for case in cases_of(suite, arguments)]
+    for case in arguments.cases:
+        if name is not None and case.peer_request is None:
             raise UsageError(
-                f"{peer.name} has nothing to compare {case.suite} with.",
-                where=f"--against {peer.name}",
-                remedy=f"It has: {', '.join(peer.works)}.",
-            )
-        if case.peer_request is None:
-            raise UsageError(
-                f"{peer.name} does other work with these settings: {case.suite} {case.shape}.",
-                where=f"--against {peer.name}",
+                f"{name} does other work with these settings: {case.suite} {case.shape}.",
+                where=f"--against {name}",
                 remedy="Take a plain Transformer-XL with a full softmax, trained with Adam.",
             )
 
 
+def default_experiment(suite: str, memory_length: int) -> ExperimentConfig:
+    """Returns the settings of a suite without `--config`."""
+    num_layers, num_heads = (6, 4) if suite == "train" else (12, 8)
+    model = ModelConfig(
+        vocabulary_size=256,
+        num_layers=num_layers,
+        hidden_dim=64 * num_heads,
+        num_heads=num_heads,
+        head_dim=64,
+        intermediate_dim=256 * num_heads,
+        segment_length=128,
+        memory_length=memory_length,
+    )
+    training = TrainingConfig(global_batch_size=8, num_steps=_NUM_STEPS)
+    evaluation = EvaluationConfig(batch_size=1)
+    return ExperimentConfig(model=model, training=training, evaluation=evaluation)
+
+
+def cases_of(suite: str, arguments: argparse.Namespace) -> list[Case]:
+    """Lists the cases of a suite.
+
+    Raises:
+        UsageError: If settings do not go together.
+    """
+    if arguments.config is not None:
+        experiments = [load_experiment(arguments.config, arguments.overrides)]
+    else:
+        memory_lengths = (128,) if suite == "train" else (1600, 3800)
+        defaults = [default_experiment(suite, length) for length in memory_lengths]
+        experiments = [override(each, arguments.overrides) for each in defaults]
+    # A token is generated at a time, whatever the segment.
+    segments = None if suite == "generate" else arguments.segment_lengths
+    cases: list[Case] = []
+    for experiment, segment, memory in itertools.product(
+        experiments, segments or [None], arguments.memory_lengths or [None]
+    ):
+        if suite == "train" and memory is None:
+            memory = segment
+        changed = _with_lengths(experiment, suite, segment, memory)
+        rows = {
+            "train": [changed.training.global_batch_size],
+            "evaluate": [changed.evaluation.batch_size],
+            "generate": _GENERATED_ROWS,
+        }
+        cases += [_case(suite, changed, num_rows) for num_rows in rows[suite]]
+    # Options may make two of the usual shapes the same.
+    return [case for place, case in enumerate(cases) if case not in cases[:place]]
+
+
+def _with_lengths(
+    experiment: ExperimentConfig, suite: str, segment: int | None, memory: int | None
+) -> ExperimentConfig:
+    if suite == "evaluate":
+        own = experiment.evaluation
+        segment, memory = segment or own.segment_length, memory or own.memory_length
+        evaluation = own.replace(segment_length=None, memory_length=None)
+        experiment = experiment.replace(evaluation=evaluation)
+    changes = {"segment_length": segment, "memory_length": memory}
+    given = {name: value for name, value in changes.items() if value is not None}
+    try:
+        return experiment.replace(model=experiment.model.replace(**given))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{error}", where="--segment-lengths, --memory-lengths") from error
+
+
+def _case(suite: str, experiment: ExperimentConfig, num_rows: int) -> Case:
+    model = experiment.model
+    policy = "float32" if suite == "generate" else experiment.training.dtype_policy
+    segment_length = 1 if suite == "generate" else model.segment_length
+    lengths, flops = f"T {segment_length:,}", None
+    if isinstance(model, ModelConfig):
+        lengths += f", M {model.effective_memory_length:,}"
+        count = training_flops_per_token if suite == "train" else reading_flops_per_token
+        flops = count(model.replace(segment_length=segment_length))
+    return Case(
+        suite,
+        f"{model.num_layers} x {model.hidden_dim}, {lengths}, B {num_rows:,}, {policy}",
+        {"work": suite, "experiment": experiment.to_dict(), "num_rows": num_rows},
+        flops,
+        _peer_request(suite, experiment, num_rows),
+    )
+
+
+def _peer_request(suite: str, experiment: ExperimentConfig, num_rows: int) -> dict[str, Any] | None:
+    """Returns the sizes of a case, where they alone decide the work of its model."""
+    model, optimizer = experiment.model, experiment.optimizer
+    if not isinstance(model, ModelConfig) or (suite == "train" and optimizer.name != "adam"):
+        return None
+    sizes = {field: getattr(model, field) for field in _READ_BY_PEERS}
+    models = (model, ModelConfig(**sizes))
+    needs = [{**each.to_dict(), **dict.fromkeys(_WITHOUT_WORK)} for each in models]
+    if needs[0] != needs[1] or model.embedding_dim not in (None, model.hidden_dim):
+        return None
+    rates = {"learning_rate": optimizer.learning_rate, "clip_norm": optimizer.clip_norm}
+    return {"work": suite, "num_rows": num_rows, **sizes, **rates}
+
+
+class Worker:
+    """Process of a `benchmark_worker`; a context that ends it.
+
+    Raises:
+        JobError: If it cannot be started, or ends before it is ready.
+    """
+
+    def __init__(self, command: Sequence[str], request: dict[str, Any], turn_seconds: float):
+        self._command = command
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - `__exit__` closes it
+        paths = os.pathsep.join(each or os.getcwd() for each in sys.path)
+        environment = {**os.environ, "PYTHONPATH": paths} if command[0] == sys.executable else None
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        pipes |= {"stderr": self._errors, "text": True}
+        self._process = subprocess.Popen(command, **pipes, env=environment)
+        try:
+            self._ask(json.dumps(request))
+            self.times = self._times_in(turn_seconds)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        for stream in (self._process.stdin, self._process.stdout):
+            # The last request to a process that has ended is lost.
+            with contextlib.suppress(BrokenPipeError):
+                cast(IO[str], stream).close()
+        self._process.kill()
+        self._process.wait()
+        self._errors.close()
+
+    def turn(self) -> dict[str, Any]:
+        """Returns the figures of one turn, with its `rate` in tokens per second."""
+        figures = self._ask(str(self.times))
+        return {**figures, "rate": figures["tokens"] / figures["seconds"]}
+
+    def _times_in(self, turn_seconds: float) -> int:
+        """Finds how often the work fits into a turn; the programs are compiled afterwards."""
+        times = 1
+        for _ in range(_MAX_TRIALS):
+            self._ask(str(times))  # compiles
+            wanted = times * turn_seconds / max(self._ask(str(times))["seconds"], 1e-9)
+            if wanted < 2 * times:
+                break
+            times = min(round(wanted), _NUM_STEPS)
+        return times
+
+    def _ask(self, line: str) -> dict[str, Any]:
+        with contextlib.suppress(BrokenPipeError):
+            requests = cast(IO[str], self._process.stdin)
+            requests.write(f"{line}\n")
+            requests.flush()
+        answer = cast(IO[str], self._process.stdout).readline()
+        with contextlib.suppress(ValueError):
+            return cast(dict[str, Any], json.loads(answer))
+        self._errors.seek(0)
+        said = self._errors.read().decode(errors="replace").strip().rpartition("\n")[2]
+        raise JobError(
+            f"The process ended with exit code {self._process.wait()}: {said[:300]}",
+            where=" ".join(self._command)[:200],
+            remedy="See that it has what the work needs, and enough memory.",
+        )
+
+
+def _start_own(case: Case, folder: str, turn_seconds: float) -> Worker:
+    command = [sys.executable, "-W", "ignore", "-m", benchmark_worker.__name__, "own"]
+    return Worker(command, {**case.request, "folder": folder}, turn_seconds)
+
+
+def _start_peer(case: Case, name: str, python: str, turn_seconds: float) -> tuple[str, Worker]:
+    """Starts the peer in the precision in which it is faster."""
+    command = [python, "-W", "ignore", benchmark_worker.__file__, name]
+    found: list[tuple[float, str, Worker]] = []
+    for dtype in _PEER_DTYPES:
+        worker = Worker(command, {**(case.peer_request or {}), "dtype": dtype}, turn_seconds)
+        found.append((worker.turn()["rate"], dtype, worker))
+    slower, faster = sorted(found, key=lambda each: each[0])
+    slower[2].__exit__()
+    return faster[1:]
+
+
+def measure(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Measures a case in rounds, every other one in the opposite order.
+
+    Raises:
+        JobError: If a process ends before its work is done.
+    """
+    say(f"measuring {case.suite}: {case.shape}")
+    seconds, name = arguments.turn_seconds, arguments.against
+    with contextlib.ExitStack() as exits:
+        folder = exits.enter_context(tempfile.TemporaryDirectory())
+        workers = {"own": exits.enter_context(_start_own(case, folder, seconds))}
+        if name is not None:
+            dtype, peer = _start_peer(case, name, arguments.peer_python, seconds)
+            workers["peer"] = exits.enter_context(peer)
+        turns: dict[str, list[dict[str, Any]]] = {side: [] for side in workers}
+        for index in range(arguments.rounds):
+            for side in list(workers)[:: -1 if index % 2 else 1]:
+                turns[side].append(workers[side].turn())
+    row: dict[str, Any] = {"suite": case.suite, "shape": case.shape, **_figures(turns["own"])}
+    row["flops_per_token"] = case.flops_per_token
+    if name is not None:
+        pairs = zip(turns["own"], turns["peer"], strict=True)
+        ratios = spread([own["rate"] / peer["rate"] for own, peer in pairs])
+        row["peer"] = {"name": name, "dtype": dtype, "times_faster": ratios}
+        row["peer"] |= _figures(turns["peer"])
+    return row
+
+
+def _figures(turns: list[dict[str, Any]]) -> dict[str, Any]:
+    rates = spread([each["rate"] for each in turns])
+    return {"tokens_per_second": rates, "peak_bytes": turns[-1]["peak_bytes"]}
+
+
+def spread(values: Sequence[float]) -> dict[str, Any]:
+    """Returns the median, the least and the most of the rounds, and all of them."""
+    middle = statistics.median(values)
+    return {"median": middle, "least": min(values), "most": max(values), "rounds": [*values]}
+
+
 def run(arguments: argparse.Namespace) -> None:
     """Measures all cases and prints their figures."""
-    options = arguments.rounds, arguments.turn_seconds, arguments.chosen
-    with Measurement(*options) as measurement:
-        rows = [measurement.measure(case) for case in arguments.cases]
-    add_growth(rows)
-    report = {
-        "machine": _machine(),
-        "rounds": arguments.rounds,
-        "turn_seconds": arguments.turn_seconds,
-        "rows": rows,
-    }
+    rows = [measure(case, arguments) for case in arguments.cases]
+    machine = {"cpus": os.cpu_count(), "processor": platform.processor() or platform.machine()}
+    machine |= {"tensorflow": metadata.version("tensorflow"), "txl_tf": __version__}
+    report = {"machine": machine, "rounds": arguments.rounds, "rows": rows}
     print(json.dumps(report) if arguments.json else describe(report))
 
 
-def _machine() -> dict[str, Any]:
-    return {
-        "cpus": os.cpu_count(),
-        "processor": platform.processor() or platform.machine(),
-        "python": platform.python_version(),
-        "tensorflow": metadata.version("tensorflow"),
-        "txl_tf": __version__,
-    }
-
-
-_HEAD = ("suite", "shape", "tokens/s", "from - to", "ms/token", "time", "FLOPs")
-_SHARES = ("of float32", "of bfloat16", "memory")
-_PEER_HEAD = ("peer", "tokens/s", "ratio", "from - to", "memory")
-_NOTES = (
-    "time, FLOPs: of a token, relative to the first row of the suite; of float32, of bfloat16: "
-    "share of the machine's rate of large products, positions not counted; memory: the most that "
-    "the process had, and not those that it started"
-)
-
-
 def describe(report: dict[str, Any]) -> str:
-    """Returns the figures as tables: speeds, and seconds of starts.
-
-    Args:
-        report: dict that `run` prints as JSON.
-    """
-    machine, rows = report["machine"], report["rows"]
-    parts = [
+    """Returns the figures as a table; time and FLOPs are relative to the suite's first row."""
+    machine = report["machine"]
+    head = ["suite", "shape", "tokens/s", "from - to", "time", "FLOPs", "memory"]
+    if "peer" in report["rows"][0]:
+        head += ["peer", "tokens/s", "ratio", "from - to"]
+    cells, firsts = [head], dict[str, dict[str, Any]]()
+    for row in report["rows"]:
+        first, speed = firsts.setdefault(row["suite"], row), row["tokens_per_second"]
+        time = first["tokens_per_second"]["median"] / speed["median"]
+        flops = row["flops_per_token"]
+        cells.append([row["suite"], row["shape"], _short(speed["median"])])
+        cells[-1] += [f"{_short(speed['least'])} - {_short(speed['most'])}", f"{time:.2f}"]
+        cells[-1] += [f"{flops / first['flops_per_token']:.2f}" if flops else ""]
+        cells[-1] += [describe_bytes(row["peak_bytes"])]
+        if "peer" in row:
+            peer, ratio = row["peer"], row["peer"]["times_faster"]
+            rate = _short(peer["tokens_per_second"]["median"])
+            cells[-1] += [f"{peer['name']}, {peer['dtype']}", rate, f"{ratio['median']:.2f}"]
+            cells[-1] += [f"{ratio['least']:.2f} - {ratio['most']:.2f}"]
+    right = [place for place, name in enumerate(head) if name not in ("suite", "shape", "peer")]
+    return (
         f"{machine['cpus']} CPUs, {machine['processor']}, TensorFlow {machine['tensorflow']}; "
-        f"median of {report['rounds']} rounds"
-    ]
-    speeds = [row for row in rows if "tokens_per_second" in row]
-    if speeds:
-        has_peer = "peer" in speeds[0]
-        head = [*_HEAD, *_SHARES, *(_PEER_HEAD if has_peer else ())]
-        cells = [[*_speed_cells(row), *(_peer_cells(row) if has_peer else ())] for row in speeds]
-        words = ("suite", "shape", "peer")
-        right = [column for column, name in enumerate(head) if name not in words]
-        parts += [*_rates(speeds), plain_table([head, *cells], right=right), _NOTES]
-    starts = [row for row in rows if "seconds" in row]
-    if starts:
-        start_head = ("from the start of a process to", "seconds", "from - to", "memory")
-        parts.append(plain_table([start_head, *map(_start_cells, starts)], right=(1, 2, 3)))
-    return "\n".join(parts)
+        f"median of {report['rounds']} rounds\n{plain_table(cells, right=right)}\n"
+        "time, FLOPs: of a token, relative to the first row of the suite"
+    )
 
 
-def _rates(rows: list[Row]) -> list[str]:
-    rates = next((row["product_rate"] for row in rows if "product_rate" in row), None)
-    if rates is None:
-        return []
-    named = ", ".join(f"{name} {each['median'] / 1e9:,.0f}" for name, each in rates.items())
-    return [f"large products, in 10^9 operations per second: {named}"]
-
-
-def _speed_cells(row: Row) -> list[str]:
-    speed = row["tokens_per_second"]
-    cells = [
-        row["suite"],
-        row["shape"],
-        short(speed["median"]),
-        _span(speed),
-        f"{1000 / speed['median']:.3g}",
-    ]
-    if "flops_per_token" in row:
-        cells += [
-            f"{row['relative_time_per_token']:.2f}",
-            f"{row['relative_flops_per_token']:.2f}",
-            *(f"{each['median']:.1%}" for each in row["share_of_product_rate"].values()),
-        ]
-    else:
-        cells += [""] * 4
-    return [*cells, describe_bytes(row["peak_bytes"])]
-
-
-def _peer_cells(row: Row) -> list[str]:
-    peer = row["peer"]
-    ratio = peer["times_faster"]
-    return [
-        f"{peer['name']}, {peer['variant']}",
-        short(peer["tokens_per_second"]["median"]),
-        f"{ratio['median']:.2f}",
-        f"{ratio['least']:.2f} - {ratio['most']:.2f}",
-        describe_bytes(peer["peak_bytes"]),
-    ]
-
-
-def _start_cells(row: Row) -> list[str]:
-    seconds = row["seconds"]
-    memory = describe_bytes(row["peak_bytes"]) if "peak_bytes" in row else ""
-    span = f"{seconds['least']:.2f} - {seconds['most']:.2f}"
-    return [row["shape"], f"{seconds['median']:.2f}", span, memory]
-
-
-def _span(spread: dict[str, Any]) -> str:
-    return f"{short(spread['least'])} - {short(spread['most'])}"
-
-
-if __name__ == "__main__":
-    raise SystemExit(run_job("benchmark"))
+def _short(number: float) -> str:
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"

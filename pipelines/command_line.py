@@ -40,7 +40,7 @@ JOBS = {
     "serve": "serve an export over REST and gRPC on this machine",
     "convert": "convert official and Hugging Face weights",
     "compile": "compile the training step for a TPU topology, without a TPU",
-    "benchmark": "measure speed and memory of the jobs, also against other implementations",
+    "benchmark": "measure speed and memory, also against Hugging Face",
     "doctor": "diagnose this installation, with a remedy for each problem",
     "launch": "print the commands that run a training job on Cloud TPU",
 }

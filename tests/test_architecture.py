@@ -62,8 +62,6 @@ WITHOUT_TENSORFLOW = {
 }
 # All other kernels may import JAX at their top, and nobody may import them there.
 WITHOUT_JAX = {"__init__", "attention_plan", "block_traffic", "inference_plan", "kernel_choice"}
-# The program of a peer whose layers are of the old Keras.
-WITH_OLD_KERAS = {"pipelines/benchmarking/model_garden_peer.py"}
 # Recomputing activations takes an interface of each backend, compiling a part that of TensorFlow.
 FOR_EACH_BACKEND = {"txl_tf/layers/compiled_parts.py", "txl_tf/layers/rematerialization.py"}
 # Modules that are loaded before TensorFlow, which takes seconds to import: the jobs check their
@@ -107,8 +105,6 @@ LOADED_FIRST = (
 )
 NOT_LOADED_FIRST = (
     "pipelines.analysis.*",
-    "pipelines.benchmarking.*_peer",
-    "pipelines.benchmarking.model_work",
     "pipelines.evaluation.*",
     "pipelines.launch.__main__",
 )
@@ -239,11 +235,10 @@ def test_no_private_or_unfinished_interfaces_of_keras():
         "tensorflow.python.keras",
     )
 
-    others = [path for path in SOURCES if str(path.relative_to(ROOT)) not in WITH_OLD_KERAS]
-    used = offences(
-        lambda path: starts_with(imported_by(path) | attributes_of(path), *interfaces), others
+    assert (
+        offences(lambda path: starts_with(imported_by(path) | attributes_of(path), *interfaces))
+        == {}
     )
-    assert used == {}
 
 
 def runs_data_as_code(path):

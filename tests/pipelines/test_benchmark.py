@@ -1,150 +1,135 @@
-"""`txl benchmark`: what it takes, its tables, and small runs of all suites."""
+"""`txl benchmark`: its cases, its table, and small runs of all suites."""
 
 import json
+import stat
+import sys
+from pathlib import Path
 
 import pytest
 
-from pipelines.benchmark import describe
-from pipelines.benchmarking.measurement import add_growth
-from pipelines.benchmarking.rounds import Spread
+import pipelines
+from pipelines.benchmark import add_arguments, cases_of, describe, spread
 from pipelines.command_line import main
-from tests.pipelines.benchmarking.fake_peer import write_fake_python
+from pipelines.job_parser import JobParser
+from txl_tf.errors import UsageError
 
 TINY = {
     **{"num_layers": 1, "hidden_dim": 8, "num_heads": 2, "head_dim": 4, "intermediate_dim": 12},
     **{"segment_length": 4, "memory_length": 4},
 }
+LSTM = Path(pipelines.__file__).parent / "configs" / "studies" / "novels_recl" / "lstm.toml"
+SHORT = ("--rounds", "2", "--turn-seconds", "0.01", "--json")
+# It answers as a worker does; in bfloat16 it is twice as fast.
+FAKE_PYTHON = """#!{python}
+import json, sys
+request = json.loads(sys.stdin.readline())
+seconds = {{"float32": 0.5, "bfloat16": 0.25}}[request["dtype"]]
+print(json.dumps({{"peak_bytes": 1 << 20}}), flush=True)
+for line in sys.stdin:
+    tokens = int(line) * request["num_rows"]
+    answer = {{"seconds": int(line) * seconds, "tokens": tokens, "peak_bytes": 1 << 20}}
+    print(json.dumps(answer), flush=True)
+"""
+
+
+def cases(suite, *words):
+    parser = JobParser(prog="txl benchmark")
+    add_arguments(parser)
+    return cases_of(suite, parser.parse_args([suite, *words]))
 
 
 def benchmark(*words):
     settings = [word for name, value in TINY.items() for word in ("--set", f"model.{name}={value}")]
-    return main(["benchmark", *words, *settings])
+    return main(["benchmark", *words, *SHORT, *settings])
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "code", "message"),
     [
-        (["trian"], "mean train"),
-        (["train", "--text", "x"], "No suite that was chosen reads --text"),
-        (["read", "--set", "model.num_layers=2"], "No suite that was chosen reads --set"),
-        (["train", "--against", "hugging_face"], "goes with --peer-python"),
-        (["train", "--peer-python", "sh"], "goes with --against"),
-        (["train", "--against", "huging_face", "--peer-python", "sh"], "mean hugging_face"),
-        (["read", "--against", "model_garden", "--peer-python", "sh"], "train, evaluate"),
-        (["train", "--rounds", "0"], "--rounds 0"),
-        (["train", "--segment-lengths", "1;2"], "--segment-lengths 1;2"),
+        (["train", "--against", "hugging_face"], 2, "needs --peer-python"),
+        (["train", "--peer-python", "sh"], 2, "needs --against"),
+        (["train", "--against", "hugging_face", "--peer-python", "none/python"], 66, "none/python"),
         (
             [
                 *("train", "--against", "hugging_face", "--peer-python", "sh"),
                 *("--set", "model.pre_norm=true"),
             ],
+            2,
             "plain Transformer-XL",
         ),
     ],
 )
-def test_wrong_usage_is_2(words, message, capsys):
-    assert main(["benchmark", *words]) == 2
+def test_a_peer_that_cannot_be_measured_is_refused(words, code, message, capsys):
+    assert main(["benchmark", *words]) == code
     assert message in capsys.readouterr().err
 
 
+def test_lengths_grow_and_arithmetic_with_them():
+    found = cases("train", "--segment-lengths", "128,256")
+    assert [case.shape.split(", B")[0] for case in found] == [
+        "6 x 256, T 128, M 128",
+        "6 x 256, T 256, M 256",
+    ]
+    found = cases("evaluate", "--memory-lengths", "800,1600,3200")
+    flops = [case.flops_per_token for case in found]
+    # Two products with each key of 12 layers of 512: the rest does not grow.
+    assert [each - flops[0] for each in flops[1:]] == [800 * 4 * 12 * 512, 2400 * 4 * 12 * 512]
+    assert [case.request["num_rows"] for case in cases("generate")] == [1, 8, 1, 8]
+    assert len(cases("evaluate", "--set", "model.memory_length=4")) == 1
+    (case,) = cases("evaluate", "--config", "enwik8_base")
+    assert "T 80, M 2,100, B 10" in case.shape
+    with pytest.raises(UsageError):
+        cases("train", "--config", str(LSTM), "--segment-lengths", "8")
+
+
 @pytest.mark.parametrize(
-    "words",
+    ("suite", "setting", "fits"),
     [
-        ["prepare", "--text", "none.txt"],
-        ["read", "--data", "none"],
-        ["train", "--against", "hugging_face", "--peer-python", "none/python"],
+        ("evaluate", "model.same_length=true", True),
+        ("evaluate", "optimizer.name=adamw", True),
+        ("train", "optimizer.name=adamw", False),
+        ("generate", "model.cutoffs=[10,20]", False),
     ],
 )
-def test_what_is_not_there_is_66(words, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main(["benchmark", *words]) == 66
-    assert "none" in capsys.readouterr().err
+def test_a_peer_gets_what_it_can_do(suite, setting, fits):
+    assert all((each.peer_request is not None) == fits for each in cases(suite, "--set", setting))
 
 
-def speed(suite, tokens_per_second, flops, **more):
-    spread = Spread.of([tokens_per_second, tokens_per_second / 2, tokens_per_second * 2]).to_dict()
-    shares = {name: Spread.of([share] * 3).to_dict() for name, share in more.items()}
-    return {
-        "suite": suite,
-        "shape": f"a {suite} of {flops}",
-        "tokens_per_second": spread,
-        "flops_per_token": flops,
-        "product_rate": {name: Spread.of([2e11] * 3).to_dict() for name in shares},
-        "share_of_product_rate": shares,
-        "peak_bytes": 3 << 29,
-    }
-
-
-def report_of(*rows):
-    add_growth(rows)
-    machine = {"cpus": 2, "processor": "x", "tensorflow": "2.20.0"}
-    return {"machine": machine, "rounds": 3, "rows": rows}
-
-
-def test_time_and_arithmetic_stand_beside_each_other_relative_to_the_first_row():
+def test_the_table_has_time_and_arithmetic_beside_each_other():
     rows = [
-        speed("train", 8000.0, 100, float32=0.5, bfloat16=0.25),
-        speed("evaluate", 1000.0, 40, float32=0.4, bfloat16=0.2),
-        speed("evaluate", 400.0, 60, float32=0.24, bfloat16=0.12),
+        {"suite": "train", "shape": "a", "flops_per_token": 40, "peak_bytes": 3 << 29},
+        {"suite": "train", "shape": "b", "flops_per_token": 60, "peak_bytes": 3 << 29},
     ]
-    lines = describe(report_of(*rows)).splitlines()
-    assert lines[1] == "large products, in 10^9 operations per second: float32 200, bfloat16 200"
-    first, last = (" ".join(lines[index].split()) for index in (3, 5))
-    assert first.endswith(" 100 8,000 4,000 - 16,000 0.125 1.00 1.00 50.0% 25.0% 1.5 GiB")
-    assert last.endswith(" 60 400 200 - 800 2.5 2.50 1.50 24.0% 12.0% 1.5 GiB")
-
-
-def test_a_peer_has_its_columns():
-    row = speed("train", 900.0, 100, float32=0.5, bfloat16=0.25)
-    row["peer"] = {
-        "name": "hugging_face",
-        "variant": "bfloat16",
-        "tokens_per_second": Spread.of([300.0, 310.0, 290.0]).to_dict(),
-        "times_faster": Spread.of([3.0, 2.5, 3.2]).to_dict(),
-        "peak_bytes": 1 << 30,
-    }
-    line = describe(report_of(row)).splitlines()[3]
-    assert line.endswith("hugging_face, bfloat16       300   3.00  2.50 - 3.20  1.0 GiB")
-
-
-def test_starts_have_a_table_of_their_own():
-    row = {"suite": "compile", "shape": "txl --help", "seconds": Spread.of([0.25]).to_dict()}
-    lines = describe(report_of(row)).splitlines()
-    assert "from the start of a process to" in lines[1]
-    assert lines[2].split() == ["txl", "--help", "0.25", "0.25", "-", "0.25"]
+    for row, rate in zip(rows, (1000.0, 400.0), strict=True):
+        row["tokens_per_second"] = spread([rate / 2, rate, rate * 2])
+        peer = {"name": "hugging_face", "dtype": "bfloat16"}
+        peer["tokens_per_second"] = peer["times_faster"] = spread([2.0, 3.0, 3.5])
+        row["peer"] = peer
+    machine = {"cpus": 2, "processor": "x", "tensorflow": "2.20.0"}
+    lines = describe({"machine": machine, "rounds": 3, "rows": rows}).splitlines()
+    last = " ".join(lines[3].split())
+    peer = "hugging_face, bfloat16 3 3.00 2.00 - 3.50"
+    assert last == f"train b 400 200 - 800 2.50 1.50 1.5 GiB {peer}"
 
 
 @pytest.mark.slow
-def test_every_suite_is_measured(capsys, tmp_path):
-    (tmp_path / "text.txt").write_bytes(b"one two three\n" * 50)
-    more = ("--rounds", "1", "--turn-seconds", "0.01", "--memory-lengths", "4,8", "--rows", "2")
-    suites = ("train", "evaluate", "generate", "prepare", "read", "compile")
-    text = ("--text", str(tmp_path / "text.txt"), "--tokenizer", "bytes")
-    assert benchmark(*suites, *more, *text, "--json") == 0
+def test_every_suite_is_measured(capsys):
+    assert benchmark("train", "evaluate", "generate", "--memory-lengths", "4,8") == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
-    assert [row["suite"] for row in rows] == [
-        *("train", "train", "evaluate", "evaluate", "generate", "generate"),
-        *("prepare", "read", "read", "compile", "compile", "compile"),
-    ]
-    for row in rows[:9]:
-        assert row["tokens_per_second"]["median"] > 0.0
-        assert row["peak_bytes"] > 100 << 20
-    for row in rows[:6]:
-        assert 0.0 < row["share_of_product_rate"]["float32"]["median"] < 1.0
-        assert row["product_rate"]["bfloat16"]["median"] > 1e8
-    help_seconds, import_seconds, first_step = (row["seconds"]["median"] for row in rows[9:])
-    assert 0.0 < help_seconds < import_seconds < first_step
+    suites = [*("train", "train", "evaluate", "evaluate"), *["generate"] * 4]
+    assert [row["suite"] for row in rows] == suites
+    assert all(row["tokens_per_second"]["least"] > 0.0 for row in rows)
+    assert all(row["peak_bytes"] > 100 << 20 for row in rows)
 
 
 @pytest.mark.slow
-def test_a_peer_takes_turns(capsys, tmp_path):
-    python = write_fake_python(tmp_path)
-    peer = ("--against", "hugging_face", "--peer-python", python)
-    more = ("--rounds", "2", "--turn-seconds", "0.01", "--rows", "3")
-    assert benchmark("evaluate", *more, *peer, "--json") == 0
+def test_a_peer_takes_turns_in_its_faster_precision(capsys, tmp_path):
+    python = tmp_path / "python-of-peer"
+    python.write_text(FAKE_PYTHON.format(python=sys.executable))
+    python.chmod(python.stat().st_mode | stat.S_IXUSR)
+    assert benchmark("evaluate", "--against", "hugging_face", "--peer-python", str(python)) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
-    peer = row["peer"]
-    assert (peer["name"], peer["variant"]) == ("hugging_face", "bfloat16")
-    assert peer["tokens_per_second"]["rounds"] == [12.0, 12.0]
-    own = row["tokens_per_second"]["rounds"]
-    assert peer["times_faster"]["rounds"] == [each / 12.0 for each in own]
+    peer, own = row["peer"], row["tokens_per_second"]["rounds"]
+    assert (peer["name"], peer["dtype"]) == ("hugging_face", "bfloat16")
+    assert peer["tokens_per_second"]["rounds"] == [4.0, 4.0]
+    assert peer["times_faster"]["rounds"] == [each / 4.0 for each in own]

@@ -1,0 +1,265 @@
+"""Process that does the work of one side of a benchmark in turns.
+
+    python -m pipelines.benchmark_worker own            this project
+    PYTHON pipelines/benchmark_worker.py hugging_face   the peer, in a Python that has it
+
+The peer is `TransfoXLLMHeadModel` with its full softmax; it needs `torch` and `transformers`
+4.34.1, and nothing of this project. The first line of the standard input is the request in
+JSON. The answer comes when the work can begin. Each further line is a number of times; the
+answer has the seconds that they took, the tokens and the peak memory of the process.
+Tokens and weights are random: the time does not depend on them.
+
+Shape letters used in this module: B rows, T segment length, M memory length, D width.
+"""
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+Turn = Callable[[int], dict[str, Any]]
+"""Does the work a number of times and returns the number of `tokens`."""
+
+_PROMPT_TOKENS = 16
+# Segments of every row, before the corpus begins again.
+_SEGMENTS_PER_ROW = 64
+
+
+def own_work(request: dict[str, Any]) -> Turn:
+    """Creates the work of this project, by the defaults of its jobs."""
+    from txl_tf.config.experiment import ExperimentConfig
+
+    experiment = ExperimentConfig.from_dict(request["experiment"])
+    if request["work"] == "train":
+        return _train(experiment, request["folder"])
+    if request["work"] == "evaluate":
+        return _evaluate(experiment)
+    return _generate(experiment, request["num_rows"])
+
+
+def _train(experiment: Any, folder: str) -> Turn:
+    """Runs the loop of `txl train` without its ledger and checkpoints."""
+    import tensorflow as tf
+
+    from txl_tf.config.base import MAX_STEPS_PER_LOOP
+    from txl_tf.distribution.strategy import create_strategy
+    from txl_tf.training.trainer import Trainer
+
+    from .training_data import TrainingData
+
+    # As a run does.
+    tf.config.experimental.enable_op_determinism()
+    # Turns do not end, however short the run of these settings is.
+    training = experiment.training.replace(num_steps=MAX_STEPS_PER_LOOP)
+    experiment = experiment.replace(training=training)
+    row_tokens = _SEGMENTS_PER_ROW * experiment.model.segment_length
+    num_tokens = training.global_batch_size * row_tokens + 1
+    dataset = _write_random_dataset(folder, num_tokens, experiment.model.vocabulary_size)
+    reader = TrainingData(dataset, experiment)
+    sources = reader.reader.dataset_fn, reader.reader.describe_row, reader.count_tokens
+    trainer = Trainer(experiment, create_strategy(), *sources)
+    reports = trainer.run(measures_updates=True)
+
+    def turn(count: int) -> dict[str, Any]:
+        tokens, end = 0, trainer.step + count
+        while (left := end - trainer.step) > 0:
+            # Loops end at multiples of the period.
+            period = trainer.step + min(left, training.steps_per_loop)
+            changed = trainer.config.training.replace(steps_per_loop=period)
+            trainer.config = trainer.config.replace(training=changed)
+            tokens += next(reports).num_tokens
+        return {"tokens": tokens}
+
+    return turn
+
+
+def _write_random_dataset(folder: str, num_tokens: int, vocabulary_size: int) -> str:
+    """Writes a data set of random token ids and returns its path."""
+    from txl_tf.data.preparation import prepare_dataset
+    from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
+    from txl_tf.data.tokenizers.tokenizer import narrowest_token_dtype
+
+    class NumberTokenizer(ByteTokenizer):
+        """Tokenizer of a text whose bytes are the bytes of token ids."""
+
+        kind = "numbers"
+
+    NumberTokenizer.vocabulary_size = vocabulary_size
+    NumberTokenizer.token_dtype = dtype = narrowest_token_dtype(vocabulary_size)
+    content = _random_tokens(num_tokens, vocabulary_size).astype(dtype).tobytes()
+    path = os.path.join(folder, "data")
+    prepare_dataset({"train": [content]}, NumberTokenizer(), path, "random")
+    return path
+
+
+def _random_tokens(num_tokens: int, vocabulary_size: int) -> Any:
+    import numpy as np
+
+    return np.random.default_rng(0).integers(0, vocabulary_size, num_tokens).astype(np.int32)
+
+
+def _evaluate(experiment: Any) -> Turn:
+    """Reads as much at a time as `txl evaluate` does; less would show a lower speed."""
+    from txl_tf.distribution.strategy import create_strategy
+    from txl_tf.evaluation.text_rows import EvaluationText
+
+    from .evaluation.splits import create_evaluator
+
+    evaluator = create_evaluator(experiment, create_strategy())
+    config, num_rows = evaluator.config, experiment.evaluation.batch_size
+    read_tokens = num_rows * evaluator.segments_per_read(num_rows) * config.segment_length
+
+    def turn(count: int) -> dict[str, Any]:
+        tokens = _random_tokens(count * read_tokens + 1, config.vocabulary_size)
+        sizes = {"num_bytes": len(tokens), "num_characters": len(tokens), "num_words": 1}
+        text = EvaluationText.of_tokens("random", tokens, **sizes)
+        return {"tokens": evaluator.evaluate(text, step=0).num_tokens}
+
+    return turn
+
+
+def _generate(experiment: Any, num_rows: int) -> Turn:
+    """Writes with a full memory in float32; a single row token by token, as it is streamed."""
+    import numpy as np
+
+    from txl_tf.generation import GenerationSession
+    from txl_tf.generation.session import CAPACITY
+    from txl_tf.models.language_model import create_model
+    from txl_tf.models.memory import Memory
+    from txl_tf.samplers import TopPSampler
+
+    config = experiment.model
+    model = create_model(config, dtype="float32")
+    memory = model.initial_memory(num_rows)
+    if isinstance(memory, Memory):
+        draw = np.random.default_rng(0).normal
+        states = tuple(draw(size=each.shape).astype("float32") for each in memory.states)
+        length = np.full((num_rows,), config.effective_memory_length, np.int32)
+        memory = memory._replace(states=states, valid_length=length)
+    session = GenerationSession(model, TopPSampler(0.9), num_rows=num_rows, memory=memory)
+    prompt = _random_tokens(_PROMPT_TOKENS, config.vocabulary_size)
+    session.write([prompt] * num_rows, num_tokens=1)
+
+    def turn(count: int) -> dict[str, Any]:
+        for _ in range(count):
+            if num_rows > 1:
+                session.write(num_tokens=CAPACITY)
+                continue
+            for _ in range(CAPACITY):
+                session.write(num_tokens=1)
+        return {"tokens": count * CAPACITY * num_rows}
+
+    return turn
+
+
+def hugging_face_work(request: dict[str, Any]) -> Turn:
+    """Creates the work of the peer, in the precision `dtype` of the request."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.TransfoXLConfig(
+        vocab_size=request["vocabulary_size"],
+        cutoffs=[],
+        adaptive=False,
+        div_val=1,
+        d_model=request["hidden_dim"],
+        d_embed=request["hidden_dim"],
+        n_head=request["num_heads"],
+        d_head=request["head_dim"],
+        d_inner=request["intermediate_dim"],
+        n_layer=request["num_layers"],
+        mem_len=request["memory_length"],
+        clamp_len=-1,
+        same_length=False,
+        dropout=request["dropout"],
+        dropatt=request["attention_dropout"],
+    )
+    model = transformers.TransfoXLLMHeadModel(config)
+    shape = request["memory_length"], request["num_rows"], request["hidden_dim"]
+    memory = [torch.randn(shape) for _ in range(request["num_layers"])]  # [M, B, D]
+    if request["work"] == "train":
+        return _train_peer(torch, model.train(), memory, request)
+    return _read_peer(torch, model.eval(), memory, request)
+
+
+def _train_peer(torch: Any, model: Any, memory: list[Any], request: dict[str, Any]) -> Turn:
+    optimizer = torch.optim.Adam(model.parameters(), lr=request["learning_rate"])
+    in_half = request["dtype"] == "bfloat16"
+    score = model.crit.forward
+
+    def score_in_float32(hidden: Any, *arguments: Any, **options: Any) -> Any:
+        with torch.autocast("cpu", enabled=False):
+            return score(hidden.float(), *arguments, **options)
+
+    if in_half:
+        # The code of its softmax fails in half precision.
+        model.crit.forward = score_in_float32
+
+    def turn(count: int) -> dict[str, Any]:
+        nonlocal memory
+        size = request["num_rows"], request["segment_length"]
+        for _ in range(count):
+            tokens = torch.randint(0, request["vocabulary_size"], size)  # [B, T]
+            optimizer.zero_grad(set_to_none=True)
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=in_half):
+                outputs = model(input_ids=tokens, mems=memory, labels=tokens)
+            outputs.losses.float().mean().backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), request["clip_norm"])
+            optimizer.step()
+            memory = [each.detach() for each in outputs.mems]
+        return {"tokens": count * tokens.numel()}
+
+    return turn
+
+
+def _read_peer(torch: Any, model: Any, memory: list[Any], request: dict[str, Any]) -> Turn:
+    """Scores segments, or follows each token by the likeliest one."""
+    writes = request["work"] == "generate"
+    dtype = getattr(torch, request["dtype"])
+    model, memory = model.to(dtype), [each.to(dtype) for each in memory]
+    size = request["num_rows"], 1 if writes else request["segment_length"]
+    tokens = torch.randint(0, request["vocabulary_size"], size)
+
+    def turn(count: int) -> dict[str, Any]:
+        nonlocal memory, tokens
+        with torch.no_grad():
+            for _ in range(count):
+                labels = {} if writes else {"labels": tokens}
+                outputs = model(input_ids=tokens, mems=memory, **labels)
+                memory = outputs.mems
+                if writes:
+                    tokens = outputs.prediction_scores[:, -1:].argmax(-1)
+        return {"tokens": count * tokens.numel()}
+
+    return turn
+
+
+def serve(create: Callable[[dict[str, Any]], Turn]) -> None:
+    """Answers until the standard input ends."""
+    # The output of libraries must not stand among the answers.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def answer(figures: dict[str, Any]) -> None:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+        print(json.dumps({**figures, "peak_bytes": peak}), file=answers, flush=True)
+
+    turn = create(json.loads(sys.stdin.readline()))
+    answer({})
+    for line in sys.stdin:
+        begin = time.perf_counter()
+        figures = turn(int(line))
+        answer({"seconds": time.perf_counter() - begin, **figures})
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "own":
+        serve(own_work)
+    else:
+        # The modules beside this file must not hide packages of the other Python.
+        del sys.path[0]
+        serve(hugging_face_work)

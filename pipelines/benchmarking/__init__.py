@@ -1,1 +1,0 @@
-"""What `txl benchmark` measures, and the programs that do the work in processes of their own."""
