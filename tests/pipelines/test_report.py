@@ -8,7 +8,6 @@ import shutil
 import pytest
 
 from pipelines.command_line import main
-from tests.golden import format_jobs as jobs
 from txl_tf.training.dashboard import PAGES, TAGS
 from txl_tf.training.metrics_log import MetricsLog
 from txl_tf.training.run_time import read_run_time
@@ -103,9 +102,10 @@ def test_texts_of_a_run_are_never_markup(run):
     assert shown.count("<script>alert(1)</script>&amp;") >= 3
 
 
-def test_an_earlier_run_without_metrics_says_so(tmp_path, capsys):
-    workdir = shutil.copytree(jobs.FOLDER / "run_transformer_xl", tmp_path / "run")
-    page, _ = page_of(workdir)
+def test_a_run_without_metrics_says_so(run, capsys):
+    for name in ("metrics.jsonl", "time.jsonl"):
+        (run / name).unlink()
+    page, _ = page_of(run)
     assert page.figures == []
     assert "there are no curves" in " ".join(page.texts)
     assert "goodput is not known" in " ".join(page.texts)
