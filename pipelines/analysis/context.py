@@ -12,26 +12,18 @@ figures, and two charts show them.
 """
 
 import argparse
-import dataclasses
-import functools
 import itertools
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from rich.console import Console
-from rich.table import Table
 
 from txl_tf.config.base import MAX_ROWS, MAX_TOKENS
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.errors import UsageError
-from txl_tf.evaluation.context_length import (
-    ModelGroup,
-    effective_memory_length,
-    relative_effective_context_length,
-)
+from txl_tf.evaluation.context_length import ModelGroup, effective_memory_length
 from txl_tf.imports import require_extra
-from txl_tf.storage.staging import require_absent
+from txl_tf.storage.staging import StagingFolder, require_absent
 
 from ..arguments import (
     MAX_COUNT,
@@ -41,10 +33,9 @@ from ..arguments import (
     add_numbers,
 )
 from ..memory_needs import reading_needs, require_memory_of
-from ..progress import show_progress
+from ..progress import plain_table, show_progress
 from ..trained_model import AnalyzedRun, read_runs
 from ..workdir import check_split, check_tokenizer, check_vocabulary
-from .report_folder import write_report
 
 if TYPE_CHECKING:
     import numpy as np
@@ -140,12 +131,14 @@ def run(arguments: argparse.Namespace) -> None:
         if identity is not None:
             check_tokenizer(identity, dataset.manifest, arguments.data)
         check_vocabulary(each.experiment, dataset.manifest, arguments.data)
-    measure = functools.partial(_report, arguments, dataset)
-    report = write_report(arguments.out, REPORT_FILE, measure, draw_charts)
-    if arguments.json:
-        print(json.dumps(report))
-    else:
-        print_report(report)
+    # The folder is claimed before anything is measured.
+    with StagingFolder(arguments.out, last_file=REPORT_FILE) as staging:
+        report = _report(arguments, dataset)
+        draw_charts(report, staging.path)
+        text = json.dumps(report, indent=1) + "\n"
+        (Path(staging.path) / REPORT_FILE).write_text(text, encoding="utf-8")
+        staging.publish()
+    print(json.dumps(report) if arguments.json else describe(report))
 
 
 def _report(arguments: argparse.Namespace, dataset: "PreparedDataset") -> dict[str, Any]:
@@ -249,9 +242,10 @@ def _memory(
         return evaluate_split(evaluator, dataset, arguments.split, step or 0).perplexity
 
     tracked = show_progress(lengths, len(lengths), f"{run.name}, memory")
-    found = effective_memory_length(tracked, perplexity)
+    found, perplexities = effective_memory_length(tracked, perplexity)
     return {
-        **dataclasses.asdict(found),
+        **found._asdict(),
+        "perplexities": list(perplexities.items()),
         "training_length": training_length,
         "times_training_length": found.length / training_length,
     }
@@ -276,18 +270,7 @@ def _check_steps(contexts: list[int], step_size: int) -> None:
 
 
 def group_report(group: ModelGroup, names: Sequence[str], step_size: int) -> list[dict[str, Any]]:
-    """Reports the RECL of each run for each share of hard tokens, as JSON values.
-
-    Args:
-        group: `ModelGroup`.
-        names: list of str. Names of its models.
-        step_size: int. Tokens that each step adds.
-
-    Returns:
-        List with a dict for each of `RATIOS`: `ratio`, `num_hard_tokens` and
-        `runs`, in which each name has its `length`, `is_lower_bound` and the
-        `gains` of all measured steps, those beyond its `length` too.
-    """
+    """Reports the RECL of each run, and the gains of all steps, for each share of hard tokens."""
     steps = [
         (context, context + step_size)
         for context in range(group.contexts[0], group.contexts[-1] - step_size + 1, step_size)
@@ -308,10 +291,9 @@ def group_report(group: ModelGroup, names: Sequence[str], step_size: int) -> lis
 def _run_report(
     group: ModelGroup, model: int, ratio: float, step_size: int, steps: list[tuple[int, int]]
 ) -> dict[str, Any]:
-    found = relative_effective_context_length(group, model, ratio=ratio, step_size=step_size)
+    found = group.relative_effective_context_length(model, ratio=ratio, step_size=step_size)
     return {
-        "length": found.length,
-        "is_lower_bound": found.is_lower_bound,
+        **found._asdict(),
         "gains": [
             {
                 "short": short,
@@ -324,61 +306,38 @@ def _run_report(
     }
 
 
-def print_report(report: dict[str, Any], console: Console | None = None) -> None:
-    """Prints the tables of the report that `txl analyze context` writes."""
-    console = console or Console()
-    console.print(
+def describe(report: dict[str, Any]) -> str:
+    """Returns the tables of a report."""
+    groups = report["relative_effective_context_length"]
+    runs = report["runs"]
+    lengths = [["run", "parameters", "memory", *(f"r = {group['ratio']}" for group in groups)]]
+    perplexities = [["context", *(run["name"] for run in runs)]]
+    memories = [["run", "in training", "longest useful", "times training's", "perplexity"]]
+    for run in runs:
+        memory = run["memory"]
+        shown = "-" if memory is None else str(run["memory_length"])
+        found = [_at_least(group["runs"][run["name"]]) for group in groups]
+        lengths.append([run["name"], f"{run['num_parameters']:,}", shown, *found])
+        if memory is not None:
+            times = f"{memory['times_training_length']:.2f}"
+            perplexity = f"{dict(memory['perplexities'])[memory['length']]:.3f}"
+            training = str(memory["training_length"])
+            memories.append([run["name"], training, _at_least(memory), times, perplexity])
+    for index, context in enumerate(report["contexts"]):
+        perplexities.append([str(context), *(f"{run['perplexities'][index]:.3f}" for run in runs)])
+    titles = {
+        f"Relative effective context length, steps of {report['step_size']} tokens": lengths,
+        "Perplexity by context length": perplexities,
+        "Memory length at evaluation, whole split": memories,
+    }
+    head = (
         f"{report['num_tokens']:,} tokens of the split {report['split']}, "
         f"each with {report['contexts'][0]} to {report['contexts'][-1]} tokens before it"
     )
-    console.print(_recl_table(report))
-    console.print(_perplexity_table(report))
-    if any(run["memory"] is not None for run in report["runs"]):
-        console.print(_memory_table(report))
-
-
-def _recl_table(report: dict[str, Any]) -> Table:
-    groups = report["relative_effective_context_length"]
-    table = Table(
-        "run",
-        "parameters",
-        "memory",
-        *(f"r = {group['ratio']}" for group in groups),
-        title=f"Relative effective context length, steps of {report['step_size']} tokens",
-    )
-    for run in report["runs"]:
-        lengths = [_at_least(group["runs"][run["name"]]) for group in groups]
-        memory = str(run["memory_length"]) if run["memory"] is not None else "-"
-        table.add_row(run["name"], f"{run['num_parameters']:,}", memory, *lengths)
-    return table
-
-
-def _perplexity_table(report: dict[str, Any]) -> Table:
-    names = [run["name"] for run in report["runs"]]
-    table = Table("context", *names, title="Perplexity by context length")
-    for index, context in enumerate(report["contexts"]):
-        values = [f"{run['perplexities'][index]:.3f}" for run in report["runs"]]
-        table.add_row(str(context), *values)
-    return table
-
-
-def _memory_table(report: dict[str, Any]) -> Table:
-    head = ("run", "in training", "longest useful", "times training's", "perplexity")
-    table = Table(*head, title="Memory length at evaluation, whole split")
-    for run in report["runs"]:
-        memory = run["memory"]
-        if memory is not None:
-            perplexity = dict(memory["perplexities"])[memory["length"]]
-            table.add_row(
-                run["name"],
-                str(memory["training_length"]),
-                _at_least(memory),
-                f"{memory['times_training_length']:.2f}",
-                f"{perplexity:.3f}",
-            )
-    return table
+    tables = [f"{title}\n{plain_table(rows)}" for title, rows in titles.items() if len(rows) > 1]
+    return "\n\n".join([head, *tables])
 
 
 def _at_least(found: dict[str, Any]) -> str:
-    """Returns a length; with a mark where more was not measured."""
+    """Returns a length, with a mark if it is a lower bound."""
     return f">= {found['length']}" if found["is_lower_bound"] else str(found["length"])
