@@ -1,7 +1,4 @@
-"""Real trainers that are frozen while their folder is taken away, and wake up.
-
-As many random orders with threads: `python -m tests.measurements.measure_writers`.
-"""
+"""Real trainers that are frozen while their folder is taken away, and wake up."""
 
 import random
 import shutil

@@ -1,7 +1,4 @@
-"""Whatever becomes of writers and their folder, one run comes to its end, unharmed.
-
-Hundreds of orders: `python -m tests.measurements.measure_writers`.
-"""
+"""Whatever becomes of writers and their folder, one run comes to its end, unharmed."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""TPUStrategy's own program, executed: see `measure_executed_program`."""
+"""TPUStrategy's own program, executed: see `executed_program`."""
 
 import importlib.util
 import json
@@ -23,7 +23,7 @@ RUNS = {
 
 @pytest.fixture(scope="module", params=RUNS)
 def found(request):
-    command = [sys.executable, "-m", "tests.measurements.measure_executed_program"]
+    command = [sys.executable, "-m", "tests.tpu_compiler.executed_program"]
     finished = subprocess.run(
         [*command, *RUNS[request.param]], capture_output=True, text=True, check=False
     )

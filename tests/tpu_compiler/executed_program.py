@@ -1,7 +1,7 @@
 """Executes TPUStrategy's own program on host devices, and compares with MirroredStrategy.
 
-    python -m tests.measurements.measure_executed_program --replicas 2 [--policy mixed_bfloat16]
-    python -m tests.measurements.measure_executed_program --kernel
+    python -m tests.tpu_compiler.executed_program --replicas 2 [--policy mixed_bfloat16]
+    python -m tests.tpu_compiler.executed_program --kernel
 
 Trains 20 steps with dropout, memory, clipping and rows that are made up, under both, from the same
 weights, and evaluates both. With `--kernel`, the program attends by the kernel for TPUs,

@@ -1,7 +1,7 @@
 """Attention kernel against the layer's plain operations: outputs and all gradients.
 
-    python -m tests.measurements.measure_attention_kernel --cases 500
-    python -m tests.measurements.measure_attention_kernel --cases 500 --reading
+    python -m tests.tpu_kernels.random_cases --cases 500
+    python -m tests.tpu_kernels.random_cases --cases 500 --reading
 
 With `--reading` it is the kernel that reads with a memory and moves it on, in two reads.
 Sizes, tiles and options are drawn; the kernel runs interpreted, in float32. The bar is a
@@ -37,7 +37,7 @@ def main(argv=None):
     found, options = {}, collections.Counter()
     for first in cases[::CASES_PER_PROCESS]:
         count = min(CASES_PER_PROCESS, cases.stop - first)
-        command = [sys.executable, "-m", "tests.measurements.measure_attention_kernel"]
+        command = [sys.executable, "-m", "tests.tpu_kernels.random_cases"]
         command += ["--in-process", "--first", str(first), "--cases", str(count)]
         command += ["--reading"] if arguments.reading else []
         finished = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
