@@ -129,7 +129,7 @@ def _generate(experiment: Any, num_rows: int) -> Turn:
     from txl_tf.generation.session import CAPACITY
     from txl_tf.models.language_model import create_model
     from txl_tf.models.memory import Memory
-    from txl_tf.samplers import TopPSampler
+    from txl_tf.samplers import RandomSampler
 
     config = experiment.model
     model = create_model(config, dtype="float32")
@@ -139,17 +139,17 @@ def _generate(experiment: Any, num_rows: int) -> Turn:
         states = tuple(draw(size=each.shape).astype("float32") for each in memory.states)
         length = np.full((num_rows,), config.effective_memory_length, np.int32)
         memory = memory._replace(states=states, valid_length=length)
-    session = GenerationSession(model, TopPSampler(0.9), num_rows=num_rows, memory=memory)
+    session = GenerationSession(model, RandomSampler(top_p=0.9), num_rows=num_rows, memory=memory)
     prompt = _random_tokens(_PROMPT_TOKENS, config.vocabulary_size)
-    session.write([prompt] * num_rows, num_tokens=1)
+    session.write([prompt] * num_rows, max_tokens=1)
 
     def turn(count: int) -> dict[str, Any]:
         for _ in range(count):
             if num_rows > 1:
-                session.write(num_tokens=CAPACITY)
+                session.write(max_tokens=CAPACITY)
                 continue
             for _ in range(CAPACITY):
-                session.write(num_tokens=1)
+                session.write(max_tokens=1)
         return {"tokens": count * CAPACITY * num_rows}
 
     return turn

@@ -1,7 +1,7 @@
 """Writes a trained model as a SavedModel for serving: `txl export`.
 
     txl export --workdir DIR --out DIR
-    txl export --workdir DIR --out DIR --num-tokens 200 --sampler greedy --stop "."
+    txl export --workdir DIR --out DIR --max-tokens 200 --temperature 0 --stop "."
     txl export --workdir DIR --out DIR --weights int8 --data DIR
 
 The SavedModel is `OUT/VERSION`, one more than the highest version there is:
@@ -39,8 +39,8 @@ from .arguments import (
 )
 from .command_line import run_job
 from .evaluation.watch import read_evaluations
+from .generation_arguments import OF_DRAWING, add_generation_arguments, generation_config, option_of
 from .memory_needs import reading_needs, require_memory_of
-from .sampler_arguments import add_sampler_arguments, chosen_sampler, take_sampler_options
 from .trained_model import open_dataset, open_source
 from .workdir import Workdir
 
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 # Largest requests: the default of each limit, and its help.
 _LIMITS = {
     "max_text_bytes": (1 << 16, "most bytes of a text"),
-    "max_tokens": (1 << 16, "most tokens of a row"),
-    "max_new_tokens": (1024, "most tokens to write"),
+    "max_input_tokens": (1 << 16, "most tokens of a row"),
+    "max_output_tokens": (1024, "most tokens to write"),
     "num_candidates": (16, "tokens that next_token scores"),
 }
 
@@ -83,18 +83,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     loss.add_argument("--split", default="valid", help="split of it (default: valid)")
     add_number(loss, "--sample-tokens", 2, MAX_STEP, "how much of the split", default=1 << 15)
     text = parser.add_argument_group("text")
-    meaning = f"tokens to write (default: {DEFAULT_NEW_TOKENS} or the limit)"
-    add_number(text, "--num-tokens", 1, MAX_COUNT, meaning)
-    add_sampler_arguments(text)
-    meaning = "seed of every text (default: a new one for each)"
-    add_number(text, "--seed", 0, MAX_COUNT, meaning)
+    add_generation_arguments(text)
     output.add_argument(
         "--license", metavar="NAME", help="license of the weights (default: unknown)"
     )
     limits = parser.add_argument_group("limits of a request")
     for name, (default, meaning) in _LIMITS.items():
-        option = "--" + name.replace("_", "-")
-        add_number(limits, option, 1, MAX_COUNT, meaning, default=default)
+        add_number(limits, option_of(name), 1, MAX_COUNT, meaning, default=default)
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
@@ -119,19 +114,15 @@ def check_arguments(arguments: argparse.Namespace) -> None:
 
 
 def _check_completion(arguments: argparse.Namespace) -> None:
-    take_sampler_options(arguments)
-    most = arguments.max_new_tokens
-    if arguments.num_tokens is None:
-        arguments.num_tokens = min(DEFAULT_NEW_TOKENS, most)
-    elif arguments.num_tokens > most:
+    most = arguments.max_output_tokens
+    config = generation_config(arguments, max_tokens=min(DEFAULT_NEW_TOKENS, most))
+    if config.max_tokens > most:
         raise UsageError(
             f"A request may have {most} tokens written.",
-            where=f"--num-tokens {arguments.num_tokens}",
-            remedy="Give fewer, or raise --max-new-tokens.",
+            where=f"--max-tokens {config.max_tokens}",
+            remedy="Give fewer, or raise --max-output-tokens.",
         )
-    if arguments.seed is not None and arguments.sampler == "greedy":
-        what = "--sampler greedy has no use for --seed."
-        raise UsageError(what, where=f"--seed {arguments.seed}", remedy="Leave it out.")
+    arguments.completion = config
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -139,7 +130,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.experiment.task is not None:
         export_fine_tuned(arguments, model_card)
         return
-    from txl_tf.export import CompletionOptions, ExportOptions, export_saved_model, next_version
+    from txl_tf.export import ExportOptions, export_saved_model, next_version
 
     step, model = _read_model(arguments)
     experiment, data = arguments.experiment, arguments.source.tokenizer_identity()
@@ -152,12 +143,6 @@ def run(arguments: argparse.Namespace) -> None:
         memory_dtype=arguments.memory_dtype,
         **{name: getattr(arguments, name) for name in _LIMITS},
     )
-    completion = CompletionOptions(
-        num_tokens=arguments.num_tokens,
-        sampler=chosen_sampler(arguments),
-        stop=tuple(arguments.stop),
-        seed=arguments.seed,
-    )
     card = _card(arguments, model, step)
     if dataset is not None:
         card["sample"] = {"corpus": dataset.manifest.corpus_name, "split": arguments.split}
@@ -167,7 +152,7 @@ def run(arguments: argparse.Namespace) -> None:
         card,
         tokenizer=_required_tokenizer(arguments, dataset),
         options=options,
-        completion=completion,
+        completion=arguments.completion,
         sample_token_ids=None if dataset is None else _sample(arguments, dataset),
     )
     _report(os.fspath(folder), options)
@@ -297,8 +282,8 @@ def model_card(
 
 # What a request is answered with follows from the task: nothing is written, nothing measured.
 _OF_LANGUAGE_MODELS = (
-    *("num_tokens", "seed", "data", "memory_length"),
-    *("sampler", "temperature", "k", "p", "min_p", "stop"),
+    *("data", "memory_length", "max_tokens", "repetition_penalty", "stop"),
+    *OF_DRAWING,
 )
 
 
@@ -306,10 +291,9 @@ def check_task_options(arguments: argparse.Namespace) -> None:
     """Raises UsageError where an option is of no use for the task of a run, or it is not served."""
     for name in _OF_LANGUAGE_MODELS:
         if getattr(arguments, name) not in (None, []):
-            option = f"--{name.replace('_', '-')}"
             raise UsageError(
                 "The run was fine-tuned for a task, whose export writes no text.",
-                where=option,
+                where=option_of(name),
                 remedy="Leave it out.",
             )
     kind = arguments.experiment.task.kind

@@ -1,6 +1,6 @@
 """Writes text with a trained model: `txl generate`.
 
-txl generate --workdir DIR --prompt "def " --num-tokens 200
+txl generate --workdir DIR --prompt "def " --max-tokens 200
 txl generate --workdir DIR --session story.npz
 
 Without a prompt, on a terminal, it asks for one after the other.
@@ -13,25 +13,22 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from txl_tf.config.generation import GenerationConfig, new_seed, sample_seeds
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import InputMissingError, UsageError
 from txl_tf.storage.files import path_exists, read_file
 from txl_tf.storage.untrusted_files import storage_errors
 
-from .arguments import (
-    MAX_COUNT,
-    add_memory_length_argument,
-    add_model_arguments,
-    add_number,
-)
+from .arguments import add_memory_length_argument, add_model_arguments, add_number
 from .command_line import run_job
-from .memory_needs import MemoryNeed, reading_needs, require_memory_of
-from .sampler_arguments import (
-    add_sampler_arguments,
-    chosen_sampler,
+from .generation_arguments import (
+    OF_DRAWING,
+    add_generation_arguments,
+    generation_config,
     is_utf8,
-    take_sampler_options,
+    option_of,
 )
+from .memory_needs import MemoryNeed, reading_needs, require_memory_of
 from .trained_model import open_source
 
 if TYPE_CHECKING:
@@ -40,7 +37,6 @@ if TYPE_CHECKING:
     from txl_tf.generation import GenerationSession, Sampler, SessionFile
     from txl_tf.samplers import BeamSampler
 
-_MOST_PENALTY = 1e6
 _MAX_PROMPT_BYTES = 16 << 20
 _REMEDY = "Give --prompt or --prompt-file, continue a --session, or use a terminal."
 
@@ -52,7 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     prompt = text.add_mutually_exclusive_group()
     prompt.add_argument("--prompt", help="text to continue (default: ask on the terminal)")
     prompt.add_argument("--prompt-file", metavar="FILE", help="file with the text to continue")
-    add_number(text, "--num-tokens", 1, MAX_COUNT, "tokens to write", default=400)
     add_number(text, "--num-samples", 1, 1 << 20, "texts to write", default=1)
     text.add_argument(
         "--keep-marks",
@@ -63,11 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--session", metavar="FILE", help="continue the text of this file, and keep it up to date"
     )
     sampling = parser.add_argument_group("sampling")
-    add_sampler_arguments(sampling)
+    add_generation_arguments(sampling)
     add_number(sampling, "--beams", 1, 1 << 16, "search with N beams instead of sampling")
-    meaning = "penalty of written tokens; 1.2 is usual"
-    add_number(sampling, "--repetition-penalty", 1.0, _MOST_PENALTY, meaning, default=1.0)
-    add_number(sampling, "--seed", 0, MAX_COUNT, "the same seed writes the same text", default=0)
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
@@ -102,8 +94,8 @@ def _needs(arguments: argparse.Namespace) -> list[MemoryNeed]:
     logits = MemoryNeed("what may come next", 4 * num_rows * model.vocabulary_size, rows)
     if num_rows == 1:
         return [*needs, logits]
-    tokens = 4 * num_rows * arguments.num_tokens
-    where = f"{rows}, --num-tokens {arguments.num_tokens}"
+    tokens = 4 * num_rows * arguments.generation.max_tokens
+    where = f"{rows}, --max-tokens {arguments.generation.max_tokens}"
     return [*needs, logits, MemoryNeed("the tokens", tokens, where)]
 
 
@@ -140,9 +132,10 @@ def _check_combinations(arguments: argparse.Namespace) -> None:
     is_recurrent = not isinstance(arguments.experiment.model, ModelConfig)
     if arguments.memory_length is not None and is_recurrent:
         raise UsageError("A recurrent model has no memory length.", where="--memory-length")
-    if arguments.beams is not None and arguments.sampler is not None:
-        raise UsageError("Beams take the place of a sampler.", where="--beams with --sampler")
-    take_sampler_options(arguments, None if arguments.beams is None else "--beams")
+    for name in OF_DRAWING:
+        if arguments.beams is not None and getattr(arguments, name) is not None:
+            raise UsageError("Beams draw nothing.", where=f"--beams with {option_of(name)}")
+    arguments.generation = generation_config(arguments)
     if arguments.prompt is not None:
         return
     goes_on = arguments.session is not None and path_exists(arguments.session)
@@ -168,6 +161,7 @@ def _write(arguments: argparse.Namespace, file: "SessionFile | None") -> None:
     from txl_tf.data.tokenizers.tokenizer import stop_tokens
     from txl_tf.generation import GenerationSession
 
+    config: GenerationConfig = arguments.generation
     tokenizer = arguments.source.tokenizer()
     if arguments.keep_marks:
         tokenizer.joins_marks = False
@@ -175,29 +169,33 @@ def _write(arguments: argparse.Namespace, file: "SessionFile | None") -> None:
         arguments.source.load_model(),
         _sampler(arguments),
         num_rows=arguments.num_samples,
-        seed=arguments.seed,
+        seed=sample_seeds(
+            new_seed() if config.seed is None else config.seed, arguments.num_samples
+        ),
         memory_length=arguments.memory_length,
-        repetition_penalty=arguments.repetition_penalty,
-        stop_token_ids=stop_tokens(tokenizer, arguments.stop),
+        repetition_penalty=config.repetition_penalty,
+        stop_token_ids=stop_tokens(tokenizer, config.stop),
     )
     goes_on = file is not None and file.exists()
     if file is not None and goes_on:
         session.load(file)
+    if config.temperature and arguments.beams is None:
+        print(f"seed: {session.seeds[0]}", file=sys.stderr)
     if arguments.num_samples > 1 or arguments.beams is not None:
         _write_at_once(session, tokenizer, arguments)
         _save(session, file)
         return
-    text_session = TextSession(session, tokenizer, arguments.stop)
+    text_session = TextSession(session, tokenizer, config.stop)
     if arguments.prompt is None and sys.stdin.isatty():
         converse(
             text_session,
-            arguments.num_tokens,
+            arguments.generation.max_tokens,
             can_go_on=goes_on,
             after_turn=lambda: _save(session, file),
         )
         return
     sys.stdout.write(arguments.prompt or "")
-    for piece in text_session.stream(arguments.prompt, max_tokens=arguments.num_tokens):
+    for piece in text_session.stream(arguments.prompt, max_tokens=arguments.generation.max_tokens):
         sys.stdout.write(piece)
         sys.stdout.flush()
     sys.stdout.write("\n")
@@ -217,8 +215,10 @@ def _write_at_once(
     else:
         prompt_ids = prompt_tokens(tokenizer, arguments.prompt)
         rows = [prompt_ids] * arguments.num_samples
-    written = session.write(rows, num_tokens=arguments.num_tokens)
-    for index, text in enumerate(texts_until(tokenizer, prompt_ids, written, arguments.stop)):
+    written = session.write(rows, max_tokens=arguments.generation.max_tokens)
+    for index, text in enumerate(
+        texts_until(tokenizer, prompt_ids, written, arguments.generation.stop)
+    ):
         if arguments.num_samples > 1:
             sys.stdout.write(f"--- {index + 1} of {arguments.num_samples}\n")
         sys.stdout.write(f"{arguments.prompt or ''}{text}\n")
@@ -233,11 +233,12 @@ def _save(session: "GenerationSession", file: "SessionFile | None") -> None:
 
 
 def _sampler(arguments: argparse.Namespace) -> "Sampler | BeamSampler":
-    from txl_tf.samplers import BeamSampler
+    from txl_tf.samplers import BeamSampler, RandomSampler
 
     if arguments.beams is not None:
         return BeamSampler(arguments.beams)
-    return chosen_sampler(arguments)
+    config: GenerationConfig = arguments.generation
+    return RandomSampler(config.temperature, config.top_k, config.top_p, config.min_p)
 
 
 _INVITATION = "> "
@@ -245,13 +246,13 @@ _HELP = "A line is continued; an empty line asks for more. Ctrl-C stops, Ctrl-D 
 
 
 def converse(
-    session: "TextSession", num_tokens: int, *, can_go_on: bool, after_turn: Callable[[], None]
+    session: "TextSession", max_tokens: int, *, can_go_on: bool, after_turn: Callable[[], None]
 ) -> None:
     """Reads a line and writes its continuation, until the end of the input.
 
     Args:
         session: `TextSession`.
-        num_tokens: int. The most to write for each line.
+        max_tokens: int. The most to write for each line.
         can_go_on: bool. Whether the session has a text to continue.
         after_turn: function that is called after every text.
     """
@@ -261,7 +262,7 @@ def converse(
             continue
         with _interruption() as is_interrupted:
             try:
-                for piece in session.stream(line or None, max_tokens=num_tokens):
+                for piece in session.stream(line or None, max_tokens=max_tokens):
                     sys.stdout.write(piece)
                     sys.stdout.flush()
                     if is_interrupted():

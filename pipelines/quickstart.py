@@ -224,9 +224,9 @@ def _sample(model: "TransformerXL") -> str:
     from txl_tf.causal_lm.text_session import TextSession
     from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
     from txl_tf.generation import GenerationSession
-    from txl_tf.samplers import TopPSampler
+    from txl_tf.samplers import RandomSampler
 
-    session = GenerationSession(model, TopPSampler(p=0.9, temperature=0.8), seed=0)
+    session = GenerationSession(model, RandomSampler(temperature=0.8, top_p=0.9), seed=0)
     text = TextSession(session, ByteTokenizer()).write(_PROMPT, max_tokens=_SAMPLE_TOKENS)
     return _PROMPT + text
 

@@ -6,15 +6,7 @@ import tensorflow as tf
 
 from tests.slow_case import slow_case
 from txl_tf import functional
-from txl_tf.samplers import (
-    BeamSampler,
-    GreedySampler,
-    MinPSampler,
-    RandomSampler,
-    RepetitionPenalty,
-    TopKSampler,
-    TopPSampler,
-)
+from txl_tf.samplers import BeamSampler, GreedySampler, RandomSampler, RepetitionPenalty
 
 SCORES = tf.constant([[-1.0, -2.0]])
 
@@ -135,23 +127,23 @@ def sharpened(temperature):
 @pytest.mark.parametrize(
     ("sampler", "expected"),
     [
-        (RandomSampler(), PROBABILITIES),
-        (RandomSampler(temperature=0.5), sharpened(0.5)),
-        (RandomSampler(temperature=3.0), sharpened(3.0)),
-        (TopKSampler(k=3), kept(PROBABILITIES, [1, 3, 5])),
-        (TopKSampler(k=4, temperature=2.0), kept(sharpened(2.0), [1, 3, 5, 7])),
-        (TopKSampler(k=8), PROBABILITIES),
-        (TopKSampler(k=50), PROBABILITIES),
-        (TopPSampler(p=0.6), kept(PROBABILITIES, [1, 3, 5])),
-        (TopPSampler(p=0.81), kept(PROBABILITIES, [1, 3, 5, 7])),
-        (TopPSampler(p=0.83), kept(PROBABILITIES, [1, 3, 5, 7, 4])),
-        (TopPSampler(p=1.0), PROBABILITIES),
+        (RandomSampler(top_p=1.0), PROBABILITIES),
+        (RandomSampler(0.5, top_p=1.0), sharpened(0.5)),
+        (RandomSampler(3.0, top_p=1.0), sharpened(3.0)),
+        (RandomSampler(top_k=3, top_p=1.0), kept(PROBABILITIES, [1, 3, 5])),
+        (RandomSampler(2.0, top_k=4, top_p=1.0), kept(sharpened(2.0), [1, 3, 5, 7])),
+        (RandomSampler(top_k=8, top_p=1.0), PROBABILITIES),
+        (RandomSampler(top_k=50, top_p=1.0), PROBABILITIES),
+        (RandomSampler(top_p=0.6), kept(PROBABILITIES, [1, 3, 5])),
+        (RandomSampler(top_p=0.81), kept(PROBABILITIES, [1, 3, 5, 7])),
+        (RandomSampler(top_p=0.83), kept(PROBABILITIES, [1, 3, 5, 7, 4])),
+        (RandomSampler(2.0, top_k=5, top_p=0.9, min_p=0.8), kept(sharpened(2.0), [1, 3])),
         # Of the four most probable, 0.82 together, two reach 0.6 of it.
-        (TopPSampler(p=0.6, k=4), kept(PROBABILITIES, [1, 3])),
-        (MinPSampler(min_p=0.45), kept(PROBABILITIES, [1, 3, 5])),
-        (MinPSampler(min_p=0.15), kept(PROBABILITIES, [1, 3, 5, 7, 4, 0])),
-        (MinPSampler(min_p=0.7, temperature=2.0), kept(sharpened(2.0), [1, 3, 5])),
-        (MinPSampler(min_p=1e-9), PROBABILITIES),
+        (RandomSampler(top_k=4, top_p=0.6), kept(PROBABILITIES, [1, 3])),
+        (RandomSampler(top_p=1.0, min_p=0.45), kept(PROBABILITIES, [1, 3, 5])),
+        (RandomSampler(top_p=1.0, min_p=0.15), kept(PROBABILITIES, [1, 3, 5, 7, 4, 0])),
+        (RandomSampler(2.0, top_p=1.0, min_p=0.7), kept(sharpened(2.0), [1, 3, 5])),
+        (RandomSampler(top_p=1.0, min_p=1e-9), PROBABILITIES),
     ],
 )
 def test_draws_follow_the_exact_probabilities(sampler, expected):
@@ -162,37 +154,44 @@ def test_a_seed_for_each_row_draws_what_one_seed_does():
     # Generation hands out the seeds of rows; the other rows have no part in a draw.
     seeds = functional.row_seeds(tf.constant(SEED), tf.range(NUM_DRAWS))
     logits = tf.constant(logits_of(PROBABILITIES))
-    together = draw(RandomSampler())
-    np.testing.assert_array_equal(RandomSampler()(logits, seeds), together)
+    together = draw(RandomSampler(top_p=1.0))
+    np.testing.assert_array_equal(RandomSampler(top_p=1.0)(logits, seeds), together)
     some = [7, 300, 3]
-    drawn = RandomSampler()(tf.gather(logits, some), tf.gather(seeds, some))
+    drawn = RandomSampler(top_p=1.0)(tf.gather(logits, some), tf.gather(seeds, some))
     np.testing.assert_array_equal(drawn, together[some])
 
 
 def test_a_graph_takes_any_number_of_rows():
     sampler = tf.function(
-        TopKSampler(3), input_signature=[tf.TensorSpec([None, 8]), tf.TensorSpec([2], tf.int32)]
+        RandomSampler(top_k=3, top_p=1.0),
+        input_signature=[tf.TensorSpec([None, 8]), tf.TensorSpec([2], tf.int32)],
     )
     drawn = sampler(tf.constant(logits_of(PROBABILITIES)), tf.constant(SEED))
-    np.testing.assert_array_equal(drawn, draw(TopKSampler(3)))
+    np.testing.assert_array_equal(drawn, draw(RandomSampler(top_k=3, top_p=1.0)))
 
 
 def test_rare_tokens_are_drawn_as_often_as_they_should():
     # One in ten thousand tests the tail of the noise, where float32 has few numbers.
     probabilities = np.full(40, 1e-4)
     probabilities[0] = 1.0 - 39e-4
-    drawn = draw(RandomSampler(), probabilities, num_rows=100_000)
+    drawn = draw(RandomSampler(top_p=1.0), probabilities, num_rows=100_000)
     assert abs(np.sum(drawn > 0) - 390) < 5 * np.sqrt(390)
 
 
 def test_the_test_of_the_distribution_finds_a_wrong_one():
-    drawn = draw(RandomSampler())
+    drawn = draw(RandomSampler(top_p=1.0))
     assert p_value(drawn, sharpened(0.8)) < 1e-6
     assert p_value(drawn, kept(PROBABILITIES, [1, 3, 5])) == 0.0
 
 
 @pytest.mark.parametrize(
-    "sampler", [RandomSampler(), TopKSampler(k=5), TopPSampler(p=0.9), MinPSampler()]
+    "sampler",
+    [
+        RandomSampler(top_p=1.0),
+        RandomSampler(top_k=5, top_p=1.0),
+        RandomSampler(top_p=0.9),
+        RandomSampler(min_p=0.05),
+    ],
 )
 def test_a_seed_draws_the_same_tokens_and_another_seed_others(sampler):
     drawn = draw(sampler)
@@ -212,7 +211,7 @@ def test_neighbouring_seeds_draw_independently():
         rows = tf.vectorized_map(
             lambda seed: functional.row_seeds(seed, tf.constant([0]))[0], seeds
         )
-        drawn = RandomSampler()(logits, rows).numpy()
+        drawn = RandomSampler(top_p=1.0)(logits, rows).numpy()
         assert p_value(drawn, PROBABILITIES) > 0.01
         agreeing = np.mean(drawn[:-1] == drawn[1:])
         # By chance the sum of the squares agrees, 0.196; five standard deviations are 0.045.
@@ -223,14 +222,14 @@ def test_neighbouring_seeds_draw_independently():
 
 @pytest.mark.parametrize("p", [1e-6, 0.1, 0.29])
 def test_top_p_always_keeps_the_most_probable_token(p):
-    assert set(draw(TopPSampler(p=p), num_rows=50)) == {1}
+    assert set(draw(RandomSampler(top_p=p), num_rows=50)) == {1}
 
 
 @pytest.mark.parametrize("p", [0.05, 0.3, 0.5, 0.75, 0.9, 0.999])
 def test_top_p_keeps_the_smallest_set_that_reaches_p(p):
     generator = np.random.default_rng(5)
     logits = generator.normal(scale=2.0, size=(200, 12)).astype("float32")
-    is_kept = np.isfinite(TopPSampler(p=p).candidates(tf.constant(logits)))
+    is_kept = np.isfinite(RandomSampler(top_p=p).candidates(tf.constant(logits)))
     powers = np.exp(np.float64(logits))
     probabilities = powers / powers.sum(axis=1, keepdims=True)
     for row, of_row in zip(is_kept, probabilities, strict=True):
@@ -243,12 +242,12 @@ def test_top_p_keeps_the_smallest_set_that_reaches_p(p):
 
 def test_rows_have_candidates_of_their_own():
     logits = np.log(np.array([[0.9, 0.05, 0.05], [0.05, 0.05, 0.9]], "float32"))
-    for sampler in (TopKSampler(k=1), TopPSampler(p=0.8), GreedySampler()):
+    for sampler in (RandomSampler(top_k=1), RandomSampler(top_p=0.8), RandomSampler(0.0)):
         assert sampler(tf.constant(logits), tf.constant(SEED)).numpy().tolist() == [0, 2]
 
 
 def test_tokens_that_tie_with_the_last_candidate_of_top_k_are_candidates():
-    drawn = draw(TopKSampler(k=2), np.array([0.4, 0.2, 0.2, 0.15, 0.05]))
+    drawn = draw(RandomSampler(top_k=2, top_p=1.0), np.array([0.4, 0.2, 0.2, 0.15, 0.05]))
     assert p_value(drawn, np.array([0.5, 0.25, 0.25, 0.0, 0.0])) > 0.01
 
 
@@ -259,51 +258,40 @@ def test_greedy_takes_the_first_of_the_highest_whatever_the_seed():
         assert (drawn.dtype, drawn.numpy().tolist()) == (tf.int32, [1, 0])
 
 
-@pytest.mark.parametrize("sampler_class", [RandomSampler, TopKSampler, TopPSampler, MinPSampler])
-@pytest.mark.parametrize("temperature", [0, -0.5, float("nan")])
-def test_a_temperature_that_is_not_positive_is_refused(sampler_class, temperature):
-    with pytest.raises(ValueError, match="`temperature` must be positive"):
-        sampler_class(temperature=temperature)
-
-
-@pytest.mark.parametrize("k", [0, -3])
-def test_a_k_that_is_not_positive_is_refused(k):
-    with pytest.raises(ValueError, match=f"`k` must be positive. Received: k={k}"):
-        TopKSampler(k=k)
-
-
-@pytest.mark.parametrize("p", [0.0, -0.1, 1.1, float("nan")])
-def test_a_p_that_is_no_probability_is_refused(p):
-    with pytest.raises(ValueError, match=r"`p` must be in \(0, 1\]"):
-        TopPSampler(p=p)
-
-
-@pytest.mark.parametrize("min_p", [0.0, -0.1, 1.1, float("nan")])
-def test_a_min_p_that_is_no_share_is_refused(min_p):
-    with pytest.raises(ValueError, match=r"`min_p` must be in \(0, 1\]"):
-        MinPSampler(min_p=min_p)
-
-
-def test_a_k_of_top_p_that_is_not_positive_is_refused():
-    with pytest.raises(ValueError, match=r"`k` must be positive\. Received: k=0"):
-        TopPSampler(k=0)
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"temperature": -0.5}, "`temperature` must not be negative"),
+        ({"temperature": float("nan")}, "`temperature` must be a finite number"),
+        ({"top_k": -3}, "`top_k` must not be negative. Received: top_k=-3"),
+        ({"top_k": 2.5}, "`top_k` must be int"),
+        ({"top_p": 0.0}, r"`top_p` must be in \(0, 1\]"),
+        ({"top_p": 1.1}, r"`top_p` must be in \(0, 1\]"),
+        ({"min_p": -0.1}, r"`min_p` must be in \[0, 1\]"),
+        ({"min_p": float("nan")}, "`min_p` must be a finite number"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        RandomSampler(**settings)
 
 
 def test_min_p_of_one_keeps_the_most_probable_tokens_alone():
-    assert set(draw(MinPSampler(min_p=1.0), num_rows=50)) == {1}
+    assert set(draw(RandomSampler(top_p=1.0, min_p=1.0), num_rows=50)) == {1}
 
 
 NUM_TOKENS = 37
-# Temperature, k, p, and the sampler that has them for all rows.
+# Temperature, top-k, top-p, min-p, and the sampler that has them for all rows.
 ROWS = [
-    (0.0, 0, 1.0, GreedySampler()),
-    (1.0, 0, 1.0, RandomSampler()),
-    (0.3, 0, 1.0, RandomSampler(0.3)),
-    (1.5, 3, 1.0, TopKSampler(3, 1.5)),
-    (1.0, 1000, 1.0, TopKSampler(1000)),
-    (1.0, 0, 0.4, TopPSampler(0.4)),
-    (2.0, 0, 1e-9, TopPSampler(1e-9, 2.0)),
-    (1.0, 5, 0.9, TopPSampler(0.9, k=5)),
+    (0.0, 0, 1.0, 0.0, GreedySampler()),
+    (1.0, 0, 1.0, 0.0, RandomSampler(top_p=1.0)),
+    (0.3, 0, 1.0, 0.0, RandomSampler(0.3, top_p=1.0)),
+    (1.5, 3, 1.0, 0.0, RandomSampler(1.5, top_k=3, top_p=1.0)),
+    (1.0, 1000, 1.0, 0.0, RandomSampler(top_k=1000, top_p=1.0)),
+    (1.0, 0, 0.4, 0.0, RandomSampler(top_p=0.4)),
+    (2.0, 0, 1e-9, 0.0, RandomSampler(2.0, top_p=1e-9)),
+    (1.0, 5, 0.9, 0.0, RandomSampler(top_k=5)),
+    (1.3, 0, 1.0, 0.2, RandomSampler(1.3, top_p=1.0, min_p=0.2)),
 ]
 
 
@@ -312,10 +300,9 @@ def test_settings_of_rows_draw_what_samplers_with_these_settings_draw(has_ties):
     num_rows = len(ROWS)
     logits = np.random.default_rng(0).normal(size=(num_rows, NUM_TOKENS)) * 2.0
     logits = tf.constant(np.round(logits) if has_ties else logits, tf.float32)
-    temperature, top_k, top_p, samplers = zip(*ROWS, strict=True)
+    *settings, samplers = zip(*ROWS, strict=True)
     sampler = tf.function(
-        TopPSampler(tf.constant(top_p), tf.constant(temperature), tf.constant(top_k)),
-        autograph=False,
+        RandomSampler(*(tf.Variable(setting) for setting in settings)), autograph=False
     )
     drawn = []
     for position in range(20):

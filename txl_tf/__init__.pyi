@@ -37,6 +37,7 @@ from txl_tf.config.experiment import (
 from txl_tf.config.experiment import (
     ExperimentConfig as ExperimentConfig,
 )
+from txl_tf.config.generation import GenerationConfig as GenerationConfig
 from txl_tf.config.model import ModelConfig as ModelConfig
 from txl_tf.config.optimizer import OptimizerConfig as OptimizerConfig
 from txl_tf.config.task import TaskConfig as TaskConfig

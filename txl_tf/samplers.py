@@ -1,15 +1,16 @@
-"""Samplers for generation: greedy, random, top-k, top-p, min-p and beam search.
+"""Samplers for generation: greedy, random and beam search, and the penalty of repetitions.
 
 Shape letters used in this module: B rows, W beams of each, V vocabulary.
 """
 
-import math
+import functools
 from collections.abc import Callable
 from typing import Any
 
 from keras import ops
 
 from txl_tf import functional
+from txl_tf.config.generation import GenerationConfig
 from txl_tf.errors import did_you_mean
 from txl_tf.hashed_bits import random_bits
 
@@ -94,20 +95,25 @@ class GreedySampler:
         return ops.cast(ops.argmax(logits, axis=-1), "int32")
 
 
-def _is_per_row(setting):
-    return len(getattr(setting, "shape", ())) > 0
-
-
 class RandomSampler:
-    """Sampler from the softmax of the logits.
+    """Sampler from the softmax of the logits, restricted to the more probable tokens.
 
-    Random numbers are a hash of the seed, the row and the token, so a row's
-    draw depends neither on the other rows nor on the backend.
+    The logits are divided by the temperature. Then `top_k`, `top_p` and `min_p`, in
+    this order, each leave a part of the tokens. Random numbers are a hash of the seed
+    and the token, so a row's draw depends neither on the other rows nor on the backend.
+
+    A setting may be a tensor or a variable `(B,)`, with a value for each row; its
+    values are not checked.
 
     Args:
-        temperature: float, or float tensor `(B,)`. Divides the logits: below 1
-            the probable becomes more probable, above 1 less. In a tensor 0 is
-            the most probable token always; its values are not checked.
+        temperature: float. Below 1 the probable becomes more probable, above 1 less;
+            0 is always the most probable token. Defaults to `1`.
+        top_k: int. Number of candidates; 0 is all. Tokens that tie with the last one
+            are candidates too. Defaults to `0`.
+        top_p: float in `(0, 1]`. Candidates are the fewest tokens whose probabilities
+            sum to this or more, the nucleus; 1 is all. Defaults to `0.9`.
+        min_p: float in `[0, 1]`. Candidates have at least this share of the highest
+            probability; 0 is all. Defaults to `0`.
 
     Call arguments:
         logits: float tensor `(B, V)`.
@@ -118,24 +124,33 @@ class RandomSampler:
         Int32 tensor `(B,)`.
 
     Raises:
-        ValueError: If `temperature` is a number and not positive.
+        ValueError: If a setting is out of its range.
+
+    References:
+     - [Holtzman et al., 2020](https://arxiv.org/abs/1904.09751), top-p
+     - [Nguyen et al., 2024](https://arxiv.org/abs/2407.01082), min-p
     """
 
-    def __init__(self, temperature=1.0):
-        if not _is_per_row(temperature) and not temperature > 0:  # nan is not
-            raise ValueError(
-                "`temperature` must be positive; `GreedySampler` is its limit at 0. "
-                f"Received: temperature={temperature}"
-            )
+    def __init__(self, temperature=1.0, top_k=0, top_p=0.9, min_p=0.0):
+        settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+        GenerationConfig(
+            **{name: value for name, value in settings.items() if not _is_per_row(value)}
+        )
         self.temperature = temperature
+        self.top_k = top_k
+        self.top_p = top_p
+        self.min_p = min_p
 
     def __call__(self, logits, seed):
-        logits, temperature = ops.cast(logits, "float32"), self.temperature
-        is_per_row = _is_per_row(temperature)
+        logits = ops.cast(logits, "float32")
+        most_probable = ops.cast(ops.argmax(logits, axis=-1), "int32")
+        is_per_row = _is_per_row(self.temperature)
+        if not is_per_row and self.temperature == 0:
+            return most_probable
+        # Less would make an infinity of every logit.
+        temperature = ops.maximum(self.temperature, _LOWEST_TEMPERATURE)
         if is_per_row:
-            is_greedy = ops.equal(temperature, 0.0)
-            # Less would make an infinity of every logit.
-            temperature = ops.maximum(temperature, _LOWEST_TEMPERATURE)
+            is_greedy = ops.equal(self.temperature, 0.0)
             temperature = ops.expand_dims(ops.where(is_greedy, 1.0, temperature), 1)
         candidates = self.candidates(logits / temperature)
         if len(seed.shape) == 1:
@@ -143,13 +158,67 @@ class RandomSampler:
         # The largest of logits plus Gumbel noise is a draw from their softmax.
         noise = _gumbel(random_bits(seed, (logits.shape[1],)))  # [B, V]
         drawn = ops.cast(ops.argmax(candidates + noise, axis=-1), "int32")
-        if not is_per_row:
-            return drawn
-        return ops.where(is_greedy, ops.cast(ops.argmax(logits, axis=-1), "int32"), drawn)
+        return ops.where(is_greedy, most_probable, drawn) if is_per_row else drawn
 
     def candidates(self, logits):
-        """Logits with those that must not be drawn at minus infinity."""
-        return logits
+        """Returns the logits with those that must not be drawn at minus infinity."""
+        logits = _restricted(logits, self.top_k, 0, _top_k)
+        logits = _restricted(logits, self.top_p, 1.0, _top_p)
+        return _restricted(logits, self.min_p, 0.0, _min_p)
+
+
+def _is_per_row(setting):
+    return len(getattr(setting, "shape", ())) > 0
+
+
+def _restricted(logits, setting, off, restrict):
+    """Restricts the logits where a setting, of all rows or of each, is not off."""
+    if not _is_per_row(setting):
+        return logits if setting == off else restrict(logits, setting)
+    # Sorting a large vocabulary takes longer than all the rest.
+    return ops.cond(
+        ops.any(ops.not_equal(setting, off)),
+        lambda: restrict(logits, ops.expand_dims(setting, 1)),
+        lambda: logits,
+    )
+
+
+def _top_k(logits, k):
+    vocabulary_size = logits.shape[-1]
+    if not _is_per_row(k):
+        lowest = ops.top_k(logits, min(k, vocabulary_size))[0][:, -1:]  # [B, 1]
+        return ops.where(logits >= lowest, logits, -float("inf"))
+    falling = ops.top_k(logits, vocabulary_size)[0]
+    # Without a limit the last of all is the lowest, and so all are candidates.
+    k = ops.where(k > 0, k, vocabulary_size)
+    is_among_highest = ops.arange(vocabulary_size, dtype="int32") < k
+    highest = ops.where(is_among_highest, falling, float("inf"))
+    return ops.where(logits >= ops.min(highest, axis=-1, keepdims=True), logits, -float("inf"))
+
+
+def _top_p(logits, p):
+    if _is_per_row(p):
+        # Rounded sums could leave out a token of a row that has no limit.
+        p = ops.where(p >= 1.0, float("inf"), p)
+    num_rows, vocabulary_size = ops.shape(logits)
+    firsts = ops.arange(num_rows, dtype="int32")[:, None] * vocabulary_size
+
+    def of_rows(tensor, places):
+        # `take_along_axis` makes a far larger graph.
+        return ops.take(ops.reshape(tensor, [-1]), firsts + places)
+
+    order = ops.flip(ops.argsort(logits, axis=-1), axis=-1)  # [B, V]
+    probabilities = of_rows(ops.softmax(logits, axis=-1), order)
+    # A token counts if those before it do not reach p without it.
+    reached_before = ops.cumsum(probabilities, axis=-1) - probabilities
+    is_candidate = ops.logical_or(reached_before < p, ops.arange(vocabulary_size) == 0)
+    is_candidate = of_rows(is_candidate, ops.argsort(order, axis=-1))
+    return ops.where(is_candidate, logits, -float("inf"))
+
+
+def _min_p(logits, min_p):
+    lowest = ops.max(logits, axis=-1, keepdims=True) + ops.log(min_p)  # [B, 1]
+    return ops.where(logits >= lowest, logits, -float("inf"))
 
 
 def _gumbel(bits):
@@ -164,33 +233,6 @@ def _gumbel(bits):
     uniform = (high * 256.0 + low + 0.5) * 2.0**-32
     uniform = ops.minimum(uniform, 1.0 - 2.0**-24)  # rounding must not reach 1
     return -ops.log(-ops.log1p(-uniform))
-
-
-class MinPSampler(RandomSampler):
-    """Min-p sampler: tokens with at least `min_p` of the highest probability.
-
-    Where the model is certain few tokens remain, where it is not many.
-
-    Args:
-        min_p: float in `(0, 1]`. Share of the highest probability.
-        temperature: float. See `RandomSampler`; applied before `min_p`.
-
-    Raises:
-        ValueError: If `min_p` is out of range or `temperature` is not positive.
-
-    References:
-     - [Nguyen et al., 2024](https://arxiv.org/abs/2407.01082)
-    """
-
-    def __init__(self, min_p=0.05, temperature=1.0):
-        super().__init__(temperature)
-        if not 0.0 < min_p <= 1.0:
-            raise ValueError(f"`min_p` must be in (0, 1]. Received: min_p={min_p}")
-        self.min_p = min_p
-
-    def candidates(self, logits):
-        lowest = ops.max(logits, axis=-1, keepdims=True) + math.log(self.min_p)  # [B, 1]
-        return ops.where(logits >= lowest, logits, -float("inf"))
 
 
 class RepetitionPenalty:
@@ -230,107 +272,10 @@ class RepetitionPenalty:
         return ops.where(is_used, log_probs * self.penalty, log_probs)
 
 
-class TopKSampler(RandomSampler):
-    """Top-k sampler: the softmax over the `k` highest logits.
-
-    Args:
-        k: int, or int32 tensor `(B,)`. Number of candidates; all where the
-            vocabulary is smaller. Tokens that tie with the `k`-th are candidates
-            too. In a tensor 0 is all tokens; its values are not checked.
-        temperature: float or float tensor `(B,)`. See `RandomSampler`.
-
-    Raises:
-        ValueError: If `k` or `temperature` is a number and not positive.
-    """
-
-    def __init__(self, k=5, temperature=1.0):
-        super().__init__(temperature)
-        if not _is_per_row(k) and k <= 0:
-            raise ValueError(f"`k` must be positive. Received: k={k}")
-        self.k = k
-
-    def candidates(self, logits):
-        if not _is_per_row(self.k):
-            lowest = ops.top_k(logits, min(self.k, logits.shape[-1]))[0][:, -1:]  # [B, 1]
-            return ops.where(logits >= lowest, logits, -float("inf"))
-        # Sorting a large vocabulary takes longer than all the rest.
-        limits = ops.any(self.k > 0)
-        return ops.cond(limits, lambda: self._candidates_of_rows(logits), lambda: logits)
-
-    def _candidates_of_rows(self, logits):
-        vocabulary_size = logits.shape[-1]
-        falling = ops.top_k(logits, vocabulary_size)[0]
-        # Without a limit the last of all is the lowest, and so all are candidates.
-        k = ops.expand_dims(ops.where(self.k > 0, self.k, vocabulary_size), 1)
-        is_among_highest = ops.arange(vocabulary_size, dtype="int32") < k
-        highest = ops.where(is_among_highest, falling, float("inf"))
-        return ops.where(logits >= ops.min(highest, axis=-1, keepdims=True), logits, -float("inf"))
-
-
-class TopPSampler(RandomSampler):
-    """Top-p sampler: the fewest tokens whose probabilities sum to `p` or more.
-
-    Holtzman et al. (2020), the nucleus.
-
-    Args:
-        p: float in `(0, 1]`, or float tensor `(B,)`. The probability to reach. The
-            most probable token is always a candidate. In a tensor 1 is all
-            tokens; its values are not checked.
-        temperature: float or float tensor `(B,)`. See `RandomSampler`; applied
-            before `p`.
-        k: optional int, or int32 tensor `(B,)`. Only the `k` highest logits are
-            considered, before `p`, see `TopKSampler`. That is faster with a large
-            vocabulary.
-
-    Raises:
-        ValueError: If `p` is a number and out of range, or `k` or `temperature`
-            is one and not positive.
-
-    References:
-     - [Holtzman et al., 2020](https://arxiv.org/abs/1904.09751)
-    """
-
-    def __init__(self, p=0.9, temperature=1.0, k=None):
-        super().__init__(temperature)
-        if not _is_per_row(p) and not 0.0 < p <= 1.0:
-            raise ValueError(f"`p` must be in (0, 1]. Received: p={p}")
-        self.p = p
-        self.k = k
-        self._top_k = None if k is None else TopKSampler(k)
-
-    def candidates(self, logits):
-        if self._top_k is not None:
-            logits = self._top_k.candidates(logits)
-        if not _is_per_row(self.p):
-            return self._nucleus(logits, self.p)
-        # Rounded sums could leave out a token of a row that has no limit.
-        p = ops.expand_dims(ops.where(self.p >= 1.0, float("inf"), self.p), 1)
-        return ops.cond(ops.any(self.p < 1.0), lambda: self._nucleus(logits, p), lambda: logits)
-
-    def _nucleus(self, logits, p):
-        num_rows, vocabulary_size = ops.shape(logits)
-        firsts = ops.arange(num_rows, dtype="int32")[:, None] * vocabulary_size
-
-        def of_rows(tensor, places):
-            # `take_along_axis` makes a far larger graph.
-            return ops.take(ops.reshape(tensor, [-1]), firsts + places)
-
-        order = ops.flip(ops.argsort(logits, axis=-1), axis=-1)  # [B, V]
-        probabilities = of_rows(ops.softmax(logits, axis=-1), order)
-        # A token counts if those before it do not reach p without it.
-        reached_before = ops.cumsum(probabilities, axis=-1) - probabilities
-        is_candidate = ops.logical_or(reached_before < p, ops.arange(vocabulary_size) == 0)
-        is_candidate = of_rows(is_candidate, ops.argsort(order, axis=-1))
-        return ops.where(is_candidate, logits, -float("inf"))
-
-
 _BY_NAME: dict[str, Callable[[], Any]] = {
     "beam": BeamSampler,
     "greedy": GreedySampler,
-    "min_p": MinPSampler,
     "random": RandomSampler,
-    "top_k": TopKSampler,
-    "top_p": TopPSampler,
 }
 
 
@@ -338,8 +283,8 @@ def get(sampler: Any) -> Any:
     """Returns a sampler by its name, or the sampler that is given.
 
     Args:
-        sampler: `"beam"`, `"greedy"`, `"min_p"`, `"random"`, `"top_k"` or `"top_p"`, with
-            the default settings of its class; or a sampler.
+        sampler: `"beam"`, `"greedy"` or `"random"`, with the default settings of its
+            class; or a sampler.
 
     Returns:
         The sampler.
@@ -350,7 +295,7 @@ def get(sampler: Any) -> Any:
 
     Example:
     ```python
-    sampler = txl_tf.samplers.get("top_p")
+    sampler = txl_tf.samplers.get("greedy")
     ```
     """
     if not isinstance(sampler, str):
@@ -358,23 +303,54 @@ def get(sampler: Any) -> Any:
             return sampler
         raise TypeError(
             "`sampler` must be a name or an object of `txl_tf.samplers`, such as "
-            f"`TopPSampler(0.9)`. Received: sampler={sampler!r}"
+            f"`RandomSampler(top_k=40)`. Received: sampler={sampler!r}"
         )
     if sampler not in _BY_NAME:
         raise ValueError(
-            f"`sampler` must be one of {', '.join(_BY_NAME)}.{did_you_mean(sampler, _BY_NAME)} "
+            f"`sampler` must be one of {', '.join(_BY_NAME)}; `temperature`, `top_k`, `top_p` "
+            f"and `min_p` are arguments.{did_you_mean(sampler, _BY_NAME)} "
             f"Received: sampler={sampler!r}"
         )
     return _BY_NAME[sampler]()
 
 
+def choose(sampler: Any, default: Any = None, **settings: float | None) -> Any:
+    """Returns the sampler that is given, or a `RandomSampler` with the settings that are.
+
+    Args:
+        sampler: optional name or sampler, as for `get`.
+        default: optional sampler, where nothing is given.
+        **settings: arguments of `RandomSampler`; `None` was not given.
+
+    Raises:
+        ValueError: If both are given, or a setting is out of its range.
+        TypeError: If it is no sampler.
+    """
+    given = {name: value for name, value in settings.items() if value is not None}
+    if sampler is None:
+        if default is not None and not given:
+            return default
+        GenerationConfig(**given)  # raises before what is no number is looked up
+        return _random_sampler(**given)
+    if given:
+        raise ValueError(
+            f"`sampler` has settings of its own; leave out either it or `{next(iter(given))}`. "
+            f"Received: sampler={sampler!r}, {given}"
+        )
+    return get(sampler)
+
+
+@functools.lru_cache(maxsize=64)
+def _random_sampler(**settings: float) -> RandomSampler:
+    # One object for the same settings: a session is compiled for its sampler.
+    return RandomSampler(**settings)
+
+
 __all__ = [
     "BeamSampler",
     "GreedySampler",
-    "MinPSampler",
     "RandomSampler",
     "RepetitionPenalty",
-    "TopKSampler",
-    "TopPSampler",
+    "choose",
     "get",
 ]

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from txl_tf import metrics
 from txl_tf.config.model import ModelConfig
-from txl_tf.samplers import TopPSampler
+from txl_tf.samplers import RandomSampler
 
 if TYPE_CHECKING:
     import keras
@@ -36,7 +36,7 @@ class SampleWriter:
     ) -> None:
         self._model = model
         self._strategy = strategy
-        self._sampler = TopPSampler(0.9, temperature=0.8)
+        self._sampler = RandomSampler(temperature=0.8, top_p=0.9)
         self._step = tf.function(self._next_token, autograph=False)
 
     @staticmethod

@@ -12,7 +12,7 @@ from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
 from txl_tf.errors import InputMissingError, OutputExistsError, UsageError
 from txl_tf.models import presets
 from txl_tf.models.language_model import create_model
-from txl_tf.samplers import BeamSampler, GreedySampler, TopKSampler
+from txl_tf.samplers import BeamSampler, GreedySampler, RandomSampler
 
 # Every token is a character, so that any text that is written can be read back.
 TOKENIZER = CharacterTokenizer(list("abcdefghijklmnopqrstuvwxyz "))
@@ -37,7 +37,7 @@ def ids_of(text):
 def test_one_prompt_gives_the_tokens_of_generate(lm, model):
     text = lm.generate("a fox", max_tokens=9, sampler="greedy", strip_prompt=True)
     expected, _ = txl_tf.generate(
-        model, [ids_of("a fox")], num_tokens=9, sampler=GreedySampler(), jit_compile=False
+        model, [ids_of("a fox")], max_tokens=9, sampler=GreedySampler(), jit_compile=False
     )
     assert text == TOKENIZER.decode_text(expected[0])
     assert lm.generate("a fox", max_tokens=9, sampler="greedy") == "a fox" + text
@@ -59,20 +59,36 @@ def test_max_length_counts_the_prompt(lm):
 def test_the_same_seed_writes_the_same_text_and_another_one_another(lm):
     texts = [lm.generate("a", max_tokens=24, seed=seed) for seed in (1, 1, 2)]
     assert texts[0] == texts[1] != texts[2]
+    assert lm.last_seed == 2
+    fresh = lm.generate("a", max_tokens=24)
+    assert fresh == lm.generate("a", max_tokens=24, seed=lm.last_seed) != texts[0]
+
+
+def test_a_text_is_the_same_in_any_row_and_samples_differ(lm):
+    settings = {"max_tokens": 12, "seed": 1, "temperature": 1.3}
+    together = lm.generate(PROMPTS, **settings)
+    assert together == [lm.generate(each, **settings) for each in PROMPTS]
+    samples = lm.generate(PROMPTS, num_samples=2, **settings)
+    assert samples[::2] == together
+    assert all(a != b for a, b in zip(samples[::2], samples[1::2], strict=True))
+    assert lm.generate(PROMPTS[0], num_samples=2, **settings) == samples[:2]
+    session = lm.session(seed=1, temperature=1.3)
+    assert PROMPTS[0] + session.write(PROMPTS[0], max_tokens=12) == together[0]
+    assert session.seed == 1
 
 
 def test_a_compiled_sampler_is_used(model):
     lm = TransformerXLCausalLM(model, TOKENIZER)
     lm.compile(sampler="greedy")
     greedy = lm.generate("a fox", max_tokens=8)
-    lm.compile(sampler=TopKSampler(1))
+    lm.compile(sampler=RandomSampler(top_k=1))
     assert lm.generate("a fox", max_tokens=8, seed=3) == greedy
 
 
 def test_beams_are_a_sampler_too(lm, model):
     text = lm.generate("a fox", max_tokens=5, sampler=BeamSampler(3), strip_prompt=True)
     expected, _ = txl_tf.generate(
-        model, [ids_of("a fox")], num_tokens=5, sampler=BeamSampler(3), jit_compile=False
+        model, [ids_of("a fox")], max_tokens=5, sampler=BeamSampler(3), jit_compile=False
     )
     assert text == TOKENIZER.decode_text(expected[0])
 
@@ -175,7 +191,14 @@ def test_a_published_size_has_new_weights(monkeypatch):
         (lambda lm: lm.generate([]), ValueError, "at least one text"),
         (lambda lm: lm.generate(""), UsageError, "no token in the prompt"),
         (lambda lm: lm.generate("A"), UsageError, "not in the vocabulary"),
-        (lambda lm: lm.generate("a", sampler="topp"), ValueError, "Did you mean top_p"),
+        (lambda lm: lm.generate("a", sampler="gredy"), ValueError, "Did you mean greedy"),
+        (lambda lm: lm.generate("a", stop=""), ValueError, "`stop` must be.*none of them empty"),
+        (lambda lm: lm.generate("a", stop=["b", ""]), ValueError, "none of them empty"),
+        (lambda lm: lm.session(stop=""), ValueError, "none of them empty"),
+        (lambda lm: lm.generate("a", top_p=0.0), ValueError, "`top_p` must be in .0, 1."),
+        (lambda lm: lm.generate("a", temperature="low"), ValueError, "`temperature` must be float"),
+        (lambda lm: lm.session(sampler="greedy", min_p=0.1), ValueError, "or `min_p`"),
+        (lambda lm: lm.generate("a", num_samples=0), ValueError, "`num_samples` must be positive"),
         (lambda lm: lm.generate("a", sampler=3), TypeError, "name or an object"),
         (lambda lm: lm.compile(GreedySampler), TypeError, "name or an object"),
         (lambda lm: lm.generate("a", 5, max_tokens=5), ValueError, "give one of them"),

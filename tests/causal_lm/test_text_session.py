@@ -18,8 +18,8 @@ class Recited:
         self._tokens = iter((tokenizer or ByteTokenizer()).encode(text.encode()))
         self.prompts = []
 
-    def write(self, prompt_ids=None, *, num_tokens):
-        assert num_tokens == 1
+    def write(self, prompt_ids=None, *, max_tokens):
+        assert max_tokens == 1
         self.prompts.append(None if prompt_ids is None else prompt_ids[0].tolist())
         return np.array([[next(self._tokens)]], np.int32)
 

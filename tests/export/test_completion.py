@@ -10,22 +10,15 @@ from tests.export.test_variants import VARIANTS
 from tests.slow_case import slow_case
 from tests.toy_batches import toy_experiment
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
+from txl_tf.config.generation import GenerationConfig
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
-from txl_tf.export import CompletionOptions, ExportOptions, export_saved_model
+from txl_tf.export import ExportOptions, export_saved_model
 from txl_tf.export.saved_model import create_signatures
 from txl_tf.export.served_model import ServedModel
 from txl_tf.export.served_weights import ServedWeights
 from txl_tf.export.token_signatures import WireMemory
 from txl_tf.models.language_model import create_model
-from txl_tf.samplers import (
-    BeamSampler,
-    GreedySampler,
-    MinPSampler,
-    RandomSampler,
-    TopKSampler,
-    TopPSampler,
-)
 
 CHARACTERS = CharacterTokenizer(list("abcdefghijklmnopqrstuvwxyz "))
 WORDS = ["a", "fox", "sleeps", "the", "dog", ".", "<unk>"]
@@ -56,7 +49,7 @@ def functions(model, tokenizer, **completion):
     """The signatures as functions, before they are written."""
     options = ExportOptions()
     served = ServedModel(model, ServedWeights(model.weights, "float32"), options.num_candidates)
-    completion = CompletionOptions(**{"num_tokens": NUM_TOKENS, **completion})
+    completion = GenerationConfig(**{"max_tokens": NUM_TOKENS, **completion})
     memory = WireMemory(model.config, tf.float32)
     root = tf.Module()
     found = create_signatures(root, served, memory, options, completion, tokenizer)
@@ -80,36 +73,36 @@ def lm(model):
 
 
 @pytest.mark.parametrize(
-    "sampler",
+    "settings",
     [
-        TopPSampler(0.7),
+        {"top_p": 0.7},
         *map(
             slow_case,
             (
-                GreedySampler(),
-                RandomSampler(0.8),
-                TopKSampler(5, 1.2),
-                TopPSampler(0.9, 0.8, 9),
-                MinPSampler(0.2, 1.3),
+                {"temperature": 0.0},
+                {"temperature": 0.8, "top_p": 1.0},
+                {"temperature": 1.2, "top_k": 5},
+                {"temperature": 0.8, "top_k": 9, "top_p": 0.9},
+                {"temperature": 1.3, "min_p": 0.2},
             ),
         ),
     ],
-    ids=lambda sampler: type(sampler).__name__,
+    ids=str,
 )
-def test_each_text_is_continued_as_by_the_model_alone(lm, sampler):
-    found = completed(functions(lm.model, CHARACTERS, sampler=sampler, seed=7), TEXTS)
-    settings = {"max_tokens": NUM_TOKENS, "strip_prompt": True, "seed": 7}
-    assert found == [lm.generate(text, sampler=sampler, **settings) for text in TEXTS]
+def test_each_text_is_continued_as_by_the_model_alone(lm, settings):
+    found = completed(functions(lm.model, CHARACTERS, seed=7, **settings), TEXTS)
+    settings |= {"max_tokens": NUM_TOKENS, "strip_prompt": True, "seed": 7}
+    assert found == lm.generate(TEXTS, **settings)
     assert all(len(text) == NUM_TOKENS for text in found)
 
 
 @pytest.mark.slow
 def test_a_text_ends_before_a_stop(lm):
-    settings = {"max_tokens": NUM_TOKENS, "strip_prompt": True, "sampler": "greedy"}
+    settings = {"max_tokens": NUM_TOKENS, "strip_prompt": True, "temperature": 0.0}
     whole = [lm.generate(text, **settings) for text in TEXTS]
     # Of one token, of several, and what a pattern would read otherwise.
     stop = (whole[0][3], whole[1][4:7], "[a-z]")
-    found = completed(functions(lm.model, CHARACTERS, sampler=GreedySampler(), stop=stop), TEXTS)
+    found = completed(functions(lm.model, CHARACTERS, temperature=0.0, stop=stop), TEXTS)
     assert found == [lm.generate(text, stop=stop, **settings) for text in TEXTS]
     assert found[0] != whole[0] and found[1] != whole[1]
 
@@ -124,8 +117,8 @@ def test_lines_of_words_go_on_and_sentences_end(rule):
     texts = ["a fox", "the dog\nsleeps ", "a fox sleeps .\n", "dog\r\nfox\r", "\n", "unheard of"]
     if not rule:
         texts.remove("\n")
-    settings = {"max_tokens": NUM_TOKENS, "strip_prompt": True, "sampler": "greedy"}
-    found = completed(functions(model, tokenizer, sampler=GreedySampler()), texts)
+    settings = {"max_tokens": NUM_TOKENS, "strip_prompt": True, "temperature": 0.0}
+    found = completed(functions(model, tokenizer, temperature=0.0), texts)
     assert found == [lm.generate(text, **settings) for text in texts]
 
 
@@ -133,8 +126,8 @@ def test_lines_of_words_go_on_and_sentences_end(rule):
 def test_bytes_that_are_no_text_are_replaced():
     model = model_of(256)
     lm = TransformerXLCausalLM(model, ByteTokenizer())
-    found = completed(functions(model, ByteTokenizer(), sampler=GreedySampler()), ["a", "b\u00e9"])
-    settings = {"max_tokens": NUM_TOKENS, "strip_prompt": True, "sampler": "greedy"}
+    found = completed(functions(model, ByteTokenizer(), temperature=0.0), ["a", "b\u00e9"])
+    settings = {"max_tokens": NUM_TOKENS, "strip_prompt": True, "temperature": 0.0}
     assert found == [lm.generate(text, **settings) for text in ("a", "b\u00e9")]
     assert "\ufffd" in "".join(found)
 
@@ -144,9 +137,9 @@ def test_bytes_that_are_no_text_are_replaced():
 def test_absolute_positions_take_texts_of_different_lengths(name):
     model = model_of(27, **VARIANTS[name])
     lm = TransformerXLCausalLM(model, CHARACTERS)
-    simple = functions(model, CHARACTERS, sampler=TopPSampler(0.8), seed=3, num_tokens=4)
+    simple = functions(model, CHARACTERS, top_p=0.8, seed=3, max_tokens=4)
     settings = {"max_tokens": 4, "strip_prompt": True, "seed": 3}
-    expected = [lm.generate(text, sampler=TopPSampler(0.8), **settings) for text in TEXTS]
+    expected = [lm.generate(text, top_p=0.8, **settings) for text in TEXTS]
     assert completed(simple, TEXTS) == expected
     together = simple["perplexity"](tf.constant(TEXTS[:2]))["nats"]
     alone = [simple["perplexity"](tf.constant([text]))["nats"][0] for text in TEXTS[:2]]
@@ -155,10 +148,10 @@ def test_absolute_positions_take_texts_of_different_lengths(name):
 
 @pytest.mark.slow
 def test_a_request_twice_gives_two_texts_unless_it_is_said_otherwise(lm):
-    fresh = functions(lm.model, CHARACTERS, num_tokens=40)
+    fresh = functions(lm.model, CHARACTERS, max_tokens=40)
     first, second, third = completed(fresh, ["a fox", "a fox", "a fox"])
     assert len({first, second, third, *completed(fresh, ["a fox"])}) == 4
-    fixed = functions(lm.model, CHARACTERS, num_tokens=40, seed=2)
+    fixed = functions(lm.model, CHARACTERS, max_tokens=40, seed=2)
     assert len(set(completed(fixed, ["a fox", "a fox"]) + completed(fixed, ["a fox"]))) == 1
 
 
@@ -179,10 +172,10 @@ def test_perplexity_is_that_of_the_model(lm):
 
 @pytest.mark.slow
 def test_without_a_tokenizer_token_ids_are_continued(model):
-    simple = functions(model, None, sampler=GreedySampler())
+    simple = functions(model, None, temperature=0.0)
     assert next(iter(simple)) == "complete_ids" and "complete" not in simple
     prompts = random_ids(2, 9, vocabulary_size=27)
-    expected, _ = txl_tf.generate(model, prompts, num_tokens=NUM_TOKENS, sampler=GreedySampler())
+    expected, _ = txl_tf.generate(model, prompts, max_tokens=NUM_TOKENS, temperature=0.0)
     found = simple["complete_ids"](tf.constant(prompts))
     np.testing.assert_array_equal(found["token_ids"], expected)
 
@@ -211,27 +204,11 @@ def test_requests_that_cannot_be_answered_are_refused(lm):
         pytest.fail(f"{functions(lm.model, None)['complete_ids'](tf.constant([[1, 27]]))}")
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"num_tokens": 0}, "num_tokens"),
-        ({"sampler": BeamSampler(2)}, "greedy, random"),
-        ({"sampler": "top_p"}, "sampler='top_p'"),
-        ({"stop": ("",)}, "stop"),
-        ({"stop": "end"}, "stop"),
-        ({"seed": -1}, "seed=-1"),
-    ],
-)
-def test_options_that_no_graph_holds_are_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        CompletionOptions(**changes)
-
-
 def test_options_that_do_not_fit_the_export_are_refused(model, tmp_path):
     for options, message in (
-        ({"num_tokens": 2000}, "max_new_tokens"),
+        ({"max_tokens": 2000}, "max_output_tokens"),
         ({"stop": (".",)}, "needs a tokenizer"),
     ):
         with pytest.raises(ValueError, match=message):
-            export_saved_model(model, tmp_path / "1", {}, completion=CompletionOptions(**options))
+            export_saved_model(model, tmp_path / "1", {}, completion=GenerationConfig(**options))
     assert list(tmp_path.iterdir()) == []

@@ -177,8 +177,8 @@ def test_what_cannot_be_exported_is_refused_before_anything_is_written(model, tm
         txl_tf.export_saved_model(model, tmp_path / "1", {}, tokenizer=CharacterTokenizer("ab"))
     with pytest.raises(ValueError, match="weights='int4'"):
         ExportOptions(weights="int4")
-    with pytest.raises(ValueError, match="max_tokens"):
-        ExportOptions(max_tokens=0)
+    with pytest.raises(ValueError, match="max_input_tokens"):
+        ExportOptions(max_input_tokens=0)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -62,7 +62,7 @@ def test_variants_score_and_write_as_the_model_does(name):
         np.testing.assert_allclose(served_state, state, rtol=0, atol=1e-5)
     wanted = Sampling(**tensors(sampling(2, num_tokens=9))).for_writer()
     written, *_ = served.generate(ids, lengths, wanted, model.initial_memory(2))
-    expected, _ = txl_tf.generate(model, text[:, :-1], num_tokens=9, sampler=GreedySampler())
+    expected, _ = txl_tf.generate(model, text[:, :-1], max_tokens=9, sampler=GreedySampler())
     np.testing.assert_array_equal(written, expected)
 
 

@@ -17,7 +17,6 @@ from tests.export.requests import (
 )
 from txl_tf.export.token_signatures import WireMemory
 from txl_tf.export.warm_up import warm_up_requests
-from txl_tf.samplers import GreedySampler, RandomSampler, TopKSampler, TopPSampler
 
 pytestmark = pytest.mark.slow
 
@@ -150,25 +149,23 @@ def test_warm_up_requests_are_answered(exported_texts, text_signatures):
         assert text_signatures[name](**inputs)
 
 
-SETTINGS = {
-    "greedy": ({"temperature": 0.0}, GreedySampler()),
-    "random": ({"temperature": 0.8}, RandomSampler(0.8)),
-    "top_k": ({"temperature": 1.2, "top_k": 5}, TopKSampler(5, 1.2)),
-    "top_p": ({"temperature": 1.0, "top_p": 0.7}, TopPSampler(0.7)),
-}
+SETTINGS = [
+    {"temperature": 0.0, "top_k": 0, "top_p": 1.0},
+    {"temperature": 0.8, "top_k": 0, "top_p": 1.0},
+    {"temperature": 1.2, "top_k": 5, "top_p": 1.0},
+    {"temperature": 1.0, "top_k": 0, "top_p": 0.7},
+]
 
 
 def test_one_batch_writes_what_four_samplers_write_alone(model, text_signatures):
     prompts = random_ids(4, SEGMENT + 2, seed=6)
     changes = {"seed": [11, 12, 13, 14], "num_tokens": 20}
-    for name in ("temperature", "top_k", "top_p"):
-        default = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}[name]
-        changes[name] = [settings.get(name, default) for settings, _ in SETTINGS.values()]
+    changes |= {name: [settings[name] for settings in SETTINGS] for name in SETTINGS[0]}
     request = {**rows_of(prompts), **sampling(4, **changes), **nothing_read(4)}
     answer = text_signatures["generate"](**tensors(request))
-    for row, (_, sampler) in enumerate(SETTINGS.values()):
+    for row, settings in enumerate(SETTINGS):
         expected, _ = txl_tf.generate(
-            model, prompts[row : row + 1], num_tokens=20, sampler=sampler, seed=11 + row
+            model, prompts[row : row + 1], max_tokens=20, seed=11 + row, **settings
         )
         assert answer["token_ids"][row].numpy().tolist() == expected[0].tolist()
 

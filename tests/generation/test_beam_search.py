@@ -44,7 +44,7 @@ def test_enough_beams_find_the_best_texts_of_all(model):
     written, _ = generate(
         model,
         prompt_ids,
-        num_tokens=NUM_TOKENS,
+        max_tokens=NUM_TOKENS,
         sampler=BeamSampler(EVERY_PAIR, return_all_beams=True),
         stop_token_ids=[stop],
     )
@@ -73,24 +73,24 @@ def test_memory_goes_with_the_beams(model):
     session = GenerationSession(
         model, BeamSampler(4, return_all_beams=True), num_rows=1, jit_compile=False
     )
-    beams = session.write([row], num_tokens=9)[0]
+    beams = session.write([row], max_tokens=9)[0]
     assert beams.tolist() == by_reading_again(model, row, 9, 4)
     # What was written since stays with the best beam.
     further = prompt(3, 1)[0]
-    more = session.write([further], num_tokens=2)[0]
+    more = session.write([further], max_tokens=2)[0]
     text = np.concatenate([row, beams[0], further])
     assert more.tolist() == by_reading_again(model, text, 2, 4)
 
 
 @pytest.mark.slow
 def test_one_compiled_beam_is_greedy(model):
-    greedy, _ = generate(model, prompt(5), num_tokens=7, sampler=GreedySampler())
-    beam, _ = generate(model, prompt(5), num_tokens=7, sampler=BeamSampler(1), jit_compile=True)
+    greedy, _ = generate(model, prompt(5), max_tokens=7, sampler=GreedySampler())
+    beam, _ = generate(model, prompt(5), max_tokens=7, sampler=BeamSampler(1), jit_compile=True)
     np.testing.assert_array_equal(beam, greedy)
 
 
 def test_nothing_is_said_twice_under_a_large_penalty(model):
     written, _ = generate(
-        model, [[4, 7]], num_tokens=8, sampler=BeamSampler(3), repetition_penalty=1e6
+        model, [[4, 7]], max_tokens=8, sampler=BeamSampler(3), repetition_penalty=1e6
     )
     assert len({4, 7, *written[0].tolist()}) == 10

@@ -7,7 +7,7 @@ import tensorflow as tf
 from tests.generation.models import CONFIG, expressive, greedy_by_reading_again, prompt
 from tests.toy_batches import VOCABULARY_SIZE
 from txl_tf.generation import generate
-from txl_tf.samplers import GreedySampler
+from txl_tf.samplers import GreedySampler, RandomSampler
 
 
 @pytest.fixture(scope="module")
@@ -17,12 +17,12 @@ def model():
 
 def test_the_returned_memory_goes_on_where_the_text_stopped(model):
     prompt_ids = prompt(8)
-    at_once, memory_at_once = generate(model, prompt_ids, num_tokens=10, sampler=GreedySampler())
-    first, memory = generate(model, prompt_ids, num_tokens=5, sampler=GreedySampler())
+    at_once, memory_at_once = generate(model, prompt_ids, max_tokens=10, sampler=GreedySampler())
+    first, memory = generate(model, prompt_ids, max_tokens=5, sampler=GreedySampler())
     # 8 of the prompt and 4 of the text; the fifth is the next prompt.
     assert memory.valid_length.numpy().tolist() == [12] * 3
     second, memory = generate(
-        model, first[:, -1:], num_tokens=5, sampler=GreedySampler(), memory=memory
+        model, first[:, -1:], max_tokens=5, sampler=GreedySampler(), memory=memory
     )
     np.testing.assert_array_equal(np.concatenate([first, second], axis=1), at_once)
     np.testing.assert_array_equal(memory.valid_length, memory_at_once.valid_length)
@@ -33,7 +33,7 @@ def test_the_returned_memory_goes_on_where_the_text_stopped(model):
 def test_memory_of_the_model_before_the_prompt_is_read(model):
     before, prompt_ids = prompt(6), prompt(3)
     _, memory = model(before, model.initial_memory(3))
-    written, _ = generate(model, prompt_ids, num_tokens=5, sampler=GreedySampler(), memory=memory)
+    written, _ = generate(model, prompt_ids, max_tokens=5, sampler=GreedySampler(), memory=memory)
     whole = np.concatenate([before, prompt_ids], axis=1)
     np.testing.assert_array_equal(written, greedy_by_reading_again(model, whole, 5))
 
@@ -48,21 +48,31 @@ def test_the_sampler_gets_logits_and_a_seed_of_its_own_for_every_token_and_row(m
         tf.py_function(record, [logits, seed], [])
         return tf.zeros([2], tf.int32)
 
-    generate(model, prompt(4, num_rows=2), num_tokens=3, sampler=sampler, seed=9)
+    generate(model, prompt(4, num_rows=2), max_tokens=3, sampler=sampler, seed=[9, 10])
     assert [shape for shape, _ in seen] == [(2, VOCABULARY_SIZE)] * 3
     assert len({tuple(row) for _, rows in seen for row in rows}) == 6
 
 
-@pytest.mark.parametrize("num_tokens", [0, -1])
-def test_no_tokens_cannot_be_asked_for(model, num_tokens):
-    with pytest.raises(ValueError, match=f"Received: num_tokens={num_tokens}"):
-        generate(model, prompt(4), num_tokens=num_tokens, sampler=GreedySampler())
+def test_settings_take_the_place_of_a_sampler(model):
+    settings = {"temperature": 0.7, "top_k": 5, "top_p": 0.8, "min_p": 0.1}
+    found, _ = generate(model, prompt(4), max_tokens=9, seed=3, **settings)
+    sampler = RandomSampler(**settings)
+    expected, _ = generate(model, prompt(4), max_tokens=9, seed=3, sampler=sampler)
+    np.testing.assert_array_equal(found, expected)
+    with pytest.raises(ValueError, match="leave out either it or `top_k`"):
+        generate(model, prompt(4), top_k=5, sampler=sampler)
+
+
+@pytest.mark.parametrize("max_tokens", [0, -1])
+def test_no_tokens_cannot_be_asked_for(model, max_tokens):
+    with pytest.raises(ValueError, match=f"Received: max_tokens={max_tokens}"):
+        generate(model, prompt(4), max_tokens=max_tokens, sampler=GreedySampler())
 
 
 @pytest.mark.parametrize("prompt_ids", [np.zeros((1, 0), int), [[]], [], [0, 1], [[[1]]]])
 def test_a_prompt_without_tokens_is_refused(model, prompt_ids):
     with pytest.raises(ValueError, match="at least one token in every row"):
-        generate(model, prompt_ids, num_tokens=1, sampler=GreedySampler())
+        generate(model, prompt_ids, max_tokens=1, sampler=GreedySampler())
 
 
 @pytest.mark.parametrize("wrong", [-1, VOCABULARY_SIZE, 2**31 - 1, 2**40])
@@ -70,18 +80,18 @@ def test_ids_out_of_range_are_refused(model, wrong):
     prompt_ids = prompt(4)
     prompt_ids[1, 2] = wrong
     with pytest.raises(ValueError, match=rf"must be in \[0, {VOCABULARY_SIZE}\)"):
-        generate(model, prompt_ids, num_tokens=1, sampler=GreedySampler())
+        generate(model, prompt_ids, max_tokens=1, sampler=GreedySampler())
 
 
 def test_a_memory_of_another_model_is_refused(model):
     memory = model.initial_memory(2)
     with pytest.raises(ValueError, match=r"`memory` must have 3 rows\. Received: a memory of 2"):
-        generate(model, prompt(4), num_tokens=1, sampler=GreedySampler(), memory=memory)
+        generate(model, prompt(4), max_tokens=1, sampler=GreedySampler(), memory=memory)
     with pytest.raises(ValueError, match=r"of length 7\. Received: a memory of length 40"):
         generate(
             model,
             prompt(4, num_rows=2),
-            num_tokens=1,
+            max_tokens=1,
             sampler=GreedySampler(),
             memory=memory,
             memory_length=7,

@@ -50,7 +50,7 @@ def greedy_by_the_model(model, row, num_tokens):
 
 
 def test_rows_of_several_lengths_are_those_of_the_model_alone(model):
-    written, memory = generate(model, RAGGED, num_tokens=7, sampler=GreedySampler())
+    written, memory = generate(model, RAGGED, max_tokens=7, sampler=GreedySampler())
     assert written.tolist() == [greedy_by_the_model(model, row, 7) for row in RAGGED]
     assert isinstance(memory, type(model.initial_memory(1)))
 
@@ -60,8 +60,8 @@ def test_a_row_that_ended_keeps_its_memory():
     free = [greedy_by_the_model(model, row, 9) for row in RAGGED]
     stop = free[0][1]
     session = GenerationSession(model, GreedySampler(), num_rows=2, stop_token_ids=[stop])
-    written = session.write(RAGGED, num_tokens=9)
-    more = session.write(RAGGED, num_tokens=1)
+    written = session.write(RAGGED, max_tokens=9)
+    more = session.write(RAGGED, max_tokens=1)
     for row, begun, further in zip(RAGGED, written, more, strict=True):
         text = np.concatenate([row, begun[begun >= 0], row])
         # Recurrent states do not depend on where segments begin.
@@ -77,9 +77,9 @@ def test_one_beam_is_greedy_and_several_score_higher():
         nll, _ = model.score(text[:, :-1], text[:, 1:], model.initial_memory(2))
         return -np.sum(nll[:, 3:], axis=1)
 
-    greedy, _ = generate(model, prompt_ids, num_tokens=5, sampler=GreedySampler())
-    one, _ = generate(model, prompt_ids, num_tokens=5, sampler=BeamSampler(1))
-    several, _ = generate(model, prompt_ids, num_tokens=5, sampler=BeamSampler(20))
+    greedy, _ = generate(model, prompt_ids, max_tokens=5, sampler=GreedySampler())
+    one, _ = generate(model, prompt_ids, max_tokens=5, sampler=BeamSampler(1))
+    several, _ = generate(model, prompt_ids, max_tokens=5, sampler=BeamSampler(20))
     np.testing.assert_array_equal(one, greedy)
     assert (log_probability(several) >= log_probability(greedy) - 1e-5).all()
 

@@ -6,6 +6,7 @@ import pytest
 from tests.generation.models import CONFIG, expressive, greedy_by_reading_again, prompt
 from tests.slow_case import slow_case
 from tests.toy_batches import VOCABULARY_SIZE
+from txl_tf.config.generation import sample_seeds
 from txl_tf.generation import GenerationSession
 from txl_tf.generation import session as session_module
 from txl_tf.samplers import BeamSampler, GreedySampler, RandomSampler
@@ -42,7 +43,7 @@ def random(model):
 @pytest.mark.parametrize("prompt_length", [1, 5, 6, 17])
 def test_greedy_text_is_that_of_full_passes_over_the_text_so_far(model, greedy, prompt_length):
     greedy.restart()
-    written = greedy.write(prompt(prompt_length), num_tokens=8)
+    written = greedy.write(prompt(prompt_length), max_tokens=8)
     assert (written.shape, written.dtype) == ((3, 8), np.int32)
     np.testing.assert_array_equal(written, greedy_by_reading_again(model, prompt(prompt_length), 8))
     assert len(np.unique(written)) > 3  # it is not one token over and over
@@ -52,73 +53,86 @@ def test_another_seed_writes_another_text(random):
     texts = []
     for seed in (5, 6):
         random.restart(seed)
-        texts.append(random.write(prompt(4), num_tokens=12))
+        texts.append(random.write(prompt(4), max_tokens=12))
     assert np.mean(texts[0] != texts[1]) > 0.2
 
 
 def test_pieces_make_the_same_text_as_all_at_once(random):
     random.restart(seed=3)
-    at_once = random.write(prompt(7), num_tokens=12)
+    at_once = random.write(prompt(7), max_tokens=12)
     random.restart(seed=3)
-    pieces = [random.write(prompt(7), num_tokens=1)]
-    pieces += [random.write(num_tokens=count) for count in (1, 4, 6)]
+    pieces = [random.write(prompt(7), max_tokens=1)]
+    pieces += [random.write(max_tokens=count) for count in (1, 4, 6)]
     np.testing.assert_array_equal(np.concatenate(pieces, axis=1), at_once)
 
 
 def test_every_position_is_called_back_with_as_it_is_written(random):
     random.restart(seed=3)
-    at_once = random.write(prompt(7), num_tokens=5)
+    at_once = random.write(prompt(7), max_tokens=5)
     random.restart(seed=3)
     seen = []
-    random.write(prompt(7), num_tokens=5, callback=seen.append)
+    random.write(prompt(7), max_tokens=5, callback=seen.append)
     np.testing.assert_array_equal(np.stack(seen, axis=1), at_once)
 
 
 def test_memory_that_takes_over_often_makes_the_same_text(model, greedy, monkeypatch):
     greedy.restart()
-    expected = greedy.write(prompt(7), num_tokens=14)
+    expected = greedy.write(prompt(7), max_tokens=14)
     monkeypatch.setattr(session_module, "CAPACITY", 3)
-    np.testing.assert_array_equal(session(model).write(prompt(7), num_tokens=14), expected)
+    np.testing.assert_array_equal(session(model).write(prompt(7), max_tokens=14), expected)
 
 
 @pytest.mark.slow
 def test_prompts_of_several_lengths_are_gone_on_with_as_if_alone(greedy, greedy_alone):
     greedy.restart()
-    together = greedy.write(RAGGED, num_tokens=6)
-    more = greedy.write([row[:2] for row in RAGGED], num_tokens=4)
+    together = greedy.write(RAGGED, max_tokens=6)
+    more = greedy.write([row[:2] for row in RAGGED], max_tokens=4)
     for row, written, further in zip(RAGGED, together, more, strict=True):
         greedy_alone.restart()
-        np.testing.assert_array_equal(greedy_alone.write([row], num_tokens=6)[0], written)
-        np.testing.assert_array_equal(greedy_alone.write([row[:2]], num_tokens=4)[0], further)
+        np.testing.assert_array_equal(greedy_alone.write([row], max_tokens=6)[0], written)
+        np.testing.assert_array_equal(greedy_alone.write([row[:2]], max_tokens=4)[0], further)
 
 
 def test_a_second_prompt_goes_on_after_what_was_written(model, greedy):
     greedy.restart()
-    first = greedy.write(prompt(4), num_tokens=3)
-    second = greedy.write(prompt(6), num_tokens=5)
+    first = greedy.write(prompt(4), max_tokens=3)
+    second = greedy.write(prompt(6), max_tokens=5)
     text = np.concatenate([prompt(4), first, prompt(6)], axis=1)
     np.testing.assert_array_equal(second, greedy_by_reading_again(model, text, 5))
 
 
 def test_what_a_row_draws_does_not_depend_on_the_rows_around_it(model, random):
-    random.restart(seed=5)
-    together = random.write(RAGGED, num_tokens=8)
-    alone = session(model, RandomSampler(), num_rows=1, seed=5)
-    np.testing.assert_array_equal(alone.write(RAGGED[:1], num_tokens=8), together[:1])
+    random.restart(seed=[5, 6, 5])
+    together = random.write(RAGGED, max_tokens=8)
+    alone = session(model, RandomSampler(), num_rows=1)
+    for row, written in enumerate(together):
+        alone.restart(seed=[5, 6, 5][row])
+        np.testing.assert_array_equal(alone.write(RAGGED[row : row + 1], max_tokens=8)[0], written)
 
 
-def test_rows_with_the_same_prompt_draw_different_texts(random):
+def test_samples_of_one_prompt_differ_and_the_first_is_that_of_the_seed(random):
+    prompts = np.tile(prompt(5, 1), (3, 1))
+    random.restart(sample_seeds(7, 3))
+    samples = random.write(prompts, max_tokens=10)
+    assert len({tuple(row) for row in samples}) == 3
+    random.restart(seed=7)
+    np.testing.assert_array_equal(random.write(prompts, max_tokens=10), samples[[0, 0, 0]])
+    seeds = {each for seed in range(-50, 50) for each in sample_seeds(seed, 50)}
+    assert len(seeds) == 5000 and all(-(2**31) <= each < 2**31 for each in seeds)
+
+
+def test_without_a_seed_every_session_has_another(random):
     random.restart()
-    written = random.write(np.tile(prompt(5, 1), (3, 1)), num_tokens=10)
-    assert (written[0] != written[1]).any()
-    assert (written[1] != written[2]).any()
+    first = random.seeds
+    random.restart()
+    assert first[0] == first[1] != random.seeds[0]
 
 
 @pytest.mark.parametrize("memory_length", [slow_case(1), 7])
 def test_prompts_longer_than_memory_leave_what_fits(model, memory_length):
     prompt_ids = prompt(17)
     short = session(model, memory_length=memory_length)
-    written = short.write(prompt_ids, num_tokens=12)
+    written = short.write(prompt_ids, max_tokens=12)
     memory, pieces = model.initial_memory(3, memory_length), np.split(prompt_ids, [5, 10, 15], 1)
     pieces = [*pieces[:3], pieces[3][:, :1]]  # the last token of the prompt is read by itself
     for piece in pieces:
@@ -133,17 +147,17 @@ def test_prompts_longer_than_memory_leave_what_fits(model, memory_length):
 
 def test_a_row_ends_with_a_stop_token_and_goes_on_from_it(model, greedy):
     greedy.restart()
-    free = greedy.write(RAGGED, num_tokens=10)
+    free = greedy.write(RAGGED, max_tokens=10)
     stop = free[1, 3]  # so the second row ends there, or before
     stopping = session(model, stop_token_ids=[stop])
-    written = stopping.write(RAGGED, num_tokens=10)
+    written = stopping.write(RAGGED, max_tokens=10)
     ends = [(row == stop).argmax() + 1 if stop in row else len(row) for row in free]
     assert min(ends) < 10
     for row, expected, end in zip(written, free, ends, strict=True):
         np.testing.assert_array_equal(row[:end], expected[:end])
         assert (row[end:] == -1).all()
     # Each row goes on from its own end, also those that had ended long before the others.
-    more = stopping.write([row[:3] for row in RAGGED], num_tokens=1)
+    more = stopping.write([row[:3] for row in RAGGED], max_tokens=1)
     for row, begun, further, end in zip(RAGGED, free, more, ends, strict=True):
         text = np.concatenate([row, begun[:end], row[:3]])[None]
         np.testing.assert_array_equal(further[None], greedy_by_reading_again(model, text, 1))
@@ -152,15 +166,15 @@ def test_a_row_ends_with_a_stop_token_and_goes_on_from_it(model, greedy):
 def test_writing_stops_early_when_all_rows_have_ended(model):
     everything = session(model, stop_token_ids=range(VOCABULARY_SIZE))
     seen = []
-    written = everything.write(prompt(4), num_tokens=9, callback=seen.append)
+    written = everything.write(prompt(4), max_tokens=9, callback=seen.append)
     assert len(seen) == 1
     assert (written[:, 1:] == -1).all()
 
 
 def test_nothing_is_said_twice_under_a_large_penalty(model):
     penalized = session(model, num_rows=1, repetition_penalty=1e6)
-    first = penalized.write([[4, 7]], num_tokens=6)
-    second = penalized.write([[4]], num_tokens=5)
+    first = penalized.write([[4, 7]], max_tokens=6)
+    second = penalized.write([[4]], max_tokens=5)
     said = [4, 7, *first[0], *second[0]]
     assert sorted(said) == list(range(VOCABULARY_SIZE))
 
@@ -170,18 +184,18 @@ def test_compiled_text_is_the_same(model, greedy):
     greedy.restart()
     compiled = GenerationSession(model, GreedySampler(), num_rows=3, jit_compile=True)
     np.testing.assert_array_equal(
-        compiled.write(RAGGED, num_tokens=9), greedy.write(RAGGED, num_tokens=9)
+        compiled.write(RAGGED, max_tokens=9), greedy.write(RAGGED, max_tokens=9)
     )
 
 
 def test_nothing_is_compiled_twice(greedy):
     greedy.restart()
-    greedy.write(prompt(17), num_tokens=3)
+    greedy.write(prompt(17), max_tokens=3)
     before = greedy._writer._run.experimental_get_tracing_count()
     for count in (1, 2, 7):
-        greedy.write(num_tokens=count)
+        greedy.write(max_tokens=count)
     greedy.restart(seed=8)
-    greedy.write(prompt(4), num_tokens=70)
+    greedy.write(prompt(4), max_tokens=70)
     assert greedy._writer._run.experimental_get_tracing_count() == before == 1
 
 
@@ -190,21 +204,22 @@ def test_a_model_without_recurrence_sees_the_segment(model):
     for variable, other in zip(alone.weights, model.weights, strict=True):
         variable.assign(other)
     # The first five tokens see each other, as in training.
-    written = session(alone).write(prompt(2), num_tokens=4)
+    written = session(alone).write(prompt(2), max_tokens=4)
     np.testing.assert_array_equal(written, greedy_by_reading_again(model, prompt(2), 4))
 
 
 def test_there_must_be_something_to_go_on_from(greedy):
     greedy.restart()
     with pytest.raises(ValueError, match=r"something to go on from\. Received: prompt_ids=None"):
-        greedy.write(num_tokens=1)
+        greedy.write(max_tokens=1)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"num_rows": 0}, "`num_rows` must be positive. Received: num_rows=0"),
-        ({"seed": 2**31}, "`seed` must fit in 32 bits"),
+        ({"seed": 2**31}, "`seed` must be an integer of 32 bits, or 3"),
+        ({"seed": [1, 2]}, "Received: seed=.1, 2."),
         ({"stop_token_ids": [VOCABULARY_SIZE]}, r"`stop_token_ids` must be in \[0, 13\)"),
         ({"repetition_penalty": 0.5}, "`penalty` must be at least 1"),
         ({"memory": "mine"}, "Received: memory of type str"),
@@ -218,5 +233,5 @@ def test_values_out_of_range_are_refused(model, options, message):
 def test_beams_cannot_be_streamed(model):
     beams = session(model, BeamSampler(2), num_rows=1)
     with pytest.raises(ValueError, match="No token of a beam is certain"):
-        beams.write(prompt(3, 1), num_tokens=2, callback=print)
+        beams.write(prompt(3, 1), max_tokens=2, callback=print)
     assert CONFIG.vocabulary_size == VOCABULARY_SIZE

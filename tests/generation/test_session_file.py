@@ -27,16 +27,16 @@ def saved(model, tmp_path_factory):
     """A file, and the text that goes on after it with the memory to the bit."""
     path = tmp_path_factory.mktemp("session") / "session.npz"
     running = session(model, seed=7, stop_token_ids=[0])
-    running.write(ROWS, num_tokens=6)
+    running.write(ROWS, max_tokens=6)
     running.save(path)
-    return path, running.write(num_tokens=70), running.memory
+    return path, running.write(max_tokens=70), running.memory
 
 
 def test_a_session_goes_on_bit_by_bit_in_another_process_state(model, saved):
     path, expected, memory = saved
     loaded = session(model, stop_token_ids=[0])
     loaded.load(path)
-    np.testing.assert_array_equal(loaded.write(num_tokens=70), expected)
+    np.testing.assert_array_equal(loaded.write(max_tokens=70), expected)
     for found, other in zip(loaded.memory.keys, memory.keys, strict=True):
         np.testing.assert_array_equal(found, other)
 
@@ -46,13 +46,13 @@ def test_a_session_that_has_read_nothing_can_be_saved(model, tmp_path):
     new.save(tmp_path / "new.npz")
     other = session(model)
     other.load(tmp_path / "new.npz")
-    np.testing.assert_array_equal(other.write(ROWS, num_tokens=3), new.write(ROWS, num_tokens=3))
+    np.testing.assert_array_equal(other.write(ROWS, max_tokens=3), new.write(ROWS, max_tokens=3))
 
 
 def test_half_precision_is_kept(tmp_path):
     model = TransformerXL(expressive().config, dtype="mixed_bfloat16")
     running = session(model)
-    running.write(ROWS, num_tokens=2)
+    running.write(ROWS, max_tokens=2)
     running.save(tmp_path / "half.npz")
     expected = running.memory
     running.load(tmp_path / "half.npz")

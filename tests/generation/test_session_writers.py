@@ -35,10 +35,10 @@ def test_the_second_writer_is_told_and_changes_nothing(model, path):
     first, second = session(model), session(model)
     with SessionFile(path) as file:
         assert not file.exists()
-        first.write(prompt(4, 1), num_tokens=2)
+        first.write(prompt(4, 1), max_tokens=2)
         first.save(file)
         before = file.read(1 << 30)
-        second.write(prompt(5, 1), num_tokens=2)
+        second.write(prompt(5, 1), max_tokens=2)
         with pytest.raises(OutputExistsError, match="is writing this session"):
             second.save(path)
         with pytest.raises(OutputExistsError, match="is writing this session"), SessionFile(path):
@@ -46,8 +46,8 @@ def test_the_second_writer_is_told_and_changes_nothing(model, path):
         second.load(path)  # reading is free
         assert file.read(1 << 30) == before
     # What was read is up to date, so the second one may take over.
-    expected = first.write(num_tokens=3)
-    np.testing.assert_array_equal(second.write(num_tokens=3), expected)
+    expected = first.write(max_tokens=3)
+    np.testing.assert_array_equal(second.write(max_tokens=3), expected)
     second.save(path)
     if "://" not in path:
         assert os.listdir(os.path.dirname(path)) == ["story.npz"]
@@ -55,16 +55,16 @@ def test_the_second_writer_is_told_and_changes_nothing(model, path):
 
 def test_what_another_has_written_since_is_not_written_over(model, path):
     first, second = session(model), session(model)
-    first.write(prompt(4, 1), num_tokens=2)
+    first.write(prompt(4, 1), max_tokens=2)
     first.save(path)
     second.load(path)
-    second.write(num_tokens=1)
+    second.write(max_tokens=1)
     second.save(path)
-    first.write(num_tokens=1)
+    first.write(max_tokens=1)
     with pytest.raises(OutputExistsError, match="has written this session since it was read"):
         first.save(path)
     first.load(path)
-    first.write(num_tokens=1)
+    first.write(max_tokens=1)
     first.save(path)
     second.save(f"{path}.other")
 
@@ -72,7 +72,7 @@ def test_what_another_has_written_since_is_not_written_over(model, path):
 def test_a_reader_sees_the_old_file_or_the_new_one(model, tmp_path):
     path = tmp_path / "story.npz"
     running, reading = session(model), session(model)
-    running.write(prompt(4, 1), num_tokens=1)
+    running.write(prompt(4, 1), max_tokens=1)
     running.save(path)
     ends = threading.Event()
 
@@ -80,7 +80,7 @@ def test_a_reader_sees_the_old_file_or_the_new_one(model, tmp_path):
         while not ends.is_set():
             running.save(path)
             running.restart()
-            running.write(prompt(4, 1), num_tokens=2)
+            running.write(prompt(4, 1), max_tokens=2)
 
     writer = threading.Thread(target=write)
     writer.start()
@@ -106,7 +106,7 @@ def test_what_cannot_be_read_or_locked_is_said(model, tmp_path):
 
 def test_a_lock_that_was_lost_stops_the_next_save(model, tmp_path):
     running = session(model)
-    running.write(prompt(4, 1), num_tokens=1)
+    running.write(prompt(4, 1), max_tokens=1)
     with SessionFile(tmp_path / "story.npz") as file:
         running.save(file)
         os.rename(tmp_path / ".story.npz.lock", tmp_path / "elsewhere")

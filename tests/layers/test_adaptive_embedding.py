@@ -317,10 +317,10 @@ def test_what_reads_texts_refuses_them():
         lambda: model.hidden_states(with_one(V), model.initial_memory(2)),
         lambda: ContextLosses(model, 2)(with_one(V)),
         lambda: evaluator.evaluate(text, step=0),
-        lambda: txl_tf.generate(model, with_one(V), num_tokens=1, sampler=sampler),
-        lambda: txl_tf.generate(model, with_one(-1), num_tokens=1, sampler=sampler),
+        lambda: txl_tf.generate(model, with_one(V), max_tokens=1, sampler=sampler),
+        lambda: txl_tf.generate(model, with_one(-1), max_tokens=1, sampler=sampler),
     ):
         with pytest.raises(ValueError, match=r"must be in \[0, 13\)\. Received: from [-\d]+"):
             read()
     with pytest.raises(ValueError, match=r"must be integers\. Received: prompt_ids of type float"):
-        txl_tf.generate(model, [[0.5]], num_tokens=1, sampler=sampler)
+        txl_tf.generate(model, [[0.5]], max_tokens=1, sampler=sampler)

@@ -86,7 +86,7 @@ def generate(checkout: Path, run: Path, memory_length: int) -> float:
     """Seconds of `txl generate` with one row."""
     return run_txl(
         *(checkout, "generate", "--workdir", run, "--prompt", "to be or not"),
-        *("--num-tokens", 400, "--seed", 1, "--memory-length", memory_length),
+        *("--max-tokens", 400, "--seed", 1, "--memory-length", memory_length),
     )
 
 
@@ -97,7 +97,7 @@ def export(checkout: Path, run: Path, memory_length: int) -> dict[str, Callable[
     folder = run.parent / f"{checkout.name}-{memory_length}"
     run_txl(
         *(checkout, "export", "--workdir", run, "--out", folder),
-        *("--memory-length", memory_length, "--max-new-tokens", NEW_TOKENS),
+        *("--memory-length", memory_length, "--max-output-tokens", NEW_TOKENS),
     )
     loaded = tf.saved_model.load(str(folder / "1"))
     # The signatures belong to the loaded object, which has to be kept with them.

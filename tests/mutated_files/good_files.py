@@ -66,7 +66,7 @@ def make_good_files(folder: Path, run: RunJob) -> None:
     )
     run(f"export --workdir {folder}/run-characters --out {folder}/export".split())
     run(
-        f"generate --workdir {folder}/run-characters --prompt a --num-tokens 2 "
+        f"generate --workdir {folder}/run-characters --prompt a --max-tokens 2 "
         f"--session {folder}/session.npz".split()
     )
     shutil.copytree(FOLDER / "tf1_enwik8_like", folder / "tf1")

@@ -38,7 +38,7 @@ _DATA = "--data {}/data-characters"
 _VERIFY_RUN = "verify {}/run-characters"
 _RESUME = f"train {_RUN} {_DATA} --config {{}}/characters.json"
 _EVALUATE = f"evaluate {_RUN} {_DATA} --split valid --json"
-_GENERATE = f"generate {_RUN} --prompt a --num-tokens 2"
+_GENERATE = f"generate {_RUN} --prompt a --max-tokens 2"
 _EXPORT = f"export {_RUN} --out {{}}/new-export"
 _TO_HUGGING_FACE = f"convert --to hugging_face {_RUN} --out {{}}/new-hf"
 _RUN_JOBS = (_VERIFY_RUN, _RESUME, _EVALUATE, _GENERATE, _EXPORT, _TO_HUGGING_FACE)
@@ -133,7 +133,7 @@ def _run_targets() -> list[Target]:
             path="session.npz",
             jobs=(
                 "verify {}/session.npz",
-                f"generate {_RUN} --num-tokens 2 --session {{}}/session.npz",
+                f"generate {_RUN} --max-tokens 2 --session {{}}/session.npz",
             ),
             # Without it, there is nothing to go on from.
             codes=(2, 65, 66, 78),

@@ -134,9 +134,9 @@ def test_replicas(process, run_folder, job, replicas):
 @pytest.mark.parametrize(
     "options",
     [
-        ("--num-tokens", "1099511627776"),
-        ("--num-tokens", DIGITS[400]),
-        ("--num-tokens", "2147483647", "--num-samples", "1048576"),
+        ("--max-tokens", "1099511627776"),
+        ("--max-tokens", DIGITS[400]),
+        ("--max-tokens", "2147483647", "--num-samples", "1048576"),
         ("--num-samples", "1000000", "--memory-length", "65536"),
         ("--beams", "1000000000"),
         ("--beams", "65536", "--memory-length", "65536"),
@@ -146,8 +146,8 @@ def test_replicas(process, run_folder, job, replicas):
         ("--temperature", "inf"),
         ("--temperature", "1e-300"),
         ("--temperature", "1e300"),
-        ("--k", "99999999999"),
-        ("--p", "nan"),
+        ("--top-k", "99999999999"),
+        ("--top-p", "nan"),
         ("--min-p", "1e-320"),
         ("--repetition-penalty", "1e300"),
         ("--seed", "4294967296"),
@@ -163,8 +163,8 @@ def test_writing(process, run_folder, options):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("export", "--out", "o", "--max-tokens", "4294967296"),
-        ("export", "--out", "o", "--max-new-tokens", "0"),
+        ("export", "--out", "o", "--max-input-tokens", "4294967296"),
+        ("export", "--out", "o", "--max-output-tokens", "0"),
         ("export", "--out", "o", "--num-candidates", DIGITS[400]),
         ("export", "--out", "o", "--version", "9223372036854775808"),
         ("export", "--out", "o", "--memory-length", "99999999999"),

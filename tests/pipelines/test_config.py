@@ -75,7 +75,7 @@ def test_a_file_with_a_base_says_what_differs(tmp_path):
     [
         (["trian"], 2, "Did you mean train?"),
         (["train", "--wrkdir", "x"], 2, "Did you mean --workdir?"),
-        (["generate", "--sampler", "topp", "--workdir", "x"], 2, "Did you mean top_p"),
+        (["generate", "--top_p", "0.9", "--workdir", "x"], 2, "Did you mean --top-p"),
         (["analyze", "speed", "--memry", "1"], 2, "has no option --memry"),
         (["config", "trainig"], 2, "Did you mean training?"),
         (["config", "--config", "quikstart"], 66, "Did you mean quickstart?"),

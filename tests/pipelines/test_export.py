@@ -19,9 +19,9 @@ from tests.pipelines.small_experiments import TOY_DATA
 from tests.small_models import small_result
 from tests.toy_batches import toy_experiment
 from txl_tf.causal_lm.model_folder import write_model_folder
+from txl_tf.config.generation import GenerationConfig
 from txl_tf.config.model import LSTMConfig
 from txl_tf.errors import DataDamagedError, InputMissingError, UsageError
-from txl_tf.samplers import GreedySampler
 from txl_tf.training.dashboard import evaluation_figures
 from txl_tf.training.metrics_log import MetricsLog
 
@@ -107,15 +107,16 @@ def test_the_card_has_what_training_evaluated(workdir):
 def test_options_of_a_text_are_checked_before_anything_is_read(workdir, tmp_path):
     job = ("--workdir", workdir.folder, "--out", tmp_path / "new")
     plain = checked(*job)
-    assert (plain.num_tokens, plain.sampler, plain.p, plain.seed) == (128, "top_p", 0.9, None)
-    assert checked(*job, "--max-new-tokens", 32).num_tokens == 32
+    assert plain.completion == GenerationConfig()
+    assert checked(*job, "--max-output-tokens", 32).completion.max_tokens == 32
+    given = checked(*job, "--top-k", 5, "--temperature", 0, "--stop", "a", "--stop", "b").completion
+    assert given == GenerationConfig(top_k=5, temperature=0, stop=("a", "b"))
     for wrong, words in (
-        (("--max-new-tokens", 32, "--num-tokens", 33), "--num-tokens 33"),
-        (("--sampler", "greedy", "--seed", 1), "--seed 1"),
-        (("--sampler", "greedy", "--temperature", 2), "--temperature 2"),
-        (("--k", 5), "--k 5"),
+        (("--max-output-tokens", 32, "--max-tokens", 33), "--max-tokens 33"),
+        (("--temperature", -1), "--temperature -1"),
+        (("--top-p", 0), "--top-p 0"),
         (("--stop", ""), "--stop ''"),
-        (("--num-tokens", 0), "--num-tokens 0"),
+        (("--max-tokens", 0), "--max-tokens 0"),
     ):
         with pytest.raises(UsageError) as raised:
             checked(*job, *wrong)
@@ -130,18 +131,7 @@ def test_every_export_is_a_new_version(trained, data_folder, tmp_path, capsys):
     assert f"SavedModel: {out / '1'}" in capsys.readouterr().out
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     small = ("--weights", "int8", "--memory-dtype", "bfloat16", "--memory-length", "9")
-    text = (
-        "--num-tokens",
-        "7",
-        "--sampler",
-        "top_k",
-        "--k",
-        "5",
-        "--stop",
-        " 7",
-        "--license",
-        "mit",
-    )
+    text = ("--max-tokens", "7", "--top-k", "5", "--stop", " 7", "--license", "mit")
     assert main([*job, *small, *text, "--data", str(data_folder)]) == 0
     assert "nats/token" in capsys.readouterr().out
     assert main([*job, "--version", "1"]) == 73
@@ -156,7 +146,7 @@ def test_every_export_is_a_new_version(trained, data_folder, tmp_path, capsys):
     assert page.startswith('---\nlicense: "mit"\n') and 'split: "valid"\n' in page
     assert "the first " in page  # with --data, the loss of what is stored
     completion = card["serving"]["completion"]
-    assert completion["num_tokens"] == 7 and completion["sampler"]["top_k"] == 5
+    assert completion["max_tokens"] == 7 and completion["top_k"] == 5
     assert card["serving"]["memory"]["dtype"] == "bfloat16"
     weights = card["serving"]["weights"]
     assert abs(weights["sample_loss_change"]) < 0.01
@@ -177,7 +167,7 @@ def test_an_official_checkpoint_is_imported_exported_and_writes(name, tmp_path):
     golden = Golden(name)
     write_model_folder(golden.load(), str(tmp_path / "converted"))
     job = ["export", "--workdir", str(tmp_path / "converted"), "--out", str(tmp_path / "served")]
-    job += ["--sampler", "greedy", "--num-tokens", "12"]
+    job += ["--temperature", "0", "--max-tokens", "12"]
     assert main(job) == 0
     loaded = tf.saved_model.load(str(tmp_path / "served" / "1"))
     assert "generate_text" not in loaded.signatures  # there is no vocabulary
@@ -186,9 +176,7 @@ def test_an_official_checkpoint_is_imported_exported_and_writes(name, tmp_path):
     num_rows = len(prompts)
     request = {**rows_of(prompts), **sampling(num_rows, num_tokens=12), **nothing_read(num_rows)}
     answer = loaded.signatures["generate"](**tensors(request))
-    expected, _ = txl_tf.generate(
-        golden.load(), prompts, num_tokens=12, sampler=GreedySampler(), seed=0
-    )
+    expected, _ = txl_tf.generate(golden.load(), prompts, max_tokens=12, temperature=0)
     np.testing.assert_array_equal(answer["token_ids"], expected)
     alone = loaded.signatures["serving_default"](tf.constant(prompts))["token_ids"]
     np.testing.assert_array_equal(alone, expected)

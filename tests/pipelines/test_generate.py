@@ -48,11 +48,11 @@ def generated(workdir, capsys):
 @pytest.mark.slow
 def test_a_session_goes_on_where_it_stopped(generated, tmp_path):
     common = ("--seed", "3", "--repetition-penalty", "1.1")
-    at_once = generated("--prompt", "some ", "--num-tokens", "12", *common)
+    at_once = generated("--prompt", "some ", "--max-tokens", "12", *common)
     file = str(tmp_path / "story.npz")
-    first = generated("--prompt", "some ", "--num-tokens", "5", "--session", file, *common)
-    second = generated("--num-tokens", "7", "--session", file, *common)
-    third = generated("--prompt", "more ", "--num-tokens", "2", "--session", file, *common)
+    first = generated("--prompt", "some ", "--max-tokens", "5", "--session", file, *common)
+    second = generated("--max-tokens", "7", "--session", file, *common)
+    third = generated("--prompt", "more ", "--max-tokens", "2", "--session", file, *common)
     # Bytes that are no UTF-8 print as one sign or several, depending on their neighbours.
     assert without_signs(first + second) == without_signs(at_once)
     assert third.startswith("more ")
@@ -68,7 +68,7 @@ def without_signs(text):
 def test_several_samples_begin_alike_and_differ(generated, tmp_path):
     file = tmp_path / "prompt.txt"
     file.write_text("some\n")
-    arguments = ("--num-samples", "3", "--num-tokens", "30", "--sampler", "min_p")
+    arguments = ("--num-samples", "3", "--max-tokens", "30", "--min-p", "0.05")
     printed = generated("--prompt-file", str(file), *arguments)
     parts = printed.split("--- ")[1:]
     assert [part.splitlines()[:2] for part in parts] == [
@@ -78,9 +78,9 @@ def test_several_samples_begin_alike_and_differ(generated, tmp_path):
 
 
 def test_beams_find_one_text_and_stop(generated):
-    printed = generated("--prompt", "some ", "--num-tokens", "4", "--beams", "3")
+    printed = generated("--prompt", "some ", "--max-tokens", "4", "--beams", "3")
     assert printed.startswith("some ")
-    assert printed == generated("--prompt", "some ", "--num-tokens", "4", "--beams", "3")
+    assert printed == generated("--prompt", "some ", "--max-tokens", "4", "--beams", "3")
 
 
 def test_a_terminal_is_asked_line_by_line(generated, monkeypatch, tmp_path):
@@ -95,7 +95,7 @@ def test_a_terminal_is_asked_line_by_line(generated, monkeypatch, tmp_path):
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(builtins, "input", answer)
     file = tmp_path / "talk.npz"
-    generated("--num-tokens", "4", "--sampler", "greedy", "--session", str(file))
+    generated("--max-tokens", "4", "--temperature", "0", "--session", str(file))
     assert next(lines, None) is None
     assert file.exists()
 
@@ -139,7 +139,8 @@ def test_a_prompt_that_is_no_utf_8_or_no_file_is_refused(generated, tmp_path):
         (["--prompt-file", "none.txt"], 66, "There is no such file."),
         (["--prompt", "a", "--session", "a", "--num-samples", "2"], 2, "A session is of one text."),
         (["--prompt", "a", "--beams", "2", "--num-samples", "2"], 2, "Beams find one text."),
-        (["--prompt", "a", "--min-p", "0"], 2, "--min-p 0.0"),
+        (["--prompt", "a", "--min-p", "2"], 2, "--min-p 2.0"),
+        (["--prompt", "a", "--beams", "2", "--top-k", "3"], 2, "--beams with --top-k"),
         (["--prompt", "a", "--repetition-penalty", "0.9"], 2, "--repetition-penalty 0.9"),
         (["--prompt", "a", "--beams", "0"], 2, "--beams 0"),
         (["--prompt", "a", "--keep-marks"], 2, "has no marks like @-@"),

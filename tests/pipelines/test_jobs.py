@@ -71,9 +71,9 @@ def test_evaluation_takes_other_lengths_and_no_other_model(trained, data_folder)
 @pytest.mark.slow
 def test_generation_repeats_itself_and_goes_on_from_the_prompt(trained):
     workdir, _ = trained
-    common = ("generate", "--workdir", workdir, "--prompt", "12 and ", "--num-tokens", "30")
-    first = run_txl(*common, "--sampler", "top_k", "--k", "5", "--seed", "3")
-    again = run_txl(*common, "--sampler", "top_k", "--k", "5", "--seed", "3")
+    common = ("generate", "--workdir", workdir, "--prompt", "12 and ", "--max-tokens", "30")
+    first = run_txl(*common, "--top-k", "5", "--seed", "3")
+    again = run_txl(*common, "--top-k", "5", "--seed", "3")
     assert first.returncode == 0, first.stderr
     assert first.stdout.startswith("12 and ")
     assert len(first.stdout) > len("12 and ") + 10

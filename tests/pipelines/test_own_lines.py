@@ -65,7 +65,7 @@ def arguments_of(job, trained, data_folder, config, workdir):
     return {
         "train": ("--config", config, "--data", data_folder, "--workdir", workdir, *overrides),
         "evaluate": ("--workdir", run, "--data", data_folder),
-        "generate": ("--workdir", run, "--prompt", "1 and", "--num-tokens", "5"),
+        "generate": ("--workdir", run, "--prompt", "1 and", "--max-tokens", "5"),
     }[job]
 
 

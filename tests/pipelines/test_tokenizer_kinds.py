@@ -22,7 +22,6 @@ from txl_tf.data.tokenizers.word_piece_tokenizer import WordPieceTokenizer
 from txl_tf.data.tokenizers.word_splitting import WordRule
 from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError
-from txl_tf.samplers import MinPSampler
 
 KINDS = [
     *(slow_case(kind) for kind in ("bytes", "characters", "wordpiece")),
@@ -92,7 +91,7 @@ def test_own_text_is_scored_token_by_token_like_the_split_of_that_text(run, tmp_
 def test_what_is_generated_is_the_text_of_the_tokens(run, capsys):
     workdir, tokenizer, _ = run
     arguments = ["generate", "--workdir", workdir.folder, "--prompt", PROMPT, "--seed", "4"]
-    assert main([*arguments, "--num-tokens", "25", "--sampler", "random"]) == 0
+    assert main([*arguments, "--max-tokens", "25", "--top-p", "1"]) == 0
     written = capsys.readouterr().out
     assert written.startswith(PROMPT)
     # Twenty-five tokens of a model that knows nothing are some text, and it can be read again.
@@ -106,7 +105,7 @@ def test_the_export_is_written(run, tmp_path, capsys):
     workdir, tokenizer, _ = run
     out = tmp_path / "export"
     stop = PROMPT.split()[1]
-    options = ["--num-tokens", "9", "--sampler", "min_p", "--seed", "3", "--stop", stop]
+    options = ["--max-tokens", "9", "--min-p", "0.05", "--seed", "3", "--stop", stop]
     assert main(["export", "--workdir", workdir.folder, "--out", str(out), *options]) == 0
     card = json.loads((out / "1" / "assets.extra" / "model_card.json").read_text())
     assert card["data"]["tokenizer_sha256"] == tokenizer.fingerprint
@@ -114,7 +113,7 @@ def test_the_export_is_written(run, tmp_path, capsys):
     loaded, lm = tf.saved_model.load(str(out / "1")), txl_tf.load(out)
     prompts = [PROMPT, *LINES[1:3], LINES[0] + "\n"]
     written = loaded.signatures["serving_default"](tf.constant(prompts))["texts"]
-    settings = {"max_tokens": 9, "sampler": MinPSampler(0.05), "seed": 3, "stop": stop}
+    settings = {"max_tokens": 9, "min_p": 0.05, "seed": 3, "stop": stop}
     expected = [lm.generate(text, strip_prompt=True, **settings) for text in prompts]
     assert [text.decode() for text in written.numpy()] == expected
     scored = loaded.signatures["perplexity"](tf.constant(prompts))["nats"]
@@ -168,7 +167,7 @@ def test_training_gives_the_run_its_vocabulary(tmp_path, capsys):
 
     # One that is lost is written again by the same command.
     shutil.rmtree(folder / "vocabulary")
-    generate = ["generate", "--workdir", str(folder), "--prompt", PROMPT, "--num-tokens", "3"]
+    generate = ["generate", "--workdir", str(folder), "--prompt", PROMPT, "--max-tokens", "3"]
     assert main(generate) == 66
     assert "vocabulary" in capsys.readouterr().err
     finished = run_txl(*train)

@@ -25,8 +25,9 @@ from tests.serving.hostile_requests import hostile_grpc, hostile_rest
 from tests.serving.raw_client import GRPC_REFUSALS, HTTP_REFUSALS, ask_grpc, ask_rest, exchange
 from tests.serving.servers import MODEL_NAME, TRANSPORTS, Address
 from tests.serving.snippets import CURL, SESSION, TENSORFLOW
+from txl_tf.config.generation import GenerationConfig
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
-from txl_tf.export import CompletionOptions, export_saved_model
+from txl_tf.export import export_saved_model
 from txl_tf.serving import PredictionError
 from txl_tf.serving.errors import StatusCode
 
@@ -48,7 +49,7 @@ class Served(NamedTuple):
 def served(tmp_path_factory):
     """A running `txl serve`, and the command that it prints."""
     folder = tmp_path_factory.mktemp("export")
-    completion = CompletionOptions(num_tokens=NUM_TOKENS)
+    completion = GenerationConfig(max_tokens=NUM_TOKENS)
     export_saved_model(
         txl_tf.TransformerXL(quickstart().model),
         folder / "1",

@@ -19,6 +19,7 @@ from txl_tf.causal_lm.text_features import TextFeatures
 from txl_tf.causal_lm.text_score import score_text
 from txl_tf.causal_lm.text_session import TextSession, prompt_tokens, texts_until
 from txl_tf.config.experiment import EvaluationConfig
+from txl_tf.config.generation import new_seed, sample_seeds, stop_texts
 from txl_tf.data.tokenizers.tokenizer import Tokenizer, stop_tokens
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.generation.generate import FEWEST_COMPILED_TOKENS
@@ -50,6 +51,7 @@ class TransformerXLCausalLM:
     Attributes:
         model: the model, without variables for memory.
         tokenizer: as given.
+        last_seed: optional int. Seed of the newest call of `generate`.
 
     Raises:
         ValueError: If the tokenizer has another vocabulary than the model.
@@ -67,7 +69,8 @@ class TransformerXLCausalLM:
         check_vocabulary_size(model, tokenizer)
         self.model = model
         self.tokenizer = tokenizer
-        self._sampler: Any = samplers.get("top_p")
+        self._sampler: Any = samplers.get("random")
+        self.last_seed: int | None = None
         self._sessions: dict[Any, GenerationSession] = {}
         self._evaluator: Evaluator | None = None
         self._features: TextFeatures | None = None
@@ -119,12 +122,12 @@ class TransformerXLCausalLM:
         """
         write_model_folder(self.model, folder, self.tokenizer)
 
-    def compile(self, sampler: Any = "top_p") -> None:
-        """Sets the sampler of `generate` and `session`.
+    def compile(self, sampler: Any = "random") -> None:
+        """Sets the sampler of `generate` and `session` where they are given nothing.
 
         Args:
-            sampler: name of a sampler, such as `"greedy"`, `"top_k"` or `"top_p"`; or
-                an object of `txl_tf.samplers`. Defaults to `"top_p"`.
+            sampler: name of a sampler, `"random"`, `"greedy"` or `"beam"`; or an object
+                of `txl_tf.samplers`. Defaults to `"random"`.
 
         Raises:
             ValueError: If there is no sampler of this name.
@@ -140,10 +143,15 @@ class TransformerXLCausalLM:
         strip_prompt: bool = False,
         *,
         max_tokens: int | None = None,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        repetition_penalty: float = 1.0,
+        seed: int | None = None,
         stop: str | Sequence[str] = (),
         sampler: Any = None,
-        seed: int = 0,
-        repetition_penalty: float = 1.0,
+        num_samples: int = 1,
     ) -> Any:
         """Continues one prompt or several, which may differ in length.
 
@@ -159,49 +167,74 @@ class TransformerXLCausalLM:
                 `False`.
             max_tokens: optional int. The most tokens after the prompt. Defaults to
                 `128`, unless `max_length` is given.
-            stop: str, or several. A text ends before the first of them.
-            sampler: optional name or object, as for `compile`. Defaults to `None`:
-                the one that `compile` has set.
-            seed: int. The same seed writes the same text. Defaults to `0`.
+            temperature: optional float. Divides the logits: below 1 the probable becomes
+                more probable; 0 is always the most probable token. Defaults to `1`.
+            top_k: optional int. Only this many of the most probable tokens; 0 is all.
+                Defaults to `0`.
+            top_p: optional float. Only the most probable tokens that together have
+                this probability; 1 is all. Defaults to `0.9`.
+            min_p: optional float. Only tokens with this share of the highest
+                probability; 0 is all. Defaults to `0`.
             repetition_penalty: float, at least 1. See `RepetitionPenalty`. Defaults
                 to `1`, none.
+            seed: optional int. The same seed writes the same text after a prompt,
+                whatever the other prompts are. Defaults to `None`: a new one, which
+                is `last_seed` after the call.
+            stop: str, or several. A text ends before the first of them.
+            sampler: optional name or object, as for `compile`, in the place of
+                `temperature`, `top_k`, `top_p` and `min_p`. Defaults to `None`.
+            num_samples: int. Texts for each prompt, in a list; each draws by a seed of
+                its own, the first by `seed`. Defaults to `1`.
 
         Returns:
-            str, or a list of str for a list. Without a tokenizer a list of int32
-            vectors.
+            str, or a list of str for a list or for several samples. Without a
+            tokenizer a list of int32 vectors.
 
         Raises:
             TypeError: If a prompt is of another type.
-            ValueError: If there is nothing to generate, or no such sampler.
+            ValueError: If there is nothing to generate, a setting is out of its range,
+                or there is no such sampler.
             UsageError: If the tokenizer cannot take a prompt, or makes no token of
                 it.
         """
+        if num_samples < 1:
+            raise ValueError(f"`num_samples` must be positive. Received: {num_samples}")
         is_single = isinstance(inputs, str)
         prompts = self._prompt_ids([inputs] if is_single else inputs)
+        seed = self.last_seed = new_seed() if seed is None else seed
+        seeds = sample_seeds(seed, num_samples) * len(prompts)
+        prompts = [ids for ids in prompts for _ in range(num_samples)]
         limits = new_tokens([len(ids) for ids in prompts], max_length, max_tokens)
-        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        stops = stop_texts(stop)
         ends = self._stop_token_ids(stop_token_ids)
         session = self._session(
-            self._sampler if sampler is None else samplers.get(sampler),
+            samplers.choose(
+                sampler,
+                self._sampler,
+                temperature=temperature,
+                top_k=top_k,
+                top_p=top_p,
+                min_p=min_p,
+            ),
             len(prompts),
             (*ends, *self._single_token_stops(stops)),
             repetition_penalty,
             is_compiled=max(limits) >= FEWEST_COMPILED_TOKENS,
         )
-        session.restart(seed)
-        written = session.write(prompts, num_tokens=max(limits))
+        session.restart(seeds)
+        written = session.write(prompts, max_tokens=max(limits))
         rows = [until(row[:limit], ends) for row, limit in zip(written, limits, strict=True)]
         if self.tokenizer is None:
-            befores = [ids[:0] if strip_prompt else ids for ids in prompts]
-            return [np.concatenate(pair) for pair in zip(befores, rows, strict=True)]
+            read = [ids[:0] if strip_prompt else ids for ids in prompts]
+            return [np.concatenate(pair) for pair in zip(read, rows, strict=True)]
         texts = [
             texts_until(self.tokenizer, ids, row[None], stops)[0]
             for ids, row in zip(prompts, rows, strict=True)
         ]
         if not strip_prompt:
             befores = [inputs] if is_single else inputs
-            texts = [before + text for before, text in zip(befores, texts, strict=True)]
-        return texts[0] if is_single else texts
+            texts = [befores[row // num_samples] + text for row, text in enumerate(texts)]
+        return texts[0] if is_single and num_samples == 1 else texts
 
     def score(self, text: str | Sequence[str]) -> Any:
         """Scores texts of any length, read segment by segment with memory.
@@ -269,22 +302,30 @@ class TransformerXLCausalLM:
     def session(
         self,
         *,
-        sampler: Any = None,
-        seed: int = 0,
-        memory_length: int | None = None,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        repetition_penalty: float = 1.0,
+        seed: int | None = None,
         stop: str | Sequence[str] = (),
         stop_token_ids: Sequence[int] | Literal["auto"] | None = "auto",
-        repetition_penalty: float = 1.0,
+        sampler: Any = None,
+        memory_length: int | None = None,
     ) -> TextSession:
         """Begins a text that is continued over many calls, with its memory.
 
         Args:
-            sampler: as for `generate`; not a `BeamSampler`.
-            seed: as for `generate`.
-            memory_length: optional int. Tokens to remember, if not the model's.
+            temperature: as for `generate`.
+            top_k: as for `generate`.
+            top_p: as for `generate`.
+            min_p: as for `generate`.
+            repetition_penalty: as for `generate`.
+            seed: as for `generate`; `seed` of the session tells it.
             stop: as for `generate`.
             stop_token_ids: as for `generate`.
-            repetition_penalty: as for `generate`.
+            sampler: as for `generate`; not a `BeamSampler`.
+            memory_length: optional int. Tokens to remember, if not the model's.
 
         Returns:
             `TextSession`.
@@ -294,8 +335,14 @@ class TransformerXLCausalLM:
             TypeError: If the sampler is none.
         """
         tokenizer = self._required_tokenizer("session")
-        stops = (stop,) if isinstance(stop, str) else tuple(stop)
-        chosen = self._sampler if sampler is None else samplers.get(sampler)
+        chosen = samplers.choose(
+            sampler,
+            self._sampler,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+        )
         if isinstance(chosen, samplers.BeamSampler):
             raise ValueError(
                 "`sampler` must draw token by token; no token of a beam is certain before the "
@@ -308,7 +355,7 @@ class TransformerXLCausalLM:
             memory_length=memory_length,
             repetition_penalty=repetition_penalty,
         )
-        return TextSession(session, tokenizer, stops, self._stop_token_ids(stop_token_ids))
+        return TextSession(session, tokenizer, stop, self._stop_token_ids(stop_token_ids))
 
     def _prompt_ids(self, inputs: Any) -> list[np.ndarray]:
         if self.tokenizer is None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from txl_tf.config.base import DEFAULT_NEW_TOKENS
+from txl_tf.config.generation import stop_texts
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
 from txl_tf.errors import UsageError
 from txl_tf.generation.session import GenerationSession
@@ -20,7 +21,7 @@ class TextSession:
     Args:
         session: `GenerationSession` of one row.
         tokenizer: `Tokenizer` that the model was trained with.
-        stop_texts: strings. Generation ends before the first of them.
+        stop: str, or several. Generation ends before the first of them.
         stop_token_ids: ints. Generation ends before the first of them, too.
 
     Example:
@@ -35,14 +36,19 @@ class TextSession:
         self,
         session: GenerationSession,
         tokenizer: Tokenizer,
-        stop_texts: Sequence[str] = (),
+        stop: str | Sequence[str] = (),
         stop_token_ids: Sequence[int] = (),
     ) -> None:
         self._session = session
         self._tokenizer = tokenizer
-        self._stop_texts = tuple(stop_texts)
+        self._stop_texts = stop_texts(stop)
         self._stop_token_ids = frozenset(stop_token_ids)
         self._written = np.zeros((0,), np.int32)
+
+    @property
+    def seed(self) -> int:
+        """Seed of the text; of a session that was loaded the one that it began with."""
+        return int(self._session.seeds[0])
 
     def write(self, prompt: str | None = None, *, max_tokens: int = DEFAULT_NEW_TOKENS) -> str:
         """Reads a prompt and returns its continuation.
@@ -111,7 +117,7 @@ class TextSession:
         before, shown = len(self._tokenizer.decode(self._written)), 0
         for _ in range(max_tokens):
             token = self._session.write(
-                None if prompt_ids is None else prompt_ids[None], num_tokens=1
+                None if prompt_ids is None else prompt_ids[None], max_tokens=1
             )
             prompt_ids = None
             if int(token[0, 0]) in self._stop_token_ids:
@@ -147,12 +153,12 @@ class TextSession:
         return False, certain
 
 
-def _first_stop(text: str, stop_texts: Sequence[str]) -> int | None:
-    return min((place for stop in stop_texts if (place := text.find(stop)) >= 0), default=None)
+def _first_stop(text: str, stops: Sequence[str]) -> int | None:
+    return min((place for stop in stops if (place := text.find(stop)) >= 0), default=None)
 
 
 def texts_until(
-    tokenizer: Tokenizer, prompt_ids: np.ndarray, rows: np.ndarray, stop_texts: Sequence[str]
+    tokenizer: Tokenizer, prompt_ids: np.ndarray, rows: np.ndarray, stops: Sequence[str]
 ) -> list[str]:
     """Decodes each row and cuts its text before the first stop text.
 
@@ -160,7 +166,7 @@ def texts_until(
         tokenizer: `Tokenizer`.
         prompt_ids: int vector. What the rows go on from.
         rows: int array `(R, S)`, -1 where a row had ended.
-        stop_texts: strings. A text ends before the first of them.
+        stops: strings. A text ends before the first of them.
 
     Returns:
         List of `R` strings, without the prompt.
@@ -168,7 +174,7 @@ def texts_until(
     texts = []
     for row in rows:
         text = tokenizer.decode_after(prompt_ids, row[row >= 0])
-        texts.append(text[: _first_stop(text, stop_texts)])
+        texts.append(text[: _first_stop(text, stops)])
     return texts
 
 

@@ -3,59 +3,21 @@
 Shape letters used in this module: B rows, T tokens, S tokens to write.
 """
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from txl_tf.config.base import DEFAULT_NEW_TOKENS
+from txl_tf.config.generation import GenerationConfig
 from txl_tf.data.tokenizers.tokenizer import Tokenizer, stop_tokens
-from txl_tf.export.sampling import sampler_settings, writer_settings
+from txl_tf.export.sampling import writer_settings
 from txl_tf.export.served_model import ServedModel
 from txl_tf.export.text_signatures import TextSignatures, not_empty
 from txl_tf.export.token_signatures import TokenSignatures, WireMemory, signature
-from txl_tf.samplers import TopPSampler
 
 # exp of more is no float32.
 _LARGEST_MEAN_NATS = 88.0
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CompletionOptions:
-    """How an export continues a text where a request gives nothing but the text.
-
-    Raises:
-        ValueError: If a value is out of its range, or no graph holds the sampler.
-    """
-
-    num_tokens: int = DEFAULT_NEW_TOKENS
-    """The most tokens to write."""
-    sampler: Any = dataclasses.field(default_factory=TopPSampler)
-    """`GreedySampler`, `RandomSampler`, `TopKSampler`, `TopPSampler` or `MinPSampler`."""
-    stop: tuple[str, ...] = ()
-    """A text ends before the first of them. One that is a single token ends the work too."""
-    seed: int | None = None
-    """Every row draws by this seed; `None` is a new one for each row of each request."""
-
-    def __post_init__(self) -> None:
-        if self.num_tokens <= 0:
-            raise ValueError(f"`num_tokens` must be positive. Received: {self.num_tokens}")
-        if self.seed is not None and not 0 <= self.seed < 1 << 31:
-            raise ValueError(f"`seed` must be in [0, 2**31). Received: seed={self.seed}")
-        if isinstance(self.stop, str) or not all(self.stop):
-            raise ValueError(f"`stop` must be texts that are not empty. Received: {self.stop!r}")
-        sampler_settings(self.sampler)
-
-    def to_card(self) -> dict[str, Any]:
-        """Returns the options as JSON values for a model card."""
-        return {
-            "num_tokens": self.num_tokens,
-            "sampler": sampler_settings(self.sampler),
-            "stop": list(self.stop),
-            "seed": self.seed,
-        }
 
 
 class CompletionSignatures:
@@ -68,7 +30,7 @@ class CompletionSignatures:
     Args:
         served: `ServedModel`.
         memory: `WireMemory`.
-        completion: `CompletionOptions`.
+        completion: `GenerationConfig`. A stop text that is a single token ends the work too.
         tokens: `TokenSignatures`.
         texts: optional `TextSignatures`.
         tokenizer: optional `Tokenizer`, that of `texts`.
@@ -78,7 +40,7 @@ class CompletionSignatures:
         self,
         served: ServedModel,
         memory: WireMemory,
-        completion: CompletionOptions,
+        completion: GenerationConfig,
         tokens: TokenSignatures,
         texts: TextSignatures | None,
         tokenizer: Tokenizer | None,
@@ -86,7 +48,6 @@ class CompletionSignatures:
         self._served = served
         self._memory = memory
         self._completion = completion
-        self._settings = sampler_settings(completion.sampler)
         self._tokens = tokens
         self._texts = texts
         self._end_ids: list[int] = []
@@ -181,11 +142,10 @@ class CompletionSignatures:
 
     def _written(self, ids: tf.Tensor, lengths: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Tokens that follow rows, int32 `(B, S)` with zeros behind a row's end, and counts."""
-        num_tokens = self._completion.num_tokens
 
         def write(ids, lengths, seeds):
             stops = [*self._end_ids, *self._stop_ids]
-            settings = writer_settings(self._settings, num_tokens, seeds, stops)
+            settings = writer_settings(self._completion, seeds, stops)
             written, _, counts, _ = self._served.generate(
                 ids, lengths, settings, self._nothing(ids)
             )
@@ -200,7 +160,10 @@ class CompletionSignatures:
             written, counts = write(ids[None, :length], length[None], seed[None])
             return written[0], counts[0]
 
-        specs = (tf.TensorSpec([num_tokens], tf.int32), tf.TensorSpec([], tf.int32))
+        specs = (
+            tf.TensorSpec([self._completion.max_tokens], tf.int32),
+            tf.TensorSpec([], tf.int32),
+        )
         return tf.map_fn(write_alone, rows, fn_output_signature=specs)
 
     def _nothing(self, ids):
@@ -209,7 +172,7 @@ class CompletionSignatures:
         return self._memory.take(states, tf.zeros([num_rows], tf.int32), num_rows)
 
     def _seeds(self, num_rows: tf.Tensor) -> tf.Tensor:
-        if self._completion.seed is None and self._settings["temperature"]:
+        if self._completion.seed is None and self._completion.temperature:
             # Neither a seed of the exporting program nor a state of the server decides it.
             return tf.raw_ops.NonDeterministicInts(shape=num_rows[None], dtype=tf.int32)
         return tf.fill([num_rows], np.int32(self._completion.seed or 0))

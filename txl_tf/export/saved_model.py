@@ -10,8 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from txl_tf.config.base import DEFAULT_NEW_TOKENS
+from txl_tf.config.generation import GenerationConfig
 from txl_tf.data.vocabulary_folder import tokenizer_files
-from txl_tf.export.completion import CompletionOptions, CompletionSignatures
+from txl_tf.export.completion import CompletionSignatures
 from txl_tf.export.export_verification import CARD_FILE, EXTRA
 from txl_tf.export.model_card import card_page, hub_page
 from txl_tf.export.sampling import Sampling
@@ -39,7 +40,7 @@ def export_saved_model(
     *,
     tokenizer: "Tokenizer | None" = None,
     options: ExportOptions | None = None,
-    completion: CompletionOptions | None = None,
+    completion: GenerationConfig | None = None,
     sample_token_ids: np.ndarray | None = None,
 ) -> str | os.PathLike[str]:
     """Exports a model with signatures that continue and score texts, or token ids.
@@ -73,8 +74,10 @@ def export_saved_model(
             export itself under the name `"serving"`.
         tokenizer: optional `Tokenizer` with the model's vocabulary.
         options: optional `ExportOptions`.
-        completion: optional `CompletionOptions`. Defaults to `None`: 128 tokens, or as
-            many as a request may have written, by top-p sampling with `p=0.9`.
+        completion: optional `GenerationConfig`: how a text is continued where a request
+            gives nothing but the text. Without a seed every row of every request has a
+            new one. Defaults to `None`: the defaults of `GenerationConfig`, but no more
+            tokens than a request may have written.
         sample_token_ids: optional int vector of token ids in the order of a
             text. With it, the card has the loss of this text, and what it is
             with weights in float32.
@@ -119,15 +122,15 @@ def export_saved_model(
 
 
 def _completion(
-    completion: CompletionOptions | None, options: ExportOptions, tokenizer: "Tokenizer | None"
-) -> CompletionOptions:
-    most = options.max_new_tokens
+    completion: GenerationConfig | None, options: ExportOptions, tokenizer: "Tokenizer | None"
+) -> GenerationConfig:
+    most = options.max_output_tokens
     if completion is None:
-        return CompletionOptions(num_tokens=min(most, DEFAULT_NEW_TOKENS))
-    if completion.num_tokens > most:
+        return GenerationConfig(max_tokens=min(most, DEFAULT_NEW_TOKENS))
+    if completion.max_tokens > most:
         raise ValueError(
-            f"`completion.num_tokens` must be `options.max_new_tokens`, {most}, at most. "
-            f"Received: {completion.num_tokens}"
+            f"`completion.max_tokens` must be `options.max_output_tokens`, {most}, at most. "
+            f"Received: {completion.max_tokens}"
         )
     if completion.stop and tokenizer is None:
         raise ValueError(f"`completion.stop` needs a tokenizer. Received: {completion.stop}")
@@ -139,7 +142,7 @@ def create_signatures(
     served: ServedModel,
     memory: WireMemory,
     options: ExportOptions,
-    completion: CompletionOptions,
+    completion: GenerationConfig,
     tokenizer: "Tokenizer | None",
 ) -> dict[str, Any]:
     """Creates all signatures of an export.
@@ -149,7 +152,7 @@ def create_signatures(
         served: `ServedModel`.
         memory: `WireMemory`.
         options: `ExportOptions`.
-        completion: `CompletionOptions`.
+        completion: `GenerationConfig`.
         tokenizer: optional `Tokenizer`.
 
     Returns:
@@ -166,10 +169,10 @@ def create_signatures(
     return {**simple.functions(), **tokens.functions(), **of_texts}
 
 
-def _defaults(memory: WireMemory, completion: CompletionOptions) -> dict[str, np.ndarray]:
+def _defaults(memory: WireMemory, completion: GenerationConfig) -> dict[str, np.ndarray]:
     """Returns what inputs are where a request leaves them out; a scalar is for all rows."""
     numbers = {
-        "num_tokens": np.int32(completion.num_tokens),
+        "num_tokens": np.int32(completion.max_tokens),
         "temperature": np.float32(1.0),
         "top_k": np.int32(0),
         "top_p": np.float32(1.0),
@@ -261,14 +264,14 @@ def _serving_card(
         },
         "limits": {
             "max_text_bytes": options.max_text_bytes,
-            "max_tokens": options.max_tokens,
-            "max_new_tokens": options.max_new_tokens,
+            "max_input_tokens": options.max_input_tokens,
+            "max_output_tokens": options.max_output_tokens,
         },
     }
 
 
 def _completion_card(
-    completion: CompletionOptions, default: str, tokenizer: "Tokenizer | None"
+    completion: GenerationConfig, default: str, tokenizer: "Tokenizer | None"
 ) -> dict[str, Any]:
     """Returns what the default signature does, with a request that it can answer."""
     if default == "complete_ids":
@@ -277,7 +280,7 @@ def _completion_card(
         example = [example_prompt(tokenizer)]
     else:
         return {}
-    written = completion.to_card() if default != "perplexity" else {}
+    written = completion.to_dict() if default != "perplexity" else {}
     return {"completion": {"signature": default, **written, "example": example}}
 
 

@@ -11,13 +11,14 @@ from typing import Any, Literal
 import keras
 import tensorflow as tf
 
-from txl_tf import functional
 from txl_tf.export import guards
-from txl_tf.export.sampling import ServedSampler, WriterSettings
+from txl_tf.export.sampling import WriterSettings
 from txl_tf.export.served_weights import ServedWeights
+from txl_tf.generation.decoding import drawing_seeds
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
+from txl_tf.samplers import RandomSampler
 
 
 def traced_once(function: Callable[..., Any], specs: list[Any]) -> Any:
@@ -62,8 +63,10 @@ class TokenWriter:
             their negative log-likelihoods, float32 `(B, S)`, zeros too; how
             many they are, int32 `(B,)`; and the `Memory` of all but the last.
         """
-        sampler = ServedSampler(settings)
-        width = tf.reduce_max(settings.num_tokens)
+        sampler = RandomSampler(
+            settings.temperature, settings.top_k, settings.top_p, settings.min_p
+        )
+        width = tf.reduce_max(settings.max_tokens)
         arrays = (
             tf.TensorArray(tf.int32, size=width, element_shape=[None]),
             tf.TensorArray(tf.float32, size=width, element_shape=[None]),
@@ -78,7 +81,7 @@ class TokenWriter:
 
         def body(index, pending, is_active, counts, arrays, state):
             log_probs, inputs, state = self._step(pending, state, constants)
-            token_ids = sampler(log_probs, _seeds(settings.seed, index))
+            token_ids = sampler(log_probs, drawing_seeds(settings.seed, index))
             nll = -tf.gather(log_probs, token_ids, batch_dims=1)
             written = (
                 tf.where(is_active, token_ids, 0),
@@ -90,7 +93,7 @@ class TokenWriter:
             )
             counts += tf.cast(is_active, tf.int32)
             is_end = tf.reduce_any(token_ids[:, None] == settings.stop_token_ids, axis=1)
-            is_active &= (counts < settings.num_tokens) & ~is_end
+            is_active &= (counts < settings.max_tokens) & ~is_end
             return index + 1, token_ids, is_active, counts, arrays, state
 
         none = tf.zeros_like(pending)
@@ -109,13 +112,6 @@ class TokenWriter:
         hidden, state = self._engine.hidden_states(token_ids[:, None], state, constants=constants)
         inputs = tf.stack([each[:, 0] for each in hidden[:-1]])
         return self._model.log_probs_of(hidden[-1])[:, 0], inputs, state
-
-
-def _seeds(seed: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
-    """Seeds `(B, 2)` by which a row draws what it would as the only row of a session."""
-    of_zero = functional.row_seeds(tf.stack([0, position]), tf.constant([0]))  # [1, 2]
-    # Not a stack with zeros: where the seed is a constant, TensorFlow folds those to one row.
-    return of_zero + seed[:, None] * tf.constant([[1, 0]])
 
 
 class ServedModel:
@@ -303,7 +299,7 @@ def _of_one_length(lengths: tf.Tensor) -> tf.Tensor:
     )
 
 
-_POSITIVE = ("max_text_bytes", "max_tokens", "max_new_tokens", "num_candidates")
+_POSITIVE = ("max_text_bytes", "max_input_tokens", "max_output_tokens", "num_candidates")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -320,9 +316,9 @@ class ExportOptions:
     """Dtype of memory in requests and answers."""
     max_text_bytes: int = 1 << 16
     """The longest text of a request, in bytes."""
-    max_tokens: int = 1 << 16
+    max_input_tokens: int = 1 << 16
     """The most tokens per row of a request."""
-    max_new_tokens: int = 1024
+    max_output_tokens: int = 1024
     """The most tokens that a request may have written."""
     num_candidates: int = 16
     """Tokens of which `next_token` gives the probability; all where there are fewer."""

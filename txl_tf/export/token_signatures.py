@@ -214,7 +214,7 @@ class TokenSignatures:
 
     def _checked_sampling(self, sampling, num_rows):
         vocabulary_size = self._served.config.vocabulary_size
-        limit = self._options.max_new_tokens
+        limit = self._options.max_output_tokens
         return sampling.checked(num_rows, limit, vocabulary_size).for_writer()
 
     def _targets(self, target_ids, token_ids, lengths):
@@ -229,7 +229,7 @@ class TokenSignatures:
         token_ids = guards.refuse_unless(
             num_rows > 0, lambda: tf.constant("token_ids has no rows."), token_ids
         )
-        limit = self._options.max_tokens
+        limit = self._options.max_input_tokens
         token_ids = guards.refuse_unless(
             (num_tokens >= shortest) & (num_tokens <= limit),
             lambda: tf.strings.join(

@@ -170,6 +170,18 @@ class StopRules:
         return is_stop
 
 
+def drawing_seeds(seeds: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
+    """Returns what rows draw a token with, int32 `(R, 2)`: it depends on no row's place.
+
+    Args:
+        seeds: int32 tensor `(R,)`.
+        position: int32 scalar. Tokens that were written before.
+    """
+    of_zero = functional.row_seeds(tf.stack([0, position]), tf.constant([0]))  # [1, 2]
+    # Not a stack with zeros: where the seed is a constant, TensorFlow folds those to one row.
+    return of_zero + seeds[:, None] * tf.constant([[1, 0]])
+
+
 class DecodingState(NamedTuple):
     """The state that changes from token to token.
 
@@ -215,7 +227,7 @@ class TokenLoop:
         self._run = tf.function(self._loop, autograph=False, jit_compile=engine.plan.compile_step)
 
     def __call__(
-        self, memory: Any, constants: Any, state: DecodingState, seed: int, num_tokens: int
+        self, memory: Any, constants: Any, state: DecodingState, seeds: Any, max_tokens: int
     ) -> tuple[tf.Tensor, DecodingState]:
         """Writes tokens.
 
@@ -223,39 +235,38 @@ class TokenLoop:
             memory: memory of `B` rows, as `begin` was given.
             constants: `step_constants(R)` of the engine.
             state: `DecodingState`.
-            seed: int.
-            num_tokens: int, at most what there is room for.
+            seeds: int32 vector `(R,)`.
+            max_tokens: int, at most what there is room for.
 
         Returns:
-            Tuple of int32 tokens `(C, R)`, of which the first `num_tokens`
+            Tuple of int32 tokens `(C, R)`, of which the first `max_tokens`
             count, and the next state.
         """
         return self._run(
-            memory, constants, state, tf.constant(seed, tf.int32), tf.constant(num_tokens)
+            memory, constants, state, tf.constant(seeds, tf.int32), tf.constant(max_tokens)
         )
 
-    def _loop(self, memory, constants, state, seed, num_tokens):
+    def _loop(self, memory, constants, state, seeds, max_tokens):
         num_rows = state.pending.shape[0]
         written = tf.fill([self._capacity, num_rows], NOTHING)
 
         def goes_on(index, state, _):
-            return (index < num_tokens) & tf.logical_not(tf.reduce_all(state.is_finished))
+            return (index < max_tokens) & tf.logical_not(tf.reduce_all(state.is_finished))
 
         def body(index, state, written):
-            column, state = self._step(memory, constants, state, seed)
+            column, state = self._step(memory, constants, state, seeds)
             return index + 1, state, ops.slice_update(written, [index, 0], column[None])
 
         _, state, written = tf.while_loop(goes_on, body, (tf.constant(0), state, written))
         return written, state
 
-    def _step(self, memory, constants, state, seed):
+    def _step(self, memory, constants, state, seeds):
         is_active = tf.logical_not(state.is_finished)
         logits, recent = self._engine.step(
             state.pending, is_active, memory, state.recent, constants
         )
         logits = self._rules.penalize(logits, state.is_used)
-        rows = tf.range(state.pending.shape[0])
-        seeds = functional.row_seeds(tf.stack([seed, state.position]), rows)
+        seeds = drawing_seeds(seeds, state.position)
         token_ids = tf.ensure_shape(self._sampler(logits, seeds), [state.pending.shape[0]])
         pending = tf.where(is_active, token_ids, state.pending)
         state = DecodingState(
@@ -288,7 +299,7 @@ class BeamSearch:
         self._run = tf.function(self._search, autograph=False, jit_compile=engine.plan.compile_step)
 
     def __call__(
-        self, memory: Any, constants: Any, pending: np.ndarray, is_used: Any, num_tokens: int
+        self, memory: Any, constants: Any, pending: np.ndarray, is_used: Any, max_tokens: int
     ) -> tuple[np.ndarray, np.ndarray, Any, np.ndarray]:
         """Searches.
 
@@ -297,7 +308,7 @@ class BeamSearch:
             constants: `step_constants(R)` of the engine.
             pending: int32 array `(B,)`. The tokens to begin with.
             is_used: bool tensor `(B, V)`, or `(B, 0)` without penalty.
-            num_tokens: int. `S`.
+            max_tokens: int. `S`.
 
         Returns:
             Tuple of the tokens of all beams, int32 `(B, W, S)`, best first;
@@ -305,21 +316,21 @@ class BeamSearch:
             memory of the best beams and the lengths `(B,)` of it that count.
         """
         width = self._sampler.num_beams
-        recent = self._engine.begin(memory, width, num_tokens)
+        recent = self._engine.begin(memory, width, max_tokens)
         tokens, scores, best, lengths = self._run(
             memory,
             constants,
             recent,
             tf.repeat(tf.constant(pending, tf.int32), width),
             tf.repeat(is_used, width, axis=0),
-            tf.fill([num_tokens], NOTHING),
+            tf.fill([max_tokens], NOTHING),
         )
         num_rows = len(pending)
         lengths = lengths.numpy().reshape(num_rows, width)[:, 0]
         return tokens.numpy().reshape(num_rows, width, -1), scores.numpy(), best, lengths
 
     def _search(self, memory, constants, recent, pending, is_used, empty):
-        num_rows, num_tokens = pending.shape[0], empty.shape[0]
+        num_rows, max_tokens = pending.shape[0], empty.shape[0]
         width = self._sampler.num_beams
         tokens = tf.tile(empty[None], [num_rows, 1])  # [R, S]
         is_finished = tf.zeros([num_rows], tf.bool)
@@ -327,7 +338,7 @@ class BeamSearch:
         lengths = tf.zeros([num_rows], tf.int32)
 
         def goes_on(index, pending, is_finished, *_):
-            return (index < num_tokens) & tf.logical_not(tf.reduce_all(is_finished))
+            return (index < max_tokens) & tf.logical_not(tf.reduce_all(is_finished))
 
         def body(index, pending, is_finished, is_used, scores, lengths, tokens, recent):
             log_probs, recent = self._engine.step(

@@ -10,6 +10,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from txl_tf import samplers
+from txl_tf.config.base import DEFAULT_NEW_TOKENS
 from txl_tf.generation.decoding import Sampler
 from txl_tf.generation.session import Callback, GenerationSession
 from txl_tf.inference.memory import KeyValueMemory
@@ -24,9 +26,13 @@ def generate(
     model: keras.Model,
     prompt_ids: np.ndarray | Sequence[np.ndarray],
     *,
-    num_tokens: int,
-    sampler: Sampler | BeamSampler,
-    seed: int = 0,
+    max_tokens: int = DEFAULT_NEW_TOKENS,
+    temperature: float | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    seed: int | Sequence[int] | None = None,
+    sampler: Sampler | BeamSampler | str | None = None,
     memory: Any = None,
     memory_length: int | None = None,
     repetition_penalty: float = 1.0,
@@ -42,10 +48,16 @@ def generate(
         model: `TransformerXL`, `LSTMLanguageModel` or `QRNNLanguageModel`.
         prompt_ids: int array `(R, P)`, or a sequence of `R` int vectors that
             may differ in length; at least one token in every row.
-        num_tokens: int. `S`, the most to write after the prompt.
-        sampler: function of logits `(R, V)` and seeds `(R, 2)` that returns
-            token ids `(R,)`, such as `GreedySampler()`; or a `BeamSampler`.
-        seed: int. The same seed writes the same text.
+        max_tokens: int. `S`, the most to write after the prompt. Defaults to `128`.
+        temperature: optional float, see `RandomSampler`. Defaults to `1`.
+        top_k: optional int, see `RandomSampler`. Defaults to `0`, all tokens.
+        top_p: optional float, see `RandomSampler`. Defaults to `0.9`.
+        min_p: optional float, see `RandomSampler`. Defaults to `0`, all tokens.
+        seed: optional int, or one for each row, see `GenerationSession`. Defaults to
+            `None`: a new one.
+        sampler: optional name or object of `txl_tf.samplers`, or a function of logits
+            `(R, V)` and seeds `(R, 2)` that returns token ids `(R,)`. It takes the
+            place of the four settings of `RandomSampler`.
         memory: optional memory of what came before the prompt, from the model
             or from this function.
         memory_length: optional int. Tokens to remember, if not the model's.
@@ -64,14 +76,14 @@ def generate(
         returns all beams, the array is `(R, W, S)`, and memory is of the best.
 
     Raises:
-        ValueError: If a prompt is empty, an id is out of range, or there is
-            nothing to write.
+        ValueError: If a prompt is empty, an id or a setting is out of range, or there
+            is nothing to write.
     """
-    if jit_compile is None and num_tokens < FEWEST_COMPILED_TOKENS:
+    if jit_compile is None and max_tokens < FEWEST_COMPILED_TOKENS:
         jit_compile = False
     session = GenerationSession(
         model,
-        sampler,
+        samplers.choose(sampler, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p),
         num_rows=max(1, len(prompt_ids)),
         seed=seed,
         memory_length=_length_of(memory) if memory_length is None else memory_length,
@@ -80,7 +92,7 @@ def generate(
         stop_token_ids=stop_token_ids,
         jit_compile=jit_compile,
     )
-    written = session.write(prompt_ids, num_tokens=num_tokens, callback=callback)
+    written = session.write(prompt_ids, max_tokens=max_tokens, callback=callback)
     return written, session.memory
 
 

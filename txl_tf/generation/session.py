@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from txl_tf.config.generation import new_seed
 from txl_tf.generation.decoding import (
     NOTHING,
     BeamSearch,
@@ -57,10 +58,11 @@ class GenerationSession:
     Args:
         model: `TransformerXL`, `LSTMLanguageModel` or `QRNNLanguageModel`.
         sampler: function of logits `(R, V)` and seeds `(R, 2)` that returns
-            token ids `(R,)`, such as `TopPSampler(0.9)`, or a `BeamSampler`.
+            token ids `(R,)`, such as `RandomSampler(0.8)`, or a `BeamSampler`.
         num_rows: int. `R`.
-        seed: int. The same seed writes the same text; what a row draws depends
-            on the seed, the row and how many tokens were written before.
+        seed: optional int, or one for each row. The same seed writes the same text
+            in any row; rows with one prompt and one seed write the same. Defaults
+            to `None`: a new one.
         memory_length: optional int. Tokens to remember, if not the model's.
         memory: optional `Memory`, `KeyValueMemory` or `RecurrentMemory` of
             what came before.
@@ -71,11 +73,14 @@ class GenerationSession:
             token: seconds at the beginning, and nearly twice as fast. Defaults
             to `None`: as the plan of the device says.
 
+    Attributes:
+        seeds: int32 vector `(R,)`.
+
     Example:
     ```python
-    session = txl_tf.GenerationSession(model, txl_tf.samplers.TopPSampler(0.9))
-    text = session.write(prompt_ids, num_tokens=100)
-    more = session.write(num_tokens=100)
+    session = txl_tf.GenerationSession(model, txl_tf.samplers.RandomSampler(0.8))
+    text = session.write(prompt_ids, max_tokens=100)
+    more = session.write(max_tokens=100)
     session.save("session.npz")
     ```
 
@@ -89,7 +94,7 @@ class GenerationSession:
         sampler: Sampler | BeamSampler,
         *,
         num_rows: int = 1,
-        seed: int = 0,
+        seed: int | Sequence[int] | None = None,
         memory_length: int | None = None,
         memory: Any = None,
         repetition_penalty: float = 1.0,
@@ -98,7 +103,7 @@ class GenerationSession:
     ) -> None:
         self._model = model
         self._vocabulary_size = model.config.vocabulary_size
-        _check(num_rows, seed, stop_token_ids, self._vocabulary_size)
+        _check(num_rows, stop_token_ids, self._vocabulary_size)
         self._engine = _engine_of(model, memory_length, num_rows, jit_compile)
         self._prompt_reader = PromptReader(self._engine)
         self._finish = tf.function(self._engine.finish, autograph=False)
@@ -116,21 +121,22 @@ class GenerationSession:
         self._known_files: dict[str, str] = {}
         self.restart(seed, memory)
 
-    def restart(self, seed: int = 0, memory: Any = None) -> None:
+    def restart(self, seed: int | Sequence[int] | None = None, memory: Any = None) -> None:
         """Empties all rows and keeps the compiled functions.
 
         Args:
-            seed: int. As at the beginning.
+            seed: as at the beginning.
             memory: as at the beginning.
 
         Raises:
-            ValueError: If the memory is not one of the model for `R` rows.
+            ValueError: If the memory is not one of the model for `R` rows, or the seed
+                is none.
         """
         if memory is None:
             memory = self._engine.initial_memory(self._num_rows)
         self._memory = self._engine.adopt(memory)
         _check_rows(self._memory, self._num_rows)
-        self._seed = seed
+        self.seeds = _row_seeds(seed, self._num_rows)
         self._position = 0
         self._pending: np.ndarray | None = None
         self._is_used = np.zeros((self._num_rows, self._vocabulary_size), bool)
@@ -157,7 +163,7 @@ class GenerationSession:
         self,
         prompt_ids: np.ndarray | Sequence[np.ndarray] | None = None,
         *,
-        num_tokens: int,
+        max_tokens: int,
         callback: Callback | None = None,
     ) -> np.ndarray:
         """Reads prompts, if there are any, and goes on from there.
@@ -165,7 +171,7 @@ class GenerationSession:
         Args:
             prompt_ids: int array `(R, P)`, or a sequence of `R` int vectors
                 that may differ in length, or `None` to go on without.
-            num_tokens: int. `S`, the most to write.
+            max_tokens: int. `S`, the most to write.
             callback: optional function, called with the int32 tokens `(R,)` of
                 every position when they are written; not with beams, of
                 which the first token is the last to be known.
@@ -179,23 +185,23 @@ class GenerationSession:
             ValueError: If there is nothing to write or to go on from, a token
                 id is out of range, or beams are to be streamed.
         """
-        if num_tokens < 1:
-            raise ValueError(f"`num_tokens` must be positive. Received: num_tokens={num_tokens}")
-        if num_tokens > LAST_POSITION - self._position:
+        if max_tokens < 1:
+            raise ValueError(f"`max_tokens` must be positive. Received: max_tokens={max_tokens}")
+        if max_tokens > LAST_POSITION - self._position:
             raise ValueError(
                 f"A session has at most {LAST_POSITION} tokens, of which {self._position} are "
-                f"written. Received: num_tokens={num_tokens}"
+                f"written. Received: max_tokens={max_tokens}"
             )
         self._read(prompt_ids)
         if isinstance(self._writer, TokenLoop):
-            written = self._write_tokens(num_tokens, callback)
+            written = self._write_tokens(max_tokens, callback)
         else:
             if callback is not None:
                 raise ValueError(
                     "No token of a beam is certain before the last one, so there is nothing to "
                     f"call back with. Received: callback={callback}"
                 )
-            written = self._search(num_tokens)
+            written = self._search(max_tokens)
             self._note(written[:, 0])
         if isinstance(self._sampler, BeamSampler) and not self._sampler.return_all_beams:
             return written[:, 0]
@@ -223,14 +229,14 @@ class GenerationSession:
         is_used = self._is_used if self._has_penalty else self._is_used[:, :0]
         return tf.constant(is_used, tf.bool)
 
-    def _write_tokens(self, num_tokens: int, callback: Callback | None) -> np.ndarray:
-        written = np.full((self._num_rows, num_tokens), NOTHING, np.int32)
+    def _write_tokens(self, max_tokens: int, callback: Callback | None) -> np.ndarray:
+        written = np.full((self._num_rows, max_tokens), NOTHING, np.int32)
         is_finished = np.zeros((self._num_rows,), bool)
         used, done = self._used_tokens(), 0
-        while done < num_tokens and not is_finished.all():
+        while done < max_tokens and not is_finished.all():
             if self._filled == CAPACITY:
                 self._settle()
-            count = min(num_tokens - done, CAPACITY - self._filled)
+            count = min(max_tokens - done, CAPACITY - self._filled)
             count = count if callback is None else 1
             state = DecodingState(
                 pending=tf.constant(self._pending),
@@ -240,7 +246,7 @@ class GenerationSession:
                 position=tf.constant(self._position, tf.int32),
                 recent=self._recent,
             )
-            columns, state = self._writer(self._memory, self._constants, state, self._seed, count)
+            columns, state = self._writer(self._memory, self._constants, state, self.seeds, count)
             steps = int(state.position) - self._position
             written[:, done : done + steps] = columns.numpy()[:steps].T
             is_finished, used = state.is_finished.numpy(), state.is_used
@@ -253,17 +259,17 @@ class GenerationSession:
                 callback(written[:, done - 1])
         return written
 
-    def _search(self, num_tokens: int) -> np.ndarray:
+    def _search(self, max_tokens: int) -> np.ndarray:
         self._settle()
         tokens, _, recent, lengths = self._writer(
-            self._memory, self._constants, self._pending, self._used_tokens(), num_tokens
+            self._memory, self._constants, self._pending, self._used_tokens(), max_tokens
         )
         lengths = tf.constant(common_length(lengths), tf.int32)
         self._memory = self._finish(self._memory, recent, lengths)
         self._begin_recent()
         lengths = (tokens[:, 0] != NOTHING).sum(axis=1)
         self._pending = tokens[np.arange(self._num_rows), 0, lengths - 1]
-        self._position += num_tokens
+        self._position += max_tokens
         return tokens
 
     def _note(self, written: np.ndarray) -> None:
@@ -284,7 +290,6 @@ class GenerationSession:
         """
         file = path if isinstance(path, SessionFile) else SessionFile(path)
         values = {
-            "seed": self._seed,
             "position": self._position,
             "filled": self._filled,
             "has_pending": self._pending is not None,
@@ -339,16 +344,16 @@ class GenerationSession:
             "lengths": self._lengths,
             "pending": pending,
             "is_used": self._is_used,
+            "seeds": self.seeds,
         }
 
     def _take_over(self, values: dict[str, Any], arrays: list[np.ndarray]) -> None:
-        *held, self._lengths, pending, self._is_used = arrays
+        *held, self._lengths, pending, self._is_used, self.seeds = arrays
         like = (self._memory, self._recent)
         tensors = [tf.constant(array) for array in held]
         self._memory, self._recent = tf.nest.pack_sequence_as(like, tensors)
         self._pending = pending if values["has_pending"] else None
-        self._seed, self._position = values["seed"], values["position"]
-        self._filled = values["filled"]
+        self._position, self._filled = values["position"], values["filled"]
 
 
 def _engine_of(
@@ -363,16 +368,24 @@ def _engine_of(
     )
 
 
-def _check(num_rows: int, seed: int, stop_token_ids: Sequence[int], vocabulary_size: int) -> None:
+def _check(num_rows: int, stop_token_ids: Sequence[int], vocabulary_size: int) -> None:
     if num_rows < 1:
         raise ValueError(f"`num_rows` must be positive. Received: num_rows={num_rows}")
-    if not -(2**31) <= seed < 2**31:
-        raise ValueError(f"`seed` must fit in 32 bits. Received: seed={seed}")
     if any(not 0 <= each < vocabulary_size for each in stop_token_ids):
         raise ValueError(
             f"`stop_token_ids` must be in [0, {vocabulary_size}). "
             f"Received: stop_token_ids={list(stop_token_ids)}"
         )
+
+
+def _row_seeds(seed: int | Sequence[int] | None, num_rows: int) -> np.ndarray:
+    seeds = np.atleast_1d(np.asarray(new_seed() if seed is None else seed))
+    is_integer = seeds.dtype.kind in "iu" and seeds.min() >= -(2**31) and seeds.max() < 2**31
+    if not is_integer or seeds.shape not in ((1,), (num_rows,)):
+        raise ValueError(
+            f"`seed` must be an integer of 32 bits, or {num_rows}. Received: seed={seed}"
+        )
+    return np.broadcast_to(seeds, (num_rows,)).astype(np.int32)
 
 
 def _check_rows(memory: Any, num_rows: int) -> None:

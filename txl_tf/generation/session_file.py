@@ -51,7 +51,7 @@ class SessionFile:
     with SessionFile("story.npz") as file:
         if file.exists():
             session.load(file)
-        session.write(prompt_ids, num_tokens=100)
+        session.write(prompt_ids, max_tokens=100)
         session.save(file)
     ```
     """
@@ -165,7 +165,6 @@ class SessionFile:
 
 LAST_POSITION = 2**31 - 1
 _RANGES = {
-    "seed": (-(2**31), 2**31 - 1),
     "position": (0, LAST_POSITION),
     "filled": (0, LAST_POSITION),
 }

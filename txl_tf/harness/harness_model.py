@@ -3,7 +3,6 @@
 Shape letters used in this module: N requests.
 """
 
-import functools
 import itertools
 import json
 import os
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
 
-from txl_tf import samplers
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
 from txl_tf.causal_lm.continuation_score import Continuation, ContinuationScorer
 from txl_tf.data.text import document_bytes
@@ -310,27 +308,17 @@ class HarnessModel(LM):
                 where="generation_kwargs",
                 remedy=f"Known are {', '.join(sorted(_SETTINGS))}.",
             )
-        temperature = float(normal.get("temperature", 1.0))
-        is_greedy = not normal["do_sample"] or temperature == 0.0
-        top_k, top_p = normal.get("top_k"), normal.get("top_p")
+        temperature = float(normal.get("temperature", 1.0)) if normal["do_sample"] else 0.0
         return self._lm.generate(
             contexts,
             max_tokens=normal["max_gen_toks"],
             stop=[each for each in normal["until"] if each],
-            sampler=samplers.get("greedy") if is_greedy else _drawing(temperature, top_k, top_p),
+            temperature=temperature,
+            top_k=normal.get("top_k") or 0,
+            top_p=normal.get("top_p", 1.0),
             seed=next(self._seeds),
             strip_prompt=True,
         )
-
-
-@functools.cache
-def _drawing(temperature: float, top_k: int | None, top_p: float | None) -> Any:
-    """Returns one sampler for the same settings, so that its program is compiled once."""
-    if top_p is not None and top_p < 1.0:
-        return samplers.TopPSampler(top_p, temperature, k=top_k or None)
-    if top_k:
-        return samplers.TopKSampler(top_k, temperature)
-    return samplers.RandomSampler(temperature)
 
 
 def _tokenizer_of(lm: TransformerXLCausalLM) -> Tokenizer:

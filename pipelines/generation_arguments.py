@@ -1,0 +1,65 @@
+"""Options of written text that generation and export share."""
+
+import argparse
+from typing import Any
+
+from txl_tf.config.generation import GenerationConfig
+from txl_tf.errors import UsageError
+
+from .arguments import MAX_COUNT, add_number
+
+_MOST = 1e6
+_NUMBERS = {
+    "max_tokens": (1, MAX_COUNT, "most tokens to write"),
+    "temperature": (0.0, _MOST, "divisor of the logits; 0 writes the most probable token"),
+    "top_k": (0, MAX_COUNT, "draw from the N most probable tokens; 0 is all"),
+    "top_p": (1e-6, 1.0, "draw from the most probable tokens of this probability; 1 is all"),
+    "min_p": (0.0, 1.0, "draw from tokens with this share of the highest probability"),
+    "repetition_penalty": (1.0, _MOST, "lower the scores of used tokens; 1.2 is usual"),
+    "seed": (0, MAX_COUNT, "the same seed writes the same text"),
+}
+OF_DRAWING = ("temperature", "top_k", "top_p", "min_p", "seed")
+"""Options that beams have no use for."""
+
+
+def add_generation_arguments(parser: Any) -> None:
+    """Adds an option for each field of `GenerationConfig`; one that is not given is `None`."""
+    defaults = GenerationConfig()
+    for name, (least, most, meaning) in _NUMBERS.items():
+        default = getattr(defaults, name)
+        shown = "a new one" if default is None else f"{default:g}"
+        add_number(parser, option_of(name), least, most, f"{meaning} (default: {shown})")
+    parser.add_argument(
+        "--stop", action="append", default=[], metavar="TEXT", help="end before this text"
+    )
+
+
+def option_of(name: str) -> str:
+    """Returns the option of a field, such as `--top-k`."""
+    return f"--{name.replace('_', '-')}"
+
+
+def generation_config(arguments: argparse.Namespace, **defaults: Any) -> GenerationConfig:
+    """Returns the settings of arguments; `defaults` are of those that were not given.
+
+    Raises:
+        UsageError: If a stop text is empty or no UTF-8.
+    """
+    for text in arguments.stop:
+        if not text or not is_utf8(text):
+            raise UsageError(
+                "A text to end before has at least one character, in UTF-8.",
+                where=f"--stop {text!a}",
+            )
+    given = {name: getattr(arguments, name) for name in _NUMBERS}
+    given = {name: value for name, value in given.items() if value is not None}
+    return GenerationConfig(**{**defaults, **given}, stop=arguments.stop)
+
+
+def is_utf8(text: str) -> bool:
+    """Returns whether an argument is UTF-8; bytes that are not are surrogates in its text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
