@@ -47,7 +47,7 @@ _MISUSES = [
     (f"{_QUICKSTART} --set optimizer.lr=0.1", 2, "optimizer"),
     (f"{_QUICKSTART} --set optimizer.learningrate=0.1", 2, "mean optimizer.learning_rate"),
     (f"{_QUICKSTART} --set model.mem_length=3", 2, "mean model.memory_length"),
-    (f"{_GENERATE} --num-token 5 --temprature 1", 2, "mean --temperature"),
+    (f"{_GENERATE} --max-token 5 --temprature 1", 2, "mean --temperature"),
     (f"{_GENERATE} --num-tokens 5", 2, "mean --max-tokens"),
     ("config trainning", 2, "mean training"),
     ("config --config quikstart", 66, "mean quickstart"),
@@ -68,6 +68,9 @@ _MISUSES = [
     (f"{_QUICKSTART} --cpu-replicas two", 2, "--cpu-replicas"),
     (f"{_GENERATE} --max-tokens 0", 2, "--max-tokens"),
     (f"{_GENERATE} --temperature hot", 2, "--temperature"),
+    (f"{_GENERATE} --temperature -1", 2, "--temperature -1"),
+    (f"{_GENERATE} --top-p 90", 2, "--top-p 90"),
+    (f"{_GENERATE} --top-p 0.9 --beams 3", 2, "--beams with --top-p"),
     ("serve --export export --port http", 2, "--port"),
     # Wrong places.
     (_TRAIN, 2, "--config"),
