@@ -242,11 +242,13 @@ def test_no_private_or_unfinished_interfaces_of_keras():
 
 
 def runs_data_as_code(path):
-    modules = ("pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve")
+    modules = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"}
+    if path.stem == "python2_vocabulary":
+        modules.remove("pickle")  # for an unpickler with an allow-list
     found = starts_with(imported_by(path), *modules)
     for call in (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call)):
         function = ast.unparse(call.func)
-        if function in ("eval", "exec", "compile", "yaml.load"):
+        if function in ("eval", "exec", "compile", "yaml.load", "pickle.load", "pickle.loads"):
             found.append(function)
         loads_weights_only = ("weights_only", "True") in [
             (keyword.arg, ast.unparse(keyword.value)) for keyword in call.keywords

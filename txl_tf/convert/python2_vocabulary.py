@@ -5,27 +5,36 @@ the published models are those of this file and of no other.
 """
 
 import dataclasses
+import mmap
+import pickle
+import struct
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from txl_tf.convert.safe_pickle import InertObject, SafePickleReader
 from txl_tf.errors import DataDamagedError, InputMissingError
 from txl_tf.storage.files import make_folder, write_file
 from txl_tf.storage.staging import require_absent
 
 _MAX_BYTES = 16 * 2**30
+# Errors that the unpickler raises for content that is not a pickle.
+_DAMAGED = (
+    *(ArithmeticError, AssertionError, AttributeError, EOFError, LookupError, MemoryError),
+    *(RecursionError, TypeError, ValueError, struct.error),
+)
 _CORPUS = ("data_utils.Corpus", "__main__.Corpus")
 _VOCABULARY = ("vocabulary.Vocab", "utils.vocabulary.Vocab", "data_utils.Vocab", "__main__.Vocab")
-# What an array of encoded text mentions, and how old classes are made anew.
-_ADMITTED = frozenset(
+# Classes that become a plain dict.
+_DICTS = frozenset({"collections.OrderedDict", "collections.Counter"})
+# Functions that make an object of the class that is their first argument.
+_RECONSTRUCTORS = frozenset({"copy_reg._reconstructor", "copyreg._reconstructor"})
+# The others are named by arrays of encoded text and by old classes.
+_INERT = frozenset(
     {
         *_CORPUS,
         *_VOCABULARY,
         "__builtin__.object",
         "_codecs.encode",
         "builtins.object",
-        "copy_reg._reconstructor",
-        "copyreg._reconstructor",
         "numpy._core.multiarray._reconstruct",
         "numpy._core.multiarray.scalar",
         "numpy.core.multiarray._reconstruct",
@@ -34,6 +43,89 @@ _ADMITTED = frozenset(
         "numpy.ndarray",
     }
 )
+
+# Operations of Python 3 pickles that no vocabulary needs: sets, extensions, persistent ids.
+_REFUSED = b"".join(
+    (
+        *(pickle.EMPTY_SET, pickle.ADDITEMS, pickle.FROZENSET, pickle.NEWOBJ_EX),
+        *(pickle.EXT1, pickle.EXT2, pickle.EXT4, pickle.PERSID, pickle.BINPERSID),
+        *(pickle.BYTEARRAY8, pickle.NEXT_BUFFER, pickle.READONLY_BUFFER),
+    )
+)
+
+
+class InertObject:
+    """Stand-in for an object of a pickle. It keeps the state and does nothing."""
+
+    kind = ""
+    state: Any = None
+
+    def __init__(self, *arguments: Any) -> None:
+        pass
+
+    def __new__(cls, *arguments: Any) -> "InertObject":
+        return object.__new__(cls)
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+class _DataUnpickler(pickle._Unpickler):
+    """Unpickler with a list of the names that it admits, none of which it imports.
+
+    The unpickler in C allocates a memo as large as an index in the file; this one does not. Keys
+    of dicts are text and numbers: to hash a deep tuple overflows the stack.
+    """
+
+    stack: list[Any]
+    append: Any
+    pop_mark: Any
+
+    def find_class(self, module: str, name: str) -> Any:
+        full_name = f"{module}.{name}"
+        if full_name in _DICTS:
+            return _dict_of
+        if full_name in _RECONSTRUCTORS:
+            return _reconstructed
+        if full_name in _INERT:
+            return type("InertObject", (InertObject,), {"kind": full_name})
+        raise ValueError(f"it asks for {full_name[:100]!r}, which is not data")
+
+    def _load_dict(self) -> None:
+        items = self.pop_mark()
+        self.append(_dict_of(zip(items[::2], items[1::2], strict=True)))
+
+    def _load_item(self) -> None:
+        value, key = self.stack.pop(), self.stack.pop()
+        self.stack[-1].update(_dict_of([(key, value)]))
+
+    def _load_items(self) -> None:
+        items = self.pop_mark()
+        self.stack[-1].update(_dict_of(zip(items[::2], items[1::2], strict=True)))
+
+    def _refuse(self) -> None:
+        raise ValueError("it uses an operation that is not for data")
+
+    dispatch: ClassVar[dict[int, Any]] = {
+        **pickle._Unpickler.dispatch,
+        **dict.fromkeys(_REFUSED, _refuse),
+        pickle.DICT[0]: _load_dict,
+        pickle.SETITEM[0]: _load_item,
+        pickle.SETITEMS[0]: _load_items,
+    }
+
+
+def _reconstructed(kind: Any, *arguments: Any) -> InertObject:
+    if not (isinstance(kind, type) and issubclass(kind, InertObject)):
+        raise ValueError("it makes an object of something that is not a class")
+    return kind()
+
+
+def _dict_of(content: Any = ()) -> dict[Any, Any]:
+    pairs = list(content.items() if isinstance(content, dict) else content)
+    if any(type(key) not in (str, bytes, int) for key, _ in pairs):
+        raise ValueError("the keys of a dict are not text or numbers")
+    return dict(pairs)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,8 +143,8 @@ class Python2Vocabulary:
 def read_python2_vocabulary(path: str | Path) -> Python2Vocabulary:
     """Reads the vocabulary of a `cache.pkl`.
 
-    Nothing of the pickle is run: no module is imported, no class made and no
-    function called. Encoded text in it is passed over.
+    Only an allow-list of names is admitted, and stand-ins take their place, so
+    that no module is imported and no function of the pickle is called.
 
     Args:
         path: path of the pickle.
@@ -70,9 +162,11 @@ def read_python2_vocabulary(path: str | Path) -> Python2Vocabulary:
         if num_bytes > _MAX_BYTES:
             raise ValueError(f"it has more than {_MAX_BYTES} bytes")
         with path.open("rb") as file:
-            root = SafePickleReader(file, num_bytes, _ADMITTED).read()
+            # A map has no more bytes than the file, whatever length is asked for.
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            root = _DataUnpickler(content, encoding="bytes").load()
         return _vocabulary(root)
-    except (ValueError, OverflowError) as error:
+    except (*_DAMAGED, pickle.UnpicklingError) as error:
         raise DataDamagedError(
             f"The pickle is not read: {error}.",
             where=str(path),
