@@ -2,7 +2,8 @@
 
 import dataclasses
 import errno
-import io
+import gzip
+import lzma
 import os
 import shutil
 import struct
@@ -10,10 +11,10 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, Any, Protocol, Self, cast
+from typing import IO, Protocol, Self, cast
 
 from txl_tf.data.partial_download import PublishedFile
-from txl_tf.data.text_files import UNREADABLE, text_blocks
+from txl_tf.data.text_files import UNREADABLE
 from txl_tf.errors import DataDamagedError, InputMissingError, StorageError
 from txl_tf.storage.files import open_regular_file, remove_file
 from txl_tf.storage.local_files import flush_to_disk, open_for_writing
@@ -65,12 +66,11 @@ class CorpusMember:
 
 
 _BLOCK_BYTES = 1 << 20
-# What may stand between two files: their names, and what the reader reads ahead.
-_MAX_HEADER_BYTES = 4 << 20
-# Text is packed to a tenth, and never to less than this part.
-_MAX_RATIO = 100
-_ALWAYS_ALLOWED_BYTES = 64 << 20
-_TAR_DAMAGE = (tarfile.TarError, EOFError, LookupError, OverflowError, ValueError)
+# Errors that `tarfile` and `zipfile` raise for content that is no archive.
+_DAMAGE = (
+    *(EOFError, LookupError, NotImplementedError, OverflowError, RuntimeError, ValueError),
+    *(TypeError, lzma.LZMAError, struct.error, tarfile.TarError, zipfile.BadZipFile, zlib.error),
+)
 
 
 def unpack_tar(path: str, members: Sequence[CorpusMember], folder: str) -> None:
@@ -78,9 +78,7 @@ def unpack_tar(path: str, members: Sequence[CorpusMember], folder: str) -> None:
 
     Only the files asked for are written, under the names asked for: no other
     name of the archive is ever used as a path, and links and devices are not
-    followed or made. A file has its name only when it is complete. An archive
-    that unpacks to more than 64 MiB and a hundred times its size is refused, and
-    so are more than 4 MiB of names and attributes of one file.
+    followed or made. A file has its name only when it is complete.
 
     Args:
         path: str. The tar archive, compressed or not.
@@ -93,24 +91,21 @@ def unpack_tar(path: str, members: Sequence[CorpusMember], folder: str) -> None:
         StorageError: If the archive cannot be read, or the disk is full.
     """
     targets = {member.path: os.path.join(folder, *member.path.split("/")) for member in members}
-    wanted = {member.path: member for member in members}
-    missing = {name for name, target in targets.items() if not os.path.isfile(target)}
+    missing = {
+        member.path: member for member in members if not os.path.isfile(targets[member.path])
+    }
     if not missing:
         return
     try:
-        # As a stream: going back in a compressed archive would mean to start again.
-        raw = _Stream(text_blocks(path), os.path.getsize(path))
-        stream = io.BufferedReader(cast(io.RawIOBase, raw), _BLOCK_BYTES)
-        with stream, tarfile.open(fileobj=stream, mode="r|") as archive:
+        # As a stream: to go back in a compressed archive is to start again.
+        with tarfile.open(path, "r|*") as archive:
             for info in archive:
-                raw.allow(info)
                 name = info.name.removeprefix("./")
                 if name in missing:
-                    _unpack(archive, info, wanted[name], targets[name], path)
-                    missing.remove(name)
+                    _unpack(archive, info, missing.pop(name), targets[name], path)
                 if not missing:
                     break
-    except _TAR_DAMAGE as error:
+    except (*_DAMAGE, gzip.BadGzipFile) as error:
         raise _damaged(f"The archive cannot be read: {error}", path) from error
     except OSError as error:
         raise StorageError(
@@ -122,71 +117,29 @@ def unpack_tar(path: str, members: Sequence[CorpusMember], folder: str) -> None:
         raise _damaged(f"The archive has no {min(missing)}.", path)
 
 
-class _Stream(io.RawIOBase):
-    """Forward-only file object over blocks of bytes.
-
-    It ends with an error where there are more bytes than an archive of this
-    size stands for, or before the next file than a name can take: the reader of
-    the archive takes names and attributes into memory, however long they are.
-    """
-
-    def __init__(self, blocks: Iterator[bytes], num_packed_bytes: int) -> None:
-        self._blocks = blocks
-        self._rest = b""
-        self._left = _MAX_RATIO * num_packed_bytes + _ALWAYS_ALLOWED_BYTES
-        self._left_before_next = _MAX_HEADER_BYTES
-
-    def allow(self, info: tarfile.TarInfo) -> None:
-        """Allows the bytes of one file and of the header of the next."""
-        if info.issparse():
-            raise ValueError("it has a file with holes")
-        self._left_before_next = info.size + _MAX_HEADER_BYTES
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        self._rest = self._rest or next(self._blocks, b"")
-        count = min(len(buffer), len(self._rest))
-        buffer[:count] = self._rest[:count]
-        self._rest = self._rest[count:]
-        self._left -= count
-        self._left_before_next -= count
-        if min(self._left, self._left_before_next) < 0:
-            raise ValueError("it unpacks to far more than its files need")
-        return count
-
-
 def _unpack(
     archive: tarfile.TarFile, info: tarfile.TarInfo, member: CorpusMember, target: str, path: str
 ) -> None:
-    if not info.isfile():
+    if not info.isreg():
         raise _damaged(f"{member.path} is no file, but a link or something else.", path)
     if problem := member.problem_of_size(info.size):
         raise _damaged(problem, path)
-    source = archive.extractfile(info)
-    if source is None:
-        raise _damaged(f"{member.path} cannot be read.", path)
+    source = cast(IO[bytes], archive.extractfile(info))
     os.makedirs(os.path.dirname(target), exist_ok=True)
     # Another process may be unpacking the same archive.
     partial = f"{target}.{os.getpid()}.partial"
     try:
         remove_file(partial)
         with source, os.fdopen(open_for_writing(partial, must_be_new=True), "wb") as file:
-            _copy(source, file, info.size)
+            shutil.copyfileobj(source, file, _BLOCK_BYTES)
+            if file.tell() != info.size:
+                raise EOFError(f"it ends after {file.tell()} of {info.size} bytes of a file")
         member.check(partial)
         flush_to_disk(partial)
         os.replace(partial, target)
-        flush_to_disk(os.path.dirname(target))
     except BaseException:
         remove_file(partial)
         raise
-
-
-def _copy(source: IO[bytes], file: IO[bytes], size: int) -> None:
-    shutil.copyfileobj(source, file, _BLOCK_BYTES)
-    if file.tell() != size:
-        raise EOFError(f"it ends after {file.tell()} of {size} bytes of a file")
 
 
 def _damaged(what: str, path: str) -> DataDamagedError:
@@ -237,21 +190,6 @@ class FolderFiles:
                 yield block
 
 
-# Other methods may ask for gigabytes of memory before there is a byte.
-_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-_ZIP_DAMAGE = (
-    EOFError,
-    LookupError,
-    NotImplementedError,
-    OverflowError,
-    RuntimeError,
-    ValueError,
-    struct.error,
-    zipfile.BadZipFile,
-    zlib.error,
-)
-
-
 class ZipFiles:
     """Files in a zip archive, whose checksums are verified while they are read.
 
@@ -269,15 +207,13 @@ class ZipFiles:
         try:
             with zipfile.ZipFile(path) as archive:
                 found = {info.filename: info for info in archive.infolist()}
-        except (*_ZIP_DAMAGE, OSError) as error:
-            raise self._damaged(f"The archive cannot be read: {error}") from error
+        except (*_DAMAGE, OSError) as error:
+            raise _damaged(f"The archive cannot be read: {error}", path) from error
         for member in members:
             if member.path not in found:
-                raise self._damaged(f"The archive has no {member.path}.")
-            if found[member.path].compress_type not in _METHODS:
-                raise self._damaged(f"{member.path} is neither stored nor deflated.")
+                raise _damaged(f"The archive has no {member.path}.", path)
             if problem := member.problem_of_size(found[member.path].file_size):
-                raise self._damaged(problem)
+                raise _damaged(problem, path)
 
     def blocks(self, member: CorpusMember) -> Iterator[bytes]:
         with storage_errors(UNREADABLE, self._path):
@@ -286,15 +222,14 @@ class ZipFiles:
                 with zipfile.ZipFile(self._path) as archive, archive.open(member.path) as file:
                     while block := file.read(_BLOCK_BYTES):
                         yield block
-            except _ZIP_DAMAGE as error:
-                raise self._damaged(f"{member.path} cannot be read: {error}") from error
+            except _DAMAGE as error:
+                what = f"{member.path} cannot be read: {error}"
+                raise _damaged(what, self._path) from error
             except OSError as error:
                 if error.errno != errno.EINVAL:  # a place before the beginning of the file
                     raise
-                raise self._damaged(f"{member.path} is nowhere in the archive.") from error
-
-    def _damaged(self, what: str) -> DataDamagedError:
-        return _damaged(what, self._path)
+                what = f"{member.path} is nowhere in the archive."
+                raise _damaged(what, self._path) from error
 
 
 class CorpusFiles(Protocol):
@@ -336,15 +271,16 @@ def open_corpus_files(
         what = f"There is no {archive.name}."
         remedy = "Name the archive, a folder with its files, or have it downloaded."
         raise InputMissingError(what, where=path, remedy=remedy)
-    if _is_packed(path):
+    is_zip, is_tar = _is_zip(path), _is_tar(path)
+    if is_zip or is_tar:
         archive.check(path)
-    if _is_zip(path):
+    if is_zip:
         return ZipFiles(path, members)
-    if _is_tar(path):
+    if is_tar:
         folder = unpack_folder or f"{path}.unpacked"
         unpack_tar(path, members, folder)
         return FolderFiles.in_folder(folder, members)
-    if len(members) == 1 and not _is_packed(path):
+    if len(members) == 1:
         return FolderFiles({members[0].path: path}, members)
     raise DataDamagedError(
         f"This is neither {archive.name} nor a folder with its files.",
@@ -353,28 +289,13 @@ def open_corpus_files(
     )
 
 
-def _is_packed(path: str) -> bool:
-    with storage_errors(UNREADABLE, path), open_regular_file(path) as file:
-        start = file.read(512)
-    return start.startswith((b"PK", b"\x1f\x8b")) or start[257:262] == b"ustar"
-
-
 def _is_zip(path: str) -> bool:
-    try:
-        return zipfile.is_zipfile(path)
-    except (struct.error, ValueError, OverflowError):
-        return False
+    with storage_errors(UNREADABLE, path), open_regular_file(path) as file:
+        return file.read(2) == b"PK"
 
 
 def _is_tar(path: str) -> bool:
-    """Whether a file, unpacked as far as is needed, begins like a tar archive."""
-    start = b""
     try:
-        for block in text_blocks(path):
-            start += block
-            if len(start) >= tarfile.BLOCKSIZE:
-                break
-        tarfile.TarInfo.frombuf(start[: tarfile.BLOCKSIZE], tarfile.ENCODING, "surrogateescape")
-    except (tarfile.TarError, DataDamagedError, ValueError):
+        return tarfile.is_tarfile(path)
+    except (*_DAMAGE, OSError):
         return False
-    return True
