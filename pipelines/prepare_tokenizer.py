@@ -3,13 +3,13 @@
 import argparse
 import dataclasses
 import os
-from pathlib import Path
 from typing import Any
 
 from txl_tf.config.base import MAX_TOKEN_IDS
 from txl_tf.data.corpora.corpus import Corpus, TokenizerOptions
+from txl_tf.data.text_files import text_blocks
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
-from txl_tf.data.tokenizers.tokenizer import Tokenizer
+from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
 from txl_tf.data.tokenizers.word_splitting import WordRule
 from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer
 from txl_tf.data.vocabulary_training import (
@@ -20,7 +20,6 @@ from txl_tf.data.vocabulary_training import (
     WordTraining,
 )
 from txl_tf.errors import DataDamagedError, InputMissingError, UsageError
-from txl_tf.storage.untrusted_files import storage_errors
 
 from .arguments import MAX_STEP, add_number
 
@@ -50,7 +49,7 @@ def add_tokenizer_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KIND",
         help=f"{', '.join(_KINDS)} (default: the corpus's, or bytes)",
     )
-    meaning = "most ids (default: 32000 pieces, or all words)"
+    meaning = "most ids, special ones too (default: 32000 pieces, or all words)"
     add_number(group, "--vocabulary-size", 1, MAX_TOKEN_IDS, meaning)
     add_number(group, "--min-frequency", 0, MAX_STEP, "least count of a word or character")
     for option, meaning in (
@@ -140,7 +139,7 @@ def choose_tokenizer(
         "counted_splits": options.counted_splits,
         "unknown_token": options.unknown_token,
         "min_frequency": options.min_frequency,
-        "max_size": options.max_size,
+        "vocabulary_size": options.vocabulary_size,
     }
     if kind == "characters":
         return CharacterTraining(**counting)
@@ -168,7 +167,7 @@ def _options(arguments: argparse.Namespace, corpus: Corpus | None) -> TokenizerO
         "add_eos": arguments.add_eos,
         "add_double_eos": arguments.add_double_eos,
         "min_frequency": arguments.min_frequency,
-        "max_size": arguments.vocabulary_size,
+        "vocabulary_size": arguments.vocabulary_size,
     }
     changes = {name: value for name, value in given.items() if value is not None}
     if changes.get("add_eos"):
@@ -179,8 +178,7 @@ def _options(arguments: argparse.Namespace, corpus: Corpus | None) -> TokenizerO
 
 
 def _listed_words(path: str, rule: WordRule) -> WordTokenizer:
-    with storage_errors("The vocabulary cannot be read", path, "Check the file."):
-        content = Path(path).read_bytes()
+    content = b"".join(text_blocks(path))
     listed = {line.split()[0] for line in content.splitlines() if line.split()}
     unknown = next((token for token in _UNKNOWN_TOKENS if token.encode() in listed), None)
     eos_token = None
@@ -190,6 +188,9 @@ def _listed_words(path: str, rule: WordRule) -> WordTokenizer:
         return WordTokenizer.from_word_list(
             content, rule, eos_token=eos_token, unknown_token=unknown
         )
+    except InvalidTextError as error:
+        remedy = "Correct the list; join the parts of a word, here and in the text: Note_On_60."
+        raise error.damaged(path, remedy) from error
     except ValueError as error:
         what = f"The list of words cannot be used: {' '.join(str(error).split())[:200]}"
         raise DataDamagedError(what, where=path, remedy="Correct the list.") from error

@@ -64,7 +64,7 @@ def test_a_word_without_an_id_is_named(tmp_path):
 
 
 def test_no_words_give_no_vocabulary(tmp_path):
-    with pytest.raises(DataDamagedError, match="no such vocabulary"):
+    with pytest.raises(DataDamagedError, match="cannot be made of the text"):
         tokenized(WordTraining(rule=WordRule()), {"train": [b" \n "]}, tmp_path)
 
 

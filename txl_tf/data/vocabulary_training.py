@@ -91,8 +91,8 @@ def _vocabulary_errors() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        what = f"The text gives no such vocabulary: {' '.join(str(error).split())[:300]}"
-        remedy = "Give more text, or ask for another vocabulary."
+        what = f"The vocabulary cannot be made of the text: {' '.join(str(error).split())[:300]}"
+        remedy = "Give more text, or another --vocabulary-size."
         raise DataDamagedError(what, remedy=remedy) from error
 
 
@@ -102,12 +102,12 @@ class CharacterTraining(VocabularyTraining):
 
     Args:
         min_frequency: int. Defaults to `0`.
-        max_size: optional int. Defaults to all characters.
+        vocabulary_size: optional int. Defaults to all characters.
         unknown_token: optional str. Defaults to `None`.
     """
 
     min_frequency: int = 0
-    max_size: int | None = None
+    vocabulary_size: int | None = None
     unknown_token: str | None = None
 
     def train(
@@ -122,7 +122,7 @@ class CharacterTraining(VocabularyTraining):
         with _vocabulary_errors():
             return builder.build(
                 min_frequency=self.min_frequency,
-                max_size=self.max_size,
+                vocabulary_size=self.vocabulary_size,
                 unknown_token=self.unknown_token,
             )
 
@@ -191,7 +191,7 @@ class SentencePieceTraining(VocabularyTraining):
     The training runs in this process; the workers encode.
 
     Args:
-        vocabulary_size: int. Number of pieces. Defaults to `32_000`.
+        vocabulary_size: int. Largest number of pieces. Defaults to `32_000`.
         model_type: str. `"bpe"` or `"unigram"`. Defaults to `"unigram"`.
     """
 
@@ -258,7 +258,7 @@ class WordTraining(VocabularyTraining):
         eos_token: optional str. Defaults to `None`.
         unknown_token: optional str. Defaults to `None`.
         min_frequency: int. Defaults to `0`.
-        max_size: optional int. Defaults to all words.
+        vocabulary_size: optional int. Defaults to all words.
     """
 
     rule: WordRule
@@ -266,7 +266,7 @@ class WordTraining(VocabularyTraining):
     eos_token: str | None = None
     unknown_token: str | None = None
     min_frequency: int = 0
-    max_size: int | None = None
+    vocabulary_size: int | None = None
 
     def train(self, splits: Splits, workers: OrderedWorkers, progress: Progress) -> WordTokenizer:
         numbers = _numbered_words(self, splits, workers, progress)
@@ -301,7 +301,7 @@ class WordTraining(VocabularyTraining):
             return numbers.builder.build(
                 special_tokens=self.special_tokens,
                 min_frequency=self.min_frequency,
-                max_size=self.max_size,
+                vocabulary_size=self.vocabulary_size,
                 eos_token=self.eos_token,
                 unknown_token=self.unknown_token,
             )

@@ -17,15 +17,15 @@ def official_lines(text, *, lower_case=False, add_eos=False, add_double_eos=Fals
             yield symbols
 
 
-def official_vocabulary(text, *, lower_case=False, special=(), min_freq=0, max_size=None):
+def official_vocabulary(text, *, lower_case=False, special=(), min_freq=0, vocabulary_size=None):
     """The symbols by id; they are counted without those of the lines."""
     counter = collections.Counter()
     for symbols in official_lines(text, lower_case=lower_case):
         counter.update(symbols)
     symbols = list(special)
-    for symbol, count in counter.most_common(max_size):
+    for symbol, count in counter.most_common():
         if count < min_freq:
             break
         if symbol not in symbols:
             symbols.append(symbol)
-    return symbols
+    return symbols[:vocabulary_size]

@@ -115,18 +115,26 @@ def text_with_ties(seed):
     return "".join(characters).encode()
 
 
-@pytest.mark.parametrize("options", [{}, {"min_frequency": 4}, {"max_size": 9}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"min_frequency": 4}, {"vocabulary_size": 9}], ids=str)
 def test_the_order_is_the_official_one_ties_included(options):
     for text in [text_with_ties(0), text_with_ties(1), b"\n".join(hostile_texts(100))]:
         builder = CharacterVocabularyBuilder()
         builder.count(text)
-        counted = collections.Counter(text.decode()).most_common(options.get("max_size"))
+        counted = collections.Counter(text.decode()).most_common(options.get("vocabulary_size"))
         kept = [each for each, count in counted if count >= options.get("min_frequency", 0)]
         if kept:
             assert builder.build(**options).characters == kept
         else:
             with pytest.raises(ValueError, match="at least one"):
                 builder.build(**options)
+
+
+def test_the_unknown_character_is_one_of_the_ids():
+    builder = CharacterVocabularyBuilder()
+    builder.count(b"aaabb?")
+    for unknown_token, characters in (("?", ["a", "?"]), ("<unk>", ["a"]), (None, ["a", "b"])):
+        tokenizer = builder.build(vocabulary_size=2, unknown_token=unknown_token)
+        assert (tokenizer.vocabulary_size, tokenizer.characters) == (2, characters)
 
 
 def test_parts_merged_in_order_give_the_vocabulary_of_one_pass():

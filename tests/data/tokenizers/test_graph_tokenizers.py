@@ -28,7 +28,7 @@ def counted_words(**rule):
 def characters():
     builder = CharacterVocabularyBuilder()
     builder.count(b"".join(TEXTS))
-    return builder.build(max_size=30, unknown_token="<unk>")
+    return builder.build(vocabulary_size=30, unknown_token="<unk>")
 
 
 MAKERS = {
@@ -36,7 +36,7 @@ MAKERS = {
     "characters": characters,
     "words": lambda: counted_words().build(),
     "words, unknown": lambda: counted_words(lower_case=True, add_eos=True).build(
-        max_size=20, unknown_token="<unk>"
+        vocabulary_size=20, unknown_token="<unk>"
     ),
     "words, double": lambda: counted_words(add_double_eos=True).build(),
     "wordpiece": lambda: train_word_pieces(counted_words(), 450),

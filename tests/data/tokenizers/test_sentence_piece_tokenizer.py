@@ -1,5 +1,6 @@
 """SentencePiece tokenizer and the trainer of its models."""
 
+import re
 import sys
 
 import numpy as np
@@ -96,10 +97,11 @@ def test_long_lines_and_nul_are_learned_from():
 
 
 def test_what_cannot_be_trained_says_so():
-    with pytest.raises(ValueError, match="Received: vocabulary_size=100000"):
-        train_sentence_piece([TEXT], 100_000, model_type="bpe")
-    with pytest.raises(ValueError, match="Received: vocabulary_size=100"):
+    with pytest.raises(ValueError, match=r"at least \d+: the 256 bytes.*Received: 100") as caught:
         train_sentence_piece([TEXT], 100)
+    smallest = int(re.search(r"at least (\d+)", str(caught.value))[1])
+    assert train_sentence_piece([TEXT], smallest).vocabulary_size == smallest
+    assert smallest < train_sentence_piece([TEXT], 100_000).vocabulary_size < 100_000
     with pytest.raises(ValueError, match="`max_lines` must be more than 100"):
         train_sentence_piece([TEXT], 320, max_lines=20)
     with pytest.raises(ValueError, match="Received: 'words'"):

@@ -122,6 +122,20 @@ def test_published_lists_are_read_as_officially():
 
 
 @pytest.mark.parametrize(
+    ("content", "message", "line", "offset"),
+    [
+        (b"Bar_None\nNote On_60\n", "not 'Note On_60'", 2, 9),
+        (b"Bar 1\r\nBar 1 2\r\n", "not 'Bar 1 2'", 2, 7),
+        (b"one\ntwo \xff\n", "not UTF-8", 2, 8),
+    ],
+)
+def test_an_entry_that_is_no_word_is_refused_with_its_place(content, message, line, offset):
+    with pytest.raises(InvalidTextError, match=message) as caught:
+        WordTokenizer.from_word_list(content, WordRule())
+    assert (caught.value.line, caught.value.offset_bytes) == (line, offset)
+
+
+@pytest.mark.parametrize(
     ("words", "options", "message"),
     [
         ([], {}, "at least one"),
@@ -162,8 +176,8 @@ def counted(text, rule):
     [
         {},
         {"min_freq": 3},
-        {"max_size": 40},
-        {"max_size": 40, "min_freq": 6, "special": ("<eos>", "<unk>")},
+        {"vocabulary_size": 40},
+        {"vocabulary_size": 40, "min_freq": 6, "special": ("<eos>", "<unk>")},
         {"special": ("w7", "<eos>", "w3")},
     ],
     ids=str,
@@ -176,7 +190,7 @@ def test_the_order_is_the_official_one_ties_included(options, seed):
     tokenizer = builder.build(
         special_tokens=options.get("special", ()),
         min_frequency=options.get("min_freq", 0),
-        max_size=options.get("max_size"),
+        vocabulary_size=options.get("vocabulary_size"),
         unknown_token="<unk>" if "<unk>" in official else None,
     )
     assert [word.decode() for word in tokenizer.words] == official
@@ -207,7 +221,7 @@ def test_parts_merged_in_order_give_the_vocabulary_of_one_pass(seed):
 def test_numbers_become_ids_by_one_look_up():
     text = random_text(9)
     builder, numbers = counted(text, WordRule(add_double_eos=True))
-    tokenizer = builder.build(max_size=100, unknown_token="<unk>")
+    tokenizer = builder.build(vocabulary_size=100, unknown_token="<unk>")
     assert tokenizer.ids_of(builder.words)[numbers].tolist() == tokenizer.encode(text).tolist()
     assert tokenizer.words[0] == b"<S>"
 
@@ -236,6 +250,10 @@ def test_the_unknown_token_keeps_its_place_or_is_last():
     builder, _ = counted(b"a a <unk> b", WordRule())
     assert builder.build(unknown_token="<unk>").words == [b"a", b"<unk>", b"b"]
     assert builder.build(unknown_token="?").words == [b"a", b"<unk>", b"b", b"?"]
+    assert builder.build(unknown_token="<unk>", vocabulary_size=2).words == [b"a", b"<unk>"]
+    assert builder.build(unknown_token="?", vocabulary_size=2).words == [b"a", b"?"]
+    with pytest.raises(ValueError, match="`vocabulary_size` must be at least 2: 1 special"):
+        builder.build(unknown_token="?", vocabulary_size=1)
     with pytest.raises(ValueError, match="at least one"):
         WordVocabularyBuilder(WordRule()).build()
 

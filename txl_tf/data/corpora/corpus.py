@@ -50,7 +50,7 @@ class TokenizerOptions:
         lower_case: bool. Whether words are made lower case.
         counted_splits: tuple of str. The splits that the vocabulary is of.
         min_frequency: int. What occurs less often is not in the vocabulary.
-        max_size: optional int. Largest size of the vocabulary.
+        vocabulary_size: optional int. Largest size of the vocabulary.
     """
 
     kind: str
@@ -62,7 +62,7 @@ class TokenizerOptions:
     lower_case: bool = False
     counted_splits: tuple[str, ...] = ("train", "valid", "test")
     min_frequency: int = 1
-    max_size: int | None = None
+    vocabulary_size: int | None = None
 
 
 def member_pieces(files: CorpusFiles, member: CorpusMember) -> Iterator[bytes]:

@@ -11,6 +11,7 @@ from txl_tf.data.tokenizers.tokenizer import (
     InvalidTextError,
     Tokenizer,
     decode_utf8,
+    limited_tokens,
     narrowest_token_dtype,
 )
 from txl_tf.storage.untrusted_files import parse_json
@@ -234,7 +235,7 @@ class CharacterVocabularyBuilder:
         self,
         *,
         min_frequency: int = 0,
-        max_size: int | None = None,
+        vocabulary_size: int | None = None,
         unknown_token: str | None = None,
     ) -> CharacterTokenizer:
         """Makes the vocabulary: by falling count, then by first sight.
@@ -242,8 +243,8 @@ class CharacterVocabularyBuilder:
         Args:
             min_frequency: int. Characters that came less often are left out.
                 Defaults to `0`.
-            max_size: optional int. Number of characters to keep. Defaults to
-                all.
+            vocabulary_size: optional int. Largest number of ids, that of
+                `unknown_token` among them. Defaults to all.
             unknown_token: optional str. What stands for characters that are
                 left out; see `CharacterTokenizer`. Defaults to none.
 
@@ -251,10 +252,13 @@ class CharacterVocabularyBuilder:
             ValueError: If there are no characters.
         """
         counts = self.counts
-        order = np.argsort(-counts, kind="stable")[:max_size]
+        order = np.argsort(-counts, kind="stable")
         characters = self.characters
         kept = [characters[i] for i in order[counts[order] >= min_frequency]]
-        return CharacterTokenizer(kept, unknown_token=unknown_token)
+        tokens = limited_tokens(kept, vocabulary_size, unknown_token)
+        # The constructor adds an unknown token that is no character of the text.
+        known = [token for token in tokens if token != unknown_token or token in kept]
+        return CharacterTokenizer(known, unknown_token=unknown_token)
 
 
 def _first_places(code_points: np.ndarray, wanted: np.ndarray) -> np.ndarray:

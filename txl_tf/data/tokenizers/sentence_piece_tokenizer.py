@@ -3,6 +3,7 @@
 import functools
 import io
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -135,8 +136,8 @@ def train_sentence_piece(
 
     Args:
         pieces: iterable of bytes. UTF-8 text, cut as `split_at_lines` cuts.
-        vocabulary_size: int. Number of pieces: one for what cannot occur, 256
-            bytes, and what is learned.
+        vocabulary_size: int. Largest number of pieces: one for what cannot occur,
+            256 bytes, the characters, and what is learned. A small text gives fewer.
         model_type: str. `"bpe"` (Sennrich et al. 2016) or `"unigram"` (Kudo
             2018). Defaults to `"unigram"`.
         max_lines: int. Lines to learn from; where there are more, as many are
@@ -167,6 +168,7 @@ def train_sentence_piece(
                 model_writer=model,
                 model_type=model_type,
                 vocab_size=vocabulary_size,
+                hard_vocab_limit=False,
                 character_coverage=character_coverage,
                 input_sentence_size=max_lines,
                 shuffle_input_sentence=True,
@@ -185,6 +187,11 @@ def train_sentence_piece(
                 minloglevel=2,
             )
         except (RuntimeError, OSError) as error:
+            if smallest := re.search(r"smaller than required_chars. \d+ vs (\d+)", str(error)):
+                raise ValueError(
+                    f"`vocabulary_size` must be at least {smallest[1]}: the 256 bytes, a token for "
+                    f"what cannot occur, and the characters. Received: {vocabulary_size}"
+                ) from error
             raise ValueError(
                 f"The text does not give such a vocabulary: {' '.join(str(error).split())} "
                 f"Received: vocabulary_size={vocabulary_size}"
@@ -213,11 +220,12 @@ def _rule_file(folder: str, name: str, source: str, target: str) -> str:
 
 
 def _without_paths(model: bytes) -> bytes:
-    """Returns the model without the names of the rule files, which differ from run to run."""
+    """Returns the model without the names of files, which differ, and the kind of the limit."""
     from sentencepiece import sentencepiece_model_pb2
 
     messages: Any = sentencepiece_model_pb2
     message = messages.ModelProto.FromString(model)
     message.normalizer_spec.ClearField("normalization_rule_tsv")
     message.denormalizer_spec.ClearField("normalization_rule_tsv")
+    message.trainer_spec.ClearField("hard_vocab_limit")
     return message.SerializeToString(deterministic=True)

@@ -318,6 +318,32 @@ def stop_tokens(tokenizer: Tokenizer, stop_texts: Sequence[str]) -> list[int]:
     return found
 
 
+def limited_tokens(
+    tokens: list[str], size: int | None, unknown_token: str | None, *, num_special: int = 0
+) -> list[str]:
+    """Returns the first tokens of a vocabulary, and the unknown one, last if it is not there.
+
+    Args:
+        tokens: list of str. Different tokens, the most important first.
+        size: optional int. Largest number of tokens to return; `None` is all.
+        unknown_token: optional str.
+        num_special: int. How many of the first tokens must stay.
+
+    Raises:
+        ValueError: If `size` is too small for the special tokens and one other.
+    """
+    kept = tokens[:size]
+    if unknown_token is not None and unknown_token not in kept:
+        kept = [*tokens[: None if size is None else size - 1], unknown_token]
+        num_special += 1
+    if size is not None and size <= num_special:
+        raise ValueError(
+            f"`vocabulary_size` must be at least {num_special + 1}: {num_special} special tokens "
+            f"and one other. Received: {size}"
+        )
+    return kept
+
+
 def narrowest_token_dtype(vocabulary_size: int) -> np.dtype:
     """Returns the narrowest stored type that holds every id of a vocabulary.
 

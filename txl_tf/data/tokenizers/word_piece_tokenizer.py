@@ -118,7 +118,7 @@ def _gathered(values: np.ndarray, row_splits: np.ndarray, rows: np.ndarray) -> n
     return values[np.arange(ends[-1]) + np.repeat(shifts, lengths)]
 
 
-# Part of the vocabulary that may stay empty; every further step takes as long as the first.
+# Part of the learned pieces that may be cut off; every further step takes as long as the first.
 _SLACK = 0.05
 
 
@@ -137,8 +137,8 @@ def train_word_pieces(
 
     Args:
         builder: `WordVocabularyBuilder`. The words of the text and its rule.
-        vocabulary_size: int. Largest number of pieces; learning ends when there
-            are at most 5 % fewer, or no threshold comes nearer.
+        vocabulary_size: int. Largest number of pieces, special ones included. A
+            small text gives fewer.
         unknown_token: str. The piece for words that cannot be composed.
             Defaults to `"<unk>"`.
         max_words: int. Number of different words to learn from. Defaults to
@@ -169,31 +169,34 @@ def _learned(
     reserved: list[str],
     max_characters: int,
 ) -> list[str]:
-    """Returns the pieces for the lowest threshold that gives no more than are wanted.
+    """Returns the pieces for the highest threshold that gives enough, without the rarest.
 
-    The learner's own search can end at a threshold that gives too many, and it
-    halves counts, of which most are small, where this halves their logarithm.
+    The learner's own search ends at a threshold that gives too many or too few, and it
+    halves counts, most of which are small, where this halves their logarithm.
     """
     # Every word that comes as often as the threshold is a piece.
     low = word_counts[min(vocabulary_size, len(word_counts)) - 1][1]
     high = word_counts[0][1] + 1
     best: list[str] = []
-    smallest = 0
-    while low <= high and len(best) < (1 - _SLACK) * vocabulary_size:
+    while low <= high and not vocabulary_size <= len(best) <= (1 + _SLACK) * vocabulary_size:
         threshold = math.isqrt(low * high)
         pieces = _learned_at(threshold, word_counts, reserved, max_characters)
-        if len(pieces) <= vocabulary_size:
+        if len(pieces) >= vocabulary_size:
+            best = pieces
+            low = threshold + 1
+        else:
             best = max(best, pieces, key=len)
             high = threshold - 1
-        else:
-            smallest = len(pieces)
-            low = threshold + 1
-    if not best:
+    # Characters stay, at the beginning of a word and within.
+    fixed = {p for p in best if p in reserved or len(p.removeprefix(SUFFIX_INDICATOR)) == 1}
+    if len(fixed) > vocabulary_size:
         raise ValueError(
-            f"`vocabulary_size` must be at least about {smallest}, because every character of the "
+            f"`vocabulary_size` must be at least {len(fixed)}, because every character of the "
             f"text is a piece, at the beginning of a word and within. Received: {vocabulary_size}"
         )
-    return best
+    others = [piece for piece in best if piece not in fixed]
+    left_out = set(others[vocabulary_size - len(fixed) :])
+    return [piece for piece in best if piece not in left_out]
 
 
 def _learned_at(

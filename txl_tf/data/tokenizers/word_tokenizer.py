@@ -10,7 +10,9 @@ import numpy as np
 
 from txl_tf.data.tokenizers.tokenizer import (
     InvalidTextError,
+    decode_utf8,
     encode_in_order,
+    limited_tokens,
 )
 from txl_tf.data.tokenizers.word_splitting import LINE_MARK, RuleTokenizer, WordRule
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 _MARKS = (b"@-@", b"@,@", b"@.@")
 _MARK = re.compile(" @([-,.])@ ")
 _BEGUN_MARK = re.compile(r" (@([-,.]@?)?)?\Z")
+_NUMBER = re.compile(rb"[-+]?[0-9.]+([eE][-+]?[0-9]+)?")
 
 
 class WordTokenizer(RuleTokenizer):
@@ -94,24 +97,30 @@ class WordTokenizer(RuleTokenizer):
         """Builds the tokenizer of a published list of words.
 
         Args:
-            content: bytes. A word a line; what follows the word on its line,
-                such as a count, is not read. Words that were there are left
-                out.
+            content: bytes. A word a line. A number may follow the word, such as
+                its count, and is not read. Words that were there are left out.
             rule: `WordRule`. How text is split.
             eos_token: optional str. As for the constructor.
             unknown_token: optional str. As for the constructor.
 
         Raises:
-            InvalidTextError: If the list is not UTF-8 or has an empty line.
+            InvalidTextError: If the list is not UTF-8, or a line is no word, or
+                something other than a number follows the word.
         """
-        fields = [WordRule().split(line) for line in content.splitlines()]
-        if [] in fields:
-            number = fields.index([])
-            offset = sum(map(len, content.splitlines(keepends=True)[:number]))
-            raise InvalidTextError(
-                "A line of the list has no word.", offset_bytes=offset, line=number + 1
-            )
-        words = dict.fromkeys(line[0].decode() for line in fields)
+        decode_utf8(content)
+        words: dict[str, None] = {}
+        offset = 0
+        for number, line in enumerate(content.splitlines(keepends=True), 1):
+            word, *others = WordRule().split(line) or [b""]
+            if not word or len(others) > 1 or not all(map(_NUMBER.fullmatch, others)):
+                entry = line.decode().strip()
+                reason = (
+                    f"An entry must be a word, or a word and its count, not {entry[:80]!r}: "
+                    "text is split at white space, so that no word has any."
+                )
+                raise InvalidTextError(reason, offset_bytes=offset, line=number)
+            words[word.decode()] = None
+            offset += len(line)
         return cls(list(words), rule, eos_token=eos_token, unknown_token=unknown_token)
 
     def readable(self, text: str) -> str:
@@ -279,7 +288,7 @@ class WordVocabularyBuilder:
         *,
         special_tokens: Sequence[str] = (),
         min_frequency: int = 0,
-        max_size: int | None = None,
+        vocabulary_size: int | None = None,
         eos_token: str | None = None,
         unknown_token: str | None = None,
     ) -> WordTokenizer:
@@ -293,9 +302,8 @@ class WordVocabularyBuilder:
                 Defaults to none.
             min_frequency: int. Words that came less often are left out.
                 Defaults to `0`.
-            max_size: optional int. Number of counted words to keep; special
-                tokens are not among them unless the text has them too.
-                Defaults to all.
+            vocabulary_size: optional int. Largest number of ids, those of
+                special tokens among them. Defaults to all.
             eos_token: optional str. The token of lines, which is put before
                 the special tokens unless it is one. Defaults to `"<eos>"`, and
                 to `"<S>"` for a rule with `add_double_eos`.
@@ -304,7 +312,7 @@ class WordVocabularyBuilder:
                 last where it is neither. Defaults to none.
 
         Raises:
-            ValueError: If there are no words.
+            ValueError: If there are no words, or more special tokens than ids.
         """
         eos_token = eos_token or self.rule.default_eos_token
         if eos_token is not None and eos_token not in special_tokens:
@@ -314,10 +322,13 @@ class WordVocabularyBuilder:
         if LINE_MARK in self._numbers:
             # Lines are no words of the text.
             order = order[order != self._numbers[LINE_MARK]]
-        order = order[:max_size]
         kept = [words[i].decode() for i in order[self.counts[order] >= min_frequency]]
-        last = () if unknown_token is None else (unknown_token,)
-        vocabulary = dict.fromkeys((*special_tokens, *kept, *last))
+        vocabulary = limited_tokens(
+            list(dict.fromkeys((*special_tokens, *kept))),
+            vocabulary_size,
+            unknown_token,
+            num_special=len(set(special_tokens)),
+        )
         return WordTokenizer(
-            list(vocabulary), self.rule, eos_token=eos_token, unknown_token=unknown_token
+            vocabulary, self.rule, eos_token=eos_token, unknown_token=unknown_token
         )
