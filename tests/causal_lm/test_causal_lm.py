@@ -200,7 +200,7 @@ def test_a_published_size_has_new_weights(monkeypatch):
         (lambda lm: lm.session(sampler="greedy", min_p=0.1), ValueError, "or `min_p`"),
         (lambda lm: lm.generate("a", num_samples=0), ValueError, "`num_samples` must be positive"),
         (lambda lm: lm.generate("a", sampler=3), TypeError, "name or an object"),
-        (lambda lm: lm.compile(GreedySampler), TypeError, "name or an object"),
+        (lambda lm: lm.compile(sampler=GreedySampler), TypeError, "name or an object"),
         (lambda lm: lm.generate("a", 5, max_tokens=5), ValueError, "give one of them"),
         (lambda lm: lm.generate("abc", 3), ValueError, "larger than the shortest prompt"),
         (lambda lm: lm.generate("a", max_tokens=0), ValueError, "`max_tokens` must be positive"),

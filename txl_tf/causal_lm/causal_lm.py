@@ -18,6 +18,7 @@ from txl_tf.causal_lm.text_arguments import Pooling, checked_texts, new_tokens, 
 from txl_tf.causal_lm.text_features import TextFeatures
 from txl_tf.causal_lm.text_score import score_text
 from txl_tf.causal_lm.text_session import TextSession, prompt_tokens, texts_until
+from txl_tf.causal_lm.text_training import TextTraining
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.config.generation import new_seed, sample_seeds, stop_texts
 from txl_tf.data.tokenizers.tokenizer import Tokenizer, stop_tokens
@@ -37,10 +38,10 @@ Folder = str | os.PathLike[str]
 class TransformerXLCausalLM:
     """Language model that takes and returns text.
 
-    It follows KerasHub's `CausalLM`: `from_preset`, `save_to_preset`, `compile` with a
-    sampler, and `generate`. It also has what a memory makes possible: `session`,
-    which continues a text over many calls, and `score`, which reads texts of any
-    length segment by segment.
+    It follows KerasHub's `CausalLM`: `from_preset`, `save_to_preset`, `compile` with
+    optimizer and sampler, `fit` and `generate`. It also has what a memory makes
+    possible: `session`, which continues a text over many calls, and `score`, which
+    reads texts of any length segment by segment.
 
     Args:
         model: `TransformerXL`, `LSTMLanguageModel` or `QRNNLanguageModel`; of a
@@ -69,11 +70,11 @@ class TransformerXLCausalLM:
         check_vocabulary_size(model, tokenizer)
         self.model = model
         self.tokenizer = tokenizer
-        self._sampler: Any = samplers.get("random")
         self.last_seed: int | None = None
         self._sessions: dict[Any, GenerationSession] = {}
         self._evaluator: Evaluator | None = None
         self._features: TextFeatures | None = None
+        self.compile()
 
     @classmethod
     def from_preset(
@@ -122,18 +123,62 @@ class TransformerXLCausalLM:
         """
         write_model_folder(self.model, folder, self.tokenizer)
 
-    def compile(self, sampler: Any = "random") -> None:
-        """Sets the sampler of `generate` and `session` where they are given nothing.
+    def compile(self, optimizer: Any = None, *, sampler: Any = "random", **options: Any) -> None:
+        """Sets how `fit` trains, and how `generate` and `session` draw where they are not told.
 
         Args:
+            optimizer: optional Keras optimizer or its name. Defaults to `None`: Adam with
+                the learning rate and the clipping that `OptimizerConfig` has by default.
             sampler: name of a sampler, `"random"`, `"greedy"` or `"beam"`; or an object
                 of `txl_tf.samplers`. Defaults to `"random"`.
+            **options: other arguments of `keras.Model.compile`, such as `metrics`. The
+                loss is the cross entropy, unless `loss` is given.
 
         Raises:
-            ValueError: If there is no sampler of this name.
-            TypeError: If it is neither a name nor a sampler.
+            ValueError: If there is no sampler or optimizer of this name.
+            TypeError: If the sampler is neither a name nor a sampler.
         """
         self._sampler = samplers.get(sampler)
+        self._training = TextTraining(
+            self.model, self.tokenizer, self._forget_weights, optimizer, options
+        )
+
+    def fit(
+        self,
+        x: Any,
+        *,
+        batch_size: int = 32,
+        segment_length: int | None = None,
+        epochs: int = 1,
+        validation_data: Any = None,
+        **options: Any,
+    ) -> keras.callbacks.History:
+        """Trains the model in place, by Keras' loop, with memory from segment to segment.
+
+        Rows begin every epoch with an empty memory. Calls of `fit` continue with the same
+        optimizer.
+
+        Args:
+            x: texts or token ids, as `txl_tf.data.ordered_batches` takes them; or what
+                that function returns, a `tf.data.Dataset` of `(x, y)`.
+            batch_size: int. Rows that are read side by side. Defaults to `32`. A data set
+                of batches has its own.
+            segment_length: optional int. Tokens of a row in each step. Defaults to
+                `None`: the model's. A data set of batches has its own.
+            epochs: int. Times that the text is read. Defaults to `1`.
+            validation_data: optional texts or data set, as `x`.
+            **options: other arguments of `keras.Model.fit`, such as `callbacks`.
+
+        Returns:
+            Keras' `History`, whose losses are nats per token.
+
+        Raises:
+            TypeError: As `ordered_batches`.
+            ValueError: As `ordered_batches`, or if the model is no `TransformerXL`.
+        """
+        return self._training.fit(
+            x, batch_size, segment_length, validation_data, epochs=epochs, **options
+        )
 
     def generate(
         self,
@@ -401,6 +446,11 @@ class TransformerXLCausalLM:
                 jit_compile=None if is_compiled else False,
             )
         return self._sessions[key]
+
+    def _forget_weights(self) -> None:
+        """Drops what was computed of the weights before they changed."""
+        self._sessions.clear()
+        self._evaluator = self._features = None
 
     def _required_tokenizer(self, purpose: str) -> Tokenizer:
         if self.tokenizer is None:

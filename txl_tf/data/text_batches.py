@@ -53,8 +53,8 @@ def ordered_batches(
     Example:
     ```python
     tokenizer = txl_tf.data.ByteTokenizer()
-    batches = txl_tf.data.ordered_batches(text, tokenizer, batch_size=16, segment_length=64)
-    model.fit(batches)
+    batches = txl_tf.data.ordered_batches(text, tokenizer, batch_size=2, segment_length=4)
+    print(len(batches))  # steps
     ```
     """
     size = np.iinfo(np.int32).max if tokenizer is None else tokenizer.vocabulary_size

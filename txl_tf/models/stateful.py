@@ -12,7 +12,6 @@ from typing import Any
 import keras
 from keras import ops
 
-from txl_tf.config.model import ModelConfig
 from txl_tf.layers.decoder_block import MemoryVariables
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
@@ -101,7 +100,8 @@ class StatefulTransformerXL(keras.Model):
     memories. A call of the model goes on with the memory of training.
 
     Args:
-        config: `ModelConfig`, or the dict that its `to_dict` returns.
+        config: `ModelConfig`, the dict that its `to_dict` returns, or a `TransformerXL`,
+            which is then trained in place.
         batch_size: int. The most rows of a batch, `B`.
         **kwargs: other keyword arguments passed to `keras.Model`.
 
@@ -122,15 +122,18 @@ class StatefulTransformerXL(keras.Model):
     """
 
     def __init__(self, config, batch_size, **kwargs):
+        model = config if isinstance(config, TransformerXL) else None
+        if model is not None:
+            kwargs["dtype"] = model.dtype_policy
         super().__init__(**kwargs)
         if batch_size <= 0:
             raise ValueError(f"`batch_size` must be positive. Received: batch_size={batch_size}")
-        if isinstance(config, dict):
-            config = ModelConfig.from_dict(config)
-        self.config = config
         self.batch_size = batch_size
-        self.transformer_xl = TransformerXL(config, dtype=self.dtype_policy, name="transformer_xl")
+        self.transformer_xl = model or TransformerXL(
+            config, dtype=self.dtype_policy, name="transformer_xl"
+        )
         self.transformer_xl.build((batch_size, None))
+        self.config = config = self.transformer_xl.config
         shape = (batch_size, config.effective_memory_length, config.hidden_dim)
         self._shapes = {f"memory_{layer}": shape for layer in range(config.num_layers)}
         dtype = self.transformer_xl.compute_dtype

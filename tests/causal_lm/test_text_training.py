@@ -1,0 +1,108 @@
+"""`fit` of a language model on texts: the trainer's losses, in place, and what is refused."""
+
+import keras
+import numpy as np
+import pytest
+
+from tests.toy_batches import SEGMENT_LENGTH, ToyBatches, toy_experiment, toy_tokens
+from tests.toy_trainers import NUM_ROWS, toy_trainer
+from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
+from txl_tf.config.model import LSTMConfig
+from txl_tf.data.text_batches import ordered_batches
+from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
+from txl_tf.models.language_model import create_model
+from txl_tf.models.stateful import StatefulTransformerXL
+from txl_tf.models.transformer_xl import TransformerXL
+
+TOKENS = toy_tokens(210)
+STEPS = 209 // (NUM_ROWS * SEGMENT_LENGTH)
+# More than two rows of a batch need, and every character a token.
+TEXT = "the quick brown fox jumps over the lazy dog " * 8
+TOKENIZER = CharacterTokenizer(list("abcdefghijklmnopqrstuvwxyz "))
+QUIET = {"batch_size": 4, "verbose": 0}
+
+
+def text_lm(**options):
+    keras.utils.set_random_seed(3)
+    model = TransformerXL(toy_experiment().model.replace(vocabulary_size=27))
+    lm = TransformerXLCausalLM(model, TOKENIZER)
+    lm.compile(keras.optimizers.Adam(3e-3), sampler="greedy", **options)
+    return lm
+
+
+def test_losses_are_those_of_the_trainer():
+    """Over two epochs, with gradients that are clipped."""
+    trainer = toy_trainer(
+        ToyBatches(TOKENS, NUM_ROWS),
+        training={"num_steps": 2 * STEPS},
+        optimizer={"schedule": "constant", "clip_norm": 0.1},
+    )
+    model = TransformerXL(trainer.config.model)
+    model.set_weights(trainer.model.get_weights())
+    lm = TransformerXLCausalLM(model)
+    lm.compile(keras.optimizers.Adam(3e-3, epsilon=1e-4, global_clipnorm=0.1))
+    history = lm.fit(TOKENS, epochs=2, **QUIET)
+    reports = list(trainer.run())
+    losses = np.reshape([report.records[0].nats_per_token for report in reports], (2, STEPS)).mean(
+        axis=1
+    )
+    np.testing.assert_allclose(history.history["loss"], losses, rtol=0, atol=1e-5)
+    assert losses[1] < losses[0] - 0.01
+    for mine, theirs in zip(model.get_weights(), trainer.model.get_weights(), strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-4)
+
+
+def test_generation_and_scores_use_the_new_weights_during_and_after():
+    lm = text_lm()
+    texts, scores = [], []
+
+    def read(epoch, logs):
+        texts.append(lm.generate("the ", max_tokens=9))
+        scores.append(lm.score(TEXT).nats_per_token)
+
+    read(0, None)
+    lm.fit(TEXT, epochs=3, callbacks=keras.callbacks.LambdaCallback(on_epoch_end=read), **QUIET)
+    new = TransformerXLCausalLM(lm.model, TOKENIZER)
+    assert scores == sorted(scores, reverse=True) and scores[-1] < scores[0] - 0.1
+    assert lm.score(TEXT).nats_per_token == scores[-1] == new.score(TEXT).nats_per_token
+    assert new.generate("the ", max_tokens=9, sampler="greedy") == texts[-1] != texts[0]
+
+
+def test_two_fits_are_one_of_two_epochs_and_batches_are_their_text():
+    whole, parts = text_lm(), text_lm()
+    batches = ordered_batches(TEXT, TOKENIZER, 4, SEGMENT_LENGTH)
+    expected = whole.fit(TEXT, epochs=2, validation_data=[TEXT[:99]], **QUIET).history
+    found = [
+        parts.fit(batches, validation_data=ordered_batches(TEXT[:99], TOKENIZER, 4, 5), verbose=0),
+        parts.fit([TEXT[:50], TEXT[50:]], validation_data=TEXT[:99], **QUIET),
+    ]
+    for name in ("loss", "val_loss"):
+        assert [each.history[name][0] for each in found] == expected[name]
+
+
+def test_memory_helps_where_rows_continue_and_not_where_they_do_not():
+    """Every third token tells the next one, so that the first of a segment need memory."""
+    ids = toy_tokens(4001)
+    keras.utils.set_random_seed(3)
+    lm = TransformerXLCausalLM(TransformerXL(toy_experiment().model))
+    lm.compile(keras.optimizers.Adam(2e-2))
+    lm.fit(ids, batch_size=8, epochs=3, verbose=0)
+    stateful = StatefulTransformerXL(lm.model, batch_size=8)
+    stateful.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    length = SEGMENT_LENGTH
+    in_turn = ids[:4000].reshape(-1, length), ids[1:].reshape(-1, length)
+    wrong = stateful.evaluate(*in_turn, batch_size=8, verbose=0)
+    right = stateful.evaluate(ordered_batches(ids, None, 8, length), verbose=0)
+    assert right < wrong - 0.1
+
+
+def test_only_a_transformer_xl_and_ids_of_its_vocabulary_are_trained():
+    config = LSTMConfig(vocabulary_size=13, num_layers=1, hidden_dim=8, segment_length=5)
+    lstm = TransformerXLCausalLM(create_model(config))
+    with pytest.raises(ValueError, match="`txl train` trains recurrent models too"):
+        lstm.fit(TOKENS, **QUIET)
+    lm = TransformerXLCausalLM(TransformerXL(toy_experiment().model))
+    with pytest.raises(ValueError, match=r"must be in \[0, 13\)"):
+        lm.fit(np.full(99, 13), **QUIET)
+    with pytest.raises(ValueError, match="Texts need a `tokenizer`"):
+        lm.fit(TEXT, **QUIET)
