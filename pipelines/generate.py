@@ -50,9 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     prompt.add_argument("--prompt-file", metavar="FILE", help="file with the text to continue")
     add_number(text, "--num-samples", 1, 1 << 20, "texts to write", default=1)
     text.add_argument(
-        "--keep-marks",
+        "--join-marks",
         action="store_true",
-        help="write WikiText's @-@, @,@ and @.@ as they are (default: join the words)",
+        help="join words at WikiText's @-@, @,@ and @.@; such text is not read back the same",
     )
     text.add_argument(
         "--session", metavar="FILE", help="continue the text of this file, and keep it up to date"
@@ -71,9 +71,9 @@ def check_arguments(arguments: argparse.Namespace) -> None:
             where=f"--workdir {arguments.workdir}",
             remedy="Convert or export it again with --data, which keeps the tokenizer.",
         )
-    if arguments.keep_marks and not getattr(source.tokenizer(), "joins_marks", False):
+    if arguments.join_marks and not getattr(source.tokenizer(), "has_marks", False):
         what = "The vocabulary of the model has no marks like @-@."
-        raise UsageError(what, where="--keep-marks", remedy="Leave it out.")
+        raise UsageError(what, where="--join-marks", remedy="Leave it out.")
     arguments.prompt = _prompt(arguments)
     _check_combinations(arguments)
     require_memory_of(_needs(arguments), "Writing")
@@ -163,8 +163,8 @@ def _write(arguments: argparse.Namespace, file: "SessionFile | None") -> None:
 
     config: GenerationConfig = arguments.generation
     tokenizer = arguments.source.tokenizer()
-    if arguments.keep_marks:
-        tokenizer.joins_marks = False
+    if arguments.join_marks:
+        tokenizer.joins_marks = True
     session = GenerationSession(
         arguments.source.load_model(),
         _sampler(arguments),

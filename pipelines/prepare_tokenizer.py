@@ -29,6 +29,8 @@ _KINDS = (*TRAINED_WITHOUT_EXTRA, "sentencepiece")
 _EOS_TOKEN = "<eos>"
 _DOUBLE_EOS_TOKEN = "<S>"
 _UNKNOWN_TOKENS = ("<unk>", "<UNK>")
+# A character itself, so that what is written is read as the same tokens.
+_UNKNOWN_CHARACTER = "\ufffd"
 # Which options a kind of tokens reads.
 _READ_BY = {
     "vocabulary_size": ("characters", "words", "wordpiece", "sentencepiece"),
@@ -159,7 +161,7 @@ def _options(arguments: argparse.Namespace, corpus: Corpus | None) -> TokenizerO
         options = TokenizerOptions(
             kind=kind,
             add_eos=kind in ("words", "wordpiece") and not arguments.add_double_eos,
-            unknown_token=_UNKNOWN_TOKENS[0],
+            unknown_token=_UNKNOWN_CHARACTER if kind == "characters" else _UNKNOWN_TOKENS[0],
             counted_splits=("train",),
         )
     given = {

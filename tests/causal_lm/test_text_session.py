@@ -83,6 +83,7 @@ def test_a_turn_without_prompt_goes_on():
 
 
 WORDS = WordTokenizer(["well", "known", "is", "@-@", "@,@", "@.@", "1", "2", "."], WordRule())
+WORDS.joins_marks = True
 
 
 def test_words_are_joined_at_marks_as_they_come():
@@ -103,7 +104,6 @@ def test_stop_texts_are_those_of_the_joined_text():
     prompt_ids, row = WORDS.encode(b"known"), WORDS.encode(text.encode())
     assert texts_until(WORDS, prompt_ids, row[None], ["-known"]) == [" is well"]
     raw = WordTokenizer([word.decode() for word in WORDS.words], WordRule())
-    raw.joins_marks = False
     assert texts_until(raw, prompt_ids, row[None], []) == [f" {text}"]
 
 

@@ -271,8 +271,10 @@ MARKED = "the well @-@ known 1 @,@ 000 @.@ 5 m @-@ long , @-@\n@.@ end @-@ @-@ x
 JOINED = "the well-known 1,000.5 m-long , @-@\n@.@ end-@-@ x"
 
 
-def of_wikitext(text=MARKED, **options):
-    return trained(WordRule(add_eos=True), text.encode(), **options)
+def of_wikitext(text=MARKED, joins_marks=True, **options):
+    tokenizer = trained(WordRule(add_eos=True), text.encode(), **options)
+    tokenizer.joins_marks = joins_marks
+    return tokenizer
 
 
 def with_marks(text):
@@ -286,8 +288,10 @@ def test_text_for_people_is_joined_at_marks():
     token_ids = tokenizer.encode(MARKED)
     assert tokenizer.decode_text(token_ids) == JOINED + "\n"
     assert tokenizer.decode_bytes(token_ids).decode() == MARKED + "\n"
-    tokenizer.joins_marks = False
-    assert tokenizer.decode_text(token_ids) == MARKED + "\n"
+    # By default text is written as it is read.
+    written = of_wikitext(joins_marks=False).decode_text(token_ids)
+    assert written == MARKED + "\n"
+    assert tokenizer.encode(written).tolist() == token_ids.tolist()
 
 
 def test_what_is_joined_is_split_into_the_same_tokens():
@@ -304,12 +308,10 @@ def test_what_is_joined_is_split_into_the_same_tokens():
     assert tokenizer.encode(with_marks(joined)).tolist() == token_ids.tolist()
 
 
-def test_only_a_vocabulary_with_all_marks_joins():
+def test_a_vocabulary_has_all_marks_or_none():
+    assert of_wikitext().has_marks
     for vocabulary in ("a @-@ b @,@ c", "a @-@b @,@ @.@ c"):
-        tokenizer = of_wikitext(vocabulary, unknown_token="<unk>")
-        text = vocabulary.replace("@.@", "c")
-        assert not tokenizer.joins_marks
-        assert tokenizer.decode_text(tokenizer.encode(text)) == text + "\n"
+        assert not of_wikitext(vocabulary).has_marks
 
 
 def test_what_was_shown_before_stays():

@@ -124,6 +124,11 @@ class Tokenizer(abc.ABC):
     everything that decides the ids, so that data sets, checkpoints and exports
     can be compared.
 
+    `encode(decode_bytes(token_ids))` gives back the ids of a document, with these exceptions:
+    an `unknown_token` of several characters of a `CharacterTokenizer`, which is read as
+    these, and ids that `encode` does not give, such as pieces that generation drew where
+    `encode` knows a longer one, or words without the token of their line's end.
+
     A subclass defines `kind`, `vocabulary_size`, `token_dtype` and the abstract
     methods.
     """
@@ -134,7 +139,7 @@ class Tokenizer(abc.ABC):
     reads_lines: ClassVar[bool] = False
     """Whether ids depend on line ends; then CR LF is one of them, also where a piece cuts it."""
     joins_marks: bool = False
-    """Whether `readable` joins words at the marks of WikiText."""
+    """Whether `readable` joins words at the marks of WikiText; such text encodes differently."""
     unknown_id: int | None = None
     """Id of everything that is not in the vocabulary, if there is one."""
     uses_tensorflow: ClassVar[bool] = False

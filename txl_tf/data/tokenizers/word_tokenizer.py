@@ -35,9 +35,10 @@ class WordTokenizer(RuleTokenizer):
     end where lines have tokens. A line longer than half a mebibyte is read in
     pieces (`split_at_lines`), so a word that long is cut.
 
-    A vocabulary with the marks of WikiText, `@-@`, `@,@` and `@.@`, reads text
-    that has them. What it writes for people has the words joined (`well-known`,
-    `1,000`), unless `joins_marks` is set to False; `decode` keeps the marks.
+    A vocabulary with the marks of WikiText, `@-@`, `@,@` and `@.@`, reads and
+    writes text that has them (`well @-@ known`). With `joins_marks` set to True,
+    text for people has the words joined (`well-known`, `1,000`), which `encode`
+    does not read as the same words; `decode` keeps the marks.
 
     Args:
         words: sequence of str. The vocabulary; the id of a word is its place.
@@ -66,7 +67,7 @@ class WordTokenizer(RuleTokenizer):
         super().__init__(words, rule, eos_token=eos_token, unknown_token=unknown_token)
         self.words = self._encoded
         self._ids = self._ids_of_words()
-        self.joins_marks = all(mark in self._ids for mark in _MARKS)
+        self.has_marks = all(mark in self._ids for mark in _MARKS)
 
     def _ids_of_words(self) -> dict[bytes, int]:
         # A vocabulary file has a word a line, and no other way to tell them apart.
