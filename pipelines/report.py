@@ -3,24 +3,67 @@
     txl report --workdir DIR
     txl report --workdir DIR --out report.html --analysis runs/mine-context
 
-The page has the curves, the final figures with their denominators, samples,
-configuration, environment and commands, and what `txl analyze` found. It needs
-no network and no other file.
+The page has the curves, the final figures with their denominators, samples, settings,
+environment and commands, and the results of `txl analyze`. It needs no network and no other
+file. Every text of a run is escaped.
 """
 
 import argparse
+import contextlib
+import html
+import io
+import itertools
+import math
 import os
+import shlex
+import string
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from txl_tf.causal_lm.model_source import open_model
-from txl_tf.errors import InputMissingError, UsageError
+from txl_tf import __version__
+from txl_tf.config.base import flat_settings
 from txl_tf.imports import require_extra
-from txl_tf.storage.files import is_remote, write_file
-from txl_tf.storage.untrusted_files import storage_errors
+from txl_tf.run_folder import locate
+from txl_tf.storage.files import is_folder, list_folder, path_exists, write_file
+from txl_tf.storage.untrusted_files import read_json_object, storage_errors
 
-from .command_line import run_job
 from .workdir import Workdir, add_workdir_argument
 
 _FILE = "report.html"
+_MAX_SAMPLES = 20
+_FIGURES = {
+    "bits/byte": ("bits_per_byte", "num_bytes", "bytes", ".6f"),
+    "bits/character": ("bits_per_character", "num_characters", "characters", ".6f"),
+    "nats/token": ("nats_per_token", "num_tokens", "tokens", ".6f"),
+    "perplexity": ("perplexity", "num_tokens", "tokens", ".4f"),
+    "perplexity/word": ("word_perplexity", "num_words", "words", ".4g"),
+}
+_CONDITIONS = ("segment_length", "memory_length", "clamp_length", "batch_size", "warm_up_tokens")
+# It begins at the size of the vocabulary.
+_LOGARITHMIC = ("loss/perplexity",)
+
+# Matplotlib knows no variables of CSS. These colors stand for them and occur nowhere else.
+_INK, _GRID = "#010203", "#040506"
+_SERIES = [f"#0708{number:02x}" for number in range(8)]
+_STYLES = ("-", "--", ":")
+# One marker is seen where a line of a single point is not.
+_MAX_MARKED = 24
+_PARAMETERS: dict[Any, Any] = {
+    # Text stays text, which a reader can select and a program can read.
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "svg.hashsalt": "txl report",
+    "font.family": "sans-serif",
+    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), _INK),
+    "axes.edgecolor": _GRID,
+    "grid.color": _GRID,
+    "legend.labelcolor": _INK,
+}
+
+Line = Sequence[tuple[float, float]]
+Figures = dict[str, dict[int, dict[str, Any]]]
+"""Figures by run and step, as `MetricsLines.merged` returns them."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         dest="analyses",
         default=[],
-        help="folder that `txl analyze` made; those below the folder of the run are found",
+        help="folder that `txl analyze` made, if it is not below the folder of the run",
     )
 
 
@@ -44,53 +87,326 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     require_extra("plots", "matplotlib", purpose="Drawing the charts")
     if arguments.out is None:
         arguments.out = os.path.join(arguments.workdir, _FILE)
-    if is_remote(arguments.out):
-        raise UsageError(
-            "The page is written to a local file.",
-            where=f"--out {arguments.out}",
-            remedy="Name a local one with --out.",
-        )
-    if os.path.isdir(arguments.out):
-        raise UsageError("The page is a file.", where=f"--out {arguments.out}")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Reads the run and writes the page."""
-    from .reporting.page import report_page
-    from .reporting.run_contents import read_run
-
-    contents = read_run(_run_of(arguments.workdir), arguments.analyses)
-    page = report_page(contents)
+    page = Page(Workdir(locate(arguments.workdir)[0]), arguments.analyses)
     remedy = "Check the folder and the permissions, or name another file with --out."
     with storage_errors("The page cannot be written", arguments.out, remedy):
-        write_file(arguments.out, page.encode("utf-8", "replace"))
-    for line in contents.missing:
+        write_file(arguments.out, page.html().encode("utf-8", "replace"))
+    for line in page.missing:
         print(f"missing: {line}")
     print(f"report: {arguments.out}")
 
 
-def _run_of(folder: str) -> Workdir:
-    """Returns the run of a folder; of a checkpoint in a run, that run.
+class Page:
+    """Contents of a run with the reports of analyses, and their HTML."""
 
-    Raises:
-        UsageError: If there is a model, but none that was trained in this folder.
-    """
-    found = Workdir(folder)
-    if found.has_run():
-        return found
-    try:
-        source = open_model(folder)
-    except InputMissingError:
-        return found  # whose description is missed by that name
-    if source.is_run:
-        return Workdir(source.folder)
-    raise UsageError(
-        f"A report is of a run: it has the curves and settings of training. This is of the kind "
-        f"{source.kind}.",
-        where=f"--workdir {folder}",
-        remedy="Name the folder that `txl train` wrote.",
+    def __init__(self, workdir: Workdir, analyses: Sequence[str]) -> None:
+        from txl_tf.training.metrics_log import PROCESS_RUN, MetricsLog
+        from txl_tf.training.run_time import read_run_time
+
+        from .analysis.attention import REPORT_FILE as ATTENTION_FILE
+        from .analysis.context import REPORT_FILE as CONTEXT_FILE
+
+        self._folder = workdir.folder
+        self._run = workdir.describe()
+        log = MetricsLog(workdir.metrics).read()
+        self._figures: Figures = {} if log is None else log.merged()
+        self._figures.pop(PROCESS_RUN, None)
+        self._processes: list[dict[str, Any]] = []
+        for line in [] if log is None else log.lines:
+            if line["run"] == PROCESS_RUN and ("command" in line or not self._processes):
+                self._processes.append(dict(line))
+            elif line["run"] == PROCESS_RUN:
+                self._processes[-1].update(line, step=self._processes[-1]["step"])
+        self._run_time = read_run_time(MetricsLog(workdir.time).read())
+        self._results = _last_results(workdir, self._figures)
+        below = (os.path.join(self._folder, name) for name in list_folder(self._folder))
+        folders = [*analyses, *filter(is_folder, below)]
+        self._context = _first_report(folders, CONTEXT_FILE)
+        self._attention = _first_report(folders, ATTENTION_FILE)
+        self._is_of_task = any("figures" in result for result in self._results)
+        self.missing: list[str] = []
+        if log is None:
+            self.missing.append("metrics.jsonl: there are no curves.")
+        elif log.num_unreadable:
+            self.missing.append(f"{log.num_unreadable} damaged lines of metrics.jsonl: left out.")
+        if self._run_time is None:
+            self.missing.append("time.jsonl: the goodput of the run is not known.")
+        if not self._results:
+            self.missing.append("Evaluations: there is no split to evaluate, or none is done yet.")
+        for name, report in (("context", self._context), ("attention", self._attention)):
+            if report is None and not self._is_of_task:
+                self.missing.append(f"{name} analysis: {self._command_of(name)}")
+
+    def _command_of(self, analysis: str) -> str:
+        """Returns the command that adds an analysis, with the data set of the last process."""
+        data = "DATA"
+        command = str(self._processes[-1].get("command")) if self._processes else ""
+        with contextlib.suppress(ValueError):
+            words = shlex.split(command)
+            data = dict(itertools.pairwise(words)).get("--data", data)
+        split = self._results[0].get("split", "valid") if self._results else "valid"
+        paths = ["--workdir", self._folder, "--data", data, "--split", str(split)]
+        out = os.path.join(self._folder, analysis)
+        return shlex.join(["txl", "analyze", analysis, *paths, "--out", out])
+
+    def html(self) -> str:
+        """Returns the whole page."""
+        from txl_tf.training.dashboard import PAGES, TASK_PAGES
+
+        training, data = self._run.experiment.training, self._run.data
+        step = max(self._figures.get("train", {}), default=0)
+        head = (
+            f"<header>\n<h1>{_text(self._folder)}</h1>\n"
+            f'<p class="faint">step {step:,} of {training.num_steps:,} - {_text(data["corpus"])}, '
+            f"{_text(data['tokenizer'])} - txl-tf {_text(__version__)}</p>\n</header>"
+        )
+        settings = {**self._run.experiment.to_dict(), "data": data, "start": self._run.start}
+        last = self._processes[-1] if self._processes else {}
+        environment: dict[str, Any] = {
+            name: last[name] for name in ("environment", "peak") if name in last
+        }
+        sections: dict[str, Iterable[str]] = {
+            "Final figures": self._final_figures(),
+            **{page: self._curves(page) for page in (TASK_PAGES if self._is_of_task else PAGES)},
+            "Time": self._time(),
+            "Context length": self._context_length(),
+            "Attention": self._attention_distance(),
+            "Samples": self._samples(),
+            "Configuration": [_settings_table(settings)],
+            "Environment of the last process": [_settings_table(environment)]
+            if environment
+            else [],
+            "Command lines": self._commands(),
+            "Not in this report": [f"<p>{_text(line)}</p>" for line in self.missing],
+        }
+        body = head
+        for title, parts in sections.items():
+            if part := "\n".join(parts):
+                body += f"\n<section>\n<h2>{_text(title)}</h2>\n{part}\n</section>"
+        template = string.Template((Path(__file__).parent / _FILE).read_text())
+        return template.substitute(title=_text(f"Run {self._folder}"), body=body)
+
+    def _final_figures(self) -> Iterator[str]:
+        """A column for each split, so that the table is narrow."""
+        if not self._results:
+            return
+        columns = []
+        for result in self._results:
+            cells = {"step": f"{result.get('step', 0):,}"}
+            if self._is_of_task:
+                cells |= {name: f"{value:.4f}" for name, value in result["figures"].items()}
+                cells["examples"] = f"{result.get('num_examples', 0):,}"
+            else:
+                for title, (name, count, unit, form) in _FIGURES.items():
+                    value, number = result.get(name), result.get(count)
+                    if isinstance(value, int | float) and isinstance(number, int | float):
+                        cells[title] = f"{value:{form}} ({number:,.0f} {unit})"
+                named = {name.replace("_", " "): result.get(name) for name in _CONDITIONS}
+                cells |= {name: _shown(value) for name, value in named.items()}
+            columns.append(cells)
+        names = dict.fromkeys(name for cells in columns for name in cells)
+        head = ["split", *(str(result.get("split")) for result in self._results)]
+        yield _table(head, [[name, *(each.get(name, "-") for each in columns)] for name in names])
+
+    def _curves(self, page: str) -> Iterator[str]:
+        from txl_tf.training.dashboard import TAGS
+
+        charts = []
+        for tag in TAGS.values():
+            lines = self._lines(tag.name, tag.has_parts) if tag.page == page else {}
+            if lines:
+                chart = line_chart(lines, tag.title, is_logarithmic=tag.name in _LOGARITHMIC)
+                charts.append(_figure(chart, tag.description, tag.name))
+        if charts:
+            yield '<div class="charts">' + "\n".join(charts) + "</div>"
+
+    def _lines(self, tag: str, has_parts: bool) -> Mapping[str, Line]:
+        """Returns the curves of a tag: one for each run, or for each layer."""
+        found: dict[str, list[tuple[float, float]]] = {}
+        for run_name, steps in self._figures.items():
+            for step, figures in steps.items():
+                for name, value in figures.items():
+                    is_own = name.startswith(f"{tag}/") if has_parts else name == tag
+                    if is_own and isinstance(value, int | float):
+                        part = name.rpartition("/")[2].replace("_", " ")
+                        found.setdefault(part if has_parts else run_name, []).append((step, value))
+        return dict(sorted(found.items())) if has_parts else found
+
+    def _time(self) -> Iterator[str]:
+        from txl_tf.training.run_time import CAUSES
+
+        found = self._run_time
+        if found is None:
+            return
+        starts = "one start" if found.num_starts == 1 else f"{found.num_starts:,} starts"
+        yield (
+            f"<p>Goodput {found.goodput:.4f}: the share of {found.total_seconds:,.1f} seconds in "
+            f"{starts} that went to steps whose result was kept. Not counted: "
+            f"{found.down_seconds:,.1f} seconds between the starts.</p>"
+        )
+        rows = [
+            [name, f"{found.seconds[name]:,.1f}", f"{found.shares[name]:.4f}", meaning]
+            for name, meaning in CAUSES.items()
+        ]
+        yield _table(["time", "seconds", "share", "meaning"], rows)
+
+    def _context_length(self) -> Iterator[str]:
+        report = self._context
+        if report is None:
+            return
+        lines = {
+            each["name"]: list(zip(report["contexts"], each["perplexities"], strict=True))
+            for each in report["runs"]
+        }
+        chart = line_chart(lines, "Perplexity by context length", "context length, tokens")
+        tokens = f"{report['num_tokens']:,} tokens of the split {report['split']}"
+        yield _figure(chart, f"{tokens}; {report['folder']}", "context")
+        groups = report["relative_effective_context_length"]
+        rows = []
+        for each in report["runs"]:
+            found = [group["runs"][each["name"]] for group in groups]
+            bounds = ["at least " if gain["is_lower_bound"] else "" for gain in found]
+            lengths = [f"{gain['length']:,}" for gain in found]
+            rows.append([each["name"], *map(str.__add__, bounds, lengths)])
+        yield "<p>Relative effective context length, tokens, by share r of hard tokens:</p>"
+        yield _table(["run", *(f"r = {group['ratio']}" for group in groups)], rows)
+
+    def _attention_distance(self) -> Iterator[str]:
+        report = self._attention
+        if report is None:
+            return
+        heads = zip(*report["mean_distance"], strict=True)
+        lines = {
+            f"head {number}": [*enumerate(distances, 1)]
+            for number, distances in enumerate(heads, 1)
+        }
+        lines["mean of the layer"] = [*enumerate(report["layer_mean_distance"], 1)]
+        chart = line_chart(lines, "Mean distance of attention, tokens", "layer")
+        queries = f"{report['num_queries']:,} queries of the split {report['split']}"
+        memory = f"memory {report['memory_length']:,}; {report['folder']}"
+        yield _figure(chart, f"Step {report['step']:,}, {queries}, {memory}", "attention")
+
+    def _samples(self) -> Iterator[str]:
+        found = [
+            (step, run_name, figures["sample"])
+            for run_name, steps in self._figures.items()
+            for step, figures in steps.items()
+            if isinstance(figures.get("sample"), str)
+        ]
+        for step, run_name, sample in sorted(found, reverse=True)[:_MAX_SAMPLES]:
+            title = f"{_text(run_name)}, step {step:,}"
+            yield f"<details open><summary>{title}</summary><pre>{_text(sample)}</pre></details>"
+
+    def _commands(self) -> Iterator[str]:
+        for process in self._processes:
+            yield f'<p class="faint">from step {process["step"]:,}</p>'
+            yield f"<pre>{_text(process.get('command', ''))}</pre>"
+
+
+def _last_results(workdir: Workdir, figures: Figures) -> list[dict[str, Any]]:
+    """Returns the last results of training, then of `txl evaluate --watch`."""
+    from .evaluation.watch import read_evaluations
+
+    found = []
+    for steps in figures.values():
+        results = [
+            each["result"] for each in steps.values() if isinstance(each.get("result"), dict)
+        ]
+        found += results[-1:]
+    for _, _, lines in read_evaluations(workdir.evaluations):
+        newest = sorted(lines, key=lambda line: line["result"]["step"])[-1:]
+        found += [line["result"] for line in newest]
+    return found
+
+
+def _first_report(folders: Sequence[str], name: str) -> dict[str, Any] | None:
+    for folder in folders:
+        path = os.path.join(folder, name)
+        if path_exists(path):
+            return {**read_json_object(path), "folder": folder}
+    return None
+
+
+def _text(value: object) -> str:
+    return html.escape(str(value), quote=True)
+
+
+def _shown(value: Any) -> str:
+    """Returns a setting as people write it."""
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_shown, value)) or "none"
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "none"}[value]
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _settings_table(values: dict[str, Any]) -> str:
+    return _table(
+        ["", ""], [[name, _shown(value)] for name, value in flat_settings(values).items()]
     )
 
 
-if __name__ == "__main__":
-    raise SystemExit(run_job("report"))
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    def line(kind: str, cells: Sequence[str]) -> str:
+        return f"<tr>{''.join(f'<{kind}>{_text(cell)}</{kind}>' for cell in cells)}</tr>"
+
+    lines = "\n".join(line("td", row) for row in rows)
+    return f"<table>\n<thead>{line('th', head)}</thead>\n<tbody>\n{lines}\n</tbody></table>"
+
+
+def _figure(chart: str, caption: str, tag: str) -> str:
+    return (
+        f'<figure data-tag="{_text(tag)}">{chart}<figcaption>{_text(caption)}</figcaption></figure>'
+    )
+
+
+def line_chart(
+    lines: Mapping[str, Line], title: str, x_label: str = "step", *, is_logarithmic: bool = False
+) -> str:
+    """Draws lines into one `svg` element, which takes its colors from the page."""
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(_PARAMETERS):
+        figure = Figure(figsize=(6.4, 3.4), layout="constrained")
+        FigureCanvasSVG(figure)
+        axes = figure.subplots()
+        for number, (name, points) in enumerate(lines.items()):
+            finite = [(x, y) for x, y in points if math.isfinite(y)]
+            axes.plot(
+                [x for x, _ in finite],
+                [y for _, y in finite],
+                color=_SERIES[number % len(_SERIES)],
+                linestyle=_STYLES[number // len(_SERIES) % len(_STYLES)],
+                marker="o" if len(finite) <= _MAX_MARKED else "",
+                markersize=3,
+                # Matplotlib hides names with an underscore in front, and its font has few others.
+                label=f" {ascii(name)[1:-1]}",
+            )
+        if is_logarithmic:
+            axes.set_yscale("log")
+            # Powers of ten need TeX, which the page has not.
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter("{x:g}")
+        axes.set_title(title, fontsize=11, loc="left")
+        axes.set_xlabel(x_label)
+        axes.grid(linewidth=0.6)
+        if len(lines) > 1:
+            axes.legend(frameon=False, fontsize=8, ncols=2 if len(lines) > 6 else 1)
+        buffer = io.StringIO()
+        without = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(buffer, format="svg", transparent=True, metadata=without)
+    text = buffer.getvalue()
+    colors = {_INK: "currentColor", _GRID: "var(--grid)"}
+    colors |= {color: f"var(--series-{place})" for place, color in enumerate(_SERIES, 1)}
+    element = text[text.index("<svg") :]
+    for color, variable in colors.items():
+        element = element.replace(color, variable)
+    head, rest = element.split(">", 1)
+    names = [part for part in head.split() if not part.startswith(("width=", "height="))]
+    return f'{" ".join(names)} role="img" aria-label="{_text(title)}">{rest}'
