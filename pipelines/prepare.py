@@ -24,6 +24,7 @@ from .prepare_text import (
     check_source_arguments,
     corpus_of,
     known_bytes,
+    notes_on_text,
     read_splits,
     source_name,
 )
@@ -39,11 +40,13 @@ from .progress import ReportBytes, byte_progress, download_progress
 if TYPE_CHECKING:
     from txl_tf.data.manifest import Manifest, SplitManifest
     from txl_tf.data.preparation import Check
+    from txl_tf.data.prepared_dataset import PreparedDataset
     from txl_tf.data.text import Document
     from txl_tf.data.tokenizers.tokenizer import Tokenizer
 
 _BYTES_PER_MEGABYTE = 1_000_000
 _MAX_WORKERS = 64
+_READ_TOKENS = 1 << 20
 # Names of files have five digits.
 _MAX_SHARDS = 99_999
 
@@ -79,6 +82,14 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks what can be checked before TensorFlow is imported."""
     check_source_arguments(arguments)
     check_tokenizer_arguments(arguments, corpus_of(arguments))
+    is_trained = tokenizer_kind(arguments, corpus_of(arguments)) != "bytes"
+    has_train = arguments.train_file or arguments.text or arguments.corpus
+    if is_trained and arguments.vocabulary is None and not has_train:
+        raise UsageError(
+            "A vocabulary is made of the train split, and there is none.",
+            where=f"--tokenizer {arguments.tokenizer}",
+            remedy="Give --train-file, or --vocabulary with the data that a model was trained on.",
+        )
     _check_number_of_shards(arguments)
     if arguments.runner == "beam" and arguments.workers is not None:
         raise UsageError(
@@ -119,6 +130,8 @@ def run(arguments: argparse.Namespace) -> None:
     kind = getattr(tokenizer, "kind", tokenizer_kind(arguments, corpus))
     with download_progress() as report_download:
         splits = read_splits(arguments, check_utf8=kind != "bytes", progress=report_download)
+    for note in notes_on_text(arguments, kind):
+        print(f"note: {note}")
     total_bytes = known_bytes(arguments)
     if isinstance(tokenizer, VocabularyTraining):
         # Only some of the text is read twice.
@@ -171,13 +184,36 @@ def _check_of(arguments: argparse.Namespace) -> "Check | None":
 
 
 def _print_manifest(manifest: "Manifest", folder: str) -> None:
+    from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
+
+    tokenizer = dataset_tokenizer(folder, manifest)
+    dataset = PreparedDataset.open(folder, verify=False)
     for split in manifest.splits:
+        share = _unknown_share(dataset, split, tokenizer.unknown_id)
+        unknown = "" if share is None else f" ({100 * share:.2g} % unknown)"
         print(
-            f"{split.name}: {split.tokens} tokens, {split.bytes} bytes, "
+            f"{split.name}: {split.tokens} tokens{unknown}, {split.bytes} bytes, "
             f"{split.documents} documents, {len(split.shards)} shards"
         )
+    print(f"vocabulary: {manifest.vocabulary_size} ids of {manifest.tokenizer_kind}")
     print(f"fingerprint: {manifest.fingerprint}")
     print(f"written: {folder}")
+
+
+def _unknown_share(
+    dataset: "PreparedDataset", split: "SplitManifest", unknown_id: int | None
+) -> float | None:
+    """Returns the part of the tokens that stand for text outside of the vocabulary."""
+    import numpy as np
+
+    if unknown_id is None:
+        return None
+    count = 0
+    for start in range(0, split.tokens, _READ_TOKENS):
+        stop = min(start + _READ_TOKENS, split.tokens)
+        token_ids = dataset.read_tokens(split.name, start, stop)
+        count += int(np.count_nonzero(token_ids == unknown_id))
+    return count / split.tokens
 
 
 if __name__ == "__main__":

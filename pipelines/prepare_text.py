@@ -4,7 +4,7 @@ import argparse
 import contextlib
 import os
 import urllib.request
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from txl_tf.data.corpora import PUBLISHED_CORPORA
 from txl_tf.data.corpora.corpus import Corpus
@@ -21,8 +21,8 @@ from txl_tf.data.downloads import Progress as DownloadProgress
 from txl_tf.data.downloads import download
 from txl_tf.data.splits import split_by_file, split_by_fraction
 from txl_tf.data.text import Document
-from txl_tf.data.text_files import text_files
-from txl_tf.errors import InputMissingError, UsageError
+from txl_tf.data.text_files import text_blocks, text_files, validated_text
+from txl_tf.errors import DataDamagedError, InputMissingError, UsageError
 
 from .arguments import MAX_STEP, add_number
 
@@ -37,14 +37,14 @@ _CORPORA = {corpus.name: corpus for corpus in PUBLISHED_CORPORA}
 def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments that choose the text."""
     text = parser.add_argument_group("text")
-    source = text.add_mutually_exclusive_group(required=True)
+    source = text.add_mutually_exclusive_group()
     source.add_argument(
         "--text", metavar="PATH", nargs="+", help="files, folders or patterns, to divide"
     )
     names = [BUILT_IN, *_CORPORA]
     source.add_argument("--corpus", choices=names, metavar="NAME", help=", ".join(names))
     for split in _SPLITS:
-        (source if split == "train" else text).add_argument(
+        text.add_argument(
             f"--{split}-file",
             metavar="PATH",
             action="append",
@@ -83,6 +83,9 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
 def check_source_arguments(arguments: argparse.Namespace) -> None:
     """Checks the arguments of `add_source_arguments`."""
     own_files = _own_files(arguments)
+    if arguments.text is None and arguments.corpus is None and not own_files:
+        remedy = "Give --text, --corpus, or --train-file."
+        raise UsageError("There is no text.", where="txl prepare", remedy=remedy)
     _check_fitting(arguments)
     if arguments.text is not None:
         _check_fractions(arguments)
@@ -111,7 +114,7 @@ def source_name(arguments: argparse.Namespace) -> str:
     """Returns the name of the corpus, or of the first file."""
     if arguments.corpus is not None:
         return arguments.corpus
-    first = (arguments.text or arguments.train_file)[0]
+    first = given_paths(arguments)[0]
     return os.path.basename(os.path.abspath(first.replace("\\", "/")))
 
 
@@ -152,11 +155,46 @@ def read_splits(
 
 def known_bytes(arguments: argparse.Namespace) -> int | None:
     """Returns the bytes of the text files; `None` for a corpus."""
-    paths = arguments.text or [path for files in _own_files(arguments).values() for path in files]
+    paths = given_paths(arguments)
     if not paths:
         return None
     with contextlib.suppress(OSError):
         return sum(os.path.getsize(path) for path in text_files(paths))
+    return None
+
+
+def given_paths(arguments: argparse.Namespace) -> list[str]:
+    """Returns the paths of the text, those of the train split first; none for a corpus."""
+    return arguments.text or [path for files in _own_files(arguments).values() for path in files]
+
+
+def notes_on_text(arguments: argparse.Namespace, tokenizer_kind: str) -> Iterator[str]:
+    """Yields what is unusual about the text files, and still prepared."""
+    paths = given_paths(arguments)
+    if not paths or arguments.format == "jsonl":
+        return
+    separator = arguments.document_separator
+    if (
+        separator is not None
+        and not SeparatedDocuments(paths, os.fsencode(separator)).has_separator()
+    ):
+        yield f"no line is the separator {separator!r}: every file is one document"
+    if tokenizer_kind == "bytes":
+        files = text_files(paths)
+        places = [place for path in files if (place := _place_of_no_utf8(path)) is not None]
+        if places:
+            yield (
+                f"{len(places)} of {len(files)} files are not UTF-8, the first at {places[0]}: "
+                "their bytes are taken as they are"
+            )
+
+
+def _place_of_no_utf8(path: str) -> str | None:
+    try:
+        for _ in validated_text(text_blocks(path), path):
+            pass
+    except DataDamagedError as error:
+        return error.where
     return None
 
 
@@ -201,7 +239,9 @@ def _check_fitting(arguments: argparse.Namespace) -> None:
     is_plain = corpus is None and not is_jsonl
     is_separated_line = separator is not None and arguments.one_document_per == "line"
     rules = {
-        **dict.fromkeys(("valid_file", "test_file"), arguments.train_file is not None),
+        **dict.fromkeys(
+            ("train_file", "valid_file", "test_file"), corpus is None and arguments.text is None
+        ),
         **dict.fromkeys(
             ("valid_fraction", "test_fraction", "split_seed"), arguments.text is not None
         ),

@@ -1,5 +1,6 @@
 """Text files for preparation: listing, decompression and UTF-8 validation."""
 
+import bz2
 import gzip
 import lzma
 import os
@@ -15,6 +16,7 @@ from txl_tf.errors import DataDamagedError, InputMissingError, StorageError, Usa
 
 COMPRESS = {
     "gzip": gzip.compress,
+    "bzip2": bz2.compress,
     "xz": lzma.compress,
     "zstd": zstandard.ZstdCompressor(write_checksum=True).compress,
 }
@@ -125,6 +127,12 @@ def test_folders_are_read_by_name_without_hidden_files(folder):
 def test_files_keep_their_order_and_may_be_hidden(folder):
     paths = [folder / "b-c.txt", folder / ".hidden" / "x.txt", folder / "a.txt"]
     assert names_of(folder, paths) == ["b-c.txt", ".hidden/x.txt", "a.txt"]
+
+
+def test_a_pipe_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="a pipe or a device"):
+        text_files([str(tmp_path / "pipe")])
 
 
 def test_patterns_match_by_name(folder):

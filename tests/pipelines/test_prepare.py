@@ -1,5 +1,6 @@
 import argparse
 import dataclasses
+import random
 
 import pytest
 
@@ -98,11 +99,13 @@ def test_missing_input_and_existing_output_are_found_early(tmp_path, text):
 
 def test_one_source_must_be_named(tmp_path, text, capsys):
     corpus = ("--corpus", "python_standard_library")
-    for sources in ((), ("--text", text, "--train-file", text), (*corpus, "--text", text)):
-        with pytest.raises(SystemExit) as caught:
-            parsed("--out", tmp_path / "out", *sources)
-        assert caught.value.code == 2
+    with pytest.raises(SystemExit) as caught:
+        parsed("--out", tmp_path / "out", *corpus, "--text", text)
+    assert caught.value.code == 2
     capsys.readouterr()
+    for sources in ((), ("--text", text, "--train-file", text), (*corpus, "--test-file", text)):
+        with pytest.raises(UsageError):
+            prepare.check_arguments(parsed("--out", tmp_path / "out", *sources))
 
 
 @pytest.mark.parametrize(
@@ -157,6 +160,72 @@ def test_files_can_be_given_for_every_split(tmp_path, text):
     assert other.num_tokens("train") == len(found)
 
 
+def test_a_test_file_is_enough_where_there_is_a_vocabulary(tmp_path, text, capsys):
+    prepared(tmp_path / "train", "--train-file", text, "--tokenizer", "words")
+    strange = tmp_path / "strange.txt"
+    strange.write_text("a strange line\n")
+    source = ("--test-file", strange)
+    capsys.readouterr()
+    dataset, _ = prepared(tmp_path / "test", *source, "--vocabulary", tmp_path / "train")
+    assert dataset.manifest.split_names == ("test",)
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].startswith("test: 4 tokens (25 % unknown), 15 bytes, ")
+    assert "vocabulary: 6 ids of words" in printed
+    assert prepared(tmp_path / "bytes", *source)[0].manifest.split_names == ("test",)
+    with pytest.raises(UsageError, match="vocabulary is made of the train split"):
+        prepared(tmp_path / "none", *source, "--tokenizer", "words")
+
+
+def test_what_is_unusual_about_a_text_is_said(tmp_path, capsys):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "a").write_bytes(b"one\n==\ntwo\n")
+    (folder / "b").write_bytes(b"caf\xe9\n")
+    files = ("--train-file", folder)
+    prepared(tmp_path / "no", *files, "--document-separator", "***")
+    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
+    assert notes == [
+        "note: no line is the separator '***': every file is one document",
+        f"note: 1 of 2 files are not UTF-8, the first at {folder / 'b'}, line 1, byte 3: "
+        "their bytes are taken as they are",
+    ]
+    (folder / "b").write_bytes(b"cafe\n")
+    prepared(tmp_path / "yes", *files, "--document-separator", "==")
+    assert "note: " not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("num_bytes", [1_000, 42_500])
+@pytest.mark.parametrize("kind", ["bytes", "characters", "words", "wordpiece", "sentencepiece"])
+def test_a_small_text_in_one_line_is_enough_for_every_tokenizer(tmp_path, kind, num_bytes, capsys):
+    drawn = random.Random(0)
+    sentence = "the cat and dog sat on a mat, red or blue; then they ran home. quick zebra"
+    text = " ".join(drawn.choices(sentence.split(), k=num_bytes // 3))[:num_bytes]
+    (tmp_path / "text").write_text(text)
+    dataset, tokenizer = prepared(
+        tmp_path / "out", "--text", tmp_path / "text", "--tokenizer", kind
+    )
+    assert dataset.manifest.split_names == ("train", "valid", "test")
+    assert f"vocabulary: {tokenizer.vocabulary_size} ids of {kind}" in capsys.readouterr().out
+    decoded = []
+    for split in dataset.manifest.splits:
+        assert split.bytes / num_bytes == pytest.approx(
+            0.9 if split.name == "train" else 0.05, abs=0.01
+        )
+        token_ids = dataset.read_tokens(split.name, 0, split.tokens)
+        decoded.append(tokenizer.decode(token_ids))
+        assert tokenizer.encode(decoded[-1]).tolist() == token_ids.tolist()
+    assert " ".join(" ".join(decoded).split()[:9]) == " ".join(text.split()[:9])
+
+
+@pytest.mark.parametrize(("kind", "size"), [("words", 12), ("characters", 12), ("wordpiece", 62)])
+def test_the_size_of_the_vocabulary_counts_special_ids(tmp_path, kind, size):
+    text = tmp_path / "text"
+    text.write_text("the quick brown fox jumps over the lazy dog and then some more words\n" * 9)
+    source = ("--train-file", text, "--tokenizer", kind, "--vocabulary-size", size)
+    dataset, tokenizer = prepared(tmp_path / "out", *source)
+    assert dataset.manifest.vocabulary_size == tokenizer.vocabulary_size == size
+
+
 def test_a_list_of_words_is_a_vocabulary(tmp_path, text):
     words = tmp_path / "words.txt"
     words.write_bytes(b"line 5\na 3\n<unk> 1\n<eos> 1\n")
@@ -164,6 +233,12 @@ def test_a_list_of_words_is_a_vocabulary(tmp_path, text):
     dataset, tokenizer = prepared(tmp_path / "out", "--train-file", text, *options)
     assert tokenizer.words == [b"line", b"a", b"<unk>", b"<eos>"]
     assert dataset.read_tokens("train", 0, 5).tolist() == [1, 0, 2, 2, 3]
+    words.write_bytes(b"\xef\xbb\xbf<eos>\nline\na\n<unk>\n")
+    _, tokenizer = prepared(tmp_path / "marked", "--train-file", text, *options)
+    assert tokenizer.words == [b"<eos>", b"line", b"a", b"<unk>"]
+    words.write_bytes(b"<eos>\nNote On_60\n")
+    with pytest.raises(DataDamagedError, match=r"words.txt, line 2, byte 6"):
+        prepared(tmp_path / "events", "--train-file", text, *options)
 
 
 def test_documents_of_every_format(tmp_path):

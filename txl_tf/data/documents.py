@@ -274,6 +274,10 @@ class SeparatedDocuments(FileDocuments):
         self._mark = line_pattern(separator)
         super().__init__(paths, check_utf8=check_utf8)
 
+    def has_separator(self) -> bool:
+        """Reads the files up to the first separator; False if there is none."""
+        return any(self._mark.search(piece) for pieces in self._pieces() for piece in pieces)
+
     def __iter__(self) -> Iterator[Iterator[bytes]]:
         """Yields documents, each an iterator over pieces of at most a mebibyte."""
         for pieces in self._pieces():

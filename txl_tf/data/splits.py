@@ -91,12 +91,12 @@ def split_by_file(
             `FileDocuments`.
 
     Raises:
-        UsageError: If there is nothing to train on, or a file is in two splits.
+        UsageError: If there are no files, or a file is in two splits.
         InputMissingError: If a path has no file.
     """
     given = {name: list(files) for name, files in paths.items() if files}
-    if "train" not in given:
-        raise UsageError("There is no text to train on.", remedy="Name files for the train split.")
+    if not given:
+        raise UsageError("There is no text.", remedy="Name files for a split.")
     # A file in two splits would let a model see its own test.
     text_files([path for files in given.values() for path in files])
     return {name: make_documents(files) for name, files in given.items()}

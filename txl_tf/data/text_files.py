@@ -21,11 +21,13 @@ characters, words and subwords need UTF-8:
 | words and lines of any length | kept; beyond half a mebibyte they are cut between characters |
 """
 
+import bz2
 import codecs
 import dataclasses
 import glob
 import lzma
 import os
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any
@@ -47,7 +49,7 @@ _XZ_MEMORY_BYTES = 1 << 27
 
 
 def text_blocks(path: str) -> Iterator[bytes]:
-    """Reads a file block by block, decompressing gzip, xz and zstd.
+    """Reads a file block by block, decompressing gzip, bzip2, xz and zstd.
 
     A UTF-8 byte order mark is left out.
 
@@ -121,6 +123,10 @@ def _xz_decoder() -> _Decoder:
     return _Decoder(decoder, (lzma.LZMAError, MemoryError))
 
 
+def _bzip2_decoder() -> _Decoder:
+    return _Decoder(bz2.BZ2Decompressor(), (OSError, ValueError))
+
+
 def _zstd_decoder() -> _Decoder:
     import zstandard
 
@@ -134,6 +140,8 @@ def _decoder_of(start: bytes, path: str) -> Callable[[], _Decoder] | None:
         return _gzip_decoder
     if start == b"\xfd7zXZ\x00":
         return _xz_decoder
+    if re.match(rb"BZh[1-9][1\x17]", start):
+        return _bzip2_decoder
     if start.startswith(b"\x28\xb5\x2f\xfd"):
         try:
             import zstandard  # noqa: F401
@@ -218,6 +226,12 @@ def _files_of(path: str) -> list[str]:
         matches = sorted(glob.glob(path, recursive=True), key=os.fsencode)
         found = [file for match in matches for file in _files_of(match)]
         return _or_missing(found, path, "No text file matches the pattern.")
+    if os.path.exists(path):
+        raise UsageError(
+            "The text is a pipe or a device. It is read several times, so it must be a file.",
+            where=path,
+            remedy="Write it into a file first, and name that.",
+        )
     return _or_missing([], path, "There is no such text file.")
 
 
@@ -238,7 +252,10 @@ def _or_missing(found: list[str], path: str, what: str) -> list[str]:
 
 _EXAMINED_BYTES = 4096
 _MAX_NUL_PART = 0.2
-_REMEDY = "Convert the file to UTF-8, or prepare it with the byte tokenizer."
+_REMEDY = (
+    "Convert it to UTF-8, or prepare it with the byte tokenizer. Files can be plain text, or text "
+    "compressed with gzip, bzip2, xz or zstd."
+)
 _MARKS = (
     (b"\xff\xfe\x00\x00", "UTF-32"),
     (b"\x00\x00\xfe\xff", "UTF-32"),
