@@ -184,7 +184,11 @@ def _with_lengths(
 
 def _case(suite: str, experiment: ExperimentConfig, num_rows: int) -> Case:
     model = experiment.model
-    policy = "float32" if suite == "generate" else experiment.training.dtype_policy
+    policies = {
+        "train": experiment.training.dtype_policy,
+        "evaluate": experiment.evaluation.dtype_policy,
+    }
+    policy = policies.get(suite, "float32")
     segment_length = 1 if suite == "generate" else model.segment_length
     lengths, flops = f"T {segment_length:,}", None
     if isinstance(model, ModelConfig):

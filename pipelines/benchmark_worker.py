@@ -114,8 +114,10 @@ def _evaluate(experiment: Any) -> Turn:
 
     def turn(count: int) -> dict[str, Any]:
         tokens = _random_tokens(count * read_tokens + 1, config.vocabulary_size)
-        sizes = {"num_bytes": len(tokens), "num_characters": len(tokens), "num_words": 1}
-        text = EvaluationText.of_tokens("random", tokens, **sizes)
+        size = len(tokens)
+        text = EvaluationText.of_tokens(
+            "random", tokens, num_bytes=size, num_characters=size, num_words=1
+        )
         return {"tokens": evaluator.evaluate(text, step=0).num_tokens}
 
     return turn

@@ -260,6 +260,7 @@ def _compile_evaluation(
         "rows": evaluation.batch_size,
         "rows_per_replica": rows,
         "segment_length": evaluation.segment_length or experiment.model.segment_length,
+        "dtype_policy": evaluation.dtype_policy,
         "tokens_per_step": lowered.num_tokens,
         "attention": lowered.attention,
         "shared_bytes": lowered.variable_bytes,
@@ -298,7 +299,8 @@ def print_report(report: dict[str, Any], console: Console | None = None) -> None
         columns.append(("training, most rows", report["largest"]))
     if (evaluation := report["evaluation"]) is not None:
         columns.append(("evaluation", evaluation))
-        console.print(f"in evaluation: {evaluation['attention']}", highlight=False)
+        where = f"in evaluation, {evaluation['dtype_policy']}"
+        console.print(f"{where}: {evaluation['attention']}", highlight=False)
     console.print(_figures([column for column in columns if column[1]["fits"]]))
     for name, values in columns:
         if values["fits"] and name != "evaluation":

@@ -124,8 +124,15 @@ def _check_combination(arguments: argparse.Namespace) -> None:
             raise UsageError(f"This goes with --{needed}.", where=where, remedy="Leave it out.")
     has_tokenizer = arguments.text is not None and _has_tokenizer(arguments)
     if arguments.data is None and not has_tokenizer:
-        what = "The tokenizer is that of a data set." if arguments.text else "There is no data."
-        raise UsageError(what, where="--data", remedy="Name a prepared data set.")
+        if arguments.text is None:
+            raise UsageError(
+                "There is no data.", where="--data", remedy="Name a prepared data set."
+            )
+        raise UsageError(
+            "The folder of the model has no tokenizer, and the text must be encoded.",
+            where=f"--workdir {arguments.workdir}",
+            remedy="Name the prepared data set of the model, which has its vocabulary: --data DIR.",
+        )
     if arguments.watch and not arguments.source.is_run:
         what = "Only a run gets new checkpoints."
         raise UsageError(what, where="--watch", remedy="Leave it out, or name a run.")
@@ -261,17 +268,13 @@ def _open_dataset(arguments: argparse.Namespace) -> "PreparedDataset":
     arguments.split = arguments.split or "valid"
     split = arguments.split if arguments.text is None else None
     identity = arguments.source.tokenizer_identity()
-    dataset = open_dataset(arguments.data, arguments.experiment, identity, split)
-    arguments.tokenizer_kind = dataset.manifest.tokenizer_kind
-    return dataset
+    return open_dataset(arguments.data, arguments.experiment, identity, split)
 
 
 def _tokenizer(arguments: argparse.Namespace, dataset: "PreparedDataset | None") -> "Tokenizer":
     """Returns the tokenizer of the data set if one is named, else that of the model."""
     if dataset is None:
-        tokenizer = arguments.source.tokenizer()
-        arguments.tokenizer_kind = tokenizer.kind
-        return tokenizer
+        return arguments.source.tokenizer()
     from txl_tf.data.prepared_dataset import dataset_tokenizer
 
     return dataset_tokenizer(dataset.folder, dataset.manifest)
@@ -283,7 +286,7 @@ def _print(result: "EvaluationResult", arguments: argparse.Namespace) -> None:
     if arguments.is_chief and arguments.json:
         print(json.dumps(result.to_dict()), flush=True)
     elif arguments.is_chief:
-        print(result_table([result], arguments.tokenizer_kind), flush=True)
+        print(result_table([result]), flush=True)
 
 
 if __name__ == "__main__":

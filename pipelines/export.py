@@ -222,11 +222,14 @@ def _card(
 ) -> dict[str, Any]:
     experiment = arguments.experiment.replace(model=model.config)
     license_ = {} if arguments.license is None else {"license": arguments.license}
-    if step is None:
-        card = model_card(experiment, {}, 0)
-        # Of the training of a converted model or an export nothing is known.
-        return license_ | {name: card[name] for name in ("software", "model")}
     source = arguments.source
+    if source.data is None or step is None:
+        card = model_card(experiment, {}, step or 0)
+        # Nothing else is known of the training of a converted model or an export.
+        known = (
+            ("software", "model") if step is None else ("software", "model", "evaluation", "step")
+        )
+        return license_ | {name: card[name] for name in known}
     quality = measured_quality(Workdir(source.folder), step) if source.is_run else {}
     return license_ | model_card(experiment, arguments.data_identity, step, **quality)
 
@@ -274,6 +277,7 @@ def model_card(
         "model": experiment.model.to_dict(),
         "training": experiment.training.to_dict(),
         "optimizer": experiment.optimizer.to_dict(),
+        "evaluation": experiment.evaluation.to_dict(),
         "data": data,
         "step": step,
         "quality": quality,

@@ -72,7 +72,6 @@ def run(arguments: argparse.Namespace) -> None:
     import tensorflow as tf
 
     from txl_tf.data.prepared_dataset import PreparedDataset
-    from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
     from txl_tf.training.metrics_log import MetricsLog
     from txl_tf.training.tensorboard import TensorBoardWriter
 
@@ -129,7 +128,7 @@ def run(arguments: argparse.Namespace) -> None:
     difference = check_export(exported, model, dataset)
 
     say("")
-    print(result_table(results, ByteTokenizer.kind))
+    print(result_table(results))
     print(f"sample:\n{sample}\n")
     print(f"SavedModel: {exported} (nll within {difference:.1e} of the model's)")
     print(f"TensorBoard: tensorboard --logdir {workdir.tensorboard}")

@@ -121,7 +121,7 @@ class TrainingData:
 
     def describe_result(self, result: EvaluationResult, is_last: bool) -> str:
         """Returns the figures of an evaluation: a line, or a table of the last one."""
-        return result_table([result], self.tokenizer_kind) if is_last else result_line(result)
+        return result_table([result]) if is_last else result_line(result)
 
     def create_evaluator(
         self,

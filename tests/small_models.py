@@ -58,6 +58,7 @@ def small_result(**changes: Any) -> EvaluationResult:
         "clamp_length": None,
         "same_length": False,
         "same_length_keys": None,
+        "dtype_policy": "float32",
         "batch_size": 3,
         "warm_up_tokens": 0,
         "masks_documents": False,

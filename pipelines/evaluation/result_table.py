@@ -7,9 +7,6 @@ from txl_tf.evaluation.result import EvaluationResult
 
 from ..progress import plain_table
 
-# With these tokens, the perplexity of words is that of tokens, or of little use.
-_NO_PIECES_OF_WORDS = ("bytes", "characters", "words")
-
 
 def loss_figure(nats_per_token: float, bytes_per_token: float, has_words: bool) -> str:
     """Returns the perplexity of words, or of all other tokens bits per byte."""
@@ -27,14 +24,8 @@ def result_line(result: EvaluationResult) -> str:
     )
 
 
-def result_table(results: Sequence[EvaluationResult], tokenizer_kind: str) -> str:
-    """Returns figures, their denominators and the conditions of evaluations.
-
-    Args:
-        results: sequence of `EvaluationResult`, of one model.
-        tokenizer_kind: str. The kind of the data's tokenizer; where its tokens are
-            pieces of words, there is a perplexity of words.
-    """
+def result_table(results: Sequence[EvaluationResult]) -> str:
+    """Returns figures, their denominators and the conditions of evaluations of one model."""
     figures = [
         ("bits/byte", "bits_per_byte", ",.6f"),
         ("bits/character", "bits_per_character", ",.6f"),
@@ -45,13 +36,15 @@ def result_table(results: Sequence[EvaluationResult], tokenizer_kind: str) -> st
         ("bytes", "num_bytes", ",.0f"),
         ("characters", "num_characters", ",.0f"),
         ("words", "num_words", ",.0f"),
+        ("unknown tokens", "unknown_share", ".2%"),
     ]
-    if tokenizer_kind in _NO_PIECES_OF_WORDS:
+    # Where tokens are words, their perplexity is that of words.
+    if not all(each.has_words and each.tokenizer_kind != "words" for each in results):
         figures = [figure for figure in figures if "word" not in figure[0]]
     rows = [["", *(result.split for result in results)]]
     for name, field, form in figures:
         values = [getattr(result, field) for result in results]
-        if any(values):
+        if any(value is not None and (value or field == "unknown_share") for value in values):
             rows.append([name, *("-" if each is None else f"{each:{form}}" for each in values)])
     table = plain_table(rows, right=range(1, len(results) + 1))
     conditions = {f"step {result.step:,}, {result.conditions}": None for result in results}

@@ -117,7 +117,7 @@ class TextScores:
                 where=self._where,
                 remedy="Give at least two; nothing comes before the first.",
             )
-        self.text = evaluation_text(content, self._token_ids)
+        self.text = evaluation_text(content, self._token_ids, tokenizer)
         self._nats = np.full(len(self._token_ids), np.nan)
 
     def observe(self, places: np.ndarray, nats: np.ndarray) -> None:

@@ -37,7 +37,6 @@ def create_evaluator(
     return Evaluator(
         experiment.model,
         experiment.resolved_evaluation,
-        dtype_policy=experiment.training.dtype_policy,
         # Where XLA is not ruled out, the device's plan decides.
         jit_compile=None if experiment.training.may_compile else False,
         masks_documents=experiment.training.document_boundaries == "mask",
@@ -114,6 +113,8 @@ def split_text(dataset: PreparedDataset, split: str) -> EvaluationText:
         num_bytes=entry.bytes,
         num_characters=entry.characters,
         num_words=entry.words,
+        tokenizer_kind=dataset.manifest.tokenizer_kind,
+        unknown_id=dataset.unknown_id,
     )
 
 

@@ -34,12 +34,22 @@ def test_the_dict_is_plain_json_and_has_all_figures():
 
 def test_the_line_says_the_denominators_and_conditions():
     line = small_result().describe()
-    for part in ("1.500000 bits/byte", "12 tokens", "20 bytes", "segment 5", "memory 7", "3 rows"):
+    for part in (
+        "1.500000 bits/byte",
+        "12 tokens",
+        "20 bytes",
+        "segment 5",
+        "memory 7",
+        "3 rows",
+        "float32",
+    ):
         assert part in line
     for part in ("2.000000 bits/character (15 characters)", "64 per word (5 words)"):
         assert part in line
+    assert "25.00% unknown tokens" in small_result(num_unknown=3).describe()
+    assert "unknown" not in line
     # Where a token is a character, a word is many of them and says nothing.
-    assert "word" not in small_result(num_tokens=15).describe()
+    assert "word" not in small_result(tokenizer_kind="characters").describe()
     assert "clamp none" in line
     assert "same length" not in line and "warm-up" not in line and "dynamic" not in line
     assert "clamp 4" in small_result(clamp_length=4).describe()

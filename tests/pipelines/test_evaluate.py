@@ -1,5 +1,6 @@
 """The job `txl evaluate`, on runs whose checkpoints are written by hand."""
 
+import importlib.util
 import io
 import json
 import math
@@ -17,6 +18,7 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+import txl_tf
 from pipelines.command_line import main
 from pipelines.evaluation.watch import CheckpointWatch
 from pipelines.workdir import Workdir, data_identity
@@ -28,6 +30,8 @@ from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.data.manifest import Manifest
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
+from txl_tf.data.tokenizers.word_splitting import WordRule
+from txl_tf.data.tokenizers.word_tokenizer import WordTokenizer
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.run_description import identity
 from txl_tf.training.checkpoint_store import CheckpointStore
@@ -38,9 +42,9 @@ EXPERIMENT = toy_experiment(
 ).replace(evaluation=EvaluationConfig(batch_size=2))
 
 
-def model_of(seed):
+def model_of(seed, config=EXPERIMENT.model):
     keras.utils.set_random_seed(seed)
-    return TransformerXL(EXPERIMENT.model)
+    return TransformerXL(config)
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +58,14 @@ class Run:
     """A run without training: every checkpoint has weights of its own."""
 
     def __init__(self, folder, manifest, experiment=EXPERIMENT):
+        self.experiment = experiment
         self.workdir = Workdir(folder)
         self.data = data_identity(manifest)
         self.workdir.begin(experiment, self.data)
         self.store = CheckpointStore(self.workdir.checkpoints, identity(experiment, self.data))
 
     def save(self, step):
-        weights = model_of(step).weights
+        weights = model_of(step, self.experiment.model).weights
         arrays = {f"model/{variable.path}": variable.numpy() for variable in weights}
         self.store.save(step, arrays)
 
@@ -153,6 +158,95 @@ def test_own_text_is_scored_and_bad_text_is_refused(run, tmp_path, capsys, monke
     assert refused(capsys, *common, "--text", tmp_path)[0] == 2
 
 
+READERS = {
+    "as the run's evaluations": {},
+    "without memory": {"memory_length": 0},
+    "longer": {"memory_length": 13, "segment_length": 3},
+}
+
+
+@pytest.fixture(scope="module")
+def other_lengths(data, tmp_path_factory):
+    """A run in bfloat16 that evaluates with other lengths than it trains with."""
+    evaluation = EvaluationConfig(batch_size=3, memory_length=9, segment_length=4, clamp_length=6)
+    training = EXPERIMENT.training.replace(dtype_policy="mixed_bfloat16")
+    experiment = EXPERIMENT.replace(evaluation=evaluation, training=training)
+    made = Run(tmp_path_factory.mktemp("lengths") / "run", data[1], experiment)
+    made.save(10)
+    return made.workdir.folder
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_job_library_and_harness_score_a_document_alike(name, other_lengths, tmp_path, capsys):
+    lengths, path, text = READERS[name], tmp_path / "own.txt", b"".join(DOCUMENTS).decode()
+    path.write_text(text)
+    sets = [f"--set=evaluation.{key}={value}" for key, value in lengths.items()]
+    (expected,) = evaluated(capsys, "--workdir", other_lengths, "--text", path, *sets)
+    used = {"memory_length": 9, "segment_length": 4, "clamp_length": 6, "dtype_policy": "float32"}
+    used |= {**lengths, "batch_size": 1, "step": 10}
+    assert used.items() <= expected.items()
+    loaded = txl_tf.load(other_lengths, **lengths)
+    for score in (loaded.score(text), txl_tf.load(other_lengths).score(text, **lengths)):
+        assert score.result.total_nats == pytest.approx(expected["total_nats"], rel=1e-6)
+        assert used.items() <= score.result.to_dict().items()
+    if importlib.util.find_spec("lm_eval") is not None:
+        from lm_eval.api.instance import Instance
+
+        from txl_tf.harness import HarnessModel
+
+        harness = HarnessModel(other_lengths, first_token="unscored", **lengths)
+        request = Instance("loglikelihood_rolling", {}, (text,), 0)
+        (found,) = harness.loglikelihood_rolling([request], disable_tqdm=True)
+        assert -found == pytest.approx(expected["total_nats"], rel=1e-6)
+        assert harness.get_model_info().items() <= expected.items()
+
+
+def test_the_precision_is_float32_unless_it_is_chosen(run, data, other_lengths, capsys):
+    common = ("--workdir", other_lengths, "--data", data[0])
+    lengths = ("memory_length=9", "segment_length=4", "clamp_length=6", "batch_size=3")
+    sets = [f"--set=evaluation.{each}" for each in lengths]
+    (trained_in_float32,) = evaluated(
+        capsys, "--workdir", run.workdir.folder, "--data", data[0], *sets
+    )
+    (result,) = evaluated(capsys, *common)
+    documents_apart = {"masks_documents": True, "dtype_policy": "float32"}
+    assert documents_apart.items() <= result.items()
+    assert result["total_nats"] == trained_in_float32["total_nats"]
+    (rounded,) = evaluated(capsys, *common, "--set", "evaluation.dtype_policy=mixed_bfloat16")
+    assert rounded["dtype_policy"] == "mixed_bfloat16"
+    difference = abs(rounded["total_nats"] - result["total_nats"]) / result["num_tokens"]
+    assert 1e-6 < difference < 1e-2
+
+
+def test_unknown_tokens_are_counted_in_splits_and_texts(tmp_path, capsys):
+    words, valid = [f"w{n}" for n in range(9)], b"w1 w2 other w3\nmore w1\n"
+    rule = WordRule(add_eos=True)
+    tokenizer = WordTokenizer(
+        [*words, "<unk>", "<eos>"], rule, eos_token="<eos>", unknown_token="<unk>"
+    )
+    data = tmp_path / "data"
+    manifest = prepare_dataset(
+        {"train": [b"w1 w2\n" * 9], "valid": [valid]}, tokenizer, str(data), "toy"
+    )
+    model = EXPERIMENT.model.replace(vocabulary_size=tokenizer.vocabulary_size)
+    made = Run(tmp_path / "run", manifest, EXPERIMENT.replace(model=model))
+    made.workdir.keep_vocabulary(tokenizer.vocabulary_files)
+    made.save(10)
+    path = tmp_path / "own.txt"
+    path.write_bytes(valid)
+    common = ("--workdir", made.workdir.folder)
+    (split,) = evaluated(capsys, *common, "--data", data)
+    (own,) = evaluated(capsys, *common, "--text", path)
+    score = txl_tf.load(made.workdir.folder).score(valid.decode())
+    # Of 8 tokens the first is no target.
+    for found in (split, own, score.result.to_dict()):
+        assert (found["num_unknown"], found["unknown_share"]) == (2, 2 / 7)
+        assert found["tokenizer_kind"] == "words"
+    assert score.unknown_share == 2 / 7 and "28.57% unknown tokens" in str(score)
+    assert main(["evaluate", *map(str, common), "--text", str(path)]) == 0
+    assert "unknown tokens    28.57%" in capsys.readouterr().out
+
+
 def test_replicas_rows_and_warm_up_do_not_change_the_figures(run, data, capsys):
     common = ("--workdir", run.workdir.folder, "--data", data[0])
     everything = ("--set", "evaluation.warm_up_tokens=all")
@@ -233,7 +327,8 @@ def test_a_converted_model_is_evaluated(data, run, tmp_path, capsys):
     (own,) = evaluated(capsys, "--workdir", folder, "--data", data[0], "--text", path)
     assert own["total_nats"] == pytest.approx(split["total_nats"], rel=1e-6)
     assert not (folder / "tensorboard").exists()
-    assert refused(capsys, "--workdir", folder, "--text", path)[0] == 2
+    exit_code, message = refused(capsys, "--workdir", folder, "--text", path)
+    assert exit_code == 2 and str(folder) in message and "--data DIR" in message
     assert refused(capsys, "--workdir", folder, "--data", data[0], "--watch")[0] == 2
     (folder / "config.json").write_text("{")
     assert refused(capsys, "--workdir", folder, "--data", data[0])[0] == 65

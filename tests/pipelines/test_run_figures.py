@@ -77,7 +77,7 @@ def test_the_log_has_what_an_evaluation_of_the_checkpoint_finds(untouched, data_
             assert found[name] == pytest.approx(result[name], rel=tolerance), name
         else:
             assert found[name] == result[name]
-    for name in ("nats_per_token", "perplexity", "bits_per_byte", "word_perplexity"):
+    for name in ("nats_per_token", "perplexity", "bits_per_byte", "bits_per_character"):
         assert line[f"loss/{name}"] == found[name]
 
 

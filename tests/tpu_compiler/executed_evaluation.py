@@ -29,9 +29,10 @@ def relative_difference(runs, experiment, weights, text, masks_documents):
         name: Evaluator(
             experiment.model,
             EvaluationConfig(
-                batch_size=NUM_ROWS, attention_kernel=experiment.training.attention_kernel
+                batch_size=NUM_ROWS,
+                dtype_policy=experiment.training.dtype_policy,
+                attention_kernel=experiment.training.attention_kernel,
             ),
-            experiment.training.dtype_policy,
             masks_documents=masks_documents,
             strategy=strategy,
         )

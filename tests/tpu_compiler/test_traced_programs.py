@@ -37,8 +37,7 @@ def test_an_evaluation_is_two_programs_without_communication(name):
     model, values, policy, masks_documents = EVALUATIONS[name]
     evaluator = Evaluator(
         model,
-        EvaluationConfig(batch_size=NUM_ROWS, **values),
-        policy,
+        EvaluationConfig(batch_size=NUM_ROWS, dtype_policy=policy, **values),
         masks_documents=masks_documents,
         strategy=traced_replicas(),
     )

@@ -31,6 +31,15 @@ from txl_tf.models.stateful import StatefulTransformerXL
 
 # Sessions that stay compiled, by number of rows and kind of sampling.
 _MAX_SESSIONS = 4
+# Settings of dynamic evaluation, in which weights follow the text: `score` leaves them fixed.
+_FIXED_WEIGHTS: dict[str, None] = dict.fromkeys(
+    (
+        "dynamic_learning_rate",
+        "dynamic_decay",
+        "dynamic_statistics_segments",
+        "dynamic_epsilon",
+    )
+)
 
 Folder = str | os.PathLike[str]
 
@@ -48,11 +57,15 @@ class TransformerXLCausalLM:
             `StatefulTransformerXL` the model that it trains.
         tokenizer: optional `Tokenizer` of the model. Without one `generate` takes
             and returns token ids.
+        evaluation: optional `EvaluationConfig`: how `score` reads, without dynamic evaluation.
+            Defaults to `None`: with the model's own lengths, in float32.
 
     Attributes:
         model: the model, without variables for memory.
         tokenizer: as given.
         last_seed: optional int. Seed of the newest call of `generate`.
+        evaluation: as given, for one row.
+        step: int. Training steps of the weights, 0 where they are not known.
 
     Raises:
         ValueError: If the tokenizer has another vocabulary than the model.
@@ -65,14 +78,22 @@ class TransformerXLCausalLM:
     ```
     """
 
-    def __init__(self, model: keras.Model, tokenizer: Tokenizer | None = None) -> None:
+    def __init__(
+        self,
+        model: keras.Model,
+        tokenizer: Tokenizer | None = None,
+        evaluation: EvaluationConfig | None = None,
+    ) -> None:
         model = model.transformer_xl if isinstance(model, StatefulTransformerXL) else model
         check_vocabulary_size(model, tokenizer)
         self.model = model
         self.tokenizer = tokenizer
         self.last_seed: int | None = None
         self._sessions: dict[Any, GenerationSession] = {}
-        self._evaluator: Evaluator | None = None
+        evaluation = EvaluationConfig() if evaluation is None else evaluation
+        self.step = 0
+        self.evaluation = evaluation.replace(batch_size=1, **_FIXED_WEIGHTS)
+        self._evaluators: dict[EvaluationConfig, Evaluator] = {}
         self._features: TextFeatures | None = None
         self.compile()
 
@@ -83,6 +104,8 @@ class TransformerXLCausalLM:
         *,
         step: int | Literal["best"] | None = None,
         tokenizer: Tokenizer | Folder | None = None,
+        memory_length: int | None = None,
+        segment_length: int | None = None,
     ) -> Self:
         """Loads a model folder, or builds a published size with new weights.
 
@@ -94,6 +117,9 @@ class TransformerXLCausalLM:
                 default. Where the run averages its weights, these are loaded.
             tokenizer: optional `Tokenizer`, or path of a prepared data set that has
                 it. Defaults to `None`: the one in the folder, if there is one.
+            memory_length: optional int. Tokens that `score` remembers. Defaults to `None`: as
+                the run's evaluations; the model's own where the folder has no run's settings.
+            segment_length: optional int. Tokens that `score` reads at once, likewise.
 
         Returns:
             The language model, with weights in float32.
@@ -104,11 +130,17 @@ class TransformerXLCausalLM:
         """
         found = None if tokenizer is None else tokenizer_from(tokenizer)
         name = os.fspath(preset_or_folder)
+        evaluation, steps = EvaluationConfig(), None
         if name in PRESETS and not os.path.exists(name):
-            return cls(create_model(preset(name), dtype="float32"), found)
-        source = open_model(name, step)
-        model = source.load_model()
-        return cls(model, source.tokenizer() if found is None else found)
+            model = create_model(preset(name), dtype="float32")
+        else:
+            source = open_model(name, step)
+            evaluation = source.experiment.evaluation
+            steps, model = source.load_step()
+            found = source.tokenizer() if found is None else found
+        lm = cls(model, found, _with_lengths(evaluation, memory_length, segment_length))
+        lm.step = steps or 0
+        return lm
 
     def save_to_preset(self, folder: Folder) -> None:
         """Writes model and tokenizer as a folder that `from_preset` reads.
@@ -281,28 +313,55 @@ class TransformerXLCausalLM:
             texts = [befores[row // num_samples] + text for row, text in enumerate(texts)]
         return texts[0] if is_single and num_samples == 1 else texts
 
-    def score(self, text: str | Sequence[str]) -> Any:
+    def score(
+        self,
+        text: str | Sequence[str],
+        *,
+        memory_length: int | None = None,
+        segment_length: int | None = None,
+    ) -> Any:
         """Scores texts of any length, read segment by segment with memory.
+
+        The figures are those of `txl evaluate --text`: lengths and precision are those of the
+        run's evaluations, see `evaluation`.
 
         Args:
             text: str of at least two tokens, or a list of such texts.
+            memory_length: optional int. Tokens to remember instead.
+            segment_length: optional int. Tokens to read at once instead.
 
         Returns:
-            `TextScore` with the nats of every token, or a list of them.
+            `TextScore` with the nats of every token and the lengths that were used, or a list
+            of them.
 
         Raises:
             TypeError: If it is neither.
-            ValueError: If there are fewer than two tokens, or no tokenizer.
+            ValueError: If there are fewer than two tokens, no tokenizer, or no such length.
             InvalidTextError: If the tokenizer cannot take the text.
         """
         texts = checked_texts([text] if isinstance(text, str) else text, "text")
-        if self._evaluator is None:
-            variables = {variable.path: variable for variable in self.model.weights}
-            config = EvaluationConfig(batch_size=1)
-            self._evaluator = Evaluator(self.model.config, config, variables=variables)
         tokenizer = self._required_tokenizer("score")
-        scores = [score_text(self._evaluator, tokenizer, each) for each in texts]
+        evaluator = self.evaluator(memory_length, segment_length)
+        scores = [score_text(evaluator, tokenizer, each, step=self.step) for each in texts]
         return scores[0] if isinstance(text, str) else scores
+
+    def evaluator(
+        self, memory_length: int | None = None, segment_length: int | None = None
+    ) -> Evaluator:
+        """Returns the evaluator of `score`, which reads the weights of the model.
+
+        Args:
+            memory_length: optional int. As for `score`.
+            segment_length: optional int. As for `score`.
+        """
+        evaluation = _with_lengths(self.evaluation, memory_length, segment_length)
+        if evaluation not in self._evaluators:
+            if len(self._evaluators) >= _MAX_SESSIONS:
+                del self._evaluators[next(iter(self._evaluators))]
+            variables = {variable.path: variable for variable in self.model.weights}
+            evaluator = Evaluator(self.model.config, evaluation, variables=variables)
+            self._evaluators[evaluation] = evaluator
+        return self._evaluators[evaluation]
 
     def embed(
         self,
@@ -461,11 +520,20 @@ class TransformerXLCausalLM:
         return self.tokenizer
 
 
+def _with_lengths(
+    evaluation: EvaluationConfig, memory_length: int | None, segment_length: int | None
+) -> EvaluationConfig:
+    lengths = {"memory_length": memory_length, "segment_length": segment_length}
+    return evaluation.replace(**{name: each for name, each in lengths.items() if each is not None})
+
+
 def load(
     folder: Folder,
     step: int | Literal["best"] | None = None,
     *,
     tokenizer: Tokenizer | Folder | None = None,
+    memory_length: int | None = None,
+    segment_length: int | None = None,
 ) -> TransformerXLCausalLM:
     """Loads model and tokenizer of a run, a checkpoint, a converted folder or an export.
 
@@ -474,6 +542,9 @@ def load(
         step: optional int or `"best"`. Checkpoint of a run; the newest by default.
         tokenizer: optional `Tokenizer`, or path of a prepared data set that has it.
             Defaults to `None`: the one in the folder, if there is one.
+        memory_length: optional int. Tokens that `score` remembers. Defaults to `None`: as the
+            run's evaluations; the model's own where the folder has no run's settings.
+        segment_length: optional int. Tokens that `score` reads at once, likewise.
 
     Returns:
         The language model.
@@ -487,4 +558,10 @@ def load(
     print(lm.generate("Once upon a time", max_tokens=100))
     ```
     """
-    return TransformerXLCausalLM.from_preset(folder, step=step, tokenizer=tokenizer)
+    return TransformerXLCausalLM.from_preset(
+        folder,
+        step=step,
+        tokenizer=tokenizer,
+        memory_length=memory_length,
+        segment_length=segment_length,
+    )

@@ -41,7 +41,7 @@ class ContinuationScorer:
     """Scorer of continuations, many side by side.
 
     Each text is read segment by segment with memory, from an empty memory, and may be
-    of any length. The numbers are those of `TransformerXLCausalLM.score`. The softmax is
+    of any length. With the model of an `Evaluator` the numbers are its own. The softmax is
     computed for the scored tokens alone.
 
     Args:

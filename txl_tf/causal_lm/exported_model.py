@@ -1,8 +1,9 @@
 """Model and tokenizer of an export, read back from its weights and its card."""
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.config.model import ModelConfig
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.data.vocabulary_folder import read_tokenizer
@@ -45,11 +46,20 @@ def _is_version(folder: str) -> bool:
     return all(path_exists(os.path.join(folder, name)) for name in (CHECKSUMS_FILE, GRAPH_FILE))
 
 
-def exported_config(version: str) -> tuple[ModelConfig, str]:
-    """Reads the configuration of an exported model from the card of a version.
+class ExportCard(NamedTuple):
+    """Contents of the card of an export that decide its numbers."""
 
-    Returns:
-        Tuple of `ModelConfig` and what its weights are stored as, such as `"int8"`.
+    model: ModelConfig
+    stored_as: str
+    """Type of the stored weights, such as `"int8"`."""
+    evaluation: EvaluationConfig
+    """Evaluation of the run; the defaults where the card has none."""
+    step: int | None
+    """Training steps of the weights; `None` where the card has none."""
+
+
+def read_export_card(version: str) -> ExportCard:
+    """Reads the card of an exported version.
 
     Raises:
         DataDamagedError: If the card cannot be read or does not tell the model.
@@ -60,7 +70,13 @@ def exported_config(version: str) -> tuple[ModelConfig, str]:
         serving = values.get("serving")
         weights = serving.get("weights") if isinstance(serving, dict) else None
         stored = weights.get("stored_as") if isinstance(weights, dict) else None
-        return ModelConfig.from_dict(values["model"]), str(stored or "float32")
+        step = values.get("step")
+        return ExportCard(
+            model=ModelConfig.from_dict(values["model"]),
+            stored_as=str(stored or "float32"),
+            evaluation=EvaluationConfig.from_dict(values.get("evaluation", {})),
+            step=step if type(step) is int else None,
+        )
     except (KeyError, OSError, ValueError) as error:
         raise DataDamagedError(
             f"The card does not tell the model: {first_line(error)}", where=card, remedy=_REMEDY
@@ -97,7 +113,7 @@ def load_exported(version: str) -> "keras.Model":
     from txl_tf.models.language_model import create_model
 
     verify_export(version)
-    model = create_model(exported_config(version)[0], dtype="float32")
+    model = create_model(read_export_card(version).model, dtype="float32")
     prefix = os.path.join(version, "variables", "variables")
     _assign(model, tf.train.load_checkpoint(prefix), prefix)
     return model

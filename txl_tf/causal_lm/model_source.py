@@ -5,13 +5,18 @@ import os
 from typing import TYPE_CHECKING, Any, Literal
 
 from txl_tf.causal_lm.exported_model import (
-    exported_config,
     exported_tokenizer,
     exported_version,
     load_exported,
+    read_export_card,
 )
 from txl_tf.causal_lm.model_folder import run_tokenizer
-from txl_tf.config.experiment import ExperimentConfig, OptimizerConfig, TrainingConfig
+from txl_tf.config.experiment import (
+    EvaluationConfig,
+    ExperimentConfig,
+    OptimizerConfig,
+    TrainingConfig,
+)
 from txl_tf.config.model import ModelConfig
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.data.vocabulary_folder import read_tokenizer
@@ -45,8 +50,8 @@ class ModelSource:
         folder: str. Folder of the run, the checkpoint or the converted model, or of the
             version of an export.
         step: optional int or `"best"`. Checkpoint of a run; `None` is the newest.
-        experiment: `ExperimentConfig`. Of a converted model and of an export only the
-            model is known; all else is the default.
+        experiment: `ExperimentConfig`. Only the model of a converted folder is known, and
+            of an export the evaluation too; all else is the default.
         data: optional dict. Identity of the data of a run.
         stored_as: str. Type of the stored weights: `"float32"`, or of an export also
             `"bfloat16"` or `"int8"`.
@@ -71,23 +76,29 @@ class ModelSource:
         that it computes with.
 
         Returns:
-            Tuple of the step and a dict of variable path to array. The step is
-            `None` of a converted model and of an export.
+            Tuple of the step and a dict of variable path to array. The step is `None`
+            where it is not known: of a converted model, and of an export whose card has none.
 
         Raises:
             JobError: As `txl_tf.load_model` and `load_exported`.
         """
         if self.kind == "export":
             model = load_exported(self.folder)
-            return None, {variable.path: variable.numpy() for variable in model.weights}
+            arrays = {variable.path: variable.numpy() for variable in model.weights}
+            return read_export_card(self.folder).step, arrays
         step, weights = read_weights(self.folder, self.step)
         return None if self.data is None else step, weights
 
     def load_model(self) -> "LanguageModel":
         """Builds the model in float32 with its weights; errors of `read_weights`."""
+        return self.load_step()[1]
+
+    def load_step(self) -> "tuple[int | None, LanguageModel]":
+        """Returns the step of the weights, see `read_weights`, and the result of `load_model`."""
         if self.kind == "export":
-            return load_exported(self.folder)
-        return build_model(self.experiment.model, self.read_weights()[1])
+            return read_export_card(self.folder).step, load_exported(self.folder)
+        step, weights = self.read_weights()
+        return step, build_model(self.experiment.model, weights)
 
     def tokenizer(self) -> Tokenizer | None:
         """Reads the tokenizer; `None` of a model without a vocabulary.
@@ -132,11 +143,11 @@ def open_model(
     place, step = locate(os.fspath(folder), step)
     found = kind(place)
     described: RunDescription | ModelConfig
-    stored_as = "float32"
+    evaluation, stored_as = EvaluationConfig(), "float32"
     if found is None:
         place = _version(place)
         require_no_step(step, "An export has no steps.")
-        described, stored_as = exported_config(place)
+        described, stored_as, evaluation, _ = read_export_card(place)
     else:
         if found == "converted":
             require_no_step(step)
@@ -145,7 +156,7 @@ def open_model(
     if isinstance(described, RunDescription):
         experiment, data = described.experiment, described.data
     else:
-        experiment, data = _untrained(described), None
+        experiment, data = _untrained(described, evaluation), None
     return ModelSource(
         kind=source_kind,
         folder=place,
@@ -172,10 +183,11 @@ def _version(folder: str) -> str:
     return version
 
 
-def _untrained(model: ModelConfig) -> ExperimentConfig:
+def _untrained(model: ModelConfig, evaluation: EvaluationConfig) -> ExperimentConfig:
     """Returns an experiment of a model of whose training nothing is known."""
     return ExperimentConfig(
         model=model,
         training=TrainingConfig(global_batch_size=1, num_steps=1),
         optimizer=OptimizerConfig(warmup_steps=0),
+        evaluation=evaluation,
     )

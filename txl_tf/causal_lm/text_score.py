@@ -46,6 +46,11 @@ class TextScore:
         return self.result.perplexity
 
     @property
+    def unknown_share(self) -> float | None:
+        """Share of unknown tokens in the scored ones; None where the tokenizer knows all text."""
+        return self.result.unknown_share
+
+    @property
     def bits_per_byte(self) -> float | None:
         """Bits per byte of the text."""
         return self.result.bits_per_byte
@@ -54,12 +59,13 @@ class TextScore:
         return self.result.describe()
 
 
-def evaluation_text(content: bytes, token_ids: np.ndarray) -> EvaluationText:
+def evaluation_text(content: bytes, token_ids: np.ndarray, tokenizer: Tokenizer) -> EvaluationText:
     """Returns a text of one document as an `Evaluator` reads it.
 
     Args:
         content: bytes. The text.
         token_ids: int vector of its tokens.
+        tokenizer: `Tokenizer` that made them.
 
     Returns:
         `EvaluationText` named `"text"`, with the counts of the text.
@@ -72,6 +78,8 @@ def evaluation_text(content: bytes, token_ids: np.ndarray) -> EvaluationText:
         num_bytes=counts.bytes,
         num_characters=counts.characters,
         num_words=counts.words,
+        tokenizer_kind=tokenizer.kind,
+        unknown_id=tokenizer.unknown_id,
     )
 
 
@@ -115,5 +123,6 @@ def score_text(
     def observe(places: np.ndarray, values: np.ndarray) -> None:
         nats[places] = values
 
-    result = evaluator.evaluate(evaluation_text(content, token_ids), step=step, observe=observe)
+    read = evaluation_text(content, token_ids, tokenizer)
+    result = evaluator.evaluate(read, step=step, observe=observe)
     return TextScore(pieces_of(tokenizer, token_ids), token_ids, nats, result)

@@ -55,8 +55,8 @@ class TextTask:
         self.tokenizer = tokenizer
         self.step = step
         # Predictions are computed in float32, whatever the training was in.
-        policy = experiment.training.replace(dtype_policy="float32")
-        self._evaluator = TaskEvaluator(experiment.replace(training=policy))
+        evaluation = experiment.evaluation.replace(dtype_policy="float32")
+        self._evaluator = TaskEvaluator(experiment.replace(evaluation=evaluation))
         self._evaluator.load_arrays(weights)
         self.model = self._evaluator.model
 

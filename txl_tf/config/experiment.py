@@ -73,6 +73,9 @@ class EvaluationConfig(FrozenConfig):
     window_stride_tokens: int | None = None
     """Tokens that a window of `T` moves on by and scores, its last ones; for models without
     memory. 1 is the protocol of Al-Rfou et al. (2019). None: segments follow each other."""
+    dtype_policy: Literal["float32", "mixed_bfloat16"] = "float32"
+    """Keras dtype policy of the model, whatever the run was trained in. In bfloat16 the nats of a
+    token differ by up to 0.3 from those in float32, so figures would depend on the precision."""
     attention_kernel: Literal["auto", "always", "never"] | None = None
     """Whether replicas on TPUs attend by the kernel; None takes training's."""
     dynamic_learning_rate: float | None = None

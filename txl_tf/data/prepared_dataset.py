@@ -1,6 +1,7 @@
 """Prepared data set on disk: manifest, tokenizer and random access to tokens."""
 
 import bisect
+import functools
 import itertools
 import os
 from collections.abc import Callable
@@ -139,6 +140,16 @@ class PreparedDataset:
     def fingerprint(self) -> str:
         """SHA-256, in hexadecimal, over everything that decides the tokens."""
         return self.manifest.fingerprint
+
+    @functools.cached_property
+    def unknown_id(self) -> int | None:
+        """Token that stands for text outside the vocabulary; `None` without such a token.
+
+        The class of a tokenizer of one's own is not known here, so its token is not either.
+        """
+        if self.manifest.tokenizer_kind not in (each.kind for each in TOKENIZERS):
+            return None
+        return dataset_tokenizer(self.folder, self.manifest).unknown_id
 
     def check_sizes(self) -> None:
         """Compares the numbers of the manifest with each other and with the sizes of the files.

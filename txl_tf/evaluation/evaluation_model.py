@@ -99,6 +99,7 @@ def evaluation_conditions(
         "clamp_length": config.clamp_length,
         "same_length": config.same_length,
         "same_length_keys": config.same_length_keys if config.same_length else None,
+        "dtype_policy": evaluation.dtype_policy,
         "window_stride_tokens": evaluation.window_stride_tokens,
         "dynamic_learning_rate": evaluation.dynamic_learning_rate,
         "dynamic_decay": evaluation.dynamic_decay,

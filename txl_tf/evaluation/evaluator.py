@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from txl_tf.config.experiment import EvaluationConfig
-from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
+from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig, RecurrentConfig
 from txl_tf.errors import NonFiniteError
 from txl_tf.evaluation.dynamic import DynamicReader
 from txl_tf.evaluation.evaluation_model import create_evaluation_model, evaluation_conditions
@@ -52,7 +52,6 @@ class Evaluator:
             trained model.
         evaluation_config: `EvaluationConfig`; what it leaves open is taken
             from the model.
-        dtype_policy: str. Keras dtype policy.
         jit_compile: optional bool. Whether XLA compiles the step, where there is
             no strategy. Defaults to `None`: where the plan of the device says so.
         keeps: str. The kind of memory, see `InferenceEngine`. Where the weights
@@ -76,7 +75,6 @@ class Evaluator:
         self,
         model_config: ModelConfig | LSTMConfig | QRNNConfig,
         evaluation_config: EvaluationConfig,
-        dtype_policy: str = "float32",
         jit_compile: bool | None = None,
         *,
         keeps: str = "auto",
@@ -89,13 +87,20 @@ class Evaluator:
             for name in _LENGTHS
             if (value := getattr(evaluation_config, name)) is not None
         }
+        if evaluation_config.memory_length is not None and isinstance(
+            model_config, RecurrentConfig
+        ):
+            raise ValueError(
+                "`memory_length` is for models with attention; a recurrent one remembers states. "
+                f"Received: memory_length={evaluation_config.memory_length}"
+            )
         evaluation_config.check_windows(model_config)
         self.config = model_config.replace(**changes)
         self._evaluation_config = evaluation_config
         self._masks_documents = masks_documents
         self._strategy = None if strategy is tf.distribute.get_strategy() else strategy
         self.reads_given_variables = variables is not None
-        own = self.config, dtype_policy, self._strategy
+        own = self.config, evaluation_config.dtype_policy, self._strategy
         self.model = create_evaluation_model(*own, variables)
         self._dynamic = self._create_dynamic_reader()
         self._scoring = ScoringStep(
@@ -206,12 +211,14 @@ class Evaluator:
         batches = rows.batches(text)
         if track is not None:
             batches = track(batches, rows.num_steps)
-        total_nats, num_scored = 0.0, 0
+        total_nats, num_scored, num_unknown = 0.0, 0, 0
         with self._learning(statistics_text):
             for batch, nll in self._read(self._scoring.function, batches, rows):
                 nats = nll[batch.is_scored].astype(np.float64)
                 total_nats += float(np.sum(nats))
                 num_scored += len(nats)
+                is_unknown = batch.target_ids[batch.is_scored] == text.unknown_id
+                num_unknown += int(np.count_nonzero(is_unknown))
                 if observe is not None:
                     observe(batch.places[batch.is_scored], nats)
         if not np.isfinite(total_nats):
@@ -235,6 +242,8 @@ class Evaluator:
             batch_size=rows.batch_size,
             warm_up_tokens=self._warm_up_tokens(text),
             masks_documents=self._masks_documents,
+            tokenizer_kind=text.tokenizer_kind,
+            num_unknown=None if text.unknown_id is None else num_unknown,
             **evaluation_conditions(self.config, self._evaluation_config),
         )
 

@@ -98,6 +98,8 @@ class EvaluationResult(_Figures):
     """Whether every query saw equally many positions."""
     same_length_keys: str | None
     """How many these were; None where they were not equally many."""
+    dtype_policy: str
+    """Keras dtype policy that was computed in."""
     batch_size: int
     """Rows read side by side."""
     warm_up_tokens: int
@@ -113,6 +115,10 @@ class EvaluationResult(_Figures):
     """Decay of what they had learned."""
     dynamic_statistics_segments: int | None
     """Segments of training text that scaled the gradients."""
+    tokenizer_kind: str | None = None
+    """Kind of the tokenizer; None where that is not known."""
+    num_unknown: int | None = None
+    """Targets that stand for text outside the vocabulary; None where no token does."""
     seconds: float
     """Wall time, compiling included."""
 
@@ -120,6 +126,16 @@ class EvaluationResult(_Figures):
     def criterion(self) -> float:
         """Number that is the lower, the better the weights are."""
         return self.nats_per_token
+
+    @property
+    def unknown_share(self) -> float | None:
+        """Share of unknown tokens in the targets; None where the tokenizer knows everything."""
+        return None if self.num_unknown is None else self.num_unknown / self.num_tokens
+
+    @property
+    def has_words(self) -> bool:
+        """Whether tokens are words or pieces of words, so that a word has few of them."""
+        return bool(self.num_words) and self.tokenizer_kind not in ("bytes", "characters")
 
     @property
     def bits_per_character(self) -> float | None:
@@ -144,6 +160,7 @@ class EvaluationResult(_Figures):
             "bits_per_byte": self.bits_per_byte,
             "bits_per_character": self.bits_per_character,
             "word_perplexity": self.word_perplexity,
+            "unknown_share": self.unknown_share,
         }
 
     def describe(self) -> str:
@@ -159,11 +176,10 @@ class EvaluationResult(_Figures):
             f"({self.num_tokens:,} tokens)"
         )
         # Tokens that are no words nor pieces of any make a huge figure that says nothing.
-        if self.word_perplexity is not None and self.num_tokens not in (
-            self.num_bytes,
-            self.num_characters,
-        ):
+        if self.has_words:
             figures.append(f"{self.word_perplexity:.4g} per word ({self.num_words:,.0f} words)")
+        if self.unknown_share is not None:
+            figures.append(f"{self.unknown_share:.2%} unknown tokens")
         return f"{self.split}: {', '.join(figures)}; {self.conditions}"
 
     @property
@@ -175,6 +191,7 @@ class EvaluationResult(_Figures):
             f"memory {self.memory_length}",
             f"clamp {clamp}",
             f"{self.batch_size} rows",
+            self.dtype_policy,
         ]
         if self.window_stride_tokens is not None:
             conditions[0] = f"windows of {self.segment_length}, stride {self.window_stride_tokens}"

@@ -51,7 +51,7 @@ class TaskEvaluator:
         self._task = config.task
         self._strategy = None if strategy is tf.distribute.get_strategy() else strategy
         self.reads_given_variables = variables is not None
-        policy = config.training.dtype_policy
+        policy = config.evaluation.dtype_policy
         model = create_evaluation_model(config.model, policy, self._strategy, variables)
         scope = tf.distribute.get_strategy() if self._strategy is None else self._strategy
         with scope.scope():

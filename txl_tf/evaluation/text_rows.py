@@ -80,6 +80,10 @@ class EvaluationText:
     """UTF-8 code points of that text."""
     num_words: int
     """Words of that text."""
+    tokenizer_kind: str | None = None
+    """Kind of the tokenizer, if it is known."""
+    unknown_id: int | None = None
+    """Token that stands for text outside the vocabulary, if there is one."""
 
     @classmethod
     def of_tokens(
@@ -90,6 +94,8 @@ class EvaluationText:
         num_bytes: int,
         num_characters: int,
         num_words: int,
+        tokenizer_kind: str | None = None,
+        unknown_id: int | None = None,
     ) -> Self:
         """Builds a text, one document, of an int vector of tokens."""
         return cls(
@@ -100,6 +106,8 @@ class EvaluationText:
             num_bytes=num_bytes,
             num_characters=num_characters,
             num_words=num_words,
+            tokenizer_kind=tokenizer_kind,
+            unknown_id=unknown_id,
         )
 
 

@@ -13,9 +13,11 @@ import numpy as np
 
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
 from txl_tf.causal_lm.continuation_score import Continuation, ContinuationScorer
+from txl_tf.causal_lm.text_score import score_text
 from txl_tf.data.text import document_bytes
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
 from txl_tf.errors import UsageError, did_you_mean
+from txl_tf.evaluation.evaluation_model import evaluation_conditions
 from txl_tf.imports import require_extra
 
 require_extra("harness", "lm_eval", purpose="The harness")
@@ -35,7 +37,16 @@ if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
 
 FirstToken = Literal["average", "unscored"]
-_ARGUMENTS = ("step", "tokenizer", "max_length", "first_token", "batch_size", "seed")
+_ARGUMENTS = (
+    "step",
+    "tokenizer",
+    "memory_length",
+    "segment_length",
+    "max_length",
+    "first_token",
+    "batch_size",
+    "seed",
+)
 # Settings of generation that are honoured; others would change the text, so they are refused.
 _SETTINGS = {"until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_p"}
 
@@ -44,9 +55,9 @@ _SETTINGS = {"until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_
 class HarnessModel(LM):
     """Model folder of any kind as the harness's model `"txl"`.
 
-    Texts are read segment by segment with memory, whatever their length. The
-    log-likelihood of a document is that of `txl evaluate --text`, to the rounding of
-    float32. Nothing comes before the first token of a text, so nothing predicts it:
+    Texts are read segment by segment with memory, whatever their length, with the lengths
+    and the precision of the run's evaluations. So the log-likelihood of a document is that of
+    `txl evaluate --text`. Nothing comes before the first token of a text, so nothing predicts it:
     with an empty context, the first token of the continuation is the context.
 
     Args:
@@ -55,6 +66,9 @@ class HarnessModel(LM):
         step: optional int or `"best"`. Checkpoint of a run; the newest by default.
         tokenizer: optional `Tokenizer`, or path of a prepared data set that has it.
             Defaults to `None`: the one in the folder.
+        memory_length: optional int. Tokens to remember while texts are scored. Defaults to
+            `None`: as `TransformerXLCausalLM.score`.
+        segment_length: optional int. Tokens to read at once, likewise.
         max_length: optional int. Reads log-likelihoods as models without memory do: a
             document in windows of so many tokens, each from an empty memory, and of a
             context no more than fits into a window with its continuation. Defaults to
@@ -99,6 +113,8 @@ class HarnessModel(LM):
         *,
         step: int | Literal["best"] | None = None,
         tokenizer: Tokenizer | str | os.PathLike[str] | None = None,
+        memory_length: int | None = None,
+        segment_length: int | None = None,
         max_length: int | None = None,
         first_token: FirstToken = "average",
         batch_size: int = 8,
@@ -116,7 +132,8 @@ class HarnessModel(LM):
         self._first_token = first_token
         self._batch_size = int(batch_size)
         self._seeds = itertools.count(seed)
-        self._scorer = ContinuationScorer(self._lm.model, self._batch_size)
+        self._evaluator = self._lm.evaluator(memory_length, segment_length)
+        self._scorer = ContinuationScorer(self._evaluator.model, self._batch_size)
 
     @classmethod
     def create_from_arg_string(
@@ -145,6 +162,10 @@ class HarnessModel(LM):
             if value is not None and name not in ("device", "max_batch_size")
         }
         return cls(**{**added, **arg_dict})
+
+    def get_model_info(self) -> dict[str, Any]:
+        """Returns the lengths and the precision of the scores, for the harness's results."""
+        return evaluation_conditions(self._evaluator.config, self._lm.evaluation)
 
     def loglikelihood(
         self, requests: "Sequence[Instance]", disable_tqdm: bool = False
@@ -258,7 +279,7 @@ class HarnessModel(LM):
         if len(token_ids) < 2:
             return 0.0
         if self._max_length is None:
-            return self._lm.score(document).total_nats
+            return score_text(self._evaluator, self._tokenizer, document).total_nats
         windows = get_rolling_token_windows(
             token_ids[1:].tolist(), int(token_ids[0]), self._max_length, context_len=1
         )

@@ -280,7 +280,6 @@ def evaluation_program(
     evaluator = Evaluator(
         experiment.model,
         experiment.resolved_evaluation,
-        experiment.training.dtype_policy,
         masks_documents=experiment.training.document_boundaries == "mask",
         strategy=trainer.strategy,
         variables=trainer.inference_variables(),

@@ -77,7 +77,8 @@ _ALL = (
         name="loss/word_perplexity",
         title="Perplexity per word",
         page=None,
-        description="Exponential of the nats per word between white space.",
+        description="Exponential of the nats per word between white space, where tokens are "
+        "words or pieces of words.",
     ),
     Tag(
         name="task/loss",
@@ -270,7 +271,7 @@ def evaluation_figures(result: EvaluationResult | TaskResult) -> dict[str, float
         "loss/perplexity": result.perplexity,
         "loss/bits_per_byte": result.bits_per_byte,
         "loss/bits_per_character": result.bits_per_character,
-        "loss/word_perplexity": result.word_perplexity,
+        "loss/word_perplexity": result.word_perplexity if result.has_words else None,
         "performance/evaluation_seconds": result.seconds,
     }
     return {tag: value for tag, value in figures.items() if value is not None}
