@@ -125,7 +125,7 @@ def test_the_report_is_json_and_a_table(lowers_nothing, global_batch_size):
     printed = io.StringIO()
     print_report(report, Console(file=printed, width=120))
     words = ["v5e:2x2", "float32", "block/MatMul", "tokens/s per chip"]
-    words.append("in evaluation: as rows attend")
+    words.append("in evaluation, float32: as rows attend")
     words += ["does not fit", "at most 6 rows"] if global_batch_size == 40 else ["2 more are"]
     for word in words:
         assert word in printed.getvalue()
