@@ -509,7 +509,8 @@ class TransformerXLCausalLM:
     def _forget_weights(self) -> None:
         """Drops what was computed of the weights before they changed."""
         self._sessions.clear()
-        self._evaluator = self._features = None
+        self._evaluators.clear()
+        self._features = None
 
     def _required_tokenizer(self, purpose: str) -> Tokenizer:
         if self.tokenizer is None:
