@@ -100,7 +100,6 @@ LOADED_FIRST = (
     "pipelines.workdir",
     "pipelines.analysis.ablation",
     "pipelines.analysis.figures",
-    "pipelines.diagnosis.*",
     "pipelines.launch.*",
 )
 NOT_LOADED_FIRST = (

@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 from txl_tf.errors import UsageError
 from txl_tf.tpu_compiler.chips import CHIPS
 
-from ..diagnosis.version_checks import TestedVersions
+from ..doctor import pinned_versions
 
 _GENERATIONS = {chip.cloud.generation: chip.cloud for chip in CHIPS.values()}
 _NAME = re.compile(rf"({'|'.join(_GENERATIONS)})-([1-9][0-9]{{0,4}})")
@@ -222,7 +222,7 @@ def install_commands(folder: str, pip: str = "pip") -> list[str]:
         folder: str. A checkout, relative to where the commands run.
         pip: str. The program.
     """
-    text = f"tensorflow-text=={TestedVersions.read().packages['tensorflow-text']}"
+    text = f"tensorflow-text=={pinned_versions()['tensorflow-text']}"
     requirements = f"{folder}/pipelines/launch/{REQUIREMENTS.name}"
     return [
         join([pip, "install", "--require-hashes", "-r", requirements]),
@@ -241,7 +241,7 @@ def section(title: str, *commands: str) -> str:
 
 def doctor_words(plan: LaunchPlan, tpu: str) -> list[str]:
     """Returns the words of `txl doctor`, not quoted; arguments as for `train_words`."""
-    return ["txl", "doctor", "--tpu", tpu, "--folder", plan.workdir, "--config", plan.config]
+    return ["txl", "doctor", "--tpu", tpu, "--folder", plan.workdir]
 
 
 def train_words(plan: LaunchPlan, tpu: str) -> list[str]:

@@ -15,9 +15,9 @@ NUM_REPLICAS = 2
 def main(arguments):
     strategy.create_strategy = lambda tpu, num_cpu_replicas=1: traced_tpu_strategy(NUM_REPLICAS)
     if arguments == ["probe"]:
-        from pipelines.diagnosis import tensorflow_probe
+        from pipelines import doctor
 
-        tensorflow_probe._all_reduce("local")
+        doctor._all_reduce("local")
     else:
         sys.exit(command_line.main([*arguments, "--tpu", "local"]))
 

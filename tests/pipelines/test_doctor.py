@@ -1,44 +1,109 @@
-"""The doctor as a user calls it, on the machine of the tests."""
+"""`txl doctor`: findings of made-up machines, and the machine of the tests as a user sees it."""
 
 import json
+import shutil
+import subprocess
+import sys
 
 import pytest
 
+from pipelines import doctor
 from tests.pipelines.txl_process import error_lines, run_new_txl
+from txl_tf.errors import InputMissingError, MismatchError, OutputExistsError, StorageError
+
+TESTED = doctor.pinned_versions()
+GOOD = {name: version for name, version in TESTED.items() if name != "libtpu"}
+TPU = {**GOOD, "tensorflow-tpu": GOOD["tensorflow"], "libtpu": TESTED["libtpu"]}
+del TPU["tensorflow"]
 
 
-def findings_of(finished):
-    return {finding["check"]: finding for finding in json.loads(finished.stdout)}
+def without(packages, name):
+    return {key: value for key, value in packages.items() if key != name}
 
 
-@pytest.mark.slow
-def test_this_machine_is_well_and_a_bad_folder_is_said(tmp_path):
-    blocked = tmp_path / "file"
-    blocked.write_text("")
-    remote = "ram://doctor/run"
-
-    finished = run_new_txl("doctor", "--json", "--folder", tmp_path, "--folder", remote)
-    findings = findings_of(finished)
-    bad = run_new_txl(
-        "doctor", "--json", "--folder", blocked, "--folder", "ram://x/y", "--timeout-seconds", "0.1"
-    )
-
-    assert finished.returncode == 0, finished.stdout
-    assert {each["status"] for each in findings.values()} <= {"ok", "warning"}
-    assert {"import", "devices", "all-reduce", "text operations", f"folder {remote}"} <= set(
-        findings
-    )
-    # The first fault decides; that TensorFlow had no time at all is the second.
-    assert bad.returncode == 74
-    assert 1 <= len(error_lines(bad)) <= 3
-    assert findings_of(bad)["import"]["what"].startswith("it hangs")
+@pytest.mark.parametrize("packages, has_tpu", [(GOOD, False), (TPU, True)])
+def test_the_pinned_versions_are_well(packages, has_tpu):
+    assert {each.status for each in doctor.check_packages(packages, has_tpu)} == {"ok"}
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--timeout-seconds", "0"], ["--timeout-seconds", "nan"], ["--tpu", ""]]
+    ("packages", "has_tpu", "check", "status", "words"),
+    [
+        (without(GOOD, "keras"), False, "keras", "fault", "not installed"),
+        ({**GOOD, "keras": "3.9.0"}, False, "keras", "fault", "3.9.0; tested was"),
+        ({**GOOD, "tensorflow": "2.20.9"}, False, "tensorflow", "warning", "tested was"),
+        ({**GOOD, "numpy": "strange"}, False, "numpy", "warning", "tested was"),
+        ({**TPU, "libtpu": "9.0.0"}, True, "libtpu", "fault", "ends the process"),
+        (GOOD, True, "TensorFlow build", "fault", "needs tensorflow-tpu alone"),
+        ({**TPU, "tensorflow": "2.20.0"}, True, "TensorFlow build", "fault", "and tensorflow-tpu"),
+    ],
 )
-def test_an_argument_that_means_nothing_is_refused(arguments):
-    finished = run_new_txl("doctor", *arguments)
+def test_another_version_has_a_verdict_and_a_command(packages, has_tpu, check, status, words):
+    found = next(each for each in doctor.check_packages(packages, has_tpu) if each.check == check)
+    assert found.status == status and words in found.what
+    assert found.remedy.startswith("pip ")
 
-    assert finished.returncode == 2
-    assert arguments[0] in finished.stderr
+
+def test_python_and_the_environment():
+    assert doctor.check_python("3.13.0+").status == "ok"
+    assert doctor.check_python("3.10.2").error is MismatchError
+    variables = {"KERAS_BACKEND": "jax", "TPU_LOAD_LIBRARY": "0", "XLA_FLAGS": "--x"}
+    found = {each.check: each.status for each in doctor.check_environment(variables, "local")}
+    assert found == {"KERAS_BACKEND": "fault", "TPU_LOAD_LIBRARY": "fault", "XLA_FLAGS": "warning"}
+    assert [*doctor.check_environment({}, None)] == []
+
+
+def test_chips_and_their_lock(tmp_path):
+    assert doctor.check_tpu_files([]).error is InputMissingError
+    path = str(tmp_path / "lock")
+    assert doctor.check_tpu_lock(path).status == "ok"
+    program = "import fcntl, sys; file = open(sys.argv[1], 'w'); fcntl.lockf(file, fcntl.LOCK_EX)"
+    program += "; print('locked', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", program, path]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        found = doctor.check_tpu_lock(path)
+        process.stdin.close()
+    assert found.error is OutputExistsError and found.remedy == f"kill {process.pid}"
+    assert doctor.check_tpu_lock(path).status == "ok"
+
+
+@pytest.mark.parametrize(("free", "status"), [(1 << 20, "fault"), (2 << 30, "warning")])
+def test_a_folder_without_room_is_said(free, status, tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)._replace(free=free)
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: usage)
+    assert doctor.check_folder(str(tmp_path / "new")).status == status
+    assert [*tmp_path.iterdir()] == []
+    (tmp_path / "file").touch()
+    assert doctor.check_folder(str(tmp_path / "file")).error is StorageError
+
+
+@pytest.mark.parametrize(
+    ("program", "check", "words"),
+    [
+        ("import os; os.abort()", "import", "SIGABRT"),
+        ("import sys; print('{\"stage\": \"all-reduce\"}'); sys.exit('no')", "all-reduce", "no"),
+    ],
+)
+def test_the_end_of_the_probe_is_a_finding(program, check, words, monkeypatch):
+    monkeypatch.setattr(doctor, "_PROBE", program)
+    (found,) = doctor.probe_findings({}, 60.0)
+    assert (found.check, found.status) == (check, "fault") and words in found.what
+
+
+@pytest.mark.slow
+def test_this_machine_is_well_and_bad_folders_are_said(data_folder, tmp_path):
+    remote = "ram://doctor/run"
+    places = ("--folder", tmp_path, "--folder", remote, "--data", data_folder)
+    finished = run_new_txl("doctor", "--json", *places)
+    findings = {each["check"]: each for each in json.loads(finished.stdout)}
+    assert finished.returncode == 0, finished.stdout
+    checks = {"import", "devices", "all-reduce", "text operations", f"folder {remote}"}
+    assert {*checks, f"data set {data_folder}"} <= findings.keys()
+    (tmp_path / "file").touch()
+    bad = ("--folder", tmp_path / "file", "--timeout-seconds", "0.1")
+    finished = run_new_txl("doctor", "--json", *bad, "--data", tmp_path)
+    # The first fault decides; that TensorFlow had no time at all is the second.
+    assert finished.returncode == 74
+    assert 1 <= len(error_lines(finished)) <= 3
+    assert json.loads(finished.stdout)[-1]["what"].startswith("it hangs")

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.diagnosis.version_checks import TestedVersions
+from pipelines.doctor import pinned_versions
 from pipelines.launch.plan import REQUIREMENTS, install_commands
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-TESTED = TestedVersions.read()
+TESTED = pinned_versions()
 
 
 def normal(pin):
@@ -30,7 +30,7 @@ def locked_pins():
 
 def test_every_version_is_the_project_s_and_nothing_else_is_installed():
     versions = dict(normal(pin) for pin, *_ in locked_pins())
-    expected = {**TESTED.packages, "libtpu": TESTED.libtpu}
+    expected = dict(TESTED)
     expected["tensorflow-tpu"] = expected.pop("tensorflow")
     del expected["tensorflow-text"]
     # The extra `tpu-kernel` with what it brings, in the versions that the tests run with.
@@ -48,7 +48,7 @@ def test_every_line_has_a_hash():
 
 def test_tensorflow_text_is_the_project_s_and_comes_alone():
     _, text, code = install_commands(".")
-    version = TESTED.packages["tensorflow-text"]
+    version = TESTED["tensorflow-text"]
     assert text == f"pip install --no-deps tensorflow-text=={version}"
     assert code == "pip install --no-deps --no-build-isolation ."
 
@@ -89,7 +89,7 @@ def test_a_training_step_lowers_through_the_tpu_wheel(tmp_path):
     assert finished.returncode == 0, finished.stderr
     report = json.loads(finished.stdout.splitlines()[-1])
     names = ("tensorflow", "tensorflow-text", "keras")
-    assert report["versions"] == [TESTED.packages[name] for name in names]
+    assert report["versions"] == [TESTED[name] for name in names]
     # Every gradient, and the loss.
     assert report["summed"] == report["num_weights"] + 1
     on_host = {"infeed", "outfeed", "send", "recv"}

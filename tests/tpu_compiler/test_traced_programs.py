@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from pipelines.diagnosis.tensorflow_probe import sum_of_replicas
+from pipelines.doctor import sum_of_replicas
 from tests.toy_batches import VOCABULARY_SIZE, toy_experiment
 from tests.tpu_bridge import (
     COLLECTIVES,
