@@ -28,7 +28,7 @@ from txl_tf.convert.model_sizes import (
 )
 from txl_tf.errors import DataDamagedError, InputMissingError
 from txl_tf.models.transformer_xl import TransformerXL
-from txl_tf.storage.array_files import checked_tensor_bundle
+from txl_tf.storage.array_files import open_tensor_bundle
 from txl_tf.storage.files import first_line
 
 # State of the optimizer and the step, which are no weights.
@@ -184,8 +184,7 @@ def _prefix(path: Path) -> Path:
 
 def _read(prefix: Path) -> dict[str, np.ndarray]:
     try:
-        stored = checked_tensor_bundle(str(prefix), remedy="Restore it from a copy.")
-        reader = tf.compat.v1.train.NewCheckpointReader(str(prefix))
+        reader, stored = open_tensor_bundle(str(prefix), remedy="Restore it from a copy.")
         return {
             name: np.asarray(reader.get_tensor(name))
             for name in sorted(stored)

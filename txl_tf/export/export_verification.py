@@ -3,10 +3,9 @@
 import os
 import re
 from collections.abc import Callable
-from typing import Any
 
 from txl_tf.errors import DataDamagedError
-from txl_tf.storage.array_files import checked_tensor_bundle
+from txl_tf.storage.array_files import open_tensor_bundle
 from txl_tf.storage.files import file_bytes, file_sha256, first_line, read_file
 from txl_tf.storage.untrusted_files import (
     MAX_DESCRIPTION_BYTES,
@@ -26,7 +25,6 @@ CARD_FILE = f"{EXTRA}/model_card.json"
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 _REMEDY = "Export the model again."
 _VARIABLES = os.path.join("variables", "variables")
-_DATA_FILES = _VARIABLES + ".data-"
 # No protocol buffer is of 2 GiB or more.
 _MAX_BYTES = {
     ".index": MAX_DESCRIPTION_BYTES,
@@ -75,12 +73,7 @@ def _check_sums(folder: str, names: list[str], progress: Callable[[int], None] |
     for name in names:
         if name != CHECKSUMS_FILE and name not in sums:
             raise _damaged("A file is not in the list of checksums.", os.path.join(folder, name))
-    is_bounded = False
-    # The data last: how long they can be, an index says that is as it was written.
-    for name in sorted(sums, key=lambda name: name.startswith(_DATA_FILES)):
-        if name.startswith(_DATA_FILES) and not is_bounded:
-            checked_tensor_bundle(os.path.join(folder, _VARIABLES), remedy=_REMEDY)
-            is_bounded = True
+    for name in sorted(sums):
         path = listed_file(folder, name, listed_in=where, remedy=_REMEDY)
         most = _MAX_BYTES.get(os.path.splitext(name)[1])
         if most is not None and file_bytes(path) > most:
@@ -107,8 +100,7 @@ def _check_variables(prefix: str) -> None:
     import tensorflow as tf
 
     try:
-        stored = checked_tensor_bundle(prefix, remedy=_REMEDY)
-        reader: Any = tf.compat.v1.train.NewCheckpointReader(prefix)
+        reader, stored = open_tensor_bundle(prefix, remedy=_REMEDY)
         for name in sorted(stored):
             # Reading compares with the checksum in the index.
             reader.get_tensor(name)

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from txl_tf.distribution.remote_hosts import this_host
 from txl_tf.errors import DataDamagedError, MismatchError, NonFiniteError, StorageError
-from txl_tf.storage.array_files import StoredTensor, checked_tensor_bundle
+from txl_tf.storage.array_files import open_tensor_bundle
 from txl_tf.storage.files import file_bytes, file_sha256, first_line, is_remote
 from txl_tf.storage.untrusted_files import listed_file, read_json_object, reading_failed
 
@@ -256,13 +256,11 @@ def read_arrays(prefix: str, descriptions: dict[str, Any]) -> dict[str, np.ndarr
         StorageError: If the storage does not answer.
     """
     try:
-        stored = checked_tensor_bundle(prefix, remedy=_REMEDY)
+        reader, stored = open_tensor_bundle(prefix, remedy=_REMEDY)
     except OSError as error:
         raise unreadable(error, f"{prefix}.index") from error
     _check_descriptions(stored, descriptions, prefix)
     try:
-        # `tf.train.load_checkpoint` would look for a folder of its own kind first.
-        reader = tf.compat.v1.train.NewCheckpointReader(prefix)
         with concurrent.futures.ThreadPoolExecutor(_num_threads()) as executor:
             arrays, checks = {}, {}
             for name in sorted(stored):
@@ -277,20 +275,20 @@ def read_arrays(prefix: str, descriptions: dict[str, Any]) -> dict[str, np.ndarr
 
 
 def _check_descriptions(
-    stored: dict[str, StoredTensor], descriptions: dict[str, Any], prefix: str
+    stored: dict[str, tuple[str, tuple[int, ...]]], descriptions: dict[str, Any], prefix: str
 ) -> None:
     """Compares stored with described arrays before any array is read."""
     if stored.keys() != descriptions.keys():
         differing = ascii(min(stored.keys() ^ descriptions.keys()))[1:-1]
         raise damaged(f"the array `{differing[:200]}` is on one side only", f"{prefix}.index")
-    for name, tensor in stored.items():
+    for name, (dtype, shape) in stored.items():
         description = descriptions[name]
         if (
             not isinstance(description, dict)
-            or description.get("dtype") != tensor.dtype
-            or description.get("shape") != [*tensor.shape]
+            or description.get("dtype") != dtype
+            or description.get("shape") != [*shape]
         ):
-            what = f"the array `{name}` of {tensor.dtype} {[*tensor.shape]}"
+            what = f"the array `{name}` of {dtype} {[*shape]}"
             raise damaged(f"{what} is not what was written", _data_file(prefix))
 
 
