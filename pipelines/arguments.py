@@ -9,6 +9,7 @@ from typing import Any
 
 from txl_tf.config.base import MAX_TOKENS, shown_value
 from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 from txl_tf.distribution.server_address import ANSWER_SECONDS, tpu_addresses
 from txl_tf.errors import (
     DataDamagedError,
@@ -36,6 +37,7 @@ _MAX_FILE_BYTES = 1 << 20
 _MAX_KEY_PARTS = 64
 _WORD = rb"[\w\"'-]"
 _DEEP_KEY = re.compile(rb"(?<!%b)(?:%b++[ \t]*+\.[ \t]*+){%d}" % (_WORD, _WORD, _MAX_KEY_PARTS))
+_VOCABULARY = re.compile(r"\s*model\.vocabulary_size\s*=")
 _REMEDY = "Correct the file."
 
 
@@ -189,7 +191,13 @@ def add_override_argument(
     )
 
 
-def load_experiment(source: str, overrides: list[str]) -> ExperimentConfig:
+def load_experiment(
+    source: str,
+    overrides: list[str],
+    *,
+    vocabulary_size: int | None = None,
+    model: ModelConfig | LSTMConfig | QRNNConfig | None = None,
+) -> ExperimentConfig:
     """Reads an experiment and applies `--set`.
 
     Args:
@@ -197,13 +205,18 @@ def load_experiment(source: str, overrides: list[str]) -> ExperimentConfig:
             file with the sections of `ExperimentConfig`. A file may have the name
             of an experiment as `base`, and only what differs from it.
         overrides: list of str, see `ExperimentConfig.with_overrides`.
+        vocabulary_size: optional int. Ids of the data, for an experiment that neither the
+            file nor `--set` gives a `model.vocabulary_size`. Cutoffs beyond it are left out.
+        model: optional configuration, for a file without a section `model`.
 
     Raises:
         InputMissingError: If there is neither such a name nor such a file.
         UsageError: If a value is not valid.
     """
     if source in NAMED_EXPERIMENTS:
-        return override(NAMED_EXPERIMENTS[source](), overrides)
+        values = NAMED_EXPERIMENTS[source]().to_dict()
+        fit_vocabulary(values, {}, overrides, vocabulary_size)
+        return override(ExperimentConfig.from_dict(values), overrides)
     path = Path(source)
     if not os.path.isfile(path):  # `Path.is_file` raises for a name that is too long
         raise InputMissingError(
@@ -213,10 +226,38 @@ def load_experiment(source: str, overrides: list[str]) -> ExperimentConfig:
             remedy=f"Names are: {', '.join(NAMED_EXPERIMENTS)}; files end in .json or .toml.",
         )
     try:
-        experiment = ExperimentConfig.from_dict(_with_base(read_settings(path)))
+        stated = read_settings(path)
+        values = _with_base(stated)
+        if model is not None and "model" not in values:
+            values["model"] = model.to_dict()
+        fit_vocabulary(values, stated.get("model"), overrides, vocabulary_size)
+        experiment = ExperimentConfig.from_dict(values)
     except ValueError as error:
         raise UsageError(f"{error}", where=str(path), remedy=_REMEDY) from error
     return override(experiment, overrides)
+
+
+def fit_vocabulary(
+    values: dict[str, Any], stated: Any, overrides: list[str], vocabulary_size: int | None
+) -> None:
+    """Changes the vocabulary of a model to that of the data, as far as it is not stated.
+
+    A size that `--set` gives counts for the cutoffs.
+    """
+    model = values.get("model")
+    if not isinstance(model, dict):
+        return
+    fields = {f"model.{name}" for name in (stated if isinstance(stated, dict) else ())}
+    fields |= overridden_settings(overrides)
+    sizes = [text.partition("=")[2].strip() for text in overrides if _VOCABULARY.match(text)]
+    if sizes:
+        size = int(sizes[-1]) if re.fullmatch("[0-9]{1,9}", sizes[-1]) else None
+    else:
+        if vocabulary_size is not None and "model.vocabulary_size" not in fields:
+            model["vocabulary_size"] = vocabulary_size
+        size = model.get("vocabulary_size")
+    if isinstance(size, int) and model.get("cutoffs") and "model.cutoffs" not in fields:
+        model["cutoffs"] = [first_id for first_id in model["cutoffs"] if first_id < size]
 
 
 def _with_base(values: dict[str, Any]) -> dict[str, Any]:

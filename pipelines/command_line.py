@@ -72,7 +72,7 @@ def run_job(name: str, arguments: Sequence[str] | None = None) -> int:
 
 def _dispatch(arguments: list[str]) -> None:
     _check_encoding(arguments)
-    if arguments[:1] == ["help"]:
+    if arguments[:1] in ([], ["help"]):
         arguments = [*arguments[1:2], "--help"]
     parser = JobParser(
         prog="txl",

@@ -1,4 +1,4 @@
-"""Settings of a fine-tuning run: those of the source, of the task, and defaults for few steps."""
+"""Settings of a run from a trained model: those of the source, and defaults for few steps."""
 
 import argparse
 import math
@@ -6,11 +6,13 @@ from typing import Any
 
 from txl_tf.causal_lm.model_source import open_model
 from txl_tf.config.experiment import ExperimentConfig, OptimizerConfig, TrainingConfig
+from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 from txl_tf.config.task import TaskConfig
+from txl_tf.data.manifest import Manifest
 from txl_tf.errors import UsageError
 from txl_tf.tasks.examples import TaskData
 
-from .arguments import load_experiment, overridden_settings, override
+from .arguments import fit_vocabulary, load_experiment, overridden_settings, override
 from .initial_weights import overrides_of
 
 MAX_EPOCHS = 100_000
@@ -47,20 +49,71 @@ def finetuning_experiment(
             experiment = override(experiment, [f"training.num_steps={num_steps}"])
         return experiment
     begin = _begin(arguments, data, overrides)
-    given = overridden_settings(overrides)
     num_steps = _steps_of(arguments.epochs or _DEFAULT_EPOCHS, data, begin)
-    if "training.num_steps" in given:
+    if "training.num_steps" in overridden_settings(overrides):
         num_steps = begin.training.num_steps
     each_epoch = min(_steps_of(1, data, begin), num_steps)
     followed = {
-        "training.num_steps": num_steps,
         "training.evaluate_every_steps": each_epoch,
         "training.checkpoint_every_steps": each_epoch,
         "training.steps_per_loop": min(100, each_epoch),
-        "optimizer.warmup_steps": int(_WARMUP_SHARE * num_steps),
     }
-    changes = [f"{name}={value}" for name, value in followed.items() if name not in given]
+    return _of_length(begin, num_steps, overrides, followed)
+
+
+def further_training(
+    source: ExperimentConfig, overrides: list[str], manifest: Manifest | None
+) -> ExperimentConfig:
+    """Returns the settings of language modelling from a trained model, without `--config`.
+
+    Model and evaluation are those of the source, with the vocabulary of the data. The
+    steps are those of three passes over the data, unless `--set` names them.
+
+    Args:
+        source: `ExperimentConfig` of the model.
+        overrides: list of str. `--set`.
+        manifest: optional `Manifest` of the data; without, the steps are not known.
+    """
+    values = _defaults(source.model) | {"evaluation": source.evaluation.to_dict()}
+    size = None if manifest is None else manifest.vocabulary_size
+    fit_vocabulary(values, {}, overrides, size)
+    begin = override(ExperimentConfig.from_dict(values), overrides)
+    if manifest is None or "training.num_steps" in overridden_settings(overrides):
+        num_steps = begin.training.num_steps
+    else:
+        step_tokens = begin.training.global_batch_size * begin.model.segment_length
+        num_tokens = manifest.split("train").tokens if "train" in manifest.split_names else 0
+        num_steps = max(_DEFAULT_EPOCHS * num_tokens // step_tokens, 1)
+    return _of_length(begin, num_steps, overrides)
+
+
+def _of_length(
+    begin: ExperimentConfig,
+    num_steps: int,
+    overrides: list[str],
+    followed: dict[str, int] | None = None,
+) -> ExperimentConfig:
+    """Sets the steps, the warm-up and what else follows from them, unless `--set` names it."""
+    given = overridden_settings(overrides)
+    values = {
+        "training.num_steps": num_steps,
+        "optimizer.warmup_steps": int(_WARMUP_SHARE * num_steps),
+        **(followed or {}),
+    }
+    changes = [f"{name}={value}" for name, value in values.items() if name not in given]
     return override(begin, changes)
+
+
+def _defaults(model: ModelConfig | LSTMConfig | QRNNConfig) -> dict[str, Any]:
+    training = TrainingConfig(global_batch_size=_BATCH_SIZE, num_steps=_UNKNOWN_STEPS)
+    optimizer = OptimizerConfig(
+        learning_rate=_LEARNING_RATE, final_learning_rate_fraction=0.0, clip_norm=1.0
+    )
+    return {
+        "model": model.to_dict(),
+        "training": training.to_dict(),
+        "optimizer": optimizer.to_dict(),
+    }
 
 
 def _begin(arguments: argparse.Namespace, data: TaskData, overrides: list[str]) -> ExperimentConfig:
@@ -77,16 +130,7 @@ def _begin(arguments: argparse.Namespace, data: TaskData, overrides: list[str]) 
             where="--init-from",
             remedy="Name the folder of a trained model, or with --config that of a new one.",
         )
-    values: dict[str, Any] = {
-        "model": model.to_dict(),
-        "training": TrainingConfig(
-            global_batch_size=_BATCH_SIZE, num_steps=_UNKNOWN_STEPS
-        ).to_dict(),
-        "optimizer": OptimizerConfig(
-            learning_rate=_LEARNING_RATE, final_learning_rate_fraction=0.0, clip_norm=1.0
-        ).to_dict(),
-        "task": _task(data).to_dict(),
-    }
+    values = _defaults(model) | {"task": _task(data).to_dict()}
     return override(ExperimentConfig.from_dict(values), overrides)
 
 

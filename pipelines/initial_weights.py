@@ -3,7 +3,6 @@
 import argparse
 import functools
 import json
-import os
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from txl_tf.config.experiment import ExperimentConfig
@@ -15,9 +14,8 @@ from txl_tf.models.weight_transfer import (
     weights_sha256,
 )
 from txl_tf.run_folder import kind
-from txl_tf.storage.files import is_remote
 
-from .workdir import Workdir
+from .workdir import Workdir, lasting_path
 
 if TYPE_CHECKING:
     import numpy as np
@@ -92,7 +90,7 @@ class InitialWeights:
         vocabulary: str,
         start: dict[str, Any] | None = None,
     ) -> None:
-        self._folder = _place(folder)
+        self._folder = lasting_path(folder)
         self._step = step
         self._vocabulary = vocabulary
         self._start = start
@@ -219,7 +217,10 @@ class InitialWeights:
 
 
 def initial_weights(
-    arguments: argparse.Namespace, workdir: Workdir, experiment: ExperimentConfig
+    arguments: argparse.Namespace,
+    workdir: Workdir,
+    experiment: ExperimentConfig,
+    data: dict[str, Any] | None = None,
 ) -> InitialWeights | None:
     """Returns the weights that a run begins from or was begun with; `None` for initial ones.
 
@@ -230,6 +231,7 @@ def initial_weights(
         arguments: `argparse.Namespace` with the options of `add_initial_arguments`.
         workdir: `Workdir` of the run.
         experiment: `ExperimentConfig` of the run.
+        data: optional dict that `data_identity` returned, of the data of the run.
 
     Raises:
         UsageError: If an option or adapters are given without `--init-from`.
@@ -255,13 +257,15 @@ def initial_weights(
         return None
     vocabulary = arguments.init_vocabulary or VOCABULARIES[0]
     found = InitialWeights(arguments.init_from, arguments.init_step, vocabulary)
+    if data is not None:
+        found.require_vocabulary(data)
     found.require_fit(experiment)
     return found
 
 
 def _require_same_start(start: dict[str, Any] | None, arguments: argparse.Namespace) -> None:
     asked: dict[str, Any] = {
-        "source": _place(arguments.init_from),
+        "source": lasting_path(arguments.init_from),
         "vocabulary": arguments.init_vocabulary or VOCABULARIES[0],
     }
     if isinstance(arguments.init_step, int):
@@ -274,11 +278,6 @@ def _require_same_start(start: dict[str, Any] | None, arguments: argparse.Namesp
                 where=arguments.workdir,
                 remedy=_ANOTHER,
             )
-
-
-def _place(folder: str) -> str:
-    """Returns a folder by a path that stays the same wherever a job is started."""
-    return folder.rstrip("/") if is_remote(folder) else os.path.abspath(folder)
 
 
 def describe_start(start: dict[str, Any]) -> str:

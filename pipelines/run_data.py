@@ -48,6 +48,10 @@ class RunData(Protocol):
     """
 
     @property
+    def folder(self) -> str | None:
+        """Folder of the data set, for the next start; `None` of a task."""
+
+    @property
     def plan(self) -> Plan:
         """Plan of the run."""
 

@@ -36,6 +36,8 @@ class FineTuningData:
         UsageError: If there is no split `train`.
     """
 
+    folder = None
+
     def __init__(self, data: TaskData, tokenizer: Tokenizer, experiment: ExperimentConfig) -> None:
         assert experiment.task is not None
         if _TRAIN not in data.splits:

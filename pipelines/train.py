@@ -3,19 +3,22 @@
     txl train --config quickstart --data DIR --workdir DIR
 
 The same command resumes from the last checkpoint, bit for bit as if it had
-never stopped. A finished run goes on with `--set training.num_steps=MORE`.
-`--init-from DIR` begins from the weights of another model.
+never stopped; so does `txl train --workdir DIR`. A finished run goes on with
+`--set training.num_steps=MORE`. `--init-from DIR` begins from another model.
 TPU: `--tpu local`. Several CPU replicas: `--cpu-replicas 2`.
 """
 
 import argparse
 import contextlib
+import json
 import os
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
+from txl_tf.causal_lm.model_source import open_model
 from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.data.manifest import Manifest
 from txl_tf.distribution.preemption import PreemptionWatcher
 from txl_tf.errors import MismatchError, PreemptedError, UsageError
 
@@ -28,6 +31,7 @@ from .arguments import (
 )
 from .command_line import run_job
 from .configs import NAMED_EXPERIMENTS
+from .finetuning_settings import further_training
 from .initial_weights import (
     InitialWeights,
     add_initial_arguments,
@@ -36,8 +40,9 @@ from .initial_weights import (
 )
 from .last_defence import finish, report
 from .memory_needs import require_training_memory
+from .progress import say
 from .step_profile import add_profile_argument
-from .workdir import Workdir, add_workdir_argument
+from .workdir import Workdir, add_workdir_argument, data_identity
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -53,8 +58,10 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
     run = parser.add_argument_group("run")
-    add_config_argument(run, help="experiment or .json or .toml file (default: the run's)")
-    run.add_argument("--data", metavar="DIR", required=True, help="prepared data set")
+    add_config_argument(
+        run, help="experiment or .json or .toml file (default: settings of the run)"
+    )
+    run.add_argument("--data", metavar="DIR", help="prepared data set (default: the run's)")
     add_workdir_argument(run)
     add_override_argument(
         run,
@@ -71,14 +78,20 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks what can be checked before TensorFlow is imported."""
     workdir = Workdir(arguments.workdir)
     workdir.check_usable()
-    arguments.experiment = _experiment(arguments, workdir)
+    arguments.data = _data_folder(arguments, workdir)
+    # Wrong settings are found before the data are looked for.
+    _experiment(arguments, workdir)
+    manifest = Manifest.read(arguments.data)
+    data = data_identity(manifest)
+    workdir.check_data(data)
+    arguments.experiment = _experiment(arguments, workdir, manifest)
     if arguments.experiment.task is not None:
         raise MismatchError(
             "The settings are of a task, which is trained on examples.",
             where=arguments.config or arguments.workdir,
             remedy="`txl finetune` trains it.",
         )
-    arguments.initial = initial_weights(arguments, workdir, arguments.experiment)
+    arguments.initial = initial_weights(arguments, workdir, arguments.experiment, data)
     require_training_memory(
         arguments.experiment, num_replicas=arguments.cpu_replicas, tpu=arguments.tpu
     )
@@ -96,6 +109,7 @@ def run(arguments: argparse.Namespace) -> None:
 
         strategy = create_strategy(arguments.tpu, arguments.cpu_replicas)
         workdir = Workdir(arguments.workdir)
+        _say_what_the_data_decide(arguments)
         options = RunOptions(
             watcher=watcher,
             profile_steps=arguments.profile_steps,
@@ -104,6 +118,19 @@ def run(arguments: argparse.Namespace) -> None:
         )
         train(arguments.experiment, arguments.data, workdir, strategy, **options)
     print(f"TensorBoard: tensorboard --logdir {workdir.tensorboard}")
+
+
+def _say_what_the_data_decide(arguments: argparse.Namespace) -> None:
+    if arguments.config not in NAMED_EXPERIMENTS:
+        return
+    named, model = NAMED_EXPERIMENTS[arguments.config]().model, arguments.experiment.model
+    changed = [
+        f"model.{name}={json.dumps(getattr(model, name))}"
+        for name in ("vocabulary_size", "cutoffs")
+        if getattr(model, name) != getattr(named, name)
+    ]
+    if changed:
+        say(f"For the vocabulary of the data, {arguments.config} has {', '.join(changed)}.")
 
 
 class RunOptions(TypedDict, total=False):
@@ -242,15 +269,38 @@ def _quiet_when_dropped() -> Iterator[None]:
         sys.unraisablehook = before
 
 
-def _experiment(arguments: argparse.Namespace, workdir: Workdir) -> ExperimentConfig:
-    overrides = overrides_of(arguments)
-    if arguments.config is not None:
-        return load_experiment(arguments.config, overrides)
-    if workdir.has_run():
+def _data_folder(arguments: argparse.Namespace, workdir: Workdir) -> str:
+    """Returns the folder of the data: `--data`, or that of the run."""
+    if arguments.data is not None:
+        return str(arguments.data)
+    found = workdir.describe().data_folder if workdir.has_run() else None
+    if found is None:
+        raise UsageError(
+            "A new run needs data.",
+            where="--data",
+            remedy="Name a data set; `txl prepare` makes one.",
+        )
+    return found
+
+
+def _experiment(
+    arguments: argparse.Namespace, workdir: Workdir, manifest: Manifest | None = None
+) -> ExperimentConfig:
+    """Returns the settings of the run; those of a new one depend on the manifest of its data."""
+    overrides, source = overrides_of(arguments), None
+    size = None if manifest is None else manifest.vocabulary_size
+    if workdir.has_run() and arguments.config is None:
         return override(workdir.read()[0], overrides)
-    raise UsageError(
-        "A new run needs a configuration.", where="--config", remedy="Give a name or a file."
-    )
+    if arguments.init_from is not None and not workdir.has_run():
+        source = open_model(arguments.init_from, arguments.init_step).experiment
+    if arguments.config is not None:
+        model = None if source is None else source.model
+        return load_experiment(arguments.config, overrides, vocabulary_size=size, model=model)
+    if source is None:
+        raise UsageError(
+            "A new run needs a configuration.", where="--config", remedy="Give a name or a file."
+        )
+    return further_training(source, overrides, manifest)
 
 
 if __name__ == "__main__":

@@ -56,6 +56,11 @@ class TrainingData:
         return data_identity(self.manifest)
 
     @property
+    def folder(self) -> str:
+        """Folder of the data set."""
+        return self.dataset.folder
+
+    @property
     def manifest(self) -> Manifest:
         """Manifest of the data set."""
         return self.dataset.manifest

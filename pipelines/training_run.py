@@ -86,9 +86,10 @@ class TrainingRun:
         with contextlib.ExitStack() as exits:
             folder, run_id = WritableFolder.at(workdir.folder), None
             own = experiment, self._data.identity
+            place = self._data.folder
             if self._is_chief:
                 folder = exits.enter_context(workdir.lock()).folder
-                self._described = workdir.take_up(*own, folder, self._initial)
+                self._described = workdir.take_up(*own, folder, self._initial, place)
                 run_id = self._described.run_id
                 workdir.keep_vocabulary(self._data.vocabulary_files, folder)
             else:
@@ -228,7 +229,9 @@ class TrainingRun:
         # Only now: the checks above compare the checkpoints with the earlier description.
         data, before = self._data.identity, self._described
         require_steps_before(before, self._experiment, step, self._workdir.checkpoints)
-        self._described = self._workdir.begin(self._experiment, data, self._folder, before.run_id)
+        self._described = self._workdir.begin(
+            self._experiment, data, self._folder, before.run_id, data_folder=self._data.folder
+        )
         for complaint in self._store.remove_leftovers():
             self._say(complaint)
         self._workdir.remove_leftovers(self._folder)

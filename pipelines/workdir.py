@@ -169,20 +169,39 @@ class Workdir:
         """
         if not self.has_run():
             return
+        self.check_data(data)
         begun, asked = identity(*self.read()), identity(experiment, data)
         differences = describe_differences(begun, asked)
+        what = f"Another run was begun here; {differences}"
         remedy = "Give the settings it was begun with, or choose a new --workdir."
-        num_steps = begun["training"]["num_steps"]
-        if asked["training"]["num_steps"] > num_steps:
-            asked["training"]["num_steps"] = num_steps
-            if not describe_differences(begun, asked):
-                if max(checkpoint_store(self.folder).steps(), default=0) >= num_steps:
-                    return
+        num_steps, num_asked = (each["training"]["num_steps"] for each in (begun, asked))
+        asked["training"]["num_steps"] = num_steps
+        if num_asked != num_steps and not describe_differences(begun, asked):
+            if num_asked < num_steps:
+                what = f"A run is never shortened: this one has {num_steps} steps, not {num_asked}."
+                remedy = (
+                    f"Begin another run from its weights with --init-from {self.folder}, or leave "
+                    "training.num_steps out."
+                )
+            elif max(checkpoint_store(self.folder).steps(), default=0) >= num_steps:
+                return
+            else:
                 remedy = "Finish it with the steps that are stored; then it can be extended."
         if differences:
-            raise MismatchError(
-                f"Another run was begun here; {differences}", where=self.folder, remedy=remedy
-            )
+            raise MismatchError(what, where=self.folder, remedy=remedy)
+
+    def check_data(self, data: dict[str, Any]) -> None:
+        """Raises MismatchError where a run was begun here on other data."""
+        described = self.describe() if self.has_run() else None
+        if described is None or described.data == data:
+            return
+        place = f", those of {described.data_folder}" if described.data_folder else ""
+        differences = describe_differences({"data": described.data}, {"data": data})
+        raise MismatchError(
+            f"The run was begun on other data{place}; {differences}",
+            where=self.folder,
+            remedy="Leave --data out to read the data of the run, or choose a new --workdir.",
+        )
 
     def begin(
         self,
@@ -191,6 +210,7 @@ class Workdir:
         folder: WritableFolder | None = None,
         run_id: str | None = None,
         start: dict[str, Any] | None = None,
+        data_folder: str | None = None,
     ) -> RunDescription:
         """Writes the description of a new run, or checks and extends the existing one.
 
@@ -201,6 +221,7 @@ class Workdir:
             run_id: optional str. Id of the run, if it has none yet.
             start: optional dict. The weights that a new run begins from, see
                 `RunDescription`.
+            data_folder: optional str. Folder of the data, which the next start reads.
 
         Returns:
             `RunDescription` as it is written.
@@ -219,6 +240,8 @@ class Workdir:
             description = before.replace(experiment=experiment, data=data, extended_at=extended_at)
         else:
             description = RunDescription(experiment=experiment, data=data, start=start)
+        if data_folder is not None:
+            description = description.replace(data_folder=lasting_path(data_folder))
         if description.run_id is None:
             description = description.replace(run_id=run_id or uuid.uuid4().hex)
         self._write(description, folder)
@@ -230,6 +253,7 @@ class Workdir:
         data: dict[str, Any],
         folder: WritableFolder | None,
         initial: "InitialWeights | None" = None,
+        data_folder: str | None = None,
     ) -> RunDescription:
         """Returns the description of the run that is here, or of a new one.
 
@@ -239,6 +263,7 @@ class Workdir:
             folder: optional `WritableFolder` of the lock, into which the
                 description of a new run is written.
             initial: optional `InitialWeights` that a new run begins from.
+            data_folder: optional str, as `begin` has it.
 
         Raises:
             MismatchError: If another run was begun here.
@@ -252,7 +277,7 @@ class Workdir:
             start = initial.description
         if folder is None:
             return RunDescription(experiment=experiment, data=data, start=start)
-        return self.begin(experiment, data, folder, start=start)
+        return self.begin(experiment, data, folder, start=start, data_folder=data_folder)
 
     def note_checkpoint(self, step: int, folder: WritableFolder | None = None) -> None:
         """Records the step of the run's first checkpoint, unless it is recorded; as `begin`."""
@@ -300,6 +325,11 @@ class Workdir:
     @property
     def _run_file(self) -> str:
         return os.path.join(self.folder, RUN_FILE)
+
+
+def lasting_path(folder: str) -> str:
+    """Returns the path of a folder that is the same wherever a job is started."""
+    return folder.rstrip("/") if is_remote(folder) else os.path.abspath(folder)
 
 
 def data_identity(manifest: Manifest) -> dict[str, Any]:

@@ -62,6 +62,7 @@ class RunDescription:
         start: optional dict of JSON values that tell the weights the run began
             from: folder and kind of the source, its step, whose vocabulary they
             have, and the SHA-256 of the weights; `None` for initial weights.
+        data_folder: optional str. Folder that the data were last read from.
     """
 
     experiment: ExperimentConfig
@@ -71,6 +72,7 @@ class RunDescription:
     longest_checkpoint_period: int = 0
     extended_at: tuple[int, ...] = ()
     start: dict[str, Any] | None = None
+    data_folder: str | None = None
 
     def __post_init__(self) -> None:
         period = self.experiment.training.checkpoint_every_steps
@@ -114,6 +116,7 @@ class RunDescription:
             "longest_checkpoint_period": lambda value: _is_count(value) and value > 0,
             "extended_at": lambda value: isinstance(value, list) and all(map(_is_count, value)),
             "start": lambda value: value is None or _is_start(value),
+            "data_folder": lambda value: value is None or isinstance(value, str),
         }
         known = {name: values[name] for name in checks if name in values}
         for name, value in known.items():

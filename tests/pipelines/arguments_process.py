@@ -16,6 +16,8 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from txl_tf.data.manifest import FORMAT_VERSION, Manifest, ShardManifest, SplitManifest
+
 STARTS = "starts"
 ROOT = Path(__file__).resolve().parent.parent.parent
 MAX_CHARACTERS = 420
@@ -45,8 +47,25 @@ class ArgumentsProcess:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._data_folder = folder / "d"
 
     def __enter__(self) -> Self:
+        """Begins the process, beside a data set `d` that has only its manifest."""
+        self._data_folder.mkdir(exist_ok=True)
+        shard = ShardManifest(
+            file="train-00000-of-00001.tfrecord", tokens=9, records=1, bytes=9, sha256="0" * 64
+        )
+        counts = dict.fromkeys(("tokens", "bytes", "characters"), 9)
+        Manifest(
+            format_version=FORMAT_VERSION,
+            corpus_name="none",
+            tokenizer_kind="bytes",
+            tokenizer_sha256="0" * 64,
+            vocabulary_size=256,
+            token_bytes=1,
+            tokens_per_record=9,
+            splits=(SplitManifest(name="train", words=1, documents=1, shards=(shard,), **counts),),
+        ).write(str(self._data_folder))
         self._process = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-m", "tests.pipelines.arguments_process"],
             stdin=subprocess.PIPE,

@@ -41,7 +41,6 @@ TRAIN = ("train", "--data", "d", "--workdir", "w")
         (["prepare", "--text", "a"], "--out"),
         (["train", "--data", "d"], "--workdir"),
         (["fly"], "fly"),
-        ([], "JOB"),
         ([*TRAIN, "--config", "quickstart", "--cpu-replicas", "0"], "--cpu-replicas 0"),
         ([*TRAIN, "--config", "quickstart", "--set", "model.depth=3"], "model.depth"),
         ([*TRAIN, "--config", "quickstart", "--set", "model.num_layers=-1"], "num_layers"),
@@ -52,7 +51,7 @@ TRAIN = ("train", "--data", "d", "--workdir", "w")
 )
 def test_wrong_usage_is_exit_code_2(arguments, word, tmp_path):
     # Some begin a process, of which three seconds would be TensorFlow's import.
-    run = run_new_txl if word in ("--text", "JOB", "model.depth") else run_txl
+    run = run_new_txl if word in ("--text", "model.depth") else run_txl
     begin = time.monotonic()
     finished = run(*arguments, cwd=tmp_path)
     assert_refused(finished, 2, word)

@@ -127,6 +127,7 @@ class ToyTrainer:
 class ToyData:
     """Stands for `TrainingData`."""
 
+    folder = None
     has_valid = True
     bytes_per_token = 1.0
     vocabulary_files = VOCABULARY

@@ -61,7 +61,7 @@ class VocabularyClusters(FrozenConfig):
         ends = (0, *self.cutoffs, self.vocabulary_size)
         if any(first >= last for first, last in itertools.pairwise(ends)):
             raise ValueError(
-                "`cutoffs` must ascend between 0 and `vocabulary_size`. "
+                "`cutoffs` must ascend between 0 and `vocabulary_size`; () is one full softmax. "
                 f"Received: cutoffs={self.cutoffs}, vocabulary_size={self.vocabulary_size}"
             )
         if min(self.widths) == 0:
