@@ -247,16 +247,15 @@ def fit_vocabulary(
     model = values.get("model")
     if not isinstance(model, dict):
         return
-    fields = {f"model.{name}" for name in (stated if isinstance(stated, dict) else ())}
-    fields |= overridden_settings(overrides)
+    stated = stated if isinstance(stated, dict) else {}
     sizes = [text.partition("=")[2].strip() for text in overrides if _VOCABULARY.match(text)]
     if sizes:
         size = int(sizes[-1]) if re.fullmatch("[0-9]{1,9}", sizes[-1]) else None
     else:
-        if vocabulary_size is not None and "model.vocabulary_size" not in fields:
+        if vocabulary_size is not None and "vocabulary_size" not in stated:
             model["vocabulary_size"] = vocabulary_size
         size = model.get("vocabulary_size")
-    if isinstance(size, int) and model.get("cutoffs") and "model.cutoffs" not in fields:
+    if isinstance(size, int) and model.get("cutoffs") and "cutoffs" not in stated:
         model["cutoffs"] = [first_id for first_id in model["cutoffs"] if first_id < size]
 
 

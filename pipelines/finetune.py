@@ -114,7 +114,7 @@ def _train(
     run_data = FineTuningData(data, tokenizer, experiment)
     options = RunOptions(watcher=watcher, initial=arguments.initial, clock=clock)
     run_training(experiment, run_data, workdir, strategy, **options)
-    print(f"TensorBoard: tensorboard --logdir {workdir.tensorboard}")
+    print(workdir.tensorboard_line)
 
 
 def _tokenizer(

@@ -40,8 +40,6 @@ _SAMPLE_TOKENS = 400
 _CHECKED_SEGMENTS = 8
 _TOLERANCE = 1e-4
 _POLICY = "training.dtype_policy"
-# Of the rates of large products; a step gains less, for not all of it are products.
-_WORTHWHILE_GAIN = 1.3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -131,7 +129,7 @@ def run(arguments: argparse.Namespace) -> None:
     print(result_table(results))
     print(f"sample:\n{sample}\n")
     print(f"SavedModel: {exported} (nll within {difference:.1e} of the model's)")
-    print(f"TensorBoard: tensorboard --logdir {workdir.tensorboard}")
+    print(workdir.tensorboard_line)
     print(f"done in {time.perf_counter() - begin:.0f} seconds")
 
 
@@ -140,15 +138,14 @@ def with_fastest_policy(arguments: argparse.Namespace, workdir: Workdir) -> Expe
 
     A run that was begun keeps its own, on any machine, or it would be another run.
     """
-    from txl_tf.training.product_rate import product_rate
+    from txl_tf.training.product_rate import WORTHWHILE_GAIN, bfloat16_gain
 
     experiment: ExperimentConfig = arguments.experiment
     if _POLICY in overridden_settings(arguments.overrides):
         return experiment
     if workdir.has_run():
         return override(experiment, [f"{_POLICY}={workdir.read()[0].training.dtype_policy}"])
-    gain = product_rate("bfloat16") / product_rate("float32")
-    policy = "mixed_bfloat16" if gain >= _WORTHWHILE_GAIN else "float32"
+    policy = "mixed_bfloat16" if bfloat16_gain() >= WORTHWHILE_GAIN else "float32"
     return override(experiment, [f"{_POLICY}={policy}"])
 
 

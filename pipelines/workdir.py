@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import re
+import shlex
 import uuid
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -79,6 +80,12 @@ class Workdir:
     def tensorboard(self) -> str:
         """Folder for `tensorboard --logdir`."""
         return os.path.join(self.folder, "tensorboard")
+
+    @property
+    def tensorboard_line(self) -> str:
+        """Line with the command and the address of TensorBoard's pages."""
+        command = f"tensorboard --logdir {shlex.quote(self.tensorboard)}"
+        return f"TensorBoard: {command}  # http://localhost:6006/#custom_scalars"
 
     @property
     def ledger(self) -> str:

@@ -1,16 +1,23 @@
 """Experiments by name, from files and back."""
 
+import argparse
 import json
 import re
 from pathlib import Path
 
 import pytest
 
+from pipelines import train
 from pipelines.arguments import load_experiment
 from pipelines.configs import NAMED_EXPERIMENTS
+from tests.small_models import small_config
+from txl_tf.causal_lm.model_folder import write_model_folder
 from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.errors import InputMissingError, UsageError
+from txl_tf.data.preparation import prepare_dataset
+from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
+from txl_tf.errors import InputMissingError, MismatchError, UsageError
 from txl_tf.models.presets import PRESETS, preset
+from txl_tf.models.transformer_xl import TransformerXL
 
 
 def toml_of(values):
@@ -168,3 +175,59 @@ def test_an_unknown_name_is_refused_with_the_known_ones():
     with pytest.raises(InputMissingError) as raised:
         load_experiment("enwik9", [])
     assert "enwik8_base" in raised.value.remedy
+
+
+def test_a_named_experiment_has_the_vocabulary_of_the_data_unless_one_is_set():
+    def vocabulary(size, *overrides):
+        model = load_experiment("wikitext103_base", list(overrides), vocabulary_size=size).model
+        return model.vocabulary_size, model.cutoffs
+
+    assert vocabulary(62) == (62, ())
+    assert vocabulary(30_000) == (30_000, (20_000,))
+    assert vocabulary(62, "model.vocabulary_size=50000") == (50_000, (20_000, 40_000))
+    assert vocabulary(30_000, "model.cutoffs=[7]") == (30_000, (7,))
+    with pytest.raises(UsageError, match="one full softmax"):
+        vocabulary(62, "model.cutoffs=[20000]")
+
+
+def test_a_file_has_the_vocabulary_of_the_data_unless_it_states_one(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('base = "quickstart"\n[model]\nnum_layers = 1\n')
+    assert load_experiment(str(path), [], vocabulary_size=62).model.vocabulary_size == 62
+    path.write_text('base = "quickstart"\n[model]\nvocabulary_size = 9\n')
+    assert load_experiment(str(path), [], vocabulary_size=62).model.vocabulary_size == 9
+
+
+def settings_of(*words):
+    """Settings of the run that `txl train` begins."""
+    parser = argparse.ArgumentParser()
+    train.add_arguments(parser)
+    arguments = parser.parse_args([str(word) for word in words])
+    train.check_arguments(arguments)
+    return arguments.experiment
+
+
+def test_a_run_from_a_trained_model_has_its_model(tmp_path):
+    config = small_config(3, 5, vocabulary_size=256)
+    write_model_folder(TransformerXL(config), tmp_path / "model")
+    text = b"".join(b"%d\n" % number for number in range(300))
+    prepare_dataset({"train": [text]}, ByteTokenizer(), str(tmp_path / "data"), "toy")
+    folders = {"init-from": "model", "data": "data", "workdir": "run"}
+    run = [word for name in folders for word in (f"--{name}", tmp_path / folders[name])]
+    found = settings_of(*run)
+    assert found.model == config
+    # Three passes over 1,090 tokens in 32 rows of 3.
+    assert (found.training.num_steps, found.optimizer.learning_rate) == (34, 2e-4)
+    file = tmp_path / "mine.toml"
+    file.write_text("[training]\nglobal_batch_size = 2\nnum_steps = 7\n")
+    found = settings_of(*run, "--config", file)
+    assert (found.model, found.training.num_steps) == (config, 7)
+    with pytest.raises(MismatchError, match="hidden_dim") as raised:
+        settings_of(*run, "--config", "quickstart")
+    assert "--config" in raised.value.remedy
+
+
+def test_a_new_run_needs_data(tmp_path):
+    with pytest.raises(UsageError) as raised:
+        settings_of("--config", "quickstart", "--workdir", tmp_path / "run")
+    assert raised.value.where == "--data"

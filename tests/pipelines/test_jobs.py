@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ def test_training_reports_and_keeps_the_newest_checkpoints(trained):
     workdir, finished = trained
     assert re.search(r"step 40/40 .*nats .*bits/byte .*tokens/s .*left 0:00", finished.stderr)
     assert re.search(r"goodput 0\.\d+ of [\d.]+ s; .*(start|compiling) ", finished.stderr)
-    assert "tensorboard --logdir" in finished.stdout
+    assert re.search(r"tensorboard --logdir .*/#custom_scalars\n", finished.stdout)
     names = sorted(path.name for path in (workdir / "checkpoints").iterdir())
     assert names == ["best.json", "step-00000020", "step-00000030", "step-00000040"]
 
@@ -117,3 +118,25 @@ def test_damaged_newest_checkpoint_makes_way_for_the_one_before(
     assert "step 20" in finished.stderr
     for name, array in arrays_of(unbroken, 40).items():
         np.testing.assert_array_equal(arrays_of(workdir, 40)[name], array, err_msg=name)
+
+
+@pytest.mark.slow
+def test_a_run_continues_with_its_own_data_and_is_never_shortened(
+    trained, data_folder, config_file, tmp_path
+):
+    workdir = shutil.copytree(trained[0], tmp_path / "run")
+    train = ("train", "--workdir", workdir, "--set", "training.num_steps=42")
+    finished = run_txl(*train, cwd=tmp_path)
+    assert finished.returncode == 0, finished.stderr
+    assert "Going on from the checkpoint of step 40." in finished.stderr
+    refused = run_txl("train", "--workdir", workdir, "--set", "training.num_steps=16")
+    assert refused.returncode == 78
+    assert "never shortened" in refused.stderr and "--init-from" in refused.stderr
+
+    (tmp_path / "my.txt").write_text("".join(f"{n % 7} words\n" for n in range(400)))
+    prepare = ("prepare", "--text", tmp_path / "my.txt", "--tokenizer", "words")
+    other = tmp_path / "other"
+    assert run_txl(*prepare, "--out", other).returncode == 0
+    refused = run_txl("train", "--workdir", workdir, "--data", other)
+    assert refused.returncode == 78
+    assert str(data_folder) in refused.stderr and "--data" in refused.stderr

@@ -58,7 +58,8 @@ def require_same_weights(
         raise MismatchError(
             f"The weights are of another model; {differences}",
             where=where,
-            remedy="Give the stored values with --set model.FIELD=VALUE, or begin from others.",
+            remedy="Leave --config out, or the section `model` of its file, to take the model of "
+            "the source; or give the stored values with --set model.FIELD=VALUE.",
         )
 
 

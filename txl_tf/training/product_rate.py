@@ -13,6 +13,14 @@ _CPU_PRODUCTS, _ACCELERATOR_PRODUCTS = 1, 8
 _SECONDS = 0.3
 _MIN_ROUNDS = 2
 
+WORTHWHILE_GAIN = 1.3
+"""Gain of large products that mixed bfloat16 needs: a step gains less than its products."""
+
+
+def bfloat16_gain() -> float:
+    """Measures how many times as fast large products are in bfloat16 as in float32."""
+    return product_rate("bfloat16") / product_rate("float32")
+
 
 def product_rate(dtype: str, seconds: float = _SECONDS) -> float:
     """Measures how fast TensorFlow multiplies large square matrices on the first device.
