@@ -53,7 +53,7 @@ ALLOWED = {
         *("convert", "converted_folder", "data", "evaluation", "export", "generation"),
         *("inference", "run_folder", "samplers", "tasks", "training", *MODELS),
     },
-    "harness": {"causal_lm", "data", "samplers", *LOWEST},
+    "harness": {"causal_lm", "data", "evaluation", "samplers", *LOWEST},
 }
 # These compute with `keras.ops` alone.
 WITHOUT_TENSORFLOW = {
