@@ -119,6 +119,10 @@ def test_a_stop_text_of_one_token_is_a_stop_token():
     assert stop_tokens(letters, ["b", "ab", "z"]) == [letters.encode(b"b")[0]]
 
 
+def test_a_byte_order_mark_is_no_part_of_a_prompt():
+    assert prompt_tokens(WORDS, "\ufeffwell known").tolist() == [0, 1]
+
+
 def test_a_prompt_that_the_tokenizer_cannot_take_is_refused():
     with pytest.raises(UsageError, match="prompt 'z'"):
         prompt_tokens(CharacterTokenizer(["a", "b"]), "z")

@@ -7,6 +7,7 @@ import numpy as np
 
 from txl_tf.config.base import DEFAULT_NEW_TOKENS
 from txl_tf.config.generation import stop_texts
+from txl_tf.data.text import document_bytes
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
 from txl_tf.errors import UsageError
 from txl_tf.generation.session import GenerationSession
@@ -190,7 +191,8 @@ def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> np.ndarray:
             of it.
     """
     try:
-        ids = tokenizer.encode_piece(prompt.encode(), begins_line=True, ends_document=False)
+        content = document_bytes(prompt)
+        ids = tokenizer.encode_piece(content, begins_line=True, ends_document=False)
     except InvalidTextError as error:
         raise UsageError(error.reason, where=f"prompt {prompt[:80]!r}") from error
     except UnicodeEncodeError as error:

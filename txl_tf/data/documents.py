@@ -7,7 +7,7 @@ import operator
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from txl_tf.data.text import split_at_lines
+from txl_tf.data.text import document_bytes, split_at_lines
 from txl_tf.data.text_files import text_blocks, text_files, validated_text
 from txl_tf.errors import DataDamagedError
 
@@ -197,6 +197,8 @@ def text_of_json(line: bytes, field: str, place: str) -> bytes:
     Raises:
         DataDamagedError: If it is not an object with a string in the field.
     """
+    # Files that were joined have byte order marks within.
+    line = document_bytes(line)
     if not line.strip():
         return b""
     try:
