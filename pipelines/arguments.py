@@ -5,7 +5,7 @@ import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from txl_tf.config.base import MAX_TOKENS, shown_value
 from txl_tf.config.experiment import ExperimentConfig
@@ -18,6 +18,7 @@ from txl_tf.errors import (
     UsageError,
     did_you_mean,
 )
+from txl_tf.run_folder import StepChoice
 from txl_tf.storage.files import read_file
 from txl_tf.storage.untrusted_files import check_values, parse_json, storage_errors
 
@@ -143,10 +144,23 @@ def add_device_arguments(parser: Any, use: str) -> None:
     add_number(device, "--cpu-replicas", 1, most, meaning, default=1)
 
 
-def add_step_argument(parser: Any) -> None:
-    """Adds `--step`."""
-    meaning = "checkpoint to use (default: the newest)"
-    add_number(parser, "--step", 0, MAX_STEP, meaning)
+def add_step_argument(parser: Any, option: str = "--step") -> None:
+    """Adds `--step`, or another option with its values."""
+    meaning = "checkpoint: its step, best or newest (default: the best where one is known)"
+    parser.add_argument(option, metavar="N|best|newest", type=_step_of(option), help=meaning)
+
+
+def _step_of(option: str) -> Callable[[str], StepChoice]:
+    def read(text: str) -> StepChoice:
+        if text in ("best", "newest"):
+            return cast(StepChoice, text)
+        if text.isascii() and text.isdecimal() and int(text[:20]) <= MAX_STEP:
+            return int(text)
+        raise UsageError(
+            "A checkpoint is named by its step, best or newest.", where=f"{option} {text[:100]}"
+        )
+
+    return read
 
 
 def add_model_argument(parser: Any) -> None:

@@ -28,7 +28,7 @@ from .arguments import MAX_COUNT, add_model_arguments, add_number
 from .command_line import run_job
 from .evaluation.scores import check_text_file
 from .memory_needs import reading_needs, require_memory_of
-from .trained_model import open_source
+from .trained_model import open_source, with_chosen_step
 
 if TYPE_CHECKING:
     import numpy as np
@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace) -> None:
             remedy="Name a run, or a folder that was converted or exported with its vocabulary.",
         )
     lines, rows = _read_texts(arguments.text, arguments.field, tokenizer)
-    features = TextFeatures(arguments.source.load_model())(
+    features = TextFeatures(with_chosen_step(arguments.source).load_model())(
         rows, arguments.layer, arguments.pooling, arguments.batch_size
     )
     _check_finite(features, lines, arguments)

@@ -41,7 +41,7 @@ from .command_line import run_job
 from .evaluation.watch import read_evaluations
 from .generation_arguments import OF_DRAWING, add_generation_arguments, generation_config, option_of
 from .memory_needs import reading_needs, require_memory_of
-from .trained_model import open_dataset, open_source
+from .trained_model import open_dataset, open_source, with_chosen_step
 from .workdir import Workdir
 
 if TYPE_CHECKING:
@@ -127,6 +127,7 @@ def _check_completion(arguments: argparse.Namespace) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Exports and prints the folder."""
+    arguments.source = with_chosen_step(arguments.source)
     if arguments.experiment.task is not None:
         export_fine_tuned(arguments, model_card)
         return

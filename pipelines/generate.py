@@ -2,8 +2,9 @@
 
 txl generate --workdir DIR --prompt "def " --max-tokens 200
 txl generate --workdir DIR --session story.npz
+echo "Once" | txl generate --workdir DIR
 
-Without a prompt, on a terminal, it asks for one after the other.
+Without a prompt it reads one from a pipe. On a terminal it asks for one after the other.
 """
 
 import argparse
@@ -29,7 +30,8 @@ from .generation_arguments import (
     option_of,
 )
 from .memory_needs import MemoryNeed, reading_needs, require_memory_of
-from .trained_model import open_source
+from .progress import say
+from .trained_model import open_source, with_chosen_step
 
 if TYPE_CHECKING:
     from txl_tf.causal_lm.text_session import TextSession
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from txl_tf.samplers import BeamSampler
 
 _MAX_PROMPT_BYTES = 16 << 20
-_REMEDY = "Give --prompt or --prompt-file, continue a --session, or use a terminal."
+_REMEDY = "Give --prompt, --prompt-file or a pipe, continue a --session, or use a terminal."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_memory_length_argument(add_model_arguments(parser))
     text = parser.add_argument_group("text")
     prompt = text.add_mutually_exclusive_group()
-    prompt.add_argument("--prompt", help="text to continue (default: ask on the terminal)")
+    prompt.add_argument("--prompt", help="text to continue (default: the standard input)")
     prompt.add_argument("--prompt-file", metavar="FILE", help="file with the text to continue")
     add_number(text, "--num-samples", 1, 1 << 20, "texts to write", default=1)
     text.add_argument(
@@ -100,14 +102,16 @@ def _needs(arguments: argparse.Namespace) -> list[MemoryNeed]:
 
 
 def _prompt(arguments: argparse.Namespace) -> str | None:
-    if arguments.prompt_file is None:
-        prompt = arguments.prompt
-    else:
-        try:
-            with storage_errors("The prompt cannot be read", arguments.prompt_file, ""):
-                prompt = _read_prompt(arguments.prompt_file).decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise UsageError("The prompt is no UTF-8.", where=arguments.prompt_file) from error
+    prompt, where = arguments.prompt, arguments.prompt_file
+    try:
+        if where is not None:
+            with storage_errors("The prompt cannot be read", where, ""):
+                prompt = _read_prompt(where).decode("utf-8")
+        elif prompt is None and sys.stdin is not None and not sys.stdin.isatty():
+            where = "standard input"
+            prompt = _read_pipe().decode("utf-8") or None
+    except UnicodeDecodeError as error:
+        raise UsageError("The prompt is no UTF-8.", where=where) from error
     if prompt is not None and not is_utf8(prompt):
         raise UsageError("The prompt is no UTF-8.", where=f"--prompt {prompt[:80]!a}")
     if prompt == "":
@@ -121,6 +125,16 @@ def _read_prompt(path: str) -> bytes:
     except FileNotFoundError as error:
         where = f"--prompt-file {path}"
         raise InputMissingError("There is no such file.", where=where) from error
+
+
+def _read_pipe() -> bytes:
+    """Reads the standard input, without the last line end."""
+    content = sys.stdin.buffer.read(_MAX_PROMPT_BYTES + 1)
+    if len(content) > _MAX_PROMPT_BYTES:
+        raise UsageError(
+            f"A prompt has at most {_MAX_PROMPT_BYTES:,} bytes.", where="standard input"
+        )
+    return content.removesuffix(b"\n").removesuffix(b"\r")
 
 
 def _check_combinations(arguments: argparse.Namespace) -> None:
@@ -158,10 +172,11 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _write(arguments: argparse.Namespace, file: "SessionFile | None") -> None:
     from txl_tf.causal_lm.text_session import TextSession
-    from txl_tf.data.tokenizers.tokenizer import stop_tokens
+    from txl_tf.data.tokenizers.tokenizer import excluded_tokens, stop_tokens
     from txl_tf.generation import GenerationSession
 
     config: GenerationConfig = arguments.generation
+    arguments.source = with_chosen_step(arguments.source)
     tokenizer = arguments.source.tokenizer()
     if arguments.join_marks:
         tokenizer.joins_marks = True
@@ -175,12 +190,13 @@ def _write(arguments: argparse.Namespace, file: "SessionFile | None") -> None:
         memory_length=arguments.memory_length,
         repetition_penalty=config.repetition_penalty,
         stop_token_ids=stop_tokens(tokenizer, config.stop),
+        excluded_token_ids=excluded_tokens(tokenizer, config.allow_unknown),
     )
     goes_on = file is not None and file.exists()
     if file is not None and goes_on:
         session.load(file)
     if config.temperature and arguments.beams is None:
-        print(f"seed: {session.seeds[0]}", file=sys.stderr)
+        say(f"seed {session.seeds[0]}")
     if arguments.num_samples > 1 or arguments.beams is not None:
         _write_at_once(session, tokenizer, arguments)
         _save(session, file)

@@ -32,6 +32,8 @@ def add_generation_arguments(parser: Any) -> None:
     parser.add_argument(
         "--stop", action="append", default=[], metavar="TEXT", help="end before this text"
     )
+    meaning = "let the token of unknown words be written"
+    parser.add_argument("--allow-unknown", action="store_true", help=meaning)
 
 
 def option_of(name: str) -> str:
@@ -53,7 +55,9 @@ def generation_config(arguments: argparse.Namespace, **defaults: Any) -> Generat
             )
     given = {name: getattr(arguments, name) for name in _NUMBERS}
     given = {name: value for name, value in given.items() if value is not None}
-    return GenerationConfig(**{**defaults, **given}, stop=arguments.stop)
+    return GenerationConfig(
+        **{**defaults, **given}, stop=arguments.stop, allow_unknown=arguments.allow_unknown
+    )
 
 
 def is_utf8(text: str) -> bool:

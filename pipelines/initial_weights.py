@@ -3,7 +3,7 @@
 import argparse
 import functools
 import json
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.errors import MismatchError, UsageError
@@ -13,8 +13,9 @@ from txl_tf.models.weight_transfer import (
     shared_tokens,
     weights_sha256,
 )
-from txl_tf.run_folder import kind
+from txl_tf.run_folder import StepChoice, kind
 
+from .arguments import add_step_argument
 from .workdir import Workdir, lasting_path
 
 if TYPE_CHECKING:
@@ -39,9 +40,7 @@ def add_initial_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="begin from the weights of a run, a checkpoint, a converted model or an export",
     )
-    group.add_argument(
-        "--init-step", metavar="N|best", type=_step, help="checkpoint of it (default: the newest)"
-    )
+    add_step_argument(group, "--init-step")
     group.add_argument(
         "--init-vocabulary",
         choices=VOCABULARIES,
@@ -64,20 +63,12 @@ def overrides_of(arguments: argparse.Namespace) -> list[str]:
     return overrides
 
 
-def _step(text: str) -> int | str:
-    if text == "best" or (text.isascii() and text.isdecimal() and len(text) < 19):
-        return text if text == "best" else int(text)
-    raise UsageError(
-        "A checkpoint is named by its step, or `best`.", where=f"--init-step {text[:100]}"
-    )
-
-
 class InitialWeights:
     """Weights of another model in the form in which a run takes them up.
 
     Args:
         folder: str. Folder of the source.
-        step: optional int or `"best"`. Checkpoint of the source.
+        step: `StepChoice`. Checkpoint of the source.
         vocabulary: str. `"same"` or `"shared"`, see `add_initial_arguments`.
         start: optional dict. Description of the weights in `run.json`, of which
             the source must still have the SHA-256.
@@ -86,7 +77,7 @@ class InitialWeights:
     def __init__(
         self,
         folder: str,
-        step: int | Literal["best"] | None,
+        step: StepChoice,
         vocabulary: str,
         start: dict[str, Any] | None = None,
     ) -> None:

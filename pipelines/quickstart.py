@@ -35,8 +35,20 @@ if TYPE_CHECKING:
     from txl_tf.evaluation.result import EvaluationResult
     from txl_tf.models.transformer_xl import TransformerXL
 
-_PROMPT = "# file: example.py\nimport "
+_PROMPT = """# file: example.py
+import os
+import sys
+
+
+class Example:
+    def __init__(self, name, value=None):
+        self.name = name
+        self.value = value
+
+    def """
 _SAMPLE_TOKENS = 400
+_SAMPLE_TEMPERATURE = 0.6
+_SAMPLE_END = "\n\n\n"  # the end of a class
 _CHECKED_SEGMENTS = 8
 _TOLERANCE = 1e-4
 _POLICY = "training.dtype_policy"
@@ -217,14 +229,13 @@ def _evaluate(
 
 
 def _sample(model: "TransformerXL") -> str:
-    from txl_tf.causal_lm.text_session import TextSession
+    from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
     from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
-    from txl_tf.generation import GenerationSession
-    from txl_tf.samplers import RandomSampler
 
-    session = GenerationSession(model, RandomSampler(temperature=0.8, top_p=0.9), seed=0)
-    text = TextSession(session, ByteTokenizer()).write(_PROMPT, max_tokens=_SAMPLE_TOKENS)
-    return _PROMPT + text
+    session = TransformerXLCausalLM(model, ByteTokenizer()).session(
+        temperature=_SAMPLE_TEMPERATURE, seed=0, stop=_SAMPLE_END
+    )
+    return (_PROMPT + session.write(_PROMPT, max_tokens=_SAMPLE_TOKENS)).rstrip()
 
 
 def _export(

@@ -2,11 +2,10 @@
 
 import argparse
 import os
-from typing import Any, Literal
+from typing import Any
 
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.errors import InputMissingError, UsageError
-from txl_tf.run_folder import checkpoint_store
 from txl_tf.storage.staging import require_absent
 from txl_tf.tasks.examples import Example, TaskData
 from txl_tf.tasks.metrics import compute_metrics
@@ -63,9 +62,7 @@ def predict(arguments: argparse.Namespace) -> None:
     from txl_tf.causal_lm.text_task import load_task
 
     workdir = Workdir(arguments.workdir)
-    store = checkpoint_store(workdir.folder)
-    step: Literal["best"] | None = None if store.best_step() is None else "best"
-    task = load_task(workdir.folder, step)
+    task = load_task(workdir.folder)
     data, examples = _examples(arguments, task.task.kind, task.task.labels)
     predictions, scores = task.answer(examples)
     if all(each.is_labelled for each in examples):

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from txl_tf.causal_lm.model_source import ModelSource, open_model
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.errors import UsageError
-from txl_tf.run_folder import build_model
+from txl_tf.run_folder import build_model, chosen_step
 
+from .progress import say
 from .workdir import Workdir, check_split, check_tokenizer, check_vocabulary
 
 if TYPE_CHECKING:
@@ -30,6 +31,15 @@ def open_source(arguments: argparse.Namespace) -> ModelSource:
     arguments.source = source = open_model(folder, arguments.step)
     arguments.experiment, arguments.data_identity = source.experiment, source.data
     return source
+
+
+def with_chosen_step(source: ModelSource) -> ModelSource:
+    """Returns a source of which a run's checkpoint is chosen, and says which one."""
+    if not source.is_run:
+        return source
+    step, is_best = chosen_step(source.folder, source.step)
+    say(f"step {step}{', the best of the split valid' if is_best else ''}")
+    return dataclasses.replace(source, step=step)
 
 
 def open_dataset(

@@ -78,7 +78,9 @@ def assert_is_of_step(model, step):
         np.testing.assert_array_equal(variable.numpy(), each.numpy(), err_msg=each.path)
 
 
-@pytest.mark.parametrize(("step", "found"), [(None, STEPS[-1]), ("best", BEST), (2, 2)])
+@pytest.mark.parametrize(
+    ("step", "found"), [(None, BEST), ("best", BEST), ("newest", STEPS[-1]), (2, 2)]
+)
 def test_a_checkpoint_of_a_run(run, step, found):
     assert kind(str(run)) == "run"
     assert_is_of_step(txl_tf.load_model(run, step), found)
@@ -122,23 +124,25 @@ def test_folders_without_a_model(tmp_path):
         txl_tf.load_model(tmp_path, "best")
 
 
-def newest(folder):
-    return sorted((folder / "checkpoints").glob("step-*"))[-1]
+def loaded(folder):
+    """The checkpoint that is loaded by default."""
+    best = folder / "checkpoints" / f"step-{BEST:08d}"
+    return best if best.exists() else next((folder / "checkpoints").glob("step-*"))
 
 
 def flip_a_weight(folder):
-    data = next(newest(folder).rglob("*.data*"))
+    data = next(loaded(folder).rglob("*.data*"))
     content = bytearray(data.read_bytes())
     content[len(content) // 2] ^= 1
     data.write_bytes(content)
 
 
 def remove_the_weights(folder):
-    next(newest(folder).rglob("*.data*")).unlink()
+    next(loaded(folder).rglob("*.data*")).unlink()
 
 
 def change_the_manifest(folder):
-    path = next(newest(folder).glob("*.json"))
+    path = next(loaded(folder).glob("*.json"))
     path.write_bytes(path.read_bytes().replace(b'"model/', b'"modem/', 1))
 
 
@@ -175,8 +179,10 @@ def test_damage_is_found_before_a_model_is_built(damage, copy, monkeypatch):
 def test_the_best_checkpoint_is_gone(run, tmp_path):
     copy = shutil.copytree(run, tmp_path / "copy")
     shutil.rmtree(copy / "checkpoints" / f"step-{BEST:08d}")
-    with pytest.raises(DataDamagedError, match="the best checkpoint is missing"):
-        txl_tf.load_model(copy, "best")
+    for step in ("best", None):
+        with pytest.raises(DataDamagedError, match="the best checkpoint is missing"):
+            txl_tf.load_model(copy, step)
+    assert_is_of_step(txl_tf.load_model(copy, "newest"), STEPS[-1])
 
 
 @pytest.mark.slow

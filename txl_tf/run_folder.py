@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 RUN_FILE = "run.json"
 FolderKind = Literal["run", "converted", "checkpoint"]
+StepChoice = int | Literal["best", "newest"] | None
+"""Checkpoint of a run; `None` is the best on the split `valid` if it is known, or the newest."""
 
 _CHECKPOINT_FILES = ("manifest.json", "state.index")
 _CHECKPOINT_NAME = re.compile(r"step-(\d{8,})")
@@ -53,7 +55,7 @@ _ABSENT = (FileNotFoundError, NotADirectoryError)
 
 
 def load_model(
-    folder: str | os.PathLike[str], step: int | Literal["best"] | None = None
+    folder: str | os.PathLike[str], step: StepChoice = None
 ) -> "TransformerXL | LSTMLanguageModel | QRNNLanguageModel":
     """Loads the model of a run, a checkpoint or a converted folder, after verifying it.
 
@@ -62,9 +64,10 @@ def load_model(
 
     Args:
         folder: path of the folder, also a remote one (`gs://`).
-        step: optional int or `"best"`. The checkpoint of a run: of this step, or
-            the best on the split `valid`; the newest by default. A converted
-            model and a checkpoint have one step only.
+        step: optional int, `"best"` or `"newest"`. The checkpoint of a run: of this
+            step, the best on the split `valid`, or the newest. Defaults to `None`: the
+            best where one is known, or the newest. A converted model and a checkpoint
+            have one step only.
 
     Returns:
         The model in float32: `TransformerXL`, `LSTMLanguageModel` or
@@ -111,14 +114,12 @@ def kind(folder: str) -> FolderKind | None:
     return "checkpoint" if is_checkpoint else None
 
 
-def locate(
-    folder: str, step: int | Literal["best"] | None = None
-) -> tuple[str, int | Literal["best"] | None]:
+def locate(folder: str, step: StepChoice = None) -> tuple[str, StepChoice]:
     """Returns folder and step of a model: a checkpoint in a run is a step of the run.
 
     Args:
         folder: str. Any folder.
-        step: optional int or `"best"`. The checkpoint that is asked for.
+        step: `StepChoice`. The checkpoint that is asked for.
 
     Returns:
         Tuple of the folder of the run or converted model, and the step. Other
@@ -237,6 +238,17 @@ def checkpoint_store(folder: str) -> "CheckpointStore":
     return _checkpoints_bound_to(describe_run(folder).identity(), folder)
 
 
+def chosen_step(folder: str, step: StepChoice) -> tuple[int, bool]:
+    """Returns the step of the checkpoint of a run, and whether it is the best known.
+
+    Raises:
+        JobError: As `load_model` does.
+    """
+    store = checkpoint_store(folder)
+    found = _require_step(store, step, os.path.join(folder, CHECKPOINTS))
+    return found, found == store.best_step()
+
+
 def _checkpoints_bound_to(identity: dict, folder: str) -> "CheckpointStore":
     from txl_tf.training.checkpoint_store import CheckpointStore
 
@@ -244,13 +256,13 @@ def _checkpoints_bound_to(identity: dict, folder: str) -> "CheckpointStore":
 
 
 def read_weights(
-    folder: str, step: int | Literal["best"] | None = None, *, with_head: bool = False
+    folder: str, step: StepChoice = None, *, with_head: bool = False
 ) -> "tuple[int, dict[str, np.ndarray]]":
     """Reads the weights of a run, a checkpoint or a converted folder as `load_model` does.
 
     Args:
         folder: str.
-        step: optional int or `"best"`, see `load_model`.
+        step: `StepChoice`.
         with_head: bool. Whether the weights of the head of a task, if there is one, are
             among them. Defaults to `False`.
 
@@ -305,21 +317,21 @@ def require_no_step(step: int | str | None, what: str = "A converted model has n
         raise UsageError(what, where=f"--step {step}", remedy="Leave it out.")
 
 
-def _require_step(store: "CheckpointStore", step: int | Literal["best"] | None, where: str) -> int:
+def _require_step(store: "CheckpointStore", step: StepChoice, where: str) -> int:
     steps = store.steps()
-    if step == "best":
-        step = store.best_step()
-        if step is None:
-            raise InputMissingError(
-                "No checkpoint is known to be the best.",
-                where=where,
-                remedy="`txl train` finds it where the data has a split `valid`.",
-            )
+    if step == "best" and store.best_step() is None:
+        raise InputMissingError(
+            "No checkpoint is known to be the best.",
+            where=where,
+            remedy="`txl train` finds it where the data has a split `valid`.",
+        )
     if not steps:
         raise InputMissingError(
             "There is no checkpoint yet.", where=where, remedy="`txl train` makes them."
         )
-    if step is None:
+    if step in ("best", None):
+        step = store.best_step()
+    if step in ("newest", None):
         return steps[-1]
     if step not in steps:
         raise UsageError(

@@ -505,7 +505,7 @@ class AblationRunner:
             return figures
         workdir = Workdir(str(self._folder / run.name / "run"))
         self._train(run, workdir)
-        step, weights = read_weights(workdir.folder)
+        step, weights = read_weights(workdir.folder, "newest")
         text = self._text(run.evaluation)
         for length in missing:
             evaluator = self._evaluator(run.experiment, length)

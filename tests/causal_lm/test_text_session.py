@@ -123,6 +123,12 @@ def test_a_byte_order_mark_is_no_part_of_a_prompt():
     assert prompt_tokens(WORDS, "\ufeffwell known").tolist() == [0, 1]
 
 
+def test_unknown_words_of_a_prompt_are_named(caplog):
+    tokenizer = WordTokenizer(["a", "<unk>"], WordRule(), unknown_token="<unk>")
+    assert prompt_tokens(tokenizer, "a b c b").tolist() == [0, 1, 1, 1]
+    assert caplog.messages == ["3 of 4 tokens of the prompt are unknown to the model: b, c"]
+
+
 def test_a_prompt_that_the_tokenizer_cannot_take_is_refused():
     with pytest.raises(UsageError, match="prompt 'z'"):
         prompt_tokens(CharacterTokenizer(["a", "b"]), "z")

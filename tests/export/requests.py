@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 SAMPLING = {
-    "num_tokens": np.int32(6),
+    "max_tokens": np.int32(6),
     "temperature": np.float32(0.0),
     "top_k": np.int32(0),
     "top_p": np.float32(1.0),

@@ -12,6 +12,7 @@ from tests.toy_batches import toy_experiment
 from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
 from txl_tf.config.generation import GenerationConfig
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
+from txl_tf.data.tokenizers.tokenizer import excluded_tokens
 from txl_tf.data.tokenizers.word_tokenizer import WordRule, WordTokenizer
 from txl_tf.export import ExportOptions, export_saved_model
 from txl_tf.export.saved_model import create_signatures
@@ -48,8 +49,10 @@ def words(**rule):
 def functions(model, tokenizer, **completion):
     """The signatures as functions, before they are written."""
     options = ExportOptions()
-    served = ServedModel(model, ServedWeights(model.weights, "float32"), options.num_candidates)
     completion = GenerationConfig(**{"max_tokens": NUM_TOKENS, **completion})
+    excluded = excluded_tokens(tokenizer, completion.allow_unknown)
+    weights = ServedWeights(model.weights, "float32")
+    served = ServedModel(model, weights, options.num_candidates, excluded)
     memory = WireMemory(model.config, tf.float32)
     root = tf.Module()
     found = create_signatures(root, served, memory, options, completion, tokenizer)
@@ -84,6 +87,7 @@ def lm(model):
                 {"temperature": 1.2, "top_k": 5},
                 {"temperature": 0.8, "top_k": 9, "top_p": 0.9},
                 {"temperature": 1.3, "min_p": 0.2},
+                {"temperature": 0.9, "repetition_penalty": 1.7},
             ),
         ),
     ],
@@ -120,6 +124,19 @@ def test_lines_of_words_go_on_and_sentences_end(rule):
     settings = {"max_tokens": NUM_TOKENS, "strip_prompt": True, "temperature": 0.0}
     found = completed(functions(model, tokenizer, temperature=0.0), texts)
     assert found == [lm.generate(text, **settings) for text in texts]
+
+
+def test_unknown_words_are_read_and_not_written():
+    tokenizer = words()
+    model = model_of(tokenizer.vocabulary_size, memory_length=12)
+    lm = TransformerXLCausalLM(model, tokenizer)
+    settings = {"max_tokens": 30, "temperature": 3.0, "top_p": 1.0, "seed": 3}
+    allowed = lm.generate("unheard of", allow_unknown=True, strip_prompt=True, **settings)
+    written = lm.generate("unheard of", strip_prompt=True, **settings)
+    assert "<unk>" in allowed and "<unk>" not in written
+    assert completed(functions(model, tokenizer, **settings), ["unheard of"]) == [written]
+    assert "<unk>" not in lm.session(temperature=3.0, seed=3).write("unheard of", max_tokens=30)
+    assert "<unk>" not in lm.generate("unheard of", max_tokens=9, sampler="beam")
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from txl_tf.serving.model_versions import LoadedVersion
 IDS = random_ids(3, CONFIG.segment_length + 2)
 SCORED = {"token_ids": IDS[:, :-1], "target_ids": IDS[:, 1:]}
 # What the defaults of `generate` stand for; 128 tokens are what a text gets.
-DRAWN = sampling(3, num_tokens=128, temperature=1.0)
+DRAWN = sampling(3, max_tokens=128, temperature=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +25,8 @@ def test_a_request_without_them_is_the_one_with_all_of_them(version):
     full = version.predict("score", {**rows_of(IDS[:, :-1]), **SCORED, **nothing_read(3)})
     for name, value in full.items():
         np.testing.assert_array_equal(short[name], value)
-    short = version.predict("generate", {"token_ids": IDS, "num_tokens": np.full(3, 5, "int32")})
-    drawn = {**DRAWN, "num_tokens": np.full(3, 5, "int32")}
+    short = version.predict("generate", {"token_ids": IDS, "max_tokens": np.full(3, 5, "int32")})
+    drawn = {**DRAWN, "max_tokens": np.full(3, 5, "int32")}
     full = version.predict("generate", {**rows_of(IDS), **drawn, **nothing_read(3)})
     for name, value in full.items():
         np.testing.assert_array_equal(short[name], value)
@@ -43,10 +43,10 @@ def test_a_session_of_the_graph_need_not_feed_them(exported, version):
 
 
 def test_a_scalar_is_for_all_rows_and_checked_like_them(version):
-    request = {"token_ids": IDS, "num_tokens": np.int32(4), "temperature": np.float32(0.0)}
+    request = {"token_ids": IDS, "max_tokens": np.int32(4), "temperature": np.float32(0.0)}
     assert version.predict("generate", request)["lengths"].tolist() == [4, 4, 4]
     for changes, message in (
-        ({"num_tokens": np.int32(0)}, r"num_tokens\[0\] is 0; it must be 1 to 1024"),
+        ({"max_tokens": np.int32(0)}, r"max_tokens\[0\] is 0; it must be 1 to 1024"),
         ({"lengths": np.int32(99)}, r"lengths\[0\] is 99"),
         ({"lengths": np.full(3, -1, "int32")}, r"lengths\[0\] is -1"),
         ({"seed": np.zeros(2, "int32")}, "seed has 2 rows; the batch has 3"),

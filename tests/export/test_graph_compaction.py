@@ -68,7 +68,7 @@ def test_an_export_is_a_third_and_gives_the_same_bits(
     for name in expected:
         np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
     state = {"previous_token_ids": np.array([-1, 5], "int32"), **nothing_read(2)}
-    settings = sampling(2, num_tokens=9, temperature=1.0, seed=[3, 4])
+    settings = sampling(2, max_tokens=9, temperature=1.0, seed=[3, 4])
     request = tensors({"texts": [b"ab", b"c"], **settings, **state})
     expected = whole["generate_text"](**request)
     found = text_signatures["generate_text"](**request)

@@ -60,7 +60,7 @@ def test_variants_score_and_write_as_the_model_does(name):
     np.testing.assert_allclose(nll, np.concatenate(expected, axis=1), rtol=0, atol=1e-5)
     for served_state, state in zip(memory.states, carried.states, strict=True):
         np.testing.assert_allclose(served_state, state, rtol=0, atol=1e-5)
-    wanted = Sampling(**tensors(sampling(2, num_tokens=9))).for_writer()
+    wanted = Sampling(**tensors(sampling(2, max_tokens=9))).for_writer()
     written, *_ = served.generate(ids, lengths, wanted, model.initial_memory(2))
     expected, _ = txl_tf.generate(model, text[:, :-1], max_tokens=9, sampler=GreedySampler())
     np.testing.assert_array_equal(written, expected)

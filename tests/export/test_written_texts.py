@@ -59,7 +59,7 @@ def test_generate_writes_each_row_to_its_own_end(model, text_signatures):
     stop = expected[2][0][1]
     request = {
         **rows_of(prompts, lengths),
-        **sampling(3, num_tokens=num_tokens, stop_token_id=[-1, -1, stop]),
+        **sampling(3, max_tokens=num_tokens, stop_token_id=[-1, -1, stop]),
     }
     answer = text_signatures["generate"](**tensors(request | nothing_read(3)))
     assert answer["token_ids"].shape == (3, 9)
@@ -77,7 +77,7 @@ def test_generate_writes_each_row_to_its_own_end(model, text_signatures):
     last = np.take_along_axis(
         answer["token_ids"].numpy(), answer["lengths"].numpy()[:, None] - 1, 1
     )
-    more = sampling(3, num_tokens=3)
+    more = sampling(3, max_tokens=3)
     on = text_signatures["generate"](**tensors({**rows_of(last), **more, **memory_in(answer)}))
     further, _ = greedy(model, prompts[0, :1], 12)
     assert on["token_ids"][0].numpy().tolist() == further[9:]
@@ -159,7 +159,7 @@ SETTINGS = [
 
 def test_one_batch_writes_what_four_samplers_write_alone(model, text_signatures):
     prompts = random_ids(4, SEGMENT + 2, seed=6)
-    changes = {"seed": [11, 12, 13, 14], "num_tokens": 20}
+    changes = {"seed": [11, 12, 13, 14], "max_tokens": 20}
     changes |= {name: [settings[name] for settings in SETTINGS] for name in SETTINGS[0]}
     request = {**rows_of(prompts), **sampling(4, **changes), **nothing_read(4)}
     answer = text_signatures["generate"](**tensors(request))

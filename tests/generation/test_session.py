@@ -221,6 +221,7 @@ def test_there_must_be_something_to_go_on_from(greedy):
         ({"seed": 2**31}, "`seed` must be an integer of 32 bits, or 3"),
         ({"seed": [1, 2]}, "Received: seed=.1, 2."),
         ({"stop_token_ids": [VOCABULARY_SIZE]}, r"`stop_token_ids` must be in \[0, 13\)"),
+        ({"excluded_token_ids": [-1]}, r"`excluded_token_ids` must be in \[0, 13\)"),
         ({"repetition_penalty": 0.5}, "`penalty` must be at least 1"),
         ({"memory": "mine"}, "Received: memory of type str"),
     ],

@@ -174,7 +174,7 @@ def test_an_official_checkpoint_is_imported_exported_and_writes(name, tmp_path):
     assert main([*job, "--stop", "."]) == 2
     prompts = golden.arrays["seg0/inputs"].astype("int32")
     num_rows = len(prompts)
-    request = {**rows_of(prompts), **sampling(num_rows, num_tokens=12), **nothing_read(num_rows)}
+    request = {**rows_of(prompts), **sampling(num_rows, max_tokens=12), **nothing_read(num_rows)}
     answer = loaded.signatures["generate"](**tensors(request))
     expected, _ = txl_tf.generate(golden.load(), prompts, max_tokens=12, temperature=0)
     np.testing.assert_array_equal(answer["token_ids"], expected)

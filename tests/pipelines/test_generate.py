@@ -1,6 +1,7 @@
 """The job that writes text, with a model that nobody trained."""
 
 import builtins
+import io
 import os
 import sys
 
@@ -34,8 +35,10 @@ def workdir(tmp_path_factory):
 
 
 @pytest.fixture
-def generated(workdir, capsys):
-    """A function that runs the job and returns what it printed."""
+def generated(workdir, capsys, monkeypatch):
+    """A function that runs the job, with an input that is no terminal, and returns the output."""
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
 
     def run(*arguments):
         exit_code = main(["generate", "--workdir", workdir, *arguments])
@@ -75,6 +78,27 @@ def test_several_samples_begin_alike_and_differ(generated, tmp_path):
         [f"{index} of 3", "some"] for index in (1, 2, 3)
     ]
     assert len({part.split("\n", 1)[1] for part in parts}) == 3
+
+
+def test_a_pipe_is_the_prompt_and_the_seed_and_the_step_are_told(workdir, capsys, monkeypatch):
+    printed = []
+    for typed in (b"some\nnew text\n", b"some\nnew text"):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(typed)))
+        arguments = ["--max-tokens", "5", "--seed", "4", "--step", "newest"]
+        assert main(["generate", "--workdir", workdir, *arguments]) == 0
+        printed.append(capsys.readouterr())
+    assert printed[0].out == printed[1].out
+    assert printed[0].out.startswith("some\nnew text") and printed[0].out[13] != "\n"
+    assert printed[0].err.splitlines()[-2:] == ["step 7", "seed 4"]
+
+
+def test_without_a_seed_every_text_is_another_and_can_be_had_again(workdir, capsys):
+    arguments = ["generate", "--workdir", workdir, "--prompt", "a", "--max-tokens", "20"]
+    printed = [(main(arguments), capsys.readouterr())[1] for _ in range(2)]
+    assert printed[0].out != printed[1].out
+    seed = printed[0].err.splitlines()[-1].removeprefix("seed ")
+    assert main([*arguments, "--seed", seed]) == 0
+    assert capsys.readouterr().out == printed[0].out
 
 
 def test_beams_find_one_text_and_stop(generated):

@@ -159,7 +159,7 @@ def test_a_source_that_has_changed_is_refused(untouched, train, data_folder, tmp
         (("--set", "model.num_layers=3", "--set", "model.pre_norm=true"), 78, "model.num_layers"),
         (("--set", "model.layer_norm_epsilon=1e-6"), 78, "model.layer_norm_epsilon (stored 1e-12"),
         (("--init-step", "7"), 2, "There is no checkpoint of step 7."),
-        (("--init-step", "newest"), 2, "named by its step"),
+        (("--init-step", "last"), 2, "named by its step"),
         (("--freeze", "layers:0-2"), 2, "layers from 0 to 1"),
         (("--freeze", "layer 0"), 2, "`freeze` must be of"),
         (("--freeze", "embedding", "softmax", "layers"), 2, "leave something to train"),

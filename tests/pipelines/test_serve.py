@@ -166,5 +166,5 @@ def _long_request():
         tensor.tensor_shape.dim[0].size = 20_000
         tensor.ClearField("tensor_content")
         [tensor.int_val, tensor.float_val][tensor.dtype == 1].append(1)
-    request.inputs["num_tokens"].int_val[0] = 64
+    request.inputs["max_tokens"].int_val[0] = 64
     return request.SerializeToString()

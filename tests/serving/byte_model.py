@@ -22,7 +22,7 @@ _MEMORY = {
     "memory_valid_length": _ROWS,
 }
 _SAMPLING = {
-    "num_tokens": _ROWS,
+    "max_tokens": _ROWS,
     "temperature": _FLOATS,
     "top_k": _ROWS,
     "top_p": _FLOATS,
@@ -83,7 +83,7 @@ class ByteModel(tf.Module):
         self,
         token_ids,
         lengths,
-        num_tokens,
+        max_tokens,
         temperature,
         top_k,
         top_p,
@@ -96,12 +96,12 @@ class ByteModel(tf.Module):
         memory, valid_length = _ids_in(memory_states), memory_valid_length
         _, memory, valid_length = self._read(token_ids, lengths - 1, memory, valid_length)
         last = tf.gather(token_ids, lengths - 1, batch_dims=1)
-        count = _within(tf.reduce_max(num_tokens), "num_tokens", MAX_NEW_TOKENS)
+        count = _within(tf.reduce_max(max_tokens), "max_tokens", MAX_NEW_TOKENS)
         ids, nll = tf.TensorArray(tf.int32, count), tf.TensorArray(tf.float32, count)
         for place in tf.range(count):
             log_probs = self._log_probs(memory, valid_length, last)
             drawn = _drawn(log_probs, temperature, seed, place)
-            is_written = place < num_tokens
+            is_written = place < max_tokens
             memory, valid_length = _remember(memory, valid_length, last, is_written)
             last = tf.where(is_written, drawn, last)
             ids = ids.write(place, tf.where(is_written, drawn, 0))
@@ -110,7 +110,7 @@ class ByteModel(tf.Module):
         written = {"token_ids": tf.transpose(ids.stack()), "nll": tf.transpose(nll.stack())}
         # Settings that change nothing here would otherwise not be inputs of the graph.
         unused = 0 * (top_k + stop_token_id + tf.cast(top_p, tf.int32))
-        return {**written, "lengths": num_tokens + unused, **_memory_of(memory, valid_length)}
+        return {**written, "lengths": max_tokens + unused, **_memory_of(memory, valid_length)}
 
     def _generate_text(self, texts, previous_token_ids, **others):
         length = _within(tf.reduce_max(tf.strings.length(texts)), "texts", MAX_TOKENS)

@@ -36,7 +36,7 @@ def good_inputs(random):
     if signature == "score":
         inputs["target_ids"] = ids()
     if signature.startswith("generate"):
-        inputs["num_tokens"] = np.full([num_rows], 2, "int32")
+        inputs["max_tokens"] = np.full([num_rows], 2, "int32")
         inputs["temperature"] = np.full([num_rows], 1.0, "float32")
         inputs["top_p"] = np.full([num_rows], 1.0, "float32")
         for name in ("top_k", "seed", "stop_token_id"):

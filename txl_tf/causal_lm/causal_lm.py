@@ -21,13 +21,14 @@ from txl_tf.causal_lm.text_session import TextSession, prompt_tokens, texts_unti
 from txl_tf.causal_lm.text_training import TextTraining
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.config.generation import new_seed, sample_seeds, stop_texts
-from txl_tf.data.tokenizers.tokenizer import Tokenizer, stop_tokens
+from txl_tf.data.tokenizers.tokenizer import Tokenizer, excluded_tokens, stop_tokens
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.generation.generate import FEWEST_COMPILED_TOKENS
 from txl_tf.generation.session import GenerationSession
 from txl_tf.models.language_model import create_model
 from txl_tf.models.presets import PRESETS, preset
 from txl_tf.models.stateful import StatefulTransformerXL
+from txl_tf.run_folder import StepChoice, build_model
 
 # Sessions that stay compiled, by number of rows and kind of sampling.
 _MAX_SESSIONS = 4
@@ -102,7 +103,7 @@ class TransformerXLCausalLM:
         cls,
         preset_or_folder: Folder,
         *,
-        step: int | Literal["best"] | None = None,
+        step: StepChoice = None,
         tokenizer: Tokenizer | Folder | None = None,
         memory_length: int | None = None,
         segment_length: int | None = None,
@@ -113,8 +114,7 @@ class TransformerXLCausalLM:
             preset_or_folder: path of a run, of a checkpoint, of a folder that `txl convert`
                 or `save_to_preset` wrote, or of an export; or the name of a published size, such as
                 `"enwik8_base"`, whose weights are initialised at random.
-            step: optional int or `"best"`. Checkpoint of a run; the newest by
-                default. Where the run averages its weights, these are loaded.
+            step: as for `txl_tf.load_model`. Where the run averages its weights, these are loaded.
             tokenizer: optional `Tokenizer`, or path of a prepared data set that has
                 it. Defaults to `None`: the one in the folder, if there is one.
             memory_length: optional int. Tokens that `score` remembers. Defaults to `None`: as
@@ -229,6 +229,7 @@ class TransformerXLCausalLM:
         stop: str | Sequence[str] = (),
         sampler: Any = None,
         num_samples: int = 1,
+        allow_unknown: bool = False,
     ) -> Any:
         """Continues one prompt or several, which may differ in length.
 
@@ -262,6 +263,8 @@ class TransformerXLCausalLM:
                 `temperature`, `top_k`, `top_p` and `min_p`. Defaults to `None`.
             num_samples: int. Texts for each prompt, in a list; each draws by a seed of
                 its own, the first by `seed`. Defaults to `1`.
+            allow_unknown: bool. Whether the token of unknown words may be written.
+                Defaults to `False`.
 
         Returns:
             str, or a list of str for a list or for several samples. Without a
@@ -296,6 +299,7 @@ class TransformerXLCausalLM:
             len(prompts),
             (*ends, *self._single_token_stops(stops)),
             repetition_penalty,
+            excluded_tokens(self.tokenizer, allow_unknown),
             is_compiled=max(limits) >= FEWEST_COMPILED_TOKENS,
         )
         session.restart(seeds)
@@ -416,6 +420,7 @@ class TransformerXLCausalLM:
         stop_token_ids: Sequence[int] | Literal["auto"] | None = "auto",
         sampler: Any = None,
         memory_length: int | None = None,
+        allow_unknown: bool = False,
     ) -> TextSession:
         """Begins a text that is continued over many calls, with its memory.
 
@@ -430,6 +435,7 @@ class TransformerXLCausalLM:
             stop_token_ids: as for `generate`.
             sampler: as for `generate`; not a `BeamSampler`.
             memory_length: optional int. Tokens to remember, if not the model's.
+            allow_unknown: as for `generate`.
 
         Returns:
             `TextSession`.
@@ -458,6 +464,7 @@ class TransformerXLCausalLM:
             seed=seed,
             memory_length=memory_length,
             repetition_penalty=repetition_penalty,
+            excluded_token_ids=excluded_tokens(tokenizer, allow_unknown),
         )
         return TextSession(session, tokenizer, stop, self._stop_token_ids(stop_token_ids))
 
@@ -487,12 +494,13 @@ class TransformerXLCausalLM:
         num_rows: int,
         stop_token_ids: tuple[int, ...],
         penalty: float,
+        excluded_token_ids: tuple[int, ...],
         *,
         is_compiled: bool,
     ) -> GenerationSession:
         """Returns a session that may have been compiled for an earlier call."""
         # The sampler is part of the key, so that it lives as long as its address is one.
-        key = (sampler, num_rows, stop_token_ids, penalty, is_compiled)
+        key = (sampler, num_rows, stop_token_ids, penalty, excluded_token_ids, is_compiled)
         if key not in self._sessions:
             while len(self._sessions) >= _MAX_SESSIONS:
                 del self._sessions[next(iter(self._sessions))]
@@ -502,6 +510,7 @@ class TransformerXLCausalLM:
                 num_rows=num_rows,
                 repetition_penalty=penalty,
                 stop_token_ids=stop_token_ids,
+                excluded_token_ids=excluded_token_ids,
                 jit_compile=None if is_compiled else False,
             )
         return self._sessions[key]
@@ -530,7 +539,7 @@ def _with_lengths(
 
 def load(
     folder: Folder,
-    step: int | Literal["best"] | None = None,
+    step: StepChoice = None,
     *,
     tokenizer: Tokenizer | Folder | None = None,
     memory_length: int | None = None,
@@ -540,7 +549,7 @@ def load(
 
     Args:
         folder: path of the folder, also a remote one (`gs://`).
-        step: optional int or `"best"`. Checkpoint of a run; the newest by default.
+        step: as for `txl_tf.load_model`.
         tokenizer: optional `Tokenizer`, or path of a prepared data set that has it.
             Defaults to `None`: the one in the folder, if there is one.
         memory_length: optional int. Tokens that `score` remembers. Defaults to `None`: as the
@@ -555,7 +564,7 @@ def load(
 
     Example:
     ```python
-    lm = txl_tf.load("runs/mine", step="best")
+    lm = txl_tf.load("runs/mine")
     print(lm.generate("Once upon a time", max_tokens=100))
     ```
     """

@@ -23,6 +23,7 @@ from txl_tf.data.vocabulary_folder import read_tokenizer
 from txl_tf.errors import InputMissingError
 from txl_tf.run_folder import (
     RunDescription,
+    StepChoice,
     build_model,
     describe,
     kind,
@@ -49,7 +50,7 @@ class ModelSource:
             in the folder of a run is the run at that step; `"checkpoint"` is a copy.
         folder: str. Folder of the run, the checkpoint or the converted model, or of the
             version of an export.
-        step: optional int or `"best"`. Checkpoint of a run; `None` is the newest.
+        step: as for `txl_tf.load_model`.
         experiment: `ExperimentConfig`. Only the model of a converted folder is known, and
             of an export the evaluation too; all else is the default.
         data: optional dict. Identity of the data of a run.
@@ -59,7 +60,7 @@ class ModelSource:
 
     kind: SourceKind
     folder: str
-    step: int | Literal["best"] | None
+    step: StepChoice
     experiment: ExperimentConfig
     data: dict[str, Any] | None
     stored_as: str = "float32"
@@ -122,14 +123,12 @@ class ModelSource:
         return {"tokenizer": tokenizer.kind, "tokenizer_sha256": tokenizer.fingerprint}
 
 
-def open_model(
-    folder: str | os.PathLike[str], step: int | Literal["best"] | None = None
-) -> ModelSource:
+def open_model(folder: str | os.PathLike[str], step: StepChoice = None) -> ModelSource:
     """Finds the model of a folder and reads its settings, without TensorFlow.
 
     Args:
         folder: path of a run, a checkpoint, a converted model or an export.
-        step: optional int or `"best"`. Checkpoint of a run; the newest by default.
+        step: as for `txl_tf.load_model`.
 
     Returns:
         `ModelSource`. Whether there is such a step, `read_weights` finds.

@@ -1,5 +1,7 @@
 """Text generation from a session: prompts in, pieces of text out, stop texts."""
 
+import itertools
+import logging
 import os
 from collections.abc import Iterator, Sequence
 
@@ -14,6 +16,8 @@ from txl_tf.generation.session import GenerationSession
 
 # What a tokenizer makes of a token depends on few tokens before it.
 _CONTEXT_TOKENS = 64
+_MAX_SHOWN_WORDS = 8
+_LOGGER = logging.getLogger(__name__)
 
 
 class TextSession:
@@ -199,4 +203,22 @@ def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> np.ndarray:
         raise UsageError("The prompt is no UTF-8.", where=f"prompt {prompt[:80]!a}") from error
     if not len(ids):
         raise UsageError("There is no token in the prompt.", where=f"prompt {prompt[:80]!r}")
+    num_unknown = int(np.sum(ids == tokenizer.unknown_id))
+    if num_unknown:
+        _LOGGER.warning(
+            "%d of %d tokens of the prompt are unknown to the model: %s",
+            num_unknown,
+            len(ids),
+            ", ".join(_unknown_words(tokenizer, prompt)),
+        )
     return ids.astype(np.int32)
+
+
+def _unknown_words(tokenizer: Tokenizer, prompt: str) -> Iterator[str]:
+    """Yields the first words of a prompt that have an unknown token."""
+    is_unknown = (
+        word
+        for word in dict.fromkeys(prompt.split())
+        if tokenizer.unknown_id in tokenizer.encode_piece(word.encode(), True, False)
+    )
+    yield from itertools.islice(is_unknown, _MAX_SHOWN_WORDS)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from txl_tf.config.task import TaskConfig
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.errors import InputMissingError
 from txl_tf.evaluation.task_evaluator import TaskEvaluator
-from txl_tf.run_folder import RunDescription, describe, locate, read_weights
+from txl_tf.run_folder import RunDescription, StepChoice, describe, locate, read_weights
 from txl_tf.tasks.answers import answers_of
 from txl_tf.tasks.example_encoding import ExampleEncoder
 from txl_tf.tasks.examples import Example
@@ -109,14 +109,12 @@ class TextTask:
         return answers_of(self.task, encoded, self._evaluator.outputs(encoded, rounds_sizes=True))
 
 
-def load_task(
-    folder: str | os.PathLike[str], step: int | Literal["best"] | None = None
-) -> TextTask:
+def load_task(folder: str | os.PathLike[str], step: StepChoice = None) -> TextTask:
     """Loads what `txl finetune` trained, after verifying it.
 
     Args:
         folder: path of a run, or of a checkpoint of one.
-        step: optional int or `"best"`. Checkpoint of the run; the newest by default.
+        step: as for `txl_tf.load_model`.
 
     Returns:
         `TextTask`.

@@ -48,6 +48,8 @@ class GenerationConfig(FrozenConfig):
     """The same seed writes the same text; None is a new one each time."""
     stop: tuple[str, ...] = ()
     """A text ends before the first of these."""
+    allow_unknown: bool = False
+    """Whether the token of unknown words may be written."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop", stop_texts(self.stop))

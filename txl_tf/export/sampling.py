@@ -21,6 +21,7 @@ class WriterSettings(NamedTuple):
         top_k: int32 tensor `(B,)`. 0 is all tokens.
         top_p: float32 tensor `(B,)`. 1 is all tokens.
         min_p: float32 tensor `(B,)`. 0 is all tokens.
+        repetition_penalty: float32 tensor `(B,)`. 1 is none.
         seed: int32 tensor `(B,)`.
         stop_token_ids: int32 tensor `(B, K)`. A row ends with the first of them; -1 is none.
     """
@@ -30,13 +31,14 @@ class WriterSettings(NamedTuple):
     top_k: Any
     top_p: Any
     min_p: Any
+    repetition_penalty: Any
     seed: Any
     stop_token_ids: Any
 
     @classmethod
     def specs(cls) -> "WriterSettings":
         """Returns the specs of all tensors."""
-        floats = ("temperature", "top_p", "min_p")
+        floats = ("temperature", "top_p", "min_p", "repetition_penalty")
         rows = {name: tf.float32 if name in floats else tf.int32 for name in cls._fields}
         specs = {name: tf.TensorSpec([None], dtype) for name, dtype in rows.items()}
         specs["stop_token_ids"] = tf.TensorSpec([None, None], tf.int32)
@@ -47,7 +49,7 @@ class Sampling(NamedTuple):
     """Settings of every row of a request.
 
     Attributes:
-        num_tokens: int32 tensor `(B,)`. The most tokens to write.
+        max_tokens: int32 tensor `(B,)`. The most tokens to write.
         temperature: float32 tensor `(B,)`. 0 is always the most probable.
         top_k: int32 tensor `(B,)`. 0 is all tokens.
         top_p: float32 tensor `(B,)`. 1 is all tokens.
@@ -55,7 +57,7 @@ class Sampling(NamedTuple):
         stop_token_id: int32 tensor `(B,)`. The row ends with it; -1 is none.
     """
 
-    num_tokens: Any
+    max_tokens: Any
     temperature: Any
     top_k: Any
     top_p: Any
@@ -81,7 +83,7 @@ class Sampling(NamedTuple):
         """
         smallest = tf.float32.as_numpy_dtype(1e-30)  # 0 would leave no token
         ranges = {
-            "num_tokens": (1, max_output_tokens),
+            "max_tokens": (1, max_output_tokens),
             "temperature": (0.0, tf.float32.max),
             "top_k": (0, tf.int32.max),
             "top_p": (smallest, 1.0),
@@ -98,10 +100,11 @@ class Sampling(NamedTuple):
         """Returns the settings as the writing loop takes them."""
         values = self._asdict()
         stop_token_id = values.pop("stop_token_id")
-        max_tokens, min_p = values.pop("num_tokens"), tf.zeros_like(self.temperature)
-        stop_token_ids = stop_token_id[:, None]
         return WriterSettings(
-            **values, max_tokens=max_tokens, min_p=min_p, stop_token_ids=stop_token_ids
+            **values,
+            min_p=tf.zeros_like(self.temperature),
+            repetition_penalty=tf.ones_like(self.temperature),
+            stop_token_ids=stop_token_id[:, None],
         )
 
 
@@ -116,6 +119,7 @@ def writer_settings(
         "top_k": np.int32(config.top_k),
         "top_p": np.float32(config.top_p),
         "min_p": np.float32(config.min_p),
+        "repetition_penalty": np.float32(config.repetition_penalty),
     }
     # A dummy id, so that the axis is never empty.
     stops = tf.constant([stop_token_ids or [-1]], tf.int32)

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from txl_tf.config.base import DEFAULT_NEW_TOKENS
 from txl_tf.config.generation import GenerationConfig
+from txl_tf.data.tokenizers.tokenizer import excluded_tokens
 from txl_tf.data.vocabulary_folder import tokenizer_files
 from txl_tf.export.completion import CompletionSignatures
 from txl_tf.export.export_verification import CARD_FILE, EXTRA
@@ -101,7 +102,8 @@ def export_saved_model(
         )
     json.dumps(model_card)  # raises before anything takes time
     weights = ServedWeights(model.weights, options.weights)
-    served = ServedModel(model, weights, options.num_candidates)
+    excluded = excluded_tokens(tokenizer, completion.allow_unknown)
+    served = ServedModel(model, weights, options.num_candidates, excluded)
     memory = WireMemory(config, tf.as_dtype(options.memory_dtype))
     root = tf.Module()
     root.weights = weights
@@ -172,7 +174,7 @@ def create_signatures(
 def _defaults(memory: WireMemory, completion: GenerationConfig) -> dict[str, np.ndarray]:
     """Returns what inputs are where a request leaves them out; a scalar is for all rows."""
     numbers = {
-        "num_tokens": np.int32(completion.max_tokens),
+        "max_tokens": np.int32(completion.max_tokens),
         "temperature": np.float32(1.0),
         "top_k": np.int32(0),
         "top_p": np.float32(1.0),

@@ -5,7 +5,7 @@ tokens to write, M memory length, D hidden width, L layers, T tokens, C candidat
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import keras
@@ -14,7 +14,7 @@ import tensorflow as tf
 from txl_tf.export import guards
 from txl_tf.export.sampling import WriterSettings
 from txl_tf.export.served_weights import ServedWeights
-from txl_tf.generation.decoding import drawing_seeds
+from txl_tf.generation.decoding import drawing_seeds, exclude
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
@@ -42,14 +42,16 @@ class TokenWriter:
 
     Args:
         model: `TransformerXL`, with a memory.
+        excluded_token_ids: ints. They are never written.
     """
 
-    def __init__(self, model: TransformerXL) -> None:
+    def __init__(self, model: TransformerXL, excluded_token_ids: Sequence[int] = ()) -> None:
         self._model = model
+        self._excluded_token_ids = excluded_token_ids
         self._engine = InferenceEngine(model)
 
     def write(
-        self, pending: tf.Tensor, memory: Memory, settings: WriterSettings
+        self, pending: tf.Tensor, memory: Memory, settings: WriterSettings, is_used: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, Memory]:
         """Writes, where the model's weights are those of the graph at hand.
 
@@ -57,6 +59,7 @@ class TokenWriter:
             pending: int32 tensor `(B,)`. The token to go on from.
             memory: `Memory` of what is before it.
             settings: `WriterSettings`.
+            is_used: bool tensor `(B, V)`: tokens that were read.
 
         Returns:
             Tuple of the tokens, int32 `(B, S)`, with zeros behind a row's last;
@@ -75,13 +78,26 @@ class TokenWriter:
         )
 
         constants = self._engine.constants(1)
+        penalty = settings.repetition_penalty[:, None]
+        has_penalty = tf.reduce_any(penalty > 1.0)
 
         def goes_on(_index, _pending, is_active, *_):
             return tf.reduce_any(is_active)
 
-        def body(index, pending, is_active, counts, arrays, state):
+        def body(index, pending, is_active, counts, is_used, arrays, state):
             log_probs, inputs, state = self._step(pending, state, constants)
-            token_ids = sampler(log_probs, drawing_seeds(settings.seed, index))
+            scores = tf.cond(
+                has_penalty,
+                lambda: tf.where(is_used, log_probs * penalty, log_probs),
+                lambda: log_probs,
+            )
+            scores = exclude(scores, self._excluded_token_ids)
+            token_ids = sampler(scores, drawing_seeds(settings.seed, index))
+            is_used = tf.cond(
+                has_penalty,
+                lambda: is_used | tf.one_hot(token_ids, is_used.shape[1], True, False),
+                lambda: is_used,
+            )
             nll = -tf.gather(log_probs, token_ids, batch_dims=1)
             written = (
                 tf.where(is_active, token_ids, 0),
@@ -94,11 +110,11 @@ class TokenWriter:
             counts += tf.cast(is_active, tf.int32)
             is_end = tf.reduce_any(token_ids[:, None] == settings.stop_token_ids, axis=1)
             is_active &= (counts < settings.max_tokens) & ~is_end
-            return index + 1, token_ids, is_active, counts, arrays, state
+            return index + 1, token_ids, is_active, counts, is_used, arrays, state
 
         none = tf.zeros_like(pending)
-        begin = (tf.constant(0), pending, tf.equal(none, 0), none, arrays)
-        steps, *_, counts, arrays, _ = tf.while_loop(
+        begin = (tf.constant(0), pending, tf.equal(none, 0), none, is_used, arrays)
+        steps, _, _, counts, _, arrays, _ = tf.while_loop(
             goes_on, body, (*begin, self._engine.adopt(memory))
         )
         token_ids, nll, inputs = (array.gather(tf.range(steps)) for array in arrays)
@@ -121,9 +137,16 @@ class ServedModel:
         model: `TransformerXL`. Of its weights only names and shapes matter.
         weights: `ServedWeights`, in the order of `model.weights`.
         num_candidates: int. `C`.
+        excluded_token_ids: ints. They are never written.
     """
 
-    def __init__(self, model: TransformerXL, weights: ServedWeights, num_candidates: int) -> None:
+    def __init__(
+        self,
+        model: TransformerXL,
+        weights: ServedWeights,
+        num_candidates: int,
+        excluded_token_ids: Sequence[int] = (),
+    ) -> None:
         if model.compute_dtype != "float32":
             model = TransformerXL(model.config, dtype="float32")
         self.config = model.config
@@ -132,7 +155,7 @@ class ServedModel:
         self._weights = weights
         # Hidden states are half of what keys and values would be on the wire.
         self._engine = InferenceEngine(model, keeps="hidden_states")
-        self._writer = TokenWriter(model)
+        self._writer = TokenWriter(model, excluded_token_ids)
         self._read_segment = self._traced_segment()
         ids, rows = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int32)
         memory = self._memory_spec()
@@ -281,8 +304,20 @@ class ServedModel:
         )
         pending = tf.gather(token_ids, lengths - 1, batch_dims=1)
         with self._with_weights(weights):
-            written, nll, counts, memory = self._writer.write(pending, memory, settings)
+            written, nll, counts, memory = self._writer.write(
+                pending, memory, settings, self._used(token_ids, lengths)
+            )
         return written, guards.finite(nll, "nll"), counts, memory
+
+    def _used(self, token_ids, lengths):
+        """Returns which tokens the rows have, bool `(B, V)`."""
+        num_rows, num_tokens = tf.unstack(tf.shape(token_ids))
+        rows = tf.tile(tf.range(num_rows)[:, None], [1, num_tokens])
+        # Behind the end of a row its first token is told again.
+        ids = tf.where(tf.sequence_mask(lengths, num_tokens), token_ids, token_ids[:, :1])
+        is_used = tf.zeros([num_rows, self.config.vocabulary_size], tf.bool)
+        places = tf.stack([rows, ids], axis=-1)
+        return tf.tensor_scatter_nd_update(is_used, places, tf.ones_like(ids, tf.bool))
 
 
 def _of_one_length(lengths: tf.Tensor) -> tf.Tensor:

@@ -68,7 +68,7 @@ def warm_up_requests(
     text = {"texts": tf.constant([prompt.encode()])}
     text_state = {**state, "previous_token_ids": tf.constant([0])}
     sampling = Sampling(
-        num_tokens=tf.constant([_NUM_TOKENS]),
+        max_tokens=tf.constant([_NUM_TOKENS]),
         temperature=tf.constant([1.0]),
         top_k=tf.constant([2]),
         top_p=tf.constant([0.9]),

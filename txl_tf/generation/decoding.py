@@ -6,7 +6,7 @@ Shape letters used in this module:
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -136,25 +136,37 @@ def common_length(lengths: np.ndarray) -> np.ndarray:
     return lengths[0] if (lengths == lengths[0]).all() else lengths
 
 
-class StopRules:
-    """The tokens that end a text, and the penalty of repetitions.
+class TokenRules:
+    """The tokens that end a text, those never written, and the penalty of repetitions.
 
     Args:
         repetition_penalty: float. 1 is none.
         stop_token_ids: ints. A text ends with the first of them.
+        excluded_token_ids: ints. They are never written.
         vocabulary_size: int. `V`.
     """
 
     def __init__(
-        self, repetition_penalty: float, stop_token_ids: tuple[int, ...], vocabulary_size: int
+        self,
+        repetition_penalty: float,
+        stop_token_ids: tuple[int, ...],
+        excluded_token_ids: tuple[int, ...],
+        vocabulary_size: int,
     ) -> None:
         self._penalty = None if repetition_penalty == 1.0 else RepetitionPenalty(repetition_penalty)
         self._stop_token_ids = stop_token_ids
+        self._excluded_token_ids = excluded_token_ids
         self.vocabulary_size = vocabulary_size
 
-    def penalize(self, logits: tf.Tensor, is_used: tf.Tensor) -> tf.Tensor:
-        """Lowers the scores `(R, V)` of used tokens, bool `(R, V)` or `(R, 0)` without penalty."""
-        return logits if self._penalty is None else self._penalty(logits, is_used)
+    def apply(self, logits: tf.Tensor, is_used: tf.Tensor) -> tf.Tensor:
+        """Returns the scores `(R, V)` to choose by.
+
+        Args:
+            logits: float tensor `(R, V)`.
+            is_used: bool tensor `(R, V)`, or `(R, 0)` without penalty.
+        """
+        scores = logits if self._penalty is None else self._penalty(logits, is_used)
+        return exclude(scores, self._excluded_token_ids)
 
     def use(self, is_used: tf.Tensor, token_ids: tf.Tensor) -> tf.Tensor:
         """Returns the next `is_used`, with tokens `(R,)` marked as used."""
@@ -168,6 +180,13 @@ class StopRules:
         for stop_token_id in self._stop_token_ids:
             is_stop |= token_ids == stop_token_id
         return is_stop
+
+
+def exclude(logits: tf.Tensor, token_ids: Sequence[int]) -> tf.Tensor:
+    """Returns logits `(R, V)` with those of some tokens at minus infinity."""
+    for token_id in token_ids:
+        logits = tf.where(tf.range(logits.shape[-1]) == token_id, -np.inf, logits)
+    return logits
 
 
 def drawing_seeds(seeds: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
@@ -213,12 +232,12 @@ class TokenLoop:
     Args:
         engine: `InferenceEngine`, whose plan says whether XLA compiles.
         sampler: `Sampler`.
-        rules: `StopRules`.
+        rules: `TokenRules`.
         capacity: int. `C`, the tokens that the engine keeps beside memory.
     """
 
     def __init__(
-        self, engine: InferenceEngine, sampler: Sampler, rules: StopRules, capacity: int
+        self, engine: InferenceEngine, sampler: Sampler, rules: TokenRules, capacity: int
     ) -> None:
         self._engine = engine
         self._capacity = capacity
@@ -265,7 +284,7 @@ class TokenLoop:
         logits, recent = self._engine.step(
             state.pending, is_active, memory, state.recent, constants
         )
-        logits = self._rules.penalize(logits, state.is_used)
+        logits = self._rules.apply(logits, state.is_used)
         seeds = drawing_seeds(seeds, state.position)
         token_ids = tf.ensure_shape(self._sampler(logits, seeds), [state.pending.shape[0]])
         pending = tf.where(is_active, token_ids, state.pending)
@@ -289,10 +308,10 @@ class BeamSearch:
     Args:
         engine: `InferenceEngine`, whose plan says whether XLA compiles.
         sampler: `BeamSampler`.
-        rules: `StopRules`.
+        rules: `TokenRules`.
     """
 
-    def __init__(self, engine: InferenceEngine, sampler: BeamSampler, rules: StopRules) -> None:
+    def __init__(self, engine: InferenceEngine, sampler: BeamSampler, rules: TokenRules) -> None:
         self._engine = engine
         self._sampler = sampler
         self._rules = rules
@@ -365,7 +384,7 @@ class BeamSearch:
 
     def _best(self, log_probs, is_used, scores, is_finished):
         width = self._sampler.num_beams
-        log_probs = self._rules.penalize(log_probs, is_used)
+        log_probs = self._rules.apply(log_probs, is_used)
         scores, parents, next_ids = self._sampler(
             tf.reshape(log_probs, [-1, width, self._rules.vocabulary_size]),
             scores,

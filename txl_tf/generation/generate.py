@@ -37,6 +37,7 @@ def generate(
     memory_length: int | None = None,
     repetition_penalty: float = 1.0,
     stop_token_ids: Sequence[int] = (),
+    excluded_token_ids: Sequence[int] = (),
     callback: Callback | None = None,
     jit_compile: bool | None = None,
 ) -> tuple[np.ndarray, Any]:
@@ -63,6 +64,7 @@ def generate(
         memory_length: optional int. Tokens to remember, if not the model's.
         repetition_penalty: float, at least 1. See `RepetitionPenalty`.
         stop_token_ids: ints. A row ends with the first of them.
+        excluded_token_ids: ints. They are never written.
         callback: optional function, called with the tokens `(R,)` of every
             position when they are written.
         jit_compile: optional bool. Whether XLA compiles what runs for every
@@ -90,6 +92,7 @@ def generate(
         memory=memory,
         repetition_penalty=repetition_penalty,
         stop_token_ids=stop_token_ids,
+        excluded_token_ids=excluded_token_ids,
         jit_compile=jit_compile,
     )
     written = session.write(prompt_ids, max_tokens=max_tokens, callback=callback)

@@ -20,8 +20,8 @@ from txl_tf.generation.decoding import (
     DecodingState,
     PromptReader,
     Sampler,
-    StopRules,
     TokenLoop,
+    TokenRules,
     common_length,
     prompt_rows,
 )
@@ -69,6 +69,7 @@ class GenerationSession:
         repetition_penalty: float, at least 1. See `RepetitionPenalty`; counts
             what was read and written in this session.
         stop_token_ids: ints. A row ends with the first of them.
+        excluded_token_ids: ints. They are never written.
         jit_compile: optional bool. Whether XLA compiles what runs for every
             token: seconds at the beginning, and nearly twice as fast. Defaults
             to `None`: as the plan of the device says.
@@ -99,18 +100,28 @@ class GenerationSession:
         memory: Any = None,
         repetition_penalty: float = 1.0,
         stop_token_ids: Sequence[int] = (),
+        excluded_token_ids: Sequence[int] = (),
         jit_compile: bool | None = None,
     ) -> None:
         self._model = model
         self._vocabulary_size = model.config.vocabulary_size
-        _check(num_rows, stop_token_ids, self._vocabulary_size)
+        _check(
+            num_rows,
+            {"stop_token_ids": stop_token_ids, "excluded_token_ids": excluded_token_ids},
+            self._vocabulary_size,
+        )
         self._engine = _engine_of(model, memory_length, num_rows, jit_compile)
         self._prompt_reader = PromptReader(self._engine)
         self._finish = tf.function(self._engine.finish, autograph=False)
         self._has_penalty = repetition_penalty != 1.0
         self._sampler = sampler
         self._num_rows = num_rows
-        rules = StopRules(repetition_penalty, tuple(stop_token_ids), self._vocabulary_size)
+        rules = TokenRules(
+            repetition_penalty,
+            tuple(stop_token_ids),
+            tuple(excluded_token_ids),
+            self._vocabulary_size,
+        )
         self._writer: BeamSearch | TokenLoop
         if isinstance(sampler, BeamSampler):
             self._writer = BeamSearch(self._engine, sampler, rules)
@@ -368,14 +379,14 @@ def _engine_of(
     )
 
 
-def _check(num_rows: int, stop_token_ids: Sequence[int], vocabulary_size: int) -> None:
+def _check(num_rows: int, ids: dict[str, Sequence[int]], vocabulary_size: int) -> None:
     if num_rows < 1:
         raise ValueError(f"`num_rows` must be positive. Received: num_rows={num_rows}")
-    if any(not 0 <= each < vocabulary_size for each in stop_token_ids):
-        raise ValueError(
-            f"`stop_token_ids` must be in [0, {vocabulary_size}). "
-            f"Received: stop_token_ids={list(stop_token_ids)}"
-        )
+    for name, token_ids in ids.items():
+        if any(not 0 <= each < vocabulary_size for each in token_ids):
+            raise ValueError(
+                f"`{name}` must be in [0, {vocabulary_size}). Received: {name}={list(token_ids)}"
+            )
 
 
 def _row_seeds(seed: int | Sequence[int] | None, num_rows: int) -> np.ndarray:

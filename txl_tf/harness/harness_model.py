@@ -19,6 +19,7 @@ from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
 from txl_tf.errors import UsageError, did_you_mean
 from txl_tf.evaluation.evaluation_model import evaluation_conditions
 from txl_tf.imports import require_extra
+from txl_tf.run_folder import StepChoice
 
 require_extra("harness", "lm_eval", purpose="The harness")
 
@@ -63,7 +64,7 @@ class HarnessModel(LM):
     Args:
         pretrained: path of a run, a checkpoint, a converted folder or an export; or a
             `TransformerXLCausalLM` with its tokenizer.
-        step: optional int or `"best"`. Checkpoint of a run; the newest by default.
+        step: as for `txl_tf.load_model`.
         tokenizer: optional `Tokenizer`, or path of a prepared data set that has it.
             Defaults to `None`: the one in the folder.
         memory_length: optional int. Tokens to remember while texts are scored. Defaults to
@@ -111,7 +112,7 @@ class HarnessModel(LM):
         self,
         pretrained: TransformerXLCausalLM | str | os.PathLike[str],
         *,
-        step: int | Literal["best"] | None = None,
+        step: StepChoice = None,
         tokenizer: Tokenizer | str | os.PathLike[str] | None = None,
         memory_length: int | None = None,
         segment_length: int | None = None,

@@ -162,14 +162,14 @@ class ServingSession:
 
     def generate(
         self,
-        num_tokens: int,
+        max_tokens: int,
         token_ids: Sequence[int] | np.ndarray = (),
         settings: SamplingSettings | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Reads tokens and writes the next ones; both belong to the text then.
 
         Args:
-            num_tokens: int. The most tokens to write.
+            max_tokens: int. The most tokens to write.
             token_ids: int vector `(T,)` to read before.
             settings: optional `SamplingSettings`.
 
@@ -181,7 +181,7 @@ class ServingSession:
         """
         with self._lock:
             read = self._read_ids(_vector(token_ids))
-            inputs = {**_row(read), **_sampling(num_tokens, settings)}
+            inputs = {**_row(read), **_sampling(max_tokens, settings)}
             answer = self._ask("generate", inputs, _WRITTEN)
             count = int(answer["lengths"][0])
             token_ids, nll = answer["token_ids"][0, :count], answer["nll"][0, :count]
@@ -212,12 +212,12 @@ class ServingSession:
             return answer["candidate_texts_bytes"][0].tolist(), answer["probabilities"][0]
 
     def generate_text(
-        self, num_tokens: int, text: str | bytes = "", settings: SamplingSettings | None = None
+        self, max_tokens: int, text: str | bytes = "", settings: SamplingSettings | None = None
     ) -> bytes:
         """Reads a piece of text and writes the next one.
 
         Args:
-            num_tokens: int. The most tokens to write.
+            max_tokens: int. The most tokens to write.
             text: str or bytes to read before.
             settings: optional `SamplingSettings`.
 
@@ -225,7 +225,7 @@ class ServingSession:
             What was written. Tokens may cut a character apart, so it is bytes.
         """
         with self._lock:
-            inputs = {**self._text(text), **_sampling(num_tokens, settings)}
+            inputs = {**self._text(text), **_sampling(max_tokens, settings)}
             answer = self._ask("generate_text", inputs, _WRITTEN_TEXT)
             self._keep(answer, int(answer["last_token_ids"][0]))
             return answer["texts_bytes"][0]
@@ -306,6 +306,6 @@ def _row(token_ids: np.ndarray) -> dict[str, np.ndarray]:
     return {"token_ids": token_ids[None], "lengths": np.array([len(token_ids)], np.int32)}
 
 
-def _sampling(num_tokens: int, settings: SamplingSettings | None) -> dict[str, np.ndarray]:
+def _sampling(max_tokens: int, settings: SamplingSettings | None) -> dict[str, np.ndarray]:
     settings = SamplingSettings() if settings is None else settings
-    return {"num_tokens": np.array([num_tokens], np.int32), **settings.inputs()}
+    return {"max_tokens": np.array([max_tokens], np.int32), **settings.inputs()}

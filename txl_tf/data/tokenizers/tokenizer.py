@@ -349,6 +349,12 @@ def limited_tokens(
     return kept
 
 
+def excluded_tokens(tokenizer: Tokenizer | None, allow_unknown: bool) -> tuple[int, ...]:
+    """Returns the ids that are never written: that of unknown text, unless it is allowed."""
+    unknown_id = None if tokenizer is None or allow_unknown else tokenizer.unknown_id
+    return () if unknown_id is None else (unknown_id,)
+
+
 def narrowest_token_dtype(vocabulary_size: int) -> np.dtype:
     """Returns the narrowest stored type that holds every id of a vocabulary.
 
