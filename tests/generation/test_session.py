@@ -11,6 +11,7 @@ from txl_tf.generation import GenerationSession
 from txl_tf.generation import session as session_module
 from txl_tf.samplers import BeamSampler, GreedySampler, RandomSampler
 
+GREEDY = GreedySampler()
 RAGGED = [prompt(3, 1)[0], prompt(17, 1)[0], prompt(9, 1)[0]]
 
 
@@ -19,8 +20,7 @@ def model():
     return expressive()
 
 
-def session(model, sampler=None, num_rows=3, **options):
-    sampler = GreedySampler() if sampler is None else sampler
+def session(model, sampler=GREEDY, num_rows=3, **options):
     return GenerationSession(model, sampler, num_rows=num_rows, jit_compile=False, **options)
 
 
@@ -186,6 +186,23 @@ def test_compiled_text_is_the_same(model, greedy):
     np.testing.assert_array_equal(
         compiled.write(RAGGED, max_tokens=9), greedy.write(RAGGED, max_tokens=9)
     )
+
+
+def test_rows_may_have_settings_of_their_own(model):
+    rows = [RandomSampler(0.0), RandomSampler(0.8, top_k=5), RandomSampler(1.5, min_p=0.1)]
+    running = session(model, sampler=None)
+    running.restart(4, settings=rows)
+    written = running.write(RAGGED, max_tokens=8)
+    for row, sampler in enumerate(rows):
+        alone = session(model, sampler, num_rows=1, seed=4)
+        np.testing.assert_array_equal(
+            alone.write(RAGGED[row : row + 1], max_tokens=8)[0], written[row]
+        )
+    other = running.sibling()
+    other.restart(4, settings=rows)
+    np.testing.assert_array_equal(other.write(RAGGED, max_tokens=8), written)
+    assert running._writer._run.experimental_get_tracing_count() == 1
+    running.write(max_tokens=1)  # goes on where it was
 
 
 def test_nothing_is_compiled_twice(greedy):

@@ -137,7 +137,7 @@ def test_a_damaged_session_is_refused(generated, tmp_path):
     path.write_bytes(b"PK\x05\x06" + bytes(18))
     exit_code, message = generated("--prompt", "a", "--session", str(path))
     assert (exit_code, "no session, or damaged" in message) == (65, True), message
-    assert len(message.splitlines()) == 3
+    assert len(message.splitlines()) == 4  # the first names the step
 
 
 def test_a_prompt_that_is_no_utf_8_or_no_file_is_refused(generated, tmp_path):

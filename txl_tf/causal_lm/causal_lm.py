@@ -28,7 +28,7 @@ from txl_tf.generation.session import GenerationSession
 from txl_tf.models.language_model import create_model
 from txl_tf.models.presets import PRESETS, preset
 from txl_tf.models.stateful import StatefulTransformerXL
-from txl_tf.run_folder import StepChoice, build_model
+from txl_tf.run_folder import StepChoice
 
 # Sessions that stay compiled, by number of rows and kind of sampling.
 _MAX_SESSIONS = 4
@@ -287,22 +287,23 @@ class TransformerXLCausalLM:
         limits = new_tokens([len(ids) for ids in prompts], max_length, max_tokens)
         stops = stop_texts(stop)
         ends = self._stop_token_ids(stop_token_ids)
+        chosen = samplers.choose(
+            sampler,
+            self._sampler,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+        )
         session = self._session(
-            samplers.choose(
-                sampler,
-                self._sampler,
-                temperature=temperature,
-                top_k=top_k,
-                top_p=top_p,
-                min_p=min_p,
-            ),
+            chosen,
             len(prompts),
             (*ends, *self._single_token_stops(stops)),
             repetition_penalty,
             excluded_tokens(self.tokenizer, allow_unknown),
             is_compiled=max(limits) >= FEWEST_COMPILED_TOKENS,
         )
-        session.restart(seeds)
+        session.restart(seeds, settings=_settings_of(chosen))
         written = session.write(prompts, max_tokens=max(limits))
         rows = [until(row[:limit], ends) for row, limit in zip(written, limits, strict=True)]
         if self.tokenizer is None:
@@ -458,14 +459,11 @@ class TransformerXLCausalLM:
                 "`sampler` must draw token by token; no token of a beam is certain before the "
                 f"last one. Received: sampler={chosen}"
             )
-        session = GenerationSession(
-            self.model,
-            chosen,
-            seed=seed,
-            memory_length=memory_length,
-            repetition_penalty=repetition_penalty,
-            excluded_token_ids=excluded_tokens(tokenizer, allow_unknown),
-        )
+        excluded = excluded_tokens(tokenizer, allow_unknown)
+        session = self._session(
+            chosen, 1, (), repetition_penalty, excluded, memory_length
+        ).sibling()
+        session.restart(seed, settings=_settings_of(chosen))
         return TextSession(session, tokenizer, stop, self._stop_token_ids(stop_token_ids))
 
     def _prompt_ids(self, inputs: Any) -> list[np.ndarray]:
@@ -495,12 +493,16 @@ class TransformerXLCausalLM:
         stop_token_ids: tuple[int, ...],
         penalty: float,
         excluded_token_ids: tuple[int, ...],
+        memory_length: int | None = None,
         *,
-        is_compiled: bool,
+        is_compiled: bool = True,
     ) -> GenerationSession:
         """Returns a session that may have been compiled for an earlier call."""
+        # Settings of a random sampler are given to the session, so that none is compiled for them.
+        sampler = None if type(sampler) is samplers.RandomSampler else sampler
+        rules = (stop_token_ids, penalty, excluded_token_ids)
         # The sampler is part of the key, so that it lives as long as its address is one.
-        key = (sampler, num_rows, stop_token_ids, penalty, excluded_token_ids, is_compiled)
+        key = (sampler, num_rows, rules, memory_length, is_compiled)
         if key not in self._sessions:
             while len(self._sessions) >= _MAX_SESSIONS:
                 del self._sessions[next(iter(self._sessions))]
@@ -508,6 +510,7 @@ class TransformerXLCausalLM:
                 self.model,
                 sampler,
                 num_rows=num_rows,
+                memory_length=memory_length,
                 repetition_penalty=penalty,
                 stop_token_ids=stop_token_ids,
                 excluded_token_ids=excluded_token_ids,
@@ -535,6 +538,11 @@ def _with_lengths(
 ) -> EvaluationConfig:
     lengths = {"memory_length": memory_length, "segment_length": segment_length}
     return evaluation.replace(**{name: each for name, each in lengths.items() if each is not None})
+
+
+def _settings_of(sampler: Any) -> tuple[samplers.RandomSampler, ...]:
+    is_random = type(sampler) is samplers.RandomSampler
+    return (sampler if is_random else samplers.RandomSampler(),)
 
 
 def load(

@@ -16,7 +16,7 @@ from keras import ops
 from txl_tf import functional
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.layers.adaptive_embedding import check_token_ids
-from txl_tf.samplers import BeamSampler, RepetitionPenalty
+from txl_tf.samplers import BeamSampler, RandomSampler, RepetitionPenalty
 
 Sampler = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 """A function of logits `(R, V)` and seeds `(R, 2)` that returns tokens `(R,)`."""
@@ -231,13 +231,13 @@ class TokenLoop:
 
     Args:
         engine: `InferenceEngine`, whose plan says whether XLA compiles.
-        sampler: `Sampler`.
+        sampler: optional `Sampler`; `None` draws by the settings of each call.
         rules: `TokenRules`.
         capacity: int. `C`, the tokens that the engine keeps beside memory.
     """
 
     def __init__(
-        self, engine: InferenceEngine, sampler: Sampler, rules: TokenRules, capacity: int
+        self, engine: InferenceEngine, sampler: Sampler | None, rules: TokenRules, capacity: int
     ) -> None:
         self._engine = engine
         self._capacity = capacity
@@ -246,7 +246,13 @@ class TokenLoop:
         self._run = tf.function(self._loop, autograph=False, jit_compile=engine.plan.compile_step)
 
     def __call__(
-        self, memory: Any, constants: Any, state: DecodingState, seeds: Any, max_tokens: int
+        self,
+        memory: Any,
+        constants: Any,
+        state: DecodingState,
+        seeds: Any,
+        settings: tuple[Any, ...],
+        max_tokens: int,
     ) -> tuple[tf.Tensor, DecodingState]:
         """Writes tokens.
 
@@ -255,17 +261,17 @@ class TokenLoop:
             constants: `step_constants(R)` of the engine.
             state: `DecodingState`.
             seeds: int32 vector `(R,)`.
+            settings: tuple of arrays `(R,)`, arguments of `RandomSampler`; or empty.
             max_tokens: int, at most what there is room for.
 
         Returns:
             Tuple of int32 tokens `(C, R)`, of which the first `max_tokens`
             count, and the next state.
         """
-        return self._run(
-            memory, constants, state, tf.constant(seeds, tf.int32), tf.constant(max_tokens)
-        )
+        seeds, *settings = (tf.constant(each) for each in (seeds, *settings))
+        return self._run(memory, constants, state, seeds, settings, tf.constant(max_tokens))
 
-    def _loop(self, memory, constants, state, seeds, max_tokens):
+    def _loop(self, memory, constants, state, seeds, settings, max_tokens):
         num_rows = state.pending.shape[0]
         written = tf.fill([self._capacity, num_rows], NOTHING)
 
@@ -273,20 +279,21 @@ class TokenLoop:
             return (index < max_tokens) & tf.logical_not(tf.reduce_all(state.is_finished))
 
         def body(index, state, written):
-            column, state = self._step(memory, constants, state, seeds)
+            column, state = self._step(memory, constants, state, seeds, settings)
             return index + 1, state, ops.slice_update(written, [index, 0], column[None])
 
         _, state, written = tf.while_loop(goes_on, body, (tf.constant(0), state, written))
         return written, state
 
-    def _step(self, memory, constants, state, seeds):
+    def _step(self, memory, constants, state, seeds, settings):
         is_active = tf.logical_not(state.is_finished)
         logits, recent = self._engine.step(
             state.pending, is_active, memory, state.recent, constants
         )
         logits = self._rules.apply(logits, state.is_used)
         seeds = drawing_seeds(seeds, state.position)
-        token_ids = tf.ensure_shape(self._sampler(logits, seeds), [state.pending.shape[0]])
+        sampler = RandomSampler(*settings) if self._sampler is None else self._sampler
+        token_ids = tf.ensure_shape(sampler(logits, seeds), [state.pending.shape[0]])
         pending = tf.where(is_active, token_ids, state.pending)
         state = DecodingState(
             pending=pending,

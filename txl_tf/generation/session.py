@@ -4,10 +4,11 @@ Shape letters used in this module: R rows, P prompt length, S tokens to write,
 W beams of a row, V vocabulary.
 """
 
+import copy
 import hashlib
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import keras
 import numpy as np
@@ -40,7 +41,7 @@ from txl_tf.generation.session_file import (
     named_parts,
 )
 from txl_tf.inference.engine import InferenceEngine
-from txl_tf.samplers import BeamSampler
+from txl_tf.samplers import BeamSampler, RandomSampler
 
 CAPACITY = 64
 """Tokens that are kept beside memory before it takes them over."""
@@ -58,7 +59,8 @@ class GenerationSession:
     Args:
         model: `TransformerXL`, `LSTMLanguageModel` or `QRNNLanguageModel`.
         sampler: function of logits `(R, V)` and seeds `(R, 2)` that returns
-            token ids `(R,)`, such as `RandomSampler(0.8)`, or a `BeamSampler`.
+            token ids `(R,)`, such as `RandomSampler(0.8)`, or a `BeamSampler`; or
+            `None`, so that `restart` gives the settings and nothing is compiled for them.
         num_rows: int. `R`.
         seed: optional int, or one for each row. The same seed writes the same text
             in any row; rows with one prompt and one seed write the same. Defaults
@@ -92,7 +94,7 @@ class GenerationSession:
     def __init__(
         self,
         model: keras.Model,
-        sampler: Sampler | BeamSampler,
+        sampler: Sampler | BeamSampler | None,
         *,
         num_rows: int = 1,
         seed: int | Sequence[int] | None = None,
@@ -132,12 +134,19 @@ class GenerationSession:
         self._known_files: dict[str, str] = {}
         self.restart(seed, memory)
 
-    def restart(self, seed: int | Sequence[int] | None = None, memory: Any = None) -> None:
+    def restart(
+        self,
+        seed: int | Sequence[int] | None = None,
+        memory: Any = None,
+        settings: Sequence[RandomSampler] = (RandomSampler(),),
+    ) -> None:
         """Empties all rows and keeps the compiled functions.
 
         Args:
             seed: as at the beginning.
             memory: as at the beginning.
+            settings: sequence of one `RandomSampler`, or of one for each row, whose
+                settings are read where the session was made without a sampler.
 
         Raises:
             ValueError: If the memory is not one of the model for `R` rows, or the seed
@@ -148,10 +157,20 @@ class GenerationSession:
         self._memory = self._engine.adopt(memory)
         _check_rows(self._memory, self._num_rows)
         self.seeds = _row_seeds(seed, self._num_rows)
+        self._settings = (
+            () if self._sampler is not None else _row_settings(settings, self._num_rows)
+        )
         self._position = 0
         self._pending: np.ndarray | None = None
         self._is_used = np.zeros((self._num_rows, self._vocabulary_size), bool)
         self._begin_recent()
+
+    def sibling(self) -> Self:
+        """Returns another session with the same compiled functions, whose rows are empty."""
+        session = copy.copy(self)
+        session._known_files = {}
+        session.restart()
+        return session
 
     def _begin_recent(self) -> None:
         self._recent = self._engine.begin(self._memory, capacity=CAPACITY)
@@ -257,7 +276,9 @@ class GenerationSession:
                 position=tf.constant(self._position, tf.int32),
                 recent=self._recent,
             )
-            columns, state = self._writer(self._memory, self._constants, state, self.seeds, count)
+            columns, state = self._writer(
+                self._memory, self._constants, state, self.seeds, self._settings, count
+            )
             steps = int(state.position) - self._position
             written[:, done : done + steps] = columns.numpy()[:steps].T
             is_finished, used = state.is_finished.numpy(), state.is_used
@@ -397,6 +418,15 @@ def _row_seeds(seed: int | Sequence[int] | None, num_rows: int) -> np.ndarray:
             f"`seed` must be an integer of 32 bits, or {num_rows}. Received: seed={seed}"
         )
     return np.broadcast_to(seeds, (num_rows,)).astype(np.int32)
+
+
+def _row_settings(settings: Sequence[RandomSampler], num_rows: int) -> tuple[np.ndarray, ...]:
+    types = {"temperature": "f4", "top_k": "i4", "top_p": "f4", "min_p": "f4"}
+    columns = {name: [getattr(each, name) for each in settings] for name in types}
+    return tuple(
+        np.broadcast_to(np.array(columns[name], dtype), (num_rows,))
+        for name, dtype in types.items()
+    )
 
 
 def _check_rows(memory: Any, num_rows: int) -> None:
