@@ -47,8 +47,9 @@ class Example:
 
     def """
 _SAMPLE_TOKENS = 400
-_SAMPLE_TEMPERATURE = 0.6
-_SAMPLE_END = "\n\n\n"  # the end of a class
+# The end of a class, and spaces that a small model does not find the end of.
+_SAMPLE_ENDS = ("\n\n\n", 40 * " ")
+_NUM_SAMPLES = 4
 _CHECKED_SEGMENTS = 8
 _TOLERANCE = 1e-4
 _POLICY = "training.dtype_policy"
@@ -232,10 +233,16 @@ def _sample(model: "TransformerXL") -> str:
     from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
     from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 
-    session = TransformerXLCausalLM(model, ByteTokenizer()).session(
-        temperature=_SAMPLE_TEMPERATURE, seed=0, stop=_SAMPLE_END
+    lm = TransformerXLCausalLM(model, ByteTokenizer())
+    samples = lm.generate(
+        _PROMPT,
+        max_tokens=_SAMPLE_TOKENS,
+        temperature=0.8,
+        seed=0,
+        stop=_SAMPLE_ENDS,
+        num_samples=_NUM_SAMPLES,
     )
-    return (_PROMPT + session.write(_PROMPT, max_tokens=_SAMPLE_TOKENS)).rstrip()
+    return max(samples, key=len).rstrip()
 
 
 def _export(

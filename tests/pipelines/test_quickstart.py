@@ -80,7 +80,9 @@ def test_small_quickstart_runs_every_job_and_repeats_itself(tmp_path):
     workdir = tmp_path / "quickstart"
     first = run_txl("quickstart", "--workdir", workdir, *SMALL)
     assert first.returncode == 0, first.stderr
-    assert "sample:" in first.stdout
+    [sample] = re.findall(r"sample:\n(.*?)\n\nSavedModel", first.stdout, re.DOTALL)
+    assert sample.startswith("# file: example.py") and sample == sample.rstrip()
+    assert 40 * " " not in sample
     assert "import " in first.stdout
     assert f"tensorboard --logdir {workdir}" in first.stdout
     exported = re.search(r"SavedModel: (\S+)", first.stdout).group(1)
