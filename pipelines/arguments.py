@@ -146,8 +146,8 @@ def add_device_arguments(parser: Any, use: str) -> None:
 
 def add_step_argument(parser: Any, option: str = "--step") -> None:
     """Adds `--step`, or another option with its values."""
-    meaning = "checkpoint: its step, best or newest (default: the best where one is known)"
-    parser.add_argument(option, metavar="N|best|newest", type=_step_of(option), help=meaning)
+    meaning = "number, best or newest (default: best known)"
+    parser.add_argument(option, metavar="STEP", type=_step_of(option), help=meaning)
 
 
 def _step_of(option: str) -> Callable[[str], StepChoice]:

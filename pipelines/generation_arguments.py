@@ -11,12 +11,12 @@ from .arguments import MAX_COUNT, add_number
 _MOST = 1e6
 _NUMBERS = {
     "max_tokens": (1, MAX_COUNT, "most tokens to write"),
-    "temperature": (0.0, _MOST, "divisor of the logits; 0 writes the most probable token"),
-    "top_k": (0, MAX_COUNT, "draw from the N most probable tokens; 0 is all"),
-    "top_p": (1e-6, 1.0, "draw from the most probable tokens of this probability; 1 is all"),
-    "min_p": (0.0, 1.0, "draw from tokens with this share of the highest probability"),
-    "repetition_penalty": (1.0, _MOST, "lower the scores of used tokens; 1.2 is usual"),
-    "seed": (0, MAX_COUNT, "the same seed writes the same text"),
+    "temperature": (0.0, _MOST, "divisor of logits; 0 is greedy"),
+    "top_k": (0, MAX_COUNT, "only the N most probable; 0 is all"),
+    "top_p": (1e-6, 1.0, "only the most probable up to this sum"),
+    "min_p": (0.0, 1.0, "only this share of the best"),
+    "repetition_penalty": (1.0, _MOST, "of used tokens; 1.2 is usual"),
+    "seed": (0, MAX_COUNT, "same seed, same text"),
 }
 OF_DRAWING = ("temperature", "top_k", "top_p", "min_p", "seed")
 """Options that beams have no use for."""
@@ -32,7 +32,7 @@ def add_generation_arguments(parser: Any) -> None:
     parser.add_argument(
         "--stop", action="append", default=[], metavar="TEXT", help="end before this text"
     )
-    meaning = "let the token of unknown words be written"
+    meaning = "let unknown words be written"
     parser.add_argument("--allow-unknown", action="store_true", help=meaning)
 
 

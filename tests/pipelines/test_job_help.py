@@ -67,7 +67,7 @@ def test_groups_have_titles_and_options_their_defaults(shown):
     text = shown("generate")
     for title in ("model:", "text:", "sampling:"):
         assert f"\n{title}\n" in text
-    assert "(default: top_p)" in text and "(default: 400)" in text
+    assert "(default: 0.9)" in text and "(default: 128)" in text
 
 
 def test_training_names_the_experiments_and_how_to_extend_a_run(shown):

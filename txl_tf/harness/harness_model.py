@@ -19,7 +19,6 @@ from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
 from txl_tf.errors import UsageError, did_you_mean
 from txl_tf.evaluation.evaluation_model import evaluation_conditions
 from txl_tf.imports import require_extra
-from txl_tf.run_folder import StepChoice
 
 require_extra("harness", "lm_eval", purpose="The harness")
 
@@ -112,7 +111,7 @@ class HarnessModel(LM):
         self,
         pretrained: TransformerXLCausalLM | str | os.PathLike[str],
         *,
-        step: StepChoice = None,
+        step: int | Literal["best", "newest"] | None = None,
         tokenizer: Tokenizer | str | os.PathLike[str] | None = None,
         memory_length: int | None = None,
         segment_length: int | None = None,
