@@ -2,15 +2,13 @@
 
 import io
 import json
+import random
 import zipfile
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
 
 from tests.generation.models import expressive, prompt
-from tests.generation.session_parts import content_of, fields_of, parts_of, replaced, without
 from tests.toy_batches import VOCABULARY_SIZE
 from txl_tf.errors import DataDamagedError, MismatchError
 from txl_tf.generation import GenerationSession
@@ -29,6 +27,19 @@ FIELDS = {
     "is_used": 12,
     "seeds": 13,
 }
+
+
+def parts_of(content):
+    """The header, and the other arrays by name."""
+    with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    return json.loads(arrays.pop("header").tobytes()), arrays
+
+
+def content_of(header, arrays):
+    contents = io.BytesIO()
+    np.savez(contents, header=np.frombuffer(json.dumps(header).encode(), np.uint8), **arrays)
+    return contents.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +95,8 @@ def loads_or_is_refused(load, content):
 
 def with_value(good, field, value):
     header, arrays = parts_of(good)
-    return content_of(replaced(header, ("values", field), value), arrays)
+    values = {**header["values"], field: value}
+    return content_of({**header, "values": values}, arrays)
 
 
 def with_array(good, field, value, dtype):
@@ -104,17 +116,11 @@ def test_the_good_file_is_loaded(load, good):
     ("field", "value"),
     [
         ("position", -1),
-        ("position", 1.0),
         ("position", True),
-        ("position", "1"),
         ("position", 2**31),
-        ("position", 2**63),
         ("filled", -1),
-        ("filled", 7),
         ("filled", 65),
         ("has_pending", 1),
-        ("has_pending", False),
-        ("has_pending", None),
     ],
 )
 def test_numbers_that_cannot_be_are_refused_by_their_field(load, good, field, value):
@@ -127,13 +133,9 @@ def test_numbers_that_cannot_be_are_refused_by_their_field(load, good, field, va
     [
         ("memory.keys.0", np.nan, np.float32),
         ("memory.values.1", np.inf, np.float32),
-        ("recent.keys.0", -np.inf, np.float32),
         ("memory.valid_length", 41, np.int32),
-        ("memory.valid_length", -1, np.int32),
         ("recent.length", 7, np.int32),
-        ("recent.length", 5, np.int32),
         ("lengths", 7, np.int32),
-        ("lengths", -1, np.int32),
         ("pending", VOCABULARY_SIZE, np.int32),
         ("pending", -1, np.int32),
         ("is_used", 2, np.uint8),
@@ -144,67 +146,9 @@ def test_contents_that_cannot_be_are_refused_by_their_field(load, good, field, v
         load(with_array(good, field, value, dtype))
 
 
-JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**64), 2**65)
-    | st.floats()
-    | st.text(max_size=8)
-    | st.sampled_from([0, -1, 2**31 - 1, 2**31, 2**63, "", "\ud800", "float32", 1e300]),
-    lambda children: (
-        st.lists(children, max_size=3) | st.dictionaries(st.text(max_size=4), children, max_size=3)
-    ),
-    max_leaves=6,
-)
-FAST = settings(
-    max_examples=40,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
-
-
-@FAST
-@given(st.data())
-def test_every_field_of_the_header_may_be_anything(load, good, data):
-    header, arrays = parts_of(good)
-    path = data.draw(st.sampled_from(list(fields_of(header))))
-    new = data.draw(JSON)
-    loads = loads_or_is_refused(load, content_of(replaced(header, path, new), arrays))
-    # Another position is another session. All else must be what it was.
-    if loads and path[:1] != ("values",):
-        assert replaced(header, path, new) == header
-
-
-@FAST
-@given(st.data())
-def test_every_field_of_the_header_may_be_missing_or_doubled(load, good, data):
-    header, arrays = parts_of(good)
-    path = data.draw(st.sampled_from([path for path in fields_of(header) if path]))
-    assert not loads_or_is_refused(load, content_of(without(header, path), arrays))
-    text = json.dumps(header)
-    name = data.draw(st.sampled_from([path[-1] for path in fields_of(header) if path]))
-    if isinstance(name, str):
-        doubled = text.replace(f'"{name}":', f'"{name}": 0, "{name}":', 1)
-        assert doubled != text
-        assert not loads_or_is_refused(load, content_of(doubled.encode(), arrays))
-
-
-@FAST
-@given(st.integers(0, 13), st.floats(0, 1), st.binary(min_size=1, max_size=8))
-@example(11, 0.0, b"\xff\xff\xff\x7f")
-def test_every_array_may_hold_anything(load, good, index, place, new):
-    header, arrays = parts_of(good)
-    raw = bytearray(arrays[f"array_{index}"].tobytes())
-    start = int(place * (len(raw) - 1))
-    raw[start : start + len(new)] = new[: len(raw) - start]
-    arrays[f"array_{index}"] = np.frombuffer(bytes(raw), np.uint8)
-    loads_or_is_refused(load, content_of(header, arrays))
-
-
-@FAST
-@given(st.integers(0, 13), st.sampled_from(["cut", "longer", "missing", "float", "2d", "object"]))
-def test_every_array_may_have_another_form(load, good, index, form):
+@pytest.mark.parametrize("form", ["cut", "longer", "missing", "float", "2d", "object"])
+@pytest.mark.parametrize("index", [0, 9, 13])
+def test_an_array_of_another_form_is_refused(load, good, index, form):
     header, arrays = parts_of(good)
     name = f"array_{index}"
     array = arrays.pop(name)
@@ -221,32 +165,21 @@ def test_every_array_may_have_another_form(load, good, index, form):
         load(content_of(header, arrays))
 
 
-@FAST
-@given(
+def test_a_file_may_end_anywhere_and_every_byte_may_be_another(load, good):
+    source = random.Random(0)
+    for length in [0, len(good) - 1, *source.sample(range(len(good)), 8)]:
+        with pytest.raises((DataDamagedError, MismatchError)):
+            load(good[:length])
     # Most bytes are numbers of memory, so half of the places are among names and sizes.
-    st.lists(
-        st.tuples(st.integers(-1500, 600) | st.integers(0, 2**20), st.integers(0, 255)),
-        min_size=1,
-        max_size=3,
-    )
-)
-def test_every_byte_of_the_file_may_be_another(load, good, changes):
-    content = bytearray(good)
-    for place, byte in changes:
-        content[place % len(good)] = byte
-    loads_or_is_refused(load, bytes(content))
-
-
-@FAST
-@given(st.integers(0, 2**20))
-def test_a_file_may_end_anywhere(load, good, length):
-    length %= len(good)
-    with pytest.raises((DataDamagedError, MismatchError)):
-        load(good[:length])
+    ends = [len(good) - 1 - place for place in source.sample(range(1500), 20)]
+    for place in [*ends, *source.sample(range(len(good)), 20)]:
+        content = bytearray(good)
+        content[place] ^= 1 << source.randrange(8)
+        loads_or_is_refused(load, bytes(content))
 
 
 def test_a_small_file_that_unpacks_to_gigabytes_is_refused_before_it_is_unpacked(load, good):
-    header, arrays = parts_of(good)
+    header, _ = parts_of(good)
     contents = io.BytesIO()
     with zipfile.ZipFile(contents, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         with archive.open("header.npy", "w") as file:
@@ -259,12 +192,6 @@ def test_a_small_file_that_unpacks_to_gigabytes_is_refused_before_it_is_unpacked
     assert len(contents.getvalue()) < 2 << 20
     with pytest.raises(DataDamagedError, match="unpacks to 251,6"):
         load(contents.getvalue())
-    # A header that asks for more than there is: nothing is reserved for it.
-    claimed = bytearray(content_of(header, arrays))
-    place = claimed.find(b"'shape': (", claimed.find(b"array_0.npy"))
-    claimed[place : place + 20] = b"'shape': (99999999,)"
-    with pytest.raises(DataDamagedError):
-        load(bytes(claimed))
 
 
 def test_members_that_are_not_expected_are_refused(load, good):

@@ -67,43 +67,6 @@ def test_a_failed_check_is_shown_though_the_process_aborts_at_once():
     assert shown[3:] == [ERROR.removesuffix("\\n")]
 
 
-def test_last_words_behind_a_line_of_the_log_are_shown():
-    words = "terminate called after throwing an instance of 'std::bad_alloc'"
-    finished = run(f'say("{INFO}{words}\\n"); os.kill(os.getpid(), signal.SIGKILL)')
-    assert finished.stderr == words + "\n"
-    assert run(f'say("{INFO}{words}\\n"); say_farewell()').stderr == ""
-
-
-def test_a_fault_of_python_is_shown():
-    finished = run("import faulthandler; faulthandler.enable(); faulthandler._sigsegv()")
-    assert finished.returncode == -signal.SIGSEGV
-    assert finished.stderr.startswith("Fatal Python error: Segmentation fault\n")
-    assert "<module>" in finished.stderr
-
-
-def test_nothing_is_lost_of_much_and_of_one_long_line():
-    code = 'say("x" * 300_000 + "\\n" + "y\\n" * 100_000); say_farewell()'
-    shown = run(code).stderr
-    # A line that is longer than any is shown in parts.
-    assert shown.count("x") == 300_000
-    assert shown.endswith("y\n" * 100_000)
-
-
-@pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full", "2> >(exec 0<&-)"])
-def test_where_nobody_can_be_told_the_job_goes_on(redirection):
-    code = BEGIN + 'say("y\\n" * 100_000); print("done"); say_farewell()'
-    if redirection == "2>&-":
-        code = "from pipelines.last_defence import prepare_streams; prepare_streams()\n" + code
-    finished = subprocess.run(
-        ["bash", "-c", f'"$@" {redirection}', "bash", sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (finished.returncode, finished.stdout) == (0, "done\n")
-
-
 def test_the_process_ends_though_its_child_goes_on():
     code = """
 import subprocess
@@ -121,16 +84,3 @@ say_farewell()
         assert process.wait() == 0
     assert time.monotonic() - begin < 30
     os.kill(child, signal.SIGKILL)
-
-
-def test_ctrl_c_does_not_end_the_filter():
-    code = """
-import time
-try:
-    os.killpg(0, signal.SIGINT)
-    time.sleep(60)
-except KeyboardInterrupt:
-    say("still\\n")
-    say_farewell()
-"""
-    assert run(code, start_new_session=True).stderr == "still\n"

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from pipelines.workdir import Workdir
-from tests.pipelines.folder_changes import digest_of
 from tests.pipelines.toy_run import (
     CHECKPOINT_EVERY_STEPS,
     NUM_STEPS,
+    digest_of,
+    result_of,
     stopping_after,
     toy_run_experiment,
     toy_training,
     train,
 )
-from tests.pipelines.writer_interleavings import result_of
 from tests.slow_case import slow_case
 from txl_tf.errors import DataDamagedError
 from txl_tf.storage.files import path_exists, write_file

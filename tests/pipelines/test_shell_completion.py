@@ -43,10 +43,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
     ("line", "expected"),
     [
         ("txl ", set(JOBS)),
-        ("txl tr", {"train"}),
         ("txl train --work", {"--workdir"}),
-        ("txl prepare --corpus enw", {"enwik8"}),
-        ("txl analyze sp", {"speed"}),
         ("txl analyze speed --rep", {"--repeats"}),
     ],
 )
@@ -54,14 +51,6 @@ def test_bash_completes(script, line, expected):
     assert completed(script, line) >= expected
     if expected != set(JOBS):
         assert completed(script, line) == expected
-
-
-def test_zsh_gets_one_too(capsys):
-    pytest.importorskip("shtab")
-    with pytest.raises(SystemExit) as stopped:
-        main(["--print-completion", "zsh"])
-    assert stopped.value.code == 0
-    assert capsys.readouterr().out.startswith("#compdef txl")
 
 
 def test_without_the_package_its_extra_is_named(monkeypatch, capsys):

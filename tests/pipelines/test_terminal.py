@@ -1,8 +1,6 @@
 """The terminal, streams and surroundings that a user may have, each in a process of its own."""
 
-import contextlib
 import os
-import pty
 import subprocess
 import sys
 
@@ -40,10 +38,8 @@ def assert_quiet(finished):
     [
         (">&-", ("launch", "--help"), 0),
         ("2>&-", MISSING, 66),
-        ("0<&- >&- 2>&-", MISSING, 66),
         (">/dev/full", ("launch", "--help"), 74),
         ("2>/dev/full", MISSING, 66),
-        (">/dev/full 2>&1", MISSING, 66),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -90,11 +86,7 @@ def test_an_ascii_terminal_shows_escapes(tmp_path, variables):
     "arguments",
     [
         (b"train", b"--config", b"a\xff", b"--data", b"d", b"--workdir", b"w"),
-        (b"generate", b"--workdir", b"w", b"--prompt", b"\xed\xa0\x80"),
-        (b"prepare", b"--text", b"\xc3", b"--out", b"o"),
-        (b"verify", b"\xfe\xff"),
         (b"\xff",),
-        (b"launch", b"--set", b"model.x=\xf0\x28"),
     ],
     ids=repr,
 )
@@ -109,25 +101,6 @@ def test_arguments_that_are_not_utf8(tmp_path, arguments):
     assert_quiet(finished)
     assert finished.returncode == 2
     assert finished.stderr.startswith(b"txl: An argument is not UTF-8.\n")
-
-
-def test_no_home_and_no_folder_for_temporary_files(tmp_path):
-    variables = {"TMPDIR": str(tmp_path / "none")}
-    finished = run(("launch", "--help"), cwd=tmp_path, variables=variables, removed=("HOME",))
-    assert_quiet(finished)
-    assert finished.returncode == 0
-
-
-def test_a_current_folder_that_is_gone(tmp_path):
-    gone = tmp_path / "gone"
-    code = f"import os; os.mkdir({str(gone)!r}); os.chdir({str(gone)!r}); os.rmdir({str(gone)!r})"
-    for arguments, exit_code in ((MISSING, 66), (("verify", "."), 66), (("doctor", "--x"), 2)):
-        run_main = f"from pipelines.command_line import main; raise SystemExit(main({arguments}))"
-        finished = subprocess.run(
-            [sys.executable, "-c", f"{code}\n{run_main}"], capture_output=True, check=False
-        )
-        assert_quiet(finished)
-        assert finished.returncode == exit_code, finished.stderr
 
 
 @pytest.mark.parametrize("command_words", [("train",), ("command_line", "train")])
@@ -145,26 +118,3 @@ def test_ctrl_c_while_modules_are_imported(tmp_path, command_words):
     )
     assert finished.returncode == 130
     assert finished.stderr == b"Interrupted.\n"
-
-
-@pytest.mark.slow
-def test_a_bar_on_an_ascii_terminal(tmp_path):
-    text = tmp_path / "text.txt"
-    text.write_text("äöü\n" * 5000)
-    parent, child = pty.openpty()
-    process = subprocess.Popen(
-        command("prepare", "--text", str(text), "--out", str(tmp_path / "out")),
-        stdout=subprocess.DEVNULL,
-        stderr=child,
-        env={**environment(), **ASCII, "TERM": "xterm"},
-    )
-    os.close(child)
-    shown = b""
-    with contextlib.suppress(OSError):  # the end of a terminal
-        while block := os.read(parent, 65536):
-            shown += block
-    os.close(parent)
-    assert process.wait() == 0, shown
-    assert shown.isascii()
-    assert b"preparing" in shown or b"train" in shown
-    assert b"Traceback" not in shown

@@ -7,6 +7,7 @@ before.
 
 import contextlib
 import dataclasses
+import hashlib
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -22,6 +23,7 @@ from tests.toy_batches import toy_experiment
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.segment_plan import SegmentPlan
 from txl_tf.evaluation.result import EvaluationResult
+from txl_tf.storage.files import list_folder, read_file
 from txl_tf.training.step_records import LoopReport, StepRecord, StepStatus
 
 NUM_STEPS = 24
@@ -238,3 +240,29 @@ def stopping_after(num_steps: int, error: type[Exception]):
 
     with mock.patch.object(ToyTrainer, "run", stopping):
         yield
+
+
+def result_of(workdir: str | Path) -> dict[str, object]:
+    """Ledger, note of the best and arrays of all checkpoints of a run, bit for bit."""
+    workdir = str(workdir)
+    parts = [f"{workdir}/ledger/{name}" for name in list_folder(f"{workdir}/ledger")]
+    ledger = b"".join(read_file(part) for part in parts or [f"{workdir}/ledger.txt"])
+    found: dict[str, object] = {"ledger": ledger}
+    steps = [name for name in list_folder(f"{workdir}/checkpoints") if name.startswith("step-")]
+    assert f"step-{NUM_STEPS:08d}" in steps
+    for step in steps:
+        reader = tf.compat.v1.train.NewCheckpointReader(f"{workdir}/checkpoints/{step}/state")
+        for name in reader.get_variable_to_shape_map():
+            found[f"{step}/{name}"] = reader.get_tensor(name).tobytes()
+    found["best"] = read_file(f"{workdir}/checkpoints/best.json")
+    found["vocabulary"] = read_file(f"{workdir}/vocabulary/vocabulary.txt")
+    return found
+
+
+def digest_of(folder: str | Path) -> str:
+    """A hash of all files of a local folder, with their names."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(folder).rglob("*")):
+        digest.update(f"{path.relative_to(folder)}\0".encode())
+        digest.update(path.read_bytes() if path.is_file() else b"")
+    return digest.hexdigest()

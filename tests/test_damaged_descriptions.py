@@ -1,0 +1,119 @@
+"""A description of any format that is damaged is refused in three lines that name its place."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from pipelines.evaluation.watch import read_evaluation_lines
+from pipelines.workdir import Workdir
+from tests.pipelines.small_experiments import TOY_DATA
+from tests.small_models import small_result
+from tests.toy_batches import toy_experiment
+from txl_tf.data.preparation import prepare_dataset
+from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
+from txl_tf.data.tokenizers.character_tokenizer import CharacterTokenizer
+from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
+from txl_tf.training.checkpoint_format import verified_manifest
+from txl_tf.training.checkpoint_store import CheckpointStore
+
+
+def make_data(folder):
+    tokenizer = CharacterTokenizer(list("abc \n"))
+    prepare_dataset({"train": [b"abc abc\n" * 50]}, tokenizer, str(folder / "data"), "test")
+    return folder / "data" / "manifest.json"
+
+
+def read_data(path):
+    dataset = PreparedDataset.open(str(path.parent))
+    dataset_tokenizer(dataset.folder, dataset.manifest)
+
+
+def make_checkpoint(folder):
+    store = CheckpointStore(folder, {"a": 1})
+    store.save(3, {"x": np.ones(3)})
+    store.keep_best(3)
+    return folder / "step-00000003" / "manifest.json"
+
+
+def make_run(folder):
+    Workdir(str(folder)).begin(toy_experiment(), TOY_DATA)
+    return folder / "run.json"
+
+
+def make_results(folder):
+    path = folder / "results.jsonl"
+    path.write_text(json.dumps({"conditions": {}, "result": small_result().to_dict()}) + "\n")
+    return path
+
+
+FORMATS = {
+    "data": (make_data, read_data),
+    "vocabulary": (lambda folder: make_data(folder).with_name("vocabulary.json"), read_data),
+    "checkpoint": (make_checkpoint, lambda path: verified_manifest(str(path.parent))),
+    "best": (
+        lambda folder: make_checkpoint(folder).parent.with_name("best.json"),
+        lambda path: CheckpointStore(path.parent, {"a": 1}).best_step(),
+    ),
+    "run": (make_run, lambda path: Workdir(str(path.parent)).describe()),
+    "results": (make_results, lambda path: read_evaluation_lines(str(path))),
+}
+# Each is refused by every reader.
+CONTENTS = {
+    "null": lambda content: b"null",
+    "list": lambda content: b"[]",
+    "cut": lambda content: content[: len(content) // 2],
+    "not text": lambda content: bytes(range(256)),
+    "field twice": lambda content: content.replace(b"{", b'{"a": 1, "a": 2, ', 1),
+    "nested deep": lambda content: b"[" * 100_000,
+    "many digits": lambda content: b'{"step": ' + b"9" * 5000 + b"}",
+    "another value": lambda content: content.replace(b'"', b"1", 1),
+}
+PLACES = {"pipe": os.mkfifo, "folder": os.mkdir, "link to itself": lambda to: os.symlink(to, to)}
+REFUSALS = (DataDamagedError, InputMissingError, MismatchError, OSError)
+
+
+def assert_refused(path, read):
+    with pytest.raises(REFUSALS) as raised:
+        read(path)
+    assert len(str(raised.value).splitlines()) <= 3
+    assert str(path.parent) in (getattr(raised.value, "where", None) or str(raised.value))
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_damage_is_refused_by_its_place(kind, tmp_path):
+    make, read = FORMATS[kind]
+    path = make(tmp_path)
+    read(path)
+    content = path.read_bytes()
+    for damage in CONTENTS.values():
+        path.write_bytes(damage(content))
+        assert_refused(path, read)
+    for replace in PLACES.values():
+        path.unlink()
+        replace(str(path))
+        assert_refused(path, read)
+        path.rmdir() if path.is_dir() else path.unlink()
+        path.touch()
+
+
+@pytest.mark.parametrize("kind", ["run", "results"])
+def test_every_field_may_be_missing_or_of_another_kind(kind, tmp_path):
+    """These two have no checksum: a wrong value is refused or can be meant."""
+    make, read = FORMATS[kind]
+    path = make(tmp_path)
+    values = json.loads(path.read_text())
+    for section in [values, *(each for each in values.values() if isinstance(each, dict))]:
+        for name in list(section):
+            kept = section.pop(name)
+            for replacement in (None, -1, 10**400, "", [], {}, True):
+                for changed in ({}, {name: replacement}):
+                    section.update(changed)
+                    path.write_text(json.dumps(values))
+                    try:
+                        read(path)
+                    except REFUSALS as error:
+                        assert len(str(error).splitlines()) <= 3
+                    section.pop(name, None)
+            section[name] = kept
