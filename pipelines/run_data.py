@@ -111,7 +111,7 @@ class RunData(Protocol):
         evaluator: Any,
         step: int,
         track: Track,
-        is_whole: bool = False,
+        max_tokens: int | None = None,
     ) -> Any:
         """Evaluates the split `valid` with an evaluator that has the weights of a step."""
 

@@ -135,7 +135,7 @@ class FineTuningData:
         evaluator: TaskEvaluator,
         step: int,
         track: Track,
-        is_whole: bool = False,
+        max_tokens: int | None = None,
     ) -> TaskResult:
         """Evaluates the split `valid`; it is always read as a whole."""
         encoded = self._encoded[_VALID]

@@ -47,7 +47,6 @@ class TrainingData:
         self.dataset = PreparedDataset.open(folder, verify=not is_remote(folder))
         self.plan = plan_of(experiment, self.dataset.manifest, folder)
         masks_documents = experiment.training.document_boundaries == "mask"
-        self._evaluate_tokens = experiment.training.evaluate_tokens
         self.reader = SegmentReader(self.dataset, "train", self.plan, masks_documents)
 
     @property
@@ -142,7 +141,7 @@ class TrainingData:
         evaluator: Evaluator,
         step: int,
         track: Track,
-        is_whole: bool = False,
+        max_tokens: int | None = None,
     ) -> EvaluationResult:
         """Evaluates the split `valid`; see `Evaluator.evaluate`.
 
@@ -150,10 +149,8 @@ class TrainingData:
             evaluator: `Evaluator` with the weights of the step.
             step: int. Steps done.
             track: function that passes the batches on.
-            is_whole: bool. Whether all of it is read, and not the experiment's
-                `evaluate_tokens`. Defaults to `False`.
+            max_tokens: optional int. Targets to score at most, from the beginning.
         """
-        max_tokens = None if is_whole else self._evaluate_tokens
         return evaluate_split(evaluator, self.dataset, "valid", step, track, max_tokens=max_tokens)
 
     @contextlib.contextmanager

@@ -87,6 +87,7 @@ class RunFigures:
         self._peak = published_peak(strategy)
         self._must_measure = self._peak is None and not _is_on_tpu(strategy)
         self._step_seconds = 0.0
+        self._last_evaluation_seconds = 0.0
         self._board = TensorBoardWriter(
             folder.subfolder(os.path.basename(workdir.tensorboard)),
             data.bytes_per_token,
@@ -151,7 +152,7 @@ class RunFigures:
     def write_evaluation(self, result: EvaluationResult | TaskResult) -> None:
         """Writes the figures of an evaluation."""
         if self._is_chief:
-            self._clock.note("evaluations", result.step, result.seconds)
+            self._note_evaluation(result.step, result.seconds)
             self._board.write_evaluation(result)
 
     def write_checkpoint(self, step: int, seconds: float) -> None:
@@ -165,6 +166,15 @@ class RunFigures:
         run_time = self._clock.end(step)
         if run_time is not None:
             self._say(run_time.describe())
+            evaluations = run_time.seconds["evaluations"]
+            training = run_time.total_seconds - run_time.seconds["start"] - evaluations
+            if (early := evaluations - self._last_evaluation_seconds) > 0.0 and training > 0.0:
+                tokens = self._experiment.training.evaluate_tokens
+                setting = "" if tokens is None else f"={tokens}"
+                self._say(
+                    f"evaluations before the last step: {early / training:.1%} of the time of "
+                    f"training (training.evaluate_tokens{setting})"
+                )
 
     def flush_to_disk(self) -> None:
         """Makes sure that the logs survive the machine; before a checkpoint."""
@@ -184,7 +194,12 @@ class RunFigures:
             return
         begin = time.perf_counter()
         self._look_at(evaluator, dataset, step, check)
-        self._clock.note("evaluations", step, time.perf_counter() - begin)
+        self._note_evaluation(step, time.perf_counter() - begin)
+
+    def _note_evaluation(self, step: int, seconds: float) -> None:
+        self._clock.note("evaluations", step, seconds)
+        if step == self._experiment.training.num_steps:
+            self._last_evaluation_seconds += seconds
 
     def _look_at(
         self, evaluator: Evaluator, dataset: PreparedDataset, step: int, check: Check

@@ -22,6 +22,7 @@ from txl_tf.training.train_state import EvaluationHistory
 from txl_tf.training.trainer import Trainer
 
 from .adapter_base import load_base, write_base
+from .evaluation.splits import tokens_before_the_end
 from .initial_weights import InitialWeights
 from .progress import TrainingProgress
 from .run_banner import start_banner
@@ -36,6 +37,8 @@ from .step_profile import StepProfile
 from .training_figures import RunFigures
 from .training_ledger import TrainingLedger
 from .workdir import Workdir
+
+_SPLIT = "valid"
 
 
 class TrainingRun:
@@ -79,6 +82,7 @@ class TrainingRun:
         self._strategy = strategy
         self._profile_steps = profile_steps
         self._clock = clock or RunClock()
+        self._has_told_limit = False
         require_split_of_rate(experiment, data)
 
     def __enter__(self) -> Self:
@@ -327,22 +331,37 @@ class TrainingRun:
         if self.trainer.must_stop():
             return None
         evaluator = self.ready_evaluator()
-        result = self._data.evaluate(evaluator, step, self._until_stopped)
+        is_last = step == training.num_steps
+        result = self._data.evaluate(evaluator, step, self._until_stopped, **self._limit)
+        is_whole = result.split == _SPLIT
         # The first worker's figure decides for all.
         own = result.criterion if self._is_chief else 0.0
         is_best = self._history.observe(step, self.trainer.sum_over_workers(own))
-        if step == training.num_steps and training.evaluate_tokens is not None:
+        if is_last and not is_whole:
             # The figures of the run are of all of it; the best step is that of equal texts.
             self._figures.write_evaluation(result)
-            result = self._data.evaluate(evaluator, step, self._until_stopped, is_whole=True)
+            result = self._data.evaluate(evaluator, step, self._until_stopped)
         self._figures.write_evaluation(result)
         if self._is_chief:
             self._progress.show_validation(self._data.describe_short(result))
-            self._say(self._data.describe_result(result, step == training.num_steps))
+            self._say(self._data.describe_result(result, is_last))
+        if not (is_last or is_whole or self._has_told_limit):
+            self._has_told_limit = True
+            self._say(
+                f"evaluations before the last step read the first {result.num_tokens:,} tokens; "
+                "training.evaluate_tokens=all reads all"
+            )
         if is_best:
             self._keep_best(step)
         self._figures.observe(evaluator, step, self._stop_if_requested)
         return result
+
+    @functools.cached_property
+    def _limit(self) -> dict[str, int]:
+        """Argument of `RunData.evaluate` that limits evaluations before the last step."""
+        num_steps = self._described.identity()["training"]["num_steps"]
+        max_tokens = tokens_before_the_end(self._experiment, num_steps)
+        return {} if max_tokens is None else {"max_tokens": max_tokens}
 
     def _keep_best(self, step: int) -> None:
         self._ensure_checkpoint(step)

@@ -111,14 +111,9 @@ def quickstart() -> ExperimentConfig:
     Corpus: the source of the Python standard library. Expected: 2.1 bits per byte or less over
     all test bytes, within 6 minutes on two CPU cores.
     """
-    training = {
-        **_every(25, 275),
-        # A tenth of the split: ten evaluations take as long as one of all of it.
-        "evaluate_tokens": 40_960,
-    }
     evaluation = EvaluationConfig(batch_size=128, segment_length=64, memory_length=64)
     optimizer = {**_SMALL, "learning_rate": 4e-3, "warmup_steps": 75}
-    return _experiment("quickstart", 64, 825, evaluation, training, **optimizer)
+    return _experiment("quickstart", 64, 825, evaluation, _every(25, 275), **optimizer)
 
 
 def hour() -> ExperimentConfig:

@@ -6,13 +6,20 @@ from collections.abc import Mapping
 import keras
 import tensorflow as tf
 
-from txl_tf.config.experiment import ExperimentConfig
+from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
+from txl_tf.config.model import ModelConfig, RecurrentConfig
 from txl_tf.data.manifest import Manifest
 from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.errors import DataDamagedError, UsageError
 from txl_tf.evaluation.evaluator import Evaluator, Observe, Track
 from txl_tf.evaluation.result import EvaluationResult
 from txl_tf.evaluation.text_rows import EvaluationText
+from txl_tf.models.sizes import reading_flops_per_token
+
+# Time of training that evaluations before the last step may take.
+_SHARE = 0.1
+# The loss of fewer tokens says too little to compare steps by.
+_LEAST = 4096
 
 
 def create_evaluator(
@@ -91,6 +98,46 @@ def evaluate_split(
         observe=observe,
         statistics_text=statistics_text(evaluator, dataset),
     )
+
+
+def tokens_before_the_end(experiment: ExperimentConfig, num_steps: int) -> int | None:
+    """Returns the most tokens that an evaluation before the last step reads; `None` for all.
+
+    By default a tenth of those trained on since the evaluation before, or fewer where the
+    lengths of the evaluation cost more operations than training's. Reading a token takes a
+    third of the operations of training on it: the rest is room for a slower precision and
+    fewer rows. No measured time is part of the number, so that a resumed run reads the same
+    text and finds the same best step as an unbroken one.
+
+    Args:
+        experiment: `ExperimentConfig`.
+        num_steps: int. Steps that the run was begun with: a longer run keeps its number.
+    """
+    training, evaluation = experiment.training, experiment.evaluation
+    if isinstance(training.evaluate_tokens, int):
+        return training.evaluate_tokens
+    decides = experiment.is_led_by_evaluations or training.stop_after_evaluations is not None
+    if decides or training.evaluate_tokens == "all" or experiment.task is not None:
+        return None
+    period = training.replace(num_steps=num_steps).evaluation_period
+    num_trained = period * training.global_batch_size * experiment.model.segment_length
+    return max(int(num_trained * _SHARE / _relative_cost(experiment.model, evaluation)), _LEAST)
+
+
+def _relative_cost(model: ModelConfig | RecurrentConfig, evaluation: EvaluationConfig) -> float:
+    """Returns the operations to score a token over those at training's lengths; at least 1."""
+    segment_length = evaluation.segment_length or model.segment_length
+    cost = 1.0
+    if isinstance(model, ModelConfig):
+        memory_length = evaluation.memory_length
+        memory_length = model.memory_length if memory_length is None else memory_length
+        changed = model.replace(segment_length=segment_length, memory_length=memory_length)
+        cost = reading_flops_per_token(changed) / reading_flops_per_token(model)
+    if evaluation.window_stride_tokens is not None:
+        cost *= segment_length / evaluation.window_stride_tokens
+    if evaluation.dynamic_learning_rate is not None:
+        cost *= 3.0  # a backward pass
+    return max(cost, 1.0)
 
 
 def _beginning(text: EvaluationText, num_tokens: int) -> EvaluationText:

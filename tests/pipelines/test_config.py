@@ -7,6 +7,7 @@ import pytest
 from pipelines.arguments import load_experiment
 from pipelines.command_line import JOBS, main
 from pipelines.configs import NAMED_EXPERIMENTS
+from pipelines.evaluation.splits import tokens_before_the_end
 from txl_tf import preset
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.settings import settings_of
@@ -126,3 +127,28 @@ def test_a_near_preset_and_key_are_named():
 def test_every_experiment_is_evaluated_about_ten_times(name):
     training = NAMED_EXPERIMENTS[name]().training
     assert 8 <= training.num_steps // training.evaluation_period <= 12
+
+
+def test_evaluations_before_the_last_step_are_limited_by_tokens_and_not_by_time():
+    experiment = NAMED_EXPERIMENTS["quickstart"]()
+    num_steps, period = experiment.training.num_steps, experiment.training.evaluation_period
+
+    def limit(experiment=experiment, **training):
+        training = experiment.training.replace(**training)
+        return tokens_before_the_end(experiment.replace(training=training), num_steps)
+
+    tenth = period * 64 * 32 / 10
+    evaluation = experiment.evaluation
+    same = evaluation.replace(segment_length=None, memory_length=None)
+    assert limit(experiment.replace(evaluation=same)) == int(tenth)
+    # Longer lengths cost more, and a window costs all of its tokens.
+    assert 0.8 * tenth < limit() < tenth
+    windows = same.replace(memory_length=0, window_stride_tokens=8)
+    assert tenth / 4 <= limit(experiment.replace(evaluation=windows)) < tenth / 3
+    # A run that is made longer goes on with the same text.
+    assert limit(num_steps=4 * num_steps) == limit()
+    assert limit(evaluate_tokens=77) == 77
+    assert limit(evaluate_every_steps=1) == 4096
+    assert limit(evaluate_tokens="all") is limit(stop_after_evaluations=3) is None
+    led = {"average_weights_after_evaluations": 5, "evaluate_every_steps": 10}
+    assert limit(**led) is None

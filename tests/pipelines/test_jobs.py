@@ -42,6 +42,31 @@ def test_tensorboard_has_the_curves_of_training_and_evaluation(trained):
     assert curve[-1] < curve[0] - 0.5
 
 
+def test_evaluations_before_the_last_step_read_as_much_as_a_tenth_of_the_training(
+    config_file, tmp_path
+):
+    text, data, workdir = tmp_path / "text.txt", tmp_path / "data", tmp_path / "run"
+    text.write_text("".join(f"line {n * n % 997} of many\n" for n in range(6000)))
+    finished = run_txl("prepare", "--text", text, "--tokenizer", "bytes", "--out", data)
+    assert finished.returncode == 0, finished.stderr
+    common = ("train", "--config", config_file, "--data", data, "--workdir", workdir)
+    finished = run_txl(*common)
+    assert finished.returncode == 0, finished.stderr
+    assert "evaluations before the last step read the first 4,096 tokens" in finished.stderr
+    share = r"^evaluations before the last step: [\d.]+% of the time of training \(training.evalu"
+    assert re.search(share, finished.stderr, re.MULTILINE)
+    results = [
+        line["result"]
+        for line in map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+        if "result" in line
+    ]
+    last = results.pop()
+    assert (last["split"], last["step"]) == ("valid", 40) and last["num_tokens"] > 4096
+    # The best step is found by equal texts, so the last step has both.
+    assert [each["step"] for each in results] == [20, 40]
+    assert {(each["split"], each["num_tokens"]) for each in results} == {("valid_beginning", 4096)}
+
+
 def test_evaluation_counts_every_token_and_is_the_one_of_training(trained, data_folder):
     workdir, training = trained
     finished = run_txl(

@@ -147,7 +147,7 @@ class ToyData:
         num_tokens=4000, num_rows=4, segment_length=5, seed=1, fingerprint="f" * 64, rotate=True
     )
 
-    def evaluate(self, evaluator, step: int, track) -> EvaluationResult:
+    def evaluate(self, evaluator, step: int, track, max_tokens=None) -> EvaluationResult:
         # The best one is the third of four.
         nats = float(np.float32(4.0 - 0.1 * step if step <= 18 else 3.0))
         return small_result(

@@ -44,9 +44,10 @@ class TrainingConfig(FrozenConfig):
     evaluate_every_steps: int | None = None
     """Steps between evaluations of the validation split; None: about a tenth of the run. The last
     step always has one."""
-    evaluate_tokens: int | None = None
-    """Tokens that evaluations before the last step read, from the beginning of the split; None:
-    all."""
+    evaluate_tokens: int | Literal["all"] | None = None
+    """Tokens that evaluations before the last step read, from the beginning of the split. None: a
+    tenth of the tokens trained on since the one before, so that they take at most a tenth of the
+    time; but all where they decide on the learning rate, the average or the end of the run."""
     num_kept_checkpoints: int = 3
     """How many of the newest checkpoints are kept."""
     rotate_epochs: bool = True
