@@ -6,7 +6,8 @@
     txl evaluate --workdir DIR --text FILE --per-token
 
 Every token is scored once, the tail included, and each figure comes with its
-denominator. Segment, memory and clamp length may differ from training's.
+denominator. Segment, memory and clamp length may differ from training's. The
+model is computed in float32 unless `evaluation.dtype_policy` says otherwise.
 `evaluation.warm_up_tokens` lets every row read what is before its part of the
 text; with `all` the result is the same for any number of rows.
 
@@ -18,6 +19,7 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
+from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.errors import UsageError
 
 from .arguments import (
@@ -256,6 +258,8 @@ def _create_evaluator(
 
     from .evaluation.splits import create_evaluator
 
+    if arguments.is_chief and arguments.source.experiment.evaluation == EvaluationConfig():
+        say("no lengths of evaluations are stored: unless set, they are those of the model")
     evaluator = create_evaluator(arguments.experiment, strategy)
     # There is no choice elsewhere.
     if isinstance(strategy, tf.distribute.TPUStrategy) and arguments.is_chief:
