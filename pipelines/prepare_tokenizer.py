@@ -51,7 +51,7 @@ def add_tokenizer_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KIND",
         help=f"{', '.join(_KINDS)} (default: the corpus's, or bytes)",
     )
-    meaning = "most ids in all (default: 32000 pieces, or all words)"
+    meaning = "most ids (default: 32000 pieces, or all words)"
     add_number(group, "--vocabulary-size", 1, MAX_TOKEN_IDS, meaning)
     add_number(group, "--min-frequency", 0, MAX_STEP, "least count of a word or character")
     for option, meaning in (
