@@ -26,8 +26,6 @@ from .arguments import MAX_STEP, add_number
 TRAINED_WITHOUT_EXTRA = ("bytes", "characters", "words", "wordpiece")
 """Kinds of tokens for which a text is enough."""
 _KINDS = (*TRAINED_WITHOUT_EXTRA, "sentencepiece")
-_EOS_TOKEN = "<eos>"
-_DOUBLE_EOS_TOKEN = "<S>"
 _UNKNOWN_TOKENS = ("<unk>", "<UNK>")
 # A character itself, so that what is written is read as the same tokens.
 _UNKNOWN_CHARACTER = "\ufffd"
@@ -183,12 +181,9 @@ def _listed_words(path: str, rule: WordRule) -> WordTokenizer:
     content = b"".join(text_blocks(path))
     listed = {line.split()[0] for line in content.splitlines() if line.split()}
     unknown = next((token for token in _UNKNOWN_TOKENS if token.encode() in listed), None)
-    eos_token = None
-    if rule.marks_lines:
-        eos_token = _DOUBLE_EOS_TOKEN if rule.add_double_eos else _EOS_TOKEN
     try:
         return WordTokenizer.from_word_list(
-            content, rule, eos_token=eos_token, unknown_token=unknown
+            content, rule, eos_token=rule.default_eos_token, unknown_token=unknown
         )
     except InvalidTextError as error:
         remedy = "Correct the list; join the parts of a word, here and in the text: Note_On_60."

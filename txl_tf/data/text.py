@@ -15,11 +15,7 @@ BYTE_ORDER_MARK = "\ufeff".encode()
 
 
 def document_bytes(text: bytes | str) -> bytes:
-    """Returns the bytes of a document, or of its beginning, without a byte order mark.
-
-    Args:
-        text: bytes, or str that becomes UTF-8.
-    """
+    """Returns a document, or its beginning, in UTF-8 without a byte order mark."""
     content = text.encode() if isinstance(text, str) else text
     return content.removeprefix(BYTE_ORDER_MARK)
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from txl_tf.data.text import document_bytes
 from txl_tf.data.tokenizers.tokenizer import (
     InvalidTextError,
     Tokenizer,
@@ -42,10 +41,6 @@ class ByteTokenizer(Tokenizer):
     def vocabulary_files(self) -> Mapping[str, bytes]:
         """Names and contents of the files that a data set keeps; none here."""
         return {}
-
-    def encode(self, text: bytes | str) -> np.ndarray:
-        """Turns bytes into token ids, a uint8 vector that shares memory with `text`."""
-        return np.frombuffer(document_bytes(text), dtype=self.token_dtype)
 
     def encode_piece(self, text: bytes, begins_line: bool, ends_document: bool) -> np.ndarray:
         return np.frombuffer(text, dtype=self.token_dtype)
@@ -136,9 +131,6 @@ class CharacterTokenizer(Tokenizer):
             _OPTIONS_FILE: (json.dumps(options, indent=2) + "\n").encode(),
         }
 
-    def token_texts(self) -> list[bytes]:
-        return [token.encode() for token in self.tokens]
-
     def encode_piece(self, text: bytes, begins_line: bool, ends_document: bool) -> np.ndarray:
         code_points = code_points_of(text)
         ids = self._ids[code_points]
@@ -169,10 +161,6 @@ def code_points_of(text: bytes) -> np.ndarray:
     if text.isascii():
         return np.frombuffer(text, np.uint8).astype(np.uint32)
     return np.frombuffer(decode_utf8(text).encode("utf-32-le"), "<u4")
-
-
-# One search is a pass over the text, and sorting the text costs as much as some dozens.
-_MAX_SEARCHES = 64
 
 
 class CharacterVocabularyBuilder:
@@ -217,7 +205,10 @@ class CharacterVocabularyBuilder:
             return
         counts = np.bincount(code_points)
         new = np.flatnonzero((self._counts[: len(counts)] == 0) & (counts > 0))
-        self._order += new[np.argsort(_first_places(code_points, new))].tolist()
+        # Written backwards, so that the first place of a character is what stays.
+        places = np.empty(len(counts), np.int64)
+        places[code_points[::-1]] = np.arange(len(code_points))[::-1]
+        self._order += new[np.argsort(places[new])].tolist()
         self._counts[: len(counts)] += counts
 
     def merge(self, characters: list[str], counts: np.ndarray) -> None:
@@ -259,11 +250,3 @@ class CharacterVocabularyBuilder:
         # The constructor adds an unknown token that is no character of the text.
         known = [token for token in tokens if token != unknown_token or token in kept]
         return CharacterTokenizer(known, unknown_token=unknown_token)
-
-
-def _first_places(code_points: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Returns the position where each wanted code point occurs first; all must occur."""
-    if len(wanted) <= _MAX_SEARCHES:
-        return np.array([np.argmax(code_points == each) for each in wanted], np.int64)
-    different, places = np.unique(code_points, return_index=True)
-    return places[np.searchsorted(different, wanted)]

@@ -20,6 +20,7 @@ class GraphTokenizer(tf.Module, abc.ABC):
     """
 
     marks_lines = False
+    _tokens: tf.Tensor
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Turns texts into token ids, without a byte order mark at their beginning.
@@ -42,7 +43,6 @@ class GraphTokenizer(tf.Module, abc.ABC):
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Turns texts without a byte order mark into token ids."""
 
-    @abc.abstractmethod
     def detokenize(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
         """Turns token ids back into texts, as `Tokenizer.decode_bytes` does.
 
@@ -56,6 +56,7 @@ class GraphTokenizer(tf.Module, abc.ABC):
             tf.errors.InvalidArgumentError: If an id is not in the vocabulary
                 (SentencePiece: OutOfRangeError).
         """
+        return tf.strings.reduce_join(tf.gather(self._tokens, token_ids), axis=-1)
 
 
 class GraphByteTokenizer(GraphTokenizer):
@@ -63,16 +64,13 @@ class GraphByteTokenizer(GraphTokenizer):
 
     def __init__(self) -> None:
         super().__init__()
-        self._bytes = tf.constant([bytes([value]) for value in range(256)])
+        self._tokens = tf.constant([bytes([value]) for value in range(256)])
 
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         lengths = tf.cast(tf.strings.length(texts), tf.int64)
         # One string, because fixed-length decoding pads what is shorter.
         values = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)
         return tf.RaggedTensor.from_row_lengths(tf.cast(values, tf.int32), lengths)
-
-    def detokenize(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
-        return tf.strings.reduce_join(tf.gather(self._bytes, token_ids), axis=-1)
 
 
 class GraphCharacterTokenizer(GraphTokenizer):
@@ -102,9 +100,6 @@ class GraphCharacterTokenizer(GraphTokenizer):
             [tf.debugging.assert_non_negative(ids.values, "A character is not in the vocabulary.")]
         ):
             return tf.cast(ids, tf.int32)
-
-    def detokenize(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
-        return tf.strings.reduce_join(tf.gather(self._tokens, token_ids), axis=-1)
 
 
 class GraphSentencePieceTokenizer(GraphTokenizer):

@@ -326,16 +326,9 @@ def stop_tokens(tokenizer: Tokenizer, stop_texts: Sequence[str]) -> list[int]:
 def limited_tokens(
     tokens: list[str], size: int | None, unknown_token: str | None, *, num_special: int = 0
 ) -> list[str]:
-    """Returns the first tokens of a vocabulary, and the unknown one, last if it is not there.
+    """Returns at most `size` tokens, the first ones, with the unknown one last if it is left out.
 
-    Args:
-        tokens: list of str. Different tokens, the most important first.
-        size: optional int. Largest number of tokens to return; `None` is all.
-        unknown_token: optional str.
-        num_special: int. How many of the first tokens must stay.
-
-    Raises:
-        ValueError: If `size` is too small for the special tokens and one other.
+    Raises ValueError if the first `num_special` tokens and one other do not fit.
     """
     kept = tokens[:size]
     if unknown_token is not None and unknown_token not in kept:
