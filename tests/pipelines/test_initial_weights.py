@@ -15,7 +15,7 @@ from txl_tf.run_folder import RUN_FILE, checkpoint_store, describe_run, load_mod
 
 SHORT = ("--set", "training.num_steps=12", "--set", "training.steps_per_loop=3")
 ADAPTERS = ("--set", "training.adapter_rank=4")
-KINDS = ["run", "checkpoint", "copied checkpoint", "converted", "export"]
+KINDS = ["run", "converted", "export"]
 # All of it needs a trained model in folders of every kind.
 pytestmark = pytest.mark.slow
 
