@@ -37,7 +37,7 @@ JOBS = {
     "generate": "write text with a trained model",
     "embed": "write features of texts: the hidden states of a layer",
     "export": "write a checkpoint as a SavedModel",
-    "serve": "serve an export over REST and gRPC on this machine",
+    "serve": "serve text of a model over HTTP, for OpenAI's clients",
     "convert": "convert official and Hugging Face weights",
     "compile": "compile the training step for a TPU topology, without a TPU",
     "benchmark": "measure speed and memory, also against Hugging Face",

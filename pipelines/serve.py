@@ -1,190 +1,125 @@
-"""Serves an export on this machine, for tests and demonstrations: `txl serve`.
+"""Serves text of a model over HTTP, for clients of OpenAI's interface: `txl serve`.
 
-    txl serve --export DIR
-    txl serve --export DIR --port 8501 --grpc-port 8500
-    curl -d '{"instances": ["Once upon a time"]}' http://127.0.0.1:8501/v1/models/txl:predict
+    txl serve --model runs/mine
+    curl http://127.0.0.1:8000/v1/completions -d '{"prompt": "Once upon a time"}'
 
-It answers PREDICT as TensorFlow Serving does, over REST and gRPC, on 127.0.0.1
-only. It serves the highest version in `DIR` that matches its checksums, and the
-next one when it appears. It runs until it is interrupted, terminated or hung up,
-and then ends within ten seconds.
+The model is a run, a checkpoint, a converted model or an export. http://127.0.0.1:8000 is a
+page to try it. The server runs until it is interrupted or terminated.
 """
 
 import argparse
-import contextlib
-import json
+import asyncio
 import os
-import shlex
 import signal
-import sys
-import threading
-import urllib.parse
-from collections.abc import Iterator
-from typing import Any
+import socket
+from typing import TYPE_CHECKING
 
-from txl_tf.errors import InputMissingError, JobError, StorageError, UsageError
-from txl_tf.export.export_verification import CARD_FILE, CHECKSUMS_FILE, verify_export
+from txl_tf.causal_lm.model_source import open_model
+from txl_tf.errors import InputMissingError, StorageError
 from txl_tf.imports import require_extra
-from txl_tf.storage.files import is_remote, list_folder
-from txl_tf.storage.untrusted_files import read_json_object
 
-from .arguments import add_number
+from .arguments import MAX_COUNT, add_number, add_step_argument
 from .command_line import run_job
+from .memory_needs import reading_needs, require_memory_of
+
+if TYPE_CHECKING:
+    from txl_tf.serving.text_server import TextServer
 
 _HIGHEST_PORT = 65535
-_LEAST_POLL_SECONDS, _MOST_POLL_SECONDS = 0.001, 86_400.0
-_END_SECONDS = 6.0
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_MODULES = ("aiohttp", "tensorflow_serving")
+_SHUTDOWN_SECONDS = 2.0
+_KEY_VARIABLE = "TXL_API_KEY"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
-    parser.add_argument("--export", metavar="DIR", required=True, help="folder of all versions")
-    parser.add_argument("--name", default="txl", help="name of the model (default: txl)")
-    for option, default, protocol in (("--port", 8501, "REST"), ("--grpc-port", 8500, "gRPC")):
-        add_number(
-            parser, option, 0, _HIGHEST_PORT, f"port of {protocol}; 0: a free one", default=default
-        )
-    add_number(
-        parser,
-        "--poll-seconds",
-        _LEAST_POLL_SECONDS,
-        _MOST_POLL_SECONDS,
-        "time between two looks for a new version",
-        default=2.0,
-        metavar="S",
-    )
+    meaning = "run, checkpoint, converted model or export"
+    parser.add_argument("--model", "--export", metavar="DIR", required=True, help=meaning)
+    add_step_argument(parser)
+    parser.add_argument("--name", help="name of the model in requests (default: of the folder)")
+    address = "address to listen on; 0.0.0.0: every one of the machine (default: 127.0.0.1)"
+    parser.add_argument("--host", default="127.0.0.1", help=address)
+    add_number(parser, "--port", 0, _HIGHEST_PORT, "port; 0: a free one", default=8000)
+    meaning = f"key that requests must bring (default: {_KEY_VARIABLE} of the environment)"
+    parser.add_argument("--api-key", metavar="KEY", help=meaning)
+    limits = parser.add_argument_group("limits")
+    add_number(limits, "--rows", 1, 1024, "texts written side by side", default=8)
+    add_number(limits, "--queue", 1, MAX_COUNT, "texts that wait for a place", default=64)
+    meaning = "tokens of a prompt"
+    add_number(limits, "--max-prompt-tokens", 1, MAX_COUNT, meaning, default=65536)
+    add_number(limits, "--max-tokens", 1, MAX_COUNT, "tokens written for a request", default=4096)
+    meaning = "sessions kept; the one that rests longest ends"
+    add_number(limits, "--sessions", 1, MAX_COUNT, meaning, default=32)
+    meaning = "minutes after which a resting session ends"
+    add_number(limits, "--session-minutes", 0.01, 1e6, meaning, default=30.0)
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks what can be checked before TensorFlow is imported."""
-    if not arguments.name or set(arguments.name) & set("/:"):
-        what = "A name goes into paths: it has a letter, and neither `/` nor `:`."
-        raise UsageError(what, where=f"--name {arguments.name}")
-    require_extra("serving", *_MODULES, purpose="Serving")
-    if not is_remote(arguments.export):
-        _require_version(arguments.export)
+    require_extra("serving", "aiohttp", purpose="Serving")
+    source = open_model(arguments.model, arguments.step)
+    if source.tokenizer() is None:
+        raise InputMissingError(
+            "The model has no tokenizer, which turns text into tokens.",
+            where=f"--model {arguments.model}",
+            remedy="Convert or export it again with --data, which keeps the tokenizer.",
+        )
+    name = os.path.basename(os.path.normpath(arguments.model))
+    arguments.name = arguments.name or name
+    model = source.experiment.model
+    rows = arguments.rows + arguments.sessions
+    where = f"--rows {arguments.rows} --sessions {arguments.sessions}"
+    needs = reading_needs(model, rows, 1, model.effective_memory_length, where)
+    require_memory_of(needs, "Serving")
+    arguments.socket = _listening_socket(arguments.host, arguments.port)
+
+
+def _listening_socket(host: str, port: int) -> socket.socket:
+    # Before the model is loaded: a taken port is reported at once.
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except (OSError, UnicodeError) as error:
+        what = f"The address cannot be used: {getattr(error, 'strerror', None) or error}"
+        where = f"--host {host} --port {port}"
+        raise StorageError(what, where=where, remedy="Choose another port or address.") from error
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Serves until the process is told to end.
 
     Raises:
-        InputMissingError: If no version is complete and as it was written.
-        StorageError: If a port is taken.
+        JobError: If the model cannot be loaded.
     """
-    ends, answers = threading.Event(), threading.Event()
-    failures: list[BaseException] = []
+    import txl_tf
+    from txl_tf.serving.text_engine import TextEngine
+    from txl_tf.serving.text_server import ServerLimits, TextServer
 
-    def serve() -> None:
-        try:
-            _serve(arguments, ends, answers)
-        except BaseException as error:  # the main thread reports it
-            failures.append(error)
-        finally:
-            ends.set()
-
-    # Only the main thread hears signals, and only where it waits: loading and
-    # verifying are done by another one.
-    serving = threading.Thread(target=serve, name="serving", daemon=True)
-    with _told_by_signals(ends):
-        serving.start()
-        ends.wait()
-        if answers.is_set() or failures:
-            serving.join(_END_SECONDS)
-    if failures:
-        raise failures[0]
-    if serving.is_alive():
-        # TensorFlow is being loaded, or a version, or a request does not end.
-        sys.stdout.flush()
-        os._exit(0)
-
-
-def _serve(arguments: argparse.Namespace, ends: threading.Event, answers: threading.Event) -> None:
-    from txl_tf.serving import LoopbackServer
-
-    try:
-        server = LoopbackServer(
-            arguments.export,
-            verify_export,
-            model_name=arguments.name,
-            rest_port=arguments.port,
-            grpc_port=arguments.grpc_port,
-            poll_seconds=arguments.poll_seconds,
-        )
-    except OSError as error:
-        ports = f"--port {arguments.port} --grpc-port {arguments.grpc_port}"
-        what = f"A port cannot be used: {error.strerror or error}"
-        raise StorageError(what, where=ports, remedy="Choose another port.") from error
-    try:
-        server.start()
-        answers.set()
-        if not ends.is_set():
-            _report(server, arguments)
-        ends.wait()
-    finally:
-        if not server.stop() and ends.is_set():
-            threading.Event().wait()  # `run` ends the process
-
-
-def _report(server: Any, arguments: argparse.Namespace) -> None:
-    if server.versions.refused and not server.versions.has_version:
-        number, why = max(server.versions.refused.items())
-        where = os.path.join(arguments.export, str(number))
-        remedy = "See `txl verify`, or export the model again."
-        raise InputMissingError(why, where=where, remedy=remedy)
-    number = server.versions.current().number
-    url = f"http://127.0.0.1:{server.rest_port}/v1/models/{urllib.parse.quote(arguments.name)}"
-    print(f"version: {number}")
-    print(f"REST: {url}")
-    print(f"gRPC: 127.0.0.1:{server.grpc_port}, model {arguments.name}")
-    card = os.path.join(arguments.export, str(number), CARD_FILE)
-    print(f"try: {_example_command(card, url)}", flush=True)
-
-
-def _example_command(card: str, url: str) -> str:
-    """Returns the command of a request that the version answers."""
-    example = None
-    # The server answers whether or not there is a card that can be read.
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, JobError):
-        example = read_json_object(card)["serving"]["completion"]["example"]
-    if not isinstance(example, list):
-        # An export of an earlier version has no signature with a single input.
-        return f"curl {shlex.quote(url + '/metadata')}"
-    body = json.dumps({"instances": example})
-    return f"curl -d {shlex.quote(body)} {shlex.quote(url + ':predict')}"
-
-
-@contextlib.contextmanager
-def _told_by_signals(ends: threading.Event) -> Iterator[None]:
-    """Sets an event when the process is told to end, for as long as the block takes."""
-    previous = {number: signal.getsignal(number) for number in _SIGNALS}
-    try:
-        for number, handler in previous.items():
-            # `nohup` wants hanging up to end nothing.
-            if number != signal.SIGHUP or handler != signal.SIG_IGN:
-                signal.signal(number, lambda *_: ends.set())
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-def _require_version(folder: str) -> None:
-    if not os.path.isdir(folder):
-        raise InputMissingError("There is no such folder.", where=f"--export {folder}")
-    names = list_folder(folder)
-    if any(name.isdecimal() for name in names):
-        return
-    is_version = CHECKSUMS_FILE in names
-    raise InputMissingError(
-        "This is one version; the folder above it is served."
-        if is_version
-        else "The folder has no versions.",
-        where=f"--export {folder}",
-        remedy="Name the folder that `txl export --out` was given.",
+    lm = txl_tf.load(arguments.model, arguments.step)
+    engine = TextEngine(
+        lm,
+        max_rows=arguments.rows,
+        max_waiting=arguments.queue,
+        max_sessions=arguments.sessions,
+        session_seconds=60 * arguments.session_minutes,
     )
+    limits = ServerLimits(
+        max_prompt_tokens=arguments.max_prompt_tokens,
+        max_tokens=arguments.max_tokens,
+        max_texts=arguments.queue,
+    )
+    key = arguments.api_key or os.environ.get(_KEY_VARIABLE, "")
+    asyncio.run(_serve(TextServer(engine, arguments.name, key, limits), arguments))
+
+
+async def _serve(server: "TextServer", arguments: argparse.Namespace) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    host, port = arguments.socket.getsockname()[:2]
+    async with server.listening(arguments.socket, _SHUTDOWN_SECONDS):
+        url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        print(f"{arguments.name}: {url}", flush=True)
+        await stop.wait()
 
 
 if __name__ == "__main__":

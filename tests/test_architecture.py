@@ -39,7 +39,7 @@ ALLOWED = {
     "distribution": {"config", "storage", *LOWEST},
     # The TensorBoard writer takes the result of an evaluation.
     "training": {"distribution", "evaluation", "tasks", *MODELS},
-    "serving": {"storage", *LOWEST},
+    "serving": {"causal_lm", "config", "data", "generation", "samplers", "storage", *LOWEST},
     "convert": MODELS,
     "run_description": {"config"},
     "converted_folder": {"convert", "training", *MODELS},

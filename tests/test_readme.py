@@ -39,8 +39,7 @@ SMALL = (
     "--set training.checkpoint_every_steps=10 --set optimizer.warmup_steps=5"
 )
 # Blocks that run until they are ended, and the port on which they answer.
-SERVERS = {"tensorboard": 6006, "txl serve": 8501}
-PORTS = (*SERVERS.values(), 8500)
+SERVERS = {"tensorboard": 6006, "txl serve": 8000}
 
 
 def blocks(path):
@@ -105,7 +104,7 @@ def test_what_contributors_are_told_is_there():
 def test_every_block_of_the_readme_runs(tmp_path):
     """In their order, in one folder, as a user would paste them; training is shortened."""
     make_folder(tmp_path)
-    ports = {str(port): str(free_port()) for port in PORTS}
+    ports = {str(port): str(free_port()) for port in SERVERS.values()}
     done = []
     with contextlib.ExitStack() as servers:
         for language, code in blocks("README.md"):
@@ -119,7 +118,6 @@ def test_every_block_of_the_readme_runs(tmp_path):
             else:
                 port = int(ports[str(SERVERS[server])])
                 code = f"{code.strip()} --port {port}"
-                code += f" --grpc-port {ports['8500']}" if server == "txl serve" else ""
                 servers.enter_context(running(code, port, tmp_path))
     output = "\n".join(done)
     assert "Once upon a time" in output

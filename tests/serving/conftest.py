@@ -1,26 +1,54 @@
-"""One small model, and the servers of it."""
+"""A small model with a text server of its own, in this process."""
 
+import asyncio
+import contextlib
+import socket
+import threading
+
+import keras
 import pytest
 
-from tests.serving.byte_model import write_version
-from tests.serving.servers import SERVERS, TRANSPORTS, running_server
+import txl_tf
+from tests.toy_batches import toy_experiment
+from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
+from txl_tf.models.language_model import create_model
+from txl_tf.serving.text_engine import TextEngine
+from txl_tf.serving.text_server import ServerLimits, TextServer
 
 
 @pytest.fixture(scope="session")
-def versions(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("versions")
-    write_version(folder, 1)
-    return folder
+def lm():
+    keras.utils.set_random_seed(3)
+    config = toy_experiment(model={"vocabulary_size": 256}).model
+    return txl_tf.TransformerXLCausalLM(create_model(config, dtype="float32"), ByteTokenizer())
 
 
-@pytest.fixture(scope="session", params=SERVERS)
-def server(request, versions):
-    with running_server(request.param, versions) as address:
+@contextlib.contextmanager
+def running(lm, api_key="", **settings):
+    """Serves a model; yields the address."""
+    engine = TextEngine(lm, max_rows=4, **settings)
+    server = TextServer(engine, "mine", api_key, ServerLimits(max_body_bytes=1 << 16))
+    sock = socket.socket()
+    sock.bind(("127.0.0.1", 0))
+    loop, stop, ready = asyncio.new_event_loop(), asyncio.Event(), threading.Event()
+
+    async def serve():
+        async with server.listening(sock, 5.0):
+            ready.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=[serve()])
+    thread.start()
+    assert ready.wait(30)
+    try:
+        yield f"http://127.0.0.1:{sock.getsockname()[1]}"
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+        loop.close()
+
+
+@pytest.fixture(scope="session")
+def address(lm):
+    with running(lm) as address:
         yield address
-
-
-@pytest.fixture(params=TRANSPORTS)
-def transport(request, server):
-    transport = server.transport(request.param)
-    yield transport
-    transport.close()

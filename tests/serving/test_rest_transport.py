@@ -1,4 +1,4 @@
-"""What a session says to answers that cannot be."""
+"""Answers of a server that no session may keep, and repeated requests over REST."""
 
 import http.server
 import json
@@ -7,45 +7,16 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from txl_tf.serving import PredictionError, RestTransport, ServingSession
-from txl_tf.serving.errors import StatusCode
+from txl_tf.serving.rest_transport import check_outputs
 
 _GOOD = {
     "token_ids": np.array([[7, 8]], "int32"),
-    "nll": np.array([[1.0, 2.0]], "float32"),
-    "lengths": np.array([2], "int32"),
     "memory_states": np.zeros([1, 2, 4, 3], "float32"),
-    "memory_valid_length": np.array([3], "int32"),
+    "texts_bytes": np.array([b"ab"], object),
 }
-
-
-class _Transport:
-    """Answers whatever it was given."""
-
-    def __init__(self, answer):
-        self.answer = answer
-
-    def predict(self, signature_name, inputs):
-        return self.answer
-
-    def signatures(self):
-        definition = meta_graph_pb2.SignatureDef()
-        for size in (-1, 2, 4, 3):
-            definition.inputs["memory_states"].tensor_shape.dim.add(size=size)
-        definition.inputs["memory_states"].dtype = 1
-        return {"generate": definition}
-
-
-def test_a_good_answer_is_kept():
-    session = ServingSession(_Transport(_GOOD))
-    token_ids, nll = session.generate(2, [1])
-    assert (token_ids.tolist(), nll.tolist()) == ([7, 8], [1.0, 2.0])
-    assert session.state.last_token_id == 8
 
 
 @pytest.mark.parametrize(
@@ -53,50 +24,22 @@ def test_a_good_answer_is_kept():
     [
         ("memory_states", np.full([1, 2, 4, 3], np.nan, "float32")),
         ("memory_states", np.zeros([1, 2, 5, 3], "float32")),
-        ("memory_states", np.zeros([2, 2, 4, 3], "float32")),
         ("memory_states", np.zeros([1, 2, 4, 3], "int32")),
-        ("memory_valid_length", np.array([5], "int32")),
-        ("memory_valid_length", np.array([-1], "int32")),
-        ("memory_valid_length", np.array(1, "int32")),
-        ("lengths", np.array([3], "int32")),
-        ("lengths", np.array([2.0], "float32")),
-        ("token_ids", np.array([[-7, 8]], "int32")),
         ("token_ids", np.array([7, 8], "int32")),
-        ("nll", np.array([[np.inf, 1.0]], "float32")),
-        ("nll", np.array([[-1.0, 1.0]], "float32")),
-        ("nll", None),
+        ("texts_bytes", np.array([3], object)),
+        ("nll", np.zeros([1], "float32")),
     ],
 )
-def test_an_answer_that_cannot_be_changes_nothing(name, value):
-    answer = {key: each for key, each in {**_GOOD, name: value}.items() if each is not None}
-    session = ServingSession(_Transport(answer))
-    before = session.state
-    with pytest.raises(PredictionError, match=name) as caught:
-        session.generate(2, [1])
-    assert caught.value.code == StatusCode.INTERNAL
-    assert session.state is before
-
-
-@settings(max_examples=80, deadline=None, derandomize=True, database=None)
-@given(
-    name=st.sampled_from(sorted(_GOOD)),
-    value=arrays.arrays(
-        st.sampled_from(["float32", "int32", "bool", "complex64"]),
-        arrays.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=4),
-    ),
-)
-def test_whatever_comes_back_is_kept_whole_or_not_at_all(name, value):
-    session = ServingSession(_Transport({**_GOOD, name: value}))
-    before = session.state
-    try:
-        session.generate(2, [1])
-    except PredictionError:
-        assert session.state is before
-    else:
-        assert np.all(np.isfinite(session.state.memory_states))
-        assert session.state.memory_states.shape == (1, 2, 4, 3)
-        assert 0 <= session.state.memory_valid_length[0] <= 4
-        assert session.state.last_token_id >= 0
+def test_an_answer_that_does_not_fit_its_signature_is_refused(name, value):
+    definition = meta_graph_pb2.SignatureDef()
+    kinds = {"token_ids": (3, [-1, -1]), "memory_states": (1, [-1, 2, 4, 3])}
+    for key, (dtype, sizes) in {**kinds, "texts_bytes": (7, [-1])}.items():
+        definition.outputs[key].dtype = dtype
+        for size in sizes:
+            definition.outputs[key].tensor_shape.dim.add(size=size)
+    check_outputs(_GOOD, definition)
+    with pytest.raises(ValueError, match=name):
+        check_outputs({**_GOOD, name: value}, definition)
 
 
 @pytest.fixture

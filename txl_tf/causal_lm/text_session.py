@@ -119,7 +119,7 @@ class TextSession:
         self._written = self._written[-_CONTEXT_TOKENS:]
         if prompt_ids is not None:
             self._written = np.concatenate([self._written, prompt_ids])
-        before, shown = len(self._tokenizer.decode(self._written)), 0
+        pieces = TextPieces(self._tokenizer, self._written, self._stop_texts)
         for _ in range(max_tokens):
             token = self._session.write(
                 None if prompt_ids is None else prompt_ids[None], max_tokens=1
@@ -127,35 +127,79 @@ class TextSession:
             prompt_ids = None
             if int(token[0, 0]) in self._stop_token_ids:
                 break
-            self._written = np.concatenate([self._written, token[0]])
-            text = self._text_after(before)
-            is_over, certain = self._certain(text)
-            yield text[shown:certain]
-            shown = max(shown, certain)
-            if is_over:
+            piece = pieces.add(int(token[0, 0]))
+            self._written = pieces.newest_ids
+            yield piece
+            if pieces.is_over:
                 return
-            is_long = len(self._written) >= 2 * _CONTEXT_TOKENS
-            if is_long and certain == len(text) and not self._tokenizer.reads_lines:
-                # Nothing is pending: what is decoded for each token stays short.
-                self._written = self._written[-_CONTEXT_TOKENS:]
-                before, shown = len(self._tokenizer.decode(self._written)), 0
-        yield self._text_after(before)[shown:]
+        yield pieces.rest()
 
-    def _text_after(self, before: int) -> str:
-        """Returns the text for people after so many characters."""
-        return self._tokenizer.readable(self._tokenizer.decode(self._written)[before:])
 
-    def _certain(self, text: str) -> tuple[bool, int]:
-        """Whether a stop text is there, and how much of the text is before it for certain."""
+class TextPieces:
+    """Text of tokens that come one at a time, up to the first stop text.
+
+    Args:
+        tokenizer: `Tokenizer`.
+        earlier_ids: int vector. Tokens whose text is known.
+        stop_texts: strings.
+
+    Attributes:
+        is_over: bool. True after a stop text.
+        num_characters: int. Length of the text of all tokens, without a stop text.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, earlier_ids: np.ndarray, stop_texts: Sequence[str]
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._stop_texts = stop_texts
+        self._num_before = self.num_characters = 0
+        self.is_over = False
+        self._begin(earlier_ids)
+
+    def _begin(self, ids: np.ndarray) -> None:
+        self._ids, self._num_shown = ids, 0
+        self._num_earlier = len(self._tokenizer.decode(ids))
+
+    @property
+    def newest_ids(self) -> np.ndarray:
+        """The newest tokens, enough for the text of the next one."""
+        return self._ids[-_CONTEXT_TOKENS:]
+
+    def add(self, token_id: int) -> str:
+        """Returns the text that is certain with one more token and was not before."""
+        self._ids = np.append(self._ids, np.int32(token_id))
+        text = self._text()
+        certain = self._certain(text)
+        piece = text[self._num_shown : certain]
+        self._num_shown = max(self._num_shown, certain)
+        self.num_characters = self._num_before + (certain if self.is_over else len(text))
+        is_long = len(self._ids) >= 2 * _CONTEXT_TOKENS
+        if is_long and certain == len(text) and not self._tokenizer.reads_lines:
+            # Nothing is pending: decoding a token stays short.
+            self._num_before = self.num_characters
+            self._begin(self.newest_ids)
+        return piece
+
+    def rest(self) -> str:
+        """Returns the text that waited for another token."""
+        return "" if self.is_over else self._text()[self._num_shown :]
+
+    def _text(self) -> str:
+        return self._tokenizer.readable(self._tokenizer.decode(self._ids)[self._num_earlier :])
+
+    def _certain(self, text: str) -> int:
+        """Returns how many characters are before any stop text, also before a begun one."""
         found = _first_stop(text, self._stop_texts)
         if found is not None:
-            return True, found
+            self.is_over = True
+            return found
         certain = self._tokenizer.num_certain(text)
         for stop in self._stop_texts:
             begun = [k for k in range(1, len(stop)) if text[:certain].endswith(stop[:k])]
             if begun:
                 certain = min(certain, len(text[:certain]) - max(begun))
-        return False, certain
+        return certain
 
 
 def _first_stop(text: str, stops: Sequence[str]) -> int | None:

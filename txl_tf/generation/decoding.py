@@ -60,11 +60,9 @@ class PromptReader:
     def __init__(self, engine: InferenceEngine) -> None:
         self._engine = engine
         self._segment_length = engine.model.config.segment_length
-        self._read = tf.function(self._memory_after, autograph=False)
-
-    def _memory_after(self, token_ids, memory, lengths=None, constants=None):
-        _, memory = self._engine.read(token_ids, memory, lengths=lengths, constants=constants)
-        return memory
+        self._read = tf.function(engine.read, autograph=False)
+        # One length at a time: the keys of all distances take memory.
+        self._constants = functools.lru_cache(maxsize=1)(engine.constants)
 
     def __call__(self, rows: list[np.ndarray], memory: Any) -> Any:
         """Reads texts.
@@ -76,39 +74,39 @@ class PromptReader:
         Returns:
             The next memory.
         """
-        if not self._engine.keeps_states:
-            return self._read_padded(rows, memory)
-        if len({len(row) for row in rows}) == 1:
-            return self._read_even(np.stack(rows), memory)
-        alone = [
-            self._read_even(
-                row[None], tf.nest.map_structure(lambda each, b=b: each[b : b + 1], memory)
-            )
-            for b, row in enumerate(rows)
-        ]
-        return tf.nest.map_structure(lambda *each: tf.concat(each, axis=0), *alone)
-
-    def _read_padded(self, rows: list[np.ndarray], memory: Any) -> Any:
-        constants = functools.lru_cache(maxsize=1)(self._engine.constants)
+        if self._engine.keeps_states and len({len(row) for row in rows}) > 1:
+            alone = [
+                self([row], tf.nest.map_structure(lambda each, b=b: each[b : b + 1], memory))
+                for b, row in enumerate(rows)
+            ]
+            return tf.nest.map_structure(lambda *each: tf.concat(each, axis=0), *alone)
         while any(len(row) for row in rows):
-            longest = max(len(row) for row in rows)
-            length = _piece_length(longest, self._segment_length)
-            token_ids, lengths = _padded(rows, length)
-            memory = self._read(
-                tf.constant(token_ids),
-                memory,
-                tf.constant(common_length(lengths), tf.int32),
-                constants(length),
-            )
+            _, memory, length = self.read_piece(rows, memory)
             rows = [row[length:] for row in rows]
         return memory
 
-    def _read_even(self, token_ids: np.ndarray, memory: Any) -> Any:
-        length = self._segment_length
-        for start in range(0, token_ids.shape[1], length):
-            piece = tf.constant(token_ids[:, start : start + length], tf.int32)
-            memory = self._read(piece, memory)
-        return memory
+    def read_piece(self, rows: list[np.ndarray], memory: Any) -> tuple[tf.Tensor, Any, int]:
+        """Reads the next segment of texts, or less where they end.
+
+        Args:
+            rows: list of `B` int vectors; of equal length where the engine keeps states.
+            memory: memory of what came before.
+
+        Returns:
+            Tuple of the hidden states `(B, T, D)`, the next memory and `T`.
+        """
+        longest = max(len(row) for row in rows)
+        if self._engine.keeps_states:
+            length = min(longest, self._segment_length)
+            token_ids = np.stack([row[:length] for row in rows])
+            return *self._read(tf.constant(token_ids, tf.int32), memory), length
+        length = _piece_length(longest, self._segment_length)
+        token_ids, lengths = _padded(rows, length)
+        lengths = tf.constant(common_length(lengths), tf.int32)
+        read = self._read(
+            tf.constant(token_ids), memory, lengths=lengths, constants=self._constants(length)
+        )
+        return *read, length
 
 
 def _piece_length(num_tokens: int, segment_length: int) -> int:

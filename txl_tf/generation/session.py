@@ -112,7 +112,7 @@ class GenerationSession:
             {"stop_token_ids": stop_token_ids, "excluded_token_ids": excluded_token_ids},
             self._vocabulary_size,
         )
-        self._engine = _engine_of(model, memory_length, num_rows, jit_compile)
+        self._engine = writing_engine(model, memory_length, num_rows, jit_compile)
         self._prompt_reader = PromptReader(self._engine)
         self._finish = tf.function(self._engine.finish, autograph=False)
         self._has_penalty = repetition_penalty != 1.0
@@ -388,9 +388,10 @@ class GenerationSession:
         self._position, self._filled = values["position"], values["filled"]
 
 
-def _engine_of(
+def writing_engine(
     model: keras.Model, memory_length: int | None, num_rows: int, jit_compile: bool | None
 ) -> InferenceEngine:
+    """Returns the engine that writes with a model, see `GenerationSession`."""
     config = model.config
     if memory_length is None and config.has_relative_positions and not config.recurrence:
         # A model without recurrence remembers, while it writes, the rest of a segment.

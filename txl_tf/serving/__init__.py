@@ -1,7 +1,6 @@
-"""Talks to a server of an exported model, and serves one for tests and demonstrations.
+"""Text server for OpenAI's clients, and a client of TensorFlow Serving.
 
-The public names are imported when they are first used: talking over REST needs
-no gRPC, and naming an error no TensorFlow.
+The public names are imported when they are first used: REST needs no gRPC.
 """
 
 from txl_tf.imports import lazy_names

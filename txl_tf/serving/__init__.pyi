@@ -3,7 +3,6 @@
 from txl_tf.serving.errors import PredictionError as PredictionError
 from txl_tf.serving.grpc_transport import GrpcTransport as GrpcTransport
 from txl_tf.serving.rest_transport import RestTransport as RestTransport
-from txl_tf.serving.server import LoopbackServer as LoopbackServer
 from txl_tf.serving.session import (
     SamplingSettings as SamplingSettings,
 )

@@ -1,10 +1,10 @@
-"""Errors of serving client and server, with gRPC and HTTP status codes."""
+"""Error of a request to TensorFlow Serving, with the status codes of gRPC and HTTP."""
 
 import enum
 
 
 class StatusCode(enum.IntEnum):
-    """The codes of gRPC and TensorFlow, and how they look over HTTP."""
+    """Status codes of gRPC and TensorFlow."""
 
     OK = 0
     CANCELLED = 1
@@ -24,36 +24,24 @@ class StatusCode(enum.IntEnum):
     DATA_LOSS = 15
     UNAUTHENTICATED = 16
 
-    @property
-    def http_status(self) -> int:
-        """The status of an HTTP answer with this code."""
-        return _HTTP_STATUS.get(self, 500)
-
     @classmethod
     def of_http_status(cls, http_status: int) -> "StatusCode":
         """Returns the likeliest code of an HTTP status; UNKNOWN where several or none fit."""
         return _OF_HTTP_STATUS.get(http_status, cls.UNKNOWN)
 
 
-_HTTP_STATUS = {
-    StatusCode.OK: 200,
-    StatusCode.INVALID_ARGUMENT: 400,
-    StatusCode.FAILED_PRECONDITION: 400,
-    StatusCode.OUT_OF_RANGE: 400,
-    StatusCode.UNAUTHENTICATED: 401,
-    StatusCode.PERMISSION_DENIED: 403,
-    StatusCode.NOT_FOUND: 404,
-    StatusCode.ABORTED: 409,
-    StatusCode.ALREADY_EXISTS: 409,
-    StatusCode.RESOURCE_EXHAUSTED: 429,
-    StatusCode.CANCELLED: 499,
-    StatusCode.UNIMPLEMENTED: 501,
-    StatusCode.UNAVAILABLE: 503,
-    StatusCode.DEADLINE_EXCEEDED: 504,
+_OF_HTTP_STATUS = {
+    400: StatusCode.INVALID_ARGUMENT,
+    401: StatusCode.UNAUTHENTICATED,
+    403: StatusCode.PERMISSION_DENIED,
+    404: StatusCode.NOT_FOUND,
+    413: StatusCode.RESOURCE_EXHAUSTED,
+    429: StatusCode.RESOURCE_EXHAUSTED,
+    500: StatusCode.INTERNAL,
+    501: StatusCode.UNIMPLEMENTED,
+    503: StatusCode.UNAVAILABLE,
+    504: StatusCode.DEADLINE_EXCEEDED,
 }
-# Of several codes with one status, the first stands for it.
-_OF_HTTP_STATUS = {status: code for code, status in reversed(_HTTP_STATUS.items())}
-_OF_HTTP_STATUS |= {413: StatusCode.RESOURCE_EXHAUSTED, 500: StatusCode.INTERNAL}
 
 
 class PredictionError(Exception):
@@ -61,10 +49,9 @@ class PredictionError(Exception):
 
     Args:
         code: `StatusCode`.
-        message: str. The server's own words.
+        message: str. Message of the server.
         server: str. Address and model.
-        signature: str. The signature that was asked for; empty where the
-            request was none for a signature.
+        signature: str. Signature of the request; empty for metadata.
     """
 
     def __init__(self, code: StatusCode, message: str, *, server: str, signature: str = "") -> None:
@@ -74,27 +61,3 @@ class PredictionError(Exception):
         self.signature = signature
         asked = f", signature `{signature}`" if signature else ""
         super().__init__(f"{code.name} from {server}{asked}: {message}")
-
-
-class RequestError(Exception):
-    """A request that ends with a code and a message for whoever sent it.
-
-    Args:
-        code: `StatusCode`.
-        message: str. What is wrong with the request.
-        http_status: optional int. The status over HTTP; by default the code's.
-
-    Attributes:
-        http_status: int.
-    """
-
-    def __init__(self, code: StatusCode, message: str, http_status: int | None = None) -> None:
-        self.code = code
-        self.message = message
-        self.http_status = code.http_status if http_status is None else http_status
-        super().__init__(message)
-
-    @classmethod
-    def of_busy_server(cls, message: str) -> "RequestError":
-        """Creates the error of a server that is full: RESOURCE_EXHAUSTED, 503 over HTTP."""
-        return cls(StatusCode.RESOURCE_EXHAUSTED, f"{message} Ask again later.", 503)

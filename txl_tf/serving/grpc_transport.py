@@ -15,13 +15,12 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
 )
 
-from txl_tf.serving.errors import PredictionError, RequestError, StatusCode
-from txl_tf.serving.request_shapes import arrays_of_protos, invalid
+from txl_tf.serving.errors import PredictionError, StatusCode
+from txl_tf.serving.rest_transport import Signatures, check_outputs
 
 _SERVICE = "tensorflow.serving.PredictionService"
 _UNLIMITED = -1
 _LARGEST_INTEGER = 2**31 - 1
-_MAX_SHOWN = 10
 
 
 class GrpcTransport:
@@ -30,10 +29,9 @@ class GrpcTransport:
     Args:
         address: str. `HOST:PORT` of the server.
         model_name: str. Name of the model there.
-        version: optional int. The version to insist on; by default the highest.
-        timeout_seconds: float. The most time for a request with its repetitions.
-        num_attempts: int. How often a server that is not there is asked; gRPC
-            takes every number above 5 for 5.
+        version: optional int. Version of the model; the highest by default.
+        timeout_seconds: float. Most time of a request with its repetitions.
+        num_attempts: int. Attempts to reach a server; gRPC makes 5 at most.
 
     Raises:
         ValueError: If `num_attempts` is not positive.
@@ -54,7 +52,7 @@ class GrpcTransport:
         self._timeout_seconds = timeout_seconds
         self._channel = grpc.insecure_channel(address, options=_options(num_attempts))
         self._stub = prediction_service_pb2_grpc.PredictionServiceStub(self._channel)
-        self._signatures: dict[str, meta_graph_pb2.SignatureDef] | None = None
+        self._signatures: Signatures | None = None
 
     def predict(
         self, signature_name: str, inputs: Mapping[str, np.ndarray]
@@ -68,18 +66,16 @@ class GrpcTransport:
         response = self._ask(self._stub.Predict, request, signature_name)
         definition = self.signatures().get(signature_name, meta_graph_pb2.SignatureDef())
         try:
-            if set(response.outputs) != set(definition.outputs):
-                raise invalid(f"It has the outputs {sorted(response.outputs)[:_MAX_SHOWN]}.")
-            return arrays_of_protos(response.outputs, definition.outputs)
-        except RequestError as error:
-            self._signatures = None  # another version may be served by now
-            message = f"The answer is not one of this signature: {error.message}"
+            arrays = {name: tf.make_ndarray(each) for name, each in response.outputs.items()}
+            check_outputs(arrays, definition)
+        except (ValueError, TypeError) as error:
+            message = f"The answer does not fit the signature: {error}"
             raise self._error(StatusCode.INTERNAL, message, signature_name) from error
+        return arrays
 
-    def signatures(self) -> dict[str, meta_graph_pb2.SignatureDef]:
-        """Returns the signatures, asked once and again after an error, see `Transport`."""
-        found = self._signatures
-        if found is None:
+    def signatures(self) -> Signatures:
+        """Returns the signatures, read once and again after an error, see `Transport`."""
+        if self._signatures is None:
             request = get_model_metadata_pb2.GetModelMetadataRequest()
             self._describe(request.model_spec)
             request.metadata_field.append("signature_def")
@@ -90,9 +86,9 @@ class GrpcTransport:
             except DecodeError:
                 is_there = False
             if not is_there:
-                raise self._error(StatusCode.INTERNAL, "The metadata cannot be understood.")
-            self._signatures = found = dict(definitions.signature_def)
-        return found
+                raise self._error(StatusCode.INTERNAL, "The metadata cannot be read.")
+            self._signatures = dict(definitions.signature_def)
+        return self._signatures
 
     def close(self) -> None:
         """Closes the connection, see `Transport`."""
@@ -116,12 +112,7 @@ class GrpcTransport:
 
 
 def _options(num_attempts: int) -> list[tuple[str, int | str]]:
-    """Returns the options of a channel that repeats requests within their deadline.
-
-    Every request may be repeated, because a server keeps nothing. Only UNAVAILABLE is:
-    what was refused once is refused again, and a server that took too long needs no
-    second request.
-    """
+    """Returns options of a channel that repeats requests to a server that is not ready."""
     if num_attempts < 1:
         raise ValueError(f"`num_attempts` must be positive. Received: {num_attempts}")
     policy = {

@@ -1,6 +1,6 @@
 """Client session: keeps the memory of one text and sends it with each request.
 
-Shape letters used in this module: B rows, L layers, M memory length, D hidden width, T tokens,
+Shape letters used in this module: L layers, M memory length, D hidden width, T tokens read,
 S written tokens, C candidates.
 """
 
@@ -12,8 +12,10 @@ from typing import NamedTuple
 import ml_dtypes
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.protobuf import meta_graph_pb2
 
-from txl_tf.serving.rest_transport import Transport, require_answer
+from txl_tf.serving.errors import PredictionError, StatusCode
+from txl_tf.serving.rest_transport import Transport
 
 _FLOATS = ("temperature", "top_p")
 
@@ -24,11 +26,11 @@ class SamplingSettings:
 
     Attributes:
         temperature: float. 0 always takes the most probable token.
-        top_k: int. Only the `top_k` most probable tokens; 0 is all.
+        top_k: int. Only this many of the most probable tokens; 0 is all.
         top_p: float. Only the most probable tokens that together have this
             probability; 1 is all.
         seed: int. The same seed gives the same text, in any batch.
-        stop_token_id: int. Writing ends with this token; -1 is none.
+        stop_token_id: int. Writing ends with this token; -1 disables it.
     """
 
     temperature: float = 1.0
@@ -37,77 +39,33 @@ class SamplingSettings:
     seed: int = 0
     stop_token_id: int = -1
 
-    def inputs(self) -> dict[str, np.ndarray]:
-        """Returns the settings as inputs of a signature, float32 or int32 `(1,)`."""
-        return {
-            name: np.array([value], np.float32 if name in _FLOATS else np.int32)
-            for name, value in dataclasses.asdict(self).items()
-        }
-
 
 class TextState(NamedTuple):
     """The memory of one text and its newest token, which is not in memory yet.
 
-    Arrays are read-only, so that states can be shared: going on from the same
-    state twice gives two texts with the same beginning.
-
     Attributes:
-        memory_states: float32 or bfloat16 array `(1, L, M, D)`. None where
-            nothing has been read, which is memory of zeros.
+        memory_states: read-only float32 or bfloat16 array `(1, L, M, D)`; `None`
+            where nothing has been read.
         memory_valid_length: int32 array `(1,)`, 0 to `M`.
         last_token_id: int. The newest token; -1 where the text begins.
     """
 
-    memory_states: np.ndarray | None
-    memory_valid_length: np.ndarray
-    last_token_id: int
-
-    @classmethod
-    def initial(cls) -> "TextState":
-        """Returns the state of a text of which nothing has been read."""
-        return cls(None, _frozen(np.zeros([1], np.int32)), -1)
-
-    @classmethod
-    def of_answer(cls, answer: dict[str, np.ndarray], last_token_id: int) -> "TextState":
-        """Returns the state after the answer of a signature for one row."""
-        states, valid_length = answer["memory_states"], answer["memory_valid_length"]
-        return cls(_frozen(states), _frozen(valid_length), last_token_id)
-
-
-def _frozen(array: np.ndarray) -> np.ndarray:
-    array = array.view()
-    array.flags.writeable = False
-    return array
-
-
-_Answer = dict[str, np.ndarray]
-# What is needed of answers, beside memory; any size where there is none.
-_CANDIDATES = {"candidate_ids": (1, None), "probabilities": (1, None)}
-_WRITTEN = {"token_ids": (1, None), "nll": (1, None), "lengths": (1,)}
-_SCORED_TEXT = {"nll": (1, None), "lengths": (1,), "last_token_ids": (1,)}
-_CANDIDATE_TEXTS = {
-    "candidate_texts_bytes": (1, None),
-    "probabilities": (1, None),
-    "last_token_ids": (1,),
-}
-_WRITTEN_TEXT = {"texts_bytes": (1,), "last_token_ids": (1,)}
+    memory_states: np.ndarray | None = None
+    memory_valid_length: np.ndarray = np.zeros([1], np.int32)
+    last_token_id: int = -1
 
 
 class ServingSession:
-    """Client session that reads and writes one text.
+    """Client session that reads and writes one text on TensorFlow Serving.
 
     Every answer brings the memory to send with the next request. A request that
-    fails leaves the session as it was. Where a new version of the model is
-    loaded between two requests, the text goes on with the memory it has; a
-    transport with `version` insists on one. Every request raises PredictionError
-    if the server refuses it or does not answer.
+    fails leaves the session as it was, and raises PredictionError.
 
     Args:
         transport: `Transport`. Any number of sessions can share one.
-        compress_memory: bool. Whether memory is kept as bfloat16, half as large.
-            It is rounded by it. Signatures that take bfloat16 get it so over
-            gRPC; those that take float32 get the rounded values.
-        state: optional `TextState` to go on from; by default a new text.
+        compress_memory: bool. Whether memory is kept as bfloat16, rounded and half
+            as large. Signatures that take float32 get the rounded values.
+        state: optional `TextState` to continue; by default a new text.
 
     Attributes:
         state: `TextState` after the newest request.
@@ -122,15 +80,15 @@ class ServingSession:
     ) -> None:
         self._transport = transport
         self._compress_memory = compress_memory
-        # Two threads with one text would each go on from the same state.
+        # Two threads with one text would each continue from the same state.
         self._lock = threading.Lock()
-        self.state = TextState.initial() if state is None else state
+        self.state = TextState() if state is None else state
 
     def score(self, token_ids: Sequence[int] | np.ndarray) -> np.ndarray:
         """Reads tokens and scores each of them.
 
         Args:
-            token_ids: int vector `(T,)`. What comes next in the text.
+            token_ids: int vector `(T,)` of at least one token.
 
         Returns:
             Float32 array `(T,)` of nats; 0 for the first token of a text, which
@@ -139,11 +97,17 @@ class ServingSession:
         Raises:
             ValueError: If there are no tokens.
         """
-        token_ids = _vector(token_ids)
-        if not token_ids.size:
-            raise ValueError("`token_ids` must have a token. Received: none")
         with self._lock:
-            return self._score(token_ids)
+            begins = self.state.last_token_id < 0
+            text = self._unread(token_ids)
+            if not len(token_ids):
+                raise ValueError("`token_ids` must have a token. Received: none")
+            if len(text) == 1:  # no token predicts it, and it is read with the next ones
+                self.state = self.state._replace(last_token_id=int(text[0]))
+                return np.zeros([1], np.float32)
+            inputs = {**_row(text[:-1]), "target_ids": text[None, 1:]}
+            nll = self._ask("score", inputs, text[-1])["nll"][0]
+            return np.append(np.float32(0.0), nll) if begins else nll
 
     def next_token(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns the most probable next tokens. The text does not change.
@@ -156,20 +120,19 @@ class ServingSession:
             ValueError: If nothing has been read.
         """
         with self._lock:
-            read = self._read_ids(np.zeros([0], np.int32))
-            answer = self._ask("next_token", _row(read), _CANDIDATES)
+            answer = self._ask("next_token", _row(self._unread(())), None)
             return answer["candidate_ids"][0], answer["probabilities"][0]
 
     def generate(
         self,
-        max_tokens: int,
+        num_tokens: int,
         token_ids: Sequence[int] | np.ndarray = (),
         settings: SamplingSettings | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Reads tokens and writes the next ones; both belong to the text then.
 
         Args:
-            max_tokens: int. The most tokens to write.
+            num_tokens: int. The most tokens to write.
             token_ids: int vector `(T,)` to read before.
             settings: optional `SamplingSettings`.
 
@@ -180,13 +143,11 @@ class ServingSession:
             ValueError: If the text has no token.
         """
         with self._lock:
-            read = self._read_ids(_vector(token_ids))
-            inputs = {**_row(read), **_sampling(max_tokens, settings)}
-            answer = self._ask("generate", inputs, _WRITTEN)
+            read = self._unread(token_ids)
+            inputs = {**_row(read), **_sampling(num_tokens, settings)}
+            answer = self._ask("generate", inputs, read[-1])
             count = int(answer["lengths"][0])
-            token_ids, nll = answer["token_ids"][0, :count], answer["nll"][0, :count]
-            self._keep(answer, int([*read, *token_ids][-1]))
-            return token_ids, nll
+            return answer["token_ids"][0, :count], answer["nll"][0, :count]
 
     def score_text(self, text: str | bytes) -> np.ndarray:
         """Reads a piece of text and scores each of its tokens.
@@ -195,8 +156,7 @@ class ServingSession:
             Float32 array `(T,)` of nats; 0 for the first token of a text.
         """
         with self._lock:
-            answer = self._ask("score_text", self._text(text), _SCORED_TEXT)
-            self._keep(answer, int(answer["last_token_ids"][0]))
+            answer = self._ask("score_text", self._text(text))
             return answer["nll"][0, : answer["lengths"][0]]
 
     def next_token_text(self, text: str | bytes = "") -> tuple[list[bytes], np.ndarray]:
@@ -207,49 +167,36 @@ class ServingSession:
             `(C,)`, the most probable first.
         """
         with self._lock:
-            answer = self._ask("next_token_text", self._text(text), _CANDIDATE_TEXTS)
-            self._keep(answer, int(answer["last_token_ids"][0]))
+            answer = self._ask("next_token_text", self._text(text))
             return answer["candidate_texts_bytes"][0].tolist(), answer["probabilities"][0]
 
     def generate_text(
-        self, max_tokens: int, text: str | bytes = "", settings: SamplingSettings | None = None
+        self, num_tokens: int, text: str | bytes = "", settings: SamplingSettings | None = None
     ) -> bytes:
         """Reads a piece of text and writes the next one.
 
         Args:
-            max_tokens: int. The most tokens to write.
+            num_tokens: int. The most tokens to write.
             text: str or bytes to read before.
             settings: optional `SamplingSettings`.
 
         Returns:
-            What was written. Tokens may cut a character apart, so it is bytes.
+            The continuation, in bytes: tokens may cut a character apart.
         """
         with self._lock:
-            inputs = {**self._text(text), **_sampling(max_tokens, settings)}
-            answer = self._ask("generate_text", inputs, _WRITTEN_TEXT)
-            self._keep(answer, int(answer["last_token_ids"][0]))
-            return answer["texts_bytes"][0]
+            inputs = {**self._text(text), **_sampling(num_tokens, settings)}
+            return self._ask("generate_text", inputs)["texts_bytes"][0]
 
-    def _score(self, token_ids: np.ndarray) -> np.ndarray:
-        begins = self.state.last_token_id < 0
-        text = token_ids if begins else np.append(np.int32(self.state.last_token_id), token_ids)
-        text = text.astype(np.int32)
-        if len(text) == 1:  # nothing to predict it from, and nothing to read yet
-            self.state = self.state._replace(last_token_id=int(text[0]))
-            return np.zeros([1], np.float32)
-        inputs = {**_row(text[:-1]), "target_ids": text[None, 1:]}
-        answer = self._ask("score", inputs, {"nll": (1, len(text) - 1)})
-        self._keep(answer, int(text[-1]))
-        nll = answer["nll"][0]
-        return np.append(np.float32(0.0), nll) if begins else nll
-
-    def _read_ids(self, token_ids: np.ndarray) -> np.ndarray:
+    def _unread(self, token_ids: Sequence[int] | np.ndarray) -> np.ndarray:
         """Returns the tokens that are not in memory yet."""
-        last = [self.state.last_token_id] if self.state.last_token_id >= 0 else []
-        read = np.append(np.array(last, np.int32), token_ids).astype(np.int32)
-        if not read.size:
-            raise ValueError("The text must have a token to go on from. Received: none")
-        return read
+        array = np.asarray(token_ids, np.int32)
+        if array.ndim != 1:
+            raise ValueError(f"`token_ids` must be a vector. Received: shape {array.shape}")
+        if self.state.last_token_id >= 0:
+            array = np.append(np.int32(self.state.last_token_id), array)
+        if not array.size:
+            raise ValueError("The text must have a token to continue. Received: none")
+        return array
 
     def _text(self, text: str | bytes) -> dict[str, np.ndarray]:
         encoded = text.encode() if isinstance(text, str) else text
@@ -259,53 +206,52 @@ class ServingSession:
         }
 
     def _ask(
-        self,
-        signature_name: str,
-        inputs: Mapping[str, np.ndarray],
-        shapes: Mapping[str, tuple[int | None, ...]],
-    ) -> _Answer:
-        memory = self._memory(signature_name)
-        answer = self._transport.predict(signature_name, {**inputs, **memory})
-        sizes = memory["memory_states"].shape
-        # The signature does not say sizes of its memory, or there is none of it.
-        memory_shape = sizes if all(sizes) else (1, None, None, None)
-        require_answer(answer, signature_name, shapes, memory_shape)
+        self, name: str, inputs: Mapping[str, np.ndarray], last_token_id: int | None = -1
+    ) -> dict[str, np.ndarray]:
+        """Calls a signature and keeps its memory, unless the last token is `None`."""
+        answer = self._transport.predict(name, {**inputs, **self._memory(name)})
+        if last_token_id is None:
+            return answer
+        try:
+            if "last_token_ids" in answer:
+                last_token_id = int(answer["last_token_ids"][0])
+            elif "token_ids" in answer and answer["lengths"][0]:
+                last_token_id = int(answer["token_ids"][0, answer["lengths"][0] - 1])
+            states, valid = answer["memory_states"], answer["memory_valid_length"]
+            if not (len(states) == len(valid) == 1 and 0 <= valid[0] <= states.shape[2]):
+                raise ValueError(f"memory {states.shape} with valid lengths {valid}")
+        except (LookupError, ValueError) as error:
+            message = f"The answer is not of one text: {error}"
+            raise PredictionError(
+                StatusCode.INTERNAL, message, server="the server", signature=name
+            ) from error
+        states = states.astype(ml_dtypes.bfloat16) if self._compress_memory else states.view()
+        states.flags.writeable = False
+        self.state = TextState(states, valid, last_token_id)
         return answer
 
-    def _memory(self, signature_name: str) -> dict[str, np.ndarray]:
+    def _memory(self, name: str) -> dict[str, np.ndarray]:
+        # The server names its signatures where it does not have this one.
+        definition = self._transport.signatures().get(name, meta_graph_pb2.SignatureDef())
+        info = definition.inputs["memory_states"]
+        dtype = tf.as_dtype(info.dtype or tf.float32).as_numpy_dtype
         states = self.state.memory_states
-        definitions = self._transport.signatures()
-        dtype, shape = np.dtype(np.float32), [1, 0, 0, 0]
-        if signature_name in definitions:  # otherwise the server says that there is none
-            taken = definitions[signature_name].inputs["memory_states"]
-            dtype = np.dtype(tf.as_dtype(taken.dtype).as_numpy_dtype)
-            sizes = [int(size.size) for size in taken.tensor_shape.dim]
-            if len(sizes) == 4 and min(sizes[1:]) >= 0:
-                shape = [1, *sizes[1:]]
-        states = np.zeros(shape, dtype) if states is None else states.astype(dtype)
+        if states is None:
+            sizes = [max(axis.size, 0) for axis in info.tensor_shape.dim[1:]]
+            states = np.zeros([1, *(sizes or [0, 0, 0])])
         return {
-            "memory_states": states,
+            "memory_states": states.astype(dtype),
             "memory_valid_length": self.state.memory_valid_length,
         }
-
-    def _keep(self, answer: _Answer, last_token_id: int) -> None:
-        if self._compress_memory:
-            states = answer["memory_states"].astype(ml_dtypes.bfloat16)
-            answer = {**answer, "memory_states": states}
-        self.state = TextState.of_answer(answer, last_token_id)
-
-
-def _vector(token_ids: Sequence[int] | np.ndarray) -> np.ndarray:
-    array = np.asarray(token_ids, np.int32)
-    if array.ndim != 1:
-        raise ValueError(f"`token_ids` must be a vector. Received: shape {array.shape}")
-    return array
 
 
 def _row(token_ids: np.ndarray) -> dict[str, np.ndarray]:
     return {"token_ids": token_ids[None], "lengths": np.array([len(token_ids)], np.int32)}
 
 
-def _sampling(max_tokens: int, settings: SamplingSettings | None) -> dict[str, np.ndarray]:
-    settings = SamplingSettings() if settings is None else settings
-    return {"max_tokens": np.array([max_tokens], np.int32), **settings.inputs()}
+def _sampling(num_tokens: int, settings: SamplingSettings | None) -> dict[str, np.ndarray]:
+    values = dataclasses.asdict(SamplingSettings() if settings is None else settings)
+    return {
+        name: np.array([value], np.float32 if name in _FLOATS else np.int32)
+        for name, value in {"num_tokens": num_tokens, **values}.items()
+    }

@@ -1,0 +1,475 @@
+"""Text engine of the server: one thread that reads prompts and writes all texts in one batch.
+
+A text joins the batch when its prompt is read, and leaves it when it ends. A long prompt is
+read segment by segment, one segment between two tokens of the other texts.
+
+Shape letters used in this module: R rows, T tokens of a piece, V vocabulary.
+"""
+
+import collections
+import dataclasses
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
+from txl_tf.causal_lm.text_score import pieces_of
+from txl_tf.causal_lm.text_session import TextPieces
+from txl_tf.config.generation import GenerationConfig
+from txl_tf.generation.decoding import PromptReader, drawing_seeds
+from txl_tf.generation.session import CAPACITY, writing_engine
+from txl_tf.samplers import RandomSampler
+
+MAX_LOGPROBS = 5
+"""Most alternatives of a token that are returned with their log-probabilities."""
+_LOWEST_LOGPROB = -9999.0  # JSON has no infinity
+_SCORED_TOKENS = 64  # at once: a large vocabulary has a large array of scores
+_CONTEXT_TOKENS = 1024  # of a prompt, for the text of the tokens after it
+_SAMPLER_SETTINGS = {
+    "temperature": np.float32,
+    "top_k": np.int32,
+    "top_p": np.float32,
+    "min_p": np.float32,
+}
+_SETTINGS = {**_SAMPLER_SETTINGS, "repetition_penalty": np.float32}
+
+
+class BusyError(Exception):
+    """The queue is full; the request can be repeated later."""
+
+
+class TokenScore(NamedTuple):
+    """A token's text and place, its log-probability and the highest ones of its position."""
+
+    token: str
+    text_offset: int
+    logprob: float | None = None
+    top: dict[str, float] | None = None
+
+
+class TextPiece(NamedTuple):
+    """A piece of a text as it is written; the last one has a reason or an error."""
+
+    choice: int
+    text: str = ""
+    scores: Sequence[TokenScore] = ()
+    finish_reason: str | None = None
+    error: str | None = None
+
+
+@dataclasses.dataclass(eq=False)
+class TextState:
+    """Memory of one text, kept from request to request of a session.
+
+    Attributes:
+        memory: memory of one row.
+        is_used: bool vector `(V,)`. Tokens that were read or written.
+        pending: int vector. The newest token, which memory does not have; empty at first.
+        newest_ids: int vector. Tokens before the next one, from which its text follows.
+        num_tokens: int. Tokens that were read and written.
+        num_written: int. Tokens that were written; the next draw depends on it.
+        last_use: float. Seconds of the monotonic clock.
+        is_busy: bool. True while a request reads or writes the text.
+    """
+
+    memory: Any
+    is_used: np.ndarray
+    pending: np.ndarray
+    newest_ids: np.ndarray
+    num_tokens: int = 0
+    num_written: int = 0
+    last_use: float = 0.0
+    is_busy: bool = False
+
+
+@dataclasses.dataclass(eq=False, kw_only=True)
+class Completion:
+    """One text that a request asks for, and its progress.
+
+    Args:
+        index: int. Number of the text in its request.
+        prompt_ids: int vector, which may be empty where a session is continued.
+        settings: `GenerationConfig`; `max_tokens` may be 0.
+        seed: int.
+        logprobs: optional int. Alternatives that are returned for each token.
+        scores_prompt: bool. True if the tokens of the prompt are scored, too.
+        session: str. Name of the session; empty for a text that is forgotten.
+        deliver: function of a `TextPiece`, called in the thread of the engine.
+    """
+
+    index: int
+    prompt_ids: np.ndarray
+    settings: GenerationConfig
+    seed: int
+    deliver: Callable[[TextPiece], object]
+    logprobs: int | None = None
+    scores_prompt: bool = False
+    session: str = ""
+    is_cancelled: bool = False
+    is_finished: bool = False
+    num_written: int = 0
+    num_echoed: int = 0
+    state: TextState = dataclasses.field(init=False)
+    memory: Any = dataclasses.field(init=False)
+    unread: np.ndarray = dataclasses.field(init=False)
+    pieces: TextPieces = dataclasses.field(init=False)
+    scores: list[TokenScore] = dataclasses.field(init=False, default_factory=list)
+
+
+class TextEngine:
+    """Worker that reads and writes the texts of all requests.
+
+    Args:
+        lm: `TransformerXLCausalLM` with a tokenizer.
+        max_rows: int. Texts that are written side by side.
+        max_waiting: int. Texts that wait for a place.
+        max_sessions: int. Sessions that are kept; the one that rests longest ends.
+        session_seconds: float. A session that rests longer ends.
+
+    Attributes:
+        num_prompt_tokens: int. Tokens of prompts that were read.
+        num_written_tokens: int. Tokens that were written.
+    """
+
+    def __init__(
+        self,
+        lm: TransformerXLCausalLM,
+        *,
+        max_rows: int = 8,
+        max_waiting: int = 64,
+        max_sessions: int = 64,
+        session_seconds: float = 1800.0,
+    ) -> None:
+        self.tokenizer: Any = lm.tokenizer
+        self.vocabulary_size = lm.model.config.vocabulary_size
+        self.num_prompt_tokens = self.num_written_tokens = 0
+        self._max_rows, self._max_waiting = max_rows, max_waiting
+        self._max_sessions, self._session_seconds = max_sessions, session_seconds
+        self._engine = writing_engine(lm.model, None, max_rows, None)
+        self._reader = PromptReader(self._engine)
+        self._finish = tf.function(self._engine.finish, autograph=False)
+        self._step = tf.function(
+            self._next_tokens, autograph=False, jit_compile=self._engine.plan.compile_step
+        )
+        self._log_probs_of = tf.function(lm.model.log_probs_of, autograph=False)
+        # A program for a single text and one for a full batch.
+        self._sizes = sorted({1, max_rows})
+        self._constants = {size: self._engine.step_constants(size) for size in self._sizes}
+        self._empty_memory = self._engine.initial_memory(1)
+        self._changed = threading.Condition()
+        self._waiting: collections.deque[Completion] = collections.deque()
+        self._sessions: dict[str, TextState] = {}
+        self._reading: Completion | None = None
+        self._rows: list[Completion] = []
+        self._memory: Any = None
+        self._recent: Any = None
+        self._num_recent = 0
+        self._is_closed = False
+        self._warm_up()
+        self._thread = threading.Thread(target=self._run, name="text engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def gauges(self) -> dict[str, int]:
+        """Returns the numbers of texts that wait and are written, and of sessions."""
+        waiting, running = len(self._waiting), len(self._rows) + (self._reading is not None)
+        return {"waiting": waiting, "running": running, "sessions": len(self._sessions)}
+
+    @property
+    def is_alive(self) -> bool:
+        """True while requests are answered."""
+        return self._thread.is_alive()
+
+    def has_session(self, name: str) -> bool:
+        """Returns True if a session can be continued."""
+        with self._changed:
+            self._end_old_sessions()
+            return name in self._sessions
+
+    def session_tokens(self, name: str) -> int:
+        """Returns how many tokens a session has read and written."""
+        state = self._sessions.get(name)
+        return 0 if state is None else state.num_tokens
+
+    def submit(self, completions: Sequence[Completion]) -> None:
+        """Queues the texts of a request, all or none.
+
+        Raises:
+            BusyError: If they find no place in the queue.
+        """
+        with self._changed:
+            if len(self._waiting) + len(completions) > self._max_waiting:
+                raise BusyError
+            self._waiting.extend(completions)
+            self._changed.notify()
+
+    def close(self, timeout_seconds: float) -> None:
+        """Stops the thread after the token that is being written."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        self._thread.join(timeout_seconds)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not (self._waiting or self._rows or self._reading or self._is_closed):
+                    self._changed.wait()
+                if self._is_closed:
+                    return
+            try:
+                self._turn()
+            except Exception as error:  # answered, and the next request may work
+                traceback.print_exc()
+                self._fail(f"{type(error).__name__}: {error}")
+
+    def _turn(self) -> None:
+        """Reads a piece of waiting prompts, and writes a token of every text."""
+        rows = [row for row in self._rows if not (row.is_cancelled or row.is_finished)]
+        joining: list[Completion] = []
+        while len(rows) + len(joining) < self._max_rows:
+            self._reading = row = self._reading or self._next_waiting()
+            if row is None:
+                break
+            if not row.is_cancelled:
+                if not self._read_piece(row):
+                    break  # the rest is read after a token of the other texts
+                self._remember_prompt(row)
+                if row.settings.max_tokens:
+                    joining.append(row)
+                else:
+                    self._deliver(row, "", "length")
+                    self._release(row)
+            else:
+                self._release(row)
+            self._reading = None
+        if joining or len(rows) < len(self._rows) or self._num_recent == CAPACITY:
+            self._regroup(rows, joining)
+        if self._rows:
+            self._write_tokens()
+
+    def _next_waiting(self) -> Completion | None:
+        """Takes the first text whose session is free, and prepares its reading."""
+        with self._changed:
+            self._end_old_sessions()
+            states = ((row, self._sessions.get(row.session)) for row in self._waiting)
+            free = (pair for pair in states if pair[1] is None or not pair[1].is_busy)
+            row, state = next(free, (None, None))
+            if row is None:
+                return None
+            self._waiting.remove(row)
+            if state is None:
+                nothing = np.zeros((0,), np.int32)
+                is_used = np.zeros((self.vocabulary_size,), bool)
+                state = TextState(self._empty_memory, is_used, nothing, nothing)
+                if row.session:
+                    self._sessions[row.session] = state
+            state.is_busy = True
+        row.state, row.memory = state, state.memory
+        row.unread = np.append(state.pending, row.prompt_ids).astype(np.int32)
+        if row.scores_prompt and not len(state.pending):
+            (token,) = pieces_of(self.tokenizer, row.prompt_ids[:1])
+            row.scores.append(TokenScore(token, 0))
+            row.num_echoed = len(token)
+        return row
+
+    def _read_piece(self, row: Completion) -> bool:
+        """Reads a segment of a prompt; returns True if only its last token is left."""
+        if len(row.unread) > 1:
+            read, following = row.unread[:-1], row.unread[1:]
+            hidden, row.memory, length = self._reader.read_piece([read], row.memory)
+            if row.scores_prompt:
+                for start in range(0, min(length, len(read)), _SCORED_TOKENS):
+                    ids = following[start : min(length, start + _SCORED_TOKENS)]
+                    self._score_prompt(row, hidden[:, start : start + len(ids)], ids)
+            row.unread = row.unread[min(length, len(read)) :]
+        return len(row.unread) == 1
+
+    def _score_prompt(self, row: Completion, hidden: tf.Tensor, token_ids: np.ndarray) -> None:
+        padded = tf.pad(hidden, [[0, 0], [0, _SCORED_TOKENS - len(token_ids)], [0, 0]])
+        log_probs = self._log_probs_of(padded)[0, : len(token_ids)]
+        for token_id, scores in zip(token_ids, log_probs, strict=True):
+            score = self._score(row, int(token_id), scores, row.num_echoed)
+            row.scores.append(score)
+            row.num_echoed += len(score.token)
+
+    def _score(
+        self, row: Completion, token_id: int, log_probs: tf.Tensor, text_offset: int
+    ) -> TokenScore:
+        """Returns the score of a token among the log-probabilities `(V,)` of all."""
+        count = min(row.logprobs or 0, self.vocabulary_size)
+        values, ids = tf.math.top_k(log_probs, count)
+        token, *others = pieces_of(self.tokenizer, np.append(token_id, ids.numpy()))
+        logprob, *best = np.maximum([log_probs[token_id], *values], _LOWEST_LOGPROB).tolist()
+        top = dict(zip(reversed(others), reversed(best), strict=True)) if count else None
+        return TokenScore(token, text_offset, logprob, top)
+
+    def _remember_prompt(self, row: Completion) -> None:
+        state, ids = row.state, row.prompt_ids
+        state.memory, state.pending = row.memory, row.unread
+        state.is_used[ids] = True
+        known = np.append(state.newest_ids, ids).astype(np.int32)[-_CONTEXT_TOKENS:]
+        row.pieces = TextPieces(self.tokenizer, known, row.settings.stop)
+        state.newest_ids = row.pieces.newest_ids
+        state.num_tokens += len(ids)
+        self.num_prompt_tokens += len(ids)
+
+    def _regroup(self, staying: list[Completion], joining: list[Completion]) -> None:
+        """Brings memories up to date, and makes the batch of other texts."""
+        settled = self._memory
+        if self._num_recent:
+            count = tf.constant(self._num_recent, tf.int32)
+            settled = self._finish(self._memory, self._recent, count)
+        places = []
+        for place, row in enumerate(self._rows):
+            if row in staying:
+                places.append(place)
+            else:
+                if row.session:
+                    row.state.memory = _row_of(settled, place)
+                self._release(row)
+        self._rows, self._num_recent = [*staying, *joining], 0
+        if not self._rows:
+            self._memory = self._recent = None
+            return
+        size = next(size for size in self._sizes if size >= len(self._rows))
+        parts = [_row_of(settled, place) for place in places]
+        parts += [row.memory for row in joining]
+        parts += [self._empty_memory] * (size - len(parts))
+        self._begin_batch(tf.nest.map_structure(lambda *each: tf.concat(each, axis=0), *parts))
+
+    def _begin_batch(self, memory: Any) -> None:
+        self._memory, rows = memory, self._rows
+        self._recent = self._engine.begin(memory, capacity=CAPACITY)
+        size = tf.nest.flatten(memory)[0].shape[0]
+        self._settings = {}
+        for name, dtype in _SETTINGS.items():
+            values = np.ones((size,), dtype)
+            values[: len(rows)] = [getattr(row.settings, name) for row in rows]
+            self._settings[name] = tf.constant(values)
+        self._is_used = np.zeros((size, self.vocabulary_size), bool)
+        for place, row in enumerate(rows):
+            self._is_used[place] = row.state.is_used
+        self._has_penalty = any(row.settings.repetition_penalty != 1 for row in rows)
+        self._unused = tf.zeros(self._is_used.shape, tf.bool)
+
+    def _write_tokens(self) -> None:
+        rows, size = self._rows, len(self._is_used)
+        numbers = np.zeros((3, size), np.int32)
+        for place, row in enumerate(rows):
+            numbers[:, place] = [row.state.pending[0], row.seed, row.state.num_written]
+        drawn, log_probs, self._recent = self._step(
+            self._memory,
+            self._recent,
+            self._constants[size],
+            tf.constant(np.arange(size) < len(rows)),
+            tf.constant(self._is_used) if self._has_penalty else self._unused,
+            self._settings,
+            *(tf.constant(each) for each in numbers),
+        )
+        self._num_recent += 1
+        for place, (row, token_id) in enumerate(zip(rows, drawn.numpy().tolist(), strict=False)):
+            self._is_used[place, token_id] = row.state.is_used[token_id] = True
+            self._take_token(row, token_id, log_probs[place])
+
+    def _take_token(self, row: Completion, token_id: int, log_probs: tf.Tensor) -> None:
+        state = row.state
+        state.pending = np.array([token_id], np.int32)
+        state.num_tokens += 1
+        state.num_written += 1
+        row.num_written += 1
+        self.num_written_tokens += 1
+        if token_id == self.tokenizer.end_token_id:
+            self._deliver(row, row.pieces.rest(), "stop")
+            return
+        offset = row.num_echoed + row.pieces.num_characters
+        piece = row.pieces.add(token_id)
+        state.newest_ids = row.pieces.newest_ids
+        if row.logprobs is not None:
+            row.scores.append(self._score(row, token_id, log_probs, offset))
+        if row.pieces.is_over:
+            end = row.num_echoed + row.pieces.num_characters
+            row.scores = [score for score in row.scores if score.text_offset < end]
+            self._deliver(row, piece, "stop")
+        elif row.num_written == row.settings.max_tokens:
+            self._deliver(row, piece + row.pieces.rest(), "length")
+        elif piece:
+            self._deliver(row, piece)
+
+    def _deliver(self, row: Completion, text: str, finish_reason: str | None = None) -> None:
+        row.is_finished = finish_reason is not None
+        scores, row.scores = row.scores, []
+        row.deliver(TextPiece(row.index, text, scores, finish_reason))
+
+    def _next_tokens(
+        self,
+        memory: Any,
+        recent: Any,
+        constants: Any,
+        is_active: tf.Tensor,
+        is_used: tf.Tensor,
+        settings: dict[str, tf.Tensor],
+        pending: tf.Tensor,
+        seeds: tf.Tensor,
+        positions: tf.Tensor,
+    ) -> tuple[tf.Tensor, tf.Tensor, Any]:
+        size = pending.shape[0]
+
+        def step(recent: Any, *_: Any) -> tuple[Any, tf.Tensor, tf.Tensor]:
+            log_probs, recent = self._engine.step(pending, is_active, memory, recent, constants)
+            penalty = settings["repetition_penalty"][:, None]
+            lowered = tf.nn.log_softmax(log_probs) * tf.where(is_used, penalty, 1.0)
+            logits = tf.where(penalty == 1.0, log_probs, lowered)
+            each = [drawing_seeds(seeds[row : row + 1], positions[row]) for row in range(size)]
+            sampler = RandomSampler(*(settings[name] for name in _SAMPLER_SETTINGS))
+            return recent, sampler(logits, tf.concat(each, axis=0)), log_probs
+
+        # In a loop of one turn, as XLA compiles again for each number of recent tokens elsewhere.
+        nothing = (tf.zeros([size], tf.int32), tf.zeros([size, self.vocabulary_size]))
+        recent, drawn, log_probs = tf.while_loop(
+            lambda *_: True, step, (recent, *nothing), maximum_iterations=1
+        )
+        return drawn, log_probs, recent
+
+    def _warm_up(self) -> None:
+        """Compiles the programs, so that the first request need not wait for them."""
+        self._reader.read_piece([np.zeros((2,), np.int32)], self._empty_memory)
+        for size in self._sizes:
+            parts = [self._empty_memory] * size
+            self._begin_batch(tf.nest.map_structure(lambda *each: tf.concat(each, 0), *parts))
+            self._write_tokens()
+        self._num_recent, self._memory, self._recent = 0, None, None
+
+    def _release(self, row: Completion) -> None:
+        with self._changed:
+            row.state.is_busy, row.state.last_use = False, time.monotonic()
+            if row.session and not row.state.num_tokens:
+                del self._sessions[row.session]  # cancelled before it was read
+
+    def _end_old_sessions(self) -> None:
+        resting = {name: each for name, each in self._sessions.items() if not each.is_busy}
+        oldest = sorted(resting, key=lambda name: resting[name].last_use)
+        earliest = time.monotonic() - self._session_seconds
+        for name in oldest:
+            is_over = len(self._sessions) > self._max_sessions
+            if is_over or resting[name].last_use < earliest:
+                del self._sessions[name]
+
+    def _fail(self, message: str) -> None:
+        """Answers the texts at work with an error; their sessions end."""
+        rows = [*self._rows, *([self._reading] if self._reading else [])]
+        self._rows, self._reading, self._num_recent = [], None, 0
+        with self._changed:
+            for row in rows:
+                self._sessions.pop(row.session, None)
+        for row in rows:
+            row.deliver(TextPiece(row.index, error=message))
+
+
+def _row_of(memory: Any, place: int) -> Any:
+    return tf.nest.map_structure(lambda each: each[place : place + 1], memory)
