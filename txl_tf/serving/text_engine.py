@@ -21,7 +21,8 @@ from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
 from txl_tf.causal_lm.text_score import pieces_of
 from txl_tf.causal_lm.text_session import TextPieces
 from txl_tf.config.generation import GenerationConfig
-from txl_tf.generation.decoding import PromptReader, drawing_seeds
+from txl_tf.data.tokenizers.tokenizer import excluded_tokens
+from txl_tf.generation.decoding import PromptReader, drawing_seeds, exclude
 from txl_tf.generation.session import CAPACITY, writing_engine
 from txl_tf.samplers import RandomSampler
 
@@ -36,7 +37,7 @@ _SAMPLER_SETTINGS = {
     "top_p": np.float32,
     "min_p": np.float32,
 }
-_SETTINGS = {**_SAMPLER_SETTINGS, "repetition_penalty": np.float32}
+_SETTINGS = {**_SAMPLER_SETTINGS, "repetition_penalty": np.float32, "allow_unknown": np.bool_}
 
 
 class BusyError(Exception):
@@ -425,6 +426,8 @@ class TextEngine:
             penalty = settings["repetition_penalty"][:, None]
             lowered = tf.nn.log_softmax(log_probs) * tf.where(is_used, penalty, 1.0)
             logits = tf.where(penalty == 1.0, log_probs, lowered)
+            known = exclude(logits, excluded_tokens(self.tokenizer, allow_unknown=False))
+            logits = tf.where(settings["allow_unknown"][:, None], logits, known)
             each = [drawing_seeds(seeds[row : row + 1], positions[row]) for row in range(size)]
             sampler = RandomSampler(*(settings[name] for name in _SAMPLER_SETTINGS))
             return recent, sampler(logits, tf.concat(each, axis=0)), log_probs
