@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import itertools
 import json
 import pathlib
 import re
@@ -164,6 +165,10 @@ def test_the_python_of_the_library_runs(folder):
         names = run_example(code, names)
     assert names["lm"].generate("Row ", max_tokens=5).startswith("Row ")
     assert txl_tf.load("converted/rows").model.count_params() == names["model"].count_params()
+    read = list(names["batches"].as_numpy_iterator())
+    for (_, targets), (inputs, _) in itertools.pairwise(read):
+        np.testing.assert_array_equal(inputs[:, 0], targets[:, -1])
+    assert len(read) > 2
     assert names["task"].predict(names["inputs"], verbose=0).shape == (2, 2)
     assert names["nll"].shape == (1, len(names["tokens"]) - 1)
     np.testing.assert_allclose(np.exp(names["log_probs"]).sum(), 1.0, atol=1e-5)

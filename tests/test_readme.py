@@ -126,6 +126,24 @@ def test_every_block_of_the_readme_runs(tmp_path):
         assert (tmp_path / made).is_dir(), made
 
 
+def test_ten_lines_make_a_model_of_ones_own(tmp_path, monkeypatch, capsys):
+    """As they stand, with a model of seconds in the place of one of minutes."""
+    import txl_tf
+    from tests.toy_batches import toy_experiment
+    from txl_tf.models import presets
+
+    (code,) = (code for language, code in blocks("README.md") if "lm.fit(" in code)
+    assert len(code.splitlines()) <= 10
+    monkeypatch.setitem(presets.PRESETS, "quickstart", lambda: toy_experiment().model)
+    monkeypatch.chdir(tmp_path)
+    Path("my.txt").write_text("Once upon a time there was a reader.\n" * 600)
+    names = {}
+    exec(code, names)
+    assert "Once upon a time" in capsys.readouterr().out
+    loaded = txl_tf.load("models/mine")
+    assert loaded.score("Once upon").total_nats == names["lm"].score("Once upon").total_nats
+
+
 def make_folder(folder):
     """What the blocks read, and a `txl` that trains for seconds."""
     sentence = "Once upon a time there was a reader who forgot nothing of what it had read.\n"

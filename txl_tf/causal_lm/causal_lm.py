@@ -108,12 +108,13 @@ class TransformerXLCausalLM:
         memory_length: int | None = None,
         segment_length: int | None = None,
     ) -> Self:
-        """Loads a model folder, or builds a published size with new weights.
+        """Loads a model folder, or builds a model of a named size with new weights.
 
         Args:
             preset_or_folder: path of a run, of a checkpoint, of a folder that `txl convert`
-                or `save_to_preset` wrote, or of an export; or the name of a published size, such as
-                `"enwik8_base"`, whose weights are initialised at random.
+                or `save_to_preset` wrote, or of an export; or a name that `txl_tf.preset`
+                knows, such as `"quickstart"`, for new weights. Such a model has as many
+                tokens as the tokenizer.
             step: as for `txl_tf.load_model`. Where the run averages its weights, these are loaded.
             tokenizer: optional `Tokenizer`, or path of a prepared data set that has
                 it. Defaults to `None`: the one in the folder, if there is one.
@@ -132,7 +133,10 @@ class TransformerXLCausalLM:
         name = os.fspath(preset_or_folder)
         evaluation, steps = EvaluationConfig(), None
         if name in PRESETS and not os.path.exists(name):
-            model = create_model(preset(name), dtype="float32")
+            config = preset(name)
+            if found is not None:
+                config = config.replace(vocabulary_size=found.vocabulary_size)
+            model = create_model(config, dtype="float32")
         else:
             source = open_model(name, step)
             evaluation = source.experiment.evaluation
@@ -159,8 +163,10 @@ class TransformerXLCausalLM:
         """Sets how `fit` trains, and how `generate` and `session` draw where they are not told.
 
         Args:
-            optimizer: optional Keras optimizer or its name. Defaults to `None`: Adam with
-                the learning rate and the clipping that `OptimizerConfig` has by default.
+            optimizer: optional Keras optimizer or its name, which continues from one `fit` to
+                the next; or an `OptimizerConfig`, of which every `fit` is a run of its own,
+                as `txl train` is. Defaults to `None`: Adam with the learning rate and the
+                clipping that `OptimizerConfig` has by default.
             sampler: name of a sampler, `"random"`, `"greedy"` or `"beam"`; or an object
                 of `txl_tf.samplers`. Defaults to `"random"`.
             **options: other arguments of `keras.Model.compile`, such as `metrics`. The
@@ -187,8 +193,7 @@ class TransformerXLCausalLM:
     ) -> keras.callbacks.History:
         """Trains the model in place, by Keras' loop, with memory from segment to segment.
 
-        Rows begin every epoch with an empty memory. Calls of `fit` continue with the same
-        optimizer.
+        Rows begin every epoch with an empty memory.
 
         Args:
             x: texts or token ids, as `txl_tf.data.ordered_batches` takes them; or what
@@ -556,7 +561,8 @@ def load(
     """Loads model and tokenizer of a run, a checkpoint, a converted folder or an export.
 
     Args:
-        folder: path of the folder, also a remote one (`gs://`).
+        folder: path of the folder, also a remote one (`gs://`); or the name of a preset,
+            see `TransformerXLCausalLM.from_preset`.
         step: as for `txl_tf.load_model`.
         tokenizer: optional `Tokenizer`, or path of a prepared data set that has it.
             Defaults to `None`: the one in the folder, if there is one.

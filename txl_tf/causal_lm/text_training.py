@@ -11,6 +11,7 @@ from txl_tf.data.text_batches import ordered_batches, token_stream
 from txl_tf.data.tokenizers.tokenizer import Tokenizer
 from txl_tf.models.stateful import StatefulTransformerXL
 from txl_tf.models.transformer_xl import TransformerXL
+from txl_tf.training.optimizers import create_optimizer, set_layer_rates
 
 
 class TextTraining:
@@ -20,7 +21,7 @@ class TextTraining:
         model: keras.Model. Only a `TransformerXL` is trained.
         tokenizer: optional `Tokenizer`. Without one texts are token ids.
         on_change: function that is called whenever weights have changed.
-        optimizer: optional Keras optimizer or its name.
+        optimizer: optional Keras optimizer or its name, or an `OptimizerConfig`.
         options: dict of other arguments of `keras.Model.compile`.
     """
 
@@ -35,13 +36,15 @@ class TextTraining:
         if optimizer is None:
             defaults = OptimizerConfig()
             optimizer = keras.optimizers.Adam(
-                defaults.learning_rate, global_clipnorm=defaults.clip_norm
+                defaults.learning_rate, epsilon=defaults.epsilon, global_clipnorm=defaults.clip_norm
             )
+        is_settings = isinstance(optimizer, OptimizerConfig)
         self._model = model
         self._tokenizer = tokenizer
         self._on_change = on_change
+        self._optimizer = optimizer if is_settings else keras.optimizers.get(optimizer)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        self._options = {"optimizer": keras.optimizers.get(optimizer), "loss": loss, **options}
+        self._options = {"loss": loss, **options}
         self._reader: StatefulTransformerXL | None = None
 
     def fit(
@@ -59,13 +62,19 @@ class TextTraining:
                 f"Received: model of type {type(self._model).__name__}"
             )
         segment_length = segment_length or self._model.config.segment_length
-        batches, held_out = (
-            self._batches(data, batch_size, segment_length) for data in (x, validation_data)
-        )
-        num_rows = max(_num_rows(each, batch_size) for each in (batches, held_out))
+        batches, held_out = self._batches(x, batch_size, segment_length), None
+        num_rows = _num_rows(batches, batch_size)
+        if validation_data is not None:
+            held_out = self._batches(validation_data, batch_size, segment_length)
+            num_rows = max(num_rows, _num_rows(held_out, batch_size))
+        optimizer = self._optimizer
+        if isinstance(optimizer, OptimizerConfig):
+            steps = options.get("steps_per_epoch") or int(batches.cardinality())
+            optimizer = self._optimizer_of(optimizer, options.get("epochs", 1) * steps)
         if self._reader is None or self._reader.batch_size != num_rows:
             self._reader = StatefulTransformerXL(self._model, num_rows)
-            self._reader.compile(**self._options)
+        if getattr(self._reader, "optimizer", None) is not optimizer:
+            self._reader.compile(optimizer=optimizer, **self._options)
         reader, is_restarted = self._reader, options.get("steps_per_epoch") is None
 
         def begin(epoch: int, logs: Any) -> None:
@@ -79,18 +88,26 @@ class TextTraining:
         callbacks = [follower, *keras.tree.flatten(options.pop("callbacks", None) or [])]
         return reader.fit(batches, validation_data=held_out, callbacks=callbacks, **options)
 
-    def _batches(self, data: Any, batch_size: int, segment_length: int) -> tf.data.Dataset | None:
-        if data is None or _has_batches(data):
+    def _optimizer_of(self, config: OptimizerConfig, num_steps: int) -> keras.optimizers.Optimizer:
+        """Returns the optimizer of a run of so many steps, which clips as the trainer does."""
+        if num_steps <= 0:
+            raise ValueError(
+                "An `OptimizerConfig` needs to know the steps: give `steps_per_epoch`. "
+                f"Received: {num_steps} steps"
+            )
+        variables = self._model.trainable_variables
+        optimizer = create_optimizer(config, num_steps, variables)
+        optimizer.global_clipnorm = config.clip_norm
+        if config.layer_rate_decay is not None:
+            set_layer_rates(optimizer, self._model, variables, config.layer_rate_decay)
+        return optimizer
+
+    def _batches(self, data: Any, batch_size: int, segment_length: int) -> tf.data.Dataset:
+        if isinstance(data, tf.data.Dataset) and isinstance(data.element_spec, tuple):
             return data
         ids = token_stream(data, self._tokenizer, self._model.config.vocabulary_size)
         return ordered_batches(ids, None, batch_size, segment_length)
 
 
-def _has_batches(data: Any) -> bool:
-    return isinstance(data, tf.data.Dataset) and isinstance(data.element_spec, tuple)
-
-
-def _num_rows(batches: tf.data.Dataset | None, batch_size: int) -> int:
-    if batches is None:
-        return 0
+def _num_rows(batches: tf.data.Dataset, batch_size: int) -> int:
     return keras.tree.flatten(batches.element_spec)[0].shape[0] or batch_size
