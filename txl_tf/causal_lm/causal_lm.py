@@ -178,7 +178,7 @@ class TransformerXLCausalLM:
         """
         self._sampler = samplers.get(sampler)
         self._training = TextTraining(
-            self.model, self.tokenizer, self._forget_weights, optimizer, options
+            self.model, self.tokenizer, self._take_steps, optimizer, options
         )
 
     def fit(
@@ -523,8 +523,9 @@ class TransformerXLCausalLM:
             )
         return self._sessions[key]
 
-    def _forget_weights(self) -> None:
-        """Drops what was computed of the weights before they changed."""
+    def _take_steps(self, num_steps: int) -> None:
+        """Counts steps, and drops what was computed of the weights before they changed."""
+        self.step += num_steps
         self._sessions.clear()
         self._evaluators.clear()
         self._features = None

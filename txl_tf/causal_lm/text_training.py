@@ -20,7 +20,7 @@ class TextTraining:
     Args:
         model: keras.Model. Only a `TransformerXL` is trained.
         tokenizer: optional `Tokenizer`. Without one texts are token ids.
-        on_change: function that is called whenever weights have changed.
+        on_change: function that is called with the steps by which weights have changed.
         optimizer: optional Keras optimizer or its name, or an `OptimizerConfig`.
         options: dict of other arguments of `keras.Model.compile`.
     """
@@ -29,7 +29,7 @@ class TextTraining:
         self,
         model: keras.Model,
         tokenizer: Tokenizer | None,
-        on_change: Callable[[], None],
+        on_change: Callable[[int], None],
         optimizer: Any,
         options: dict[str, Any],
     ) -> None:
@@ -81,9 +81,15 @@ class TextTraining:
             if is_restarted or epoch == options.get("initial_epoch", 0):
                 reader.reset_state()
 
-        follower = keras.callbacks.LambdaCallback(
-            on_epoch_begin=begin, on_train_batch_end=lambda batch, logs: self._on_change()
-        )
+        steps_before = int(optimizer.iterations)
+
+        def count(batch: int, logs: Any) -> None:
+            nonlocal steps_before
+            steps = int(optimizer.iterations)
+            self._on_change(steps - steps_before)
+            steps_before = steps
+
+        follower = keras.callbacks.LambdaCallback(on_epoch_begin=begin, on_train_batch_end=count)
         options = {"shuffle": False, **options}
         callbacks = [follower, *keras.tree.flatten(options.pop("callbacks", None) or [])]
         return reader.fit(batches, validation_data=held_out, callbacks=callbacks, **options)
