@@ -9,17 +9,20 @@ files are verified when it is read. With `--data` it holds the tokenizer too.
 """
 
 import argparse
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from txl_tf.config.base import parse_setting
+from txl_tf.config.model import ModelConfig
 from txl_tf.errors import InputMissingError, MismatchError, UsageError
 from txl_tf.storage.staging import require_absent
 
 from .arguments import add_override_argument, add_step_argument
 from .command_line import run_job
+from .progress import plain_table
 from .trained_model import open_source
 
 if TYPE_CHECKING:
@@ -28,6 +31,13 @@ if TYPE_CHECKING:
 SOURCES = ("official_tensorflow", "hugging_face", "official_pytorch", "nvidia")
 
 _SECTION = "model."
+_TRAINING_ONLY = (
+    "dropout",
+    "attention_dropout",
+    "variational_dropout",
+    "initializer",
+    "projection",
+)
 # Options of each of the three ways to use the job; the first is needed.
 _OPTIONS = {
     "from_system": ("source", "set", "data"),
@@ -85,8 +95,10 @@ def run(arguments: argparse.Namespace) -> None:
         _convert_vocabulary(arguments.vocabulary, arguments.out)
         return
     if arguments.from_system is not None:
-        model = _load(arguments.from_system, arguments.source, arguments.settings)
+        origins: dict[str, str] = {}
+        model = _load(arguments.from_system, arguments.source, arguments.settings, origins)
         _write(model, arguments)
+        print(_origin_table(model.config, origins))
     else:
         model = arguments.source.load_model()
         _save_hugging_face(model, arguments.out)
@@ -135,7 +147,16 @@ def _settings(overrides: list[str]) -> dict[str, Any]:
     return settings
 
 
-def _load(system: str, source: str, settings: dict[str, Any]) -> "TransformerXL":
+def _origin_table(config: ModelConfig, origins: dict[str, str]) -> str:
+    """Returns a table of what was found, given and assumed; training alone uses the rest."""
+    fields = [name for name in origins if not name.startswith(_TRAINING_ONLY)]
+    rows = [(f"model.{name}", json.dumps(getattr(config, name)), origins[name]) for name in fields]
+    return plain_table(sorted(rows, key=lambda row: row[2].startswith("assumed")))
+
+
+def _load(
+    system: str, source: str, settings: dict[str, Any], origins: dict[str, str]
+) -> "TransformerXL":
     from txl_tf import convert
 
     loaders: dict[str, Callable[..., TransformerXL]] = {
@@ -145,7 +166,7 @@ def _load(system: str, source: str, settings: dict[str, Any]) -> "TransformerXL"
         "nvidia": convert.load_nvidia_pytorch,
     }
     try:
-        return loaders[system](source, **settings)
+        return loaders[system](source, origins=origins, **settings)
     except ValueError as error:
         raise UsageError(
             f"{error}", where=f"--source {source}", remedy="Give it with --set model.FIELD=VALUE."

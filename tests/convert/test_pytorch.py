@@ -238,3 +238,45 @@ def test_torch_files_are_read_without_running_them(tmp_path):
     with pytest.raises(DataDamagedError):
         load_hugging_face(path, **golden.settings)
     assert not marker.exists()
+
+
+@pytest.mark.parametrize("width", [6, "hidden_dim"])
+@pytest.mark.parametrize("system", LOADERS)
+def test_two_projections_of_one_cluster_become_two_tables(system, width, tmp_path):
+    system, load = LOADERS[system]
+    expected = random_model(family_config("enwik8", tie_weights=False))
+    tensors = state_dict(expected, system)
+    hidden_dim = expected.config.hidden_dim
+    width = hidden_dim if width == "hidden_dim" else width
+    draw = np.random.default_rng(3).normal
+    table = draw(size=(expected.config.vocabulary_size, width)).astype(np.float32)
+    inner, outer = (draw(size=(hidden_dim, width)).astype(np.float32) for _ in range(2))
+    name = f"{system.prefix}word_emb"
+    tensors[f"{name}.emb_layers.0.weight"] = table
+    tensors[f"{name}.emb_projs.0"], tensors["crit.out_projs.0"] = inner, outer
+    tensors[systems.output_weight(system, 0)] = table
+    weights = weights_of(load(save(tmp_path, tensors), memory_length=8))
+    np.testing.assert_allclose(weights["embedding/table"], table @ inner.T, atol=1e-5)
+    np.testing.assert_allclose(weights["softmax/table"], table @ outer.T, atol=1e-5)
+
+
+def test_a_body_without_head_is_named(tmp_path):
+    tensors = Golden("hf_adaptive_div4").state_dict
+    body = {
+        name.removeprefix("transformer."): array
+        for name, array in tensors.items()
+        if not name.startswith("crit.")
+    }
+    with pytest.raises(MismatchError, match="without its head"):
+        load_hugging_face(save(tmp_path, body))
+
+
+def test_the_origin_of_every_setting_is_told(tmp_path):
+    golden, origins = Golden("hf_char"), {}
+    stored = {name: each for name, each in golden.config.items() if name != "clamp_len"}
+    path = save(tmp_path, golden.state_dict, stored)
+    load_hugging_face(path, origins=origins, same_length=True)
+    assert origins["num_layers"] == "found in the tensors"
+    assert origins["memory_length"] == "found in config.json"
+    assert origins["same_length"] == "given"
+    assert origins["clamp_length"] == "assumed: the default"

@@ -30,6 +30,9 @@ def converted(tmp_path_factory):
     finished = run_txl(*FROM_TENSORFLOW, "--out", folder, *SETTINGS)
     assert finished.returncode == 0, finished.stderr
     assert f"written: {folder}" in finished.stdout
+    rows = [line.split(maxsplit=2) for line in finished.stdout.splitlines()]
+    assert ["model.memory_length", "12", "given"] in rows
+    assert ["model.pre_norm", "false", "assumed: the default"] in rows
     return folder
 
 

@@ -10,7 +10,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
-from txl_tf.config.settings import Range, SettingsDocumentation
+from txl_tf.config.settings import Range, SettingsDocumentation, shown_type
 from txl_tf.errors import did_you_mean
 from txl_tf.storage.untrusted_files import parse_json
 
@@ -64,10 +64,12 @@ class FrozenConfig:
         for field in dataclasses.fields(self):
             value = _coerced(getattr(self, field.name), hints[field.name])
             if not _has_type(value, hints[field.name]):
-                expected = getattr(hints[field.name], "__name__", hints[field.name])
+                received = f"{shown_value(value)} of type {type(value).__name__}"
+                if isinstance(value, tuple):
+                    received = shown_value(list(value))
                 raise ValueError(
-                    f"`{field.name}` must be {expected}. "
-                    f"Received: {field.name}={shown_value(value)} of type {type(value).__name__}"
+                    f"`{field.name}` must be {shown_type(hints[field.name])}. "
+                    f"Received: {field.name}={received}"
                 )
             _check_size(field.name, value)
             object.__setattr__(self, field.name, value)

@@ -121,7 +121,7 @@ def _settings(config_class: type) -> tuple[Setting, ...]:
     return tuple(
         Setting(
             field.name,
-            _shown_type(hints[field.name]),
+            shown_type(hints[field.name]),
             str(ranges.get(field.name, "")),
             _shown_default(field),
             meanings.get(field.name, ""),
@@ -142,16 +142,21 @@ def _meanings(config_class: type) -> dict[str, str]:
     return found
 
 
-def _shown_type(hint: Any) -> str:
+_MANY = {int: "whole numbers", float: "numbers", str: "texts"}
+
+
+def shown_type(hint: Any) -> str:
+    """Returns the words for a type of field, such as "int, or None" or "list of whole numbers"."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        parts = [_shown_type(part) for part in typing.get_args(hint)]
+        parts = [shown_type(part) for part in typing.get_args(hint)]
         return " or ".join(part for part in parts if part != "None") + (
             ", or None" if "None" in parts else ""
         )
     if typing.get_origin(hint) is typing.Literal:
         return " or ".join(map(repr, typing.get_args(hint)))
     if typing.get_origin(hint) is tuple:
-        return f"list of {_shown_type(typing.get_args(hint)[0])}"
+        item = typing.get_args(hint)[0]
+        return f"list of {_MANY.get(item) or shown_type(item)}"
     return "None" if hint is types.NoneType else hint.__name__
 
 

@@ -11,7 +11,12 @@ from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
 from txl_tf.imports import require_extra
 from txl_tf.storage.array_files import read_array_archive
 from txl_tf.storage.files import file_bytes, first_line, open_regular_file
-from txl_tf.storage.untrusted_files import MAX_DESCRIPTION_BYTES, parse_json
+from txl_tf.storage.untrusted_files import (
+    MAX_DESCRIPTION_BYTES,
+    parse_json,
+    read_json_object,
+    storage_errors,
+)
 
 Shape = tuple[int, ...]
 
@@ -170,6 +175,8 @@ _STATE_DICT = "state_dict/"
 _CONFIG = "config"
 _TORCH_SUFFIXES = (".bin", ".pt", ".pth")
 _SUFFIXES = (".safetensors", ".npz", *_TORCH_SUFFIXES)
+# Of a model in several files.
+_INDEX = ".index.json"
 # So many tensors may be views of the same bytes.
 _MAX_SHARING = 8
 # Names under which a training checkpoint keeps its state dict.
@@ -180,8 +187,8 @@ def find_tensor_file(source: str | Path) -> Path:
     """Finds the tensor file that a path refers to.
 
     Args:
-        source: path of a file, or of a folder with one such file; among
-            several, safetensors come before npz and those before torch files.
+        source: path of a file, or of a folder with one such file; the index of
+            several comes first, then safetensors, npz and torch files.
 
     Raises:
         InputMissingError: If there is none.
@@ -194,13 +201,13 @@ def find_tensor_file(source: str | Path) -> Path:
         raise InputMissingError(
             "There is no such file or folder.", where=str(source), remedy="Check the path."
         )
-    for suffix in _SUFFIXES:
+    for suffix in (_INDEX, *_SUFFIXES):
         found = sorted(source.glob(f"*{suffix}"))
         if len(found) > 1:
             raise MismatchError(
                 f"There are {len(found)} files that end in {suffix}.",
                 where=str(source),
-                remedy="Give the path of one of them; a model in several parts is not supported.",
+                remedy=f"Give the path of one of them; a model in parts has a file *{_INDEX}.",
             )
         if found:
             return found[0]
@@ -228,6 +235,8 @@ def read_tensors(path: Path) -> tuple[dict[str, np.ndarray], str | None]:
         InputMissingError: If PyTorch is needed and not installed.
         UsageError: If safetensors is needed and not installed.
     """
+    if path.name.endswith(_INDEX):
+        return _read_parts(path), None
     if path.suffix == ".safetensors":
         return _read_safetensors(path), None
     if path.suffix == ".npz":
@@ -239,6 +248,29 @@ def read_tensors(path: Path) -> tuple[dict[str, np.ndarray], str | None]:
         where=str(path),
         remedy=f"A file of tensors ends in {', '.join(_SUFFIXES)}.",
     )
+
+
+def _read_parts(path: Path) -> dict[str, np.ndarray]:
+    """Reads the tensors of all files that an index names, which lie beside it."""
+    remedy = "Restore the index from a copy."
+    with storage_errors("The index of the tensors cannot be read", str(path), remedy):
+        places = read_json_object(str(path), remedy=remedy).get("weight_map")
+    files = list(places.values()) if isinstance(places, dict) else [None]
+    names = {name for name in files if isinstance(name, str) and Path(name).name == name}
+    if not names.issuperset(files):
+        raise DataDamagedError(
+            "`weight_map` must name the file of every tensor.", where=str(path), remedy=remedy
+        )
+    tensors: dict[str, np.ndarray] = {}
+    for name in sorted(names):
+        if name.endswith(_INDEX) or not path.with_name(name).is_file():
+            raise InputMissingError(
+                f"A part of the model is missing: {name}",
+                where=str(path),
+                remedy="Download or copy all parts.",
+            )
+        tensors |= read_tensors(path.with_name(name))[0]
+    return tensors
 
 
 def write_safetensors(path: Path, tensors: dict[str, np.ndarray]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +171,11 @@ _CONFIG_REMEDY = "Restore it from a copy, or give the file of tensors alone."
 
 
 def load_hugging_face(
-    source: str | Path, *, dtype: str = "float32", **what_shapes_cannot_tell: Any
+    source: str | Path,
+    *,
+    dtype: str = "float32",
+    origins: dict[str, str] | None = None,
+    **what_shapes_cannot_tell: Any,
 ) -> TransformerXL:
     """Loads a model of Hugging Face's Transformers.
 
@@ -180,9 +185,11 @@ def load_hugging_face(
 
     Args:
         source: path of a folder, or of a file of tensors: `.safetensors`,
-            `.npz` of a state dict, or a torch file where torch is installed.
-            Nothing is unpickled.
+            `.npz` of a state dict, or a torch file where torch is installed; or
+            the index of several. Nothing is unpickled.
         dtype: str. Dtype policy of the model.
+        origins: optional dict. Gets for every field of the configuration where its
+            value is from: found, given or assumed.
         **what_shapes_cannot_tell: fields of `ModelConfig`. `memory_length` is
             needed where neither a `config.json` nor a published size tells it.
 
@@ -207,7 +214,7 @@ def load_hugging_face(
     elif os.path.lexists(config_path):
         stored = from_hugging_face_config(_read_config(config_path), str(config_path))
     return model_from_state_dict(
-        tensors, HUGGING_FACE, stored, what_shapes_cannot_tell, str(path), dtype
+        tensors, HUGGING_FACE, stored, what_shapes_cannot_tell, str(path), dtype, origins
     )
 
 
@@ -235,8 +242,10 @@ def save_hugging_face(model: TransformerXL, folder: str | Path) -> Path:
         StagingFolder(str(folder), last_file=_CONFIG_FILE) as staging,
     ):
         written = Path(staging.path)
-        write_safetensors(written / _WEIGHTS_FILE, hugging_face_tensors(model))
         (written / _CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
+        write_safetensors(written / _WEIGHTS_FILE, hugging_face_tensors(model))
+        # The package safetensors lets only the owner read what it writes.
+        shutil.copymode(written / _CONFIG_FILE, written / _WEIGHTS_FILE)
         staging.publish()
     return folder
 

@@ -6,6 +6,7 @@ Shape letters used in this module: L layers, N heads, H head width, D hidden wid
 width.
 """
 
+import dataclasses
 import itertools
 import re
 from collections.abc import Mapping
@@ -190,7 +191,12 @@ def check_settings(settings: dict[str, Any]) -> None:
 
 
 def config_from(
-    sizes: dict[str, Any], defaults: dict[str, Any], settings: dict[str, Any], where: str
+    sizes: dict[str, Any],
+    defaults: dict[str, Any],
+    settings: dict[str, Any],
+    where: str,
+    stored: dict[str, Any] | None = None,
+    origins: dict[str, str] | None = None,
 ) -> ModelConfig:
     """Puts a configuration together.
 
@@ -200,6 +206,8 @@ def config_from(
         settings: dict of fields that the caller gave; they win over defaults
             and over what the published model of these sizes used.
         where: str. The checkpoint, for messages.
+        stored: optional dict of fields that a file beside the tensors tells.
+        origins: optional dict that gets the origin of every field, in words.
 
     Raises:
         MismatchError: If a setting contradicts the tensors, or the tensors
@@ -225,8 +233,21 @@ def config_from(
             where=where,
             remedy="Check that it is a whole checkpoint of this implementation.",
         ) from error
-    published = {"segment_length": DEFAULT_SEGMENT_LENGTH, **published_settings(sizes)}
-    values = {**published, **defaults, **settings, **sizes}
+    sources: dict[str, Mapping[str, Any]] = {
+        "assumed: the default": {"segment_length": DEFAULT_SEGMENT_LENGTH},
+        "assumed: as in the published model of these sizes": published_settings(sizes),
+        "assumed: as in the code that wrote it": defaults,
+        "found in config.json": stored or {},
+        "given": settings,
+        "found in the tensors": sizes,
+    }
+    values: dict[str, Any] = {}
+    found = {field.name: "assumed: the default" for field in dataclasses.fields(ModelConfig)}
+    for origin, source in sources.items():
+        values |= source
+        found |= dict.fromkeys(source, origin)
+    if origins is not None:
+        origins |= found
     if "memory_length" not in values:
         raise ValueError(
             "`memory_length` must be given, because the checkpoint does not tell it and is of no "

@@ -123,7 +123,11 @@ _INDEX = ".index"
 
 
 def load_official_tensorflow(
-    checkpoint_prefix: str | Path, *, dtype: str = "float32", **what_shapes_cannot_tell: Any
+    checkpoint_prefix: str | Path,
+    *,
+    dtype: str = "float32",
+    origins: dict[str, str] | None = None,
+    **what_shapes_cannot_tell: Any,
 ) -> TransformerXL:
     """Loads a checkpoint that the official TensorFlow code wrote.
 
@@ -136,6 +140,8 @@ def load_official_tensorflow(
         checkpoint_prefix: path of the checkpoint without `.index`, or of a
             folder with one checkpoint.
         dtype: str. Dtype policy of the model.
+        origins: optional dict. Gets for every field of the configuration where its
+            value is from: found, given or assumed.
         **what_shapes_cannot_tell: fields of `ModelConfig`. `memory_length` is
             needed for a model of no published size.
 
@@ -159,7 +165,7 @@ def load_official_tensorflow(
     tensors = _read(prefix)
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     sizes = _sizes(shapes, str(prefix))
-    config = config_from(sizes, _CONVENTIONS, what_shapes_cannot_tell, str(prefix))
+    config = config_from(sizes, _CONVENTIONS, what_shapes_cannot_tell, str(prefix), origins=origins)
     table = official_tensorflow_table(config)
     return model_from_tensors(config, table, tensors, str(prefix), IGNORED, dtype)
 

@@ -136,6 +136,7 @@ def _escaped(name: str) -> str:
     return name.replace(".", r"\.")
 
 
+_FIRST = ("emb_layers.0.weight", "emb_projs.0")
 # A state dict of a model that was wrapped for several devices.
 _WRAPPED = "module."
 
@@ -147,6 +148,7 @@ def model_from_state_dict(
     settings: dict[str, Any],
     where: str,
     dtype: str,
+    origins: dict[str, str] | None = None,
 ) -> TransformerXL:
     """Builds a model from a state dict.
 
@@ -158,6 +160,7 @@ def model_from_state_dict(
         settings: dict of fields of `ModelConfig` that the caller gave.
         where: str. The checkpoint, for messages.
         dtype: str. Dtype policy of the model.
+        origins: optional dict that gets the origin of every field, in words.
 
     Raises:
         MismatchError: If a tensor is missing, surplus or misshapen, or sizes
@@ -167,6 +170,14 @@ def model_from_state_dict(
     """
     if tensors and all(name.startswith(_WRAPPED) for name in tensors):
         tensors = {name.removeprefix(_WRAPPED): tensor for name, tensor in tensors.items()}
+    if not any(name.startswith("crit.") for name in tensors):
+        raise MismatchError(
+            "The checkpoint has no softmax (`crit.*`): it is the body of a language model without "
+            "its head, which cannot score or write text.",
+            where=where,
+            remedy="Save the whole model, such as TransfoXLLMHeadModel.",
+        )
+    tensors, stored = _without_projections_of_one_cluster(tensors, system, stored)
     cutoffs = settings.get("cutoffs", stored.get("cutoffs"))
     cutoffs = None if cutoffs is None else tuple(cutoffs)
     sizes = pytorch_sizes(tensors, system, cutoffs, where)
@@ -176,12 +187,41 @@ def model_from_state_dict(
     defaults = {
         "layer_norm_epsilon": 1e-5,
         "same_length_keys": system.same_length_keys,
-        **stored,
     }
     _check_stored(stored, sizes, where)
-    config = config_from(sizes, defaults, settings, where)
+    config = config_from(sizes, defaults, settings, where, stored, origins)
     table = pytorch_table(config, system)
     return model_from_tensors(config, table, tensors, where, IGNORED, dtype)
+
+
+def _without_projections_of_one_cluster(
+    tensors: dict[str, np.ndarray], system: PytorchSystem, stored: dict[str, Any]
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Multiplies tables by their projections where a model has one cluster and two projections.
+
+    A `TransformerXL` without clusters has one projection for embedding and softmax.
+    Two, or one between equal widths, become tables of the hidden width, one for each.
+    """
+    table, projection = (f"{system.prefix}word_emb.{name}" for name in _FIRST)
+    output, output_projection = output_weight(system, 0), "crit.out_projs.0"
+    inner = tensors.get(projection)
+    if inner is None or "crit.cluster_weight" in tensors or table not in tensors:
+        return tensors, stored
+    is_narrow = inner.ndim == 2 and inner.shape[0] != inner.shape[1]
+    if is_narrow and _are_equal(tensors, output_projection, projection):
+        return tensors, stored
+    removed = (projection, output_projection)
+    others = {name: tensor for name, tensor in tensors.items() if name not in removed}
+    outer = tensors.get(output_projection, inner)
+    others[output] = _product(tensors.get(output, tensors[table]), outer)
+    others[table] = _product(tensors[table], inner)
+    changed = {"embedding_dim": others[table].shape[-1], "tie_weights": False}
+    return others, {**stored, **changed}
+
+
+def _product(table: np.ndarray, projection: np.ndarray) -> np.ndarray:
+    """Returns `[V, E]` times the transpose of `[D, E]`, rounded once."""
+    return (table.astype(np.float64) @ projection.astype(np.float64).T).astype(np.float32)
 
 
 def _check_stored(stored: dict[str, Any], sizes: dict[str, Any], where: str) -> None:
@@ -196,7 +236,11 @@ def _check_stored(stored: dict[str, Any], sizes: dict[str, Any], where: str) -> 
 
 
 def load_official_pytorch(
-    source: str | Path, *, dtype: str = "float32", **what_shapes_cannot_tell: Any
+    source: str | Path,
+    *,
+    dtype: str = "float32",
+    origins: dict[str, str] | None = None,
+    **what_shapes_cannot_tell: Any,
 ) -> TransformerXL:
     """Loads a state dict of the official PyTorch code.
 
@@ -211,6 +255,8 @@ def load_official_pytorch(
         source: path of a file of tensors (`.safetensors`, `.npz`, or a torch
             file where torch is installed), or of a folder with one.
         dtype: str. Dtype policy of the model.
+        origins: optional dict. Gets for every field of the configuration where its
+            value is from: found, given or assumed.
         **what_shapes_cannot_tell: fields of `ModelConfig`. `memory_length` is
             needed for a model of no published size, `cutoffs` for one with
             `div_val` 1 and clusters, `pre_norm` for one with `pre_lnorm`.
@@ -222,11 +268,15 @@ def load_official_pytorch(
             setting contradicts the shapes.
         ValueError: If a setting is not valid.
     """
-    return _load(source, OFFICIAL_PYTORCH, what_shapes_cannot_tell, dtype)
+    return _load(source, OFFICIAL_PYTORCH, what_shapes_cannot_tell, dtype, origins)
 
 
 def load_nvidia_pytorch(
-    source: str | Path, *, dtype: str = "float32", **what_shapes_cannot_tell: Any
+    source: str | Path,
+    *,
+    dtype: str = "float32",
+    origins: dict[str, str] | None = None,
+    **what_shapes_cannot_tell: Any,
 ) -> TransformerXL:
     """Loads a state dict of NVIDIA's PyTorch code (DeepLearningExamples).
 
@@ -236,18 +286,23 @@ def load_nvidia_pytorch(
     Args:
         source: as in `load_official_pytorch`.
         dtype: str. Dtype policy of the model.
+        origins: as in `load_official_pytorch`.
         **what_shapes_cannot_tell: as in `load_official_pytorch`.
 
     Raises:
         JobError, ValueError: As `load_official_pytorch` does.
     """
-    return _load(source, NVIDIA_PYTORCH, what_shapes_cannot_tell, dtype)
+    return _load(source, NVIDIA_PYTORCH, what_shapes_cannot_tell, dtype, origins)
 
 
 def _load(
-    source: str | Path, system: PytorchSystem, settings: dict[str, Any], dtype: str
+    source: str | Path,
+    system: PytorchSystem,
+    settings: dict[str, Any],
+    dtype: str,
+    origins: dict[str, str] | None,
 ) -> TransformerXL:
     check_settings(settings)
     path = find_tensor_file(source)
     tensors, _ = read_tensors(path)
-    return model_from_state_dict(tensors, system, {}, settings, str(path), dtype)
+    return model_from_state_dict(tensors, system, {}, settings, str(path), dtype, origins)
