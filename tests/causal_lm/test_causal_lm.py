@@ -159,6 +159,12 @@ def test_saved_and_loaded_it_is_the_same(lm, tmp_path):
     loaded = txl_tf.load(tmp_path / "saved")
     assert type(loaded) is TransformerXLCausalLM
     assert loaded.tokenizer.fingerprint == lm.tokenizer.fingerprint
+    for part in (
+        f"<TransformerXL of {lm.model.count_params():,} parameters: vocabulary_size=27",
+        "memory_length=12>, tokenizer=CharacterTokenizer(vocabulary_size=27), step=0",
+        f"folder={str(tmp_path / 'saved')!r})",
+    ):
+        assert part in repr(loaded)
     greedy = {"max_tokens": 6, "sampler": "greedy"}
     assert loaded.generate("a fox", **greedy) == lm.generate("a fox", **greedy)
     with pytest.raises(OutputExistsError):

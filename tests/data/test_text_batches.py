@@ -32,6 +32,8 @@ def test_the_batches_are_those_of_the_same_text_prepared(tmp_path):
     folder = str(tmp_path / "data")
     prepare_dataset({"train": DOCUMENTS}, WORDS, folder, "lines", tokens_per_record=16)
     dataset = PreparedDataset.open(folder)
+    described = f"<PreparedDataset {folder!r} (words, 4 ids): train={dataset.num_tokens('train')}"
+    assert repr(dataset) == f"{described} tokens>"
     plan = SegmentPlan(num_tokens=dataset.num_tokens("train"), num_rows=3, segment_length=8)
     prepared = SegmentReader(dataset, "train", plan).dataset_fn(
         0, range(3), 3, plan.steps_per_epoch

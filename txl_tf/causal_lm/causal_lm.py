@@ -67,6 +67,7 @@ class TransformerXLCausalLM:
         last_seed: optional int. Seed of the newest call of `generate`.
         evaluation: as given, for one row.
         step: int. Training steps of the weights, 0 where they are not known.
+        folder: optional str. Where the model was loaded from.
 
     Raises:
         ValueError: If the tokenizer has another vocabulary than the model.
@@ -93,6 +94,7 @@ class TransformerXLCausalLM:
         self._sessions: dict[Any, GenerationSession] = {}
         evaluation = EvaluationConfig() if evaluation is None else evaluation
         self.step = 0
+        self.folder: str | None = None
         self.evaluation = evaluation.replace(batch_size=1, **_FIXED_WEIGHTS)
         self._evaluators: dict[EvaluationConfig, Evaluator] = {}
         self._features: TextFeatures | None = None
@@ -131,7 +133,7 @@ class TransformerXLCausalLM:
         """
         found = None if tokenizer is None else tokenizer_from(tokenizer)
         name = os.fspath(preset_or_folder)
-        evaluation, steps = EvaluationConfig(), None
+        source, evaluation, steps = None, EvaluationConfig(), None
         if name in PRESETS and not os.path.exists(name):
             config = preset(name)
             if found is not None:
@@ -143,8 +145,16 @@ class TransformerXLCausalLM:
             steps, model = source.load_step()
             found = source.tokenizer() if found is None else found
         lm = cls(model, found, _with_lengths(evaluation, memory_length, segment_length))
+        lm.folder = None if source is None else source.folder
         lm.step = steps or 0
         return lm
+
+    def __repr__(self) -> str:
+        folder = "" if self.folder is None else f", folder={self.folder!r}"
+        return (
+            f"{type(self).__name__}({self.model!r}, tokenizer={self.tokenizer!r}, "
+            f"step={self.step}{folder})"
+        )
 
     def save_to_preset(self, folder: Folder) -> None:
         """Writes model and tokenizer as a folder that `from_preset` reads.

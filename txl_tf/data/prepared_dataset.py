@@ -107,6 +107,12 @@ class PreparedDataset:
             for split in manifest.splits
         }
 
+    def __repr__(self) -> str:
+        manifest = self.manifest
+        splits = ", ".join(f"{split.name}={split.tokens:,} tokens" for split in manifest.splits)
+        tokenizer = f"{manifest.tokenizer_kind}, {manifest.vocabulary_size} ids"
+        return f"<{type(self).__name__} {self.folder!r} ({tokenizer}): {splits}>"
+
     @classmethod
     def open(
         cls,

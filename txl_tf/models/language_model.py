@@ -123,6 +123,11 @@ class LanguageModel(keras.Model):
             "projections": self.embedding.projections,
         }
 
+    def __repr__(self):
+        names = ("vocabulary_size", "num_layers", "hidden_dim", "segment_length", "memory_length")
+        sizes = [f"{n}={getattr(self.config, n)}" for n in names if hasattr(self.config, n)]
+        return f"<{type(self).__name__} of {self.count_params():,} parameters: {', '.join(sizes)}>"
+
     def get_config(self):
         return {**super().get_config(), "config": self.config.to_dict()}
 

@@ -170,6 +170,9 @@ class Tokenizer(abc.ABC):
         content = b"".join([self._definition, *(files[name] for name in sorted(files))])
         return hashlib.sha256(content).hexdigest()
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(vocabulary_size={self.vocabulary_size})"
+
     @property
     def end_token_id(self) -> int | None:
         """Id of the token after every sentence or document, if there is one."""
