@@ -186,7 +186,7 @@ def _listed_words(path: str, rule: WordRule) -> WordTokenizer:
             content, rule, eos_token=rule.default_eos_token, unknown_token=unknown
         )
     except InvalidTextError as error:
-        remedy = "Correct the list; join the parts of a word, here and in the text: Note_On_60."
+        remedy = "Write UTF-8, a word per line. Join its parts, also in the text: Note_On_60."
         raise error.damaged(path, remedy) from error
     except ValueError as error:
         what = f"The list of words cannot be used: {' '.join(str(error).split())[:200]}"

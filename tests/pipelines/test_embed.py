@@ -48,6 +48,7 @@ def test_lines_of_text_become_rows_of_an_archive(embedded, folder, tmp_path):
     exit_code, shown = embedded("\n".join(TEXTS).encode())
     assert (exit_code, shown.err) == (0, "")
     assert "3 texts" in shown.out
+    assert embedded("\ufeff".encode() + "\n".join(TEXTS).encode())[0] == 0
     arrays = arrays_of(tmp_path / "features.npz")
     expected = txl_tf.load(folder).embed(TEXTS)
     np.testing.assert_allclose(arrays["features"], expected, atol=1e-6)

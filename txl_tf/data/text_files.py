@@ -14,7 +14,6 @@ characters, words and subwords need UTF-8:
 | surrogates encoded as three bytes, over-long forms | refused |
 | NUL | kept; more than one byte in five of the first 4096 is UTF-16 or no text: refused |
 | UTF-8 byte order mark | left out at the beginning of a file or document, also of bytes |
-| U+FEFF elsewhere | kept |
 | CR LF | kept; separators are found whether or not a CR is before the LF |
 | CR alone, VT, FF, U+0085, U+2028, U+2029 | kept; documents and pieces end at LF only |
 | combining characters (NFD) | kept; nothing is composed |
@@ -49,9 +48,7 @@ _XZ_MEMORY_BYTES = 1 << 27
 
 
 def text_blocks(path: str) -> Iterator[bytes]:
-    """Reads a file block by block, decompressing gzip, bzip2, xz and zstd.
-
-    A UTF-8 byte order mark is left out.
+    """Reads a file without its byte order mark, decompressing gzip, bzip2, xz and zstd.
 
     The first bytes of the file say how it is compressed, not its name. Files
     of several compressed parts one after another are read to the end.
@@ -123,10 +120,6 @@ def _xz_decoder() -> _Decoder:
     return _Decoder(decoder, (lzma.LZMAError, MemoryError))
 
 
-def _bzip2_decoder() -> _Decoder:
-    return _Decoder(bz2.BZ2Decompressor(), (OSError, ValueError))
-
-
 def _zstd_decoder() -> _Decoder:
     import zstandard
 
@@ -141,7 +134,7 @@ def _decoder_of(start: bytes, path: str) -> Callable[[], _Decoder] | None:
     if start == b"\xfd7zXZ\x00":
         return _xz_decoder
     if re.match(rb"BZh[1-9][1\x17]", start):
-        return _bzip2_decoder
+        return lambda: _Decoder(bz2.BZ2Decompressor(), (OSError, ValueError))
     if start.startswith(b"\x28\xb5\x2f\xfd"):
         try:
             import zstandard  # noqa: F401
