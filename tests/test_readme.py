@@ -108,7 +108,8 @@ def test_every_block_of_the_readme_runs(tmp_path):
     done = []
     with contextlib.ExitStack() as servers:
         for language, code in blocks("README.md"):
-            if code.strip() in RUN_ELSEWHERE or language not in ("sh", "python"):
+            is_elsewhere = code.strip() in RUN_ELSEWHERE or "lm.fit(" in code
+            if is_elsewhere or language not in ("sh", "python"):
                 continue
             for port, free in ports.items():
                 code = code.replace(port, free)

@@ -81,6 +81,7 @@ def test_two_fits_are_one_of_two_epochs_and_batches_are_their_text():
         parts.fit(batches, validation_data=ordered_batches(TEXT[:99], TOKENIZER, 4, 5), verbose=0),
         parts.fit([TEXT[:50], TEXT[50:]], validation_data=TEXT[:99], **QUIET),
     ]
+    assert parts.fit(TEXT, validation_data=TEXT[:12], **QUIET).history["val_loss"][0] > 0
     for name in ("loss", "val_loss"):
         assert [each.history[name][0] for each in found] == expected[name]
 

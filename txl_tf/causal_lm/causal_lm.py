@@ -213,7 +213,8 @@ class TransformerXLCausalLM:
             segment_length: optional int. Tokens of a row in each step. Defaults to
                 `None`: the model's. A data set of batches has its own.
             epochs: int. Times that the text is read. Defaults to `1`.
-            validation_data: optional texts or data set, as `x`.
+            validation_data: optional texts or data set, as `x`. A short text is read in fewer
+                rows.
             **options: other arguments of `keras.Model.fit`, such as `callbacks`.
 
         Returns:

@@ -65,7 +65,7 @@ class TextTraining:
         batches, held_out = self._batches(x, batch_size, segment_length), None
         num_rows = _num_rows(batches, batch_size)
         if validation_data is not None:
-            held_out = self._batches(validation_data, batch_size, segment_length)
+            held_out = self._batches(validation_data, batch_size, segment_length, True)
             num_rows = max(num_rows, _num_rows(held_out, batch_size))
         optimizer = self._optimizer
         if isinstance(optimizer, OptimizerConfig):
@@ -108,10 +108,14 @@ class TextTraining:
             set_layer_rates(optimizer, self._model, variables, config.layer_rate_decay)
         return optimizer
 
-    def _batches(self, data: Any, batch_size: int, segment_length: int) -> tf.data.Dataset:
+    def _batches(
+        self, data: Any, batch_size: int, segment_length: int, takes_fewer_rows: bool = False
+    ) -> tf.data.Dataset:
         if isinstance(data, tf.data.Dataset) and isinstance(data.element_spec, tuple):
             return data
         ids = token_stream(data, self._tokenizer, self._model.config.vocabulary_size)
+        if takes_fewer_rows:
+            batch_size = max(1, min(batch_size, (len(ids) - 1) // segment_length))
         return ordered_batches(ids, None, batch_size, segment_length)
 
 
