@@ -109,7 +109,7 @@ def quickstart() -> ExperimentConfig:
     """Returns the experiment of `txl quickstart`, which trains in minutes.
 
     Corpus: the source of the Python standard library. Expected: 2.1 bits per byte or less over
-    all test bytes, within 6 minutes on two CPU cores.
+    all test bytes, in 2 to 7 minutes on two CPU cores.
     """
     evaluation = EvaluationConfig(batch_size=128, segment_length=64, memory_length=64)
     optimizer = {**_SMALL, "learning_rate": 4e-3, "warmup_steps": 75}

@@ -182,7 +182,8 @@ def wikitext103_large() -> ModelConfig:
 def lm1b_base() -> ModelConfig:
     """Sentences of news, 18 layers, 356M parameters: perplexity 23.5 (OpenReview).
 
-    Dai et al. (2019) count 0.46B; the script that they published makes 355.7M.
+    No document states the depth, which is that of the published script. Dai et al.
+    (2019) count 0.46B parameters; the script makes 355.7M.
     """
     return ModelConfig(
         vocabulary_size=793470,
