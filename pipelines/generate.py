@@ -12,9 +12,8 @@ import contextlib
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from txl_tf.config.generation import GenerationConfig, new_seed, sample_seeds
 from txl_tf.config.model import ModelConfig
 from txl_tf.errors import InputMissingError, UsageError
 from txl_tf.storage.files import path_exists, read_file
@@ -34,10 +33,9 @@ from .progress import say
 from .trained_model import open_source, with_chosen_step
 
 if TYPE_CHECKING:
+    from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
     from txl_tf.causal_lm.text_session import TextSession
-    from txl_tf.data.tokenizers.tokenizer import Tokenizer
-    from txl_tf.generation import GenerationSession, Sampler, SessionFile
-    from txl_tf.samplers import BeamSampler
+    from txl_tf.generation import SessionFile
 
 _MAX_PROMPT_BYTES = 16 << 20
 _REMEDY = "Give --prompt, --prompt-file or a pipe, continue a --session, or use a terminal."
@@ -139,8 +137,9 @@ def _read_pipe() -> bytes:
 
 def _check_combinations(arguments: argparse.Namespace) -> None:
     has_several = arguments.num_samples > 1
-    if has_several and arguments.session is not None:
-        raise UsageError("A session is of one text.", where="--session with --num-samples")
+    if arguments.session is not None and (has_several or arguments.beams is not None):
+        where = "--session with --num-samples or --beams"
+        raise UsageError("A session is of one text that is drawn.", where=where)
     if has_several and arguments.beams is not None:
         raise UsageError("Beams find one text.", where="--beams with --num-samples")
     is_recurrent = not isinstance(arguments.experiment.model, ModelConfig)
@@ -154,7 +153,7 @@ def _check_combinations(arguments: argparse.Namespace) -> None:
         return
     goes_on = arguments.session is not None and path_exists(arguments.session)
     is_conversation = sys.stdin.isatty() and not has_several and arguments.beams is None
-    if not (is_conversation or (goes_on and not has_several)):
+    if not (is_conversation or goes_on):
         raise UsageError("There is nothing to go on from.", where="--prompt", remedy=_REMEDY)
 
 
@@ -171,47 +170,28 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _write(arguments: argparse.Namespace, file: "SessionFile | None") -> None:
-    from txl_tf.causal_lm.text_session import TextSession
-    from txl_tf.data.tokenizers.tokenizer import excluded_tokens, stop_tokens
-    from txl_tf.generation import GenerationSession
+    from txl_tf.causal_lm.causal_lm import TransformerXLCausalLM
 
-    config: GenerationConfig = arguments.generation
-    arguments.source = with_chosen_step(arguments.source)
-    tokenizer = arguments.source.tokenizer()
-    if arguments.join_marks:
+    source = with_chosen_step(arguments.source)
+    tokenizer = source.tokenizer()
+    if tokenizer is not None and arguments.join_marks:
         tokenizer.joins_marks = True
-    session = GenerationSession(
-        arguments.source.load_model(),
-        _sampler(arguments),
-        num_rows=arguments.num_samples,
-        seed=sample_seeds(
-            new_seed() if config.seed is None else config.seed, arguments.num_samples
-        ),
-        memory_length=arguments.memory_length,
-        repetition_penalty=config.repetition_penalty,
-        stop_token_ids=stop_tokens(tokenizer, config.stop),
-        excluded_token_ids=excluded_tokens(tokenizer, config.allow_unknown),
-    )
+    lm = TransformerXLCausalLM(source.load_model(), tokenizer)
+    words = arguments.generation.to_dict() | {"memory_length": arguments.memory_length}
+    if arguments.num_samples > 1 or arguments.beams is not None:
+        _write_at_once(lm, words, arguments)
+        return
+    max_tokens = words.pop("max_tokens")
+    session = lm.session(**words)
     goes_on = file is not None and file.exists()
     if file is not None and goes_on:
         session.load(file)
-    if config.temperature and arguments.beams is None:
-        say(f"seed {session.seeds[0]}")
-    if arguments.num_samples > 1 or arguments.beams is not None:
-        _write_at_once(session, tokenizer, arguments)
-        _save(session, file)
-        return
-    text_session = TextSession(session, tokenizer, config.stop)
+    _say_seed(session.seed, arguments)
     if arguments.prompt is None and sys.stdin.isatty():
-        converse(
-            text_session,
-            arguments.generation.max_tokens,
-            can_go_on=goes_on,
-            after_turn=lambda: _save(session, file),
-        )
+        converse(session, max_tokens, can_go_on=goes_on, after_turn=lambda: _save(session, file))
         return
     sys.stdout.write(arguments.prompt or "")
-    for piece in text_session.stream(arguments.prompt, max_tokens=arguments.generation.max_tokens):
+    for piece in session.stream(arguments.prompt, max_tokens=max_tokens):
         sys.stdout.write(piece)
         sys.stdout.flush()
     sys.stdout.write("\n")
@@ -219,42 +199,34 @@ def _write(arguments: argparse.Namespace, file: "SessionFile | None") -> None:
 
 
 def _write_at_once(
-    session: "GenerationSession", tokenizer: "Tokenizer", arguments: argparse.Namespace
+    lm: "TransformerXLCausalLM", words: dict[str, Any], arguments: argparse.Namespace
 ) -> None:
     """Writes several texts, or one of which no part is certain before the end."""
-    import numpy as np
+    if arguments.beams is not None:
+        from txl_tf.samplers import BeamSampler
 
-    from txl_tf.causal_lm.text_session import prompt_tokens, texts_until
-
-    if arguments.prompt is None:
-        prompt_ids, rows = np.zeros((0,), np.int32), None
-    else:
-        prompt_ids = prompt_tokens(tokenizer, arguments.prompt)
-        rows = [prompt_ids] * arguments.num_samples
-    written = session.write(rows, max_tokens=arguments.generation.max_tokens)
-    for index, text in enumerate(
-        texts_until(tokenizer, prompt_ids, written, arguments.generation.stop)
-    ):
-        if arguments.num_samples > 1:
-            sys.stdout.write(f"--- {index + 1} of {arguments.num_samples}\n")
-        sys.stdout.write(f"{arguments.prompt or ''}{text}\n")
+        words = {name: each for name, each in words.items() if name not in OF_DRAWING}
+        words["sampler"] = BeamSampler(arguments.beams)
+    # As several samples, so that the result is a list.
+    texts = lm.generate([arguments.prompt], num_samples=arguments.num_samples, **words)
+    _say_seed(lm.last_seed, arguments)
+    for index, text in enumerate(texts):
+        if len(texts) > 1:
+            sys.stdout.write(f"--- {index + 1} of {len(texts)}\n")
+        sys.stdout.write(f"{text}\n")
 
 
-def _save(session: "GenerationSession", file: "SessionFile | None") -> None:
+def _say_seed(seed: int | None, arguments: argparse.Namespace) -> None:
+    if arguments.generation.temperature and arguments.beams is None:
+        say(f"seed {seed}")
+
+
+def _save(session: "TextSession", file: "SessionFile | None") -> None:
     if file is None:
         return
     remedy = "Check the folder and the space on the disk."
     with storage_errors("The session cannot be written", file.path, remedy):
         session.save(file)
-
-
-def _sampler(arguments: argparse.Namespace) -> "Sampler | BeamSampler":
-    from txl_tf.samplers import BeamSampler, RandomSampler
-
-    if arguments.beams is not None:
-        return BeamSampler(arguments.beams)
-    config: GenerationConfig = arguments.generation
-    return RandomSampler(config.temperature, config.top_k, config.top_p, config.min_p)
 
 
 _INVITATION = "> "

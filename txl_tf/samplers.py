@@ -3,7 +3,6 @@
 Shape letters used in this module: B rows, W beams of each, V vocabulary.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -314,36 +313,40 @@ def get(sampler: Any) -> Any:
     return _BY_NAME[sampler]()
 
 
-def choose(sampler: Any, default: Any = None, **settings: float | None) -> Any:
+def choose(
+    sampler: Any,
+    temperature: float | None,
+    top_k: int | None,
+    top_p: float | None,
+    min_p: float | None,
+    default: Any = None,
+) -> Any:
     """Returns the sampler that is given, or a `RandomSampler` with the settings that are.
 
     Args:
         sampler: optional name or sampler, as for `get`.
+        temperature: as for `RandomSampler`; `None` is not given, of this and the others.
+        top_k: as for `RandomSampler`.
+        top_p: as for `RandomSampler`.
+        min_p: as for `RandomSampler`.
         default: optional sampler, where nothing is given.
-        **settings: arguments of `RandomSampler`; `None` was not given.
 
     Raises:
         ValueError: If both are given, or a setting is out of its range.
         TypeError: If it is no sampler.
     """
+    settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     given = {name: value for name, value in settings.items() if value is not None}
     if sampler is None:
         if default is not None and not given:
             return default
-        GenerationConfig(**given)  # raises before what is no number is looked up
-        return _random_sampler(**given)
+        return RandomSampler(**given)
     if given:
         raise ValueError(
             f"`sampler` has settings of its own; leave out either it or `{next(iter(given))}`. "
             f"Received: sampler={sampler!r}, {given}"
         )
     return get(sampler)
-
-
-@functools.lru_cache(maxsize=64)
-def _random_sampler(**settings: float) -> RandomSampler:
-    # One object for the same settings: a session is compiled for its sampler.
-    return RandomSampler(**settings)
 
 
 __all__ = [

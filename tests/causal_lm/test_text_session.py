@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from txl_tf.causal_lm.text_session import TextSession, prompt_tokens, texts_until
+from txl_tf.causal_lm.text_session import TextSession, prompt_tokens, text_until
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer, CharacterTokenizer
 from txl_tf.data.tokenizers.tokenizer import stop_tokens
 from txl_tf.data.tokenizers.word_splitting import WordRule
@@ -102,15 +102,15 @@ def test_stop_texts_are_those_of_the_joined_text():
     writer = TextSession(Recited(text, WORDS), WORDS, ["-known"])
     assert writer.write("known", max_tokens=6) == " is well"
     prompt_ids, row = WORDS.encode(b"known"), WORDS.encode(text.encode())
-    assert texts_until(WORDS, prompt_ids, row[None], ["-known"]) == [" is well"]
+    assert text_until(WORDS, prompt_ids, row, ["-known"]) == " is well"
     raw = WordTokenizer([word.decode() for word in WORDS.words], WordRule())
-    assert texts_until(raw, prompt_ids, row[None], []) == [f" {text}"]
+    assert text_until(raw, prompt_ids, row, []) == f" {text}"
 
 
 def test_texts_that_are_all_there_are_cut_where_they_end():
-    rows = np.array([list(b"one two"), [*b"two", -1, -1, -1, -1]])
     prompt_ids = prompt_tokens(ByteTokenizer(), "x")
-    assert texts_until(ByteTokenizer(), prompt_ids, rows, [" t"]) == ["one", "two"]
+    for text, expected in ((b"one two", "one"), (b"two", "two")):
+        assert text_until(ByteTokenizer(), prompt_ids, np.array(list(text)), [" t"]) == expected
 
 
 def test_a_stop_text_of_one_token_is_a_stop_token():

@@ -161,7 +161,11 @@ def test_a_prompt_that_is_no_utf_8_or_no_file_is_refused(generated, tmp_path):
         (["--session", "none.npz"], 2, "There is nothing to go on from."),
         (["--prompt", ""], 2, "There must be something to go on from."),
         (["--prompt-file", "none.txt"], 66, "There is no such file."),
-        (["--prompt", "a", "--session", "a", "--num-samples", "2"], 2, "A session is of one text."),
+        (
+            ["--prompt", "a", "--session", "a", "--num-samples", "2"],
+            2,
+            "A session is of one text",
+        ),
         (["--prompt", "a", "--beams", "2", "--num-samples", "2"], 2, "Beams find one text."),
         (["--prompt", "a", "--min-p", "2"], 2, "--min-p 2.0"),
         (["--prompt", "a", "--beams", "2", "--top-k", "3"], 2, "--beams with --top-k"),

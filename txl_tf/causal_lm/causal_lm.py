@@ -17,7 +17,7 @@ from txl_tf.causal_lm.model_source import open_model
 from txl_tf.causal_lm.text_arguments import Pooling, checked_texts, new_tokens, until
 from txl_tf.causal_lm.text_features import TextFeatures
 from txl_tf.causal_lm.text_score import score_text
-from txl_tf.causal_lm.text_session import TextSession, prompt_tokens, texts_until
+from txl_tf.causal_lm.text_session import TextSession, prompt_tokens, text_until
 from txl_tf.causal_lm.text_training import TextTraining
 from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.config.generation import new_seed, sample_seeds, stop_texts
@@ -245,6 +245,7 @@ class TransformerXLCausalLM:
         stop: str | Sequence[str] = (),
         sampler: Any = None,
         num_samples: int = 1,
+        memory_length: int | None = None,
         allow_unknown: bool = False,
     ) -> Any:
         """Continues one prompt or several, which may differ in length.
@@ -279,6 +280,7 @@ class TransformerXLCausalLM:
                 `temperature`, `top_k`, `top_p` and `min_p`. Defaults to `None`.
             num_samples: int. Texts for each prompt, in a list; each draws by a seed of
                 its own, the first by `seed`. Defaults to `1`.
+            memory_length: optional int. Tokens to remember, if not the model's.
             allow_unknown: bool. Whether the token of unknown words may be written.
                 Defaults to `False`.
 
@@ -303,20 +305,14 @@ class TransformerXLCausalLM:
         limits = new_tokens([len(ids) for ids in prompts], max_length, max_tokens)
         stops = stop_texts(stop)
         ends = self._stop_token_ids(stop_token_ids)
-        chosen = samplers.choose(
-            sampler,
-            self._sampler,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-        )
+        chosen = samplers.choose(sampler, temperature, top_k, top_p, min_p, self._sampler)
         session = self._session(
             chosen,
             len(prompts),
             (*ends, *self._single_token_stops(stops)),
             repetition_penalty,
             excluded_tokens(self.tokenizer, allow_unknown),
+            memory_length,
             is_compiled=max(limits) >= FEWEST_COMPILED_TOKENS,
         )
         session.restart(seeds, settings=_settings_of(chosen))
@@ -326,7 +322,7 @@ class TransformerXLCausalLM:
             read = [ids[:0] if strip_prompt else ids for ids in prompts]
             return [np.concatenate(pair) for pair in zip(read, rows, strict=True)]
         texts = [
-            texts_until(self.tokenizer, ids, row[None], stops)[0]
+            text_until(self.tokenizer, ids, row, stops)
             for ids, row in zip(prompts, rows, strict=True)
         ]
         if not strip_prompt:
@@ -451,7 +447,7 @@ class TransformerXLCausalLM:
             stop: as for `generate`.
             stop_token_ids: as for `generate`.
             sampler: as for `generate`; not a `BeamSampler`.
-            memory_length: optional int. Tokens to remember, if not the model's.
+            memory_length: as for `generate`.
             allow_unknown: as for `generate`.
 
         Returns:
@@ -462,14 +458,7 @@ class TransformerXLCausalLM:
             TypeError: If the sampler is none.
         """
         tokenizer = self._required_tokenizer("session")
-        chosen = samplers.choose(
-            sampler,
-            self._sampler,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-        )
+        chosen = samplers.choose(sampler, temperature, top_k, top_p, min_p, self._sampler)
         if isinstance(chosen, samplers.BeamSampler):
             raise ValueError(
                 "`sampler` must draw token by token; no token of a beam is certain before the "
@@ -509,7 +498,7 @@ class TransformerXLCausalLM:
         stop_token_ids: tuple[int, ...],
         penalty: float,
         excluded_token_ids: tuple[int, ...],
-        memory_length: int | None = None,
+        memory_length: int | None,
         *,
         is_compiled: bool = True,
     ) -> GenerationSession:

@@ -13,16 +13,7 @@ POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 
 
 def checked_texts(texts: Any, argument: str) -> list[str]:
-    """Returns texts as a list.
-
-    Args:
-        texts: sequence of str.
-        argument: str. Name of the argument, for errors.
-
-    Raises:
-        TypeError: If it is no sequence of str.
-        ValueError: If it is empty.
-    """
+    """Returns texts as a list; TypeError if they are none, ValueError if there is none."""
     if not isinstance(texts, Sequence) or not all(isinstance(each, str) for each in texts):
         kinds = type(texts).__name__
         if isinstance(texts, Sequence):
@@ -36,13 +27,7 @@ def checked_texts(texts: Any, argument: str) -> list[str]:
 def new_tokens(lengths: Sequence[int], max_length: int | None, max_tokens: int | None) -> list[int]:
     """Returns the most tokens that may follow prompts of these lengths.
 
-    Args:
-        lengths: ints. Tokens of each prompt.
-        max_length: optional int. The most tokens of a row, its prompt included.
-        max_tokens: optional int. The most tokens after the prompt.
-
-    Raises:
-        ValueError: If both are given, or nothing may follow.
+    `max_length` counts the prompt; both, or nothing to write, is a ValueError.
     """
     if max_length is not None and max_tokens is not None:
         raise ValueError(

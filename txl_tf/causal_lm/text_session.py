@@ -13,6 +13,7 @@ from txl_tf.data.text import document_bytes
 from txl_tf.data.tokenizers.tokenizer import InvalidTextError, Tokenizer
 from txl_tf.errors import UsageError
 from txl_tf.generation.session import GenerationSession
+from txl_tf.generation.session_file import SessionFile
 
 # What a tokenizer makes of a token depends on few tokens before it.
 _CONTEXT_TOKENS = 64
@@ -73,18 +74,18 @@ class TextSession:
         """
         return "".join(self.stream(prompt, max_tokens=max_tokens))
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str] | SessionFile) -> None:
         """Writes what is needed to continue, without the weights.
 
         Args:
-            path: path of the file.
+            path: path of the file, or a `SessionFile` that is entered.
 
         Raises:
             OSError: If it cannot be written.
         """
         self._session.save(path)
 
-    def load(self, path: str | os.PathLike[str]) -> None:
+    def load(self, path: str | os.PathLike[str] | SessionFile) -> None:
         """Continues from a file that `save` wrote.
 
         Args:
@@ -206,25 +207,12 @@ def _first_stop(text: str, stops: Sequence[str]) -> int | None:
     return min((place for stop in stops if (place := text.find(stop)) >= 0), default=None)
 
 
-def texts_until(
-    tokenizer: Tokenizer, prompt_ids: np.ndarray, rows: np.ndarray, stops: Sequence[str]
-) -> list[str]:
-    """Decodes each row and cuts its text before the first stop text.
-
-    Args:
-        tokenizer: `Tokenizer`.
-        prompt_ids: int vector. What the rows go on from.
-        rows: int array `(R, S)`, -1 where a row had ended.
-        stops: strings. A text ends before the first of them.
-
-    Returns:
-        List of `R` strings, without the prompt.
-    """
-    texts = []
-    for row in rows:
-        text = tokenizer.decode_after(prompt_ids, row[row >= 0])
-        texts.append(text[: _first_stop(text, stops)])
-    return texts
+def text_until(
+    tokenizer: Tokenizer, prompt_ids: np.ndarray, row: np.ndarray, stops: Sequence[str]
+) -> str:
+    """Decodes the tokens after a prompt, and cuts their text before the first stop text."""
+    text = tokenizer.decode_after(prompt_ids, row)
+    return text[: _first_stop(text, stops)]
 
 
 def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> np.ndarray:

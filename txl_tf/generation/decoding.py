@@ -26,19 +26,7 @@ NOTHING = -1
 
 
 def prompt_rows(prompt_ids: Any, num_rows: int, vocabulary_size: int) -> list[np.ndarray]:
-    """Converts prompts to vectors of token ids.
-
-    Args:
-        prompt_ids: int array `(R, P)`, or a sequence of `R` int vectors.
-        num_rows: int. `R`.
-        vocabulary_size: int. `V`.
-
-    Returns:
-        List of `R` int32 vectors with at least one token each.
-
-    Raises:
-        ValueError: If they are not that.
-    """
+    """Converts prompts to `num_rows` int32 vectors of at least one token; ValueError if none."""
     rows = [np.asarray(row) for row in prompt_ids]
     if len(rows) != num_rows or any(row.ndim != 1 or not row.size for row in rows):
         raise ValueError(
@@ -65,15 +53,7 @@ class PromptReader:
         self._constants = functools.lru_cache(maxsize=1)(engine.constants)
 
     def __call__(self, rows: list[np.ndarray], memory: Any) -> Any:
-        """Reads texts.
-
-        Args:
-            rows: list of `B` int vectors, any of which may be empty.
-            memory: memory of what came before.
-
-        Returns:
-            The next memory.
-        """
+        """Reads `B` int vectors, any of which may be empty; returns the next memory."""
         if self._engine.keeps_states and len({len(row) for row in rows}) > 1:
             alone = [
                 self([row], tf.nest.map_structure(lambda each, b=b: each[b : b + 1], memory))
@@ -135,14 +115,7 @@ def common_length(lengths: np.ndarray) -> np.ndarray:
 
 
 class TokenRules:
-    """The tokens that end a text, those never written, and the penalty of repetitions.
-
-    Args:
-        repetition_penalty: float. 1 is none.
-        stop_token_ids: ints. A text ends with the first of them.
-        excluded_token_ids: ints. They are never written.
-        vocabulary_size: int. `V`.
-    """
+    """The tokens that end a text, those never written, and the penalty of repetitions."""
 
     def __init__(
         self,
@@ -157,12 +130,7 @@ class TokenRules:
         self.vocabulary_size = vocabulary_size
 
     def apply(self, logits: tf.Tensor, is_used: tf.Tensor) -> tf.Tensor:
-        """Returns the scores `(R, V)` to choose by.
-
-        Args:
-            logits: float tensor `(R, V)`.
-            is_used: bool tensor `(R, V)`, or `(R, 0)` without penalty.
-        """
+        """Returns the scores `(R, V)` to choose by; `is_used` is `(R, 0)` without penalty."""
         scores = logits if self._penalty is None else self._penalty(logits, is_used)
         return exclude(scores, self._excluded_token_ids)
 
@@ -188,12 +156,7 @@ def exclude(logits: tf.Tensor, token_ids: Sequence[int]) -> tf.Tensor:
 
 
 def drawing_seeds(seeds: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
-    """Returns what rows draw a token with, int32 `(R, 2)`: it depends on no row's place.
-
-    Args:
-        seeds: int32 tensor `(R,)`.
-        position: int32 scalar. Tokens that were written before.
-    """
+    """Returns the seeds of one token, int32 `(R, 2)`; the place of a row has no part in them."""
     of_zero = functional.row_seeds(tf.stack([0, position]), tf.constant([0]))  # [1, 2]
     # Not a stack with zeros: where the seed is a constant, TensorFlow folds those to one row.
     return of_zero + seeds[:, None] * tf.constant([[1, 0]])
@@ -252,19 +215,9 @@ class TokenLoop:
         settings: tuple[Any, ...],
         max_tokens: int,
     ) -> tuple[tf.Tensor, DecodingState]:
-        """Writes tokens.
+        """Writes int32 tokens `(C, R)`, of which the first `max_tokens` count.
 
-        Args:
-            memory: memory of `B` rows, as `begin` was given.
-            constants: `step_constants(R)` of the engine.
-            state: `DecodingState`.
-            seeds: int32 vector `(R,)`.
-            settings: tuple of arrays `(R,)`, arguments of `RandomSampler`; or empty.
-            max_tokens: int, at most what there is room for.
-
-        Returns:
-            Tuple of int32 tokens `(C, R)`, of which the first `max_tokens`
-            count, and the next state.
+        `settings` are the arguments of `RandomSampler`, each `(R,)`; with a sampler there are none.
         """
         seeds, *settings = (tf.constant(each) for each in (seeds, *settings))
         return self._run(memory, constants, state, seeds, settings, tf.constant(max_tokens))
@@ -325,19 +278,11 @@ class BeamSearch:
     def __call__(
         self, memory: Any, constants: Any, pending: np.ndarray, is_used: Any, max_tokens: int
     ) -> tuple[np.ndarray, np.ndarray, Any, np.ndarray]:
-        """Searches.
+        """Searches from the pending tokens `(B,)`.
 
-        Args:
-            memory: memory of `B` rows.
-            constants: `step_constants(R)` of the engine.
-            pending: int32 array `(B,)`. The tokens to begin with.
-            is_used: bool tensor `(B, V)`, or `(B, 0)` without penalty.
-            max_tokens: int. `S`.
-
-        Returns:
-            Tuple of the tokens of all beams, int32 `(B, W, S)`, best first;
-            their scores, float32 `(B, W)`; and, for `finish`, what is beside
-            memory of the best beams and the lengths `(B,)` of it that count.
+        Returns the tokens of all beams, int32 `(B, W, S)`, best first; their scores,
+        float32 `(B, W)`; and for `finish` the recent states of the best beams with
+        their lengths `(B,)`.
         """
         width = self._sampler.num_beams
         recent = self._engine.begin(memory, width, max_tokens)

@@ -85,7 +85,7 @@ def generate(
         jit_compile = False
     session = GenerationSession(
         model,
-        samplers.choose(sampler, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p),
+        samplers.choose(sampler, temperature, top_k, top_p, min_p),
         num_rows=max(1, len(prompt_ids)),
         seed=seed,
         memory_length=_length_of(memory) if memory_length is None else memory_length,
