@@ -36,7 +36,7 @@ from .command_line import run_job
 from .evaluation.scores import TextScores, check_text_file
 from .memory_needs import require_evaluation_memory
 from .progress import say, show_progress
-from .trained_model import open_dataset, open_source, with_chosen_step
+from .trained_model import open_dataset, open_source
 from .workdir import Workdir
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def _evaluate_split(arguments: argparse.Namespace, strategy: "tf.distribute.Stra
     source = arguments.source
     writes = arguments.is_chief and source.is_run
     board_folder = Workdir(source.folder).guarded_tensorboard() if writes else None
-    step, weights = with_chosen_step(source).read_weights()
+    step, weights = source.read_weights()
     evaluator = _create_evaluator(arguments, strategy)
     evaluator.load_arrays(weights)
     split, per_document = arguments.split, arguments.per_document
@@ -233,7 +233,7 @@ def _evaluate_text(arguments: argparse.Namespace, strategy: "tf.distribute.Strat
 
     dataset = None if arguments.data is None else _open_dataset(arguments)
     scores = TextScores(arguments.text, _tokenizer(arguments, dataset))
-    step, weights = with_chosen_step(arguments.source).read_weights()
+    step, weights = arguments.source.read_weights()
     evaluator = _create_evaluator(arguments, strategy)
     evaluator.load_arrays(weights)
     text = scores.text
