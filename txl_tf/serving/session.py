@@ -125,14 +125,14 @@ class ServingSession:
 
     def generate(
         self,
-        num_tokens: int,
+        max_tokens: int,
         token_ids: Sequence[int] | np.ndarray = (),
         settings: SamplingSettings | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Reads tokens and writes the next ones; both belong to the text then.
 
         Args:
-            num_tokens: int. The most tokens to write.
+            max_tokens: int. The most tokens to write.
             token_ids: int vector `(T,)` to read before.
             settings: optional `SamplingSettings`.
 
@@ -144,7 +144,7 @@ class ServingSession:
         """
         with self._lock:
             read = self._unread(token_ids)
-            inputs = {**_row(read), **_sampling(num_tokens, settings)}
+            inputs = {**_row(read), **_sampling(max_tokens, settings)}
             answer = self._ask("generate", inputs, read[-1])
             count = int(answer["lengths"][0])
             return answer["token_ids"][0, :count], answer["nll"][0, :count]
@@ -171,12 +171,12 @@ class ServingSession:
             return answer["candidate_texts_bytes"][0].tolist(), answer["probabilities"][0]
 
     def generate_text(
-        self, num_tokens: int, text: str | bytes = "", settings: SamplingSettings | None = None
+        self, max_tokens: int, text: str | bytes = "", settings: SamplingSettings | None = None
     ) -> bytes:
         """Reads a piece of text and writes the next one.
 
         Args:
-            num_tokens: int. The most tokens to write.
+            max_tokens: int. The most tokens to write.
             text: str or bytes to read before.
             settings: optional `SamplingSettings`.
 
@@ -184,7 +184,7 @@ class ServingSession:
             The continuation, in bytes: tokens may cut a character apart.
         """
         with self._lock:
-            inputs = {**self._text(text), **_sampling(num_tokens, settings)}
+            inputs = {**self._text(text), **_sampling(max_tokens, settings)}
             return self._ask("generate_text", inputs)["texts_bytes"][0]
 
     def _unread(self, token_ids: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -249,9 +249,9 @@ def _row(token_ids: np.ndarray) -> dict[str, np.ndarray]:
     return {"token_ids": token_ids[None], "lengths": np.array([len(token_ids)], np.int32)}
 
 
-def _sampling(num_tokens: int, settings: SamplingSettings | None) -> dict[str, np.ndarray]:
+def _sampling(max_tokens: int, settings: SamplingSettings | None) -> dict[str, np.ndarray]:
     values = dataclasses.asdict(SamplingSettings() if settings is None else settings)
     return {
         name: np.array([value], np.float32 if name in _FLOATS else np.int32)
-        for name, value in {"num_tokens": num_tokens, **values}.items()
+        for name, value in {"max_tokens": max_tokens, **values}.items()
     }
