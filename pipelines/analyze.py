@@ -12,7 +12,6 @@ import importlib
 from collections.abc import Sequence
 from types import ModuleType
 
-from .command_line import run_job
 from .job_parser import sentence
 
 ANALYSES = {
@@ -56,7 +55,3 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _module(name: str) -> ModuleType:
     return importlib.import_module(f"{__package__}.analysis.{name}")
-
-
-if __name__ == "__main__":
-    raise SystemExit(run_job("analyze"))

@@ -19,10 +19,8 @@ from txl_tf.errors import UsageError
 from txl_tf.imports import require_extra
 from txl_tf.storage.store_client import set_read_ahead
 
+from .exit_codes import finish, prepare_process, report
 from .job_parser import JobParser, sentence
-from .last_defence import finish, is_guarded, prepare_streams, report
-from .native_log import divert_native_log
-from .quick_import import import_tensorflow_quickly
 
 JOBS = {
     "quickstart": "prepare, train, evaluate, generate and export a small model",
@@ -53,9 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs `txl JOB ...` and returns the exit code; `arguments` are the process's by default."""
     exit_code = 0
     try:
-        prepare_streams()
-        if is_guarded():
-            divert_native_log()
+        if arguments is None:
+            prepare_process()
         _dispatch(list(sys.argv[1:] if arguments is None else arguments))
     except SystemExit as error:
         # The parser has printed its help.
@@ -100,13 +97,10 @@ def _dispatch(arguments: list[str]) -> None:
     job = modules[parsed.job]
     # Before the check, which loads TensorFlow where it has to look into a store.
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     set_read_ahead()
     if parsed.job not in _LOOKS_FOR_TPU and getattr(parsed, "tpu", None) != "local":
         # One process at a time has the chips of a TPU VM, and that is the one that trains.
         os.environ.setdefault("TPU_LOAD_LIBRARY", "0")
-    if parsed.job not in _LOOKS_FOR_TPU:
-        import_tensorflow_quickly()
     job.check_arguments(parsed)
     job.run(parsed)
 

@@ -37,7 +37,6 @@ from .arguments import (
     add_override_argument,
     load_experiment,
 )
-from .command_line import run_job
 from .progress import say
 
 # What saves memory, the cheapest first.
@@ -396,7 +395,3 @@ def _work(name: str, values: dict[str, Any]) -> Table:
 
 def _gibibytes(num_bytes: float) -> str:
     return f"{num_bytes / _GIBIBYTE:.2f}"
-
-
-if __name__ == "__main__":
-    raise SystemExit(run_job("compile"))

@@ -18,7 +18,6 @@ from txl_tf.config.task import TaskConfig
 from txl_tf.errors import UsageError
 
 from .arguments import add_config_argument, add_override_argument, load_experiment
-from .command_line import run_job
 from .configs import NAMED_EXPERIMENTS
 
 SECTIONS: dict[str, type[FrozenConfig]] = {
@@ -102,7 +101,3 @@ def _described(section: str) -> str:
         )
         blocks.append(f"{prefix}.{setting.name}  ({setting.facts})\n{meaning}")
     return "\n".join(blocks)
-
-
-if __name__ == "__main__":
-    raise SystemExit(run_job("config"))

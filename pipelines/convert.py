@@ -21,7 +21,6 @@ from txl_tf.errors import InputMissingError, MismatchError, UsageError
 from txl_tf.storage.staging import require_absent
 
 from .arguments import add_override_argument, add_step_argument
-from .command_line import run_job
 from .progress import plain_table
 from .trained_model import open_source
 
@@ -191,7 +190,3 @@ def _convert_vocabulary(path: str, out: str) -> None:
     if vocabulary.cutoffs:
         print(f"cutoffs: {', '.join(map(str, vocabulary.cutoffs))}")
     print(f"written: {out}")
-
-
-if __name__ == "__main__":
-    raise SystemExit(run_job("convert"))

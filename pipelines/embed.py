@@ -25,7 +25,6 @@ from txl_tf.storage.files import write_file
 from txl_tf.storage.untrusted_files import storage_errors
 
 from .arguments import MAX_COUNT, add_model_arguments, add_number
-from .command_line import run_job
 from .evaluation.scores import check_text_file
 from .memory_needs import reading_needs, require_memory_of
 from .trained_model import open_source, with_chosen_step
@@ -178,7 +177,3 @@ def _json_lines(features: "list[np.ndarray]", lines: list[int], rows: list["np.n
         for line, row, each in zip(lines, rows, features, strict=True)
     ]
     return "".join(json.dumps(each) + "\n" for each in found).encode()
-
-
-if __name__ == "__main__":
-    raise SystemExit(run_job("embed"))

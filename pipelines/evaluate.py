@@ -32,7 +32,6 @@ from .arguments import (
     add_override_argument,
     override,
 )
-from .command_line import run_job
 from .evaluation.scores import TextScores, check_text_file
 from .memory_needs import require_evaluation_memory
 from .progress import say, show_progress
@@ -291,7 +290,3 @@ def _print(result: "EvaluationResult", arguments: argparse.Namespace) -> None:
         print(json.dumps(result.to_dict()), flush=True)
     elif arguments.is_chief:
         print(result_table([result]), flush=True)
-
-
-if __name__ == "__main__":
-    raise SystemExit(run_job("evaluate"))

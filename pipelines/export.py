@@ -37,7 +37,6 @@ from .arguments import (
     add_model_arguments,
     add_number,
 )
-from .command_line import run_job
 from .evaluation.watch import read_evaluations
 from .generation_arguments import OF_DRAWING, add_generation_arguments, generation_config, option_of
 from .memory_needs import reading_needs, require_memory_of
@@ -333,7 +332,3 @@ def export_fine_tuned(
     folder = os.path.join(arguments.out, str(version))
     export_task(task.model, experiment.task, task.tokenizer, folder, card, options=options)
     print(f"SavedModel: {folder}")
-
-
-if __name__ == "__main__":
-    raise SystemExit(run_job("export"))

@@ -22,7 +22,6 @@ from txl_tf.storage.files import path_exists
 from txl_tf.tasks.examples import TaskData
 
 from .arguments import add_config_argument, add_device_arguments, add_number, add_override_argument
-from .command_line import run_job
 from .finetuning_settings import MAX_EPOCHS, finetuning_experiment
 from .initial_weights import add_initial_arguments, initial_weights
 from .memory_needs import require_training_memory
@@ -165,7 +164,3 @@ def given_tokenizer(folder: str) -> "Tokenizer":
             "converted with --data.",
         )
     return found
-
-
-if __name__ == "__main__":
-    raise SystemExit(run_job("finetune"))

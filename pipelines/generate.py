@@ -20,7 +20,6 @@ from txl_tf.storage.files import path_exists, read_file
 from txl_tf.storage.untrusted_files import storage_errors
 
 from .arguments import add_memory_length_argument, add_model_arguments, add_number
-from .command_line import run_job
 from .generation_arguments import (
     OF_DRAWING,
     add_generation_arguments,
@@ -282,7 +281,3 @@ def _interruption() -> Iterator[Callable[[], bool]]:
         yield lambda: bool(signals)
     finally:
         signal.signal(signal.SIGINT, previous)
-
-
-if __name__ == "__main__":
-    raise SystemExit(run_job("generate"))

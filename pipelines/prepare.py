@@ -18,7 +18,6 @@ from txl_tf.errors import UsageError
 from txl_tf.storage.staging import require_absent
 
 from .arguments import add_number
-from .command_line import run_job
 from .prepare_text import (
     add_source_arguments,
     check_source_arguments,
@@ -214,7 +213,3 @@ def _unknown_share(
         token_ids = dataset.read_tokens(split.name, start, stop)
         count += int(np.count_nonzero(token_ids == unknown_id))
     return count / split.tokens
-
-
-if __name__ == "__main__":
-    raise SystemExit(run_job("prepare"))

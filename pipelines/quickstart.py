@@ -23,7 +23,6 @@ from txl_tf.errors import NonFiniteError, PreemptedError, UsageError
 from txl_tf.run_folder import build_model
 
 from .arguments import add_override_argument, overridden_settings, override
-from .command_line import run_job
 from .configs import quickstart
 from .memory_needs import require_training_memory
 from .progress import say, show_progress
@@ -261,7 +260,3 @@ def _export(
     quality = {result.split: result.to_dict() for result in results}
     card = model_card(experiment, workdir.read()[1], step, **quality)
     export_saved_model(model, folder, card, tokenizer=ByteTokenizer())
-
-
-if __name__ == "__main__":
-    raise SystemExit(run_job("quickstart"))

@@ -30,8 +30,8 @@ from .arguments import (
     overridden_settings,
     override,
 )
-from .command_line import run_job
 from .configs import NAMED_EXPERIMENTS
+from .exit_codes import finish, report
 from .finetuning_settings import further_training
 from .initial_weights import (
     InitialWeights,
@@ -39,7 +39,6 @@ from .initial_weights import (
     initial_weights,
     overrides_of,
 )
-from .last_defence import finish, report
 from .memory_needs import require_training_memory
 from .progress import say
 from .step_profile import add_profile_argument
@@ -314,7 +313,3 @@ def _experiment(
             "A new run needs a configuration.", where="--config", remedy="Give a name or a file."
         )
     return further_training(source, overrides, manifest)
-
-
-if __name__ == "__main__":
-    raise SystemExit(run_job("train"))

@@ -32,7 +32,6 @@ from txl_tf.storage.untrusted_files import (
     files_below,
 )
 
-from .command_line import run_job
 from .progress import ReportBytes, byte_progress
 from .run_verification import verify_checkpoints, verify_converted, verify_run
 
@@ -195,7 +194,3 @@ def _total_bytes(path: str) -> int:
     except OSError as error:
         what = f"A file cannot be looked at: {first_line(error)}"
         raise DataDamagedError(what, where=path, remedy="Restore it from a copy.") from error
-
-
-if __name__ == "__main__":
-    raise SystemExit(run_job("verify"))

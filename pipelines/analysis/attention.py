@@ -17,7 +17,6 @@ and TensorBoard shows the figures beside the run's curves.
 import argparse
 import json
 import math
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +38,6 @@ from ..arguments import (
     add_number,
     add_step_argument,
 )
-from ..command_line import run_job
 from ..memory_needs import reading_needs, require_memory_of
 from ..progress import plain_table, show_progress
 from ..trained_model import open_dataset, open_source
@@ -314,7 +312,3 @@ def describe(report: dict[str, Any]) -> str:
         f"farthest: layer {farthest['layer']}, head {farthest['head']}, "
         f"{farthest['mean_distance']:.2f} tokens back on average"
     )
-
-
-if __name__ == "__main__":
-    raise SystemExit(run_job("analyze", ["attention", *sys.argv[1:]]))

@@ -9,7 +9,7 @@ import pytest
 from pipelines.analysis.ablation import load_study
 from pipelines.arguments import load_experiment
 from pipelines.configs import NAMED_EXPERIMENTS
-from pipelines.last_defence import printed_error
+from pipelines.exit_codes import printed_error
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.errors import InputMissingError, UsageError
 

@@ -2,15 +2,12 @@
 
 import hashlib
 import json
-import runpy
 import shutil
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from pipelines.command_line import JOBS
 from tests.pipelines.txl_process import error_lines, run_new_txl, run_txl
 
 
@@ -171,16 +168,3 @@ def test_configuration_file_with_an_unknown_key_is_2(config_file, data_folder, t
         "train", "--config", wrong, "--data", data_folder, "--workdir", tmp_path / "run"
     )
     assert_refused(finished, 2, "num_layer", "wrong.json")
-
-
-@pytest.mark.filterwarnings("ignore:.* found in sys.modules:RuntimeWarning")
-@pytest.mark.parametrize("job", JOBS)
-def test_every_job_is_a_module_with_help(job, monkeypatch, capsys):
-    module = f"pipelines.{job}"
-    monkeypatch.setattr(sys, "argv", [module, "--help"])
-    with pytest.raises(SystemExit) as stopped:
-        runpy.run_module(module, run_name="__main__")
-    assert stopped.value.code == 0
-    shown = capsys.readouterr().out
-    assert f"txl {job}" in shown
-    assert "--" in shown

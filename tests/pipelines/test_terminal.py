@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 
 import pytest
 
@@ -101,20 +100,3 @@ def test_arguments_that_are_not_utf8(tmp_path, arguments):
     assert_quiet(finished)
     assert finished.returncode == 2
     assert finished.stderr.startswith(b"txl: An argument is not UTF-8.\n")
-
-
-@pytest.mark.parametrize("command_words", [("train",), ("command_line", "train")])
-def test_ctrl_c_while_modules_are_imported(tmp_path, command_words):
-    # A module that every configuration needs is interrupted as it is imported.
-    interrupt = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
-    (tmp_path / "tomllib.py").write_text(interrupt)
-    module, *arguments = command_words
-    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
-    finished = subprocess.run(
-        [sys.executable, "-m", f"pipelines.{module}", *arguments, "--help"],
-        capture_output=True,
-        env={**environment(), "PYTHONPATH": path},
-        check=False,
-    )
-    assert finished.returncode == 130
-    assert finished.stderr == b"Interrupted.\n"

@@ -3,17 +3,14 @@
 import errno
 import os
 import stat
-import subprocess
-import sys
 import tempfile
-import threading
 from pathlib import Path
 
 import pytest
 import tensorflow as tf
 
-from pipelines import command_line, last_defence
-from pipelines.last_defence import MAX_LINE_CHARACTERS
+from pipelines import command_line
+from pipelines.exit_codes import MAX_LINE_CHARACTERS
 from txl_tf.errors import JobError, MismatchError, UsageError
 
 
@@ -60,7 +57,6 @@ def test_what_nobody_thought_of_is_70_with_the_traceback_in_a_file(failing, tmp_
         (MemoryError(), 70, "memory is used up"),
         (OSError(errno.ENOSPC, "No space left on device", "/a/file"), 74, "disk is full"),
         (PermissionError(errno.EACCES, "Permission denied", "/a/file"), 74, "Permission denied"),
-        (UnicodeEncodeError("utf-8", "a\udcff", 1, 2, "surrogates"), 2, "'a\\udcff'"),
         (
             tf.errors.ResourceExhaustedError(
                 None, None, "Graph execution error:\n\nOOM when allocating tensor"
@@ -101,38 +97,3 @@ def test_an_error_is_cut_and_escaped(failing, error, shown):
 
 def test_ctrl_c_is_130(failing):
     assert failing(KeyboardInterrupt()) == (130, ["Interrupted."])
-
-
-def test_a_thread_that_fails_says_so_without_a_traceback(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(threading, "excepthook", last_defence._end_of_thread)
-    thread = threading.Thread(target=lambda: [][1])
-    thread.start()
-    thread.join()
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 3
-    assert "IndexError" in lines[0]
-
-
-@pytest.mark.parametrize(
-    ("statement", "exit_code"),
-    [
-        ("raise KeyboardInterrupt", 130),
-        ("import no_such_module", 70),
-        ("raise MemoryError", 70),
-        ("raise SystemExit(3)", 3),
-    ],
-)
-def test_a_process_that_fails_before_any_job_runs(statement, exit_code, tmp_path):
-    # As `python -m` has it, while it looks for the module.
-    code = f"import sys; sys.argv[0] = '-m'; import pipelines; {statement}"
-    finished = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-    )
-    assert finished.returncode == exit_code
-    assert "Traceback" not in finished.stderr
-    assert len(finished.stderr.splitlines()) <= 3

@@ -1,0 +1,168 @@
+"""Exit codes of the command, and errors in three lines instead of a traceback."""
+
+import contextlib
+import errno
+import logging
+import os
+import signal
+import sys
+import tempfile
+import traceback
+import warnings
+from typing import TextIO
+
+from txl_tf.errors import JobError, StorageError
+
+INTERRUPTED = 130
+"""Exit code of a job that Ctrl-C has ended: 128 and the number of the signal."""
+READER_LEFT = 141
+"""Exit code where the reader of a pipe has gone, as of a program that SIGPIPE ends."""
+
+MAX_LINE_CHARACTERS = 400
+_TAIL_CHARACTERS = 100
+_DISK_FULL = ("No space left", "Disk quota", "quota exceeded")
+_OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory", "OOM when allocating")
+
+
+def prepare_process() -> None:
+    """Prepares the standard streams and keeps the log and warnings of libraries off the terminal.
+
+    `TF_CPP_MIN_LOG_LEVEL` shows the log again, and `-W` the warnings. It is called before
+    TensorFlow is imported.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # The next file that is opened would get the closed descriptor, and printed text.
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        # A stream that a test or a notebook has put in place may be of another kind.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    if "TF_CPP_MIN_LOG_LEVEL" not in os.environ:
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+        logging.getLogger("tensorflow").setLevel(logging.ERROR)
+        if not sys.warnoptions:
+            warnings.simplefilter("ignore")
+
+
+def printed_error(error: JobError) -> str:
+    """Formats an error as one to three lines: what, where, what to do."""
+    parts = (error.what, error.where, error.remedy)
+    lines = [line for part in parts if (line := one_line(str(part)))]
+    first, *others = lines or [type(error).__name__]
+    return "\n".join([f"txl: {first}", *(f"  {line}" for line in others)])
+
+
+def one_line(text: str) -> str:
+    """Returns a text on one line of at most `MAX_LINE_CHARACTERS` that every terminal can show.
+
+    Line breaks become spaces, other control characters and lone surrogates are
+    escaped, and the middle of a long text is left out.
+    """
+    # Cut first, because to escape a huge text takes long, and then the text with its escapes.
+    shown = " ".join(part.strip() for part in _cut(text, len(text)).splitlines())
+    escaped = "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode("ascii")
+        for each in shown.strip()
+    )
+    return _cut(escaped, max(len(text), len(escaped)))
+
+
+def _cut(text: str, full_length: int) -> str:
+    if len(text) <= MAX_LINE_CHARACTERS:
+        return text
+    gap = f" [... {full_length} characters ...] "
+    head = MAX_LINE_CHARACTERS - _TAIL_CHARACTERS - len(gap)
+    return f"{text[:head]}{gap}{text[-_TAIL_CHARACTERS:]}"
+
+
+def explained(error: BaseException) -> JobError:
+    """Converts the exception that ended a job into the error that is printed.
+
+    The traceback of an unforeseen one is written to a file, which the error names.
+    """
+    if isinstance(error, JobError):
+        return error
+    lines = str(error).strip().splitlines()
+    # TensorFlow begins with the place in a graph.
+    telling = (line for line in lines if any(text in line for text in _OUT_OF_MEMORY))
+    said = f"{type(error).__name__}: {next(telling, lines[0] if lines else '').strip()}"
+    # Not imported for it: where it was not, no error is of TensorFlow.
+    tensorflow = sys.modules.get("tensorflow")
+    is_of_tensorflow = tensorflow is not None and isinstance(error, tensorflow.errors.OpError)
+    number = error.errno if isinstance(error, OSError) else None
+    if number in (errno.ENOSPC, errno.EDQUOT) or (
+        is_of_tensorflow and any(text in str(error) for text in _DISK_FULL)
+    ):
+        where = str(getattr(error, "filename", None) or "")
+        remedy = "Make room, and start the same command again."
+        return StorageError(f"The disk is full: {said}", where=where, remedy=remedy)
+    if (
+        isinstance(error, MemoryError)
+        or number == errno.ENOMEM
+        or type(error).__name__ == "ResourceExhaustedError"
+        or (is_of_tensorflow and any(text in str(error) for text in _OUT_OF_MEMORY))
+    ):
+        remedy = "Take fewer rows or replicas, shorter segments or memory, or a larger machine."
+        return JobError(f"The memory is used up: {said}", remedy=remedy)
+    if isinstance(error, OSError):
+        where = str(error.filename or "")
+        return StorageError(error.strerror or said, where=where, remedy="Check path and disk.")
+    return JobError(
+        f"This was not foreseen: {said}",
+        where=f"The traceback is in {_traceback_file(error)}",
+        remedy="`txl doctor` checks the installation; if it finds nothing, report that file.",
+    )
+
+
+def _traceback_file(error: BaseException) -> str:
+    """Writes the traceback to a new file that only this user can read."""
+    descriptor, path = tempfile.mkstemp(prefix="txl-traceback-", suffix=".txt")
+    with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+        text = "".join(traceback.format_exception(error))
+        file.write(f"{sys.version}\n{sys.argv!r}\n\n{text}")
+    return path
+
+
+def report(error: BaseException) -> int:
+    """Prints the error that has ended a job, and returns the exit code."""
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    if isinstance(error, KeyboardInterrupt):
+        # The next one ends the process without a word.
+        with contextlib.suppress(ValueError):
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+        _print_error("Interrupted.")
+        return INTERRUPTED
+    if isinstance(error, BrokenPipeError) and isinstance(_flushed(sys.stdout), BrokenPipeError):
+        return READER_LEFT
+    explanation = explained(error)
+    _print_error(printed_error(explanation))
+    return explanation.exit_code
+
+
+def finish(exit_code: int) -> int:
+    """Flushes the output; returns its error's exit code where the job had none of its own."""
+    failure = _flushed(sys.stdout)
+    _flushed(sys.stderr)
+    if failure is None or exit_code:
+        return exit_code
+    return READER_LEFT if isinstance(failure, BrokenPipeError) else report(failure)
+
+
+def _flushed(stream: TextIO) -> OSError | None:
+    """Flushes a standard stream; returns the error, after which the rest is dropped."""
+    try:
+        stream.flush()
+    except OSError as error:
+        # Python would write the rest at its exit, and fail again.
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return error
+    return None
+
+
+def _print_error(text: str) -> None:
+    # Without a reader, the exit code has to do.
+    with contextlib.suppress(OSError, ValueError):
+        print(text, file=sys.stderr, flush=True)
