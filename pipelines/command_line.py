@@ -62,11 +62,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return finish(exit_code)
 
 
-def run_job(name: str, arguments: Sequence[str] | None = None) -> int:
-    """Runs the named job of `JOBS`, as `python -m pipelines.NAME` does; see `main`."""
-    return main([name, *(sys.argv[1:] if arguments is None else arguments)])
-
-
 def _dispatch(arguments: list[str]) -> None:
     _check_encoding(arguments)
     if arguments[:1] in ([], ["help"]):

@@ -19,7 +19,6 @@ from txl_tf.errors import InputMissingError, StorageError
 from txl_tf.imports import require_extra
 
 from .arguments import MAX_COUNT, add_number, add_step_argument
-from .command_line import run_job
 from .memory_needs import reading_needs, require_memory_of
 
 if TYPE_CHECKING:
@@ -120,7 +119,3 @@ async def _serve(server: "TextServer", arguments: argparse.Namespace) -> None:
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         print(f"{arguments.name}: {url}", flush=True)
         await stop.wait()
-
-
-if __name__ == "__main__":
-    raise SystemExit(run_job("serve"))

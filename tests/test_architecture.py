@@ -105,7 +105,6 @@ LOADED_FIRST = (
 NOT_LOADED_FIRST = (
     "pipelines.analysis.*",
     "pipelines.evaluation.*",
-    "pipelines.launch.__main__",
 )
 
 

@@ -43,7 +43,16 @@ def test_a_folder_without_a_model_and_a_taken_port_are_named(folder, tmp_path, c
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_job_serves_until_it_is_told_to_end(folder, number):
-    command = [sys.executable, "-m", "pipelines.serve", "--export", str(folder), "--port", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "pipelines.command_line",
+        "serve",
+        "--export",
+        str(folder),
+        "--port",
+        "0",
+    ]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, **pipes, text=True) as process:
         name, url = process.stdout.readline().split()
