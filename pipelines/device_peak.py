@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.errors import UsageError
 
-from .launch.plan import Accelerator
+from .launch.accelerator import Accelerator
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -59,11 +59,9 @@ def test_both_commands_are_in_the_readme_and_the_second_in_the_checks():
     assert f"\n{INSTALL_AND_TEST} --durations=20\n" in (ROOT / ".ci" / "run").read_text()
 
 
-def test_documents_have_the_table_of_chips_and_every_job():
+def test_documents_have_every_job():
     from pipelines.command_line import JOBS
-    from pipelines.launch.plan import support_table
 
-    assert f"\n{support_table()}\n" in (ROOT / "pipelines/launch/README.md").read_text()
     text = "".join((ROOT / path).read_text() for path in DOCUMENTS if path != "BUILD_NOTES.md")
     named = set(re.findall(r"\btxl ([a-z]+)\b", text)) - {"help"}
     assert named == set(JOBS)

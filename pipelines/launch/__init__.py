@@ -1,42 +1,54 @@
-r"""Prints the commands that run a training job on Cloud TPU: `txl launch`.
+r"""Prints a script or manifest that runs a training job on Cloud TPU: `txl launch`.
 
     txl launch --kind tpu-vm --accelerator-type v5litepod-8 \
         --zone us-west4-a --project my-project --name my-run \
         --config enwik8_base --data gs://my-bucket/data --workdir gs://my-bucket/run
 
-Nothing is run: the output is read first and then pasted command by command,
-or, of `--kind gke-jobset`, given to `kubectl apply -f -`.
+Nothing is run. The output of all kinds but `gke-jobset` is a shell script: `sh SCRIPT start`
+creates the TPU, installs and trains, `sh SCRIPT delete` ends it.
 """
 
 import argparse
+import json
+import os
 import re
+import shlex
+import string
+from pathlib import Path
 
 from txl_tf.errors import UsageError
 
 from ..arguments import NAMED_EXPERIMENTS, add_override_argument, load_experiment
+from ..doctor import pinned_versions
 from ..workdir import add_workdir_argument
-from .gke import gke_job_set_manifest
-from .plan import EXAMPLES, Accelerator, LaunchPlan, support_of
-from .tpu_vm import pod_slice_script, queued_resource_script, tpu_vm_script
+from .accelerator import COMPUTE_ENGINE, EXAMPLES, Accelerator
 
 _GKE = "gke-jobset"
-_KINDS = {
-    "tpu-vm": tpu_vm_script,
-    "queued-resource": queued_resource_script,
-    "pod-slice": pod_slice_script,
-    _GKE: gke_job_set_manifest,
+# The parts of the script of each kind; later definitions take the place of earlier ones.
+_SCRIPTS = {
+    "tpu-vm": ("tpu_vm.sh", "job.sh"),
+    "queued-resource": ("tpu_vm.sh", "queued_resource.sh", "job.sh"),
+    "pod-slice": ("tpu_vm.sh", "job.sh"),
+    "compute": ("compute.sh", "job.sh"),
 }
-# Pods are called after the set, with `-servers-0-63-abcde` at most behind it, in 63 characters.
-_NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
+_PORT = 8470
+_FOLDER = Path(__file__).parent
+_GRACE_SECONDS = {False: 300, True: 25}
+"""Seconds that a pod has to save; a spot machine has 30, of which GKE keeps some."""
+# JobSet's pods are called `NAME-servers-0-63-abcde` at most, in 63 characters.
+_BUCKET = re.compile(r"gs://[^\s/]+(/[^\s]*)?")
 _PATTERNS = {
-    "name": (_NAME, "At most 40 of a-z, 0-9 and hyphens; a letter first, no hyphen last."),
+    "name": (
+        re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?"),
+        "At most 40 of a-z, 0-9 and hyphens; a letter first, no hyphen last.",
+    ),
     "zone": (re.compile(r"[a-z]+(-[a-z]+)+[0-9]+-[a-z]"), "Such as us-central1-a."),
     "project": (
         re.compile(r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]"),
         "The project's ID, such as my-project.",
     ),
-    "workdir": (re.compile(r"gs://[^\s/]+(/[^\s]*)?"), "A TPU's disk is lost: gs://BUCKET/FOLDER."),
-    "data": (re.compile(r"gs://[^\s/]+(/[^\s]*)?"), "Copy the data set to gs://BUCKET/FOLDER."),
+    "workdir": (_BUCKET, "A TPU's disk is lost: gs://BUCKET/FOLDER."),
+    "data": (_BUCKET, "Copy the data set to gs://BUCKET/FOLDER."),
     "runtime_version": (
         re.compile(r"[a-z0-9][a-z0-9.-]*"),
         "`gcloud compute tpus tpu-vm versions list` names them.",
@@ -49,104 +61,182 @@ _PATTERNS = {
         re.compile(r"[a-z0-9][\w./:@-]*"),
         "Such as us-docker.pkg.dev/PROJECT/REPOSITORY/txl-tf:1.",
     ),
+    "cluster": (re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?"), "The name of a GKE cluster."),
+    "service_account": (
+        re.compile(r"[a-z0-9-]+@[a-z0-9.-]+"),
+        "Such as NAME@PROJECT.iam.gserviceaccount.com.",
+    ),
 }
+_OF_GKE, _OF_MACHINES = ("image", "cluster", "service_account"), ("runtime_version", "repository")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the job."""
     tpu = parser.add_argument_group("TPU")
-    tpu.add_argument("--kind", choices=list(_KINDS), required=True, help="what to launch")
-    tpu.add_argument(
-        "--accelerator-type",
-        metavar="TYPE",
-        required=True,
-        help=f"the slice, such as {', '.join(EXAMPLES)}",
-    )
+    tpu.add_argument("--kind", choices=[*_SCRIPTS, _GKE], required=True, help="what to launch")
+    meaning = f"the slice, such as {', '.join(EXAMPLES)} or v5e:2x4"
+    tpu.add_argument("--accelerator-type", metavar="TYPE", required=True, help=meaning)
     tpu.add_argument("--zone", required=True, help="zone of Google Cloud")
     tpu.add_argument("--project", required=True, help="project of Google Cloud")
     tpu.add_argument("--name", required=True, help="name of the TPU or the job set")
+    tpu.add_argument("--spot", action="store_true", help="cheaper machines, which may be lost")
     run = parser.add_argument_group("run")
-    run.add_argument("--config", metavar="NAME", required=True, help="named experiment")
+    meaning = "named experiment, or .toml or .json file, which is copied"
+    run.add_argument("--config", metavar="NAME|FILE", required=True, help=meaning)
     run.add_argument("--data", metavar="gs://...", required=True, help="prepared data set")
     add_workdir_argument(run)
     add_override_argument(run)
     machines = parser.add_argument_group("machines")
-    machines.add_argument(
-        "--spot", action="store_true", help="cheaper machines, which may be taken away"
-    )
-    machines.add_argument(
-        "--runtime-version",
-        metavar="IMAGE",
-        help="image of the TPU VMs (default: by accelerator type)",
-    )
-    machines.add_argument(
-        "--repository",
-        metavar="URL",
-        help="clone the code on the TPU VM from here (default: copy this checkout)",
-    )
-    machines.add_argument("--image", help=f"container image with txl-tf; {_GKE} only")
+    meaning = "image of the TPU VMs (default: by accelerator type)"
+    machines.add_argument("--runtime-version", metavar="IMAGE", help=meaning)
+    meaning = "clone the code from here (default: copy this checkout)"
+    machines.add_argument("--repository", metavar="URL", help=meaning)
+    gke = parser.add_argument_group(_GKE)
+    gke.add_argument("--image", help="container image with txl-tf")
+    gke.add_argument("--cluster", help="cluster that gets a node pool")
+    meaning = "account that may read the data and write the run"
+    gke.add_argument("--service-account", metavar="EMAIL", help=meaning)
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
     """Checks every argument; nothing that the cloud would refuse by its form is printed."""
-    accelerator = Accelerator.parse(arguments.accelerator_type)
+    arguments.accelerator = accelerator = Accelerator.parse(arguments.accelerator_type)
     for name, (pattern, remedy) in _PATTERNS.items():
         value = getattr(arguments, name)
         if value is not None and pattern.fullmatch(value) is None:
             what = f"This is not a {name.replace('_', ' ')} that can be used."
             raise UsageError(what, where=f"{_option(name)} {value}", remedy=remedy)
-    if arguments.config not in NAMED_EXPERIMENTS:
-        raise UsageError(
-            "There is no configuration of this name, and a file is not on the TPU VM.",
-            where=f"--config {arguments.config}",
-            remedy=f"Names are: {', '.join(NAMED_EXPERIMENTS)}; --set changes values.",
-        )
     load_experiment(arguments.config, arguments.overrides)
-    _check_kind(arguments, accelerator)
-    same = ("name", "zone", "project", "config", "data", "workdir", "repository", "image")
-    arguments.plan = LaunchPlan(
-        **{name: getattr(arguments, name) for name in same},
-        accelerator=accelerator,
-        overrides=tuple(arguments.overrides),
-        runtime_version=arguments.runtime_version or accelerator.runtime_version,
-        is_spot=arguments.spot,
-    )
+    kind, chips = f"--kind {arguments.kind}", f"--accelerator-type {accelerator.name}"
+    where, is_slice = f"{kind} {chips}", accelerator.num_hosts > 1
+    if arguments.kind in ("tpu-vm", "compute") and is_slice:
+        what = f"This slice has {accelerator.num_hosts} hosts."
+        raise UsageError(what, where=where, remedy="Use --kind pod-slice.")
+    if arguments.kind == "pod-slice" and not is_slice:
+        raise UsageError("This slice has one host.", where=where, remedy="Use --kind tpu-vm.")
+    if arguments.kind != _GKE and is_slice and accelerator.generation == "v6e":
+        what = "The server that tensorflow-tpu 2.20.0 brings knows no v6e slice of several hosts."
+        raise UsageError(what, where=where, remedy="Use --kind gke-jobset, v6e-8, or other chips.")
+    if arguments.kind == "compute" and accelerator.generation not in COMPUTE_ENGINE:
+        what = f"Compute Engine has {' and '.join(COMPUTE_ENGINE)} alone."
+        raise UsageError(what, where=where, remedy="Use --kind tpu-vm.")
+    if arguments.kind == _GKE and accelerator.gke_accelerator is None:
+        raise UsageError("GKE does not have these chips.", where=chips, remedy="Use --kind tpu-vm.")
+    unused = _OF_MACHINES if arguments.kind == _GKE else _OF_GKE
+    for name in (*_OF_GKE, *_OF_MACHINES):
+        is_given = getattr(arguments, name) is not None
+        if is_given and name in unused:
+            raise UsageError("The argument means nothing here.", where=f"{kind} {_option(name)}")
+        if not is_given and arguments.kind == _GKE and name in _OF_GKE:
+            remedy = "The page pipelines/launch/README.md says how to make it."
+            raise UsageError("A job set needs this.", where=_option(name), remedy=remedy)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Prints the commands or the manifest."""
-    support = support_of(arguments.plan.accelerator)
-    print(f"# Expected: {support.expected}.\n# Unproven: {support.unproven}.")
-    print(_KINDS[arguments.kind](arguments.plan), end="")
+    """Prints the script or the manifest."""
+    print(_manifest(arguments) if arguments.kind == _GKE else _script(arguments), end="")
 
 
-def _check_kind(arguments: argparse.Namespace, accelerator: Accelerator) -> None:
-    kind, chips = f"--kind {arguments.kind}", f"--accelerator-type {accelerator.name}"
-    where = f"{kind} {chips}"
-    if arguments.kind == "tpu-vm" and accelerator.num_hosts > 1:
-        what = f"This slice has {accelerator.num_hosts} hosts."
-        raise UsageError(what, where=where, remedy="Use --kind pod-slice.")
-    if arguments.kind == "pod-slice" and accelerator.num_hosts == 1:
-        raise UsageError("This slice has one host.", where=where, remedy="Use --kind tpu-vm.")
-    is_vm_slice = arguments.kind != _GKE and accelerator.num_hosts > 1
-    if is_vm_slice and accelerator.generation == "v6e":
-        raise UsageError(
-            "The server that tensorflow-tpu 2.20.0 brings knows no v6e slice of several hosts.",
-            where=where,
-            remedy="Use --kind gke-jobset, v6e-8, or other chips.",
-        )
-    if arguments.kind == _GKE and accelerator.gke_accelerator is None:
-        raise UsageError("GKE does not have these chips.", where=chips, remedy="Use --kind tpu-vm.")
-    if arguments.kind == _GKE and arguments.image is None:
-        raise UsageError(
-            "A job set needs a container image.",
-            where="--image",
-            remedy="Build one that has txl-tf and its locked requirements installed.",
-        )
-    unused = ("runtime_version", "repository") if arguments.kind == _GKE else ("image",)
-    for name in unused:
-        if getattr(arguments, name) is not None:
-            raise UsageError("The argument means nothing here.", where=f"{kind} {_option(name)}")
+def _script(arguments: argparse.Namespace) -> str:
+    accelerator, has_file = arguments.accelerator, arguments.config not in NAMED_EXPERIMENTS
+    config = f"./{os.path.basename(arguments.config)}" if has_file else arguments.config
+    values = {
+        "NAME": arguments.name,
+        "ZONE": arguments.zone,
+        "PROJECT": arguments.project,
+        "ACCELERATOR": accelerator.name,
+        "MACHINE": accelerator.machine_type,
+        "HOSTS": str(accelerator.num_hosts),
+        "IMAGE": arguments.runtime_version or accelerator.runtime_version,
+        "SPOT": _spot_option(arguments),
+        "CONFIG_FILE": os.path.abspath(arguments.config) if has_file else "",
+        "TENSORBOARD": f"{arguments.workdir.rstrip('/')}/tensorboard",
+        # These are read by the shell of the machine once more.
+        "REPOSITORY": shlex.quote(arguments.repository or "").removeprefix("''"),
+        "TEXT": f"tensorflow-text=={pinned_versions()['tensorflow-text']}",
+        "WORKDIR": shlex.quote(arguments.workdir),
+        "TRAIN": shlex.join(_train_words(arguments, config)),
+    }
+    header = [f"{name}={shlex.quote(value)}" for name, value in values.items()]
+    parts = [(_FOLDER / name).read_text() for name in _SCRIPTS[arguments.kind]]
+    return "\n".join(["#!/bin/sh", *header, "", *parts])
+
+
+def _manifest(arguments: argparse.Namespace) -> str:
+    accelerator, has_file = arguments.accelerator, arguments.config not in NAMED_EXPERIMENTS
+    file, hosts = os.path.basename(arguments.config), accelerator.num_hosts
+    names = [f"{arguments.name}-servers-0-{pod}.{arguments.name}" for pod in range(hosts)]
+    tpu = "local" if hosts == 1 else ",".join(f"grpc://{name}:{_PORT}" for name in names)
+    words = _train_words(arguments, f"/config/{file}" if has_file else arguments.config)
+    doctor = shlex.join(["txl", "doctor", "--tpu", tpu, "--folder", arguments.workdir])
+    train = shlex.join(["txl", "train", "--tpu", tpu, *words])
+    script = f"{doctor} && exec sh /txl-tf/pipelines/launch/run_until_done.sh {train}"
+    if hosts > 1:
+        # The machines come up in any order.
+        ask = f"import socket, sys; socket.create_connection((sys.argv[1], {_PORT}), 5)"
+        until = f'until {shlex.join(["python", "-c", ask])} "$host" 2> /dev/null; do sleep 5; done'
+        script = f"for host in {shlex.join(names)}; do {until}; done; {script}"
+    nodes = {
+        "topology.kubernetes.io/zone": arguments.zone,
+        "cloud.google.com/gke-tpu-accelerator": accelerator.gke_accelerator,
+        "cloud.google.com/gke-tpu-topology": accelerator.topology,
+    }
+    taints = ["google.com/tpu"]
+    if arguments.spot:
+        nodes["cloud.google.com/gke-spot"] = "true"
+        taints.append("cloud.google.com/gke-spot")
+    values = {
+        "name": arguments.name,
+        "service_account": arguments.service_account,
+        "config_name": file,
+        "config_text": Path(arguments.config).read_text() if has_file else "",
+        "grace_seconds": _GRACE_SECONDS[arguments.spot],
+        # Less than the pod has, so that a server ends by itself.
+        "server_seconds": str(_GRACE_SECONDS[arguments.spot] - 3),
+        "chip_nodes": nodes,
+        "tolerations": [
+            {"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in taints
+        ],
+        "image": arguments.image,
+        # Kubernetes reads `$$` as `$`.
+        "train": script.replace("$", "$$"),
+        "chips_per_host": accelerator.chips_per_host,
+        "hosts": hosts,
+    }
+    name = "jobset.yaml" if hosts == 1 else "jobset_slice.yaml"
+    template = string.Template((_FOLDER / name).read_text())
+    filled = template.substitute({key: json.dumps(value) for key, value in values.items()})
+    return "".join(f"#     {line}\n" for line in _gke_commands(arguments)) + filled
+
+
+def _gke_commands(arguments: argparse.Namespace) -> list[str]:
+    """Returns the commands that come before `kubectl apply -f MANIFEST`."""
+    accelerator = arguments.accelerator
+    where = ["--project", arguments.project]
+    pool = ["gcloud", "container", "node-pools", "create", arguments.name, *where]
+    pool += ["--cluster", arguments.cluster, "--location", arguments.zone.rpartition("-")[0]]
+    pool += ["--node-locations", arguments.zone, "--machine-type", accelerator.machine_type]
+    pool += ["--num-nodes", str(accelerator.num_hosts), *_spot_option(arguments).split()]
+    if accelerator.num_hosts > 1:
+        pool += ["--tpu-topology", accelerator.topology]
+    member = f"serviceAccount:{arguments.project}.svc.id.goog[default/{arguments.name}]"
+    bind = ["gcloud", "iam", "service-accounts", "add-iam-policy-binding"]
+    bind += [arguments.service_account, *where, "--role", "roles/iam.workloadIdentityUser"]
+    bind += ["--member", member]
+    build = ["gcloud", "builds", "submit", *where, "--tag", arguments.image]
+    return [shlex.join(command) for command in (build, pool, bind)]
+
+
+def _train_words(arguments: argparse.Namespace, config: str) -> list[str]:
+    words = ["--config", config, "--data", arguments.data, "--workdir", arguments.workdir]
+    # With `=`, a value that begins with a hyphen is still a value.
+    return words + [f"--set={override}" for override in arguments.overrides]
+
+
+def _spot_option(arguments: argparse.Namespace) -> str:
+    if not arguments.spot:
+        return ""
+    return "--provisioning-model SPOT" if arguments.kind == "compute" else "--spot"
 
 
 def _option(name: str) -> str:

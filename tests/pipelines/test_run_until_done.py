@@ -4,10 +4,13 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
-from pipelines.launch.plan import RUN_UNTIL_DONE
+import pipelines.launch
+
+RUN_UNTIL_DONE = str(Path(pipelines.launch.__file__).with_name("run_until_done.sh"))
 
 
 def run_until_done(program, tmp_path, **environment):
@@ -18,7 +21,7 @@ def run_until_done(program, tmp_path, **environment):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         return subprocess.Popen(
-            ["sh", str(RUN_UNTIL_DONE), "sh", "-c", program],
+            ["sh", RUN_UNTIL_DONE, "sh", "-c", program],
             cwd=tmp_path,
             env={**os.environ, "TXL_PAUSE_SECONDS": "0", **environment},
             stderr=subprocess.DEVNULL,

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from pipelines.doctor import pinned_versions
-from pipelines.launch.plan import REQUIREMENTS, install_commands
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+REQUIREMENTS = ROOT / "pipelines" / "launch" / "requirements-tpu-vm.txt"
 TESTED = pinned_versions()
 
 
@@ -46,26 +46,20 @@ def test_every_line_has_a_hash():
         assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", each) for each in hashes)
 
 
-def test_tensorflow_text_is_the_project_s_and_comes_alone():
-    _, text, code = install_commands(".")
-    version = TESTED["tensorflow-text"]
-    assert text == f"pip install --no-deps tensorflow-text=={version}"
-    assert code == "pip install --no-deps --no-build-isolation ."
-
-
-def test_the_files_are_part_of_the_package():
+def test_the_script_installs_the_locked_files_and_all_are_part_of_the_package():
+    script = (REQUIREMENTS.parent / "job.sh").read_text()
+    assert f"--require-hashes -r ./txl-tf/pipelines/launch/{REQUIREMENTS.name}" in script
     data = PROJECT["tool"]["setuptools"]["package-data"]["txl_tf_pipelines.launch"]
-    assert {REQUIREMENTS.name, "run_until_done.sh"} <= set(data)
+    assert {REQUIREMENTS.name, "*.sh", "*.yaml"} == set(data)
 
 
 def installed(environment):
-    """A virtual environment made with the commands that `txl launch` prints."""
+    """A virtual environment made as the script of `txl launch` makes it."""
     subprocess.run([sys.executable, "-m", "venv", environment], check=True)
     pip = str(environment / "bin" / "pip")
-    for command in install_commands(".", pip)[:2]:
-        finished = subprocess.run(
-            ["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False
-        )
+    text = f"tensorflow-text=={TESTED['tensorflow-text']}"
+    for words in (["--require-hashes", "-r", str(REQUIREMENTS)], ["--no-deps", text]):
+        finished = subprocess.run([pip, "install", *words], capture_output=True, text=True)
         if "connection" in finished.stderr.lower() and finished.returncode:
             pytest.skip("the package registry cannot be reached")
         assert finished.returncode == 0, finished.stderr
