@@ -73,7 +73,8 @@ def test_texts_and_ids_of_many_kinds_are_one_stream(given):
         ([], None, ValueError, "Received: 0 tokens"),
         ([0, 1, 4] * 9, WORDS, ValueError, r"must be in \[0, 4\). Received: ids from 0 to 4"),
         ([-1] * 9, None, ValueError, r"must be in \[0, .* Received: ids from -1"),
-        ("text" * 9, None, ValueError, "Texts need a `tokenizer`"),
+        ("text" * 9, None, ValueError, "Texts need a `Tokenizer`"),
+        ("text" * 9, "bytes", ValueError, "Texts need a `Tokenizer`.*tokenizer='bytes'"),
         (["a", b"a\n\xff"], WORDS, ValueError, "Document 1: .*UTF-8.* line 2, byte 2"),
         ([0.5] * 9, None, TypeError, "token ids.* Received: float"),
         ([True] * 9, None, TypeError, "token ids.* Received: bool"),
@@ -88,6 +89,6 @@ def test_what_cannot_be_read_is_refused_in_a_sentence(given, tokenizer, error, m
 
 
 def test_sizes_must_be_positive():
-    for sizes in ((0, 3), (3, 0)):
-        with pytest.raises(ValueError, match=r"must be positive. Received: 0"):
+    for sizes in ((0, 3), (3, 0), (2.5, 3)):
+        with pytest.raises(ValueError, match=r"must be a positive int. Received: .*=(0|2.5)$"):
             ordered_batches("text", ByteTokenizer(), *sizes)

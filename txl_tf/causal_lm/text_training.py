@@ -15,14 +15,10 @@ from txl_tf.training.optimizers import create_optimizer, set_layer_rates
 
 
 class TextTraining:
-    """Trains a model in place; the optimizer continues from one `fit` to the next.
+    """Trains a `TransformerXL` in place, as `TransformerXLCausalLM` is compiled.
 
-    Args:
-        model: keras.Model. Only a `TransformerXL` is trained.
-        tokenizer: optional `Tokenizer`. Without one texts are token ids.
-        on_change: function that is called with the steps by which weights have changed.
-        optimizer: optional Keras optimizer or its name, or an `OptimizerConfig`.
-        options: dict of other arguments of `keras.Model.compile`.
+    `on_change` is called with the steps by which weights have changed; `options` are other
+    arguments of `keras.Model.compile`.
     """
 
     def __init__(
@@ -97,10 +93,7 @@ class TextTraining:
     def _optimizer_of(self, config: OptimizerConfig, num_steps: int) -> keras.optimizers.Optimizer:
         """Returns the optimizer of a run of so many steps, which clips as the trainer does."""
         if num_steps <= 0:
-            raise ValueError(
-                "An `OptimizerConfig` needs to know the steps: give `steps_per_epoch`. "
-                f"Received: {num_steps} steps"
-            )
+            raise ValueError(f"Give `steps_per_epoch` for this data set. Received: {num_steps}")
         variables = self._model.trainable_variables
         optimizer = create_optimizer(config, num_steps, variables)
         optimizer.global_clipnorm = config.clip_norm

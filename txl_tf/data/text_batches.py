@@ -57,10 +57,13 @@ def ordered_batches(
     print(len(batches))  # steps
     ```
     """
-    size = np.iinfo(np.int32).max if tokenizer is None else tokenizer.vocabulary_size
-    token_ids = token_stream(texts_or_ids, tokenizer, size)
+    for name, size in (("batch_size", batch_size), ("segment_length", segment_length)):
+        if not isinstance(size, int | np.integer) or size <= 0:
+            raise ValueError(f"`{name}` must be a positive int. Received: {name}={size}")
+    num_ids = getattr(tokenizer, "vocabulary_size", np.iinfo(np.int32).max)
+    token_ids = token_stream(texts_or_ids, tokenizer, num_ids)
     needed = batch_size * segment_length + 1
-    if min(batch_size, segment_length) > 0 and len(token_ids) < needed:
+    if len(token_ids) < needed:
         raise ValueError(
             f"{batch_size} rows of {segment_length} tokens need at least {needed} tokens: give "
             f"more text, fewer rows or shorter segments. Received: {len(token_ids)} tokens"
@@ -82,26 +85,26 @@ def ordered_batches(
 def token_stream(
     texts_or_ids: Any, tokenizer: Tokenizer | None, vocabulary_size: int
 ) -> np.ndarray:
-    """Encodes documents and joins them.
+    """Encodes documents and joins them, in the narrowest type that records have for so many ids.
 
-    Args:
-        texts_or_ids: as `ordered_batches` takes it.
-        tokenizer: as `ordered_batches` takes it.
-        vocabulary_size: int. Number of ids.
-
-    Returns:
-        Vector of the narrowest type that records have for the vocabulary.
-
-    Raises:
-        TypeError: As `ordered_batches`.
-        ValueError: As `ordered_batches`, but for the number of tokens.
+    Arguments and errors are those of `ordered_batches`, but for the number of tokens.
     """
     dtype = narrowest_token_dtype(vocabulary_size)
     parts = [np.zeros(0, dtype)]
     for number, document in enumerate(_documents(texts_or_ids)):
-        if not isinstance(document, np.ndarray):
-            document = _encoded(document, number, tokenizer)
-        parts.append(checked_token_ids(document, vocabulary_size).astype(dtype))
+        if isinstance(document, np.ndarray):
+            ids = document
+        elif isinstance(tokenizer, Tokenizer):
+            try:
+                ids = tokenizer.encode(document)
+            except InvalidTextError as error:
+                raise ValueError(f"Document {number}: {error}") from error
+        else:
+            raise ValueError(
+                "Texts need a `Tokenizer`; without one give token ids. "
+                f"Received: tokenizer={tokenizer!r} and {document[:80]!r}"
+            )
+        parts.append(checked_token_ids(ids, vocabulary_size).astype(dtype))
     return np.concatenate(parts)
 
 
@@ -125,16 +128,3 @@ def _documents(value: Any) -> Iterator[str | bytes | np.ndarray]:
             "A document must be str, bytes or a vector of token ids, and documents an iterable "
             f"in the order to be read. Received: {type(value).__name__}"
         )
-
-
-def _encoded(text: str | bytes, number: int, tokenizer: Tokenizer | None) -> np.ndarray:
-    if tokenizer is None:
-        raise ValueError(
-            "Texts need a `tokenizer`; without one give token ids. "
-            f"Received: tokenizer=None and {text[:80]!r}"
-        )
-    try:
-        return tokenizer.encode(text)
-    except InvalidTextError as error:
-        reason = f"Document {number}: {error.reason}"
-        raise InvalidTextError(reason, offset_bytes=error.offset_bytes, line=error.line) from error
