@@ -109,12 +109,7 @@ class TrainingData:
         )
 
     def describe_loss(self, nats_per_token: float, bytes_per_token: float | None = None) -> str:
-        """Returns the perplexity of words, or of all other tokens bits per byte.
-
-        Args:
-            nats_per_token: float.
-            bytes_per_token: optional float. Of the text; by default of the split `train`.
-        """
+        """Returns the perplexity of words, or of all other tokens bits per byte."""
         has_words = self.tokenizer_kind == "words"
         return loss_figure(nats_per_token, bytes_per_token or self.bytes_per_token, has_words)
 
@@ -143,14 +138,7 @@ class TrainingData:
         track: Track,
         max_tokens: int | None = None,
     ) -> EvaluationResult:
-        """Evaluates the split `valid`; see `Evaluator.evaluate`.
-
-        Args:
-            evaluator: `Evaluator` with the weights of the step.
-            step: int. Steps done.
-            track: function that passes the batches on.
-            max_tokens: optional int. Targets to score at most, from the beginning.
-        """
+        """Evaluates the split `valid`; see `Evaluator.evaluate`."""
         return evaluate_split(evaluator, self.dataset, "valid", step, track, max_tokens=max_tokens)
 
     @contextlib.contextmanager
@@ -168,12 +156,7 @@ class TrainingData:
 
 
 def plan_of(experiment: ExperimentConfig, manifest: Manifest, where: str) -> SegmentPlan:
-    """Builds the plan of the tokens that each row reads at each step of the data in `where`.
-
-    Raises:
-        DataDamagedError: If there is no split `train`, or not enough in it.
-        MismatchError: If the model has another vocabulary.
-    """
+    """Builds the plan of the tokens that each row reads at each step of the data in `where`."""
     if "train" not in manifest.split_names:
         raise DataDamagedError(
             "The data set has no split `train`.",

@@ -182,13 +182,7 @@ class RunFigures:
         self._clock.flush_to_disk()
 
     def observe(self, evaluator: Evaluator | TaskEvaluator, step: int, check: Check) -> None:
-        """Measures and writes what is looked at after an evaluation; all workers call it.
-
-        Args:
-            evaluator: `Evaluator` with the weights of the step.
-            step: int. Steps done.
-            check: function that is called now and then, and may raise.
-        """
+        """Measures and writes what is looked at after an evaluation; all workers call it."""
         dataset = self._data.language_text
         if dataset is None or isinstance(evaluator, TaskEvaluator):
             return

@@ -41,13 +41,7 @@ class DocumentScores:
         np.add.at(self._counts, documents, 1)
 
     def figures(self) -> list[dict[str, Any]]:
-        """Returns the figures of every document.
-
-        Returns:
-            List of dicts with `document`, its number from 0; `first_token`, its
-            place in the split; `num_tokens`, the targets in it; `total_nats`;
-            `nats_per_token` and `perplexity`, None where there is no target.
-        """
+        """Returns the figures of every document."""
         rows = zip(self._starts.tolist(), self._counts.tolist(), self._nats.tolist(), strict=True)
         return [
             {

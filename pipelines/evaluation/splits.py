@@ -30,17 +30,9 @@ def create_evaluator(
     """Builds the evaluator of an experiment, without weights or with those of a run.
 
     A run that was trained with its documents apart is evaluated in the same way.
-
-    Args:
-        experiment: `ExperimentConfig`.
-        strategy: optional `tf.distribute.Strategy`, whose replicas share the
-            rows.
-        variables: optional mapping of path to variable, see `Evaluator`. Both
-            are not used in dynamic evaluation, whose weights follow one row.
     """
     if experiment.evaluation.dynamic_learning_rate is not None:
         strategy, variables = None, None
-    tf.config.experimental.enable_tensor_float_32_execution(experiment.training.tensor_float_32)
     return Evaluator(
         experiment.model,
         experiment.resolved_evaluation,
@@ -62,24 +54,7 @@ def evaluate_split(
     num_words: int | None = None,
     max_tokens: int | None = None,
 ) -> EvaluationResult:
-    """Evaluates a split of a prepared data set.
-
-    Args:
-        evaluator: `Evaluator` with weights.
-        dataset: `PreparedDataset`.
-        split: str. Name of the split.
-        step: int. Training steps of the weights.
-        track: optional function, see `Evaluator.evaluate`.
-        observe: optional function, see `Evaluator.evaluate`.
-        num_words: optional int. Words of the split, if not as white space
-            divides it.
-        max_tokens: optional int. Targets to score at most, from the beginning.
-
-    Raises:
-        DataDamagedError: If there is nothing to score.
-        UsageError: If gradients are to be scaled and there is no split
-            `train`.
-    """
+    """Evaluates a split of a prepared data set, or its first `max_tokens` targets."""
     text = split_text(dataset, split)
     if max_tokens is not None and max_tokens + 1 < text.num_tokens:
         text = _beginning(text, max_tokens + 1)
@@ -107,11 +82,8 @@ def tokens_before_the_end(experiment: ExperimentConfig, num_steps: int) -> int |
     lengths of the evaluation cost more operations than training's. Reading a token takes a
     third of the operations of training on it: the rest is room for a slower precision and
     fewer rows. No measured time is part of the number, so that a resumed run reads the same
-    text and finds the same best step as an unbroken one.
-
-    Args:
-        experiment: `ExperimentConfig`.
-        num_steps: int. Steps that the run was begun with: a longer run keeps its number.
+    text and finds the same best step as an unbroken one. `num_steps` are those that the run was
+    begun with: a run that is made longer keeps its number.
     """
     training, evaluation = experiment.training, experiment.evaluation
     if isinstance(training.evaluate_tokens, int):

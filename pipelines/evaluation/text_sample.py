@@ -47,15 +47,9 @@ class SampleWriter:
     def __call__(
         self, prompt_ids: np.ndarray, track: Callable[[], None] = lambda: None
     ) -> tuple[np.ndarray, float]:
-        """Continues a prompt.
+        """Returns the tokens that follow a prompt, and their perplexity under the model.
 
-        Args:
-            prompt_ids: int vector of at least one token.
-            track: function that is called before every token, and may raise.
-
-        Returns:
-            Tuple of the int32 tokens that follow the prompt, and their
-            perplexity under the model: without temperature and top-p.
+        `track` is called before every token and may raise.
         """
         prompt_ids = prompt_ids[: self.PROMPT_TOKENS]
         memory, written, nats = self._initial_memory(len(prompt_ids)), [], []

@@ -37,13 +37,7 @@ _FIELDS = {field.name for field in dataclasses.fields(EvaluationResult)}
 
 
 def read_evaluation_lines(path: str) -> list[dict[str, Any]]:
-    """Reads a file with a line of JSON for each evaluation: `conditions` and `result`.
-
-    Raises:
-        DataDamagedError: If a line is not one of this program, or its figures
-            do not follow from its totals.
-        OSError: If it cannot be read; FileNotFoundError if it is not there.
-    """
+    """Reads a file with a line of JSON for each evaluation: `conditions` and `result`."""
     lines = []
     for number, content in enumerate(read_file(path, max_bytes=MAX_DESCRIPTION_BYTES).splitlines()):
         try:
@@ -59,15 +53,7 @@ def read_evaluation_lines(path: str) -> list[dict[str, Any]]:
 
 
 def read_evaluations(folder: str) -> Iterator[tuple[str, str, list[dict[str, Any]]]]:
-    """Reads all results in the folder of a run's evaluations.
-
-    Yields:
-        Tuple of a split, the file of its results and its lines.
-
-    Raises:
-        DataDamagedError: If a file cannot be understood.
-        StorageError: If it cannot be read.
-    """
+    """Yields every split in the folder of a run's evaluations, the file and its lines."""
     problem = "The evaluations cannot be read"
     with storage_errors(problem, folder, "Check the storage."):
         splits = list_folder(folder)
@@ -130,12 +116,7 @@ class EvaluationLog:
             yield lock
 
     def append(self, result: EvaluationResult) -> None:
-        """Writes a result under these conditions to the disk, within `locked`.
-
-        Raises:
-            StorageError: If it cannot be written.
-            OutputExistsError: If the lock was lost; nothing is written.
-        """
+        """Writes a result under these conditions to the disk, within `locked`."""
         if self._writable is None:
             raise ValueError(f"It must be locked. Received: step={result.step}")
         self._lines.append({"conditions": self._conditions, "result": result.to_dict()})
@@ -236,21 +217,6 @@ def watch_checkpoints(
 
     Results are written into the folder of the run, so that the same command
     resumes where it stopped.
-
-    Args:
-        workdir: `Workdir`.
-        split: str. Name of the split.
-        conditions: dict, see `EvaluationLog`.
-        evaluate: function of a step, weights and `track`, see
-            `Evaluator.evaluate`, that returns an `EvaluationResult`.
-        report: function that is called with every result.
-        patience_seconds: optional float, see `CheckpointWatch`.
-
-    Raises:
-        PreemptedError: If the process is asked to stop.
-        OutputExistsError: If another process does the same, or the run was
-            removed or replaced meanwhile.
-        JobError: If a checkpoint cannot be read or evaluated.
     """
     from txl_tf.training.tensorboard import TensorBoardWriter
 

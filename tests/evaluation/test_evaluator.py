@@ -6,6 +6,7 @@ import math
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.slow_case import slow_case
 from tests.toy_batches import ToyBatches, strategy_of, toy_experiment, toy_tokens, weight_of
@@ -277,3 +278,17 @@ def test_evaluating_leaves_the_training_run_untouched():
         for name, array in before.items():
             np.testing.assert_array_equal(array, after[name], err_msg=name)
     assert losses == expected
+
+
+def test_products_are_exact_while_a_text_is_scored_whatever_the_process_does(model):
+    rounds = tf.config.experimental.tensor_float_32_execution_enabled
+    before, seen = rounds(), []
+    tf.config.experimental.enable_tensor_float_32_execution(True)
+    try:
+        evaluator = Evaluator(CONFIG, EvaluationConfig(batch_size=1), jit_compile=False)
+        evaluator.load_weights_of(model)
+        text = text_of(TOKENS[:12])
+        evaluator.evaluate(text, step=0, observe=lambda *_: seen.append(rounds()))
+        assert set(seen) == {False} and rounds()
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(before)

@@ -13,6 +13,7 @@ import tensorflow as tf
 from keras import ops
 
 from txl_tf.causal_lm.text_features import LayerReader, groups_by_length
+from txl_tf.evaluation.evaluation_model import exact_products
 from txl_tf.models.sizes import hidden_layer
 
 # Positions whose softmax is computed at once: with a large vocabulary they fill the memory.
@@ -91,6 +92,7 @@ class ContinuationScorer:
             texts = [continuations[place] for place in places]
             yield from zip(places, self._score_group(texts, num_rows, checks_greedy), strict=True)
 
+    @exact_products()
     def _score_group(
         self, texts: Sequence[Continuation], num_rows: int, checks_greedy: bool
     ) -> list[ContinuationScore]:

@@ -58,7 +58,7 @@ class TrainingConfig(FrozenConfig):
     """Keras dtype policy of the model."""
     tensor_float_32: bool = False
     """Whether products of float32 numbers may round them first, on a TPU to bfloat16 and on a GPU
-    to TF32. Exact ones take a TPU six passes instead of one."""
+    to TF32. Exact ones take a TPU six passes instead of one. Evaluations have exact ones."""
     gradient_accumulation_steps: int = 1
     """Parts of a replica's rows that are read one after the other, to save memory."""
     rematerialize: bool = False

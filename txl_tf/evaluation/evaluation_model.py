@@ -57,25 +57,24 @@ def _untouched_zeros(spec: tf.TensorSpec) -> tf.Tensor:
     return tf.bitcast(bits, spec.dtype)
 
 
+@contextlib.contextmanager
+def exact_products() -> Iterator[None]:
+    """Multiplies float32 numbers exactly in the block, where TensorFlow would round to TF32."""
+    before = tf.config.experimental.tensor_float_32_execution_enabled()
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    try:
+        yield
+    finally:
+        tf.config.experimental.enable_tensor_float_32_execution(before)
+
+
 def create_evaluation_model(
     config: ModelConfig | LSTMConfig | QRNNConfig,
     dtype_policy: str,
     strategy: tf.distribute.Strategy | None = None,
     variables: Mapping[str, keras.Variable] | None = None,
 ) -> keras.Model:
-    """Builds a model, which may read variables that are there already.
-
-    Args:
-        config: `ModelConfig`, `LSTMConfig` or `QRNNConfig`.
-        dtype_policy: str. Keras dtype policy.
-        strategy: optional `tf.distribute.Strategy` that new weights are made
-            under.
-        variables: optional mapping of the path of every weight to a Keras
-            variable. The model reads it and makes none of its own.
-
-    Returns:
-        The model.
-    """
+    """Builds a model, which may read variables that are there already."""
     if variables is not None:
         # Made on the host and without memory: its own are put aside at once.
         with tf.device("CPU:0"), unallocated_variables():

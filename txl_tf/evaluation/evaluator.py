@@ -17,7 +17,11 @@ from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig, RecurrentConfig
 from txl_tf.errors import NonFiniteError
 from txl_tf.evaluation.dynamic import DynamicReader
-from txl_tf.evaluation.evaluation_model import create_evaluation_model, evaluation_conditions
+from txl_tf.evaluation.evaluation_model import (
+    create_evaluation_model,
+    evaluation_conditions,
+    exact_products,
+)
 from txl_tf.evaluation.result import EvaluationResult
 from txl_tf.evaluation.scoring_step import ReplicaRows, ScoringStep
 from txl_tf.evaluation.text_rows import (
@@ -168,6 +172,7 @@ class Evaluator:
             )
         assign_weights({variable.path: variable for variable in self.model.weights}, arrays)
 
+    @exact_products()
     def attention(self, batch_size: int) -> AttentionChoice:
         """Returns how replicas that share so many rows attend, and why."""
         return self._scoring.attention(ReplicaRows(self._strategy, batch_size).rows_per_replica)
@@ -176,6 +181,7 @@ class Evaluator:
         """Returns how many segments of a row are read at once where the text is long enough."""
         return self._scoring.segments_per_read(rows_per_replica)
 
+    @exact_products()
     def evaluate(
         self,
         text: EvaluationText,
@@ -247,6 +253,7 @@ class Evaluator:
             **evaluation_conditions(self.config, self._evaluation_config),
         )
 
+    @exact_products()
     def trace(
         self, batch_size: int, segments_per_step: int | None = None
     ) -> tuple[ConcreteFunction, ConcreteFunction]:

@@ -11,7 +11,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.eager import context
 
 from txl_tf.config.experiment import ExperimentConfig
-from txl_tf.evaluation.evaluation_model import unallocated_variables
+from txl_tf.evaluation.evaluation_model import exact_products, unallocated_variables
 from txl_tf.evaluation.evaluator import Evaluator
 from txl_tf.tpu_compiler.lowering import LoweredProgram, lower, traced_tpu_strategy
 from txl_tf.training.attention_choice import attention_choice
@@ -287,8 +287,10 @@ def evaluation_program(
     num_rows = experiment.evaluation.batch_size
     _, step = evaluator.trace(num_rows)
     segments = evaluator.segments_per_read(-(-num_rows // num_replicas))
+    with exact_products():
+        lowered = ReplicaProgram.of(step).lower()
     return dataclasses.replace(
-        ReplicaProgram.of(step).lower(),
+        lowered,
         attention=evaluator.attention(num_rows).reason,
         num_tokens=num_rows * segments * evaluator.config.segment_length,
     )
