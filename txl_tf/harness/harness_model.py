@@ -3,6 +3,7 @@
 Shape letters used in this module: N requests.
 """
 
+import collections
 import itertools
 import json
 import os
@@ -305,12 +306,20 @@ class HarnessModel(LM):
     def _generation_batches(
         self, arguments: Sequence[tuple[str, dict[str, Any]]]
     ) -> Iterator[list[int]]:
-        """Groups the places of requests with the same settings and about the same length."""
+        """Groups the places of requests with the same settings and about the same length.
 
-        def settings(place: int) -> str:
-            return json.dumps(arguments[place][1], sort_keys=True)
+        No context is twice in a group: with one seed it would be continued by one text.
+        """
+        counts: collections.Counter[str] = collections.Counter()
+        repeats = []
+        for context, _ in arguments:
+            repeats.append(counts[context])
+            counts[context] += 1
 
-        def order(place: int) -> tuple[str, int]:
+        def settings(place: int) -> tuple[int, str]:
+            return repeats[place], json.dumps(arguments[place][1], sort_keys=True)
+
+        def order(place: int) -> tuple[tuple[int, str], int]:
             return settings(place), len(arguments[place][0])
 
         places = sorted(range(len(arguments)), key=order)
