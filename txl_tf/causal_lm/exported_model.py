@@ -27,14 +27,7 @@ _REMEDY = "Export the model again."
 
 
 def exported_version(folder: str) -> str | None:
-    """Returns the version that a folder is, or the newest of the versions in it.
-
-    Args:
-        folder: str. Folder of a version, or of all versions.
-
-    Returns:
-        Path of the version; `None` where there is none.
-    """
+    """Returns the path of the version that a folder is, or of the newest in it; `None` if none."""
     if _is_version(folder):
         return folder
     numbers = sorted((int(name) for name in list_folder(folder) if name.isdecimal()), reverse=True)
@@ -84,10 +77,7 @@ def read_export_card(version: str) -> ExportCard:
 
 
 def exported_tokenizer(version: str) -> Tokenizer | None:
-    """Reads the tokenizer of an exported version.
-
-    It is `None` where the model was exported without one.
-    """
+    """Reads the tokenizer of an exported version; `None` where it was exported without one."""
     return read_tokenizer(os.path.join(version, EXTRA))
 
 
@@ -96,12 +86,6 @@ def load_exported(version: str) -> "keras.Model":
 
     Weights that are stored in fewer bits become the float32 numbers that the export
     computes with.
-
-    Args:
-        version: str. Folder of the version.
-
-    Returns:
-        The model in float32.
 
     Raises:
         DataDamagedError: If a file is missing or not what was written.

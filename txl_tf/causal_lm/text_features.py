@@ -20,28 +20,12 @@ from txl_tf.models.sizes import hidden_layer
 
 
 class TextFeatures:
-    """Reads tokens with an `InferenceEngine` and keeps the hidden states of one layer.
+    """Reads `R` rows of tokens with an `InferenceEngine` and keeps the states of one layer.
 
     Texts are read side by side, from an empty memory each. Rows are padded on the
     right to whole segments, which no token before the padding sees, so the
-    features of a text are those that it has alone.
-
-    Args:
-        model: `TransformerXL`, `LSTMLanguageModel` or `QRNNLanguageModel`.
-
-    Call arguments:
-        token_rows: sequence of `R` int32 vectors of at least one token.
-        layer: optional int, as `hidden_layer` takes it.
-        pooling: str. One of `POOLINGS`.
-        batch_size: int. The most rows `B`.
-
-    Returns:
-        List of `R` float32 arrays: `(S, D)` of tokens or segments, `(D,)` of the last
-        token or the mean.
-
-    Raises:
-        ValueError: If a text has no token or one that is not in the vocabulary, or
-            there is no such layer or pooling.
+    features of a text are those that it has alone: float32 `(S, D)` of tokens or
+    segments, `(D,)` of the last token or the mean.
     """
 
     def __init__(self, model: keras.Model) -> None:
@@ -80,28 +64,14 @@ class TextFeatures:
 
 
 def groups_by_length(lengths: Sequence[int], num_rows: int) -> Iterator[np.ndarray]:
-    """Groups texts of about one length, so that little of what is read is padding.
-
-    Args:
-        lengths: ints. Tokens of each text.
-        num_rows: int. The most texts of a group.
-
-    Yields:
-        Int vectors: the places of the texts of a group.
-    """
+    """Yields the places of texts of about one length, so that little of what is read is padding."""
     order = np.argsort(lengths, kind="stable")
     for first in range(0, len(order), num_rows):
         yield order[first : first + num_rows]
 
 
 class LayerReader:
-    """Compiled reading of `B` rows, of which one layer is kept.
-
-    Args:
-        model: `TransformerXL`, `LSTMLanguageModel` or `QRNNLanguageModel`.
-        num_rows: int. `B`.
-        layer: int. As `hidden_layer` returns it.
-    """
+    """Compiled reading of `B` rows, of which one layer is kept, see `hidden_layer`."""
 
     def __init__(self, model: keras.Model, num_rows: int, layer: int) -> None:
         # On a CPU, XLA compiles for longer than it takes to read some texts.
