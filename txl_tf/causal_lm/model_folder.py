@@ -26,11 +26,6 @@ def write_model_folder(
     The folder has `config.json`, one checkpoint and, with a tokenizer,
     `tokenizer.json` and the files of its vocabulary. `txl convert` writes the same.
 
-    Args:
-        model: `TransformerXL`.
-        folder: path of the folder to make.
-        tokenizer: optional `Tokenizer` of the model.
-
     Raises:
         OutputExistsError: If the folder exists.
         StorageError: If it cannot be written.
@@ -67,34 +62,12 @@ def check_vocabulary_size(model: "keras.Model", tokenizer: Tokenizer | None) -> 
 
 
 def run_tokenizer(folder: str, data: Mapping[str, Any]) -> Tokenizer:
-    """Returns the tokenizer that a run was trained with, from the run's own folder.
-
-    Args:
-        folder: str. Folder of the run.
-        data: mapping. Identity of the run's data.
-
-    Returns:
-        The tokenizer.
-
-    Raises:
-        JobError: As `vocabulary_tokenizer`.
-    """
+    """Returns the tokenizer that a run was trained with, by the identity of the run's data."""
     return vocabulary_tokenizer(folder, data["tokenizer"], data["tokenizer_sha256"])
 
 
 def tokenizer_from(source: Tokenizer | str | os.PathLike[str]) -> Tokenizer:
-    """Returns a tokenizer, read from a prepared data set where a path is given.
-
-    Args:
-        source: `Tokenizer`, or path of a prepared data set.
-
-    Returns:
-        The tokenizer.
-
-    Raises:
-        JobError: If there is no prepared data set, or its vocabulary is damaged.
-        TypeError: If it is neither.
-    """
+    """Returns a tokenizer, read from a prepared data set where a path is given."""
     if isinstance(source, Tokenizer):
         return source
     if not isinstance(source, str | os.PathLike):
