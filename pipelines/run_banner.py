@@ -22,16 +22,7 @@ def start_banner(
     workdir: "Workdir",
     start: dict[str, Any] | None = None,
 ) -> str:
-    """Returns the lines that a run begins with.
-
-    Args:
-        experiment: `ExperimentConfig`.
-        data: `RunData` of the run.
-        strategy: `tf.distribute.Strategy` of the run.
-        workdir: `Workdir` of the run.
-        start: optional dict. The weights that the run began from, see
-            `RunDescription`.
-    """
+    """Returns the lines that a run begins with."""
     model, training = experiment.model, experiment.training
     step, passes = data.describe_plan()
     num_passes = training.num_steps / data.plan.steps_per_epoch

@@ -50,16 +50,7 @@ def open_dataset(
     *,
     verify: bool = True,
 ) -> "PreparedDataset":
-    """Opens a prepared data set, and checks that it is one for a model.
-
-    Args:
-        folder: str. The data set.
-        experiment: `ExperimentConfig`, whose model must have the vocabulary.
-        data: optional dict. Tokenizer that it must have, see
-            `ModelSource.tokenizer_identity`; `None` where the model has none.
-        split: optional str. A split that it must have.
-        verify: bool. Whether the files are read and compared with the manifest.
-    """
+    """Opens a prepared data set, and checks that it is one for a model."""
     from txl_tf.data.prepared_dataset import PreparedDataset
 
     dataset = PreparedDataset.open(folder, verify=verify)
@@ -93,10 +84,6 @@ class AnalyzedRun:
         """Builds the model in float32; returns the step of its weights with it.
 
         Segment and memory have the lengths of the run's evaluations.
-
-        Args:
-            memory_length: optional int. Tokens that a model with a memory
-                remembers instead.
         """
         step, weights = self.source.read_weights()
         values = {name: getattr(self.experiment.evaluation, name) for name in _LENGTHS}
