@@ -138,8 +138,10 @@ def _task(data: TaskData) -> TaskConfig:
     margin = None
     if data.kind == "span" and any(not each.is_answerable for each in data.splits["train"]):
         margin = 0.0
+    can_be_pairs = data.kind in ("classification", "regression")
     return TaskConfig(
         kind=data.kind,
+        has_pairs=can_be_pairs and any(len(each.texts) > 1 for each in data.splits["train"]),
         labels=data.labels or None,
         metric=data.metrics[0],
         answer_margin=margin,

@@ -197,7 +197,7 @@ def test_an_export_answers_texts_as_the_run_does(finetune, tmp_path):
     assert finished.returncode == 0, finished.stderr
     texts = [row["text"] for row in ROWS["classification"][:8]]
     classify = tf.saved_model.load(str(out / "1")).signatures["serving_default"]
-    answer = classify(texts=tf.constant(texts), second_texts=tf.constant(""))
+    answer = classify(tf.constant(texts))
     task = txl_tf.load_task(tmp_path / "run")
     labels = [label.decode() for label in answer["labels"].numpy()]
     assert labels == task.predict(texts)
@@ -207,7 +207,7 @@ def test_an_export_answers_texts_as_the_run_does(finetune, tmp_path):
     _, scores = task.answer(examples)
     np.testing.assert_allclose(answer["probabilities"], scores, atol=1e-5)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"texts\[1\] has no tokens"):
-        classify(texts=tf.constant(["a", ""]), second_texts=tf.constant(""))
+        classify(tf.constant(["a", ""]))
     verified = run_txl("verify", out / "1")
     assert verified.returncode == 0, verified.stderr
     # The language model below the head can be read from it.

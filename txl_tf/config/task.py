@@ -37,6 +37,9 @@ class TaskConfig(FrozenConfig):
     """Classes in the order of the outputs; of "classification" and "tokens" alone."""
     metric: str
     """Figure of the validation examples that tells the best step."""
+    has_pairs: bool = False
+    """Whether examples are pairs of texts, so that an export takes two; of "classification" and
+    "regression" alone."""
     pooling: Literal["last", "mean"] = "last"
     """What stands for a whole text: the state of its last token, or the mean of all; not of
     "tokens" and "span"."""
@@ -68,12 +71,19 @@ class TaskConfig(FrozenConfig):
             self.require("class_weights", is_one_each, "have a number for each label")
             is_usable = min(weights) >= 0.0 and max(weights) > 0.0
             self.require("class_weights", is_usable, "not be negative, nor all 0")
+        if self.kind not in ("classification", "regression"):
+            self.require("has_pairs", not self.has_pairs, f"be False for {self.kind!r}")
         if self.kind in ("tokens", "span"):
             self.require("pooling", self.pooling == "last", f"be 'last' for {self.kind!r}")
         if self.kind != "span":
             for name, default in (("max_answer_words", 30), ("answer_margin", None)):
                 is_default = getattr(self, name) == default
                 self.require(name, is_default, f"be {default} for {self.kind!r}")
+
+    @property
+    def takes_two_texts(self) -> bool:
+        """Whether an export takes two texts: a pair, or the beginning of a choice and an option."""
+        return self.has_pairs or self.kind == "choice"
 
     @property
     def num_outputs(self) -> int:

@@ -53,22 +53,23 @@ class TaskSignatures:
         """Returns a `tf.function` by name."""
         texts = tf.TensorSpec(None, tf.string, "texts")
         second = tf.TensorSpec(None, tf.string, "second_texts")
-        return {"classify": signature(self.classify, [texts, second])}
+        specs = [texts, second] if self._task.takes_two_texts else [texts]
+        return {"classify": signature(self.classify, specs)}
 
-    def classify(self, texts, second_texts):
+    def classify(self, texts, second_texts=""):
         """Answers texts, or pairs of texts.
 
         Args:
             texts: string tensor `(B,)`. Of a choice what is before the options.
             second_texts: string tensor `(B,)`, or a scalar for all; the second text of a
-                pair, of a choice the option. Empty where there is none.
+                pair, of a choice the option. Not an input where texts are single.
 
         Returns:
             Dict of `labels`, string `(B,)`, and `probabilities`, float32 `(B, C)`, in the
             order of the card's `labels`; of a number, or the score of an option, `values`,
             float32 `(B,)`.
         """
-        ids = self._checked(texts, second_texts)
+        ids = self._checked(texts, tf.convert_to_tensor(second_texts))
         lengths = ids.row_lengths()
         pooled = self._served.pool(ids.to_tensor(), lengths, self._task.pooling)  # [B, D]
         kernel, *biases = self._head.values()
@@ -158,8 +159,8 @@ def export_task(
         os.fspath(folder),
         root,
         signatures,
-        {"texts": [-1], "second_texts": [-1]},
+        {"texts": [-1], **({"second_texts": [-1]} if task.takes_two_texts else {})},
         export_files(card, memory, list(signatures), tokenizer),
-        {"second_texts": np.asarray(b"")},
+        {"second_texts": np.asarray(b"")} if task.takes_two_texts else {},
     )
     return folder
