@@ -90,17 +90,7 @@ def add_number(
     default: float | None = None,
     metavar: str = "N",
 ) -> None:
-    """Adds an option with a number, which is refused with a UsageError if it is out of range.
-
-    Args:
-        parser: `argparse.ArgumentParser`, or a group of its arguments.
-        option: str. Such as `--rows`.
-        least: float; an int where only whole numbers are taken.
-        most: float.
-        meaning: str. Help, to which the default is added.
-        default: optional float.
-        metavar: str. Unit of the number.
-    """
+    """Adds an option with a number, which is refused with a UsageError if it is out of range."""
     if default is not None:
         meaning += f" (default: {f'{default:g}' if isinstance(default, float) else default})"
     number = _in_range(option, least, most)
@@ -131,12 +121,7 @@ def add_tpu_argument(parser: Any, meaning: str) -> None:
 
 
 def add_device_arguments(parser: Any, use: str) -> None:
-    """Adds `--tpu` and `--cpu-replicas`, of which only one can be given.
-
-    Args:
-        parser: `argparse.ArgumentParser`, or a group of its arguments.
-        use: str. What the job does with a TPU, such as `train on`.
-    """
+    """Adds `--tpu` and `--cpu-replicas`, of which only one can be given."""
     device = parser.add_argument_group("devices").add_mutually_exclusive_group()
     add_tpu_argument(device, f"{use} this TPU; it has {ANSWER_SECONDS:g} s to answer")
     most = max(_MIN_MAX_REPLICAS, os.cpu_count() or 1)

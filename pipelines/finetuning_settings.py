@@ -33,11 +33,6 @@ def finetuning_experiment(
     periods of checkpoints and evaluations follow from the epochs, unless `--set` names
     them. A run that was begun has its own settings.
 
-    Args:
-        arguments: `argparse.Namespace`.
-        data: `TaskData`, with training examples.
-        begun: optional `ExperimentConfig` of the run that was begun in the folder.
-
     Raises:
         UsageError: If a setting is not valid, or there is no model.
     """
@@ -68,11 +63,6 @@ def further_training(
 
     Model and evaluation are those of the source, with the vocabulary of the data. The
     steps are those of three passes over the data, unless `--set` names them.
-
-    Args:
-        source: `ExperimentConfig` of the model.
-        overrides: list of str. `--set`.
-        manifest: optional `Manifest` of the data; without, the steps are not known.
     """
     values = _defaults(source.model) | {"evaluation": source.evaluation.to_dict()}
     size = None if manifest is None else manifest.vocabulary_size

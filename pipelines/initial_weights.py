@@ -164,15 +164,7 @@ class InitialWeights:
         return start
 
     def assign_to(self, trainer: "Trainer", data: "RunData") -> list[str]:
-        """Begins a training from the weights.
-
-        Args:
-            trainer: `Trainer` at step 0.
-            data: `RunData` of the run.
-
-        Returns:
-            Lines that say what was taken, where that is not all of it as it was.
-        """
+        """Begins a training from the weights; returns lines that name what was changed."""
         _ = self.description  # compares with the start of the run
         _, weights = self._read
         said = []
@@ -217,12 +209,6 @@ def initial_weights(
 
     A run that was begun needs no `--init-from`, and its source only as long as there
     is no checkpoint.
-
-    Args:
-        arguments: `argparse.Namespace` with the options of `add_initial_arguments`.
-        workdir: `Workdir` of the run.
-        experiment: `ExperimentConfig` of the run.
-        data: optional dict that `data_identity` returned, of the data of the run.
 
     Raises:
         UsageError: If an option or adapters are given without `--init-from`.

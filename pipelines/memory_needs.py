@@ -122,15 +122,7 @@ def evaluation_needs(model: AnyModelConfig, evaluation: EvaluationConfig) -> lis
 def reading_needs(
     model: AnyModelConfig, num_rows: int, segment_length: int, memory_length: int, where: str
 ) -> list[MemoryNeed]:
-    """Lists the lower bounds of memory for reading rows without training.
-
-    Args:
-        model: configuration of the model.
-        num_rows: int. `B`.
-        segment_length: int. `T`.
-        memory_length: int. `M`.
-        where: str. The settings that decide rows and lengths.
-    """
+    """Lists the lower bounds of memory for reading rows without training."""
     row = _remembered(model, memory_length)
     if isinstance(model, ModelConfig):
         row += _scores(model, segment_length, memory_length)

@@ -37,15 +37,7 @@ def say(text: str) -> None:
 
 
 def plain_table(rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> str:
-    """Aligns rows of text in columns without borders, whatever the width of the terminal.
-
-    Args:
-        rows: iterable of sequences of equally many str. The head is the first.
-        right: sequence of int. The columns that are aligned to the right.
-
-    Returns:
-        A line for each row.
-    """
+    """Aligns rows of text in columns without borders, whatever the width of the terminal."""
     first, *others = rows
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     for column in range(len(first)):
@@ -61,10 +53,6 @@ def plain_table(rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> str
 @contextlib.contextmanager
 def byte_progress(total_bytes: int | None, verb: str) -> Iterator[ReportBytes]:
     """Shows how far a job is while the `with` block runs.
-
-    Args:
-        total_bytes: optional int. Bytes of the whole job, if known.
-        verb: str. Such as `"preparing"`.
 
     Yields:
         Function to call with the name of a part and the bytes done since last;

@@ -117,10 +117,6 @@ class Workdir:
 
         An evaluation takes its time. Meanwhile the folder may be removed, and
         another run begun there: then a change raises OutputExistsError.
-
-        Args:
-            check: optional function that is called as well before every change,
-                and raises an error where writing is not allowed.
         """
         begun = self._run_id()
 
@@ -168,12 +164,7 @@ class Workdir:
         )
 
     def check_same(self, experiment: ExperimentConfig, data: dict[str, Any]) -> None:
-        """Raises MismatchError where another run was begun here; more steps are no other run.
-
-        Args:
-            experiment: `ExperimentConfig`.
-            data: dict that `data_identity` returned.
-        """
+        """Raises MismatchError where another run was begun here; more steps are no other run."""
         if not self.has_run():
             return
         self.check_data(data)
@@ -221,18 +212,6 @@ class Workdir:
     ) -> RunDescription:
         """Writes the description of a new run, or checks and extends the existing one.
 
-        Args:
-            experiment: `ExperimentConfig`.
-            data: dict that `data_identity` returned.
-            folder: optional `WritableFolder` of the lock.
-            run_id: optional str. Id of the run, if it has none yet.
-            start: optional dict. The weights that a new run begins from, see
-                `RunDescription`.
-            data_folder: optional str. Folder of the data, which the next start reads.
-
-        Returns:
-            `RunDescription` as it is written.
-
         Raises:
             MismatchError: If another run was begun here.
             StorageError: If it cannot be written.
@@ -263,14 +242,6 @@ class Workdir:
         data_folder: str | None = None,
     ) -> RunDescription:
         """Returns the description of the run that is here, or of a new one.
-
-        Args:
-            experiment: `ExperimentConfig`.
-            data: dict that `data_identity` returned.
-            folder: optional `WritableFolder` of the lock, into which the
-                description of a new run is written.
-            initial: optional `InitialWeights` that a new run begins from.
-            data_folder: optional str, as `begin` has it.
 
         Raises:
             MismatchError: If another run was begun here.

@@ -47,11 +47,7 @@ class ForeignTensor:
     A copy may be left out of the file, but must not differ."""
 
     def shape(self, shapes: dict[str, Shape]) -> Shape:
-        """Returns the shape that the tensor has.
-
-        Args:
-            shapes: dict of the shapes of our variables.
-        """
+        """Returns the shape that the tensor has."""
         parts = [shapes[name] for name in self.variables]
         joined = parts[0]
         if self.join == "stack":
@@ -62,14 +58,7 @@ class ForeignTensor:
         return joined[::-1] if self.is_transposed else joined
 
     def to_theirs(self, arrays: dict[str, np.ndarray]) -> np.ndarray:
-        """Builds their tensor.
-
-        Args:
-            arrays: dict of the values of our variables.
-
-        Returns:
-            Array in contiguous order.
-        """
+        """Builds their tensor."""
         parts = [arrays[name] for name in self.variables]
         joined = parts[0]
         if self.join == "stack":
@@ -81,15 +70,7 @@ class ForeignTensor:
         return np.ascontiguousarray(joined[::-1] if self.is_reversed else joined)
 
     def to_ours(self, tensor: np.ndarray, shapes: dict[str, Shape]) -> dict[str, np.ndarray]:
-        """Takes their tensor apart.
-
-        Args:
-            tensor: array of the shape that `shape` returns.
-            shapes: dict of the shapes of our variables.
-
-        Returns:
-            Dict of the values of `variables`.
-        """
+        """Takes their tensor apart."""
         if self.is_reversed:
             tensor = tensor[::-1]
         if self.is_transposed:
@@ -144,13 +125,7 @@ class TensorDifferences:
 
 
 def mismatch(differences: TensorDifferences, where: str) -> MismatchError:
-    """Creates the error of a checkpoint that does not fit.
-
-    Args:
-        differences: `TensorDifferences`; the error has them as an attribute
-            `differences`.
-        where: str. The checkpoint.
-    """
+    """Creates the error of a checkpoint that does not fit, with its attribute `differences`."""
     what = f"The checkpoint does not fit the model. Tensors are {differences.describe()}"
     remedy = "Check that it is whole, of this implementation, and the settings given."
     error = MismatchError(what, where=where, remedy=remedy)
@@ -186,9 +161,7 @@ _NESTED = ("model_state", "state_dict")
 def find_tensor_file(source: str | Path) -> Path:
     """Finds the tensor file that a path refers to.
 
-    Args:
-        source: path of a file, or of a folder with one such file; the index of
-            several comes first, then safetensors, npz and torch files.
+    In a folder the index of several files comes first, then safetensors, npz and torch.
 
     Raises:
         InputMissingError: If there is none.
@@ -219,15 +192,9 @@ def find_tensor_file(source: str | Path) -> Path:
 
 
 def read_tensors(path: Path) -> tuple[dict[str, np.ndarray], str | None]:
-    """Reads all tensors of a file.
+    """Reads all tensors of a file, and its configuration as JSON, if it has one.
 
-    Args:
-        path: path of a `.safetensors` file, of a `.npz` file of a state dict,
-            or of a torch file of a state dict. In a `.npz` file the names may
-            begin with `state_dict/`, and `config` may be a JSON text.
-
-    Returns:
-        Tuple of a dict of name to array, and the JSON text or `None`.
+    Names in a `.npz` file may begin with `state_dict/`, and `config` may be a JSON text.
 
     Raises:
         DataDamagedError: If the file cannot be read, or not without running
@@ -275,10 +242,6 @@ def _read_parts(path: Path) -> dict[str, np.ndarray]:
 
 def write_safetensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
     """Writes tensors for PyTorch to read.
-
-    Args:
-        path: path of the file.
-        tensors: dict of name to array.
 
     Raises:
         UsageError: If the package safetensors is not installed.

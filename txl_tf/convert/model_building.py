@@ -28,24 +28,12 @@ def numbered(name: str, count: int) -> list[str]:
 
 
 def uses_own_projection(config: ModelConfig, cluster: int) -> bool:
-    """Whether the softmax has a projection of its own, if it has one at all.
-
-    Args:
-        config: `ModelConfig`.
-        cluster: int. Number of the cluster.
-    """
+    """Whether the softmax has a projection of its own, if it has one at all."""
     return bool(config.cutoffs) and not (config.share_tail_projections and cluster > 0)
 
 
 def variable_shapes(config: ModelConfig) -> dict[str, Shape]:
-    """Returns names and shapes of all variables of a model that is not built yet.
-
-    Args:
-        config: `ModelConfig` with `position_encoding="transformer_xl"`.
-
-    Returns:
-        Dict of name to shape.
-    """
+    """Returns names and shapes of all variables of a model that is not built yet."""
     shapes = _vocabulary_shapes(config)
     for index in range(config.num_layers):
         for name, shape in _block_shapes(config).items():
@@ -57,11 +45,7 @@ def variable_shapes(config: ModelConfig) -> dict[str, Shape]:
 
 
 def named_variables(model: TransformerXL) -> dict[str, keras.Variable]:
-    """Returns the variables of a model, under names that do not depend on its own.
-
-    Returns:
-        Dict of name to variable.
-    """
+    """Returns the variables of a model, under names that do not depend on its own."""
     shared = {}
     if model.config.share_attention_biases:
         shared = {getattr(model, name).path: name for name in SHARED_BIASES}
@@ -119,14 +103,6 @@ def model_from_tensors(
     dtype: str,
 ) -> TransformerXL:
     """Builds a model from the tensors of a checkpoint, if all of them fit.
-
-    Args:
-        config: `ModelConfig`.
-        table: list of `ForeignTensor` that holds every variable of the model.
-        tensors: dict of their names to arrays.
-        where: str. The checkpoint, for messages.
-        ignored: pattern of the names that carry no weights.
-        dtype: str. Dtype policy of the model.
 
     Raises:
         MismatchError: If a tensor is missing, surplus, misshapen or not the

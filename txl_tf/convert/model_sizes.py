@@ -64,14 +64,7 @@ _SETTINGS: dict[tuple[int, int, int | None], dict[str, Any]] = {
 
 
 def published_settings(sizes: dict[str, Any]) -> dict[str, Any]:
-    """Settings of the published model of these sizes.
-
-    Args:
-        sizes: dict with `num_layers`, `hidden_dim` and `cutoffs`.
-
-    Returns:
-        Dict of fields of `ModelConfig`; empty for any other model.
-    """
+    """Settings of the published model of these sizes; empty for any other model."""
     cutoffs = sizes.get("cutoffs") or (None,)
     return dict(_SETTINGS.get((sizes["num_layers"], sizes["hidden_dim"], cutoffs[0]), {}))
 
@@ -93,12 +86,6 @@ def required_shape(
 ) -> Shape:
     """Returns the shape of a tensor that every checkpoint of this kind has.
 
-    Args:
-        shapes: dict of name to shape.
-        name: str. Name of the tensor.
-        ranks: tuple of int. How many axes it may have.
-        where: str. The checkpoint, for messages.
-
     Raises:
         MismatchError: If it is missing or has another number of axes.
     """
@@ -113,16 +100,7 @@ def required_shape(
 
 
 def count_numbered(shapes: Mapping[str, Any], pattern: str) -> int:
-    """Counts layers or clusters by the numbers in tensor names.
-
-    Args:
-        shapes: dict of name to shape.
-        pattern: str. Regular expression whose group is the number, from 0.
-
-    Returns:
-        The highest number and one, or how many there are before the first gap
-        if most are missing; 0 if there is none.
-    """
+    """Counts layers or clusters by the numbers in tensor names."""
     matches = (re.match(pattern, name) for name in shapes)
     numbers = {int(match.group(1)) for match in matches if match}
     highest = max(numbers, default=-1)
@@ -134,13 +112,6 @@ def count_numbered(shapes: Mapping[str, Any], pattern: str) -> int:
 
 def division_factor_of(widths: list[int], where: str) -> int:
     """Infers the ratio of the widths of consecutive clusters.
-
-    Args:
-        widths: list of int, of all clusters.
-        where: str. The checkpoint, for messages.
-
-    Returns:
-        The factor; 1 for one cluster.
 
     Raises:
         MismatchError: If no factor gives these widths.
@@ -158,19 +129,12 @@ def division_factor_of(widths: list[int], where: str) -> int:
 
 
 def cutoffs_of(cluster_sizes: list[int]) -> tuple[int, ...]:
-    """Returns the first ids of all clusters but the first.
-
-    Args:
-        cluster_sizes: list of int.
-    """
+    """Returns the first ids of all clusters but the first."""
     return tuple(itertools.accumulate(cluster_sizes[:-1]))
 
 
 def check_settings(settings: dict[str, Any]) -> None:
     """Checks settings as far as that is possible without a checkpoint.
-
-    Args:
-        settings: dict of fields of `ModelConfig`.
 
     Raises:
         ValueError: If one is not such a field, is not valid, or is of a model
@@ -198,16 +162,10 @@ def config_from(
     stored: dict[str, Any] | None = None,
     origins: dict[str, str] | None = None,
 ) -> ModelConfig:
-    """Puts a configuration together.
+    """Puts a configuration together; `origins` gets the origin of every field, in words.
 
-    Args:
-        sizes: dict of fields that the tensors tell.
-        defaults: dict of fields of the implementation.
-        settings: dict of fields that the caller gave; they win over defaults
-            and over what the published model of these sizes used.
-        where: str. The checkpoint, for messages.
-        stored: optional dict of fields that a file beside the tensors tells.
-        origins: optional dict that gets the origin of every field, in words.
+    What `sizes` says of the tensors wins over `settings` of the caller, `stored` beside
+    the tensors, `defaults` of the implementation and the published model, in this order.
 
     Raises:
         MismatchError: If a setting contradicts the tensors, or the tensors

@@ -39,13 +39,6 @@ def pytorch_sizes(
 ) -> dict[str, Any]:
     """Reads what the tensors tell.
 
-    Args:
-        tensors: dict of name to array.
-        system: `PytorchSystem`.
-        cutoffs: optional tuple of int, for a checkpoint whose clusters are
-            rows of one table; it does not tell where they begin.
-        where: str. The checkpoint, for messages.
-
     Raises:
         MismatchError: If a tensor that tells a size is missing or misshapen.
         ValueError: If `cutoffs` are needed.
@@ -150,17 +143,7 @@ def model_from_state_dict(
     dtype: str,
     origins: dict[str, str] | None = None,
 ) -> TransformerXL:
-    """Builds a model from a state dict.
-
-    Args:
-        tensors: dict of name to array.
-        system: `PytorchSystem` that wrote it.
-        stored: dict of fields of `ModelConfig` that the checkpoint tells
-            beside the tensors. Sizes among them must be those of the tensors.
-        settings: dict of fields of `ModelConfig` that the caller gave.
-        where: str. The checkpoint, for messages.
-        dtype: str. Dtype policy of the model.
-        origins: optional dict that gets the origin of every field, in words.
+    """Builds a model from a state dict; `stored` is what a file beside it tells, `origins` is set.
 
     Raises:
         MismatchError: If a tensor is missing, surplus or misshapen, or sizes
