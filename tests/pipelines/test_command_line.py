@@ -31,6 +31,12 @@ def assert_refused(finished, exit_code: int, *words: str) -> None:
 TRAIN = ("train", "--data", "d", "--workdir", "w")
 
 
+def test_without_a_job_the_help_is_printed():
+    finished = run_txl()
+    assert finished.returncode == 0
+    assert finished.stdout.startswith("usage: txl") and "train a model" in finished.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
