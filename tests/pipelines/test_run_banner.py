@@ -3,14 +3,12 @@
 import re
 import types
 
-import pytest
 import tensorflow as tf
 
 from pipelines.configs import NAMED_EXPERIMENTS
-from pipelines.run_banner import describe_schedule, start_banner
+from pipelines.run_banner import start_banner
 from pipelines.training_data import TrainingData
 from pipelines.workdir import Workdir
-from txl_tf.config.experiment import OptimizerConfig
 from txl_tf.config.model import LSTMConfig
 from txl_tf.data.segment_plan import SegmentPlan
 from txl_tf.models.language_model import create_model
@@ -28,13 +26,6 @@ def banner(name, strategy=None, num_tokens=90_000_000):
     data = types.SimpleNamespace(plan=plan)
     data.describe_plan = lambda: TrainingData.describe_plan(data)
     return start_banner(experiment, data, strategy, Workdir("runs/a run"))
-
-
-@pytest.mark.parametrize("name", NAMED_EXPERIMENTS)
-def test_every_experiment_has_one_that_fits_a_terminal(name):
-    lines = banner(name).splitlines()
-    assert all(len(line) <= 80 for line in lines), lines
-    assert len(lines) == 7
 
 
 def test_it_says_size_devices_step_length_rate_and_place():
@@ -62,19 +53,3 @@ def test_embeddings_are_those_of_the_model():
     model(tf.zeros([1, 3], tf.int32), model.initial_memory(1))
     tables = [each for each in model.trainable_variables if each.shape == (11, config.table_dim)]
     assert num_embedding_parameters(config) == int(tables[0].shape.num_elements())
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"schedule": "constant"}, "constant"),
-        ({"schedule": "inverse_square_root"}, "inverse square root"),
-        ({"schedule": "plateau"}, "times 0.5 at each plateau"),
-        ({"schedule": "cosine"}, "cosine to 1e-06"),
-    ],
-)
-def test_the_schedule_is_said(fields, words):
-    if fields["schedule"] not in ("cosine", "plateau"):
-        fields = {**fields, "final_learning_rate_fraction": 0.004}
-    assert words in describe_schedule(OptimizerConfig(**fields))
-    assert "warm-up" not in describe_schedule(OptimizerConfig(**fields))
