@@ -16,7 +16,7 @@ from typing import Any, NoReturn, cast
 
 from txl_tf import __version__
 from txl_tf.errors import UsageError
-from txl_tf.imports import require_extra
+from txl_tf.imports import require_extra, require_tensorflow_backend
 from txl_tf.storage.store_client import set_read_ahead
 
 from .exit_codes import finish, prepare_process, report
@@ -64,6 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _dispatch(arguments: list[str]) -> None:
     _check_encoding(arguments)
+    # A setting in Keras' file is for other programs, one in the environment may be for this one.
+    os.environ["KERAS_BACKEND"] = os.environ.get("KERAS_BACKEND") or "tensorflow"
     if arguments[:1] in ([], ["help"]):
         arguments = [*arguments[1:2], "--help"]
     parser = JobParser(
@@ -90,8 +92,9 @@ def _dispatch(arguments: list[str]) -> None:
             modules[name].add_arguments(job_parser)
     parsed = parser.parse_args(arguments)
     job = modules[parsed.job]
+    if parsed.job != "doctor":
+        require_tensorflow_backend()
     # Before the check, which loads TensorFlow where it has to look into a store.
-    os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     set_read_ahead()
     if parsed.job not in _LOOKS_FOR_TPU and getattr(parsed, "tpu", None) != "local":
         # One process at a time has the chips of a TPU VM, and that is the one that trains.

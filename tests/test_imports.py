@@ -1,6 +1,7 @@
 """Names on first use, and packages that are not installed."""
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -14,7 +15,8 @@ import txl_tf.convert
 import txl_tf.data
 import txl_tf.serving
 import txl_tf.tasks
-from txl_tf.errors import UsageError
+from pipelines.command_line import main
+from txl_tf.errors import BackendError, UsageError
 from txl_tf.imports import lazy_names, require_extra
 
 ROOT = Path(__file__).parent.parent
@@ -74,6 +76,33 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch):
         "A file needs safetensors and not_there, which are not installed.",
         "f",
         "Install the extra in the checkout: pip install -e '.[convert]'",
+    ]
+
+
+@pytest.mark.parametrize("name", ["load", "generate", "export_saved_model"])
+def test_another_backend_of_keras_is_named(name, monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    with pytest.raises(BackendError, match=r"is torch; .*\nKERAS_BACKEND in the environment\n"):
+        getattr(txl_tf, name)
+
+
+def test_a_job_on_another_backend_ends_with_a_sentence(monkeypatch, capsys):
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    assert main(["embed", "--workdir", "runs/mine", "--text", "t", "--out", "o"]) == 78
+    assert "txl: The backend of Keras is jax; " in capsys.readouterr().err
+
+
+def test_the_file_of_keras_is_named_where_it_has_the_backend(tmp_path):
+    (tmp_path / "keras.json").write_text('{"backend": "jax"}')
+    finished = subprocess.run(
+        [sys.executable, "-c", "import txl_tf; txl_tf.load"],
+        env={**os.environ, "KERAS_BACKEND": "", "KERAS_HOME": str(tmp_path)},
+        **{"capture_output": True, "text": True, "cwd": ROOT, "check": False},
+    )
+    assert finished.stderr.splitlines()[-3:-1] == [
+        "txl_tf.errors.BackendError: The backend of Keras is jax; texts, jobs and exports need "
+        "tensorflow.",
+        "keras.json in ~/.keras or $KERAS_HOME",
     ]
 
 

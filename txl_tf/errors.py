@@ -77,5 +77,9 @@ class PreemptedError(JobError, exit_code=75):
     """The job was asked to stop and has saved its work; it can be started again."""
 
 
+class BackendError(JobError, ImportError, exit_code=78):
+    """Keras computes with another backend than this part of the package."""
+
+
 class MismatchError(JobError, exit_code=78):
     """Configuration, vocabulary or data set differ from what is stored."""

@@ -1,13 +1,36 @@
-"""Names that are imported on first use, and optional packages with the extra that has them."""
+"""Imports on first use, of public names and of what Keras' files name; optional packages."""
 
 import ast
 import importlib
+import importlib.abc
+import importlib.machinery
 import importlib.util
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from txl_tf.errors import UsageError
+from txl_tf.errors import BackendError, UsageError
+
+# Layers and models also compute with other backends of Keras.
+_ON_TENSORFLOW = ("txl_tf.causal_lm", "txl_tf.export", "txl_tf.generation", "txl_tf.harness")
+# The classes that are registered with Keras, beside the public layers.
+_KERAS_CLASSES = {
+    "txl_tf.layers.quasi_recurrent": ("QuasiRecurrent",),
+    "txl_tf.models.headed": ("TransformerXLWithHead",),
+    "txl_tf.models.recurrent": ("LSTMLanguageModel", "QRNNLanguageModel"),
+    "txl_tf.models.stateful": ("StatefulTransformerXL",),
+    "txl_tf.models.transformer_xl": ("TransformerXL",),
+    "txl_tf.training.optimizers": ("Adafactor", "Lamb", "Muon"),
+    "txl_tf.training.schedules": (
+        "WarmupConstant",
+        "WarmupCosineDecay",
+        "WarmupInverseSquareRoot",
+        "WarmupPlateau",
+    ),
+}
 
 
 def lazy_names(
@@ -30,7 +53,14 @@ def lazy_names(
     def get(name: str) -> Any:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = importlib.import_module(modules[name])
+        if modules[name].startswith(_ON_TENSORFLOW):
+            require_tensorflow_backend()
+        try:
+            module = importlib.import_module(modules[name])
+        except ModuleNotFoundError as error:
+            if error.name in ("jax", "torch"):
+                require_tensorflow_backend()
+            raise
         return module if modules[name] == f"{package}.{name}" else getattr(module, name)
 
     def names() -> list[str]:
@@ -49,6 +79,79 @@ def _names_of_stub(path: Path, package: str) -> dict[str, str]:
                 # What a package imports from itself are its subpackages.
                 found[name] = f"{package}.{name}" if module == package else module
     return found
+
+
+def register_with_keras() -> None:
+    """Lets Keras load files with classes of this package, which are imported when one names them.
+
+    Keras is not imported for it. Where it is imported later, the classes are
+    registered then.
+    """
+    if "keras" in sys.modules:
+        _register_classes()
+    else:
+        sys.meta_path.insert(0, _KerasFinder())
+
+
+def _register_classes() -> None:
+    classes = _names_of_stub(Path(__file__).parent / "layers" / "__init__.py", "txl_tf.layers")
+    classes |= {name: module for module, names in _KERAS_CLASSES.items() for name in names}
+    registered = sys.modules["keras"].saving.get_custom_objects()
+    for name, module in classes.items():
+        registered.setdefault(f"txl_tf>{name}", _ClassOnFirstUse(module, name))
+
+
+class _ClassOnFirstUse:
+    """Entry in Keras' registry until the import of the class puts the class itself there."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self._module = module
+        self._name = name
+
+    def from_config(self, config: dict[str, Any]) -> Any:
+        return getattr(importlib.import_module(self._module), self._name).from_config(config)
+
+
+class _KerasFinder(importlib.abc.MetaPathFinder):
+    """Finds Keras with the other finders, and registers the classes after its import."""
+
+    def find_spec(self, name: str, *arguments: Any) -> importlib.machinery.ModuleSpec | None:
+        if name != "keras":
+            return None
+        others = [finder for finder in sys.meta_path if finder is not self]
+        specs = (finder.find_spec(name, *arguments) for finder in others)
+        spec = next((spec for spec in specs if spec is not None), None)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_register(module: ModuleType) -> None:
+                execute(module)
+                sys.meta_path.remove(self)
+                _register_classes()
+
+            spec.loader.exec_module = execute_and_register  # type: ignore[method-assign]
+        return spec
+
+
+def require_tensorflow_backend() -> None:
+    """Checks that Keras computes with TensorFlow, as texts, jobs and exports need.
+
+    Raises:
+        BackendError: If the environment or Keras' file of settings names another backend.
+    """
+    backend, where = os.environ.get("KERAS_BACKEND"), "KERAS_BACKEND in the environment"
+    if not backend:
+        where = "keras.json in ~/.keras or $KERAS_HOME"
+        try:
+            backend = importlib.import_module("keras").config.backend()
+        except ModuleNotFoundError as error:
+            backend = error.name
+    if backend != "tensorflow":
+        raise BackendError(
+            f"The backend of Keras is {backend}; texts, jobs and exports need tensorflow.",
+            where=where,
+            remedy="Set KERAS_BACKEND=tensorflow before Keras is imported.",
+        )
 
 
 def require_extra(extra: str, *modules: str, purpose: str, where: str = "") -> None:

@@ -57,13 +57,13 @@ _ABSENT = (FileNotFoundError, NotADirectoryError)
 def load_model(
     folder: str | os.PathLike[str], step: StepChoice = None
 ) -> "TransformerXL | LSTMLanguageModel | QRNNLanguageModel":
-    """Loads the model of a run, a checkpoint or a converted folder, after verifying it.
+    """Loads the model of a run, a checkpoint, a converted folder or a file that Keras saved.
 
-    Every file is compared with its checksum before a weight is used. Where the
-    run averages its weights, the averages are loaded.
+    Every file of a folder is compared with its checksum before a weight is used.
+    Where the run averages its weights, the averages are loaded.
 
     Args:
-        folder: path of the folder, also a remote one (`gs://`).
+        folder: path of the folder, also a remote one (`gs://`), or of a `.keras` file.
         step: optional int, `"best"` or `"newest"`. The checkpoint of a run: of this
             step, the best on the split `valid`, or the newest. Defaults to `None`: the
             best where one is known, or the newest. A converted model and a checkpoint
@@ -71,7 +71,7 @@ def load_model(
 
     Returns:
         The model in float32: `TransformerXL`, `LSTMLanguageModel` or
-        `QRNNLanguageModel`.
+        `QRNNLanguageModel`. Of a `.keras` file the model that was saved.
 
     Raises:
         InputMissingError: If there is no such folder, or no such checkpoint yet.
@@ -86,6 +86,11 @@ def load_model(
     log_probs, memory = model.log_probs(token_ids, model.initial_memory(1))
     ```
     """
+    if is_keras_file(folder):
+        import keras
+
+        require_no_step(step, "A file that Keras saved has no steps.")
+        return keras.saving.load_model(folder)
     folder, step = locate(os.fspath(folder), step)
     found = kind(folder)
     if found == "converted":
@@ -102,6 +107,11 @@ def load_model(
     described = describe(folder)
     config = described if isinstance(described, ModelConfig) else described.experiment.model
     return build_model(config, weights)
+
+
+def is_keras_file(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is of a `.keras` file that is there."""
+    return os.fspath(path).endswith(".keras") and os.path.isfile(path)
 
 
 def kind(folder: str) -> FolderKind | None:

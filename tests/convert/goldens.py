@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from keras import ops
 
-from txl_tf import Memory, functional
+from txl_tf import functional
 from txl_tf.convert import load_hugging_face, load_official_tensorflow
 
 FOLDER = Path(__file__).resolve().parent.parent / "golden"
@@ -54,8 +54,7 @@ class Golden:
     def zeros(self, model):
         """Memory of zeros that are attended to."""
         batch_size = self.arrays["seg0/inputs"].shape[0]
-        memory = model.initial_memory(batch_size, self.config["mem_len"])
-        return Memory(memory.states, ops.full((batch_size,), self.config["mem_len"], "int32"))
+        return model.initial_memory(batch_size, self.config["mem_len"], zeros_count=True)
 
     def differences(self, model):
         """The largest difference of every kind of number, over all segments."""

@@ -134,8 +134,7 @@ def test_transformers_computes_the_same(family, changes, transformers, tmp_path)
     folder = save_hugging_face(model, tmp_path / "model")
     theirs = transformers.TransfoXLLMHeadModel.from_pretrained(folder)
     theirs.eval()
-    mems, memory = None, model.initial_memory(2)
-    memory = memory._replace(valid_length=np.full((2,), config.memory_length, np.int32))
+    mems, memory = None, model.initial_memory(2, zeros_count=True)
     tokens = np.random.default_rng(5).integers(config.vocabulary_size, size=(NUM_SEGMENTS, 2, 6))
     for inputs in tokens:
         with torch.no_grad():

@@ -2,6 +2,7 @@
 
 import functools
 
+import keras
 import numpy as np
 import pytest
 
@@ -200,6 +201,16 @@ def test_what_does_not_fit_is_refused():
         InferenceEngine(model, keeps="all")
     with pytest.raises(ValueError, match=rf"`token_ids` must be in \[0, {V}\)"):
         engine.read(np.full((B, T), V), engine.initial_memory(B))
+    with pytest.raises(ValueError, match=rf"memory of {B + 1} rows, batch of {B}$"):
+        engine.read(tokens(T), engine.initial_memory(B + 1))
+    with pytest.raises(ValueError, match="`memory` must be a `KeyValueMemory`"):
+        engine.read(tokens(T), model.initial_memory(B))
+    with pytest.raises(ValueError, match=r"tensor \(B, T\)\. Received: shape"):
+        engine.read(tokens(T)[0], engine.initial_memory(1))
+    with pytest.raises(
+        ValueError, match=r"must be a language model, .*Received: model of type Iden"
+    ):
+        InferenceEngine(keras.layers.Identity())
     with pytest.raises(ValueError, match="not for one call"):
         engine.read(
             tokens(T),

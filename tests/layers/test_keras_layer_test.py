@@ -28,7 +28,7 @@ _HIDDEN = {"input_data": _SEGMENT, "expected_output_shape": _SEGMENT.shape}
 # Two parts of the test, training and mixed precision, call a layer with its first argument alone.
 # They do not apply to the layer that needs the encodings of distances; `tests/layer_checks.py` does
 # both with it.
-_CASES = {
+CASES = {
     "AbsoluteAttention": {"init_kwargs": _ATTENTION, **_HIDDEN},
     "ShawAttention": {"init_kwargs": {**_ATTENTION, "num_positions": 3}, **_HIDDEN},
     "TwoTermShawAttention": {"init_kwargs": {**_ATTENTION, "num_positions": 3}, **_HIDDEN},
@@ -85,7 +85,7 @@ _CASES = {
 
 
 def test_every_public_layer_has_a_case():
-    assert set(_CASES) == set(layers.__all__)
+    assert set(CASES) == set(layers.__all__)
 
 
 _PLAIN = ("RelativeAttention",)  # the others take as long each
@@ -96,4 +96,4 @@ _PLAIN = ("RelativeAttention",)  # the others take as long each
 )
 def test_layer_passes_the_test_of_keras(name):
     keras.utils.clear_session()
-    testing.TestCase("run_layer_test").run_layer_test(getattr(layers, name), **_CASES[name])
+    testing.TestCase("run_layer_test").run_layer_test(getattr(layers, name), **CASES[name])

@@ -185,3 +185,34 @@ def test_wrong_arguments_are_refused():
         pad_token_ids([])
     with pytest.raises(ValueError, match="multiple_of=0"):
         pad_token_ids([[1]], multiple_of=0)
+
+
+@pytest.mark.parametrize(
+    ("head", "shape"), [(PooledHead(3), (2,)), (ChoiceHead(), (2,)), (SpanHead(), (2, 2))]
+)
+def test_a_head_of_classes_tells_the_loss_and_is_exported_after_fit(head, shape, tmp_path):
+    model = made(head)
+    model.compile("adam", jit_compile=False)
+    inputs = pad_token_ids(texts(6, 9), multiple_of=T)
+    if isinstance(head, ChoiceHead):
+        inputs = {name: np.stack([each, each], axis=1) for name, each in inputs.items()}
+    losses = model.fit(inputs, np.zeros(shape, int), epochs=2, verbose=0).history["loss"]
+    assert losses[0] > 0.1
+    model.export(tmp_path / "model", verbose=False)
+    served = tf.saved_model.load(tmp_path / "model")
+    found = served.serve({name: tf.constant(each) for name, each in inputs.items()})
+    np.testing.assert_allclose(found, model.predict(inputs, verbose=0), rtol=0, atol=1e-5)
+
+
+def test_an_export_takes_what_the_model_was_called_with(tmp_path):
+    model, token_ids = made(PooledHead(3)), np.array(texts(2 * T), np.int32)
+    expected = model(token_ids)
+    model.export(tmp_path / "model", verbose=False)
+    served = tf.saved_model.load(tmp_path / "model")
+    np.testing.assert_allclose(served.serve(token_ids), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("head", [PooledHead(1), keras.layers.Identity()])
+def test_a_head_that_does_not_tell_the_loss_needs_one(head):
+    with pytest.raises(ValueError, match=r"give `compile` one, .*Received: loss=None, head="):
+        made(head).compile("adam")

@@ -81,6 +81,21 @@ def test_every_model_is_a_language_model_and_scores_alike(config_class):
     np.testing.assert_allclose(nats, -picked, rtol=0, atol=1e-6)
     with pytest.raises(ValueError, match=r"must be in \[0, 9\)"):
         model.score(token_ids + 8, token_ids, memory)
+    assert "shape=(1, " in repr(memory) and len(repr(memory)) < 80
+
+    three = model.initial_memory(3)
+    for call, message in (
+        (lambda: model(token_ids), r"takes `memory`: begin with `model.initial_memory\(.*=None$"),
+        (lambda: model.predict(token_ids, verbose=0), "need a `StatefulTransformerXL`"),
+        (lambda: model(token_ids[0], memory), r"tensor \(B, T\)\. Received: shape \(4,\)$"),
+        (lambda: model([[1, 2]], memory), r"tensor \(B, T\)\. Received: list$"),
+        (lambda: model(token_ids, "a"), "Received: memory of type str$"),
+        (lambda: model.log_probs(token_ids, three), "memory of 3 rows, batch of 1$"),
+        (lambda: model.score(token_ids, token_ids[0], memory), r"`target_ids` .*shape \(4,\)$"),
+        (lambda: model.export("exported"), "`txl_tf.export_saved_model"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
 
 
 def test_a_model_refuses_the_configuration_of_another():

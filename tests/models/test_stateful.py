@@ -189,6 +189,7 @@ def growing():
     "read",
     [
         lambda model, x, y: model.fit(x, y, batch_size=5, verbose=0),
+        lambda model, x, y: model(x[:5]),
         slow_case(lambda model, x, y: model.fit(growing(), shuffle=False, verbose=0)),
         slow_case(lambda model, x, y: model.evaluate(growing(), verbose=0)),
         slow_case(lambda model, x, y: model.predict(growing(), verbose=0)),
@@ -209,6 +210,46 @@ def test_memory_aside_from_training_is_no_weight_and_not_saved(trained, tmp_path
     trained.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert_same_bits(loaded.get_weights(), trained.get_weights())
+    assert type(loaded.loss) is type(trained.loss) and loaded.optimizer.built
+    # Of another batch size the weights are the same.
+    trained.save_weights(tmp_path / "model.weights.h5")
+    for path in ("model.keras", "model.weights.h5"):
+        larger = StatefulTransformerXL(CONFIG, batch_size=NUM_ROWS + 3)
+        larger.load_weights(tmp_path / path)
+        assert_same_bits(larger.get_weights(), trained.get_weights())
+
+
+def test_the_defaults_are_the_cross_entropy_the_order_and_the_rows_of_the_model():
+    x, y = pair(TRAINED)
+    keras.utils.set_random_seed(5)
+    model = StatefulTransformerXL(CONFIG, batch_size=NUM_ROWS)
+    model.compile("adam", jit_compile=False)
+    model.fit(x, y, epochs=2, verbose=0)
+    assert_same_bits(state_of(model), state_of(fitted(compiled())))
+    assert model.evaluate(x, y, verbose=0) == model.evaluate(x, y, NUM_ROWS, verbose=0) > 1
+    assert len(model.predict(x, verbose=0)) == len(x)
+    with pytest.raises(ValueError, match=r"must not shuffle: .*Received: shuffle=True$"):
+        model.fit(x, y, shuffle=True)
+
+
+@pytest.mark.parametrize("read", ["fit", "evaluate", "predict", "__call__"])
+def test_ids_of_one_axis_are_refused_by_one_sentence(read):
+    x = TRAINED[0, :-1]
+    targets = [x] if read in ("fit", "evaluate") else []
+    with pytest.raises(ValueError, match=r"must be a tensor \(B, T\)\. Received: shape"):
+        getattr(compiled(), read)(x, *targets)
+
+
+def test_an_export_after_fit_begins_empty_and_keeps_a_memory_of_its_own(tmp_path):
+    model = fitted(compiled(), epochs=1)
+    before = state_of(model)
+    model.export(tmp_path / "model", verbose=False)
+    assert_same_bits(state_of(model), before)
+    x = HELD_OUT[:6, :-1].astype(np.int32)
+    served = tf.saved_model.load(tmp_path / "model")
+    found = [served.serve(batch) for batch in np.split(x, [4])]
+    expected = model.predict(x, batch_size=NUM_ROWS, verbose=0)
+    np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-5)
 
 
 def test_a_call_goes_on_with_the_memory_of_training(trained):

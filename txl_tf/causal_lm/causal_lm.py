@@ -27,8 +27,8 @@ from txl_tf.generation.generate import FEWEST_COMPILED_TOKENS
 from txl_tf.generation.session import GenerationSession
 from txl_tf.models.language_model import create_model
 from txl_tf.models.presets import PRESETS, preset
-from txl_tf.models.stateful import StatefulTransformerXL
-from txl_tf.run_folder import StepChoice
+from txl_tf.models.stateful import language_model_of
+from txl_tf.run_folder import StepChoice, is_keras_file, load_model
 
 # Sessions that stay compiled, by number of rows and kind of sampling.
 _MAX_SESSIONS = 4
@@ -86,7 +86,7 @@ class TransformerXLCausalLM:
         tokenizer: Tokenizer | None = None,
         evaluation: EvaluationConfig | None = None,
     ) -> None:
-        model = model.transformer_xl if isinstance(model, StatefulTransformerXL) else model
+        model = language_model_of(model)
         check_vocabulary_size(model, tokenizer)
         self.model = model
         self.tokenizer = tokenizer
@@ -139,6 +139,9 @@ class TransformerXLCausalLM:
             if found is not None:
                 config = config.replace(vocabulary_size=found.vocabulary_size)
             model = create_model(config, dtype="float32")
+        elif is_keras_file(name):
+            saved: Any = load_model(name, step)
+            model = getattr(saved, "language_model", saved)
         else:
             source = open_model(name, step)
             evaluation = source.experiment.evaluation
@@ -561,8 +564,11 @@ def load(
 ) -> TransformerXLCausalLM:
     """Loads model and tokenizer of a run, a checkpoint, a converted folder or an export.
 
+    It also loads a language model that Keras saved, which has no tokenizer; of a
+    `TransformerXLWithHead` the model without the head, as of a fine-tuned run.
+
     Args:
-        folder: path of the folder, also a remote one (`gs://`); or the name of a preset,
+        folder: path of the folder, also a remote one (`gs://`), or of a `.keras` file; or the name of a preset,
             see `TransformerXLCausalLM.from_preset`.
         step: as for `txl_tf.load_model`.
         tokenizer: optional `Tokenizer`, or path of a prepared data set that has it.

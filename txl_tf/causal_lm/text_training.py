@@ -39,8 +39,7 @@ class TextTraining:
         self._tokenizer = tokenizer
         self._on_change = on_change
         self._optimizer = optimizer if is_settings else keras.optimizers.get(optimizer)
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        self._options = {"loss": loss, **options}
+        self._options = options
         self._reader: StatefulTransformerXL | None = None
 
     def fit(
@@ -86,7 +85,6 @@ class TextTraining:
             steps_before = steps
 
         follower = keras.callbacks.LambdaCallback(on_epoch_begin=begin, on_train_batch_end=count)
-        options = {"shuffle": False, **options}
         callbacks = [follower, *keras.tree.flatten(options.pop("callbacks", None) or [])]
         return reader.fit(batches, validation_data=held_out, callbacks=callbacks, **options)
 

@@ -23,6 +23,7 @@ from txl_tf.export.text_signatures import GraphTexts, TextSignatures
 from txl_tf.export.token_signatures import STATES, VALID_LENGTH, TokenSignatures, WireMemory
 from txl_tf.export.version_folder import write_version
 from txl_tf.export.warm_up import PROMPT, example_prompt, warm_up_file, warm_up_requests
+from txl_tf.models.stateful import StatefulTransformerXL, language_model_of
 from txl_tf.models.transformer_xl import TransformerXL
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ _SAMPLE_ROWS = 8
 
 
 def export_saved_model(
-    model: TransformerXL,
+    model: TransformerXL | StatefulTransformerXL,
     folder: str | os.PathLike[str],
     model_card: dict[str, Any],
     *,
@@ -68,7 +69,7 @@ def export_saved_model(
     to warm a server up. It appears when it is complete.
 
     Args:
-        model: `TransformerXL`.
+        model: `TransformerXL`; of a `StatefulTransformerXL` the model that it trains.
         folder: path of the SavedModel; for TensorFlow Serving its name is the
             version number, see `next_version`.
         model_card: dict of JSON values, written with what is known of the
@@ -94,6 +95,7 @@ def export_saved_model(
     """
     options = ExportOptions() if options is None else options
     completion = _completion(completion, options, tokenizer)
+    model = language_model_of(model)
     config = model.config
     if tokenizer is not None and tokenizer.vocabulary_size != config.vocabulary_size:
         raise ValueError(

@@ -46,7 +46,7 @@ def generate(
     For more than one call with a model, a `GenerationSession` compiles once.
 
     Args:
-        model: `TransformerXL`, `LSTMLanguageModel` or `QRNNLanguageModel`.
+        model: as of `GenerationSession`.
         prompt_ids: int array `(R, P)`, or a sequence of `R` int vectors that
             may differ in length; at least one token in every row.
         max_tokens: int. `S`, the most to write after the prompt. Defaults to `128`.

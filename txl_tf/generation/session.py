@@ -41,6 +41,7 @@ from txl_tf.generation.session_file import (
     named_parts,
 )
 from txl_tf.inference.engine import InferenceEngine
+from txl_tf.models.stateful import language_model_of
 from txl_tf.samplers import BeamSampler, RandomSampler
 
 CAPACITY = 64
@@ -57,7 +58,8 @@ class GenerationSession:
     serve the session for good. The weights of the model must not change.
 
     Args:
-        model: `TransformerXL`, `LSTMLanguageModel` or `QRNNLanguageModel`.
+        model: `TransformerXL`, `LSTMLanguageModel` or `QRNNLanguageModel`; of a
+            `StatefulTransformerXL` the model that it trains.
         sampler: function of logits `(R, V)` and seeds `(R, 2)` that returns
             token ids `(R,)`, such as `RandomSampler(0.8)`, or a `BeamSampler`; or
             `None`, so that `restart` gives the settings and nothing is compiled for them.
@@ -105,7 +107,7 @@ class GenerationSession:
         excluded_token_ids: Sequence[int] = (),
         jit_compile: bool | None = None,
     ) -> None:
-        self._model = model
+        self._model = model = language_model_of(model)
         self._vocabulary_size = model.config.vocabulary_size
         _check(
             num_rows,

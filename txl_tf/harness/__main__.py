@@ -8,13 +8,14 @@ The arguments are those of `lm_eval`; `--model_args` are those of `HarnessModel`
 import sys
 
 from txl_tf.errors import JobError
-from txl_tf.imports import require_extra
+from txl_tf.imports import require_extra, require_tensorflow_backend
 
 
 def main() -> int:
     """Runs the command line; returns its exit code."""
     try:
         require_extra("harness", "lm_eval", purpose="The harness")
+        require_tensorflow_backend()
         from lm_eval.__main__ import cli_evaluate
 
         # Imported for its entry in the harness's list of models.

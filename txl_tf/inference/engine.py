@@ -12,8 +12,9 @@ from txl_tf.config.model import ModelConfig
 from txl_tf.inference.execution_plan import ExecutionPlan, device_of
 from txl_tf.inference.memory import KeyValueMemory, RecentTokens
 from txl_tf.inference.relative_model import RelativeModel, TokenModel
-from txl_tf.layers.adaptive_embedding import check_token_ids
-from txl_tf.models.memory import Memory
+from txl_tf.layers.adaptive_embedding import check_rank, check_token_ids
+from txl_tf.models.memory import Memory, check_memory
+from txl_tf.models.stateful import language_model_of
 
 
 class InferenceEngine:
@@ -35,7 +36,8 @@ class InferenceEngine:
     ```
 
     Args:
-        model: `TransformerXL`, `LSTMLanguageModel` or `QRNNLanguageModel`.
+        model: `TransformerXL`, `LSTMLanguageModel` or `QRNNLanguageModel`; of a
+            `StatefulTransformerXL` the model that it trains.
         memory_length: optional int. `M`, if not the model's.
         keeps: str. `"keys_and_values"`, `"hidden_states"`, which is the model's
             own memory and lets weights change between reads, or `"auto"`.
@@ -61,6 +63,7 @@ class InferenceEngine:
         plan=None,
         **choice,
     ):
+        model = language_model_of(model)
         config = model.config
         if keeps not in ("auto", "keys_and_values", "hidden_states"):
             raise ValueError(
@@ -183,6 +186,7 @@ class InferenceEngine:
             ValueError: If ids are out of range, or `lengths` are given where they
                 cannot be.
         """
+        check_rank(token_ids, (2,), "(B, T)")
         num_tokens = token_ids.shape[1]
         if self._relative is None and num_tokens is not None and num_tokens > self.segment_length:
             return self._read_segments(token_ids, memory, lengths, document_starts)
@@ -230,10 +234,12 @@ class InferenceEngine:
         Raises:
             ValueError: As `read`.
         """
+        check_rank(token_ids, (2,), "(B, T)")
         check_token_ids(token_ids, self.model.config.vocabulary_size)
         if lengths is not None and document_starts is not None:
             raise ValueError("`lengths` and `document_starts` are not for one call.")
         if self._relative is not None:
+            check_memory(memory, KeyValueMemory, token_ids)
             return self._relative(
                 token_ids,
                 memory,

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
+from txl_tf.models.memory import short_repr
+
 
 class KeyValueMemory(NamedTuple):
     """The keys and values that the next segment may attend to.
@@ -29,6 +31,8 @@ class KeyValueMemory(NamedTuple):
 
     KEYS_AXIS = 3
     VALUES_AXIS = 2
+
+    __repr__ = short_repr
 
     @property
     def memory_length(self) -> int:

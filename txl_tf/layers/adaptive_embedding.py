@@ -46,6 +46,17 @@ def check_token_ids(token_ids: Any, vocabulary_size: int, name: str = "token_ids
         )
 
 
+def check_rank(
+    token_ids: Any, ranks: tuple[int, ...], expected: str, name: str = "token_ids"
+) -> None:
+    """Raises ValueError where token ids are known not to be a tensor or an array of this rank."""
+    shape = getattr(token_ids, "shape", ())
+    rank = shape.rank if hasattr(shape, "rank") else len(shape)  # None in TensorFlow, if unknown
+    if rank is not None and rank not in ranks:
+        found = f"shape {tuple(shape)}" if shape else type(token_ids).__name__
+        raise ValueError(f"`{name}` must be a tensor {expected}. Received: {found}")
+
+
 def _on_host(values: Any) -> np.ndarray | None:
     try:
         if isinstance(values, np.ndarray | np.generic | list | tuple | int | float):

@@ -5,7 +5,7 @@ Shape letters used in this module:
   D hidden width, F inner width, N heads, H head width, P learned positions.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -22,41 +22,28 @@ from txl_tf.layers.relative_attention import RelativeAttention
 class MemoryVariables:
     """Variables that hold hidden states and how much of them is filled.
 
-    Layers do not track what is in here: whoever makes the variables decides
-    whether they are weights.
+    They depend on the batch size and begin empty, so they are state and no weights:
+    Keras does not find them in here, saves them with no layer and compares them with
+    no file. A layer adds them to its property `variables`, as a step on JAX changes
+    only what is listed there.
 
     Args:
         shapes: mapping from names to the shapes `(B, M, D)` of states.
         dtype: str. Dtype of the states.
-        create_variable: function of a shape, a dtype and a name that returns a
-            variable of zeros.
 
     Attributes:
         variables: list of variables: the states, then the int32 valid length `(B,)`.
     """
 
-    def __init__(
-        self,
-        shapes: Mapping[str, tuple[int, ...]],
-        dtype: str,
-        create_variable: Callable[[tuple[int, ...], str, str], Any],
-    ) -> None:
-        self.variables = [create_variable(shape, dtype, name) for name, shape in shapes.items()]
-        num_rows = next(iter(shapes.values()))[0]
-        self.variables.append(create_variable((num_rows,), "int32", "valid_length"))
-
-    @classmethod
-    def of_layer(
-        cls, layer: keras.Layer, shapes: Mapping[str, tuple[int, ...]], dtype: str
-    ) -> "MemoryVariables":
-        """Returns variables that are weights of a layer, saved with it and not trained."""
-
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], dtype: str) -> None:
         def create(shape: tuple[int, ...], dtype: str, name: str) -> Any:
             # What was remembered is not rounded again when it is read.
             options = {"trainable": False, "autocast": False, "name": name}
-            return layer.add_weight(shape=shape, dtype=dtype, initializer="zeros", **options)
+            return keras.Variable("zeros", shape, dtype, **options)
 
-        return cls(shapes, dtype, create)
+        self.variables = [create(shape, dtype, name) for name, shape in shapes.items()]
+        num_rows = next(iter(shapes.values()))[0]
+        self.variables.append(create((num_rows,), "int32", "valid_length"))
 
     def read(self, num_rows: Any = None) -> list[Any]:
         """Returns the memory of the first rows, as it is now.
@@ -131,7 +118,8 @@ class DecoderBlock(keras.layers.Layer):
         **kwargs: other keyword arguments passed to `keras.layers.Layer`.
 
     Attributes:
-        memory: variable `(B, M, D)`; only of a stateful block.
+        memory: variable `(B, M, D)`; only of a stateful block. It is no weight and
+            not saved.
         valid_length: int32 variable `(B,)`, how much of it is filled.
 
     Call arguments:
@@ -194,6 +182,7 @@ class DecoderBlock(keras.layers.Layer):
         self.kernel_initializer = normal_unless(kernel_initializer)
         self.stateful = stateful
         self.memory_length = memory_length
+        self._own_memory = None
         self._create_layers()
 
     def _create_layers(self):
@@ -238,6 +227,18 @@ class DecoderBlock(keras.layers.Layer):
             return TwoTermShawAttention(num_positions=self.positions.num_positions, **arguments)
         return AbsoluteAttention(**arguments)
 
+    @property
+    def memory(self):
+        return self._own_memory.variables[0]
+
+    @property
+    def valid_length(self):
+        return self._own_memory.variables[1]
+
+    @property
+    def variables(self):
+        return super().variables + (self._own_memory.variables if self._own_memory else [])
+
     def build(self, inputs_shape, **other_shapes):
         batch_size, _, hidden_dim = inputs_shape
         self.attention.build(inputs_shape)
@@ -257,8 +258,7 @@ class DecoderBlock(keras.layers.Layer):
                     f"`keras.Input(batch_shape=...)`. Received: inputs_shape={inputs_shape}"
                 )
             shape = (batch_size, self.memory_length, hidden_dim)
-            self._own_memory = MemoryVariables.of_layer(self, {"memory": shape}, self.dtype)
-            self.memory, self.valid_length = self._own_memory.variables
+            self._own_memory = MemoryVariables({"memory": shape}, self.dtype)
 
     def call(
         self,

@@ -12,9 +12,10 @@ import numpy as np
 from keras import ops
 
 from txl_tf.config.task import TaskConfig
-from txl_tf.layers.adaptive_embedding import check_token_ids
+from txl_tf.layers.adaptive_embedding import check_rank, check_token_ids
 from txl_tf.layers.task_heads import ChoiceHead, PooledHead, SpanHead, TokenHead
-from txl_tf.models.language_model import LanguageModel
+from txl_tf.models.language_model import LanguageModel, ModelWithLoss
+from txl_tf.models.stateful import language_model_of
 
 # Odd and unlike the step of `functional.fold_seed`: no two segments share a seed.
 _SEED_STEP = 0x3C6EF35F
@@ -50,7 +51,7 @@ def pad_token_ids(
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
-class TransformerXLWithHead(keras.Model):
+class TransformerXLWithHead(ModelWithLoss):
     """A language model that reads whole texts and hands their hidden states to a head.
 
     A text is read segment by segment with memory, so that none is too long. As in
@@ -63,8 +64,13 @@ class TransformerXLWithHead(keras.Model):
     The softmax of the language model has no part in the task and is set to be not
     trainable. `model.language_model.trainable = False` trains the head alone.
 
+    `compile` without a loss takes the cross entropy from logits, but for one output,
+    which may be a number or a class, and for a head of another kind. `export` writes
+    a SavedModel that takes what the model was last called with.
+
     Args:
-        language_model: `TransformerXL` or another `LanguageModel`, trained or not.
+        language_model: `TransformerXL` or another `LanguageModel`, trained or not; of a
+            `StatefulTransformerXL` the model that it trains.
         head: layer of hidden states `(..., L, D)` and a padding mask `(..., L)`, as
             `txl_tf.layers.PooledHead`.
         seed: optional int. Seed of dropout.
@@ -83,13 +89,13 @@ class TransformerXLWithHead(keras.Model):
 
     Raises:
         ValueError: If ids are not in `[0, V)` or padding comes before tokens, where
-            the numbers are at hand.
+            the numbers are at hand; if `compile` must be given a loss.
 
     Example:
     ```python
     lm = txl_tf.load("runs/mine")
     model = txl_tf.TransformerXLWithHead(lm.model, txl_tf.layers.PooledHead(num_outputs=2))
-    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.compile("adam")
     inputs = txl_tf.pad_token_ids([lm.tokenizer.encode(text) for text in texts], 128)
     model.fit(inputs, np.array(labels), epochs=3)
     ```
@@ -97,11 +103,13 @@ class TransformerXLWithHead(keras.Model):
 
     def __init__(self, language_model, head, seed=None, **kwargs):
         super().__init__(**kwargs)
+        language_model = language_model_of(language_model)
         self.language_model = language_model
         language_model.softmax.trainable = False
         self.head = head
         self.seed = seed
         self.seed_generator = keras.random.SeedGenerator(seed)
+        self._input_names = ("token_ids", "padding_mask")
 
         if not head.built:
             head.build((None, None, language_model.config.hidden_dim), (None, None))
@@ -114,6 +122,8 @@ class TransformerXLWithHead(keras.Model):
         if isinstance(inputs, dict):
             _check_padding(inputs.get("padding_mask"))
         token_ids = inputs["token_ids"] if isinstance(inputs, dict) else inputs
+        self._input_names = tuple(inputs) if isinstance(inputs, dict) else ()
+        check_rank(token_ids, (2, 3), "(B, L) or (B, C, L)")
         check_token_ids(token_ids, self.language_model.config.vocabulary_size)
         return super().__call__(inputs, *args, **kwargs)
 
@@ -126,6 +136,24 @@ class TransformerXLWithHead(keras.Model):
             head_seed = _seed_of_segment(dropout_seed, -1)
         hidden = self.read(token_ids, padding_mask, dropout_seed, training)
         return self.head(hidden, padding_mask, dropout_seed=head_seed, training=training)
+
+    def default_loss(self):
+        is_pooled = isinstance(self.head, PooledHead) and self.head.num_outputs > 1
+        if not is_pooled and not isinstance(self.head, ChoiceHead | SpanHead | TokenHead):
+            raise ValueError(
+                "The head does not tell the loss: give `compile` one, such as "
+                '"mean_squared_error" for numbers. '
+                f"Received: loss=None, head={type(self.head).__name__}"
+            )
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def export(self, filepath, format="tf_saved_model", *, input_signature=None, **kwargs):
+        if input_signature is None:
+            shape = (None, None, None) if isinstance(self.head, ChoiceHead) else (None, None)
+            token_ids = keras.InputSpec("int32", shape)
+            specs = {"token_ids": token_ids, "padding_mask": keras.InputSpec("bool", shape)}
+            input_signature = [{name: specs[name] for name in self._input_names} or token_ids]
+        super().export(filepath, format, input_signature=input_signature, **kwargs)
 
     def read(self, token_ids, padding_mask=None, dropout_seed=None, training=False):
         """Returns the hidden states of the last layer.

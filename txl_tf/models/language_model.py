@@ -12,7 +12,25 @@ import numpy as np
 from txl_tf.config.frozen_parts import FrozenParts
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 from txl_tf.errors import MismatchError
-from txl_tf.layers.adaptive_embedding import check_token_ids
+from txl_tf.layers.adaptive_embedding import check_rank, check_token_ids
+from txl_tf.models.memory import Memory, check_memory
+
+
+class ModelWithLoss(keras.Model):
+    """Base class of models whose loss `compile` need not be given."""
+
+    def default_loss(self):
+        """Returns the loss of a model that is compiled without one."""
+        raise NotImplementedError
+
+    def compile(self, optimizer="rmsprop", loss=None, *args, **kwargs):
+        loss = self.default_loss() if loss is None else loss
+        super().compile(optimizer, loss, *args, **kwargs)
+
+    def compile_from_config(self, config):
+        # Keras' own refuses models with a `compile` of their own.
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        self.optimizer.build(self.trainable_variables)
 
 
 class LanguageModel(keras.Model):
@@ -20,7 +38,7 @@ class LanguageModel(keras.Model):
 
     A call takes `token_ids` `(B, T)`, a memory and an optional `dropout_seed`, and
     returns hidden states `(B, T, D)` and the next memory. A subclass sets
-    `config_class`, creates `embedding` and `softmax`, and defines `call` and
+    `config_class` and `memory_class`, creates `embedding` and `softmax`, and defines `call` and
     `initial_memory`.
 
     Args:
@@ -36,6 +54,9 @@ class LanguageModel(keras.Model):
     """
 
     config_class: type = ModelConfig
+    memory_class: type = Memory
+    # Keras' signature for saving would be a call without memory.
+    _default_save_signature = None
 
     def __init__(self, config, **kwargs):
         super().__init__(**kwargs)
@@ -47,13 +68,33 @@ class LanguageModel(keras.Model):
             )
         self.config = config
 
-    def __call__(self, token_ids, *args, **kwargs):
+    def __call__(self, token_ids, memory=None, *args, **kwargs):
         self.check_inputs(token_ids)
-        return super().__call__(token_ids, *args, **kwargs)
+        if memory is None:
+            raise ValueError(
+                "A call takes `memory`: begin with `model.initial_memory(batch_size)`, and hand in "
+                "what the call before returned. `fit`, `evaluate` and `predict` need a "
+                "`StatefulTransformerXL`, which keeps memory. Received: memory=None"
+            )
+        self.check_memory(memory, token_ids)
+        return super().__call__(token_ids, memory, *args, **kwargs)
 
     def check_inputs(self, token_ids):
-        """Refuses what the model cannot read, where the numbers are at hand."""
+        """Refuses what the model cannot read, where shape and numbers are at hand."""
+        check_rank(token_ids, (2,), "(B, T)")
         check_token_ids(token_ids, self.config.vocabulary_size)
+
+    def check_memory(self, memory, token_ids):
+        """Refuses memory that is not of this model, or of another batch where it is known."""
+        check_memory(memory, self.memory_class, token_ids)
+
+    def export(self, *args, input_signature=None, **kwargs):
+        if input_signature is None:
+            raise ValueError(
+                "Memory is an argument of this model: `txl_tf.export_saved_model(model, folder, "
+                "card)` writes a SavedModel. Received: input_signature=None"
+            )
+        super().export(*args, input_signature=input_signature, **kwargs)
 
     def initial_memory(self, batch_size):
         """Returns the memory, of the model's kind, of `B` rows that have read nothing."""
@@ -97,6 +138,7 @@ class LanguageModel(keras.Model):
 
     def negative_log_likelihood(self, hidden, target_ids):
         """Scores targets `(B, T)` by hidden states `(B, T, D)`: nats, float32 `(B, T)`."""
+        check_rank(target_ids, (len(hidden.shape) - 1,), "as the token ids", "target_ids")
         return self.softmax.negative_log_likelihood(hidden, target_ids, **self._tied())
 
     def log_probs(self, token_ids, memory):

@@ -7,9 +7,36 @@ one state.
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import keras
+import numpy as np
 from keras import ops
 
 from txl_tf import functional
+
+
+def check_memory(memory: Any, memory_class: type, token_ids: Any) -> None:
+    """Raises ValueError for a memory of another class, or known to be of another batch."""
+    if not isinstance(memory, memory_class):
+        raise ValueError(
+            f"`memory` must be a `{memory_class.__name__}`. "
+            f"Received: memory of type {type(memory).__name__}"
+        )
+    num_rows, batch_size = keras.tree.flatten(memory)[0].shape[0], token_ids.shape[0]
+    if None not in (num_rows, batch_size) and num_rows != batch_size:
+        raise ValueError(
+            "`memory` must have the rows of the batch. "
+            f"Received: memory of {num_rows} rows, batch of {batch_size}"
+        )
+
+
+def short_repr(memory: Any) -> str:
+    """The `__repr__` of every memory: layers, shape of a layer's tensor, valid lengths."""
+    tensors = tuple(memory[0])
+    shape = tuple(getattr(tensors[0], "shape", ())) if tensors else ()
+    lengths = getattr(memory, "valid_length", None)
+    if hasattr(lengths, "numpy") or isinstance(lengths, np.ndarray):
+        lengths = np.array2string(ops.convert_to_numpy(lengths), threshold=8)
+    return f"{type(memory).__name__}(tensors={len(tensors)}, {shape=}, valid_length={lengths})"
 
 
 class Memory(NamedTuple):
@@ -26,6 +53,8 @@ class Memory(NamedTuple):
 
     states: tuple[Any, ...]
     valid_length: Any
+
+    __repr__ = short_repr
 
     @classmethod
     def empty(
@@ -68,6 +97,11 @@ class Memory(NamedTuple):
         valid_length = functional.next_valid_length(self.valid_length, memory_length, lengths)
         return Memory(states, valid_length)
 
+    def filled(self) -> "Memory":
+        """Returns it with valid length `M`: every state counts, zeros too."""
+        length = self.states[0].shape[1]
+        return self._replace(valid_length=ops.full_like(self.valid_length, length))
+
     def forget(self, rows: Any) -> "Memory":
         """Returns it with valid length 0 where `rows`, bool `(B,)`, is true."""
         return self._replace(valid_length=ops.where(rows, 0, self.valid_length))
@@ -85,6 +119,8 @@ class RecurrentMemory(NamedTuple):
     """
 
     states: tuple[Any, ...]
+
+    __repr__ = short_repr
 
     @classmethod
     def empty(

@@ -30,6 +30,7 @@ class RecurrentLanguageModel(LanguageModel):
     """
 
     config_class = RecurrentConfig
+    memory_class = RecurrentMemory
 
     def __init__(self, config, **kwargs):
         # Autocasting would round the states that are handed in.

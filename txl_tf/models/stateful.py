@@ -12,19 +12,37 @@ from typing import Any
 import keras
 from keras import ops
 
+from txl_tf.layers.adaptive_embedding import check_rank
 from txl_tf.layers.decoder_block import MemoryVariables
+from txl_tf.models.language_model import LanguageModel, ModelWithLoss
 from txl_tf.models.memory import Memory
 from txl_tf.models.transformer_xl import TransformerXL
 
 
-def check_num_rows(batch: Any, batch_size: int) -> None:
-    """Refuses a batch, as Keras has it, with more rows than `B`, which memory is for.
+def language_model_of(model: keras.Model) -> LanguageModel:
+    """Returns a language model as it is, and of a `StatefulTransformerXL` the one it trains.
+
+    Raises:
+        ValueError: If it is another model.
+    """
+    model = model.transformer_xl if isinstance(model, StatefulTransformerXL) else model
+    if not isinstance(model, LanguageModel):
+        raise ValueError(
+            "`model` must be a language model, as a `TransformerXL` is. "
+            f"Received: model of type {type(model).__name__}"
+        )
+    return model
+
+
+def check_batch(batch: Any, batch_size: int) -> None:
+    """Refuses a batch, as Keras has it, of another rank or with more rows than `B`.
 
     Inputs whose number of rows is not known pass.
 
     Raises:
-        ValueError: If there are more rows.
+        ValueError: If the inputs are no rows of tokens, or more of them than memory is for.
     """
+    check_rank(_inputs_of(batch), (2, 3), "(B, T)")
     num_rows = _rows_of(_inputs_of(batch))
     if num_rows is not None and num_rows > batch_size:
         raise ValueError(
@@ -50,9 +68,10 @@ def with_checked_batches(function: Callable[[Any], Any], batch_size: int) -> Cal
         if isinstance(iterator, list):
             return function(list(_checked(iter(iterator), batch_size)))
         spec = getattr(iterator, "element_spec", None)
-        if spec is not None and _rows_of(_inputs_of(spec)) is not None:
-            check_num_rows(spec, batch_size)
-            return function(iterator)
+        if spec is not None:
+            check_batch(spec, batch_size)
+            if _rows_of(_inputs_of(spec)) is not None:
+                return function(iterator)
         # Without a first batch it is the end, which Keras expects to hear by StopIteration.
         first = next(iterator)
         return function(_checked(itertools.chain([first], iterator), batch_size))
@@ -62,7 +81,7 @@ def with_checked_batches(function: Callable[[Any], Any], batch_size: int) -> Cal
 
 def _checked(batches: Iterator[Any], batch_size: int) -> Iterator[Any]:
     for batch in batches:
-        check_num_rows(batch, batch_size)
+        check_batch(batch, batch_size)
         yield batch
 
 
@@ -76,7 +95,7 @@ def _rows_of(inputs: Any) -> int | None:
 
 
 @keras.saving.register_keras_serializable(package="txl_tf")
-class StatefulTransformerXL(keras.Model):
+class StatefulTransformerXL(ModelWithLoss):
     """A `TransformerXL` that keeps its memory in variables of its own.
 
     In the manner of a stateful `keras.layers.RNN`: the batch size is fixed,
@@ -85,19 +104,21 @@ class StatefulTransformerXL(keras.Model):
 
     ```python
     model = txl_tf.StatefulTransformerXL(config, batch_size=16)
-    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    model.fit(ordered_dataset, shuffle=False)
+    model.compile("adam")
+    model.fit(ordered_dataset)
     model.reset_state()
     ```
 
-    Row `r` of every batch has to continue row `r` of the batch before. A batch
-    may have fewer rows than `B`: the rows it does not have keep their memory.
+    Row `r` of every batch has to continue row `r` of the batch before: `fit` does not
+    shuffle, and arrays are read in batches of `B` rows. A batch may have fewer rows:
+    the rows it does not have keep their memory. The loss defaults to cross entropy.
     Several replicas need the trainer: Keras would merge their memories.
 
     `evaluate`, validation in `fit` among it, and `predict` read with a memory of
     their own, which is empty when they begin; that of training stays as it is.
     `test_on_batch` and `predict_on_batch` go on from call to call with these
-    memories. A call of the model goes on with the memory of training.
+    memories. A call of the model goes on with the memory of training. No file has
+    memory: it is no weight. What `export` writes begins empty and keeps its own.
 
     Args:
         config: `ModelConfig`, the dict that its `to_dict` returns, or a `TransformerXL`,
@@ -118,7 +139,8 @@ class StatefulTransformerXL(keras.Model):
         them as logits.
 
     Raises:
-        ValueError: If `batch_size` is not positive, or a batch has more rows.
+        ValueError: If `batch_size` is not positive, a batch has more rows, or `fit` is
+            to shuffle.
     """
 
     def __init__(self, config, batch_size, **kwargs):
@@ -136,8 +158,7 @@ class StatefulTransformerXL(keras.Model):
         self.config = config = self.transformer_xl.config
         shape = (batch_size, config.effective_memory_length, config.hidden_dim)
         self._shapes = {f"memory_{layer}": shape for layer in range(config.num_layers)}
-        dtype = self.transformer_xl.compute_dtype
-        self._trained_memory = MemoryVariables.of_layer(self, self._shapes, dtype)
+        self._trained_memory = self._empty_memory()
         self._evaluate_memory = self._predict_memory = None
         self._current_memory = self._trained_memory
         self.built = True
@@ -155,16 +176,12 @@ class StatefulTransformerXL(keras.Model):
 
     @property
     def variables(self):
-        variables = super().variables
-        if keras.backend.backend() == "jax":
-            # There a step changes only what is listed here. They are no weights, though:
-            # they begin empty, so there is nothing to save and to compare.
-            for aside in (self._evaluate_memory, self._predict_memory):
-                variables = variables + ([] if aside is None else aside.variables)
-        return variables
+        return super().variables + [
+            each for memory in self._memories() for each in memory.variables
+        ]
 
     def __call__(self, token_ids, *args, **kwargs):
-        check_num_rows(token_ids, self.batch_size)
+        check_batch(token_ids, self.batch_size)
         self.transformer_xl.check_inputs(token_ids)
         return super().__call__(token_ids, *args, **kwargs)
 
@@ -182,12 +199,12 @@ class StatefulTransformerXL(keras.Model):
 
     def make_test_function(self, force=False):
         if self._evaluate_memory is None:
-            self._evaluate_memory = self._memory_aside("evaluate")
+            self._evaluate_memory = self._empty_memory()
         self._make_checking("test_function", super().make_test_function, force)
 
     def make_predict_function(self, force=False):
         if self._predict_memory is None:
-            self._predict_memory = self._memory_aside("predict")
+            self._predict_memory = self._empty_memory()
         self._make_checking("predict_function", super().make_predict_function, force)
 
     def _make_checking(self, name, make, force):
@@ -198,26 +215,26 @@ class StatefulTransformerXL(keras.Model):
         if keras.backend.backend() == "tensorflow":
             setattr(self, name, with_checked_batches(getattr(self, name), self.batch_size))
 
-    def _memory_aside(self, name):
-        def create(shape, dtype, variable_name):
-            options = {"trainable": False, "autocast": False, "name": f"{name}_{variable_name}"}
-            return keras.Variable(ops.zeros(shape, dtype), dtype=dtype, **options)
+    def _empty_memory(self):
+        return MemoryVariables(self._shapes, self.transformer_xl.compute_dtype)
 
-        return MemoryVariables(self._shapes, self.transformer_xl.compute_dtype, create)
+    def _memories(self):
+        memories = (self._trained_memory, self._evaluate_memory, self._predict_memory)
+        return [memory for memory in memories if memory is not None]
 
     # A step is traced, or runs, within these calls; what it reads is decided there for good.
     def train_step(self, *state_and_data):
-        check_num_rows(state_and_data[-1], self.batch_size)
+        check_batch(state_and_data[-1], self.batch_size)
         with self._using(self._trained_memory):
             return super().train_step(*state_and_data)
 
     def test_step(self, *state_and_data):
-        check_num_rows(state_and_data[-1], self.batch_size)
+        check_batch(state_and_data[-1], self.batch_size)
         with self._using(self._evaluate_memory):
             return super().test_step(*state_and_data)
 
     def predict_step(self, *state_and_data):
-        check_num_rows(state_and_data[-1], self.batch_size)
+        check_batch(state_and_data[-1], self.batch_size)
         with self._using(self._predict_memory):
             return super().predict_step(*state_and_data)
 
@@ -230,15 +247,33 @@ class StatefulTransformerXL(keras.Model):
         finally:
             self._current_memory = before
 
-    def evaluate(self, *args, **kwargs):
+    def default_loss(self):
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def fit(self, x=None, y=None, batch_size=None, epochs=1, *, shuffle=False, **kwargs):
+        if shuffle:
+            raise ValueError(
+                "`fit` must not shuffle: row `r` of every batch continues row `r` of the batch "
+                f"before. Received: shuffle={shuffle}"
+            )
+        return super().fit(x, y, batch_size or self.batch_size, epochs, shuffle=False, **kwargs)
+
+    def evaluate(self, x=None, y=None, batch_size=None, *args, **kwargs):
         self.make_test_function()
         with self._beginning_empty(self._evaluate_memory):
-            return super().evaluate(*args, **kwargs)
+            return super().evaluate(x, y, batch_size or self.batch_size, *args, **kwargs)
 
-    def predict(self, *args, **kwargs):
+    def predict(self, x, batch_size=None, *args, **kwargs):
         self.make_predict_function()
         with self._beginning_empty(self._predict_memory):
-            return super().predict(*args, **kwargs)
+            return super().predict(x, batch_size or self.batch_size, *args, **kwargs)
+
+    def export(self, filepath, format="tf_saved_model", *, input_signature=None, **kwargs):
+        if input_signature is None:
+            input_signature = [keras.InputSpec("int32", (None, None))]
+        self.make_predict_function()
+        with self._beginning_empty(self._predict_memory), self._using(self._predict_memory):
+            super().export(filepath, format, input_signature=input_signature, **kwargs)
 
     @contextlib.contextmanager
     def _beginning_empty(self, memory):
@@ -250,9 +285,8 @@ class StatefulTransformerXL(keras.Model):
 
     def reset_state(self):
         """Forgets what all rows have read, in training and aside from it."""
-        for memory in (self._trained_memory, self._evaluate_memory, self._predict_memory):
-            if memory is not None:
-                memory.reset()
+        for memory in self._memories():
+            memory.reset()
 
     def get_config(self):
         return {

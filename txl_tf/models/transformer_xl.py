@@ -254,7 +254,7 @@ class TransformerXL(LanguageModel):
             and what every block returns, `L + 1` tensors `(B, T, D)`; the last
             one has had its dropout.
         """
-        self._check_memory(memory)
+        self.check_memory(memory, token_ids)
         if self.rematerialize and training and dropout_seed is None:
             dropout_seed = self._drawn_seed()
 
@@ -338,7 +338,8 @@ class TransformerXL(LanguageModel):
                 return ops.cast(layer.seed_generator.next(), "int32")
         return None
 
-    def _check_memory(self, memory):
+    def check_memory(self, memory, token_ids):
+        super().check_memory(memory, token_ids)
         if len(memory.states) != self.config.num_layers:
             raise ValueError(
                 f"`memory` must have states of {self.config.num_layers} layers. "
@@ -369,23 +370,26 @@ class TransformerXL(LanguageModel):
         state = ops.cast(state, hidden.dtype) + positions[:memory_length]
         return hidden + positions[memory_length:], state
 
-    def initial_memory(self, batch_size, memory_length=None):
+    def initial_memory(self, batch_size, memory_length=None, zeros_count=False):
         """Returns the memory of rows that have read nothing yet.
 
         Args:
             batch_size: int. Number of rows `B`.
             memory_length: optional int. `M`, if not `config.memory_length`.
+            zeros_count: bool. Whether zeros are attended to where nothing was read,
+                as by the official code: its first segments have these numbers.
 
         Returns:
-            A `Memory` with valid length 0.
+            A `Memory` of zeros with valid length 0, with `zeros_count` `M`.
         """
         if memory_length is None:
             memory_length = self.config.effective_memory_length
         config = self.config
         shape = {"num_layers": config.num_layers, "hidden_dim": config.hidden_dim}
-        return Memory.empty(
+        memory = Memory.empty(
             **shape, batch_size=batch_size, memory_length=memory_length, dtype=self.compute_dtype
         )
+        return memory.filled() if zeros_count else memory
 
     def get_config(self):
         return {**super().get_config(), "rematerialize": self.rematerialize}
