@@ -568,8 +568,8 @@ def load(
     `TransformerXLWithHead` the model without the head, as of a fine-tuned run.
 
     Args:
-        folder: path of the folder, also a remote one (`gs://`), or of a `.keras` file; or the name of a preset,
-            see `TransformerXLCausalLM.from_preset`.
+        folder: path of the folder, also a remote one (`gs://`), or of a `.keras` file; or the
+            name of a preset, see `TransformerXLCausalLM.from_preset`.
         step: as for `txl_tf.load_model`.
         tokenizer: optional `Tokenizer`, or path of a prepared data set that has it.
             Defaults to `None`: the one in the folder, if there is one.
