@@ -36,36 +36,21 @@ _FOLDER = Path(__file__).parent
 _GRACE_SECONDS = {False: 300, True: 25}
 """Seconds that a pod has to save; a spot machine has 30, of which GKE keeps some."""
 # JobSet's pods are called `NAME-servers-0-63-abcde` at most, in 63 characters.
-_BUCKET = re.compile(r"gs://[^\s/]+(/[^\s]*)?")
+_BUCKET = (r"gs://[^\s/]+(/[^\s]*)?", "A TPU's disk is lost: copy it to gs://BUCKET/FOLDER.")
 _PATTERNS = {
-    "name": (
-        re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?"),
-        "At most 40 of a-z, 0-9 and hyphens; a letter first, no hyphen last.",
-    ),
-    "zone": (re.compile(r"[a-z]+(-[a-z]+)+[0-9]+-[a-z]"), "Such as us-central1-a."),
-    "project": (
-        re.compile(r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]"),
-        "The project's ID, such as my-project.",
-    ),
-    "workdir": (_BUCKET, "A TPU's disk is lost: gs://BUCKET/FOLDER."),
-    "data": (_BUCKET, "Copy the data set to gs://BUCKET/FOLDER."),
-    "runtime_version": (
-        re.compile(r"[a-z0-9][a-z0-9.-]*"),
-        "`gcloud compute tpus tpu-vm versions list` names them.",
-    ),
+    "name": (r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", "At most 40 of a-z, 0-9 and hyphens."),
+    "zone": (r"[a-z]+(-[a-z]+)+[0-9]+-[a-z]", "Such as us-central1-a."),
+    "project": (r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]", "The project's ID."),
+    "workdir": _BUCKET,
+    "data": _BUCKET,
+    "runtime_version": (r"[a-z0-9][a-z0-9.-]*", "Such as v2-alpha-tpuv5-lite."),
     "repository": (
-        re.compile(r"(https|ssh|git)://[^\s]+|[\w.-]+@[\w.-]+:[^\s]+"),
+        r"(https|ssh|git)://[^\s]+|[\w.-]+@[\w.-]+:[^\s]+",
         "An address that Git can clone, such as https://HOST/txl-tf.git.",
     ),
-    "image": (
-        re.compile(r"[a-z0-9][\w./:@-]*"),
-        "Such as us-docker.pkg.dev/PROJECT/REPOSITORY/txl-tf:1.",
-    ),
-    "cluster": (re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?"), "The name of a GKE cluster."),
-    "service_account": (
-        re.compile(r"[a-z0-9-]+@[a-z0-9.-]+"),
-        "Such as NAME@PROJECT.iam.gserviceaccount.com.",
-    ),
+    "image": (r"[a-z0-9][\w./:@-]*", "Such as us-docker.pkg.dev/PROJECT/REPOSITORY/txl-tf:1."),
+    "cluster": (r"[a-z]([a-z0-9-]*[a-z0-9])?", "The name of a GKE cluster."),
+    "service_account": (r"[a-z0-9-]+@[a-z0-9.-]+", "NAME@PROJECT.iam.gserviceaccount.com."),
 }
 _OF_GKE, _OF_MACHINES = ("image", "cluster", "service_account"), ("runtime_version", "repository")
 
@@ -103,25 +88,36 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     arguments.accelerator = accelerator = Accelerator.parse(arguments.accelerator_type)
     for name, (pattern, remedy) in _PATTERNS.items():
         value = getattr(arguments, name)
-        if value is not None and pattern.fullmatch(value) is None:
+        if value is not None and re.fullmatch(pattern, value) is None:
             what = f"This is not a {name.replace('_', ' ')} that can be used."
             raise UsageError(what, where=f"{_option(name)} {value}", remedy=remedy)
     load_experiment(arguments.config, arguments.overrides)
     kind, chips = f"--kind {arguments.kind}", f"--accelerator-type {accelerator.name}"
-    where, is_slice = f"{kind} {chips}", accelerator.num_hosts > 1
-    if arguments.kind in ("tpu-vm", "compute") and is_slice:
-        what = f"This slice has {accelerator.num_hosts} hosts."
-        raise UsageError(what, where=where, remedy="Use --kind pod-slice.")
-    if arguments.kind == "pod-slice" and not is_slice:
-        raise UsageError("This slice has one host.", where=where, remedy="Use --kind tpu-vm.")
-    if arguments.kind != _GKE and is_slice and accelerator.generation == "v6e":
-        what = "The server that tensorflow-tpu 2.20.0 brings knows no v6e slice of several hosts."
-        raise UsageError(what, where=where, remedy="Use --kind gke-jobset, v6e-8, or other chips.")
-    if arguments.kind == "compute" and accelerator.generation not in COMPUTE_ENGINE:
-        what = f"Compute Engine has {' and '.join(COMPUTE_ENGINE)} alone."
-        raise UsageError(what, where=where, remedy="Use --kind tpu-vm.")
-    if arguments.kind == _GKE and accelerator.gke_accelerator is None:
-        raise UsageError("GKE does not have these chips.", where=chips, remedy="Use --kind tpu-vm.")
+    is_slice = accelerator.num_hosts > 1
+    is_gke, hosts = arguments.kind == _GKE, accelerator.num_hosts
+    server = "The server that tensorflow-tpu 2.20.0 brings knows no v6e slice of several hosts."
+    compute = f"Compute Engine has {' and '.join(COMPUTE_ENGINE)} alone."
+    for is_wrong, what, remedy in (
+        (
+            arguments.kind in ("tpu-vm", "compute") and is_slice,
+            f"It has {hosts} hosts.",
+            "pod-slice",
+        ),
+        (arguments.kind == "pod-slice" and not is_slice, "It has one host.", "tpu-vm"),
+        (not is_gke and is_slice and accelerator.generation == "v6e", server, _GKE),
+        (
+            arguments.kind == "compute" and accelerator.generation not in COMPUTE_ENGINE,
+            compute,
+            "tpu-vm",
+        ),
+        (
+            is_gke and accelerator.gke_accelerator is None,
+            "GKE does not have these chips.",
+            "tpu-vm",
+        ),
+    ):
+        if is_wrong:
+            raise UsageError(what, where=f"{kind} {chips}", remedy=f"Use --kind {remedy}.")
     unused = _OF_MACHINES if arguments.kind == _GKE else _OF_GKE
     for name in (*_OF_GKE, *_OF_MACHINES):
         is_given = getattr(arguments, name) is not None
@@ -164,7 +160,7 @@ def _script(arguments: argparse.Namespace) -> str:
 
 def _manifest(arguments: argparse.Namespace) -> str:
     accelerator, has_file = arguments.accelerator, arguments.config not in NAMED_EXPERIMENTS
-    file, hosts = os.path.basename(arguments.config), accelerator.num_hosts
+    file, hosts = f"config{Path(arguments.config).suffix}", accelerator.num_hosts
     names = [f"{arguments.name}-servers-0-{pod}.{arguments.name}" for pod in range(hosts)]
     tpu = "local" if hosts == 1 else ",".join(f"grpc://{name}:{_PORT}" for name in names)
     words = _train_words(arguments, f"/config/{file}" if has_file else arguments.config)

@@ -110,7 +110,7 @@ def test_a_file_and_a_repository_travel_along(launched, calls, tmp_path):
     assert "--config ./mine.toml" in made[-1][made[-1].index("--command") + 1]
     assert any(f"git clone -- {address} txl-tf" in words[-1] for words in made)
     config, *_ = documents(launched("gke-jobset", config=str(file)), "ConfigMap")
-    assert config["data"]["mine.toml"] == file.read_text()
+    assert config["data"]["config.toml"] == file.read_text()
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
 )
 
-from txl_tf.serving.errors import PredictionError, StatusCode
+from txl_tf.serving.errors import PredictionError
 from txl_tf.serving.rest_transport import Signatures, check_outputs
 
 _SERVICE = "tensorflow.serving.PredictionService"
@@ -70,7 +70,7 @@ class GrpcTransport:
             check_outputs(arrays, definition)
         except (ValueError, TypeError) as error:
             message = f"The answer does not fit the signature: {error}"
-            raise self._error(StatusCode.INTERNAL, message, signature_name) from error
+            raise self._error("INTERNAL", message, signature_name) from error
         return arrays
 
     def signatures(self) -> Signatures:
@@ -86,7 +86,7 @@ class GrpcTransport:
             except DecodeError:
                 is_there = False
             if not is_there:
-                raise self._error(StatusCode.INTERNAL, "The metadata cannot be read.")
+                raise self._error("INTERNAL", "The metadata cannot be read.")
             self._signatures = dict(definitions.signature_def)
         return self._signatures
 
@@ -104,10 +104,10 @@ class GrpcTransport:
             return call(request, timeout=self._timeout_seconds)
         except grpc.RpcError as error:
             self._signatures = None  # another version may be served by now
-            code = StatusCode[error.code().name]
+            code = error.code().name
             raise self._error(code, error.details() or "", signature) from error
 
-    def _error(self, code: StatusCode, message: str, signature: str = "") -> PredictionError:
+    def _error(self, code: str, message: str, signature: str = "") -> PredictionError:
         return PredictionError(code, message, server=self._server, signature=signature)
 
 

@@ -12,7 +12,7 @@ import urllib3
 from google.protobuf import json_format
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from txl_tf.serving.errors import PredictionError, StatusCode
+from txl_tf.serving.errors import HTTP_CODES, PredictionError
 from txl_tf.storage.untrusted_files import parse_json
 
 _FIRST_WAIT_SECONDS = 0.1
@@ -93,7 +93,7 @@ class RestTransport:
         definition = self.signatures().get(signature_name, meta_graph_pb2.SignatureDef())
         if any(each.dtype.kind not in "biufO" for each in inputs.values()):
             message = "JSON has no form for bfloat16; use GrpcTransport."
-            raise self._error(StatusCode.UNIMPLEMENTED, message, signature_name)
+            raise self._error("UNIMPLEMENTED", message, signature_name)
         values = {name: _json_of(array.tolist()) for name, array in inputs.items()}
         body = {"signature_name": signature_name, "inputs": values}
         outputs: Any = self._ask("POST", ":predict", signature_name, body).get("outputs")
@@ -107,7 +107,7 @@ class RestTransport:
             check_outputs(arrays, definition)
         except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
             message = f"The answer does not fit the signature: {error}"
-            raise self._error(StatusCode.INTERNAL, message, signature_name) from error
+            raise self._error("INTERNAL", message, signature_name) from error
         return arrays
 
     def signatures(self) -> Signatures:
@@ -124,7 +124,7 @@ class RestTransport:
                 }
             except (LookupError, TypeError, AttributeError, json_format.ParseError) as error:
                 message = f"The metadata cannot be read: {error}"
-                raise self._error(StatusCode.INTERNAL, message) from error
+                raise self._error("INTERNAL", message) from error
         return self._signatures
 
     def close(self) -> None:
@@ -134,22 +134,20 @@ class RestTransport:
     def _ask(self, method: str, what: str, signature: str, body: Any = None) -> dict[str, Any]:
         content = None if body is None else json.dumps(body).encode()
         # `urllib3.Retry` gives every attempt the whole time; here they share one deadline.
-        deadline = time.monotonic() + self._timeout_seconds
-        wait_seconds = _FIRST_WAIT_SECONDS
-        for attempt in range(1, self._num_attempts + 1):
+        deadline, wait_seconds = time.monotonic() + self._timeout_seconds, _FIRST_WAIT_SECONDS
+        for attempts_left in reversed(range(self._num_attempts)):
             left = max(deadline - time.monotonic(), 0.001)
             try:
                 return self._ask_once(method, what, signature, content, left)
             except PredictionError as error:
                 self._signatures = None  # another version may be served by now
-                too_late = time.monotonic() + wait_seconds >= deadline
+                is_last = not attempts_left or time.monotonic() + wait_seconds >= deadline
                 # A server keeps nothing, so every request may be repeated.
-                is_last = attempt == self._num_attempts or too_late
-                if error.code != StatusCode.UNAVAILABLE or is_last:
+                if error.code != "UNAVAILABLE" or is_last:
                     raise
             time.sleep(wait_seconds)
             wait_seconds *= 2
-        raise AssertionError("the last attempt returns or raises")
+        raise AssertionError
 
     def _ask_once(
         self, method: str, what: str, signature: str, content: bytes | None, timeout_seconds: float
@@ -164,7 +162,7 @@ class RestTransport:
             )
         except urllib3.exceptions.HTTPError as error:
             is_late = isinstance(error, urllib3.exceptions.ReadTimeoutError)
-            code = StatusCode.DEADLINE_EXCEEDED if is_late else StatusCode.UNAVAILABLE
+            code = "DEADLINE_EXCEEDED" if is_late else "UNAVAILABLE"
             raise self._error(code, str(error), signature) from error
         try:
             answer = parse_json(response.data)
@@ -173,10 +171,10 @@ class RestTransport:
             message = str(answer["error"])[:_MAX_MESSAGE_LETTERS]
         except (ValueError, LookupError, TypeError):
             message = f"HTTP status {response.status}"
-        code = StatusCode.of_http_status(response.status)
+        code = HTTP_CODES.get(response.status, "UNKNOWN")
         raise self._error(code, message, signature)
 
-    def _error(self, code: StatusCode, message: str, signature: str = "") -> PredictionError:
+    def _error(self, code: str, message: str, signature: str = "") -> PredictionError:
         return PredictionError(code, message, server=self._url, signature=signature)
 
 

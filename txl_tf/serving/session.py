@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from txl_tf.serving.errors import PredictionError, StatusCode
+from txl_tf.serving.errors import PredictionError
 from txl_tf.serving.rest_transport import Transport
 
 _FLOATS = ("temperature", "top_p")
@@ -223,7 +223,7 @@ class ServingSession:
         except (LookupError, ValueError) as error:
             message = f"The answer is not of one text: {error}"
             raise PredictionError(
-                StatusCode.INTERNAL, message, server="the server", signature=name
+                "INTERNAL", message, server="the server", signature=name
             ) from error
         states = states.astype(ml_dtypes.bfloat16) if self._compress_memory else states.view()
         states.flags.writeable = False

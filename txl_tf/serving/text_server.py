@@ -10,7 +10,7 @@ import secrets
 import socket
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -34,6 +34,7 @@ from txl_tf.storage.untrusted_files import parse_json
 _PAGE = os.path.join(os.path.dirname(__file__), "page.html")
 _RETRY_SECONDS = "1"
 _MAX_SESSION_LETTERS = 100
+_SCORE_PARTS = ("tokens", "text_offset", "token_logprobs", "top_logprobs")  # of a TokenScore
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 # Of OpenAI's parameters, with the only values that have a meaning here.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -179,7 +180,7 @@ class TextServer:
                 web.get("/health", self._health),
                 web.get("/metrics", self._metrics),
                 web.get("/v1/models", self._models),
-                web.get("/v1/models/{name}", self._model),
+                web.get("/v1/models/{name}", self._models),
                 web.post("/v1/completions", self._completions),
                 web.get("/tokenizer_info", self._tokenizer_info),
                 web.post("/tokenize", self._tokenize),
@@ -243,29 +244,18 @@ class TextServer:
             "txl_request_seconds_total": self._seconds,
             **{f"txl_texts_{name}": value for name, value in self._engine.gauges.items()},
         }
-        kinds = {name: "counter" if name.endswith("_total") else "gauge" for name in values}
-        lines = [f"# TYPE {name} {kinds[name]}\n{name} {value}" for name, value in values.items()]
-        lines.append("# TYPE txl_requests_total counter")
-        lines += [
-            f'txl_requests_total{{status="{status}"}} {count}'
-            for status, count in sorted(self._requests.items())
-        ]
-        return web.Response(text="\n".join([*lines, ""]), headers={"Content-Type": "text/plain"})
+        lines = [f"{name} {value}" for name, value in values.items()]
+        for status, count in sorted(self._requests.items()):
+            lines.append(f'txl_requests_total{{status="{status}"}} {count}')
+        return web.Response(text="\n".join([*lines, ""]))
 
     async def _models(self, request: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [self._description()]})
-
-    async def _model(self, request: web.Request) -> web.Response:
+        description: dict[str, Any] = {"id": self._model_name, "object": "model"}
+        description |= {"created": self._created, "owned_by": "txl-tf"}
+        if "name" not in request.match_info:
+            return web.json_response({"object": "list", "data": [description]})
         self._check_model(request.match_info["name"])
-        return web.json_response(self._description())
-
-    def _description(self) -> dict[str, Any]:
-        return {
-            "id": self._model_name,
-            "object": "model",
-            "created": self._created,
-            "owned_by": "txl-tf",
-        }
+        return web.json_response(description)
 
     def _check_model(self, name: str) -> None:
         if name != self._model_name:
@@ -383,10 +373,11 @@ class TextServer:
             if choice["logprobs"] is not None:
                 for name, values in _logprobs(piece.scores).items():
                     choice["logprobs"][name] += values
-        return web.json_response(
-            {**answer, "choices": choices, "usage": _usage(asked, completions)}
-            | self._session_state(asked)
-        )
+        answer |= {"choices": choices, "usage": _usage(asked, completions)}
+        if asked.session:
+            tokens = self._engine.session_tokens(asked.session)
+            answer["session"] = {"name": asked.session, "tokens": tokens}
+        return web.json_response(answer)
 
     def _choice(
         self, asked: CompletionRequest, piece: TextPiece, beginning: Completion | None
@@ -401,12 +392,6 @@ class TextServer:
             "logprobs": None if asked.logprobs is None else _logprobs(piece.scores),
             "finish_reason": piece.finish_reason,
         }
-
-    def _session_state(self, asked: CompletionRequest) -> dict[str, Any]:
-        if not asked.session:
-            return {}
-        tokens = self._engine.session_tokens(asked.session)
-        return {"session": {"name": asked.session, "tokens": tokens}}
 
     async def _stream(
         self,
@@ -458,23 +443,15 @@ async def _json_object(request: web.Request) -> dict[str, Any]:
     raise RequestError(400, "The body must be a JSON object.")
 
 
-def _logprobs(scores: Any) -> dict[str, list[Any]]:
+def _logprobs(scores: Sequence[TokenScore]) -> dict[str, list[Any]]:
     """Returns the scores of tokens in OpenAI's form, a list for each of their parts."""
-    found: list[TokenScore] = list(scores)
-    return {
-        "tokens": [score.token for score in found],
-        "token_logprobs": [score.logprob for score in found],
-        "top_logprobs": [score.top for score in found],
-        "text_offset": [score.text_offset for score in found],
-    }
+    columns = zip(*scores, strict=True) if scores else ((),) * len(_SCORE_PARTS)
+    return {name: list(values) for name, values in zip(_SCORE_PARTS, columns, strict=True)}
 
 
 def _usage(asked: CompletionRequest, completions: list[Completion]) -> dict[str, int]:
     # Several texts of one prompt count it once.
     prompt = sum(len(row.prompt_ids) for row in completions[:: asked.n])
     written = sum(row.num_written for row in completions)
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": written,
-        "total_tokens": prompt + written,
-    }
+    counts = {"prompt_tokens": prompt, "completion_tokens": written}
+    return {**counts, "total_tokens": prompt + written}
