@@ -194,6 +194,13 @@ def _manifest(arguments: argparse.Namespace) -> str:
             {"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in taints
         ],
         "image": arguments.image,
+        "project": arguments.project,
+        "cluster": arguments.cluster,
+        "zone": arguments.zone,
+        "region": arguments.zone.rpartition("-")[0],
+        "machine": accelerator.machine_type,
+        "topology": accelerator.topology,
+        "member": f"serviceAccount:{arguments.project}.svc.id.goog[default/{arguments.name}]",
         # Kubernetes reads `$$` as `$`.
         "train": script.replace("$", "$$"),
         "chips_per_host": accelerator.chips_per_host,
@@ -201,26 +208,8 @@ def _manifest(arguments: argparse.Namespace) -> str:
     }
     name = "jobset.yaml" if hosts == 1 else "jobset_slice.yaml"
     template = string.Template((_FOLDER / name).read_text())
-    filled = template.substitute({key: json.dumps(value) for key, value in values.items()})
-    return "".join(f"#     {line}\n" for line in _gke_commands(arguments)) + filled
-
-
-def _gke_commands(arguments: argparse.Namespace) -> list[str]:
-    """Returns the commands that come before `kubectl apply -f MANIFEST`."""
-    accelerator = arguments.accelerator
-    where = ["--project", arguments.project]
-    pool = ["gcloud", "container", "node-pools", "create", arguments.name, *where]
-    pool += ["--cluster", arguments.cluster, "--location", arguments.zone.rpartition("-")[0]]
-    pool += ["--node-locations", arguments.zone, "--machine-type", accelerator.machine_type]
-    pool += ["--num-nodes", str(accelerator.num_hosts), *_spot_option(arguments).split()]
-    if accelerator.num_hosts > 1:
-        pool += ["--tpu-topology", accelerator.topology]
-    member = f"serviceAccount:{arguments.project}.svc.id.goog[default/{arguments.name}]"
-    bind = ["gcloud", "iam", "service-accounts", "add-iam-policy-binding"]
-    bind += [arguments.service_account, *where, "--role", "roles/iam.workloadIdentityUser"]
-    bind += ["--member", member]
-    build = ["gcloud", "builds", "submit", *where, "--tag", arguments.image]
-    return [shlex.join(command) for command in (build, pool, bind)]
+    quoted = {key: json.dumps(value) for key, value in values.items()}
+    return template.substitute(quoted, spot=_spot_option(arguments))
 
 
 def _train_words(arguments: argparse.Namespace, config: str) -> list[str]:

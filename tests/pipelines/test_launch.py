@@ -190,7 +190,7 @@ def test_the_manifest_is_what_kubernetes_reads(accelerator_type, launched):
     data = f"gs://bucket/{ODD}"
     text = launched("gke-jobset", "--spot", accelerator_type=accelerator_type, data=data)
     accelerator = Accelerator.parse(accelerator_type)
-    assert f"--machine-type {accelerator.machine_type}" in text
+    assert f'--machine-type "{accelerator.machine_type}"' in text
     (account,) = documents(text, "ServiceAccount")
     assert GKE["--service-account"] in account["metadata"]["annotations"].values()
     (job_set,) = documents(text, "JobSet")
@@ -221,8 +221,8 @@ def help_of(*words):
 def test_gcloud_knows_every_option(kind, launched, calls):
     text = launched(kind, "--spot")
     if kind == "gke-jobset":
-        lines = [line.strip("# ") for line in text.splitlines() if line.startswith("#     ")]
-        made = [shlex.split(line)[1:] for line in lines]
+        comments = re.sub(r" \\\n# +", " ", text).splitlines()
+        made = [shlex.split(line[1:])[1:] for line in comments if line.startswith("#     ")]
     else:
         made = calls(text, "start", "delete")
     verbs = {"create", "ssh", "scp", "delete", "describe", "submit", "add-iam-policy-binding"}

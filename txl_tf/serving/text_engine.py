@@ -67,15 +67,8 @@ class TextPiece(NamedTuple):
 class TextState:
     """Memory of one text, kept from request to request of a session.
 
-    Attributes:
-        memory: memory of one row.
-        is_used: bool vector `(V,)`. Tokens that were read or written.
-        pending: int vector. The newest token, which memory does not have; empty at first.
-        newest_ids: int vector. Tokens before the next one, from which its text follows.
-        num_tokens: int. Tokens that were read and written.
-        num_written: int. Tokens that were written; the next draw depends on it.
-        last_use: float. Seconds of the monotonic clock.
-        is_busy: bool. True while a request reads or writes the text.
+    Memory does not have the `pending` token yet. The text of the next token follows from
+    `newest_ids`, its draw from `num_written`.
     """
 
     memory: Any
@@ -92,15 +85,8 @@ class TextState:
 class Completion:
     """One text that a request asks for, and its progress.
 
-    Args:
-        index: int. Number of the text in its request.
-        prompt_ids: int vector, which may be empty where a session is continued.
-        settings: `GenerationConfig`; `max_tokens` may be 0.
-        seed: int.
-        logprobs: optional int. Alternatives that are returned for each token.
-        scores_prompt: bool. True if the tokens of the prompt are scored, too.
-        session: str. Name of the session; empty for a text that is forgotten.
-        deliver: function of a `TextPiece`, called in the thread of the engine.
+    `prompt_ids` may be empty where a session is continued, and `settings.max_tokens` may be 0.
+    The thread of the engine calls `deliver` with each `TextPiece`.
     """
 
     index: int
@@ -125,16 +111,8 @@ class Completion:
 class TextEngine:
     """Worker that reads and writes the texts of all requests.
 
-    Args:
-        lm: `TransformerXLCausalLM` with a tokenizer.
-        max_rows: int. Texts that are written side by side.
-        max_waiting: int. Texts that wait for a place.
-        max_sessions: int. Sessions that are kept; the one that rests longest ends.
-        session_seconds: float. A session that rests longer ends.
-
-    Attributes:
-        num_prompt_tokens: int. Tokens of prompts that were read.
-        num_written_tokens: int. Tokens that were written.
+    `max_rows` texts are written side by side, and `max_waiting` wait. Sessions end when they
+    rest for `session_seconds`, or when there are more than `max_sessions`.
     """
 
     def __init__(

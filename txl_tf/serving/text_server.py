@@ -58,13 +58,7 @@ class ServerLimits:
 
 
 class RequestError(Exception):
-    """Refused request.
-
-    Args:
-        status: int. Status of HTTP.
-        message: str. What is wrong.
-        param: optional str. The parameter that is wrong.
-    """
+    """Refused request, with the status of HTTP and the parameter that is wrong."""
 
     def __init__(self, status: int, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -152,14 +146,7 @@ class CompletionRequest(GenerationConfig):
 
 
 class TextServer:
-    """HTTP application of a `TextEngine`.
-
-    Args:
-        engine: `TextEngine`.
-        model_name: str. Name of the model in requests.
-        api_key: str. Key that requests must bring; empty for none.
-        limits: `ServerLimits`.
-    """
+    """HTTP application of a `TextEngine`; with an API key requests must bring it."""
 
     def __init__(
         self, engine: TextEngine, model_name: str, api_key: str, limits: ServerLimits
