@@ -1,14 +1,11 @@
 """TensorFlow's server on a host of a slice: `python -m pipelines.launch.worker_server`.
 
-Whoever drives the slice connects to the servers of all hosts and gives them
-their work (`txl train --tpu grpc://HOST:8470,...`). With `--tpu-vm` it is the
-server of the `tensorflow-tpu` package (`start_grpc_tpu_worker`), which asks the
-TPU VM for its place in the slice. In a container, Kubernetes has said that.
+The trainer connects to the servers of all hosts and gives them their work. With `--tpu-vm` it is
+the server of the `tensorflow-tpu` package, which asks the TPU VM for its place in the slice.
 
-A host that is taken away gets SIGTERM. TensorFlow's own server would end at once,
-and the state in the memory of its chips would be lost. This server notes the
-signal for the process that trains, and serves for `--grace-seconds` more at most,
-in which that process saves. A second signal ends it.
+A host that is taken away gets SIGTERM. TensorFlow's own server would end at once and lose the
+state in its chips. This one notes the signal for the trainer, and serves for `--grace-seconds` at
+most while the trainer saves. A second signal ends it.
 """
 
 import argparse

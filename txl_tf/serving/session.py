@@ -22,15 +22,9 @@ _FLOATS = ("temperature", "top_p")
 
 @dataclasses.dataclass(frozen=True)
 class SamplingSettings:
-    """Settings of the signatures that write; the server checks their ranges.
+    """Settings of the signatures that write, see `GenerationConfig`; the server checks them.
 
-    Attributes:
-        temperature: float. 0 always takes the most probable token.
-        top_k: int. Only this many of the most probable tokens; 0 is all.
-        top_p: float. Only the most probable tokens that together have this
-            probability; 1 is all.
-        seed: int. The same seed gives the same text, in any batch.
-        stop_token_id: int. Writing ends with this token; -1 disables it.
+    Writing ends with `stop_token_id`; -1 disables it.
     """
 
     temperature: float = 1.0
