@@ -142,7 +142,7 @@ def run(arguments: argparse.Namespace) -> None:
     print(f"sample:\n{sample}\n")
     print(f"SavedModel: {exported} (nll within {difference:.1e} of the model's)")
     print(workdir.tensorboard_line)
-    print(f"serve: txl serve --model {arguments.workdir}")
+    print(f"serve: txl serve --model {workdir.folder}")
     print(f"done in {time.perf_counter() - begin:.0f} seconds")
 
 

@@ -116,7 +116,7 @@ def test_every_block_of_the_readme_runs(tmp_path):
                 done.append(run_block(language, code, tmp_path))
             else:
                 port = int(ports[str(SERVERS[server])])
-                code = f"{code.strip()} --port {port}"
+                code = f"{code.partition('#')[0].strip()} --port {port}"
                 servers.enter_context(running(code, port, tmp_path))
     output = "\n".join(done)
     assert "Once upon a time" in output
