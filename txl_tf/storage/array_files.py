@@ -17,7 +17,7 @@ import numpy as np
 
 from txl_tf.errors import DataDamagedError
 from txl_tf.storage.files import file_bytes, first_line, read_file
-from txl_tf.storage.untrusted_files import listed_file
+from txl_tf.storage.untrusted_files import listed_file, reading_failed
 
 # The index of a model with a hundred thousand variables has less.
 _MAX_INDEX_BYTES = 16 << 20
@@ -46,8 +46,13 @@ def open_tensor_bundle(
 
     folder, name = os.path.split(prefix)
     path = listed_file(folder, f"{name}.index", listed_in=f"{prefix}.*", remedy=remedy)
+    content = read_file(path, max_bytes=_MAX_INDEX_BYTES)
     try:
-        _check_footer(read_file(path, max_bytes=_MAX_INDEX_BYTES))
+        _check_footer(content)
+    except (ValueError, struct.error) as error:
+        what = f"The index of the tensors is damaged: {first_line(error)}"
+        raise DataDamagedError(what, where=path, remedy=remedy) from error
+    try:
         # `tf.train.load_checkpoint` would look for a folder of its own kind first.
         reader = tf.compat.v1.train.NewCheckpointReader(prefix)
         dtypes = reader.get_variable_to_dtype_map()
@@ -60,11 +65,11 @@ def open_tensor_bundle(
             for dtype, shape in tensors.values()
         )
         found = _data_bytes(folder, name)
-        if needed > found:
-            raise ValueError(f"its tensors take {needed:,} bytes, the data have {found:,}")
-    except (ValueError, TypeError, struct.error, RuntimeError, tf.errors.OpError) as error:
-        what = f"The index of the tensors is damaged: {first_line(error)}"
-        raise DataDamagedError(what, where=path, remedy=remedy) from error
+    except (ValueError, TypeError, RuntimeError, tf.errors.OpError) as error:
+        raise reading_failed(error, prefix, remedy) from error
+    if needed > found:
+        what = f"The tensors take {needed:,} bytes; the data have {found:,}."
+        raise DataDamagedError(what, where=path, remedy=remedy)
     return reader, tensors
 
 
