@@ -14,18 +14,9 @@ if TYPE_CHECKING:
 
 
 def write_base(trainer: "Trainer", folder: WritableFolder) -> None:
-    """Writes the frozen weights of a run; nothing where checkpoints have all weights.
+    """Writes the frozen weights of a run with adapters, before its first checkpoint.
 
-    It comes before the first checkpoint, so that every checkpoint has a base. What a
-    killed process left of one is replaced.
-
-    Args:
-        trainer: `Trainer` at step 0 with the weights that the run begins from.
-        folder: `WritableFolder` of the run.
-
-    Raises:
-        StorageError: If it cannot be written.
-        OutputExistsError: If the lock of the folder was lost.
+    Replaces what a killed process left. Does nothing if checkpoints hold all weights.
     """
     from txl_tf.convert.model_building import named_variables
 
@@ -35,7 +26,7 @@ def write_base(trainer: "Trainer", folder: WritableFolder) -> None:
     names = {variable.path: name for name, variable in named_variables(trainer.model).items()}
     arrays = {names[path]: array for path, array in frozen.items()}
     config = trainer.config.model
-    assert isinstance(config, ModelConfig)  # others have no adapters
+    assert isinstance(config, ModelConfig)  # only this model has adapters
     try:
         folder.remove_folder(BASE)
         write_converted(folder.subfolder(BASE), config, arrays)
@@ -44,15 +35,6 @@ def write_base(trainer: "Trainer", folder: WritableFolder) -> None:
 
 
 def load_base(trainer: "Trainer", folder: str, described: "RunDescription") -> None:
-    """Takes up the frozen weights of a run; nothing where checkpoints have all weights.
-
-    Args:
-        trainer: `Trainer` at step 0.
-        folder: str. Folder of the run.
-        described: `RunDescription` of the run.
-
-    Raises:
-        JobError: As `read_base`.
-    """
+    """Restores the frozen weights of a run with adapters; does nothing for other runs."""
     if described.experiment.training.adapter_rank is not None:
         trainer.begin_from(read_base(folder, described))

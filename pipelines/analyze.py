@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the analyses; the arguments of one are added when it is chosen."""
 
     class AnalysisParser(type(parser)):  # type: ignore[misc]
-        """A parser that reads its module only once it is asked to parse."""
+        """Parser that imports the module of its analysis when it parses."""
 
         def parse_known_args(
             self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -44,12 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
-    """Checks what can be checked before TensorFlow is imported."""
+    """Checks the arguments before TensorFlow is imported."""
     _module(arguments.analysis).check_arguments(arguments)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Runs the analysis that was chosen."""
+    """Runs the chosen analysis."""
     _module(arguments.analysis).run(arguments)
 
 

@@ -25,13 +25,13 @@ from txl_tf.storage.untrusted_files import check_values, parse_json, storage_err
 from .configs import NAMED_EXPERIMENTS
 
 MAX_COUNT = 2**31 - 1
-"""Of what is counted in int32 somewhere."""
+"""Limit of numbers that are int32 somewhere."""
 MAX_STEP = 2**63 - 1
-"""Of what is only compared, such as the number of a checkpoint."""
+"""Limit of numbers that are only compared, such as the step of a checkpoint."""
 MAX_SECONDS = 10 * 365 * 86_400
-"""Of what is waited for."""
+"""Limit of waiting times."""
 
-# Replicas of the CPU that every machine may have; more only where it has more cores.
+# CPU replicas that every machine may have; a machine with more cores may have one per core.
 _MIN_MAX_REPLICAS = 64
 _MAX_NUMBERS = 1000
 _MAX_FILE_BYTES = 1 << 20
@@ -48,7 +48,7 @@ def _in_range(option: str, least: float, most: float) -> Callable[[str], Any]:
 
     def read(text: str) -> float:
         value = kind(text)
-        # Written so that NaN, which is neither less nor more, is refused too.
+        # Negated, so that NaN is refused too.
         if not least <= value <= most:
             raise UsageError(
                 "The value is out of range.",
@@ -57,13 +57,13 @@ def _in_range(option: str, least: float, most: float) -> Callable[[str], Any]:
             )
         return value
 
-    # argparse names the type where the text is no number at all.
+    # argparse shows this name if the text is no number.
     read.__name__ = kind.__name__
     return read
 
 
 def _numbers_in_range(option: str, least: int, most: int) -> Callable[[str], list[int]]:
-    """Returns the argparse type of whole numbers with commas between them."""
+    """Returns the argparse type of comma-separated whole numbers."""
     read_number = _in_range(option, least, most)
 
     def read(text: str) -> list[int]:
@@ -90,7 +90,7 @@ def add_number(
     default: float | None = None,
     metavar: str = "N",
 ) -> None:
-    """Adds an option with a number, which is refused with a UsageError if it is out of range."""
+    """Adds an option with a number; a number out of range is a UsageError."""
     if default is not None:
         meaning += f" (default: {f'{default:g}' if isinstance(default, float) else default})"
     number = _in_range(option, least, most)
@@ -100,10 +100,7 @@ def add_number(
 def add_numbers(
     parser: Any, option: str, least: int, most: int, meaning: str, *, unit: str, **settings: Any
 ) -> None:
-    """Adds an option with whole numbers that have commas between them.
-
-    The arguments are those of `add_number`; `settings` are those of `argparse`.
-    """
+    """Adds an option with comma-separated whole numbers; `settings` go to argparse."""
     if "default" in settings:
         meaning += f" (default: {settings['default']})"
     numbers = _numbers_in_range(option, least, most)
@@ -121,7 +118,7 @@ def add_tpu_argument(parser: Any, meaning: str) -> None:
 
 
 def add_device_arguments(parser: Any, use: str) -> None:
-    """Adds `--tpu` and `--cpu-replicas`, of which only one can be given."""
+    """Adds `--tpu` and `--cpu-replicas`, which exclude each other."""
     device = parser.add_argument_group("devices").add_mutually_exclusive_group()
     add_tpu_argument(device, f"{use} this TPU; it has {ANSWER_SECONDS:g} s to answer")
     most = max(_MIN_MAX_REPLICAS, os.cpu_count() or 1)
@@ -130,7 +127,7 @@ def add_device_arguments(parser: Any, use: str) -> None:
 
 
 def add_step_argument(parser: Any, option: str = "--step") -> None:
-    """Adds `--step`, or another option with its values."""
+    """Adds `--step`, or another option with the same values."""
     meaning = "number, best or newest (default: best known)"
     parser.add_argument(option, metavar="STEP", type=_step_of(option), help=meaning)
 
@@ -169,7 +166,7 @@ def add_memory_length_argument(parser: Any) -> None:
 
 
 def add_config_argument(parser: Any, **settings: Any) -> None:
-    """Adds `--config`; `settings` are those of `argparse`."""
+    """Adds `--config`; `settings` go to argparse."""
     settings = {"help": "named experiment or .json or .toml file", **settings}
     parser.add_argument("--config", metavar="NAME|FILE", **settings)
 
@@ -197,27 +194,17 @@ def load_experiment(
     vocabulary_size: int | None = None,
     model: ModelConfig | LSTMConfig | QRNNConfig | None = None,
 ) -> ExperimentConfig:
-    """Reads an experiment and applies `--set`.
+    """Reads a named experiment, or a JSON or TOML file with an optional `base`; applies `--set`.
 
-    Args:
-        source: str. A name of `NAMED_EXPERIMENTS`, or a `.json` or `.toml`
-            file with the sections of `ExperimentConfig`. A file may have the name
-            of an experiment as `base`, and only what differs from it.
-        overrides: list of str, see `ExperimentConfig.with_overrides`.
-        vocabulary_size: optional int. Ids of the data, for an experiment that neither the
-            file nor `--set` gives a `model.vocabulary_size`. Cutoffs beyond it are left out.
-        model: optional configuration, for a file without a section `model`.
-
-    Raises:
-        InputMissingError: If there is neither such a name nor such a file.
-        UsageError: If a value is not valid.
+    `vocabulary_size` and `model` fill in what the file leaves out; cutoffs beyond the vocabulary
+    are dropped. A missing source is an InputMissingError, a wrong value a UsageError.
     """
     if source in NAMED_EXPERIMENTS:
         values = NAMED_EXPERIMENTS[source]().to_dict()
         fit_vocabulary(values, {}, overrides, vocabulary_size)
         return override(ExperimentConfig.from_dict(values), overrides)
     path = Path(source)
-    if not os.path.isfile(path):  # `Path.is_file` raises for a name that is too long
+    if not os.path.isfile(path):  # `Path.is_file` raises for too long names
         raise InputMissingError(
             "There is no configuration of this name and no such file."
             f"{did_you_mean(source, NAMED_EXPERIMENTS)}",
@@ -239,9 +226,9 @@ def load_experiment(
 def fit_vocabulary(
     values: dict[str, Any], stated: Any, overrides: list[str], vocabulary_size: int | None
 ) -> None:
-    """Changes the vocabulary of a model to that of the data, as far as it is not stated.
+    """Sets the vocabulary size to the data's unless it is stated, and drops cutoffs beyond it.
 
-    A size that `--set` gives counts for the cutoffs.
+    A size from `--set` limits the cutoffs too.
     """
     model = values.get("model")
     if not isinstance(model, dict):
@@ -259,7 +246,7 @@ def fit_vocabulary(
 
 
 def _with_base(values: dict[str, Any]) -> dict[str, Any]:
-    """Adds what a file leaves to the experiment that it names as its `base`."""
+    """Merges the values of a file into the experiment that it names as its `base`."""
     base, changes = values.get("base"), {key: values[key] for key in values if key != "base"}
     if base is None:
         return changes
@@ -276,13 +263,10 @@ def _with_base(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Reads the sections of a file of settings, TOML or JSON by its ending, strictly.
+    """Reads the sections of a TOML or JSON file of settings, strictly.
 
-    Raises:
-        ValueError: If it is not well-formed, a name stands twice, or a value is
-            none that a setting can have.
-        UsageError: If it is no regular file, or longer than any of settings is.
-        StorageError: If it cannot be read.
+    A file that is malformed, repeats a name or has a value of an impossible type is a ValueError,
+    one that is too long or not regular a UsageError.
     """
     try:
         with storage_errors("The file cannot be read", str(path), "Check the permissions."):
@@ -295,7 +279,7 @@ def read_settings(path: Path) -> dict[str, Any]:
             raise ValueError(f"A configuration is an object. Received: {type(values).__name__}")
         return values
     if _DEEP_KEY.search(content):
-        # Parsing one takes a time that grows with the square of its length.
+        # Parsing a dotted key takes quadratic time.
         raise ValueError(f"A key must have fewer than {_MAX_KEY_PARTS} parts.")
     try:
         values = tomllib.loads(content.decode("utf-8"))
@@ -306,12 +290,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def override(experiment: ExperimentConfig, overrides: list[str]) -> ExperimentConfig:
-    """Applies `--set`.
-
-    Raises:
-        UsageError: If a name or value is not valid.
-        MismatchError: If the evaluation does not fit the model.
-    """
+    """Applies `--set`; UsageError for a wrong value, MismatchError for a misfit with the model."""
     where = " ".join(f"--set {text[:200]}" for text in overrides[:100])
     try:
         changed = experiment.with_overrides(overrides)

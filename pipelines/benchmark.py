@@ -54,13 +54,13 @@ _READ_BY_PEERS = (
     *("vocabulary_size", "num_layers", "hidden_dim", "num_heads", "head_dim"),
     *("intermediate_dim", "segment_length", "memory_length", "dropout", "attention_dropout"),
 )
-# Settings that change numbers, and hardly the work.
+# Settings that change values but hardly the amount of work.
 _WITHOUT_WORK = (
     *("embedding_dim", "layer_norm_epsilon", "initializer", "initializer_stddev"),
     *("initializer_range", "projection_stddev", "share_attention_biases"),
     *("clamp_length", "same_length", "same_length_keys"),
 )
-# A run of any length; loops are measured.
+# More than any measurement needs.
 _NUM_STEPS = 1_000_000
 _MAX_TRIALS = 4
 
@@ -74,7 +74,7 @@ class Case:
     request: dict[str, Any]
     flops_per_token: int | None
     peer_request: dict[str, Any] | None
-    """None where the peer would do other work."""
+    """None if the peer would do different work."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -99,7 +99,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
-    """Checks what can be checked before TensorFlow is imported."""
+    """Checks the arguments before TensorFlow is imported."""
     name, python = arguments.against, arguments.peer_python
     if (name is None) != (python is None):
         missing, given = ("--against", "--peer-python")[:: 1 if name is None else -1]
@@ -136,18 +136,14 @@ def default_experiment(suite: str, memory_length: int) -> ExperimentConfig:
 
 
 def cases_of(suite: str, arguments: argparse.Namespace) -> list[Case]:
-    """Lists the cases of a suite.
-
-    Raises:
-        UsageError: If settings do not go together.
-    """
+    """Lists the cases of a suite; settings that conflict are a UsageError."""
     if arguments.config is not None:
         experiments = [load_experiment(arguments.config, arguments.overrides)]
     else:
         memory_lengths = (128,) if suite == "train" else (1600, 3800)
         defaults = [default_experiment(suite, length) for length in memory_lengths]
         experiments = [override(each, arguments.overrides) for each in defaults]
-    # A token is generated at a time, whatever the segment.
+    # Generation reads one token at a time, whatever the segment length.
     segments = None if suite == "generate" else arguments.segment_lengths
     cases: list[Case] = []
     for experiment, segment, memory in itertools.product(
@@ -162,7 +158,7 @@ def cases_of(suite: str, arguments: argparse.Namespace) -> list[Case]:
             "generate": _GENERATED_ROWS,
         }
         cases += [_case(suite, changed, num_rows) for num_rows in rows[suite]]
-    # Options may make two of the usual shapes the same.
+    # Options can make two default shapes equal.
     return [case for place, case in enumerate(cases) if case not in cases[:place]]
 
 
@@ -205,7 +201,7 @@ def _case(suite: str, experiment: ExperimentConfig, num_rows: int) -> Case:
 
 
 def _peer_request(suite: str, experiment: ExperimentConfig, num_rows: int) -> dict[str, Any] | None:
-    """Returns the sizes of a case, where they alone decide the work of its model."""
+    """Returns the request to the peer; `None` if its model would do different work."""
     model, optimizer = experiment.model, experiment.optimizer
     if not isinstance(model, ModelConfig) or (suite == "train" and optimizer.name != "adam"):
         return None
@@ -219,11 +215,7 @@ def _peer_request(suite: str, experiment: ExperimentConfig, num_rows: int) -> di
 
 
 class Worker:
-    """Process of a `benchmark_worker`; a context that ends it.
-
-    Raises:
-        JobError: If it cannot be started, or ends before it is ready.
-    """
+    """Process of a `benchmark_worker` and context that ends it; a failed start is a JobError."""
 
     def __init__(self, command: Sequence[str], request: dict[str, Any], turn_seconds: float):
         self._command = command
@@ -245,7 +237,7 @@ class Worker:
 
     def __exit__(self, *unused: object) -> None:
         for stream in (self._process.stdin, self._process.stdout):
-            # The last request to a process that has ended is lost.
+            # A request to an ended process cannot be flushed.
             with contextlib.suppress(BrokenPipeError):
                 cast(IO[str], stream).close()
         self._process.kill()
@@ -258,7 +250,7 @@ class Worker:
         return {**figures, "rate": figures["tokens"] / figures["seconds"]}
 
     def _times_in(self, turn_seconds: float) -> int:
-        """Finds how often the work fits into a turn; the programs are compiled afterwards."""
+        """Finds how often the work fits into a turn, and compiles its programs."""
         times = 1
         for _ in range(_MAX_TRIALS):
             self._ask(str(times))  # compiles
@@ -291,7 +283,7 @@ def _start_own(case: Case, folder: str, turn_seconds: float) -> Worker:
 
 
 def _start_peer(case: Case, name: str, python: str, turn_seconds: float) -> tuple[str, Worker]:
-    """Starts the peer in the precision in which it is faster."""
+    """Starts the peer in its faster precision."""
     command = [python, "-W", "ignore", benchmark_worker.__file__, name]
     found: list[tuple[float, str, Worker]] = []
     for dtype in _PEER_DTYPES:
@@ -303,11 +295,7 @@ def _start_peer(case: Case, name: str, python: str, turn_seconds: float) -> tupl
 
 
 def measure(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Measures a case in rounds, every other one in the opposite order.
-
-    Raises:
-        JobError: If a process ends before its work is done.
-    """
+    """Measures a case in rounds, every other one in the opposite order of sides."""
     say(f"measuring {case.suite}: {case.shape}")
     seconds, name = arguments.turn_seconds, arguments.against
     with contextlib.ExitStack() as exits:
@@ -336,7 +324,7 @@ def _figures(turns: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
-    """Returns the median, the least and the most of the rounds, and all of them."""
+    """Returns median, least, most and all values of the rounds."""
     middle = statistics.median(values)
     return {"median": middle, "least": min(values), "most": max(values), "rounds": [*values]}
 

@@ -21,15 +21,15 @@ from collections.abc import Callable
 from typing import Any
 
 Turn = Callable[[int], dict[str, Any]]
-"""Does the work a number of times and returns the number of `tokens`."""
+"""Repeats the work this many times and returns the number of `tokens`."""
 
 _PROMPT_TOKENS = 16
-# Segments of every row, before the corpus begins again.
+# Segments per row before the corpus repeats.
 _SEGMENTS_PER_ROW = 64
 
 
 def own_work(request: dict[str, Any]) -> Turn:
-    """Creates the work of this project, by the defaults of its jobs."""
+    """Creates the work of this project, with the defaults of its jobs."""
     from txl_tf.config.experiment import ExperimentConfig
 
     experiment = ExperimentConfig.from_dict(request["experiment"])
@@ -50,9 +50,9 @@ def _train(experiment: Any, folder: str) -> Turn:
 
     from .training_data import TrainingData
 
-    # As a run does.
+    # As in a training run.
     tf.config.experimental.enable_op_determinism()
-    # Turns do not end, however short the run of these settings is.
+    # A short run must not end during the turns.
     training = experiment.training.replace(num_steps=MAX_STEPS_PER_LOOP)
     experiment = experiment.replace(training=training)
     row_tokens = _SEGMENTS_PER_ROW * experiment.model.segment_length
@@ -102,7 +102,7 @@ def _random_tokens(num_tokens: int, vocabulary_size: int) -> Any:
 
 
 def _evaluate(experiment: Any) -> Turn:
-    """Reads as much at a time as `txl evaluate` does; less would show a lower speed."""
+    """Reads as many tokens at a time as `txl evaluate`; fewer would be slower."""
     from txl_tf.distribution.strategy import create_strategy
     from txl_tf.evaluation.text_rows import EvaluationText
 
@@ -124,7 +124,7 @@ def _evaluate(experiment: Any) -> Turn:
 
 
 def _generate(experiment: Any, num_rows: int) -> Turn:
-    """Writes with a full memory in float32; a single row token by token, as it is streamed."""
+    """Generates with a full memory in float32; a single row token by token, as when streaming."""
     import numpy as np
 
     from txl_tf.generation import GenerationSession
@@ -198,7 +198,7 @@ def _train_peer(torch: Any, model: Any, memory: list[Any], request: dict[str, An
             return score(hidden.float(), *arguments, **options)
 
     if in_half:
-        # The code of its softmax fails in half precision.
+        # The peer's softmax fails in half precision.
         model.crit.forward = score_in_float32
 
     def turn(count: int) -> dict[str, Any]:
@@ -219,7 +219,7 @@ def _train_peer(torch: Any, model: Any, memory: list[Any], request: dict[str, An
 
 
 def _read_peer(torch: Any, model: Any, memory: list[Any], request: dict[str, Any]) -> Turn:
-    """Scores segments, or follows each token by the likeliest one."""
+    """Scores segments, or generates greedily."""
     writes = request["work"] == "generate"
     dtype = getattr(torch, request["dtype"])
     model, memory = model.to(dtype), [each.to(dtype) for each in memory]
@@ -241,8 +241,8 @@ def _read_peer(torch: Any, model: Any, memory: list[Any], request: dict[str, Any
 
 
 def serve(create: Callable[[dict[str, Any]], Turn]) -> None:
-    """Answers until the standard input ends."""
-    # The output of libraries must not stand among the answers.
+    """Answers requests until the standard input ends."""
+    # Keeps the output of libraries out of the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 

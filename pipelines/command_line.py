@@ -43,19 +43,19 @@ JOBS = {
     "launch": "print the commands that run a training job on Cloud TPU",
 }
 
-# These look at what there is, or compile without a TPU.
+# Jobs that may load the TPU library without `--tpu local`: they look for chips, or compile.
 _LOOKS_FOR_TPU = ("doctor", "compile")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs `txl JOB ...` and returns the exit code; `arguments` are the process's by default."""
+    """Runs `txl JOB ...` and returns the exit code; `arguments` default to the process's."""
     exit_code = 0
     try:
         if arguments is None:
             prepare_process()
         _dispatch(list(sys.argv[1:] if arguments is None else arguments))
     except SystemExit as error:
-        # The parser has printed its help.
+        # argparse exits after it has printed the help.
         raise SystemExit(finish(report(error))) from None
     except (Exception, KeyboardInterrupt) as error:
         exit_code = report(error)
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _dispatch(arguments: list[str]) -> None:
     _check_encoding(arguments)
-    # A setting in Keras' file is for other programs, one in the environment may be for this one.
+    # Overrides Keras' configuration file, but not the environment.
     os.environ["KERAS_BACKEND"] = os.environ.get("KERAS_BACKEND") or "tensorflow"
     if arguments[:1] in ([], ["help"]):
         arguments = [*arguments[1:2], "--help"]
@@ -81,7 +81,7 @@ def _dispatch(arguments: list[str]) -> None:
         help="print what the shell completes lines with, and exit",
     )
     jobs = parser.add_subparsers(dest="job", metavar="JOB", required=True)
-    # Only the job that is asked for is imported.
+    # Imports the chosen job only.
     chosen = next((word for word in arguments if not word.startswith("-")), None)
     modules = {}
     for name, summary in JOBS.items():
@@ -94,10 +94,10 @@ def _dispatch(arguments: list[str]) -> None:
     job = modules[parsed.job]
     if parsed.job != "doctor":
         require_tensorflow_backend()
-    # Before the check, which loads TensorFlow where it has to look into a store.
+    # Before the check, which imports TensorFlow to read an object store.
     set_read_ahead()
     if parsed.job not in _LOOKS_FOR_TPU and getattr(parsed, "tpu", None) != "local":
-        # One process at a time has the chips of a TPU VM, and that is the one that trains.
+        # Only one process can hold the chips of a TPU VM: leave them to the training.
         os.environ.setdefault("TPU_LOAD_LIBRARY", "0")
     job.check_arguments(parsed)
     job.run(parsed)
@@ -107,7 +107,7 @@ SHELLS = ("bash", "zsh")
 
 
 class PrintCompletion(argparse.Action):
-    """Prints what a shell reads to complete lines of `txl`, and exits."""
+    """Action that prints the completion script of a shell and exits."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, _: Any, shell: Any, *unused: Any
@@ -138,7 +138,7 @@ def _add_arguments(parser: argparse.ArgumentParser, module: str) -> None:
 
 
 class _ShowVersions(argparse.Action):
-    """Looks the versions up only when they are asked for."""
+    """Action that prints the versions, looked up only then, and exits."""
 
     def __call__(self, parser: argparse.ArgumentParser, *unused: Any) -> NoReturn:
         print(_versions())
@@ -146,7 +146,7 @@ class _ShowVersions(argparse.Action):
 
 
 def _versions() -> str:
-    """The versions that decide what a run does, without importing any of the packages."""
+    """Returns the versions that decide what a run does, without importing the packages."""
     found = [f"txl-tf {__version__}"]
     for name in ("tensorflow", "tensorflow-tpu", "keras"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

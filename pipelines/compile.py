@@ -39,7 +39,7 @@ from .arguments import (
 )
 from .progress import say
 
-# What saves memory, the cheapest first.
+# Settings that save memory, the cheapest first.
 _SAVING = (
     {"gradient_accumulation_steps": 2},
     {"rematerialize": True},
@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
-    """Checks what can be checked before TensorFlow is imported."""
+    """Checks the arguments before TensorFlow is imported."""
     overrides = list(arguments.overrides)
     if arguments.global_batch_size is not None:
         overrides.append(f"training.global_batch_size={arguments.global_batch_size}")
@@ -126,12 +126,8 @@ def compile_experiment(
 ) -> dict[str, Any]:
     """Compiles the steps of an experiment and returns all figures as JSON values.
 
-    Args:
-        experiment: `ExperimentConfig`.
-        compiler: `TpuCompiler`.
-        find_rows: bool. Whether to search the largest number of rows even if
-            the experiment's fits; if it does not fit, the search always runs.
-        say: function that is told what is being done.
+    With `find_rows`, the largest number of rows is searched even if the experiment fits. `say` gets
+    lines of progress.
     """
     topology, settings = compiler.topology, experiment.training
     training = _TrainingCompilation(experiment, compiler, say)
@@ -196,7 +192,7 @@ class _TrainingCompilation:
     def fitting_settings(
         self, evaluation: CompiledProgram | None, shared_bytes: int
     ) -> dict[str, Any] | None:
-        """Returns the first settings with which all rows fit, the evaluation beside them."""
+        """Returns the first settings with which training and evaluation fit together."""
         is_transformer = isinstance(self._experiment.model, ModelConfig)
         for changes in _SAVING:
             num_parts = changes.get("gradient_accumulation_steps", 1)
@@ -243,7 +239,7 @@ class _TrainingCompilation:
 def _compile_evaluation(
     experiment: ExperimentConfig, compiler: TpuCompiler, say: Callable[[str], None]
 ) -> tuple[CompiledProgram | None, dict[str, Any] | None, int]:
-    """The evaluation's program, what is known of it, and bytes that it shares with training."""
+    """Returns the evaluation's program, its figures, and the bytes that it shares with training."""
     from txl_tf.tpu_compiler.replica_program import evaluation_program
 
     evaluation = experiment.evaluation
@@ -271,7 +267,7 @@ def _compile_evaluation(
 
 
 def _speed(program: CompiledProgram, topology: Topology, num_tokens: int) -> dict[str, Any]:
-    """Costs per token of all replicas, and the speed that the chip's peaks allow."""
+    """Returns the costs per token of all replicas, and the speed at the chip's peaks."""
     roofline = Roofline.of(program, topology)
     seconds = roofline.step_seconds + roofline.all_reduce_seconds
     share = topology.num_replicas / num_tokens

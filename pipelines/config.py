@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
-    """Reads the experiments that are named."""
+    """Reads the named experiments."""
     given = [arguments.section, arguments.config, arguments.diff]
     if sum(each is not None for each in given) > 1:
         raise UsageError(
@@ -69,7 +69,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Prints what is asked for."""
+    """Prints settings, an experiment, or the differences of two."""
     if arguments.config is not None:
         print(json.dumps(arguments.experiment.to_dict(), indent=2))
     elif arguments.diff is not None:
@@ -92,7 +92,7 @@ def _print_differences(arguments: argparse.Namespace) -> None:
 
 
 def _described(section: str) -> str:
-    """Returns the settings of a section: name, type, range, default, and the meaning below."""
+    """Formats the settings of a section: name, type, range and default, with the meaning below."""
     prefix = "model" if section in ("lstm", "qrnn") else section
     blocks = []
     for setting in settings_of(SECTIONS[section]):

@@ -37,7 +37,7 @@ _TRAINING_ONLY = (
     "initializer",
     "projection",
 )
-# Options of each of the three ways to use the job; the first is needed.
+# Options of the three uses of the job; the first of each is required.
 _OPTIONS = {
     "from_system": ("source", "set", "data"),
     "to_system": ("workdir", "step"),
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
-    """Checks what can be checked before TensorFlow is imported."""
+    """Checks the arguments before TensorFlow is imported."""
     way, own = next(each for each in _OPTIONS.items() if getattr(arguments, each[0]) is not None)
     values = {name: getattr(arguments, name) for name in ("source", "workdir", "step", "data")}
     values["set"] = arguments.overrides or None
@@ -89,7 +89,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Converts, and prints what was written."""
+    """Converts, and prints a summary."""
     if arguments.vocabulary is not None:
         _convert_vocabulary(arguments.vocabulary, arguments.out)
         return
@@ -147,7 +147,7 @@ def _settings(overrides: list[str]) -> dict[str, Any]:
 
 
 def _origin_table(config: ModelConfig, origins: dict[str, str]) -> str:
-    """Returns a table of what was found, given and assumed; training alone uses the rest."""
+    """Formats the settings that were found, given or assumed; others matter in training only."""
     fields = [name for name in origins if not name.startswith(_TRAINING_ONLY)]
     rows = [(f"model.{name}", json.dumps(getattr(config, name)), origins[name]) for name in fields]
     return plain_table(sorted(rows, key=lambda row: row[2].startswith("assumed")))

@@ -1,4 +1,4 @@
-"""Peak of the devices that a run trains on, which its speed is compared with."""
+"""Peak speed of the devices that a run trains on."""
 
 import dataclasses
 import os
@@ -17,29 +17,19 @@ _UNITS = (("P", 1e15), ("T", 1e12), ("G", 1e9))
 
 @dataclasses.dataclass(frozen=True)
 class DevicePeak:
-    """Floating-point operations per second of all devices that train.
-
-    Attributes:
-        flops_per_second: float.
-        source: str. Where the figure is from, such as `"measured by products in
-            float32"`.
-    """
+    """Floating-point operations per second of all devices, and the source of the figure."""
 
     flops_per_second: float
     source: str
 
     def describe(self) -> str:
-        """Returns the figure with its unit and its source."""
+        """Formats the figure with its unit and its source."""
         unit, size = next((each for each in _UNITS if self.flops_per_second >= each[1]), ("G", 1e9))
         return f"{self.flops_per_second / size:,.3g} {unit}FLOP/s, {self.source}"
 
 
 def published_peak(strategy: "tf.distribute.Strategy") -> DevicePeak | None:
-    """Looks up the peak of TPUs.
-
-    Returns:
-        `DevicePeak`; `None` but for TPUs whose generation the machine names.
-    """
+    """Looks up the peak of TPUs; `None` for other devices and unknown TPU generations."""
     import tensorflow as tf
 
     from txl_tf.distribution.tpu_chips import ACCELERATOR_VARIABLE, CHIP_OF_ACCELERATOR
@@ -62,12 +52,8 @@ def published_peak(strategy: "tf.distribute.Strategy") -> DevicePeak | None:
 def measured_peak(experiment: ExperimentConfig, strategy: "tf.distribute.Strategy") -> DevicePeak:
     """Measures the peak of CPUs or GPUs by large products in the precision of a run.
 
-    One device is measured, and the others are taken to be like it. Replicas on the
-    CPU of one process share its cores. Nothing is drawn, and no variable is read.
-
-    Args:
-        experiment: `ExperimentConfig` of the run.
-        strategy: `tf.distribute.Strategy` of the run.
+    One device is measured and taken for all; CPU replicas of one process share its cores. Draws no
+    random numbers and reads no variables.
     """
     import keras
     import tensorflow as tf

@@ -49,11 +49,11 @@ from txl_tf.storage.files import first_line, is_remote, read_file, remove_file, 
 from .arguments import add_number, add_tpu_argument
 
 if TYPE_CHECKING:
-    # The probe imports it in a stage of its own.
+    # The probe imports it in its own stage.
     import tensorflow as tf
 
 _PYTHON = SpecifierSet(">=3.11,<3.14")
-# A version out of these ranges of pyproject.toml is a fault, any other difference a warning.
+# A version outside these ranges of pyproject.toml is a fault, any other difference a warning.
 _CORE_RANGES = {
     "keras": SpecifierSet(">=3.15.1,<4"),
     "tensorflow": SpecifierSet("~=2.20.0"),
@@ -61,14 +61,14 @@ _CORE_RANGES = {
 }
 _TPU_BUILD = "tensorflow-tpu"
 _BUILDS = ("tensorflow", _TPU_BUILD, "tensorflow-cpu", "tf-nightly", "tf-nightly-tpu")
-# The older driver of the chips, and the one of v5p, v6e and later.
+# Device files of the older TPU driver, and of v5p, v6e and later.
 _TPU_FILES = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*")
 _TPU_LOCK = "/tmp/libtpu_lockfile"
 # `struct flock` of 64-bit Linux: type, whence, start, length, process.
 _FLOCK = "hhqqi4x"
 _CONTENT = b"txl doctor was here\n" * 100
 _LEAST_BYTES, _GOOD_BYTES = 1 << 30, 10 << 30
-# Two replicas are enough to see whether they are added up.
+# Two replicas suffice to check a sum.
 _NUM_CPU_REPLICAS = 2
 
 
@@ -85,11 +85,11 @@ class Finding:
 
     @property
     def status(self) -> str:
-        """`ok`, `warning` or `fault`; after a fault a job fails or computes wrong numbers."""
+        """`ok`, `warning` or `fault`; after a fault, a job fails or computes wrong numbers."""
         return "fault" if self.error else "warning" if self.remedy else "ok"
 
     def describe(self) -> str:
-        """Returns one line, and one more with the remedy if there is one."""
+        """Formats the finding in one line, and its remedy in a second."""
         line = f"{self.status:<8} {self.check}: {self.what}"
         return f"{line}\n{' ' * 9}{self.remedy}" if self.remedy else line
 
@@ -119,7 +119,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Checks, and prints each finding as it is made."""
+    """Runs the checks, and prints each finding at once."""
     findings = []
     for finding in _findings(arguments):
         findings.append(finding)
@@ -175,12 +175,7 @@ def check_python(version: str) -> Finding:
 
 
 def check_packages(packages: dict[str, str], has_tpu: bool) -> Iterator[Finding]:
-    """Compares the installed packages with the tested ones.
-
-    Args:
-        packages: dict of canonical name to version.
-        has_tpu: bool. Whether this machine has TPU chips.
-    """
+    """Compares the installed packages, versions by canonical name, with the tested ones."""
     tested = pinned_versions()
     builds = [build for build in _BUILDS if build in packages]
     wanted = _TPU_BUILD if has_tpu or _TPU_BUILD in builds else "tensorflow"
@@ -189,7 +184,7 @@ def check_packages(packages: dict[str, str], has_tpu: bool) -> Iterator[Finding]
         what = f"there is {' and '.join(builds)}; this machine needs {wanted} alone"
         remedy = f"pip uninstall -y {' '.join(builds)} && {install}"
         yield Finding("TensorFlow build", what, remedy, MismatchError)
-    # Every build is TensorFlow, and only the one for TPUs has the library for them.
+    # Every build counts as `tensorflow`; only the TPU build comes with `libtpu`.
     installed = {**packages, **({"tensorflow": packages[builds[0]]} if builds else {})}
     expected = {name: pin for name, pin in tested.items() if name != "libtpu"}
     if wanted == _TPU_BUILD:
@@ -308,7 +303,7 @@ def _import() -> list[Finding]:
 def _text() -> list[Finding]:
     import tensorflow_text
 
-    # The library of the operation is loaded apart from the module.
+    # The library of the operations is loaded separately from the module.
     tensorflow_text.WhitespaceTokenizer().tokenize(["two words"])
     return [Finding("text operations", "they are loaded and work")]
 
@@ -350,7 +345,7 @@ def _all_reduce(tpu: str | None) -> list[Finding]:
 
 
 def sum_of_replicas(strategy: "tf.distribute.Strategy") -> Callable[[], Any]:
-    """Returns a compiled function that gives each replica the sum of all their numbers from 1."""
+    """Returns a compiled function that adds up the numbers of all replicas, counted from 1."""
     import tensorflow as tf
 
     def add_up() -> tf.Tensor:
@@ -358,14 +353,14 @@ def sum_of_replicas(strategy: "tf.distribute.Strategy") -> Callable[[], Any]:
         number = tf.cast(context.replica_id_in_sync_group, tf.float32)
         return context.all_reduce(tf.distribute.ReduceOp.SUM, number + 1.0)
 
-    # A TPU names its program after the function, so it must have a name.
+    # Not a lambda: a TPU names its program after the function.
     def add_up_on_replicas() -> Any:
         return strategy.run(add_up)
 
     return tf.function(add_up_on_replicas, autograph=False)
 
 
-# The CPU can be split only before TensorFlow has run an operation on it.
+# In this order: the CPU can be split only before TensorFlow's first operation.
 _STAGES: dict[str, Callable[[dict[str, Any]], list[Finding]]] = {
     "import": lambda request: _import(),
     "devices": lambda request: _devices(),
@@ -383,7 +378,7 @@ def probe() -> None:
         print(json.dumps({"stage": stage}), flush=True)
         try:
             found = check(request)
-        # The user is told of every error, whatever its kind.
+        # Every error becomes a finding.
         except Exception as error:
             what = f"{type(error).__name__}: {first_line(error)}"[:300]
             kind = type(error) if isinstance(error, JobError) else MismatchError
@@ -400,13 +395,13 @@ _PROBE = f"from {__name__} import probe; probe()"
 
 
 def probe_findings(request: dict[str, Any], timeout_seconds: float) -> Iterator[Finding]:
-    """Runs `probe` in another process and returns its findings; a crash or a hang is one too."""
+    """Runs `probe` in another process and yields its findings; a crash or a hang becomes one."""
     environment = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
-    # The copy of the code that asks is the one that answers, and errors say why it ended.
+    # The child imports the same copy of the code, and logs the errors that explain its end.
     environment["PYTHONPATH"] = os.pathsep.join(each or os.getcwd() for each in sys.path)
     environment["TF_CPP_MIN_LOG_LEVEL"] = "2"
     command = [sys.executable, "-c", _PROBE]
-    # Files keep the output of a process that is killed.
+    # Files keep the output of a killed process.
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         try:
             code = subprocess.run(
@@ -434,7 +429,7 @@ def probe_findings(request: dict[str, Any], timeout_seconds: float) -> Iterator[
             yield Finding(**values, error=error and getattr(job_errors, error))
     if not answers or "findings" not in answers[-1]:
         stage = answers[-1]["stage"] if answers else "import"
-        # A TPU that does not answer is waited for without end.
+        # TensorFlow waits without limit for a TPU that does not answer.
         kind = InputMissingError if stage == "all-reduce" else MismatchError
         what = f"{ended}; it said last: {said[:200]}" if said else ended
         remedy = "Mend the faults above, or check that no other process has the TPU."

@@ -65,7 +65,7 @@ def _add_feature_arguments(features: Any) -> None:
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
-    """Checks what can be checked before TensorFlow is imported."""
+    """Checks the arguments before TensorFlow is imported."""
     if not arguments.out.endswith(_ENDINGS):
         what = "The ending says the format: .npz or .jsonl."
         raise UsageError(what, where=f"--out {arguments.out}", remedy="Name such a file.")
@@ -115,7 +115,7 @@ def run(arguments: argparse.Namespace) -> None:
 def _read_texts(
     path: str, field: str | None, tokenizer: "Tokenizer"
 ) -> tuple[list[int], list["np.ndarray"]]:
-    """Returns the number of every line, and its tokens."""
+    """Returns the number and the tokens of every line."""
     import numpy as np
 
     from txl_tf.data.tokenizers.tokenizer import InvalidTextError

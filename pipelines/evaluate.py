@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from txl_tf.evaluation.result import EvaluationResult
 
 _LEAST_SECONDS = 1e-3
-# Pairs of options that do not go together, and what an option is of no use without.
+# Options, each with the option that excludes it, or with the option that it needs.
 _EXCLUDED = {"split": "text", "step": "watch"}
 _NEEDED = {"per_token": "text", "watch_seconds": "watch"}
 
@@ -91,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
-    """Checks what can be checked before TensorFlow is imported."""
+    """Checks the arguments before TensorFlow is imported."""
     experiment = open_source(arguments).experiment
     for assignment in arguments.overrides:
         if not assignment.startswith("evaluation."):
@@ -102,7 +102,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
             )
     overrides = list(arguments.overrides)
     if arguments.text is not None:
-        # One row, so that every token has all the memory there can be; unless told otherwise.
+        # By default one row, so that every token has the longest possible memory.
         overrides.insert(0, "evaluation.batch_size=1")
     arguments.experiment = override(experiment, overrides)
     _check_combination(arguments)
@@ -152,8 +152,8 @@ def _has_tokenizer(arguments: argparse.Namespace) -> bool:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Evaluates and prints the figures."""
-    # Splitting the CPU comes before anything else that TensorFlow does.
+    """Evaluates, and prints the figures."""
+    # The CPU must be split before TensorFlow's first operation.
     from txl_tf.distribution.strategy import create_strategy, is_chief, num_workers
 
     strategy = create_strategy(arguments.tpu, arguments.cpu_replicas)
@@ -179,7 +179,7 @@ def _evaluate_split(arguments: argparse.Namespace, strategy: "tf.distribute.Stra
     from .evaluation.splits import evaluate_split
 
     dataset = _open_dataset(arguments)
-    # Before the weights are read, which must be those of the run that the figures go to.
+    # Before the weights are read, so that weights and figures belong to the same run.
     source = arguments.source
     writes = arguments.is_chief and source.is_run
     board_folder = Workdir(source.folder).guarded_tensorboard() if writes else None
@@ -260,7 +260,7 @@ def _create_evaluator(
     if arguments.is_chief and arguments.source.experiment.evaluation == EvaluationConfig():
         say("no lengths of evaluations are stored: unless set, they are those of the model")
     evaluator = create_evaluator(arguments.experiment, strategy)
-    # There is no choice elsewhere.
+    # Only TPUs have more than one implementation.
     if isinstance(strategy, tf.distribute.TPUStrategy) and arguments.is_chief:
         choice = evaluator.attention(arguments.experiment.evaluation.batch_size)
         say(f"attention: {choice.reason}")
@@ -275,7 +275,7 @@ def _open_dataset(arguments: argparse.Namespace) -> "PreparedDataset":
 
 
 def _tokenizer(arguments: argparse.Namespace, dataset: "PreparedDataset | None") -> "Tokenizer":
-    """Returns the tokenizer of the data set if one is named, else that of the model."""
+    """Returns the tokenizer of the data set if there is one, else of the model."""
     if dataset is None:
         return arguments.source.tokenizer()
     from txl_tf.data.prepared_dataset import dataset_tokenizer

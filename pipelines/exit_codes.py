@@ -15,9 +15,9 @@ from typing import TextIO
 from txl_tf.errors import JobError, StorageError
 
 INTERRUPTED = 130
-"""Exit code of a job that Ctrl-C has ended: 128 and the number of the signal."""
+"""Exit code after Ctrl-C: 128 plus the number of the signal."""
 READER_LEFT = 141
-"""Exit code where the reader of a pipe has gone, as of a program that SIGPIPE ends."""
+"""Exit code after the reader of a pipe left: 128 plus the number of SIGPIPE."""
 
 MAX_LINE_CHARACTERS = 400
 _TAIL_CHARACTERS = 100
@@ -26,20 +26,20 @@ _OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory", "OOM when allocating")
 
 
 def prepare_process() -> None:
-    """Prepares the standard streams and keeps the log and warnings of libraries off the terminal.
+    """Prepares the standard streams and silences logs and warnings of libraries.
 
-    `TF_CPP_MIN_LOG_LEVEL` shows the log again, and `-W` the warnings. It is called before
-    TensorFlow is imported.
+    Runs before TensorFlow is imported. `TF_CPP_MIN_LOG_LEVEL` shows the log again, `-W` the
+    warnings.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            # The next file that is opened would get the closed descriptor, and printed text.
+            # Otherwise the next opened file gets the descriptor, and printed text.
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
-        # A stream that a test or a notebook has put in place may be of another kind.
+        # A test or a notebook may have replaced the stream by another type.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    # An import of TensorFlow makes a million objects; to search them for garbage takes 0.5 of 4 s.
+    # Importing TensorFlow makes a million objects; searching them for garbage takes 0.5 of 4 s.
     gc.set_threshold(200_000)
     if "TF_CPP_MIN_LOG_LEVEL" not in os.environ:
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
@@ -57,12 +57,12 @@ def printed_error(error: JobError) -> str:
 
 
 def one_line(text: str) -> str:
-    """Returns a text on one line of at most `MAX_LINE_CHARACTERS` that every terminal can show.
+    """Returns a text as one printable line of at most `MAX_LINE_CHARACTERS`.
 
-    Line breaks become spaces, other control characters and lone surrogates are
-    escaped, and the middle of a long text is left out.
+    Line breaks become spaces, other control characters and lone surrogates are escaped, and the
+    middle of a long text is left out.
     """
-    # Cut first, because to escape a huge text takes long, and then the text with its escapes.
+    # Cut before escaping, which is slow for a huge text, and again afterwards.
     shown = " ".join(part.strip() for part in _cut(text, len(text)).splitlines())
     escaped = "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode("ascii")
@@ -80,17 +80,17 @@ def _cut(text: str, full_length: int) -> str:
 
 
 def explained(error: BaseException) -> JobError:
-    """Converts the exception that ended a job into the error that is printed.
+    """Converts the exception that ended a job into the error to print.
 
-    The traceback of an unforeseen one is written to a file, which the error names.
+    The traceback of an unexpected one goes to a file, which the error names.
     """
     if isinstance(error, JobError):
         return error
     lines = str(error).strip().splitlines()
-    # TensorFlow begins with the place in a graph.
+    # TensorFlow's message begins with the place in the graph.
     telling = (line for line in lines if any(text in line for text in _OUT_OF_MEMORY))
     said = f"{type(error).__name__}: {next(telling, lines[0] if lines else '').strip()}"
-    # Not imported for it: where it was not, no error is of TensorFlow.
+    # Not imported here: without an earlier import, the error is not TensorFlow's.
     tensorflow = sys.modules.get("tensorflow")
     is_of_tensorflow = tensorflow is not None and isinstance(error, tensorflow.errors.OpError)
     number = error.errno if isinstance(error, OSError) else None
@@ -132,7 +132,7 @@ def report(error: BaseException) -> int:
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     if isinstance(error, KeyboardInterrupt):
-        # The next one ends the process without a word.
+        # A second Ctrl-C ends the process silently.
         with contextlib.suppress(ValueError):
             signal.signal(signal.SIGINT, signal.SIG_DFL)
         _print_error("Interrupted.")
@@ -145,7 +145,7 @@ def report(error: BaseException) -> int:
 
 
 def finish(exit_code: int) -> int:
-    """Flushes the output; returns its error's exit code where the job had none of its own."""
+    """Flushes the output; returns `exit_code`, or the flush error's if the job succeeded."""
     failure = _flushed(sys.stdout)
     _flushed(sys.stderr)
     if failure is None or exit_code:
@@ -154,11 +154,11 @@ def finish(exit_code: int) -> int:
 
 
 def _flushed(stream: TextIO) -> OSError | None:
-    """Flushes a standard stream; returns the error, after which the rest is dropped."""
+    """Flushes a standard stream; on an error, returns it and drops the rest."""
     try:
         stream.flush()
     except OSError as error:
-        # Python would write the rest at its exit, and fail again.
+        # Python would write the rest at exit, and fail again.
         with contextlib.suppress(OSError, ValueError, AttributeError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         return error
@@ -166,6 +166,6 @@ def _flushed(stream: TextIO) -> OSError | None:
 
 
 def _print_error(text: str) -> None:
-    # Without a reader, the exit code has to do.
+    # Without a reader, only the exit code remains.
     with contextlib.suppress(OSError, ValueError):
         print(text, file=sys.stderr, flush=True)

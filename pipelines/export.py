@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from txl_tf.export import ExportOptions
     from txl_tf.models.transformer_xl import TransformerXL
 
-# Largest requests: the default of each limit, and its help.
+# Limits of a request: default and help of each.
 _LIMITS = {
     "max_text_bytes": (1 << 16, "most bytes of a text"),
     "max_input_tokens": (1 << 16, "most tokens of a row"),
@@ -92,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
-    """Checks what can be checked before TensorFlow is imported."""
+    """Checks the arguments before TensorFlow is imported."""
     open_source(arguments)
     if not isinstance(arguments.experiment.model, ModelConfig):
         raise UsageError(
@@ -125,7 +125,7 @@ def _check_completion(arguments: argparse.Namespace) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Exports and prints the folder."""
+    """Exports, and prints the folder."""
     arguments.source = with_chosen_step(arguments.source)
     if arguments.experiment.task is not None:
         export_fine_tuned(arguments, model_card)
@@ -195,7 +195,7 @@ def _sample(arguments: argparse.Namespace, dataset: "PreparedDataset") -> Any:
 def _tokenizer(
     arguments: argparse.Namespace, dataset: "PreparedDataset | None"
 ) -> "Tokenizer | None":
-    """Returns the tokenizer of the model, or that of the data where the model has none."""
+    """Returns the tokenizer of the model, or else of the data."""
     from txl_tf.data.prepared_dataset import dataset_tokenizer
 
     found = arguments.source.tokenizer()
@@ -225,7 +225,7 @@ def _card(
     source = arguments.source
     if source.data is None or step is None:
         card = model_card(experiment, {}, step or 0)
-        # Nothing else is known of the training of a converted model or an export.
+        # The rest of the training of a converted model or an export is unknown.
         known = (
             ("software", "model") if step is None else ("software", "model", "evaluation", "step")
         )
@@ -235,17 +235,9 @@ def _card(
 
 
 def measured_quality(workdir: Workdir, step: int) -> dict[str, Any]:
-    """Reads the figures of the run's own evaluations of the checkpoint of a step.
+    """Reads the newest figures of the run's own evaluations of a checkpoint, by split.
 
-    `txl evaluate --watch` stores all figures, `txl train` writes the losses of
-    its evaluations into the run's log of figures.
-
-    Returns:
-        Dict of the split to the figures of its newest evaluation.
-
-    Raises:
-        DataDamagedError: If a file cannot be understood.
-        StorageError: If it cannot be read.
+    `txl evaluate --watch` stores all figures, `txl train` the losses.
     """
     from txl_tf.training.metrics_log import MetricsLog
 
@@ -262,14 +254,7 @@ def measured_quality(workdir: Workdir, step: int) -> dict[str, Any]:
 def model_card(
     experiment: ExperimentConfig, data: dict[str, Any], step: int, **quality: Any
 ) -> dict[str, Any]:
-    """Builds the model card of an export, as JSON values.
-
-    Args:
-        experiment: `ExperimentConfig`.
-        data: dict. Identity of the training data.
-        step: int. Training steps.
-        **quality: measured figures by name.
-    """
+    """Builds the model card of an export as JSON values; `data` identifies the training data."""
     import txl_tf
 
     return {
@@ -284,7 +269,7 @@ def model_card(
     }
 
 
-# What a request is answered with follows from the task: nothing is written, nothing measured.
+# Options that change nothing for a task, which neither generates nor scores text.
 _OF_LANGUAGE_MODELS = (
     *("data", "memory_length", "max_tokens", "repetition_penalty", "stop"),
     *OF_DRAWING,
@@ -292,7 +277,7 @@ _OF_LANGUAGE_MODELS = (
 
 
 def check_task_options(arguments: argparse.Namespace) -> None:
-    """Raises UsageError where an option is of no use for the task of a run, or it is not served."""
+    """Raises UsageError for an option without effect on the run's task, or a task not served."""
     for name in _OF_LANGUAGE_MODELS:
         if getattr(arguments, name) not in (None, []):
             raise UsageError(
@@ -312,12 +297,7 @@ def check_task_options(arguments: argparse.Namespace) -> None:
 def export_fine_tuned(
     arguments: argparse.Namespace, model_card: Callable[..., dict[str, Any]]
 ) -> None:
-    """Exports the model of a fine-tuned run with its head, and prints the folder.
-
-    Args:
-        arguments: `argparse.Namespace` of `txl export`.
-        model_card: function that builds the card, see `pipelines.export`.
-    """
+    """Exports the model of a fine-tuned run with its head, and prints the folder."""
     from txl_tf.causal_lm.text_task import load_task
     from txl_tf.export import ExportOptions, export_task, next_version
 

@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
-    """Checks what can be checked before TensorFlow is imported."""
+    """Checks the arguments before TensorFlow is imported."""
     require_extra("finetune", "sklearn", "scipy", purpose="Fine-tuning")
     workdir = Workdir(arguments.workdir)
     workdir.check_usable()
@@ -88,7 +88,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Trains to the end of the run, and writes the predictions that are asked for."""
+    """Trains to the end of the run, and writes the requested predictions."""
     from txl_tf.training.run_time import RunClock
 
     clock = RunClock()
@@ -102,7 +102,7 @@ def run(arguments: argparse.Namespace) -> None:
 def _train(
     arguments: argparse.Namespace, data: TaskData, watcher: PreemptionWatcher, clock: "RunClock"
 ) -> None:
-    # Splitting the CPU comes before anything else that TensorFlow does.
+    # The CPU must be split before TensorFlow's first operation.
     from txl_tf.distribution.strategy import create_strategy
 
     strategy = create_strategy(arguments.tpu, arguments.cpu_replicas)
@@ -142,11 +142,7 @@ def _tokenizer(
 
 
 def given_tokenizer(folder: str) -> "Tokenizer":
-    """Returns the tokenizer of a data set, or of a model that has one.
-
-    Raises:
-        InputMissingError: If there is none in the folder.
-    """
+    """Returns the tokenizer of a data set or a model; InputMissingError if it has none."""
     from txl_tf.causal_lm.model_folder import tokenizer_from
     from txl_tf.causal_lm.model_source import open_model
 

@@ -1,4 +1,4 @@
-"""Settings of a run from a trained model: those of the source, and defaults for few steps."""
+"""Settings of a run that begins from a trained model: the source's, and defaults for few steps."""
 
 import argparse
 import math
@@ -20,21 +20,17 @@ _DEFAULT_EPOCHS = 3
 _BATCH_SIZE = 32
 _LEARNING_RATE = 2e-4
 _WARMUP_SHARE = 0.1
-# No run is so long: it stands for a number that follows from the examples.
+# Placeholder until the steps are computed from the examples; no run is as long.
 _UNKNOWN_STEPS = 2**30
 
 
 def finetuning_experiment(
     arguments: argparse.Namespace, data: TaskData, begun: ExperimentConfig | None
 ) -> ExperimentConfig:
-    """Returns the settings of the run of these arguments.
+    """Returns the settings of a fine-tuning run; a run that was begun keeps its own.
 
-    A new run takes the model of `--init-from` or `--config`. Steps, warm-up and the
-    periods of checkpoints and evaluations follow from the epochs, unless `--set` names
-    them. A run that was begun has its own settings.
-
-    Raises:
-        UsageError: If a setting is not valid, or there is no model.
+    A new run takes the model of `--init-from` or `--config`; without either it is a UsageError.
+    Steps, warm-up and periods follow from the epochs, unless `--set` names them.
     """
     overrides = overrides_of(arguments)
     if begun is not None:
@@ -61,8 +57,8 @@ def further_training(
 ) -> ExperimentConfig:
     """Returns the settings of language modelling from a trained model, without `--config`.
 
-    Model and evaluation are those of the source, with the vocabulary of the data. The
-    steps are those of three passes over the data, unless `--set` names them.
+    Keeps the source's model and evaluation, with the vocabulary of the data. Trains three passes
+    over the data, unless `--set` names the steps.
     """
     values = _defaults(source.model) | {"evaluation": source.evaluation.to_dict()}
     size = None if manifest is None else manifest.vocabulary_size
@@ -83,7 +79,7 @@ def _of_length(
     overrides: list[str],
     followed: dict[str, int] | None = None,
 ) -> ExperimentConfig:
-    """Sets the steps, the warm-up and what else follows from them, unless `--set` names it."""
+    """Sets the steps, the warm-up and the values in `followed`, unless `--set` names them."""
     given = overridden_settings(overrides)
     values = {
         "training.num_steps": num_steps,

@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
-    """Checks what can be checked before TensorFlow is imported."""
+    """Checks the arguments before TensorFlow is imported."""
     source = open_source(arguments)
     if source.data is None and source.tokenizer() is None:
         raise InputMissingError(
@@ -89,7 +89,7 @@ def _needs(arguments: argparse.Namespace) -> list[MemoryNeed]:
         rows = f"--beams {arguments.beams}"
     where = f"{rows}, --memory-length {memory_length}"
     needs = reading_needs(model, num_rows, 1, memory_length, where)
-    # A float for each token that may come next, and a place for each that has come.
+    # A float32 per row and token of the vocabulary, and an int32 per row and written token.
     logits = MemoryNeed("what may come next", 4 * num_rows * model.vocabulary_size, rows)
     if num_rows == 1:
         return [*needs, logits]
@@ -157,13 +157,13 @@ def _check_combinations(arguments: argparse.Namespace) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Generates, and prints the text as it comes."""
+    """Generates, and prints the text piece by piece."""
     from txl_tf.generation import SessionFile
 
     if arguments.session is None:
         _write(arguments, None)
         return
-    # Kept from the beginning: a second writer is told before it has written anything.
+    # Locked from the beginning, so that a second process fails before it generates.
     with SessionFile(arguments.session) as file:
         _write(arguments, file)
 
@@ -200,13 +200,13 @@ def _write(arguments: argparse.Namespace, file: "SessionFile | None") -> None:
 def _write_at_once(
     lm: "TransformerXLCausalLM", words: dict[str, Any], arguments: argparse.Namespace
 ) -> None:
-    """Writes several texts, or one of which no part is certain before the end."""
+    """Writes texts that are complete only at the end: several samples, or the result of beams."""
     if arguments.beams is not None:
         from txl_tf.samplers import BeamSampler
 
         words = {name: each for name, each in words.items() if name not in OF_DRAWING}
         words["sampler"] = BeamSampler(arguments.beams)
-    # As several samples, so that the result is a list.
+    # A list of prompts, so that the result is a list.
     texts = lm.generate([arguments.prompt], num_samples=arguments.num_samples, **words)
     _say_seed(lm.last_seed, arguments)
     for index, text in enumerate(texts):
@@ -235,13 +235,10 @@ _HELP = "A line is continued; an empty line asks for more. Ctrl-C stops, Ctrl-D 
 def converse(
     session: "TextSession", max_tokens: int, *, can_go_on: bool, after_turn: Callable[[], None]
 ) -> None:
-    """Reads a line and writes its continuation, until the end of the input.
+    """Reads lines and writes their continuations until the input ends.
 
-    Args:
-        session: `TextSession`.
-        max_tokens: int. The most to write for each line.
-        can_go_on: bool. Whether the session has a text to continue.
-        after_turn: function that is called after every text.
+    With `can_go_on`, the session has a text that an empty line continues. `after_turn` runs after
+    every text.
     """
     print(_HELP, file=sys.stderr)
     while (line := _next_line()) is not None:
@@ -264,7 +261,7 @@ def converse(
 
 def _next_line() -> str | None:
     try:
-        # `input` would write it to descriptor 2, where lines of libraries are filtered.
+        # Not the prompt of `input`, so that the standard output has only text.
         print(_INVITATION, end="", file=sys.stderr, flush=True)
         return input()
     except (EOFError, KeyboardInterrupt):
@@ -274,7 +271,7 @@ def _next_line() -> str | None:
 
 @contextlib.contextmanager
 def _interruption() -> Iterator[Callable[[], bool]]:
-    """Records Ctrl-C while the block runs; the session can stop only between two tokens."""
+    """Yields a test for Ctrl-C: the session can stop only between two tokens."""
     signals: list[int] = []
     previous = signal.signal(signal.SIGINT, lambda number, _: signals.append(number))
     try:

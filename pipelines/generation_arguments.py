@@ -1,4 +1,4 @@
-"""Options of written text that generation and export share."""
+"""Generation options that `txl generate` and `txl export` share."""
 
 import argparse
 from typing import Any
@@ -19,11 +19,11 @@ _NUMBERS = {
     "seed": (0, MAX_COUNT, "same seed, same text"),
 }
 OF_DRAWING = ("temperature", "top_k", "top_p", "min_p", "seed")
-"""Options that beams have no use for."""
+"""Options of sampling, which beam search does not use."""
 
 
 def add_generation_arguments(parser: Any) -> None:
-    """Adds an option for each field of `GenerationConfig`; one that is not given is `None`."""
+    """Adds an option for each field of `GenerationConfig`, `None` by default."""
     defaults = GenerationConfig()
     for name, (least, most, meaning) in _NUMBERS.items():
         default = getattr(defaults, name)
@@ -42,11 +42,7 @@ def option_of(name: str) -> str:
 
 
 def generation_config(arguments: argparse.Namespace, **defaults: Any) -> GenerationConfig:
-    """Returns the settings of arguments; `defaults` are of those that were not given.
-
-    Raises:
-        UsageError: If a stop text is empty or no UTF-8.
-    """
+    """Returns the settings of the arguments, with `defaults` for options that were not given."""
     for text in arguments.stop:
         if not text or not is_utf8(text):
             raise UsageError(
@@ -61,7 +57,7 @@ def generation_config(arguments: argparse.Namespace, **defaults: Any) -> Generat
 
 
 def is_utf8(text: str) -> bool:
-    """Returns whether an argument is UTF-8; bytes that are not are surrogates in its text."""
+    """Returns true if an argument is UTF-8; other bytes are surrogates in its text."""
     try:
         text.encode()
     except UnicodeEncodeError:

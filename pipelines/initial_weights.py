@@ -56,7 +56,7 @@ def add_initial_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def overrides_of(arguments: argparse.Namespace) -> list[str]:
-    """Returns the settings of `--set`, and that of `--freeze`."""
+    """Returns the settings of `--set` and `--freeze`."""
     overrides = list(arguments.overrides)
     if arguments.freeze is not None:
         overrides.append(f"training.freeze={json.dumps(arguments.freeze)}")
@@ -64,14 +64,10 @@ def overrides_of(arguments: argparse.Namespace) -> list[str]:
 
 
 class InitialWeights:
-    """Weights of another model in the form in which a run takes them up.
+    """Weights of another model that a run begins from.
 
-    Args:
-        folder: str. Folder of the source.
-        step: `StepChoice`. Checkpoint of the source.
-        vocabulary: str. `"same"` or `"shared"`, see `add_initial_arguments`.
-        start: optional dict. Description of the weights in `run.json`, of which
-            the source must still have the SHA-256.
+    `vocabulary` is "same" or "shared". `start` is the description in `run.json` of a run that was
+    begun; the source must still have its SHA-256.
     """
 
     def __init__(
@@ -88,25 +84,25 @@ class InitialWeights:
 
     @classmethod
     def of_start(cls, start: dict[str, Any]) -> Self:
-        """Returns the weights that a run was begun with, by its description."""
+        """Returns the weights that a run was begun with, from their description."""
         return cls(start["source"], start["step"], start["vocabulary"], start)
 
     @functools.cached_property
     def source(self) -> "ModelSource":
-        """Source of the weights; its settings are read on first use."""
+        """Source of the weights, opened on first use."""
         from txl_tf.causal_lm.model_source import open_model
 
-        # The step of a checkpoint is written down, but only a run has a choice of steps.
+        # `start` has a step for every source, but only a run has steps to choose from.
         is_written_down = self._start is not None and kind(self._folder) != "run"
         return open_model(self._folder, None if is_written_down else self._step)
 
     @property
     def shares_vocabulary(self) -> bool:
-        """Whether only rows of tokens are taken that both vocabularies have."""
+        """True if only rows of tokens in both vocabularies are taken."""
         return self._vocabulary == "shared"
 
     def require_fit(self, experiment: ExperimentConfig) -> None:
-        """Raises MismatchError where the weights are not those of the model of a run."""
+        """Raises MismatchError if the weights do not fit the model of a run."""
         require_same_weights(
             self.source.experiment.model,
             experiment.model,
@@ -115,7 +111,7 @@ class InitialWeights:
         )
 
     def require_vocabulary(self, identity: dict[str, Any]) -> None:
-        """Raises MismatchError where the weights are for the tokens of another vocabulary."""
+        """Raises MismatchError if the weights belong to another vocabulary."""
         found = self.source.tokenizer_identity()
         if self.shares_vocabulary:
             if found is None:
@@ -139,11 +135,9 @@ class InitialWeights:
 
     @functools.cached_property
     def description(self) -> dict[str, Any]:
-        """Description of the weights for `run.json`, which are read: `RunDescription.start`.
+        """`RunDescription.start` of the weights, which are read now.
 
-        Raises:
-            MismatchError: If the run was begun with other weights than these.
-            JobError: As `ModelSource.read_weights`.
+        MismatchError if the run was begun with other weights.
         """
         step, weights = self._read
         sha256 = weights_sha256(weights)
@@ -164,7 +158,7 @@ class InitialWeights:
         return start
 
     def assign_to(self, trainer: "Trainer", data: "RunData") -> list[str]:
-        """Begins a training from the weights; returns lines that name what was changed."""
+        """Assigns the weights to a trainer at step 0; returns lines that describe changes."""
         _ = self.description  # compares with the start of the run
         _, weights = self._read
         said = []
@@ -205,14 +199,9 @@ def initial_weights(
     experiment: ExperimentConfig,
     data: dict[str, Any] | None = None,
 ) -> InitialWeights | None:
-    """Returns the weights that a run begins from or was begun with; `None` for initial ones.
+    """Returns the weights that a run begins from or was begun with; `None` for random weights.
 
-    A run that was begun needs no `--init-from`, and its source only as long as there
-    is no checkpoint.
-
-    Raises:
-        UsageError: If an option or adapters are given without `--init-from`.
-        MismatchError: If the weights do not fit, or the run was begun with others.
+    A run that was begun needs no `--init-from`, and its source only until its first checkpoint.
     """
     if arguments.init_from is None:
         for name in _OPTIONS:
@@ -258,7 +247,7 @@ def _require_same_start(start: dict[str, Any] | None, arguments: argparse.Namesp
 
 
 def describe_start(start: dict[str, Any]) -> str:
-    """Returns a few words on the weights that a run began from."""
+    """Describes the weights that a run began from in a few words."""
     step = "" if start["step"] is None else f", step {start['step']:,}"
     rows = ", rows of shared tokens" if start["vocabulary"] == "shared" else ""
     return f"{start['kind']} {start['source']}{step}{rows}, SHA-256 {start['sha256'][:12]}"

@@ -1,4 +1,4 @@
-"""Parser of a job's arguments: short help, and errors that name what is near."""
+"""Parser of a job's arguments, with short help and suggestions in errors."""
 
 import argparse
 import os
@@ -35,8 +35,8 @@ def sentence(summary: str) -> str:
 class JobParser(argparse.ArgumentParser):
     """Parser of a job, or of an analysis.
 
-    Its help is a usage, a sentence, an example and the options in their
-    groups, without empty lines between these. Errors are UsageErrors.
+    Its help has a usage, a sentence, an example and groups of options, without empty lines. Errors
+    are UsageErrors.
     """
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
@@ -44,10 +44,10 @@ class JobParser(argparse.ArgumentParser):
         super().__init__(*arguments, **{**settings, **defaults})
         self._help = self.add_argument("-h", "--help", action="help", help="show this help")
         self.example = ""
-        """A command that runs the job."""
+        """Command that runs the job, shown in its help."""
 
     def describe(self, document: str | None) -> None:
-        """Takes the example from the documentation of the module of a job."""
+        """Takes the example from the module docstring of a job."""
         lines = iter((document or "").splitlines())
         self.example = next((line for line in map(str.strip, lines) if line.startswith("txl ")), "")
         while self.example.endswith("\\"):
@@ -62,7 +62,7 @@ class JobParser(argparse.ArgumentParser):
         )
 
     def _has_choice(self) -> bool:
-        """Whether there are options, besides that of the help."""
+        """Returns true if there are options besides `--help`."""
         others = [each for each in self._actions if each is not self._help]
         return any(each.option_strings and not each.required for each in others)
 
@@ -79,7 +79,7 @@ class JobParser(argparse.ArgumentParser):
             yield f"[{word}]" if action.nargs == "?" else word
 
     def format_help(self) -> str:
-        """Returns the help; of a parser with commands below as argparse has it."""
+        """Returns the short help of a job, or argparse's help if there are subcommands."""
         if self._subparsers is not None:
             return super().format_help()
         if self._has_choice():
@@ -107,14 +107,14 @@ class JobParser(argparse.ArgumentParser):
         )
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Names the nearest option of one that is not known before a missing one is asked for."""
+        """Suggests a spelling for an unknown option before required ones are checked."""
         known = self._option_string_actions
         has_parsers_below = self._subparsers is not None
         for word in () if has_parsers_below else args or ():
             if word == "--":
                 break
             name = word.partition("=")[0]
-            # The beginning of an option stands for it.
+            # argparse accepts the beginning of an option.
             if name.startswith("--") and not any(option.startswith(name) for option in known):
                 raise UsageError(
                     f"`{self.prog}` has no option {name[:100]}.{did_you_mean(name, known)}",

@@ -21,7 +21,7 @@ from txl_tf.machine_memory import require_memory
 from txl_tf.models.sizes import num_parameters, row_numbers
 
 _FLOAT_BYTES = 4
-# Where it is, the model is in the memory of the GPUs.
+# Exists on machines with NVIDIA GPUs, whose memory holds the model.
 _GPU_FILE = Path("/dev/nvidiactl")
 _SLOTS = {"adam": 2, "adamw": 2, "lamb": 2, "muon": 1, "adafactor": 0, "sgd": 0}
 
@@ -36,16 +36,13 @@ class MemoryNeed:
     """Name of the part."""
     num_bytes: int
     where: str
-    """The settings that decide it, with their values."""
+    """Settings that decide it, with their values."""
 
 
 def require_training_memory(
     experiment: ExperimentConfig, *, num_replicas: int = 1, tpu: str | None = None
 ) -> None:
-    """Raises UsageError where this machine's memory cannot hold a run and its evaluations.
-
-    With a TPU the memory of the machine is no bound.
-    """
+    """Raises UsageError if this machine cannot hold a run with evaluations; skipped for a TPU."""
     if tpu is None:
         require_memory_of(training_needs(experiment, num_replicas), "Training")
         require_evaluation_memory(experiment.model, experiment.evaluation)
@@ -54,7 +51,7 @@ def require_training_memory(
 def require_evaluation_memory(
     model: AnyModelConfig, evaluation: EvaluationConfig, *, tpu: str | None = None
 ) -> None:
-    """Raises UsageError where this machine's memory cannot hold an evaluation; as in training."""
+    """Raises UsageError if this machine cannot hold an evaluation; skipped for a TPU."""
     if tpu is None:
         require_memory_of(evaluation_needs(model, evaluation), "The evaluation")
 
@@ -74,10 +71,10 @@ def training_needs(experiment: ExperimentConfig, num_replicas: int = 1) -> list[
         )
     ]
     if os.environ.get("TF_CONFIG"):
-        return needs  # the rows are shared out among machines
+        return needs  # machines share the rows
     rows = training.rows_per_replica(num_replicas) * num_replicas
     item_bytes = 2 if training.dtype_policy == "mixed_bfloat16" else _FLOAT_BYTES
-    # The parts of a replica's rows are read one after the other.
+    # A replica reads the parts of its rows one after the other.
     rows_at_once = rows // training.gradient_accumulation_steps
     activations = model.segment_length * model.hidden_dim * num_layers  # [L, T, D]
     if isinstance(model, ModelConfig) and training.rematerialize:
@@ -126,14 +123,14 @@ def reading_needs(
     row = _remembered(model, memory_length)
     if isinstance(model, ModelConfig):
         row += _scores(model, segment_length, memory_length)
-    # In the smallest precision that there is.
+    # Two bytes per number, the smallest precision.
     rows = MemoryNeed("memory and attention of rows", 2 * num_rows * row, where)
     weights = _FLOAT_BYTES * num_parameters(model)
     return [MemoryNeed("weights", weights, _sizes(model)), rows]
 
 
 def require_memory_of(needs: Sequence[MemoryNeed], what: str) -> None:
-    """Raises UsageError where the memory of this machine cannot hold the needs of `what`."""
+    """Raises UsageError if this machine's memory cannot hold the needs of `what`."""
     if _GPU_FILE.exists():
         return
     largest = max(needs, key=lambda need: need.num_bytes)
@@ -164,7 +161,7 @@ def _scores(model: ModelConfig, segment_length: int, memory_length: int) -> int:
 
 
 def _logits(model: AnyModelConfig) -> int:
-    # Of clusters, only what is looked up is computed.
+    # With clusters, only looked-up logits are computed.
     return 0 if getattr(model, "cutoffs", ()) else model.segment_length * model.vocabulary_size
 
 

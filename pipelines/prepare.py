@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _BYTES_PER_MEGABYTE = 1_000_000
 _MAX_WORKERS = 64
 _READ_TOKENS = 1 << 20
-# Names of files have five digits.
+# File names have five digits.
 _MAX_SHARDS = 99_999
 
 
@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
-    """Checks what can be checked before TensorFlow is imported."""
+    """Checks the arguments before TensorFlow is imported."""
     check_source_arguments(arguments)
     check_tokenizer_arguments(arguments, corpus_of(arguments))
     is_trained = tokenizer_kind(arguments, corpus_of(arguments)) != "bytes"
@@ -104,14 +104,14 @@ def check_arguments(arguments: argparse.Namespace) -> None:
         raise UsageError(
             "The output must be a new folder.", where=f"--out {arguments.out!r}", remedy="Name one."
         )
-    # Looking into an object store needs TensorFlow; there, writing checks it first thing.
+    # Object stores need TensorFlow; preparation checks them when it begins.
     if "://" not in arguments.out:
         require_absent(arguments.out)
 
 
 def _check_number_of_shards(arguments: argparse.Namespace) -> None:
     num_bytes = known_bytes(arguments) or 0
-    # A file has no less than a byte of each token, and no less than what was asked for.
+    # Estimated with one stored byte per byte of text.
     num_shards = num_bytes / (arguments.shard_megabytes * _BYTES_PER_MEGABYTE)
     if num_shards > _MAX_SHARDS:
         raise UsageError(
@@ -125,7 +125,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Prepares the data set and prints what was written."""
     corpus = corpus_of(arguments)
     tokenizer = choose_tokenizer(arguments, corpus)
-    # The tokenizer of an earlier data set says itself what it is.
+    # A tokenizer of an earlier data set knows its kind.
     kind = getattr(tokenizer, "kind", tokenizer_kind(arguments, corpus))
     with download_progress() as report_download:
         splits = read_splits(arguments, check_utf8=kind != "bytes", progress=report_download)
@@ -133,7 +133,7 @@ def run(arguments: argparse.Namespace) -> None:
         print(f"note: {note}")
     total_bytes = known_bytes(arguments)
     if isinstance(tokenizer, VocabularyTraining):
-        # Only some of the text is read twice.
+        # Training reads part of the text twice, so the total is unknown.
         total_bytes = None
     with byte_progress(total_bytes, "preparing") as report_bytes:
         manifest = _prepare(arguments, splits, tokenizer, _check_of(arguments), report_bytes)
@@ -157,7 +157,7 @@ def _prepare(
         return prepare_with_beam(*common, pipeline_options, num_workers=_num_cores(), **options)
     from txl_tf.data.preparation import prepare_dataset
 
-    # Bytes are tokens already; handing them to a process takes longer than that.
+    # Bytes need no tokenization; passing them to a worker would be slower.
     is_bytes = getattr(tokenizer, "kind", None) == "bytes"
     num_workers = arguments.workers or (1 if is_bytes else _num_cores())
     return prepare_dataset(*common, num_workers=num_workers, progress=report_bytes, **options)
@@ -175,7 +175,7 @@ def _check_of(arguments: argparse.Namespace) -> "Check | None":
     is_bytes = tokenizer_kind(arguments, corpus) == "bytes"
 
     def check(splits: "list[SplitManifest]", vocabulary_size: int, num_used_ids: int) -> None:
-        # Bytes have 256 ids whatever the text; published is how many there are in it.
+        # Bytes always have 256 ids; published counts are of distinct bytes in the text.
         size = num_used_ids if is_bytes else vocabulary_size
         corpus.check_counts(splits, vocabulary_size=size if official else None)
 
@@ -202,7 +202,7 @@ def _print_manifest(manifest: "Manifest", folder: str) -> None:
 def _unknown_share(
     dataset: "PreparedDataset", split: "SplitManifest", unknown_id: int | None
 ) -> float | None:
-    """Returns the part of the tokens that stand for text outside of the vocabulary."""
+    """Returns the share of tokens that stand for text outside the vocabulary."""
     import numpy as np
 
     if unknown_id is None:

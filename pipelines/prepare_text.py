@@ -121,12 +121,9 @@ def source_name(arguments: argparse.Namespace) -> str:
 def read_splits(
     arguments: argparse.Namespace, *, check_utf8: bool, progress: DownloadProgress | None = None
 ) -> Mapping[str, Iterable[Document]]:
-    """Opens the text: documents by the name of their split.
+    """Opens the text as documents by split.
 
-    Args:
-        arguments: `argparse.Namespace`. The checked arguments.
-        check_utf8: bool. Whether text that is not UTF-8 is refused.
-        progress: optional function, called with the bytes of a download.
+    `check_utf8` refuses text that is not UTF-8; `progress` gets the bytes of a download.
     """
     if arguments.corpus == BUILT_IN:
         return python_standard_library_splits()
@@ -164,12 +161,12 @@ def known_bytes(arguments: argparse.Namespace) -> int | None:
 
 
 def given_paths(arguments: argparse.Namespace) -> list[str]:
-    """Returns the paths of the text, those of the train split first; none for a corpus."""
+    """Returns the paths of the text files, the train split's first; none for a corpus."""
     return arguments.text or [path for files in _own_files(arguments).values() for path in files]
 
 
 def notes_on_text(arguments: argparse.Namespace, tokenizer_kind: str) -> Iterator[str]:
-    """Yields what is unusual about the text files, and still prepared."""
+    """Yields notes on unusual text files, which are prepared nevertheless."""
     paths = given_paths(arguments)
     if not paths or arguments.format == "jsonl":
         return
@@ -223,7 +220,7 @@ def _fractions(arguments: argparse.Namespace) -> tuple[float, float]:
 
 def _check_fractions(arguments: argparse.Namespace) -> None:
     valid_fraction, test_fraction = _fractions(arguments)
-    # Written so that not-a-number fails as well.
+    # Negated, so that NaN is refused too.
     if not (valid_fraction >= 0 and test_fraction >= 0 and valid_fraction + test_fraction < 1):
         raise UsageError(
             "The parts for valid and test leave nothing to train on.",
@@ -233,7 +230,7 @@ def _check_fractions(arguments: argparse.Namespace) -> None:
 
 
 def _check_fitting(arguments: argparse.Namespace) -> None:
-    """Refuses an option that has no effect with the chosen text."""
+    """Refuses options without effect on the chosen text."""
     corpus, separator = arguments.corpus, arguments.document_separator
     is_jsonl = arguments.format == "jsonl"
     is_plain = corpus is None and not is_jsonl

@@ -24,12 +24,12 @@ from txl_tf.errors import DataDamagedError, InputMissingError, UsageError
 from .arguments import MAX_STEP, add_number
 
 TRAINED_WITHOUT_EXTRA = ("bytes", "characters", "words", "wordpiece")
-"""Kinds of tokens for which a text is enough."""
+"""Kinds of tokens that need nothing but a text."""
 _KINDS = (*TRAINED_WITHOUT_EXTRA, "sentencepiece")
 _UNKNOWN_TOKENS = ("<unk>", "<UNK>")
-# A character itself, so that what is written is read as the same tokens.
+# A single character, so that decoded text encodes to the same tokens.
 _UNKNOWN_CHARACTER = "\ufffd"
-# Which options a kind of tokens reads.
+# Kinds of tokens that read each option.
 _READ_BY = {
     "vocabulary_size": ("characters", "words", "wordpiece", "sentencepiece"),
     "lower_case": ("words", "wordpiece"),
@@ -104,7 +104,7 @@ def tokenizer_kind(arguments: argparse.Namespace, corpus: Corpus | None) -> str:
 
 
 def is_official(arguments: argparse.Namespace, corpus: Corpus) -> bool:
-    """Whether the tokens are those of the published results of a corpus."""
+    """Returns true if the tokens are as in the published results of a corpus."""
     return arguments.vocabulary is None and corpus.tokenizer_options == _options(arguments, corpus)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _BYTES_PER_MEGABYTE = 1_000_000
 _SECONDS_BETWEEN_LINES = 10.0
-# A table that is read by a program must not be broken to the width of a terminal.
+# Programs may read the table, so its lines are never wrapped.
 _TABLE_WIDTH = 10_000
 
 ReportBytes = Callable[[str, int], None]
@@ -32,7 +32,7 @@ Item = TypeVar("Item")
 
 
 def say(text: str) -> None:
-    """Prints a line on the standard error, at once."""
+    """Prints a line to the standard error at once."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -52,12 +52,7 @@ def plain_table(rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> str
 
 @contextlib.contextmanager
 def byte_progress(total_bytes: int | None, verb: str) -> Iterator[ReportBytes]:
-    """Shows how far a job is while the `with` block runs.
-
-    Yields:
-        Function to call with the name of a part and the bytes done since last;
-        threads may call it.
-    """
+    """Yields a thread-safe function of a part's name and its new bytes that shows progress."""
     if not sys.stderr.isatty():
         yield _line_printer(total_bytes, verb)
         return
@@ -91,11 +86,7 @@ def _line_printer(total_bytes: int | None, verb: str) -> ReportBytes:
 
 @contextlib.contextmanager
 def download_progress() -> Iterator[Callable[[int, int | None], None]]:
-    """Shows how far a download is, once it has begun, while the `with` block runs.
-
-    Yields:
-        Function to call with the bytes received and the bytes of the whole, if known.
-    """
+    """Yields a function of the bytes received and the total, if known, that shows a download."""
     done_before = 0
     with contextlib.ExitStack() as stack:
         report: ReportBytes | None = None
@@ -124,10 +115,7 @@ def show_progress(
 class TrainingProgress:
     """Progress of training: step, time left, loss, tokens per second, last validation.
 
-    Args:
-        num_steps: int. Steps of the whole run.
-        describe_loss: function of the mean loss that returns a figure of it, such as bits
-            per byte, or "".
+    `describe_loss` returns a figure of the mean loss, such as bits per byte, or an empty string.
     """
 
     def __init__(self, num_steps: int, describe_loss: Callable[[float], str]) -> None:
@@ -141,7 +129,7 @@ class TrainingProgress:
 
     def __enter__(self) -> Self:
         if sys.stderr.isatty():
-            # Only the bar itself becomes narrower: at 80 columns there are a few left for it.
+            # Only the bar shrinks; at 80 columns, a few characters remain.
             self._bar = Progress(
                 TextColumn("{task.completed}/{task.total}"),
                 BarColumn(bar_width=None),
@@ -160,7 +148,7 @@ class TrainingProgress:
             self._bar.stop()
 
     def begin_at(self, step: int) -> None:
-        """Says where the run stands when it starts."""
+        """Shows the step at which a run starts."""
         if self._bar is not None:
             self._bar.update(self._task, completed=step)
 
@@ -172,7 +160,7 @@ class TrainingProgress:
             say(text)
 
     def update(self, report: "LoopReport", peak_tokens_per_second: float | None = None) -> None:
-        """Shows a loop; where there is room, also its share of the peak of the devices."""
+        """Shows the figures of a loop; plain lines include the share of the devices' peak."""
         if not report.has_compiled:
             self._seconds += report.seconds
             self._steps += report.num_steps
@@ -192,7 +180,7 @@ class TrainingProgress:
             )
 
     def show_validation(self, figure: str) -> None:
-        """Shows the figure of a validation beside that of training from now on."""
+        """Shows a validation figure beside the training figures from now on."""
         self._valid = f"  valid {figure}"
         if self._bar is not None:
             self._bar.update(self._task, valid=self._valid)
@@ -207,7 +195,7 @@ class TrainingProgress:
 
 
 def _short(number: float) -> str:
-    """Shows a number in at most four characters: 123, 12k, 1.2M."""
+    """Formats a number in at most four characters: 123, 12k, 1.2M."""
     for factor, unit in ((1e6, "M"), (1e3, "k")):
         if number >= factor:
             return f"{number / factor:.{1 if number < 9.95 * factor else 0}f}{unit}"

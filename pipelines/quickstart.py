@@ -46,7 +46,7 @@ class Example:
 
     def """
 _SAMPLE_TOKENS = 400
-# The end of a class, and spaces that a small model does not find the end of.
+# A sample ends after a class, or in a run of spaces that a small model cannot leave.
 _SAMPLE_ENDS = ("\n\n\n", 40 * " ")
 _NUM_SAMPLES = 4
 _CHECKED_SEGMENTS = 8
@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
-    """Checks what can be checked before TensorFlow is imported."""
+    """Checks the arguments before TensorFlow is imported."""
     arguments.experiment = override(quickstart(), arguments.overrides)
     run_workdir(arguments).check_usable()
     require_training_memory(arguments.experiment)
@@ -116,7 +116,7 @@ def run(arguments: argparse.Namespace) -> None:
     model = build_model(experiment.model, trainer.inference_weights())
 
     say("3/6 evaluate")
-    # The run's own evaluator: it is compiled already.
+    # Reuses the run's evaluator, which is compiled already.
     results = _evaluate(training_run.ready_evaluator(), dataset, trainer.step, valid)
 
     say("4/6 generate")
@@ -147,10 +147,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def with_fastest_policy(arguments: argparse.Namespace, workdir: Workdir) -> ExperimentConfig:
-    """Returns the experiment in the precision in which this machine trains it fastest.
-
-    A run that was begun keeps its own, on any machine, or it would be another run.
-    """
+    """Returns the experiment in this machine's fastest precision; a begun run keeps its own."""
     from txl_tf.training.product_rate import WORTHWHILE_GAIN, bfloat16_gain
 
     experiment: ExperimentConfig = arguments.experiment
@@ -170,8 +167,7 @@ def run_workdir(arguments: argparse.Namespace) -> Workdir:
 def check_export(folder: Path, model: "TransformerXL", dataset: "PreparedDataset") -> float:
     """Compares a SavedModel with its model on the beginning of the test split.
 
-    Returns:
-        The largest difference in nats. More than rounding is a NonFiniteError.
+    Returns the largest difference in nats; a difference beyond rounding is a NonFiniteError.
     """
     import tensorflow as tf
 

@@ -40,17 +40,17 @@ _FIGURES = {
     "perplexity/word": ("word_perplexity", "num_words", "words", ".4g"),
 }
 _CONDITIONS = ("segment_length", "memory_length", "clamp_length", "batch_size", "warm_up_tokens")
-# It begins at the size of the vocabulary.
+# Perplexity begins at the size of the vocabulary.
 _LOGARITHMIC = ("loss/perplexity",)
 
-# Matplotlib knows no variables of CSS. These colors stand for them and occur nowhere else.
+# Placeholders for CSS variables, which Matplotlib does not know; the colors occur nowhere else.
 _INK, _GRID = "#010203", "#040506"
 _SERIES = [f"#0708{number:02x}" for number in range(8)]
 _STYLES = ("-", "--", ":")
-# One marker is seen where a line of a single point is not.
+# Lines of at most this many points get markers: a single point has no line.
 _MAX_MARKED = 24
 _PARAMETERS: dict[Any, Any] = {
-    # Text stays text, which a reader can select and a program can read.
+    # Text stays text: readers can select it, and programs can read it.
     "svg.fonttype": "none",
     "text.parse_math": False,
     "svg.hashsalt": "txl report",
@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
-    """Checks what can be checked before the run is read."""
+    """Checks the arguments before the run is read."""
     require_extra("plots", "matplotlib", purpose="Drawing the charts")
     if arguments.out is None:
         arguments.out = os.path.join(arguments.workdir, _FILE)
@@ -191,7 +191,7 @@ class Page:
         return template.substitute(title=_text(f"Run {self._folder}"), body=body)
 
     def _final_figures(self) -> Iterator[str]:
-        """A column for each split, so that the table is narrow."""
+        """Yields a table with a column for each split, which keeps it narrow."""
         if not self._results:
             return
         columns = []
@@ -336,7 +336,7 @@ def _text(value: object) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Returns a setting as people write it."""
+    """Formats a setting for readers."""
     if isinstance(value, list | tuple):
         return ", ".join(map(_shown, value)) or "none"
     if isinstance(value, bool) or value is None:
@@ -385,12 +385,13 @@ def line_chart(
                 linestyle=_STYLES[number // len(_SERIES) % len(_STYLES)],
                 marker="o" if len(finite) <= _MAX_MARKED else "",
                 markersize=3,
-                # Matplotlib hides names with an underscore in front, and its font has few others.
+                # Matplotlib hides labels with a leading underscore, and its font lacks most
+                # scripts.
                 label=f" {ascii(name)[1:-1]}",
             )
         if is_logarithmic:
             axes.set_yscale("log")
-            # Powers of ten need TeX, which the page has not.
+            # Powers of ten would need TeX.
             axes.yaxis.set_major_formatter("{x:g}")
             axes.yaxis.set_minor_formatter("{x:g}")
         axes.set_title(title, fontsize=11, loc="left")

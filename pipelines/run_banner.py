@@ -53,7 +53,7 @@ def start_banner(
 
 
 def describe_schedule(optimizer: OptimizerConfig) -> str:
-    """Returns a few words on the learning rate of a run."""
+    """Describes the learning rate of a run in a few words."""
     schedule = {
         "cosine": f"cosine to {optimizer.learning_rate * optimizer.final_learning_rate_fraction:g}",
         "inverse_square_root": "inverse square root",
@@ -71,7 +71,7 @@ def _attention(
 
     from txl_tf.training.attention_choice import attention_choice
 
-    # There is no choice elsewhere.
+    # Only TPUs have more than one implementation.
     if not isinstance(strategy, tf.distribute.TPUStrategy):
         return []
     return [("attention", attention_choice(experiment, strategy).reason)]

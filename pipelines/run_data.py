@@ -16,35 +16,35 @@ if TYPE_CHECKING:
 
 
 Track = Callable[[Iterable, int], Iterable]
-"""Function that passes the batches on; it is told how many there are."""
+"""Function of batches and their number that passes the batches on, such as a progress bar."""
 
 
 class Plan(Protocol):
-    """Arithmetic of what every row reads at every step, as `SegmentPlan` and `ExamplePlan`."""
+    """Arithmetic of what each row reads at each step: `SegmentPlan` or `ExamplePlan`."""
 
     @property
     def steps_per_epoch(self) -> float:
         """Steps in which everything is read once."""
 
     def positions(self, step: int) -> "np.ndarray":
-        """Returns what each row reads at a step, an int64 vector `[B]`."""
+        """Returns what each row reads at a step, int64 `[B]`."""
 
 
 class Reader(Protocol):
-    """Batches of a plan, as `SegmentReader` and `ExampleReader` make them."""
+    """Batches of a plan: `SegmentReader` or `ExampleReader`."""
 
     @property
     def dataset_fn(self) -> Callable[..., "tf.data.Dataset"]:
         """Function that makes the data set of a host."""
 
     def describe_row(self, step: int, row: int) -> str:
-        """Says where a row of a step is from, both counted from 0."""
+        """Describes the origin of a row of a step, both counted from 0."""
 
 
 class RunData(Protocol):
     """Data of a run: `TrainingData` of a language model, `FineTuningData` of a task.
 
-    Evaluators and results are those of the same kind.
+    Evaluators and results belong to the same class of data.
     """
 
     @property
@@ -77,7 +77,7 @@ class RunData(Protocol):
 
     @property
     def has_valid(self) -> bool:
-        """Whether there is a split to evaluate during training."""
+        """True if there is a split to evaluate during training."""
 
     @property
     def language_text(self) -> "PreparedDataset | None":
@@ -87,7 +87,7 @@ class RunData(Protocol):
         """Counts the tokens that all rows read in some steps."""
 
     def describe_plan(self) -> tuple[str, str]:
-        """Returns a few words on a step, and on what a pass is over."""
+        """Describes a step and a pass in a few words each."""
 
     def describe_loss(self, loss: float) -> str:
         """Returns a figure of a mean loss, such as bits per byte, or ""."""
@@ -104,7 +104,7 @@ class RunData(Protocol):
         strategy: "tf.distribute.Strategy | None" = None,
         variables: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Builds the evaluator of the run, without weights or with those of a trainer."""
+        """Builds the evaluator of the run, without weights or with a trainer's variables."""
 
     def evaluate(
         self,
@@ -116,11 +116,11 @@ class RunData(Protocol):
         """Evaluates the split `valid` with an evaluator that has the weights of a step."""
 
     def errors_explained(self) -> AbstractContextManager[None]:
-        """Turns errors of reading into ones that name the file."""
+        """Returns a context that turns reading errors into errors that name the file."""
 
 
 def require_split_of_rate(experiment: "ExperimentConfig", data: RunData) -> None:
-    """Raises UsageError where the learning rate follows evaluations that there are not."""
+    """Raises UsageError if the learning rate follows evaluations but there is no split `valid`."""
     if experiment.optimizer.schedule == "plateau" and not data.has_valid:
         raise UsageError(
             "The learning rate follows evaluations, but the data has no split `valid`.",

@@ -22,19 +22,10 @@ _RESTORE = "Restore it from a copy."
 
 
 def verify_run(folder: str, report: ReportBytes) -> list[str]:
-    """Verifies description, vocabulary, checkpoints, ledger and evaluations of a run.
+    """Verifies all files of a run; returns a line for each part that was verified or not covered.
 
-    Args:
-        folder: str. Folder of the run.
-        report: function, called with the bytes read since last.
-
-    Returns:
-        A line for each part that was verified, or could not be.
-
-    Raises:
-        DataDamagedError: If a part is not what was written.
-        MismatchError: If the parts are not of one run.
-        StorageError: If a file cannot be read.
+    `report` gets the number of bytes read since the last call. Damage is a DataDamagedError, parts
+    of different runs are a MismatchError.
     """
     workdir = Workdir(folder)
     try:
@@ -71,7 +62,8 @@ def _verify_start(workdir: Workdir, start: dict | None) -> list[str]:
     if start is None:
         return []
     line = f"start {describe_start(start)}"
-    # The averages of step 0 are the weights. Rows for other tokens are not those of the source.
+    # At step 0, averages equal the weights. With another vocabulary, some rows are not the
+    # source's.
     if start["vocabulary"] != "same" or 0 not in CheckpointStore(workdir.checkpoints, {}).steps():
         return [f"not covered: {line}; its checkpoint is not there or has other rows"]
     _, weights = read_weights(workdir.folder, 0)
@@ -95,24 +87,20 @@ def _verify_base(workdir: Workdir, run: RunDescription) -> list[str]:
 
 
 def verify_converted(folder: str, report: ReportBytes) -> list[str]:
-    """Verifies a model that `txl convert` has brought in; as `verify_run`."""
+    """Verifies a model that `txl convert` has brought in, as `verify_run` does."""
     config = converted_config(folder)
     checkpoints = Workdir(folder).checkpoints
     lines = verify_checkpoints(checkpoints, converted_identity(config), report)
     if not lines:
         raise DataDamagedError("The weights are missing.", where=checkpoints, remedy=_RESTORE)
-    # The checkpoint keeps the configuration that it is of, and both were compared.
+    # The identity in each checkpoint contains the configuration, so both were compared.
     return [f"verified: configuration {folder}/config.json", *lines]
 
 
 def verify_checkpoints(folder: str, run_identity: dict | None, report: ReportBytes) -> list[str]:
-    """Verifies all checkpoints of a folder, and the note of the best one; as `verify_run`.
+    """Verifies all checkpoints of a folder and the note of the best one, as `verify_run` does.
 
-    Args:
-        folder: str. Folder of the checkpoints.
-        run_identity: optional dict. Identity of their run; if `None`, they are
-            only compared with each other.
-        report: function, called with the bytes read since last.
+    Without a `run_identity`, they are only compared with each other.
     """
     from txl_tf.training.checkpoint_format import verified_manifest
     from txl_tf.training.checkpoint_store import CheckpointStore
@@ -224,15 +212,10 @@ _ANEW = (
 
 
 def require_checkpoints(workdir: Workdir, described: RunDescription, steps: list[int]) -> None:
-    """Raises DataDamagedError where a run that has had checkpoints has none.
+    """Raises DataDamagedError if a run that had checkpoints has none.
 
-    A run that was killed before its first checkpoint begins at step 0.
-    `StepLedger.resume` compares the ledger with the checkpoints.
-
-    Args:
-        workdir: `Workdir`.
-        described: `RunDescription` as it was found.
-        steps: list of int. Steps of the existing checkpoints.
+    A run killed before its first checkpoint begins at step 0. `StepLedger.resume` compares ledger
+    and checkpoints.
     """
     if steps:
         return
@@ -265,16 +248,10 @@ def _evidence(workdir: Workdir, described: RunDescription) -> str | None:
 def require_steps_before(
     described: RunDescription, experiment: ExperimentConfig, step: int, where: str
 ) -> None:
-    """Raises DataDamagedError where a checkpoint is of the run before it was extended.
+    """Raises DataDamagedError if the newest readable checkpoint, at `step`, precedes an extension.
 
-    The steps from there to the extension were done with the schedule of a
-    shorter run, which this start does not have.
-
-    Args:
-        described: `RunDescription` as it was found.
-        experiment: `ExperimentConfig` of this start.
-        step: int. Steps done at the newest checkpoint that can be read.
-        where: str. Folder of the checkpoints.
+    The steps up to the extension used the schedule of a shorter run, which this start does not
+    have.
     """
     num_steps = described.experiment.training.num_steps
     is_longer = experiment.training.num_steps > num_steps
@@ -291,12 +268,7 @@ def require_steps_before(
 
 
 def describe_extension(experiment: ExperimentConfig, step: int) -> str:
-    """Returns a line on what more steps do to the schedule of a run.
-
-    Args:
-        experiment: `ExperimentConfig` with the new number of steps.
-        step: int. Steps of the run before.
-    """
+    """Describes how an extension at `step` changes the schedule of a run."""
     from txl_tf.training.optimizers import create_schedule
 
     optimizer, num_steps = experiment.optimizer, experiment.training.num_steps

@@ -26,11 +26,7 @@ def add_profile_argument(parser: Any) -> None:
 
 
 def parse_steps(text: str) -> range:
-    """Reads the first and the last step; both are profiled.
-
-    Raises:
-        UsageError: If it is no such pair.
-    """
+    """Reads the first and the last step, such as `100:110`; both are profiled."""
     matched = _STEPS.fullmatch(text)
     first, last = map(int, matched.groups()) if matched else (0, 0)
     if not 1 <= first <= last <= MAX_STEPS:
@@ -43,13 +39,7 @@ def parse_steps(text: str) -> range:
 
 
 class StepProfile:
-    """Profile of the loops that contain some steps; it is started and ended between loops.
-
-    Args:
-        steps: optional range of steps, counted from 1; `None` profiles nothing.
-        folder: `WritableFolder` that TensorBoard shows.
-        say: function that prints a line.
-    """
+    """Profile of the loops that contain `steps`, counted from 1, begun and ended between loops."""
 
     def __init__(
         self, steps: range | None, folder: "WritableFolder", say: Callable[[str], None]
@@ -67,7 +57,7 @@ class StepProfile:
         self._exits.close()
 
     def before_loop(self, trainer: "Trainer") -> None:
-        """Starts if one of the steps is in the next loop of the `Trainer`."""
+        """Starts the profile if one of its steps is in the next loop."""
         if self._steps is None or self._begun_at is not None:
             return
         step = trainer.step
@@ -82,11 +72,7 @@ class StepProfile:
         self._begun_at = step + 1
 
     def after_loop(self, step: int) -> None:
-        """Ends if all of the steps are done.
-
-        Args:
-            step: int. Steps done.
-        """
+        """Ends the profile if all of its steps are done."""
         if self._steps is None or self._begun_at is None or step < self._steps[-1]:
             return
         self._exits.close()

@@ -1,4 +1,4 @@
-"""Arguments of a task: its files, their format and columns, and the reading of them."""
+"""Arguments that name the files of a task, their format and columns, and their reader."""
 
 import argparse
 from typing import Any
@@ -47,7 +47,7 @@ def add_task_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def has_task_files(arguments: argparse.Namespace) -> bool:
-    """Whether any file of a task is named."""
+    """Returns true if a file of a task is named."""
     return any(getattr(arguments, name) is not None for name in ("data", *_SPLITS))
 
 
@@ -56,14 +56,8 @@ def read_task_data(
 ) -> TaskData:
     """Reads the examples that the arguments name.
 
-    Args:
-        arguments: `argparse.Namespace` with the options of `add_task_arguments`.
-        labels: optional tuple of str. Classes that the model has; by default those of
-            the training examples.
-
-    Raises:
-        UsageError: If the options do not fit the format.
-        JobError: As the readers of the formats.
+    `labels` are the classes of an existing model, by default those in the training examples.
+    Options that do not fit the format are a UsageError.
     """
     given = {each: getattr(arguments, each, None) for each in (*_SPLITS, "test")}
     paths = {each: path for each, path in given.items() if path is not None}

@@ -29,12 +29,7 @@ def add_prediction_arguments(parser: argparse.ArgumentParser) -> None:
 def check_prediction_arguments(
     arguments: argparse.Namespace, begun: ExperimentConfig | None
 ) -> None:
-    """Checks what can be checked before a run is trained.
-
-    Args:
-        arguments: `argparse.Namespace`.
-        begun: optional `ExperimentConfig` of the run in the folder.
-    """
+    """Checks the arguments before training; `begun` is the experiment of the run in the folder."""
     if arguments.predict is None:
         if arguments.out is not None:
             raise UsageError("This goes with --predict.", where="--out")
@@ -58,7 +53,7 @@ def check_prediction_arguments(
 
 
 def predict(arguments: argparse.Namespace) -> None:
-    """Answers the examples, prints the figures where they have labels, and writes the answers."""
+    """Predicts the examples, prints figures if they have labels, and writes the answers."""
     from txl_tf.causal_lm.text_task import load_task
 
     workdir = Workdir(arguments.workdir)
@@ -92,7 +87,7 @@ def _examples(
             del named["task"]
         data = read_task_data(argparse.Namespace(**{**vars(arguments), **named}), labels)
         return data, data.splits["test"]
-    # Of these formats all splits are read before a run is trained.
+    # These formats read all splits before training.
     data = arguments.task_data
     if arguments.predict not in data.splits:
         raise UsageError(

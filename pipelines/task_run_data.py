@@ -25,15 +25,8 @@ _TRAIN, _VALID = "train", "valid"
 class FineTuningData:
     """Examples of a task with a split `train`, as `TrainingRun` reads and evaluates them.
 
-    Args:
-        data: `TaskData`.
-        tokenizer: `Tokenizer` of the model.
-        experiment: `ExperimentConfig` with a task.
-
-    Raises:
-        DataDamagedError: If an example cannot be encoded, or there is none to train on.
-        MismatchError: If the model has another vocabulary, or a label is not of the task.
-        UsageError: If there is no split `train`.
+    Examples that cannot be encoded, or none to train on, are a DataDamagedError; another vocabulary
+    or label is a MismatchError, a missing split a UsageError.
     """
 
     folder = None
@@ -73,33 +66,29 @@ class FineTuningData:
 
     @property
     def vocabulary_files(self) -> Mapping[str, bytes]:
-        """Names and contents of the files that define the tokenizer; none for bytes."""
         return self._tokenizer.vocabulary_files
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Tokenizer of the model."""
         return self._tokenizer
 
     @property
     def has_valid(self) -> bool:
-        """Whether there is a split to evaluate during training."""
         return _VALID in self._encoded
 
     @property
     def language_text(self) -> None:
-        """No text: a task has no stream that a language model could continue."""
+        """`None`: a task has no text that a language model could continue."""
 
     @property
     def bytes_per_token(self) -> None:
-        """No figure: the loss of a task is not of its tokens."""
+        """`None`: the loss of a task is not a loss per token."""
 
     def count_tokens(self, first_step: int, last_step: int) -> int:
-        """Counts the tokens of the texts of some steps."""
         return self.reader.count_tokens(first_step, last_step)
 
     def describe_plan(self) -> tuple[str, str]:
-        """Returns a few words on a step, and on the examples of the run."""
+        """Describes a step and the examples of the run in a few words each."""
         tokens = self._encoded[_TRAIN].num_tokens.sum(axis=1)
         rows, count = self.plan.num_rows, self.plan.num_examples
         longest = int(tokens.max())
@@ -109,16 +98,15 @@ class FineTuningData:
         )
 
     def describe_loss(self, loss: float) -> str:
-        """Returns no figure besides the loss itself."""
+        """Returns nothing besides the loss itself."""
         return ""
 
     def describe_short(self, result: TaskResult) -> str:
-        """Returns the figure that decides, for the line of progress."""
+        """Formats the figure of the task's metric for the line of progress."""
         name, value = next(iter(result.figures.items()))
         return f"{name} {value:.4f}"
 
     def describe_result(self, result: TaskResult, is_last: bool) -> str:
-        """Returns the figures of an evaluation."""
         return result.describe()
 
     def create_evaluator(
@@ -127,7 +115,6 @@ class FineTuningData:
         strategy: tf.distribute.Strategy | None = None,
         variables: Mapping[str, keras.Variable] | None = None,
     ) -> TaskEvaluator:
-        """Builds the evaluator of the run, see `TaskEvaluator`."""
         return TaskEvaluator(experiment, strategy, variables)
 
     def evaluate(

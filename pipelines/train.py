@@ -75,11 +75,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
-    """Checks what can be checked before TensorFlow is imported."""
+    """Checks the arguments before TensorFlow is imported."""
     workdir = Workdir(arguments.workdir)
     workdir.check_usable()
     arguments.data = _data_folder(arguments, workdir)
-    # Wrong settings are found before the data are looked for.
+    # Reports wrong settings before missing data.
     _experiment(arguments, workdir)
     manifest = Manifest.read(arguments.data)
     data = data_identity(manifest)
@@ -102,9 +102,9 @@ def run(arguments: argparse.Namespace) -> None:
     from txl_tf.training.run_time import RunClock
 
     clock = RunClock()
-    # First of all, so that nothing is lost however early the machine is taken away.
+    # Entered first, so that an early preemption loses nothing.
     with PreemptionWatcher() as watcher:
-        # Splitting the CPU comes before anything else that TensorFlow does.
+        # The CPU must be split before TensorFlow's first operation.
         from txl_tf.distribution.strategy import create_strategy
 
         strategy = create_strategy(arguments.tpu, arguments.cpu_replicas)
@@ -122,7 +122,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _say_what_data_and_machine_decide(arguments: argparse.Namespace) -> None:
-    """Names what differs from the named experiment, and the faster precision of this machine."""
+    """Prints the differences from the named experiment, and a faster precision of this machine."""
     from txl_tf.training.product_rate import WORTHWHILE_GAIN, bfloat16_gain
 
     named, model = NAMED_EXPERIMENTS[arguments.config]().model, arguments.experiment.model
@@ -146,7 +146,7 @@ def _say_what_data_and_machine_decide(arguments: argparse.Namespace) -> None:
 
 
 class RunOptions(TypedDict, total=False):
-    """Arguments of `TrainingRun` that may be left out."""
+    """Optional arguments of `TrainingRun`."""
 
     watcher: PreemptionWatcher | None
     profile_steps: range | None
@@ -163,19 +163,14 @@ def train(
 ) -> "tuple[TrainingRun, EvaluationResult | None]":
     """Trains a run to its end, from its last checkpoint if it has one.
 
-    The folder `data_folder` has a prepared data set with a split `train`; a split
-    `valid` is evaluated. The other arguments are those of `TrainingRun`.
-
-    Returns:
-        Tuple of the run, with its trainer and its evaluator, and the last
-        result on the split `valid`; `None` without such a split, or if nothing
-        was left to train.
+    `data_folder` is a prepared data set with a split `train`. Returns the run and its last result
+    on the split `valid`; `None` without such a split, or if nothing was left to train.
     """
     from txl_tf.training.run_time import RunClock
 
     from .training_data import TrainingData
 
-    # Before the data are opened, which is time of the run.
+    # Started before the data are opened, which counts as time of the run.
     options.setdefault("clock", RunClock())
     data = TrainingData(data_folder, experiment)
     return run_training(experiment, data, workdir, strategy, **options)
@@ -188,12 +183,12 @@ def run_training(
     strategy: "tf.distribute.Strategy",
     **options: Unpack[RunOptions],
 ) -> "tuple[TrainingRun, Any]":
-    """Trains a run on its data, a `RunData`; takes and returns the rest as `train` does."""
+    """Trains a run on `data`; otherwise as `train`."""
     import tensorflow as tf
 
     from .training_run import TrainingRun
 
-    # Without it, sums in parallel kernels may come out in another order.
+    # Parallel kernels otherwise add in a varying order.
     tf.config.experimental.enable_op_determinism()
     with (
         watched_hosts(strategy, options.get("watcher")),
@@ -207,17 +202,11 @@ def run_training(
 def watched_hosts(
     strategy: "tf.distribute.Strategy", watcher: PreemptionWatcher | None
 ) -> Iterator[None]:
-    """Stops a run when one of its hosts is taken away, and ends the process when one is lost.
+    """Stops a run when one of its hosts is preempted, and ends the process when one is lost.
 
-    The block is left first, whatever has been lost, so that a checkpoint on its
-    way is still written. TensorFlow does not survive the loss: it would fail
-    once more for each object that is dropped, and may abort at the end. So the
-    process says what was lost and ends, with the exit code of a preemption.
-
-    Args:
-        strategy: `tf.distribute.Strategy` of the run.
-        watcher: optional `PreemptionWatcher`, which gets the notice and stops
-            the run.
+    The block is left first, so that a pending checkpoint is still written. TensorFlow does not
+    survive a lost host: it raises for every dropped object and may abort. So the process reports
+    the loss and ends with the exit code of a preemption.
     """
     import tensorflow as tf
 
@@ -234,7 +223,7 @@ def watched_hosts(
         if watcher is not None:
             watcher.notice(f"the host {host.address} is being taken away")
 
-    # The main thread waits inside TensorFlow for a host that says nothing, and nothing ends that.
+    # The main thread waits inside TensorFlow for a silent host, and nothing interrupts it.
     with (
         _quiet_when_dropped(),
         HostWatcher(hosts, leave, lambda host: _end_process([host])),
@@ -282,7 +271,7 @@ def _quiet_when_dropped() -> Iterator[None]:
 
 
 def _data_folder(arguments: argparse.Namespace, workdir: Workdir) -> str:
-    """Returns the folder of the data: `--data`, or that of the run."""
+    """Returns the folder of the data: `--data`, or the run's."""
     if arguments.data is not None:
         return str(arguments.data)
     found = workdir.describe().data_folder if workdir.has_run() else None
@@ -298,7 +287,7 @@ def _data_folder(arguments: argparse.Namespace, workdir: Workdir) -> str:
 def _experiment(
     arguments: argparse.Namespace, workdir: Workdir, manifest: Manifest | None = None
 ) -> ExperimentConfig:
-    """Returns the settings of the run; those of a new one depend on the manifest of its data."""
+    """Returns the settings of the run; for a new run, they depend on the manifest of its data."""
     overrides, source = overrides_of(arguments), None
     size = None if manifest is None else manifest.vocabulary_size
     if workdir.has_run() and arguments.config is None:

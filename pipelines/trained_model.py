@@ -1,4 +1,4 @@
-"""Models that jobs read: their data sets, and the models of an analysis."""
+"""Models that jobs read, their data sets, and the models of an analysis."""
 
 import argparse
 import dataclasses
@@ -23,10 +23,7 @@ _LENGTHS = ("segment_length", "memory_length", "clamp_length", "same_length", "s
 
 
 def open_source(arguments: argparse.Namespace) -> ModelSource:
-    """Opens the model of `--workdir` and `--step`; its settings go into the arguments.
-
-    A remote folder that has lost a slash is a UsageError, see `Workdir`.
-    """
+    """Opens the model of `--workdir` and `--step`, and puts its settings into the arguments."""
     folder = Workdir(arguments.workdir).folder
     arguments.source = source = open_model(folder, arguments.step)
     arguments.experiment, arguments.data_identity = source.experiment, source.data
@@ -34,7 +31,7 @@ def open_source(arguments: argparse.Namespace) -> ModelSource:
 
 
 def with_chosen_step(source: ModelSource) -> ModelSource:
-    """Returns a source of which a run's checkpoint is chosen, and says which one."""
+    """Chooses the checkpoint of a run, and prints its step."""
     if not source.is_run:
         return source
     step, is_best = chosen_step(source.folder, source.step)
@@ -50,7 +47,7 @@ def open_dataset(
     *,
     verify: bool = True,
 ) -> "PreparedDataset":
-    """Opens a prepared data set, and checks that it is one for a model."""
+    """Opens a prepared data set, and checks that it fits a model."""
     from txl_tf.data.prepared_dataset import PreparedDataset
 
     dataset = PreparedDataset.open(folder, verify=verify)
@@ -64,7 +61,7 @@ def open_dataset(
 
 @dataclasses.dataclass(frozen=True)
 class AnalyzedRun:
-    """Trained model that takes part in an analysis."""
+    """Trained model of an analysis."""
 
     name: str
     """Name in figures and tables."""
@@ -72,19 +69,16 @@ class AnalyzedRun:
 
     @property
     def experiment(self) -> ExperimentConfig:
-        """Settings of the run; of a model without a run the defaults."""
+        """Settings of the run; defaults for a model without a run."""
         return self.source.experiment
 
     @property
     def has_memory(self) -> bool:
-        """Whether the model has a memory whose length can be chosen at evaluation."""
+        """True if the model has a memory whose length can be chosen at evaluation."""
         return self.experiment.model.effective_memory_length > 0
 
     def load_model(self, memory_length: int | None = None) -> "tuple[int | None, LanguageModel]":
-        """Builds the model in float32; returns the step of its weights with it.
-
-        Segment and memory have the lengths of the run's evaluations.
-        """
+        """Builds the model in float32 with the run's evaluation lengths; returns its step too."""
         step, weights = self.source.read_weights()
         values = {name: getattr(self.experiment.evaluation, name) for name in _LENGTHS}
         changes = {name: value for name, value in values.items() if value is not None}
@@ -96,9 +90,8 @@ class AnalyzedRun:
 def read_runs(folders: Sequence[str]) -> list[AnalyzedRun]:
     """Reads the settings of trained models, without their weights.
 
-    A model is called like its folder, or where several folders have one name,
-    by the parts in which their paths differ. A folder that is named twice is a
-    UsageError.
+    A model is named after its folder or, where names are equal, after the parts in which their
+    paths differ. A repeated folder is a UsageError.
     """
     paths = [os.path.normpath(folder) for folder in folders]
     twice = next((path for path in paths if paths.count(path) > 1), None)

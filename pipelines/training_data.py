@@ -1,4 +1,4 @@
-"""The data of a training run: what is read at which step, and what is evaluated."""
+"""Data of a training run: the tokens of each step, and the evaluated split."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -24,26 +24,20 @@ from .evaluation.splits import bytes_per_token, create_evaluator, evaluate_split
 from .run_data import Track
 from .workdir import check_vocabulary, data_identity
 
-# What `assert_cardinality` says.
+# Part of the message of `assert_cardinality`.
 _TOO_FEW = "was expected to contain"
 
 
 class TrainingData:
-    """A data set with a split `train`, cut into the rows of a run; a local one is verified.
+    """Data set with a split `train`, cut into the rows of a run; a local one is verified.
 
-    Args:
-        folder: str. The prepared data set.
-        experiment: `ExperimentConfig`.
-
-    Raises:
-        DataDamagedError: If a file is not what the manifest says, or there is
-            no split `train`, or not enough in it.
-        MismatchError: If the model has another vocabulary.
+    A damaged file, or too little text to train on, is a DataDamagedError; another vocabulary is a
+    MismatchError.
     """
 
     def __init__(self, folder: str, experiment: ExperimentConfig) -> None:
-        # A store is not read as a whole before the first step: each record is compared with its
-        # own checksum when it is read, and `txl verify` compares all with the manifest.
+        # A remote data set is not read as a whole before the first step: each record is compared
+        # with its own checksum when it is read, and `txl verify` compares all with the manifest.
         self.dataset = PreparedDataset.open(folder, verify=not is_remote(folder))
         self.plan = plan_of(experiment, self.dataset.manifest, folder)
         masks_documents = experiment.training.document_boundaries == "mask"
@@ -51,44 +45,37 @@ class TrainingData:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Values that decide the tokens of the run, see `data_identity`."""
         return data_identity(self.manifest)
 
     @property
     def folder(self) -> str:
-        """Folder of the data set."""
         return self.dataset.folder
 
     @property
     def manifest(self) -> Manifest:
-        """Manifest of the data set."""
         return self.dataset.manifest
 
     @property
     def vocabulary_files(self) -> Mapping[str, bytes]:
         """Names and contents of the files that define the tokenizer, checked; none for bytes."""
         if self.manifest.tokenizer_kind not in (each.kind for each in TOKENIZERS):
-            return {}  # a tokenizer of one's own is for its owner to keep
+            return {}  # users keep their custom tokenizers
         return self.tokenizer.vocabulary_files
 
     @property
     def has_valid(self) -> bool:
-        """Whether there is a split to evaluate during training."""
         return "valid" in self.manifest.split_names
 
     @property
     def bytes_per_token(self) -> float:
-        """Bytes of text per token of the split `train`."""
         return bytes_per_token(self.manifest, "train")
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Tokenizer of the data set."""
         return dataset_tokenizer(self.dataset.folder, self.manifest)
 
     @property
     def tokenizer_kind(self) -> str:
-        """Kind of the tokenizer."""
         return self.manifest.tokenizer_kind
 
     @property
@@ -97,11 +84,10 @@ class TrainingData:
         return self.dataset
 
     def count_tokens(self, first_step: int, last_step: int) -> int:
-        """Counts the tokens that all rows read in some steps."""
         return (last_step - first_step) * self.plan.num_rows * self.plan.segment_length
 
     def describe_plan(self) -> tuple[str, str]:
-        """Returns a few words on a step, and on the tokens of the run."""
+        """Describes a step and the tokens of the run in a few words each."""
         rows, length = self.plan.num_rows, self.plan.segment_length
         return (
             f"{rows:,} rows x {length:,} tokens = {rows * length:,} tokens",
@@ -109,17 +95,17 @@ class TrainingData:
         )
 
     def describe_loss(self, nats_per_token: float, bytes_per_token: float | None = None) -> str:
-        """Returns the perplexity of words, or of all other tokens bits per byte."""
+        """Formats the perplexity of word tokens, or bits per byte of other tokens."""
         has_words = self.tokenizer_kind == "words"
         return loss_figure(nats_per_token, bytes_per_token or self.bytes_per_token, has_words)
 
     def describe_short(self, result: EvaluationResult) -> str:
-        """Returns the figure of `describe_loss` without its unit, for the line of progress."""
+        """Formats the figure of `describe_loss` without its unit, for the line of progress."""
         text = self.describe_loss(result.nats_per_token, result.num_bytes / result.num_tokens)
         return text.replace("perplexity ", "").replace(" bits/byte", "")
 
     def describe_result(self, result: EvaluationResult, is_last: bool) -> str:
-        """Returns the figures of an evaluation: a line, or a table of the last one."""
+        """Formats an evaluation in a line, or the last one as a table."""
         return result_table([result]) if is_last else result_line(result)
 
     def create_evaluator(
@@ -128,7 +114,6 @@ class TrainingData:
         strategy: tf.distribute.Strategy | None = None,
         variables: Mapping[str, keras.Variable] | None = None,
     ) -> Evaluator:
-        """Builds the evaluator of the run, see `create_evaluator`."""
         return create_evaluator(experiment, strategy, variables)
 
     def evaluate(
@@ -138,25 +123,24 @@ class TrainingData:
         track: Track,
         max_tokens: int | None = None,
     ) -> EvaluationResult:
-        """Evaluates the split `valid`; see `Evaluator.evaluate`."""
         return evaluate_split(evaluator, self.dataset, "valid", step, track, max_tokens=max_tokens)
 
     @contextlib.contextmanager
     def errors_explained(self) -> Iterator[None]:
-        """Turns TensorFlow's errors of reading into ones that name the file."""
+        """Turns TensorFlow's reading errors into errors that name the file."""
         try:
             yield
         except tf.errors.DataLossError as error:
             raise self.reader.explain_data_loss(error) from error
         except tf.errors.FailedPreconditionError as error:
-            # Of fewer segments than planned; a host that is lost has this error too.
+            # Fewer segments than planned; losing a host raises this error type too.
             if _TOO_FEW not in str(error):
                 raise
             raise self.reader.explain_data_loss(error) from error
 
 
 def plan_of(experiment: ExperimentConfig, manifest: Manifest, where: str) -> SegmentPlan:
-    """Builds the plan of the tokens that each row reads at each step of the data in `where`."""
+    """Builds the plan of the tokens that each row reads at each step; `where` names the data."""
     if "train" not in manifest.split_names:
         raise DataDamagedError(
             "The data set has no split `train`.",

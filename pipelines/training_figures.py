@@ -42,24 +42,14 @@ from .workdir import Workdir
 
 Check = Callable[[], None]
 _SPLIT = "valid"
-# The measurement of the peak takes half a second. A run whose steps take less has none.
+# Training time before the peak is measured, which takes half a second itself.
 _SECONDS_BEFORE_PEAK = 1.0
 
 
 class RunFigures:
-    """Figures and texts of a run: into TensorBoard's files and the metrics log.
+    """Writer of a run's figures and texts to TensorBoard's files and the metrics log.
 
-    Nothing here changes the state of training, nor what it draws.
-
-    Args:
-        experiment: `ExperimentConfig`.
-        data: `RunData`.
-        trainer: `Trainer`.
-        workdir: `Workdir`.
-        folder: `WritableFolder` of the run.
-        strategy: `tf.distribute.Strategy`.
-        say: function that prints a line.
-        clock: `RunClock` that began with the job.
+    Changes neither the state of training nor its random numbers. `clock` began with the job.
     """
 
     def __init__(
@@ -77,7 +67,7 @@ class RunFigures:
         self._data = data
         self._trainer = trainer
         self._strategy = strategy
-        # The first of several workers writes.
+        # Only the first worker writes.
         self._is_chief = is_chief(strategy)
         self._log = MetricsLog(workdir.metrics, folder)
         self._say = say
@@ -98,7 +88,7 @@ class RunFigures:
         self._sampler: SampleWriter | None = None
 
     def resume(self, step: int, evaluated_step: int) -> None:
-        """Removes what is to be done again, see `MetricsLog.resume`; comes first."""
+        """Removes figures of steps to be repeated, see `MetricsLog.resume`; call it first."""
         self._log.resume(step, evaluated_step)
 
     def write_overview(self, step: int) -> None:
@@ -121,11 +111,11 @@ class RunFigures:
 
     @property
     def peak_tokens_per_second(self) -> float | None:
-        """Tokens of the model per second at the peak of the devices; `None` while it is unknown."""
+        """Tokens per second at the peak of the devices; `None` while it is unknown."""
         return None if self._peak is None else self._peak.flops_per_second / self._flops_per_token
 
     def write_training(self, report: LoopReport) -> None:
-        """Writes the figures of a loop of steps, and measures the peak once it is worth it."""
+        """Writes the figures of a loop, and measures the peak once the loops take long enough."""
         if not self._is_chief:
             return
         self._clock.note_loop(
@@ -156,13 +146,13 @@ class RunFigures:
             self._board.write_evaluation(result)
 
     def write_checkpoint(self, step: int, seconds: float) -> None:
-        """Writes how long training stood still for the checkpoint of a step."""
+        """Writes how long training paused for the checkpoint of a step."""
         self._clock.note("checkpoints", step, seconds)
         figures = {"performance/checkpoint_seconds": seconds}
         self._board.write_figures(step, TRAINING_RUN, figures)
 
     def write_end(self, step: int) -> None:
-        """Notes the end of the job, and says what its time went to."""
+        """Logs the end of the job, and prints its use of time."""
         run_time = self._clock.end(step)
         if run_time is not None:
             self._say(run_time.describe())
@@ -177,12 +167,12 @@ class RunFigures:
                 )
 
     def flush_to_disk(self) -> None:
-        """Makes sure that the logs survive the machine; before a checkpoint."""
+        """Flushes the logs to disk, before a checkpoint."""
         self._log.flush_to_disk()
         self._clock.flush_to_disk()
 
     def observe(self, evaluator: Evaluator | TaskEvaluator, step: int, check: Check) -> None:
-        """Measures and writes what is looked at after an evaluation; all workers call it."""
+        """Writes memory, attention and a sample after an evaluation; all workers call it."""
         dataset = self._data.language_text
         if dataset is None or isinstance(evaluator, TaskEvaluator):
             return
@@ -261,7 +251,7 @@ def _hyperparameters(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _model_size(trainer: Trainer) -> str:
-    """Returns a table of the trainable parameters by the first part of their path."""
+    """Formats a table of the trainable parameters by the first part of their path."""
     counts: dict[str, int] = {}
     for variable in trainer.model.trainable_variables:
         part = variable.path.partition("/")[2].partition("/")[0] or variable.path
@@ -273,5 +263,5 @@ def _model_size(trainer: Trainer) -> str:
 
 
 def _code(text: str) -> str:
-    # Four spaces make a block of code in Markdown.
+    # Four spaces make a code block in Markdown.
     return "\n".join("    " + line for line in text.splitlines())

@@ -11,19 +11,12 @@ from txl_tf.training.step_records import StepRecord
 
 from .run_data import Plan
 
-# Another number of replicas adds up in another order; anything beyond is not rounding.
+# Rounding: another number of replicas adds up in another order.
 _LOSS_TOLERANCE = 1e-3
 
 
 class TrainingLedger:
-    """Ledger whose lines are held back until `write`, with those of steps that are done again.
-
-    Args:
-        path: str. Path of the ledger.
-        folder: `WritableFolder` that it is in.
-        plan: `SegmentPlan` or `ExamplePlan` of what every step reads.
-        say: function that prints a line.
-    """
+    """Ledger that holds back its lines until `write`, and compares repeated steps with theirs."""
 
     def __init__(
         self, path: str, folder: WritableFolder, plan: Plan, say: Callable[[str], None]
@@ -37,7 +30,6 @@ class TrainingLedger:
 
     @property
     def digest(self) -> dict[str, Any]:
-        """As of `StepLedger`."""
         return self._ledger.digest
 
     def resume(self, step: int, expected: dict[str, Any] | None, latest: int) -> None:
@@ -46,11 +38,7 @@ class TrainingLedger:
         self._redone = {line.step: line for line in lines}
 
     def hold(self, records: Iterable[StepRecord]) -> None:
-        """Takes in the records of the next steps.
-
-        Raises:
-            DataDamagedError: If a step was done before with other tokens.
-        """
+        """Adds records of the next steps; DataDamagedError if one had other tokens before."""
         lines = [
             LedgerLine(
                 step=record.step,
@@ -69,12 +57,11 @@ class TrainingLedger:
         self._held_lines += lines
 
     def write(self) -> None:
-        """Writes the lines that were held back, or raises StorageError."""
+        """Writes the held lines, or raises StorageError."""
         self._ledger.append(self._held_lines)
         self._held_lines = []
 
     def flush_to_disk(self) -> None:
-        """As of `StepLedger`."""
         self._ledger.flush_to_disk()
 
     def _compare(self, before: LedgerLine, now: LedgerLine) -> None:

@@ -1,4 +1,4 @@
-"""A training run from its folder: resume, loops, evaluations, checkpoints, stops."""
+"""Training run in a folder: resume, loops, evaluations, checkpoints, stops."""
 
 import contextlib
 import functools
@@ -44,21 +44,9 @@ _SPLIT = "valid"
 class TrainingRun:
     """Training run from its start, or from its last checkpoint, to its end.
 
-    A step counts as done when its line is in the ledger. Checkpoints are
-    written in the background, and lines of later steps are held back until the
-    checkpoint before them is on the disk: so a kill never takes back more steps
-    than one period of checkpoints has. Of several workers, only the first writes.
-
-    Args:
-        experiment, data, workdir: `ExperimentConfig`, `RunData`, `Workdir`.
-        strategy: `tf.distribute.Strategy`.
-        watcher: optional `PreemptionWatcher`, already watching.
-        profile_steps: optional range of steps to profile, counted from 1.
-        initial: optional `InitialWeights` that a new run begins from.
-        clock: optional `RunClock` that began with the job.
-
-    Raises:
-        UsageError: If the learning rate needs a split that is not there.
+    A step counts as done when its line is in the ledger. Checkpoints are written in the background;
+    lines of later steps wait for the checkpoint before them, so that a kill takes back at most one
+    period of checkpoints. Only the first worker writes. `profile_steps` are counted from 1.
     """
 
     def __init__(
@@ -134,7 +122,7 @@ class TrainingRun:
     @functools.cached_property
     def evaluator(self) -> Any:
         """Evaluator of the run's data, built on first use."""
-        # Several workers evaluate all of it each, and need not wait for one another.
+        # Each of several workers evaluates the whole split, without waiting for the others.
         if self.trainer.num_workers > 1:
             return self._data.create_evaluator(self._experiment)
         variables = self.trainer.inference_variables()
@@ -147,22 +135,10 @@ class TrainingRun:
         return self.evaluator
 
     def train(self) -> Any:
-        """Trains to the end.
+        """Trains to the end, and returns the last result on the split `valid`.
 
-        Returns:
-            The last result on the split `valid`; `None` without such a split,
-            or if nothing was left to do.
-
-        Raises:
-            PreemptedError: If the machine is being taken away; the last step is
-                saved.
-            NonFiniteError: If a loss or gradient is not finite and the policy
-                is to stop.
-            DataDamagedError: If a record cannot be read, or checkpoints of the
-                run are gone.
-            StorageError: If a checkpoint cannot be written.
-            MismatchError: If the checkpoints are of another run.
-            OutputExistsError: If the lock of the folder was lost.
+        `None` without such a split, or if nothing was left to do. A preemption saves the last step
+        and raises PreemptedError.
         """
         has_checkpoint = self._resume()
         if self.trainer.step < self._experiment.training.num_steps:
@@ -173,7 +149,7 @@ class TrainingRun:
                 self._say(line)
             if self._is_chief:
                 write_base(self.trainer, self._folder)
-            # From now on the source is not needed any more.
+            # After this checkpoint the source is not needed any more.
             self._save()
         if self._watcher is not None:
             self._watcher.call_on_notice(self.trainer.request_stop)
@@ -190,7 +166,7 @@ class TrainingRun:
         return result
 
     def _train_to_end(self) -> Any:
-        """Runs the loops that are left, and returns the last evaluation of them."""
+        """Runs the remaining loops, and returns their last evaluation."""
         result = self._evaluate_if_due()
         self._profile.before_loop(self.trainer)
         reports = [] if self._has_stalled else self.trainer.run(measures_updates=True)
@@ -216,7 +192,7 @@ class TrainingRun:
             self._store.keep_best(best)
 
     def _resume(self) -> bool:
-        """Takes up the newest checkpoint; returns whether there is one."""
+        """Restores the newest checkpoint; returns true if there is one."""
         if self._is_chief:
             require_checkpoints(self._workdir, self._described, self._store.steps())
         loaded = self._load_checkpoint()
@@ -224,13 +200,13 @@ class TrainingRun:
             return loaded is not None
         step = loaded or 0
         if step > 0:
-            # It outlives all others, and nothing would bring it back.
+            # Fails if the best checkpoint is lost, which nothing could replace.
             self._store.best_step(until=step)
         latest = latest_explained_step(self._described, self._store.steps())
         digest = self._store.ledger_digest(step) if step > 0 else None
         has_ledger = path_exists(self._workdir.ledger)
         self._ledger.resume(step, digest, latest)
-        # Only now: the checks above compare the checkpoints with the earlier description.
+        # Only now: the checks above need the earlier description.
         data, before = self._data.identity, self._described
         require_steps_before(before, self._experiment, step, self._workdir.checkpoints)
         self._described = self._workdir.begin(
@@ -260,7 +236,7 @@ class TrainingRun:
                 step, arrays, complaints = latest
                 for complaint in complaints:
                     self._say(f"A checkpoint is damaged and was passed over: {complaint}")
-        # The workers must agree, whatever each of them may see in the folder.
+        # All workers must load the same step, whatever each sees in the folder.
         chosen = int(self.trainer.sum_over_workers(float(step) if self._is_chief else 0.0))
         if chosen < 0:
             return None
@@ -284,7 +260,7 @@ class TrainingRun:
         self._saver.check()
         self._progress.update(report, self._figures.peak_tokens_per_second)
         self._note_steps(report)
-        # Before the checkpoint: a run that resumes from it does not repeat them.
+        # Before the checkpoint: a run that resumes from it does not repeat these figures.
         self._figures.write_training(report)
         training = self._experiment.training
         is_last = report.step == training.num_steps
@@ -311,11 +287,11 @@ class TrainingRun:
 
     def _save(self) -> None:
         begin = time.perf_counter()
-        # Every worker has a part of the memory, so all of them take part.
+        # Every worker holds a part of the memory, so all must call this.
         arrays = self.trainer.state() | self._history.state()
         if self._is_chief:
             self._saver.wait()
-            # The lines first: a checkpoint without them could not be resumed.
+            # Lines first: a checkpoint without its lines cannot be resumed.
             self._write_held_lines()
             self._ledger.flush_to_disk()
             self._figures.flush_to_disk()
@@ -334,11 +310,11 @@ class TrainingRun:
         is_last = step == training.num_steps
         result = self._data.evaluate(evaluator, step, self._until_stopped, **self._limit)
         is_whole = result.split == _SPLIT
-        # The first worker's figure decides for all.
+        # The first worker's figure decides for all workers.
         own = result.criterion if self._is_chief else 0.0
         is_best = self._history.observe(step, self.trainer.sum_over_workers(own))
         if is_last and not is_whole:
-            # The figures of the run are of all of it; the best step is that of equal texts.
+            # Final figures cover the whole split; best steps are compared on equal texts.
             self._figures.write_evaluation(result)
             result = self._data.evaluate(evaluator, step, self._until_stopped)
         self._figures.write_evaluation(result)
@@ -389,12 +365,12 @@ class TrainingRun:
             yield batch
 
     def _stop_if_requested(self) -> None:
-        # Several workers end an evaluation together; then they agree to stop.
+        # Several workers agree to stop only after an evaluation.
         if self.trainer.num_workers == 1 and self.trainer.must_stop():
             self._stop()
 
     def _stop(self) -> None:
-        """Saves the step that was reached, if it is not yet, and ends the job."""
+        """Saves the current step unless it is saved, and raises PreemptedError."""
         step = self.trainer.step
         self._ensure_checkpoint(step)
         self._note_first_checkpoint()

@@ -50,13 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
-    """Checks what can be checked before TensorFlow is imported."""
+    """Checks the arguments before TensorFlow is imported."""
     if not is_remote(arguments.path):
         _verification_of(arguments.path)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Verifies, and prints what was verified."""
+    """Verifies the path, and prints a line for each part."""
     path = arguments.path.rstrip("/") or "/"
     verify = _verification_of(path)
     with byte_progress(_total_bytes(path), "verifying") as report:
@@ -185,7 +185,7 @@ def _total_bytes(path: str) -> int:
     try:
         if is_remote(path):
             return sum(file_bytes(os.path.join(path, name)) for name in files_below(path))
-        # Links are not followed: one could lead back to where it is.
+        # Links are not followed, as they can form a cycle.
         return sum(
             os.lstat(os.path.join(folder, name)).st_size
             for folder, _, names in os.walk(path)

@@ -1,4 +1,4 @@
-"""The folder of a run: what it is, its checkpoints, its TensorBoard files."""
+"""Folder of a run: its description, checkpoints and TensorBoard files."""
 
 import dataclasses
 import os
@@ -50,12 +50,11 @@ def add_workdir_argument(parser: Any) -> None:
 class Workdir:
     """Folder of a run: the paths of its files, and its description.
 
-    The folder may be a remote one (`gs://bucket/run`): the machines of a TPU
-    lose their disks when they are taken away.
+    The folder may be remote (`gs://bucket/run`): TPU machines lose their disks when preempted.
     """
 
     folder: str
-    """Path of the folder. A remote one that has lost a slash is a UsageError."""
+    """Path of the folder; a remote path that has lost a slash is a UsageError."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "folder", os.fspath(self.folder))
@@ -99,12 +98,12 @@ class Workdir:
 
     @property
     def time(self) -> str:
-        """Path of the notes of what the time went to, see `RunClock`."""
+        """Path of the log of the run's use of time, see `RunClock`."""
         return os.path.join(self.folder, "time" if is_remote(self.folder) else "time.jsonl")
 
     @property
     def vocabulary(self) -> str:
-        """Folder of the vocabulary of the run's tokenizer; bytes have none."""
+        """Folder of the vocabulary of the run's tokenizer; missing for bytes."""
         return os.path.join(self.folder, _VOCABULARY)
 
     @property
@@ -113,10 +112,9 @@ class Workdir:
         return os.path.join(self.folder, "evaluations")
 
     def guarded_tensorboard(self, check: Callable[[], None] | None = None) -> WritableFolder:
-        """Returns the folder of TensorBoard's files, which only figures of this run can enter.
+        """Returns the folder of TensorBoard's files, which accepts only figures of this run.
 
-        An evaluation takes its time. Meanwhile the folder may be removed, and
-        another run begun there: then a change raises OutputExistsError.
+        If the run is removed or replaced during an evaluation, a change raises OutputExistsError.
         """
         begun = self._run_id()
 
@@ -140,12 +138,12 @@ class Workdir:
         return DirectoryLock(self.folder)
 
     def has_run(self) -> bool:
-        """Whether a run was begun here."""
+        """Returns true if a run was begun here."""
         return path_exists(self._run_file)
 
     def check_usable(self) -> None:
-        """Raises OutputExistsError where something else is in the folder."""
-        # What a run leaves that was killed before it had begun.
+        """Raises OutputExistsError if the folder is in use by something else."""
+        # A run killed before it began leaves such a file.
         temporary = os.path.basename(temporary_path(self._run_file)).removesuffix(".tmp")
         try:
             if self.has_run() or all(
@@ -164,7 +162,7 @@ class Workdir:
         )
 
     def check_same(self, experiment: ExperimentConfig, data: dict[str, Any]) -> None:
-        """Raises MismatchError where another run was begun here; more steps are no other run."""
+        """Raises MismatchError if another run was begun here; more steps are allowed."""
         if not self.has_run():
             return
         self.check_data(data)
@@ -189,7 +187,7 @@ class Workdir:
             raise MismatchError(what, where=self.folder, remedy=remedy)
 
     def check_data(self, data: dict[str, Any]) -> None:
-        """Raises MismatchError where a run was begun here on other data."""
+        """Raises MismatchError if a run was begun here on other data."""
         described = self.describe() if self.has_run() else None
         if described is None or described.data == data:
             return
@@ -212,10 +210,7 @@ class Workdir:
     ) -> RunDescription:
         """Writes the description of a new run, or checks and extends the existing one.
 
-        Raises:
-            MismatchError: If another run was begun here.
-            StorageError: If it cannot be written.
-            OutputExistsError: If the lock was lost.
+        Another run in the folder is a MismatchError, a lost lock an OutputExistsError.
         """
         self.check_same(experiment, data)
         if self.has_run():
@@ -241,10 +236,9 @@ class Workdir:
         initial: "InitialWeights | None" = None,
         data_folder: str | None = None,
     ) -> RunDescription:
-        """Returns the description of the run that is here, or of a new one.
+        """Returns the description of the run in the folder, or begins a new run.
 
-        Raises:
-            MismatchError: If another run was begun here.
+        Without a `folder`, nothing is written. Another run in the folder is a MismatchError.
         """
         if self.has_run():
             self.check_same(experiment, data)
@@ -258,7 +252,7 @@ class Workdir:
         return self.begin(experiment, data, folder, start=start, data_folder=data_folder)
 
     def note_checkpoint(self, step: int, folder: WritableFolder | None = None) -> None:
-        """Records the step of the run's first checkpoint, unless it is recorded; as `begin`."""
+        """Records the step of the run's first checkpoint, once; errors as in `begin`."""
         description = self.describe()
         if description.first_checkpoint_step is None:
             self._write(description.replace(first_checkpoint_step=step), folder)
@@ -266,7 +260,7 @@ class Workdir:
     def keep_vocabulary(
         self, files: Mapping[str, bytes], folder: WritableFolder | None = None
     ) -> None:
-        """Writes the files of the run's tokenizer, by name, where they are missing; as `begin`."""
+        """Writes missing or changed files of the tokenizer, by name; errors as in `begin`."""
         folder = folder or WritableFolder.at(self.folder)
         try:
             for name, content in files.items():
@@ -306,7 +300,7 @@ class Workdir:
 
 
 def lasting_path(folder: str) -> str:
-    """Returns the path of a folder that is the same wherever a job is started."""
+    """Returns a path of the folder that does not depend on the current directory."""
     return folder.rstrip("/") if is_remote(folder) else os.path.abspath(folder)
 
 
@@ -327,7 +321,7 @@ def check_vocabulary(
     where: str,
     what: str = "data set",
 ) -> None:
-    """Raises MismatchError where a data set, or `what` it is, has other ids than the model."""
+    """Raises MismatchError if `source`, named `what` in the error, has other ids than the model."""
     if source.vocabulary_size != experiment.model.vocabulary_size:
         raise MismatchError(
             f"The {what} has {source.vocabulary_size} token ids, "
@@ -338,7 +332,7 @@ def check_vocabulary(
 
 
 def check_split(manifest: Manifest, split: str, where: str) -> None:
-    """Raises UsageError where the data set in `where` has no such split."""
+    """Raises UsageError if the data set in `where` has no such split."""
     if split not in manifest.split_names:
         raise UsageError(
             f"There is no split {split} in this data set.",
@@ -348,7 +342,7 @@ def check_split(manifest: Manifest, split: str, where: str) -> None:
 
 
 def check_tokenizer(data: dict[str, Any], manifest: Manifest, where: str) -> None:
-    """Raises MismatchError where the data set in `where` has another tokenizer than the run."""
+    """Raises MismatchError if the data set in `where` has another tokenizer than the run."""
     if data["tokenizer_sha256"] != manifest.tokenizer_sha256:
         raise MismatchError(
             f"The data set was made with another tokenizer ({manifest.tokenizer_kind}) "

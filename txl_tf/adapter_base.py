@@ -1,7 +1,7 @@
-"""Frozen weights that the adapters of a run belong to: `base/` in its folder.
+"""Frozen weights of a run with adapters, stored in `base/` of its folder.
 
-Checkpoints of a run with adapters hold their factors. The weights that the run began
-from are stored once, as a converted model that other jobs can read too.
+Checkpoints hold only the factors. The initial weights are stored once, as a converted model that
+other jobs can read.
 """
 
 import os
@@ -22,18 +22,9 @@ _RESTORE = "Restore it from a copy."
 def with_base(
     folder: str, described: RunDescription, weights: "dict[str, np.ndarray]"
 ) -> "dict[str, np.ndarray]":
-    """Returns the weights of a run with the factors of a checkpoint merged into its base.
+    """Merges the factors of a checkpoint into the base weights of a run.
 
-    Args:
-        folder: str. Folder of the run.
-        described: `RunDescription` of the run, which has adapters.
-        weights: dict of variable path to array: the factors, and what is trained besides.
-
-    Returns:
-        Dict of variable path to array, without factors.
-
-    Raises:
-        JobError: As `read_base`.
+    `weights` are the factors and the other trained variables by path; the result has no factors.
     """
     from txl_tf.models.adapters import adapter_scale, merged_weights
 
@@ -44,20 +35,10 @@ def with_base(
 
 
 def read_base(folder: str, described: RunDescription) -> "dict[str, np.ndarray]":
-    """Reads the frozen weights of a run with adapters, after verifying them.
+    """Reads and verifies the frozen weights of a run with adapters, by path.
 
-    Args:
-        folder: str. Folder of the run.
-        described: `RunDescription` of the run.
-
-    Returns:
-        Dict of variable path to array.
-
-    Raises:
-        DataDamagedError: If they are missing, not what was written, or not those that
-            the run began from.
-        MismatchError: If they are of another version or of other settings than they say.
-        StorageError: If a file cannot be read.
+    Raises DataDamagedError if they are missing, altered, or not the weights that the run began
+    from.
     """
     from txl_tf.models.weight_transfer import weights_sha256
 
@@ -72,7 +53,7 @@ def read_base(folder: str, described: RunDescription) -> "dict[str, np.ndarray]"
             remedy=_RESTORE,
         ) from error
     weights = {variable.path: variable.numpy() for variable in model.weights}
-    # Rows for other tokens are not those of the source.
+    # With another vocabulary the embedding rows differ from the source.
     if is_same and start is not None and start["vocabulary"] == "same":
         is_same = weights_sha256(weights) == start["sha256"]
     if not is_same:

@@ -1,6 +1,6 @@
 """Folder of a converted model: `config.json` and one checkpoint.
 
-Nothing of TensorFlow is imported before weights are read or written.
+TensorFlow is imported only when weights are read or written.
 """
 
 import json
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 CONFIG_FILE = "config.json"
 CHECKPOINTS = "checkpoints"
-"""Folder of the checkpoints, in that of a run too."""
+"""Folder of the checkpoints, also in a run."""
 CONVERTED_STEP = 0
-"""Step of the one checkpoint of a converted model."""
+"""Step of the only checkpoint of a converted model."""
 
 _PREFIX = "model/"
 _CONVERT_AGAIN = "Convert it anew."
@@ -32,9 +32,7 @@ _CONVERT_AGAIN = "Convert it anew."
 def converted_config(folder: str) -> ModelConfig:
     """Reads the configuration of a converted model.
 
-    Raises:
-        InputMissingError: If there is no converted model.
-        DataDamagedError: If it cannot be read.
+    Raises InputMissingError if there is no model, and DataDamagedError if it cannot be read.
     """
     path = os.path.join(folder, CONFIG_FILE)
     try:
@@ -53,16 +51,12 @@ def converted_config(folder: str) -> ModelConfig:
 
 
 def converted_identity(config: ModelConfig) -> dict:
-    """The identity of the checkpoint of a converted model, see `CheckpointStore`."""
+    """Returns the identity of the checkpoint of a converted model, see `CheckpointStore`."""
     return {"model": config.to_dict()}
 
 
 def converted_model(folder: str) -> "TransformerXL":
-    """Builds a converted model in float32, after verifying its weights.
-
-    Raises:
-        JobError: As `converted_config` and `CheckpointStore.load`.
-    """
+    """Builds a converted model in float32, after verifying its weights."""
     from txl_tf.training.checkpoint_store import CheckpointStore
 
     config = converted_config(folder)
@@ -73,14 +67,13 @@ def converted_model(folder: str) -> "TransformerXL":
 def model_of_converted(config: ModelConfig, arrays: "dict[str, np.ndarray]") -> "TransformerXL":
     """Builds a converted model in float32 from the arrays of its checkpoint.
 
-    Raises:
-        MismatchError: If they are not those of such a model.
+    Raises MismatchError if they belong to another model.
     """
     from txl_tf.convert.model_building import named_variables
     from txl_tf.models.language_model import assign_weights
     from txl_tf.models.transformer_xl import TransformerXL
 
-    # By the names that a conversion gives: those of shared biases are not their paths.
+    # By the names from the conversion: shared biases have other paths.
     model = TransformerXL(config, dtype="float32")
     variables = named_variables(model).items()
     assign_weights({_PREFIX + name: variable for name, variable in variables}, arrays)
@@ -90,16 +83,9 @@ def model_of_converted(config: ModelConfig, arrays: "dict[str, np.ndarray]") -> 
 def write_converted(
     folder: WritableFolder, config: ModelConfig, arrays: "Mapping[str, np.ndarray]"
 ) -> None:
-    """Writes weights and configuration of a converted model; the configuration comes last.
+    """Writes a converted model: its weights, then its configuration.
 
-    Args:
-        folder: `WritableFolder` without such a model.
-        config: `ModelConfig`.
-        arrays: mapping of the names of `named_variables` to arrays.
-
-    Raises:
-        StorageError: If the weights cannot be written.
-        OSError: If the configuration cannot be written.
+    The keys of `arrays` are the names from `named_variables`.
     """
     from txl_tf.training.checkpoint_store import CheckpointStore
 

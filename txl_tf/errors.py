@@ -1,8 +1,8 @@
-"""Errors that end a job, each with the exit code that a supervisor can act on.
+"""Errors that end a job, each with an exit code for supervisors.
 
-The library raises `ValueError` for a wrong argument. These classes are for what
-goes wrong outside the program: files, folders, configurations, devices. Their
-text is at most three lines: what is wrong, where, and what to do.
+The library raises `ValueError` for wrong arguments. These classes report failures outside the
+program: files, folders, configurations, devices. Their text has at most three lines: the problem,
+its place, the remedy.
 """
 
 from collections.abc import Iterable
@@ -11,16 +11,8 @@ _LONGEST_NAME = 100
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Returns a question with the known names that are nearest, to follow a sentence.
-
-    Args:
-        name: str. A name that is not known.
-        known: iterable of str. The names that are.
-
-    Returns:
-        str such as `" Did you mean top_p?"`; empty where none is near.
-    """
-    # Not at the top: every job and worker imports this module, and few misspell a name.
+    """Suggests known names, as in `" Did you mean top_p?"`; empty if no known name is near."""
+    # Imported here because every job imports this module and few need a suggestion.
     import difflib
 
     near = difflib.get_close_matches(name[:_LONGEST_NAME], list(known), n=2, cutoff=0.6)
@@ -30,10 +22,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 class JobError(Exception):
     """Base of the errors that a job reports without a traceback.
 
-    Args:
-        what: str. What is wrong, in one line.
-        where: str. The file, record, line or argument it was found in.
-        remedy: str. What the user can do about it.
+    `what` states the problem in one line, `where` names the file, record, line or argument, and
+    `remedy` tells the user what to do.
     """
 
     exit_code = 70
@@ -54,11 +44,11 @@ class UsageError(JobError, exit_code=2):
 
 
 class DataDamagedError(JobError, exit_code=65):
-    """A file is not what its manifest says it is, or text is not usable."""
+    """A file differs from its manifest, or text is not usable."""
 
 
 class InputMissingError(JobError, exit_code=66):
-    """A file or folder that was named does not exist."""
+    """A named file or folder does not exist."""
 
 
 class NonFiniteError(JobError, exit_code=70):
@@ -66,7 +56,7 @@ class NonFiniteError(JobError, exit_code=70):
 
 
 class OutputExistsError(JobError, exit_code=73):
-    """The output is already there, or somebody else is writing it."""
+    """The output exists already, or another process is writing it."""
 
 
 class StorageError(JobError, exit_code=74):
@@ -78,8 +68,8 @@ class PreemptedError(JobError, exit_code=75):
 
 
 class BackendError(JobError, ImportError, exit_code=78):
-    """Keras computes with another backend than this part of the package."""
+    """Keras runs on a backend that this part of the package does not support."""
 
 
 class MismatchError(JobError, exit_code=78):
-    """Configuration, vocabulary or data set differ from what is stored."""
+    """Configuration, vocabulary or data set differ from the stored ones."""

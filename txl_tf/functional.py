@@ -4,7 +4,7 @@ Shape letters used in this module:
   B rows, T segment length, M memory length, K = M + T key length,
   D hidden width, N heads.
 
-All of it is `keras.ops`, so it runs on every Keras backend.
+Everything uses `keras.ops`, so it runs on every Keras backend.
 """
 
 import math
@@ -15,7 +15,7 @@ from keras import ops
 from txl_tf.hashed_bits import GOLDEN_RATIO, mixed
 
 MASKED_SCORE = -1e30
-"""Added to the score of a pair that must not attend; exp() of it is 0."""
+"""Score of a masked pair; its exp() is 0."""
 
 
 def relative_positional_encoding(key_length, hidden_dim, clamp_length=None, dtype="float32"):
@@ -33,7 +33,7 @@ def relative_positional_encoding(key_length, hidden_dim, clamp_length=None, dtyp
     Returns:
         Float tensor `(K, D)`; row `j` encodes the distance `K - 1 - j`.
     """
-    # bfloat16 counts to 256 only, so that far distances would share an angle.
+    # bfloat16 counts only to 256, so far distances would share an angle.
     distances = ops.arange(key_length - 1, -1, -1, dtype="float32")  # [K]
     if clamp_length is not None:
         distances = ops.minimum(distances, float(clamp_length))
@@ -59,9 +59,9 @@ def distances_to_end(key_length, num_positions):
 def relative_shift(scores):
     """Shifts scores by distance to scores by key.
 
-    Every query row moves left by one place less than the row above. Padding one
-    column and reading the same numbers with another row length does it without a
-    gather (Appendix B). For T = 2 and K = 3, `-` hidden by the causal mask:
+    Each query row moves left by one place less than the row above. Padding one column and
+    reshaping does this without a gather (Appendix B). For T = 2 and K = 3, with `-` hidden by the
+    causal mask:
 
         scores over distances      scores over keys
           2   1   0                  1  0  -
@@ -76,18 +76,18 @@ def relative_shift(scores):
     """
     _, num_heads, segment_length, key_length = ops.shape(scores)
     padded = ops.pad(scores, [[0, 0], [0, 0], [0, 0], [1, 0]])  # [B, N, T, K + 1]
-    # What goes with the padding are distances for which the first query has no key.
+    # Only distances for which the first query has no key are dropped with the padding.
     turned = ops.reshape(padded, [-1, num_heads, key_length + 1, segment_length])
-    # `ops.slice`, for the gradient of indexing is slow on TensorFlow.
+    # `ops.slice`, because the gradient of indexing is slow in TensorFlow.
     shape = [ops.shape(turned)[0], num_heads, key_length, segment_length]
     turned = ops.slice(turned, [0, 0, 1, 0], shape)
     return ops.reshape(turned, [-1, num_heads, segment_length, key_length])
 
 
 def shift_padded(scores):
-    """The `relative_shift` of the last `K` columns, without padding them.
+    """Applies `relative_shift` to the last `K` columns, without padding them.
 
-    Where the first column is available, this moves the numbers once, not twice.
+    If the extra column already exists, the numbers are moved once instead of twice.
 
     Args:
         scores: float tensor `(B, N, T, K + 1)`. Column 0 may hold anything;
@@ -103,7 +103,7 @@ def shift_padded(scores):
 
 
 def unshift_padded(scores):
-    """Turns scores over keys into the columns that `shift_padded` takes them from.
+    """Inverts `shift_padded`: turns scores over keys back into scores over distances.
 
     Scores are `(B, N, T, K)`; the result is `(B, N, T, K + 1)`.
     """
@@ -125,21 +125,20 @@ def causal_memory_mask(
     Args:
         segment_length: int. Number of queries, `T`.
         memory_length: int. Number of remembered keys before them, `M`.
-        valid_length: optional int32 tensor `(B,)`. How many of the last memory
-            positions are filled; `None` means all of them.
-        same_length: bool. Whether every query sees equally many keys.
-        same_length_keys: str. How many these are: `"memory_and_self"`, itself
-            and the `M` before it, or `"memory"`, itself and the `M - 1` before
-            it.
+        valid_length: optional int32 tensor `(B,)`. Number of filled memory positions, counted
+            from the end; `None` means all.
+        same_length: bool. True if every query sees the same number of keys.
+        same_length_keys: str. This number: `"memory_and_self"`, the query itself and the `M` keys
+            before it, or `"memory"`, itself and the `M - 1` before it.
 
     Returns:
         Boolean tensor `(B, 1, T, K)`, or `(1, 1, T, K)` without
         `valid_length`; True where attention is allowed.
 
     Raises:
-        ValueError: If a query could not even see itself.
+        ValueError: If a query cannot see even itself.
     """
-    # Of two ranges: compilers can compute it where it is used and keep no matrix.
+    # Built from two ranges: compilers compute it where it is used and store no matrix.
     queries = ops.expand_dims(ops.arange(segment_length, dtype="int32"), 1)  # [T, 1]
     keys = ops.expand_dims(ops.arange(memory_length + segment_length, dtype="int32"), 0)
     distances = queries + memory_length - keys  # [T, K]
@@ -164,9 +163,8 @@ def same_document_mask(document_starts, memory_length):
     """Computes which keys belong to the document of each query.
 
     Args:
-        document_starts: bool tensor `(B, T)`. True for the first token of each
-            document. Whatever comes before the first of them is the document
-            that the memory is of.
+        document_starts: bool tensor `(B, T)`. True for the first token of each document. Tokens
+            before the first start continue the document in memory.
         memory_length: int. `M`.
 
     Returns:
@@ -181,13 +179,13 @@ def same_document_mask(document_starts, memory_length):
 
 def mask_scores(scores, allowed):
     """Replaces scores `(B, N, T, K)` where `allowed` is false, so that softmax gives exactly 0."""
-    # Not minus infinity: a query without any key would get nan, and so would all gradients.
+    # Not minus infinity: a query without keys would give NaN, and so would all gradients.
     return ops.where(allowed, scores, ops.cast(MASKED_SCORE, scores.dtype))
 
 
 def softmax_over_keys(scores):
     """Attention probabilities of scores `(B, N, T, K)`, of the same shape."""
-    if scores.shape[-1] == 1:  # of which Keras warns, but the first token has one key
+    if scores.shape[-1] == 1:  # Keras warns here, but the first token has one key.
         return ops.ones_like(scores)
     return ops.softmax(scores, axis=-1)
 
@@ -199,7 +197,7 @@ def at_least_float32(tensor):
 
 
 def next_memory(memory, inputs):
-    """The last `M` positions of the memory and the segment, without a gradient.
+    """Returns the last `M` positions of the memory and the segment, without a gradient.
 
     Dai et al. (2019), Section 3.2: `SG(h)`.
 
@@ -214,24 +212,24 @@ def next_memory(memory, inputs):
     if memory_length == 0:
         return memory
     inputs = ops.cast(inputs, memory.dtype)
-    # A segment that is as long as memory replaces it, without a copy of both.
+    # A segment as long as the memory replaces it, without copying both.
     if segment_length is None or segment_length < memory_length:
         inputs = ops.concatenate([memory, inputs], axis=1)
     return ops.stop_gradient(last_positions(inputs, 1, None, memory_length))
 
 
 def last_positions(tensor, axis, lengths, memory_length):
-    """The last `M` positions of each row.
+    """Returns the last `M` positions of each row.
 
     Args:
-        tensor: tensor with rows first; along `axis` memory, then what is new.
+        tensor: tensor with rows first; along `axis` the memory, then the new positions.
         axis: int, at least 1.
-        lengths: int32 tensor `(B,)` or `()`. New positions of each row that are
-            kept; `None` keeps all.
+        lengths: int32 tensor `(B,)` or `()`. New positions of each row to keep; `None`
+            keeps all.
         memory_length: int. `M`.
 
     Returns:
-        A tensor that is `M` long along `axis`.
+        A tensor of length `M` along `axis`.
     """
     shape = ops.shape(tensor)
     kept = [*shape[:axis], memory_length, *shape[axis + 1 :]]
@@ -243,7 +241,7 @@ def last_positions(tensor, axis, lengths, memory_length):
         elif isinstance(kept_from, int):
             return tensor[(slice(None),) * axis + (slice(kept_from, None),)]
         return ops.slice(tensor, starts, kept)
-    # All rows along one axis: a gather with an index for every number takes far longer.
+    # One gather along a single axis: an index for every number is far slower.
     before = math.prod(shape[1:axis])
     places = ops.expand_dims(lengths, 1) + ops.arange(memory_length, dtype="int32")  # [B, M]
     places = ops.repeat(places, before, axis=0) if before > 1 else places
@@ -258,9 +256,9 @@ def next_valid_length(valid_length, memory_length, segment_length, document_star
     Args:
         valid_length: int32 tensor `(B,)`.
         memory_length: int. `M`.
-        segment_length: int `T`, or int32 tensor: the tokens that rows take over.
-        document_starts: optional bool tensor `(B, T)`. What comes before the
-            last start is not to be remembered.
+        segment_length: int `T`, or int32 tensor: new tokens of each row.
+        document_starts: optional bool tensor `(B, T)`. Tokens before the last start are not
+            remembered.
 
     Returns:
         Int32 tensor `(B,)`, at most `M`.
@@ -277,7 +275,7 @@ def fold_seed(seed, site):
     """Derives a seed for one place that draws random numbers.
 
     Only the first number changes, by large steps, so that the sites of neighbouring
-    seeds differ. Folding twice adds the sites up.
+    seeds differ. Folding twice adds the sites.
 
     Args:
         seed: optional int32 tensor `(2,)` or `(B, 2)`.
@@ -295,8 +293,8 @@ def fold_seed(seed, site):
 def row_seeds(seed, rows):
     """Derives a seed for each row.
 
-    The first number is the same for all rows, see `common_seed`; no two share the
-    second. It depends on the row's place alone, not on the other rows.
+    All rows share the first number, see `common_seed`; the second differs for each row. It
+    depends only on the row's index, not on the other rows.
 
     Args:
         seed: int32 tensor `(2,)`.
@@ -312,7 +310,7 @@ def row_seeds(seed, rows):
 
 
 def _common_number(seed):
-    """A number of a seed `(2,)`; `fold_seed` adds to it what it adds to the seed."""
+    """Returns a number of a seed `(2,)`; `fold_seed` changes it as it changes the seed."""
     return seed[0] + ops.cast(mixed(ops.cast(seed[1], "uint32")), "int32")
 
 
@@ -324,8 +322,8 @@ def common_seed(seed):
             or not.
 
     Returns:
-        Int32 tensor `(2,)`, the same for the seed and the seeds made of it, or
-        `None` if `seed` is `None`.
+        Int32 tensor `(2,)`, equal for a seed and for the row seeds derived from it, or `None` if
+        `seed` is `None`.
     """
     if seed is None:
         return None

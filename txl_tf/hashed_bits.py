@@ -1,14 +1,14 @@
-"""Random bits as hashes of a seed and a place.
+"""Random bits as hashes of a seed and a position.
 
 Shape letters used in this module: B rows.
 
-All of it is `keras.ops`, so it runs on every Keras backend.
+It uses only `keras.ops`, so it runs on every Keras backend.
 """
 
 from keras import ops
 
 DRAWN_BITS = 24
-"""Random bits that decide whether a number is dropped; a rate is rounded to so many."""
+"""Random bits per dropout decision; rates are rounded to this precision."""
 GOLDEN_RATIO = 0x9E3779B9
 """Fractional part of the golden ratio, in 32 bits."""
 
@@ -16,17 +16,10 @@ _SQUARE_ROOT = 0x6A09E667  # the fractional part of the square root of 2
 
 
 def random_bits(seeds, sizes):
-    """Computes random bits as a hash of row seed and position.
+    """Computes uint32 bits `(B, *sizes)` as a hash of row seeds, int32 `(B, 2)`, and position.
 
-    They are the same bits on any backend. Two rounds of hashing, each keyed by both
-    numbers of the seed: with one, masks of two seeds would be permutations.
-
-    Args:
-        seeds: int32 tensor `(B, 2)`.
-        sizes: ints or int32 scalars. The shape of what is drawn for each row.
-
-    Returns:
-        Uint32 tensor `(B, *sizes)`.
+    The bits are the same on any backend. Two rounds of hashing, each keyed by both numbers of the
+    seed: with one round, masks of two seeds would be permutations of each other.
     """
     shape = [-1, *[1] * len(sizes)]
     first_key, second_key = (ops.reshape(key, shape) for key in random_keys(seeds))
@@ -35,14 +28,7 @@ def random_bits(seeds, sizes):
 
 
 def random_keys(seeds):
-    """Computes the two keys that `random_bits` hashes the places of a row with.
-
-    Args:
-        seeds: int32 tensor `(B, 2)`.
-
-    Returns:
-        Tuple of two uint32 tensors `(B,)`.
-    """
+    """Computes the two keys, uint32 `(B,)`, with which `random_bits` hashes positions of a row."""
     seeds = ops.cast(seeds, "uint32")
     first, second = seeds[:, 0], seeds[:, 1]
     return (
@@ -52,15 +38,15 @@ def random_keys(seeds):
 
 
 def dropout_threshold(rate):
-    """Returns the int that the first `DRAWN_BITS` of random bits must reach to be kept."""
+    """Returns the least value of the first `DRAWN_BITS` random bits that keeps a number."""
     return round(rate * 2**DRAWN_BITS)
 
 
 def _counted_from(starts, sizes):
-    """Counts the elements of each row, beginning with a number of its own.
+    """Numbers the elements of each row, beginning with a number per row.
 
-    One axis after the other, onto numbers `(B, 1, ...)` that are known at run time
-    only: the count by itself would be a large constant in every program.
+    Adds one axis after another to `(B, 1, ...)`, whose values are known only at run time: a full
+    range would be a large constant in every program.
     """
     counted, stride = starts, 1
     for axis in reversed(range(len(sizes))):
@@ -74,8 +60,7 @@ def _counted_from(starts, sizes):
 def mixed(bits):
     """Mixes 32-bit numbers by a bijection; every input bit affects all output bits.
 
-    The shifts and factors are those of C. Wellons' `lowbias32`, found by a
-    search for the least bias.
+    The shifts and factors are from C. Wellons' `lowbias32`, found by a search for the least bias.
     """
     bits = ops.bitwise_xor(bits, ops.right_shift(bits, ops.cast(16, "uint32")))
     bits = bits * ops.cast(0x7FEB352D, "uint32")

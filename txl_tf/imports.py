@@ -1,4 +1,4 @@
-"""Imports on first use, of public names and of what Keras' files name; optional packages."""
+"""Lazy imports of public names and Keras classes, and checks of optional packages."""
 
 import ast
 import importlib
@@ -14,9 +14,9 @@ from typing import Any
 
 from txl_tf.errors import BackendError, UsageError
 
-# Layers and models also compute with other backends of Keras.
+# Layers and models also run on other Keras backends.
 _ON_TENSORFLOW = ("txl_tf.causal_lm", "txl_tf.export", "txl_tf.generation", "txl_tf.harness")
-# The classes that are registered with Keras, beside the public layers.
+# Classes registered with Keras besides the public layers.
 _KERAS_CLASSES = {
     "txl_tf.layers.quasi_recurrent": ("QuasiRecurrent",),
     "txl_tf.models.headed": ("TransformerXLWithHead",),
@@ -38,15 +38,8 @@ def lazy_names(
 ) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
     """Makes `__all__`, `__getattr__` and `__dir__` of a package that imports names on first use.
 
-    The names stand once, as imports in the stub `__init__.pyi` beside the package,
-    where editors and type checkers read them too.
-
-    Args:
-        package: str. Name of the package.
-        file: str. Its `__file__`.
-
-    Returns:
-        The list `__all__` and the functions `__getattr__` and `__dir__`.
+    The stub `__init__.pyi` beside `file` lists the names as imports, which editors and type
+    checkers read too.
     """
     modules = _names_of_stub(Path(file).with_suffix(".pyi"), package)
 
@@ -70,22 +63,21 @@ def lazy_names(
 
 
 def _names_of_stub(path: Path, package: str) -> dict[str, str]:
-    """Returns the full name of the module of each name that a stub imports."""
+    """Returns the full module name of each name that a stub imports."""
     found = {}
     for statement in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(statement, ast.ImportFrom):
             module = str(statement.module)
             for name in (alias.name for alias in statement.names):
-                # What a package imports from itself are its subpackages.
+                # Imports from the package itself are subpackages.
                 found[name] = f"{package}.{name}" if module == package else module
     return found
 
 
 def register_with_keras() -> None:
-    """Lets Keras load files with classes of this package, which are imported when one names them.
+    """Registers the classes of this package with Keras, which imports one when a file names it.
 
-    Keras is not imported for it. Where it is imported later, the classes are
-    registered then.
+    If Keras is not imported yet, the registration waits for that import.
     """
     if "keras" in sys.modules:
         _register_classes()
@@ -102,7 +94,7 @@ def _register_classes() -> None:
 
 
 class _ClassOnFirstUse:
-    """Entry in Keras' registry until the import of the class puts the class itself there."""
+    """Registry entry that imports its class on first use, which replaces the entry."""
 
     def __init__(self, module: str, name: str) -> None:
         self._module = module
@@ -113,7 +105,7 @@ class _ClassOnFirstUse:
 
 
 class _KerasFinder(importlib.abc.MetaPathFinder):
-    """Finds Keras with the other finders, and registers the classes after its import."""
+    """Finder that registers the classes after the import of Keras."""
 
     def find_spec(self, name: str, *arguments: Any) -> importlib.machinery.ModuleSpec | None:
         if name != "keras":
@@ -134,11 +126,7 @@ class _KerasFinder(importlib.abc.MetaPathFinder):
 
 
 def require_tensorflow_backend() -> None:
-    """Checks that Keras computes with TensorFlow, as texts, jobs and exports need.
-
-    Raises:
-        BackendError: If the environment or Keras' file of settings names another backend.
-    """
+    """Raises BackendError unless Keras runs on TensorFlow, as texts, jobs and exports need."""
     backend, where = os.environ.get("KERAS_BACKEND"), "KERAS_BACKEND in the environment"
     if not backend:
         where = "keras.json in ~/.keras or $KERAS_HOME"
@@ -155,16 +143,9 @@ def require_tensorflow_backend() -> None:
 
 
 def require_extra(extra: str, *modules: str, purpose: str, where: str = "") -> None:
-    """Checks that the packages of an extra are installed, without importing them.
+    """Raises UsageError if a package of an extra is missing; imports no package.
 
-    Args:
-        extra: str. Name of the extra in pyproject.toml.
-        *modules: str. Top-level names that must be importable.
-        purpose: str. The work that needs them, at the beginning of a sentence.
-        where: str. The file or argument that asks for that work.
-
-    Raises:
-        UsageError: If one of them is not installed.
+    `purpose` begins the sentence of the error, and `where` names the file or argument.
     """
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:

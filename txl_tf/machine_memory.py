@@ -19,12 +19,10 @@ _CONTROL_GROUPS = (
 
 
 def available_bytes() -> int | None:
-    """Memory that can be taken without swapping or breaking a limit.
+    """Returns the memory that can be allocated without swapping or breaking a limit.
 
-    Returns:
-        The smallest of what the kernel calls available, what the control group
-        leaves, and what the limit of the address space leaves; `None` where the
-        system tells none of them.
+    It is the least of `MemAvailable` and the rests of control group and address space; `None` if
+    all are unknown.
     """
     limits = [_of_machine(), *map(_of_control_group, _CONTROL_GROUPS), _of_address_space()]
     known = [limit for limit in limits if limit is not None]
@@ -32,16 +30,9 @@ def available_bytes() -> int | None:
 
 
 def require_memory(num_bytes: int, *, what: str, where: str, remedy: str) -> None:
-    """Refuses what the memory of this machine cannot hold.
+    """Raises UsageError if this machine has fewer than `num_bytes` available.
 
-    Args:
-        num_bytes: int. Memory that is needed at least.
-        what: str. The thing that needs it, such as `"The weights"`.
-        where: str. The setting or file that decides it.
-        remedy: str. What the user can do.
-
-    Raises:
-        UsageError: If less is available.
+    `what` names their use, such as `"The weights"`.
     """
     available = available_bytes()
     if available is not None and num_bytes > available:
@@ -59,7 +50,7 @@ def describe_bytes(num_bytes: int) -> str:
         return f"{num_bytes:,} bytes"
     if num_bytes < 1 << 30:
         return f"{num_bytes / (1 << 20):.1f} MiB"
-    # Whole division first: an absurd number does not fit a float.
+    # Integer division first, because a huge number overflows a float.
     gibibytes = (num_bytes >> 20) / 1024 if num_bytes < 1 << 80 else num_bytes >> 30
     return f"{gibibytes:,.1f} GiB" if isinstance(gibibytes, float) else "over 2**50 GiB"
 
@@ -73,7 +64,7 @@ def _of_machine() -> int | None:
 
 
 def _of_control_group(paths: tuple[Path, Path]) -> int | None:
-    # `max` is no number: there is no limit.
+    # `max` fails to parse: there is no limit.
     with contextlib.suppress(OSError, ValueError):
         return int(paths[0].read_text()) - int(paths[1].read_text())
     return None

@@ -2,12 +2,12 @@
 
 import math
 
-# exp() of more is no float64.
+# exp(710) overflows float64.
 _MAX_EXPONENT = 700.0
 
 
 def perplexity(nats: float) -> float:
-    """Returns the exponential of a mean loss in nats; of 700 nats for every larger one."""
+    """Returns the exponential of a mean loss in nats, capped at 700 nats."""
     return math.exp(min(nats, _MAX_EXPONENT))
 
 

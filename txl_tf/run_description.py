@@ -1,4 +1,4 @@
-"""Description of a run, `run.json`: its settings, its data, and what happened to it."""
+"""Description of a run, `run.json`: its settings, its data and its history."""
 
 import dataclasses
 import itertools
@@ -23,8 +23,8 @@ _START_FIELDS: dict[str, tuple[type, ...]] = {
     "vocabulary": (str,),
     "sha256": (str,),
 }
-# What may change from one start of a run to the next: it does not change a sound step, or only
-# in which order it adds up, as another number of replicas does too.
+# Settings that may change between starts of a run. They change no finite step except for the order
+# of its sums, which the number of replicas changes too.
 _FREE_FIELDS = (
     "steps_per_loop",
     "checkpoint_every_steps",
@@ -44,25 +44,17 @@ _RUN_ID = re.compile(r"[0-9a-f]{32}")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunDescription:
-    """A run as its folder describes it.
+    """Description of a run, as stored in its folder.
 
     Attributes:
-        experiment: `ExperimentConfig`.
-        data: dict of JSON values that decide the tokens: fingerprint, corpus,
-            tokenizer, its SHA-256 and the size of the vocabulary.
-        run_id: optional str. Tells the run from all others, also of the same
-            settings; `None` before the description is written.
-        first_checkpoint_step: optional int. Steps done at the first checkpoint
-            that came onto the disk; `None` before there was one.
-        longest_checkpoint_period: int. The largest `checkpoint_every_steps`
-            that the run was ever started with.
-        extended_at: tuple of int. Steps at which the run was finished and then
-            made longer, in order: up to each, the schedule was that of so many
-            steps.
-        start: optional dict of JSON values that tell the weights the run began
-            from: folder and kind of the source, its step, whose vocabulary they
-            have, and the SHA-256 of the weights; `None` for initial weights.
-        data_folder: optional str. Folder that the data were last read from.
+        experiment: All settings.
+        data: JSON values that decide the tokens, see `_DATA_FIELDS`.
+        run_id: Distinguishes runs of equal settings; `None` before the first write.
+        first_checkpoint_step: Steps done at the first checkpoint on disk; `None` before it.
+        longest_checkpoint_period: Largest `checkpoint_every_steps` of all starts.
+        extended_at: Numbers of steps, in order, at which the finished run was extended.
+        start: Origin of the initial weights, see `_START_FIELDS`; `None` for random weights.
+        data_folder: Folder that the data was last read from.
     """
 
     experiment: ExperimentConfig
@@ -86,14 +78,14 @@ class RunDescription:
     def identity(self) -> dict[str, Any]:
         """Returns the settings that every checkpoint of the run is bound to, see `identity`.
 
-        The number of steps is that which the run was begun with.
+        The number of steps is the original one, before any extension.
         """
         values = identity(self.experiment, self.data, self.start)
         values["training"]["num_steps"] = (*self.extended_at, values["training"]["num_steps"])[0]
         return values
 
     def to_json(self) -> bytes:
-        """Contents of the file."""
+        """Returns the contents of the file."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         fields["experiment"] = self.experiment.to_dict()
         values = {"format_version": FORMAT_VERSION, **fields}
@@ -101,10 +93,9 @@ class RunDescription:
 
     @classmethod
     def from_values(cls, values: dict[str, Any]) -> Self:
-        """Reads what `to_json` wrote, or the settings in the manifest of a checkpoint.
+        """Parses the output of `to_json`, or the settings in the manifest of a checkpoint.
 
-        Raises:
-            ValueError: If a value is missing or wrong.
+        Raises ValueError if a value is missing or wrong.
         """
         for name in ("experiment", "data"):
             if not isinstance(values.get(name), dict):
@@ -163,13 +154,7 @@ def _is_count(value: Any) -> bool:
 def identity(
     experiment: ExperimentConfig, data: dict[str, Any], start: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Returns the settings that decide every step; checkpoints are bound to them.
-
-    Args:
-        experiment: `ExperimentConfig`.
-        data: dict. Identity of the data, see `RunDescription`.
-        start: optional dict. The weights that the run began from, likewise.
-    """
+    """Returns the settings that decide every step; checkpoints are bound to them."""
     values = experiment.to_dict()
     training = {
         name: value for name, value in values["training"].items() if name not in _FREE_FIELDS

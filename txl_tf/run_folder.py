@@ -1,9 +1,8 @@
 """Folders of runs, checkpoints and converted models, and `load_model`, which reads their model.
 
-A run is what `txl train` makes: `run.json` and checkpoints. A converted model is
-what `txl convert` makes: `config.json` and one checkpoint. A checkpoint in either is
-one of its steps; a copy of one elsewhere is a model of its own, for its manifest
-has the settings. Nothing of TensorFlow is imported before weights are read.
+`txl train` makes a run: `run.json` and checkpoints. `txl convert` makes a converted model:
+`config.json` and one checkpoint. A copied checkpoint is a model too, because its manifest has the
+settings. TensorFlow is imported only when weights are read.
 """
 
 import os
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 RUN_FILE = "run.json"
 FolderKind = Literal["run", "converted", "checkpoint"]
 StepChoice = int | Literal["best", "newest"] | None
-"""Checkpoint of a run; `None` is the best on the split `valid` if it is known, or the newest."""
+"""Checkpoint of a run; `None` selects the best on the split `valid`, or else the newest."""
 
 _CHECKPOINT_FILES = ("manifest.json", "state.index")
 _CHECKPOINT_NAME = re.compile(r"step-(\d{8,})")
@@ -59,25 +58,25 @@ def load_model(
 ) -> "TransformerXL | LSTMLanguageModel | QRNNLanguageModel":
     """Loads the model of a run, a checkpoint, a converted folder or a file that Keras saved.
 
-    Every file of a folder is compared with its checksum before a weight is used.
-    Where the run averages its weights, the averages are loaded.
+    Every file of a folder is compared with its checksum before a weight is used. If the run
+    averages its weights, the averages are loaded.
 
     Args:
         folder: path of the folder, also a remote one (`gs://`), or of a `.keras` file.
         step: optional int, `"best"` or `"newest"`. The checkpoint of a run: of this
             step, the best on the split `valid`, or the newest. Defaults to `None`: the
-            best where one is known, or the newest. A converted model and a checkpoint
+            best if one is known, or else the newest. A converted model and a checkpoint
             have one step only.
 
     Returns:
         The model in float32: `TransformerXL`, `LSTMLanguageModel` or
-        `QRNNLanguageModel`. Of a `.keras` file the model that was saved.
+        `QRNNLanguageModel`. For a `.keras` file, the model that was saved.
 
     Raises:
         InputMissingError: If there is no such folder, or no such checkpoint yet.
         UsageError: If there is no checkpoint of this step.
-        DataDamagedError: If a file is missing or not what was written.
-        MismatchError: If configuration and weights are not of one model.
+        DataDamagedError: If a file is missing or altered.
+        MismatchError: If configuration and weights belong to different models.
         StorageError: If a file cannot be read.
 
     Example:
@@ -110,12 +109,12 @@ def load_model(
 
 
 def is_keras_file(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is of a `.keras` file that is there."""
+    """True if the path is an existing `.keras` file."""
     return os.fspath(path).endswith(".keras") and os.path.isfile(path)
 
 
 def kind(folder: str) -> FolderKind | None:
-    """Returns what a folder is of; `None` where it has no model that `load_model` reads."""
+    """Returns the kind of a folder; `None` if it has no model that `load_model` reads."""
     if path_exists(os.path.join(folder, RUN_FILE)):
         return "run"
     if path_exists(os.path.join(folder, CONFIG_FILE)):
@@ -125,18 +124,9 @@ def kind(folder: str) -> FolderKind | None:
 
 
 def locate(folder: str, step: StepChoice = None) -> tuple[str, StepChoice]:
-    """Returns folder and step of a model: a checkpoint in a run is a step of the run.
+    """Returns folder and step of a model; a checkpoint in a run becomes a step of the run.
 
-    Args:
-        folder: str. Any folder.
-        step: `StepChoice`. The checkpoint that is asked for.
-
-    Returns:
-        Tuple of the folder of the run or converted model, and the step. Other
-        folders come back as they are.
-
-    Raises:
-        UsageError: If a step of a checkpoint is asked for.
+    Other folders are returned unchanged. Raises UsageError if a step of a checkpoint is given.
     """
     if kind(folder) != "checkpoint":
         return folder, step
@@ -153,12 +143,7 @@ def locate(folder: str, step: StepChoice = None) -> tuple[str, StepChoice]:
 def describe(folder: str) -> "RunDescription | ModelConfig":
     """Reads the settings of the model of a run, a converted folder or a checkpoint.
 
-    Returns:
-        `RunDescription` of a run or of its checkpoint; `ModelConfig` of a converted
-        model or of its checkpoint, of whose training nothing is known.
-
-    Raises:
-        JobError: As `describe_run`, `converted_config` and `describe_checkpoint`.
+    A `ModelConfig` belongs to a converted model, whose training is unknown.
     """
     found = kind(folder)
     if found == "run":
@@ -167,14 +152,9 @@ def describe(folder: str) -> "RunDescription | ModelConfig":
 
 
 def describe_checkpoint(folder: str) -> RunDescription | ModelConfig:
-    """Reads what a checkpoint is of, from its manifest, which `read_weights` verifies.
+    """Reads the settings from the manifest of a checkpoint, which `read_weights` verifies.
 
-    Returns:
-        `RunDescription` with the settings that decide a step; `ModelConfig` where the
-        checkpoint is of a converted model.
-
-    Raises:
-        DataDamagedError: If the manifest cannot be understood.
+    Raises DataDamagedError if the manifest is invalid.
     """
     path = os.path.join(folder, _CHECKPOINT_FILES[0])
     try:
@@ -198,11 +178,8 @@ def describe_checkpoint(folder: str) -> RunDescription | ModelConfig:
 def describe_run(folder: str) -> RunDescription:
     """Reads the description of a run.
 
-    Raises:
-        InputMissingError: If no run was begun here.
-        DataDamagedError: If its description cannot be understood.
-        MismatchError: If it is of a version that is not known.
-        StorageError: If it cannot be read.
+    Raises InputMissingError if there is no run, DataDamagedError if the description is invalid,
+    MismatchError if its version is unknown, and StorageError if it cannot be read.
     """
     path = os.path.join(folder, RUN_FILE)
     try:
@@ -229,7 +206,7 @@ def describe_run(folder: str) -> RunDescription:
 
 
 def run_folder_error(folder: str, done: str, error: OSError) -> StorageError:
-    """The error of a folder that cannot be `done`, such as `"read"`."""
+    """Creates the error for a folder that cannot be `done`, such as `"read"`."""
     return StorageError(
         f"The folder of the run cannot be {done}: {first_line(error)}",
         where=folder,
@@ -238,22 +215,14 @@ def run_folder_error(folder: str, done: str, error: OSError) -> StorageError:
 
 
 def checkpoint_store(folder: str) -> "CheckpointStore":
-    """Returns the checkpoints of a run or of a converted model, for reading.
-
-    Raises:
-        JobError: As `describe_run` and `converted_config` do.
-    """
+    """Returns the checkpoints of a run or of a converted model, for reading."""
     if kind(folder) == "converted":
         return _checkpoints_bound_to(converted_identity(converted_config(folder)), folder)
     return _checkpoints_bound_to(describe_run(folder).identity(), folder)
 
 
 def chosen_step(folder: str, step: StepChoice) -> tuple[int, bool]:
-    """Returns the step of the checkpoint of a run, and whether it is the best known.
-
-    Raises:
-        JobError: As `load_model` does.
-    """
+    """Returns the step of the chosen checkpoint of a run, and True if it is the best."""
     store = checkpoint_store(folder)
     found = _require_step(store, step, os.path.join(folder, CHECKPOINTS))
     return found, found == store.best_step()
@@ -270,14 +239,8 @@ def read_weights(
 ) -> "tuple[int, dict[str, np.ndarray]]":
     """Reads the weights of a run, a checkpoint or a converted folder as `load_model` does.
 
-    Args:
-        folder: str.
-        step: `StepChoice`.
-        with_head: bool. Whether the weights of the head of a task, if there is one, are
-            among them. Defaults to `False`.
-
-    Returns:
-        Tuple of the step and a dict of variable path to array.
+    Returns the step and the weights by variable path; with `with_head`, they include the head of a
+    task.
     """
     folder, step = locate(folder, step)
     found = kind(folder)
@@ -315,14 +278,14 @@ def _checkpoint_weights(folder: str, with_head: bool) -> "tuple[int, dict[str, n
 
 
 def _inference_weights(arrays: "dict[str, np.ndarray]", with_head: bool) -> "dict[str, np.ndarray]":
-    # By the paths of the weights: among the averages is also how many steps they are of.
+    # By the paths of the weights, because the averages also contain a count of steps.
     prefixes = (_WEIGHT_PREFIX, _ADAPTER_PREFIX, *([_HEAD_PREFIX] if with_head else []))
     paths = {name.partition("/")[2]: name for name in arrays if name.startswith(prefixes)}
     return {path: arrays.get(_AVERAGE_PREFIX + path, arrays[paths[path]]) for path in paths}
 
 
 def require_no_step(step: int | str | None, what: str = "A converted model has no steps.") -> None:
-    """Raises UsageError where a step is asked for of a model that has no choice of steps."""
+    """Raises UsageError if a step is given for a model that has no choice of steps."""
     if step is not None:
         raise UsageError(what, where=f"--step {step}", remedy="Leave it out.")
 
@@ -357,8 +320,7 @@ def build_model(
 ) -> "TransformerXL | LSTMLanguageModel | QRNNLanguageModel":
     """Builds a model in float32 with weights by variable path.
 
-    Raises:
-        MismatchError: If they are not those of such a model.
+    Raises MismatchError if they belong to another model.
     """
     from txl_tf.models.language_model import assign_weights, create_model
 

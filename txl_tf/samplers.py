@@ -14,7 +14,7 @@ from txl_tf.errors import did_you_mean
 from txl_tf.hashed_bits import random_bits
 
 IMPOSSIBLE_SCORE = -1e30
-"""Score of a beam that is none; any other is higher."""
+"""Score of an unused beam, below all others."""
 
 _LOWEST_TEMPERATURE = 1e-35
 
@@ -22,13 +22,13 @@ _LOWEST_TEMPERATURE = 1e-35
 class BeamSampler:
     """Beam search step: keeps the best `num_beams` continuations of each row.
 
-    A beam's score is the sum of the log-probabilities of its tokens. A beam
-    that ended keeps its score and its place among the others.
+    A beam's score is the sum of the log-probabilities of its tokens. A finished beam keeps its
+    score and competes with the others.
 
     Args:
         num_beams: int. `W`.
-        return_all_beams: bool. Whether generation returns all beams of a row,
-            best first, or the best alone.
+        return_all_beams: bool. If `True`, generation returns all beams of a row, best first,
+            otherwise only the best.
 
     Call arguments:
         log_probs: float tensor `(B, W, V)` of the next token of each beam.
@@ -36,9 +36,8 @@ class BeamSampler:
         is_finished: bool tensor `(B, W)`. True for beams that ended.
 
     Returns:
-        Tuple of the scores `(B, W)`, best first; the beam that each one goes on
-        from, int32 `(B, W)`; and its token, int32 `(B, W)`, which means
-        nothing for a beam that ended.
+        Tuple of the scores `(B, W)`, best first; the index of the beam that each one continues,
+        int32 `(B, W)`; and its token, int32 `(B, W)`, which is meaningless for a finished beam.
 
     Raises:
         ValueError: If `num_beams` is not positive.
@@ -51,7 +50,7 @@ class BeamSampler:
         self.return_all_beams = return_all_beams
 
     def initial_scores(self, num_rows):
-        """Scores before the first token: all beams of a row are the same one.
+        """Returns the scores before the first token, when all beams of a row are equal.
 
         Args:
             num_rows: int. `B`.
@@ -65,7 +64,7 @@ class BeamSampler:
 
     def __call__(self, log_probs, scores, is_finished):
         vocabulary_size = log_probs.shape[-1]
-        # A beam that ended has one way to go on, which costs nothing.
+        # A finished beam has one continuation, which costs nothing.
         is_first = ops.arange(vocabulary_size) == 0
         unchanged = ops.cast(ops.where(is_first, 0.0, IMPOSSIBLE_SCORE), "float32")
         log_probs = ops.where(
@@ -97,16 +96,16 @@ class GreedySampler:
 class RandomSampler:
     """Sampler from the softmax of the logits, restricted to the more probable tokens.
 
-    The logits are divided by the temperature. Then `top_k`, `top_p` and `min_p`, in
-    this order, each leave a part of the tokens. Random numbers are a hash of the seed
-    and the token, so a row's draw depends neither on the other rows nor on the backend.
+    The logits are divided by the temperature. Then `top_k`, `top_p` and `min_p`, in this order,
+    each restrict the tokens. Random numbers are a hash of the seed and the token, so a row's draw
+    depends neither on the other rows nor on the backend.
 
-    A setting may be a tensor or a variable `(B,)`, with a value for each row; its
-    values are not checked.
+    A setting may be a tensor or a variable `(B,)` with one value per row; its values are not
+    checked.
 
     Args:
-        temperature: float. Below 1 the probable becomes more probable, above 1 less;
-            0 is always the most probable token. Defaults to `1`.
+        temperature: float. Values below 1 sharpen the distribution, values above 1 flatten it; 0
+            always takes the most probable token. Defaults to `1`.
         top_k: int. Number of candidates; 0 is all. Tokens that tie with the last one
             are candidates too. Defaults to `0`.
         top_p: float in `(0, 1]`. Candidates are the fewest tokens whose probabilities
@@ -146,7 +145,7 @@ class RandomSampler:
         is_per_row = _is_per_row(self.temperature)
         if not is_per_row and self.temperature == 0:
             return most_probable
-        # Less would make an infinity of every logit.
+        # A smaller divisor would make every logit infinite.
         temperature = ops.maximum(self.temperature, _LOWEST_TEMPERATURE)
         if is_per_row:
             is_greedy = ops.equal(self.temperature, 0.0)
@@ -160,7 +159,7 @@ class RandomSampler:
         return ops.where(is_greedy, most_probable, drawn) if is_per_row else drawn
 
     def candidates(self, logits):
-        """Returns the logits with those that must not be drawn at minus infinity."""
+        """Returns the logits, with excluded tokens at minus infinity."""
         logits = _restricted(logits, self.top_k, 0, _top_k)
         logits = _restricted(logits, self.top_p, 1.0, _top_p)
         return _restricted(logits, self.min_p, 0.0, _min_p)
@@ -171,10 +170,10 @@ def _is_per_row(setting):
 
 
 def _restricted(logits, setting, off, restrict):
-    """Restricts the logits where a setting, of all rows or of each, is not off."""
+    """Applies `restrict` unless the setting, common or per row, is `off` for every row."""
     if not _is_per_row(setting):
         return logits if setting == off else restrict(logits, setting)
-    # Sorting a large vocabulary takes longer than all the rest.
+    # Sorting a large vocabulary takes longer than the rest of the sampler.
     return ops.cond(
         ops.any(ops.not_equal(setting, off)),
         lambda: restrict(logits, ops.expand_dims(setting, 1)),
@@ -188,7 +187,7 @@ def _top_k(logits, k):
         lowest = ops.top_k(logits, min(k, vocabulary_size))[0][:, -1:]  # [B, 1]
         return ops.where(logits >= lowest, logits, -float("inf"))
     falling = ops.top_k(logits, vocabulary_size)[0]
-    # Without a limit the last of all is the lowest, and so all are candidates.
+    # Without a limit the threshold is the lowest logit, so all tokens are candidates.
     k = ops.where(k > 0, k, vocabulary_size)
     is_among_highest = ops.arange(vocabulary_size, dtype="int32") < k
     highest = ops.where(is_among_highest, falling, float("inf"))
@@ -197,7 +196,7 @@ def _top_k(logits, k):
 
 def _top_p(logits, p):
     if _is_per_row(p):
-        # Rounded sums could leave out a token of a row that has no limit.
+        # Rounded sums could exclude a token of a row without a limit.
         p = ops.where(p >= 1.0, float("inf"), p)
     num_rows, vocabulary_size = ops.shape(logits)
     firsts = ops.arange(num_rows, dtype="int32")[:, None] * vocabulary_size
@@ -208,7 +207,7 @@ def _top_p(logits, p):
 
     order = ops.flip(ops.argsort(logits, axis=-1), axis=-1)  # [B, V]
     probabilities = of_rows(ops.softmax(logits, axis=-1), order)
-    # A token counts if those before it do not reach p without it.
+    # A token is a candidate if the tokens before it do not reach p.
     reached_before = ops.cumsum(probabilities, axis=-1) - probabilities
     is_candidate = ops.logical_or(reached_before < p, ops.arange(vocabulary_size) == 0)
     is_candidate = of_rows(is_candidate, ops.argsort(order, axis=-1))
@@ -221,11 +220,11 @@ def _min_p(logits, min_p):
 
 
 def _gumbel(bits):
-    """Gumbel noise of uniform bits.
+    """Returns Gumbel noise from uniform bits.
 
-    Small numbers are those that win, and the ones that float32 tells apart.
+    The winners come from the small uniform numbers, which float32 resolves best.
     """
-    # Signed numbers are the ones that every backend converts to floats.
+    # Every backend converts signed integers to floats.
     high = ops.right_shift(bits, ops.convert_to_tensor(8, dtype="uint32"))
     low = ops.bitwise_and(bits, ops.convert_to_tensor(255, dtype="uint32"))
     high, low = (ops.cast(ops.cast(each, "int32"), "float32") for each in (high, low))
@@ -237,10 +236,10 @@ def _gumbel(bits):
 class RepetitionPenalty:
     """Penalty that lowers the scores of tokens that were used.
 
-    Keskar et al. (2019), Section 4.1: scores of used tokens are divided by the
-    penalty. A score can have either sign and be shifted by any constant, while
-    the result must be less probable; so the scores here are log-probabilities,
-    which are never positive, and are multiplied.
+    Keskar et al. (2019), Section 4.1, divide the scores of used tokens by the penalty.
+    That depends on the sign of a score and on a constant added to all scores. Here scores
+    are log-probabilities, which are never positive, and are multiplied by the penalty, so
+    that a used token always becomes less probable.
 
     Args:
         penalty: float, at least 1. 1 changes nothing, 1.2 is usual.
@@ -279,7 +278,7 @@ _BY_NAME: dict[str, Callable[[], Any]] = {
 
 
 def get(sampler: Any) -> Any:
-    """Returns a sampler by its name, or the sampler that is given.
+    """Returns a sampler by its name, or the given sampler.
 
     Args:
         sampler: `"beam"`, `"greedy"` or `"random"`, with the default settings of its
@@ -289,7 +288,7 @@ def get(sampler: Any) -> Any:
         The sampler.
 
     Raises:
-        ValueError: If there is no sampler of this name.
+        ValueError: If the name is unknown.
         TypeError: If it is neither a name nor a sampler.
 
     Example:
@@ -321,19 +320,19 @@ def choose(
     min_p: float | None,
     default: Any = None,
 ) -> Any:
-    """Returns the sampler that is given, or a `RandomSampler` with the settings that are.
+    """Returns the given sampler, or a `RandomSampler` with the given settings.
 
     Args:
         sampler: optional name or sampler, as for `get`.
-        temperature: as for `RandomSampler`; `None` is not given, of this and the others.
-        top_k: as for `RandomSampler`.
-        top_p: as for `RandomSampler`.
-        min_p: as for `RandomSampler`.
-        default: optional sampler, where nothing is given.
+        temperature: optional, as for `RandomSampler`; `None` means not given, here and below.
+        top_k: optional, as for `RandomSampler`.
+        top_p: optional, as for `RandomSampler`.
+        min_p: optional, as for `RandomSampler`.
+        default: optional sampler, used if nothing is given.
 
     Raises:
-        ValueError: If both are given, or a setting is out of its range.
-        TypeError: If it is no sampler.
+        ValueError: If a sampler and a setting are given, or a setting is out of its range.
+        TypeError: If `sampler` is not a sampler.
     """
     settings = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     given = {name: value for name, value in settings.items() if value is not None}

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 STUDIES_FOLDER = Path(__file__).resolve().parent.parent / "configs" / "studies"
 _REQUIRED = {"experiment", "seeds", "rows"}
-# Keys of a study file, with the kind of the items of lists.
+# Keys of a study file, with the type of the items of lists.
 _KINDS = {"experiment": None, "set": str, "seeds": int, "evaluation": None, "rows": dict}
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,99}")
 
@@ -86,7 +86,7 @@ class AblationRow(FrozenConfig):
     name: str = ""
     """Name of the row and of its folder; by default made of the values above."""
     remark: str = ""
-    """What the row is, for the table."""
+    """Remark on the row, shown in the table."""
     set: tuple[str, ...] = ()
     """Further values by name, such as `model.num_layers=6`; the row then needs a name."""
 
@@ -111,15 +111,8 @@ class AblationRow(FrozenConfig):
     ) -> ExperimentConfig:
         """Builds the experiment of one run of this row; a wrong value of `set` is a ValueError.
 
-        Settings of the base that another encoding does not know are left out:
-        `clamp_length` and `share_attention_biases`. Learned tables have a
-        place for every distance that training sees, `T + M`, and none more.
-
-        Args:
-            base: `ExperimentConfig` that all rows have in common.
-            seed: int. Seed of the run.
-            segment_length: optional int. `T`, where the row leaves it open and
-                it is not the base's.
+        Drops settings of the base that the encoding does not have. Learned tables get `T + M`
+        positions. `segment_length` replaces the base's where the row leaves it open.
         """
         length = self.segment_length or segment_length or base.model.segment_length
         memory_length = base.model.memory_length if self.recurrence else 0
@@ -153,21 +146,20 @@ class AttentionLength:
     memory_length: int
     """Tokens remembered."""
     same_length: bool
-    """Whether every query sees equally many keys."""
+    """True if every query sees equally many keys."""
     stride: int | None
     """Tokens that a window scores; `None` with recurrence, where nothing is read twice."""
     is_training_length: bool
-    """Whether training used the same lengths."""
+    """True if training used the same lengths."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StudyEvaluation(FrozenConfig):
     """Attention lengths and the text they are measured on.
 
-    A model with recurrence reads segments of the length it was trained with
-    and remembers more or fewer tokens. One without reads windows that overlap:
-    every window is computed as a whole, and its last `window_stride` tokens are
-    scored.
+    A recurrent model reads segments of its training length with memories of different lengths.
+    Other models read overlapping windows: each window is computed as a whole, and its last
+    `window_stride` tokens are scored.
     """
 
     RANGES: ClassVar = {
@@ -179,11 +171,11 @@ class StudyEvaluation(FrozenConfig):
     split: str = "valid"
     """Split of the data set."""
     num_tokens: int | None = None
-    """Tokens from the beginning of the split; None: all of it."""
+    """Tokens from the beginning of the split; None: all tokens."""
     memory_lengths: tuple[int, ...] = ()
-    """Memory lengths beside that of training; 0 is none at all."""
+    """Memory lengths besides the training length; 0 disables the memory."""
     window_lengths: tuple[int, ...] = ()
-    """Window lengths beside training's segment length, for rows without recurrence."""
+    """Window lengths besides the training segment length, for rows without recurrence."""
     window_stride: int = 1
     """Tokens that a window scores."""
     same_length: bool = True
@@ -212,11 +204,11 @@ class AblationRun:
 
     @property
     def name(self) -> str:
-        """Name of the run, and path of its folder in that of the study."""
+        """Name of the run, and path of its folder inside the study's folder."""
         return f"{self.row.name}/seed-{self.seed}"
 
     def attention_lengths(self) -> list[AttentionLength]:
-        """Returns the lengths to evaluate at, that of training first."""
+        """Returns the lengths to evaluate at, the training length first."""
         is_recurrent = cast(ModelConfig, self.experiment.model).recurrence
         return self._memory_lengths() if is_recurrent else self._window_lengths()
 
@@ -235,7 +227,7 @@ class AblationRun:
                 own,
                 length=length,
                 memory_length=length,
-                # Without a memory, it would leave every query alone with itself.
+                # Without a memory, every query would see only its own token.
                 same_length=self.evaluation.same_length and length > 0,
                 is_training_length=False,
             )
@@ -261,8 +253,7 @@ class AblationRun:
     def settings(self, data: dict[str, Any]) -> dict[str, Any]:
         """Returns the settings that decide all figures of the run, as JSON values.
 
-        Attention lengths are not among them: more can be measured later. `data`
-        is what `data_identity` returned.
+        Attention lengths are left out: more can be measured later. `data` is from `data_identity`.
         """
         return {
             **identity(self.experiment, data),
@@ -277,7 +268,7 @@ class AblationStudy:
     """Definition of an ablation study: every row is trained once with each seed."""
 
     base: ExperimentConfig
-    """The experiment that all rows have in common."""
+    """Experiment that all rows share."""
     rows: tuple[AblationRow, ...]
     """Rows, with different names."""
     seeds: tuple[int, ...]
@@ -307,15 +298,9 @@ class AblationStudy:
 
 
 def load_study(source: str, overrides: list[str]) -> AblationStudy:
-    """Reads a study by its name in `pipelines/configs/studies`, or from a file.
+    """Reads a study by its name in `pipelines/configs/studies` or from a `.json` or `.toml` file.
 
-    Args:
-        source: str. The name, or a `.json` or `.toml` file.
-        overrides: list of str that change the base experiment.
-
-    Raises:
-        InputMissingError: If there is neither such a name nor such a file.
-        UsageError: If a value is not valid.
+    `overrides` change the base experiment.
     """
     path = STUDIES_FOLDER / f"{source}.toml" if "/" not in source else Path(source)
     path = path if os.path.isfile(path) else Path(source)
@@ -372,7 +357,7 @@ def _base(experiment: Any, folder: Path) -> ExperimentConfig:
         raise ValueError(
             f"`experiment` is a name, a file or its sections. Received: {shown_value(experiment)}"
         )
-    # A file that a study names is beside it.
+    # A file beside the study comes before a named experiment.
     beside = folder / experiment
     return load_experiment(str(beside) if os.path.isfile(beside) else experiment, [])
 
@@ -385,7 +370,7 @@ def _check(rows: list[AblationRow], seeds: list[int]) -> None:
     names = [row.name for row in rows]
     if len(set(names)) != len(names):
         raise ValueError(f"Rows must have different names. Received: {names}")
-    # A budget that is itself made equal to another would depend on an order.
+    # Copied budgets cannot be copied again: results would depend on the order of rows.
     budgets = {row.name for row in rows if row.equal_memory_to is None} | {None}
     for row in rows:
         if row.equal_memory_to not in budgets:
@@ -415,10 +400,9 @@ _REMEDY = "Remove the file; its figures are measured again from the trained weig
 
 
 def read_figures(folder: Path, run: AblationRun, data: dict[str, Any]) -> Figures:
-    """Reads the figures of a run, of which there may be none yet.
+    """Reads the figures of a run; empty if there are none yet.
 
-    Raises MismatchError if they were measured with other settings, DataDamagedError if the
-    file cannot be understood.
+    Figures of other settings are a MismatchError, an unreadable file is a DataDamagedError.
     """
     path = folder / run.name / _RESULT_FILE
     if not path.exists():
@@ -450,7 +434,7 @@ def read_figures(folder: Path, run: AblationRun, data: dict[str, Any]) -> Figure
 
 
 def write_figures(folder: Path, run: AblationRun, data: dict[str, Any], figures: Figures) -> None:
-    """Writes the file of a run, which has the old or the new figures at every moment."""
+    """Replaces the figures of a run on disk atomically."""
     rows = [
         {
             "attention_length": dataclasses.asdict(length),
@@ -465,7 +449,7 @@ def write_figures(folder: Path, run: AblationRun, data: dict[str, Any], figures:
 
 
 def _settings(run: AblationRun, data: dict[str, Any]) -> dict[str, Any]:
-    """Returns the settings of a run as JSON has them, which knows no tuples."""
+    """Returns the settings of a run as JSON values, with lists instead of tuples."""
     return json.loads(json.dumps(run.settings(data)))
 
 
@@ -474,7 +458,7 @@ def _missing(run: AblationRun, figures: Figures) -> list[AttentionLength]:
 
 
 class AblationRunner:
-    """Training and evaluation of the runs of a study, from their last checkpoints on.
+    """Training and evaluation of the runs of a study, resumed from their last checkpoints.
 
     Each run trains in an ordinary workdir, which `txl train` can resume. Figures are written after
     every attention length.
@@ -485,7 +469,7 @@ class AblationRunner:
 
         from txl_tf.data.prepared_dataset import PreparedDataset
 
-        # Without it, sums in parallel kernels may come out in another order.
+        # Parallel kernels otherwise add in a varying order.
         tf.config.experimental.enable_op_determinism()
         self._dataset = PreparedDataset.open(data_folder)
         self._data = data_identity(self._dataset.manifest)
@@ -571,7 +555,7 @@ class AblationRunner:
             yield batch
 
 
-# Student's t, 97.5 %, for 1 to 30 degrees of freedom; beyond, the normal distribution's.
+# 97.5 % quantiles of Student's t for 1 to 30 degrees of freedom; beyond, the normal quantile.
 _QUANTILES = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
@@ -626,7 +610,7 @@ PUBLISHED_ROWS = {
     (False, "sinusoidal", "last_half"): PublishedRow(30.97, 30.97, 120),
     (False, "learned", "last_half"): PublishedRow(31.16, 31.16, 120),
 }
-# Text and code of the paper differ in this encoding; the table does not tell which one it has.
+# The paper's text and code differ in this encoding, and the table does not name its own.
 PUBLISHED_ROWS |= {
     (recurrence, "shaw_two_terms", loss): row
     for (recurrence, encoding, loss), row in PUBLISHED_ROWS.items()
@@ -638,13 +622,13 @@ PUBLISHED_AT_EQUAL_MEMORY = {
     (False, "transformer_xl", "all"): PublishedRow(28.43, 27.98, 400),
     (False, "transformer_xl", "last_half"): PublishedRow(28.83, 28.83, 120),
 }
-"""Table 8 of the same: the rows whose segments are longer because they have no memory."""
+"""Table 8 of the OpenReview version: rows with longer segments instead of a memory."""
 
 PUBLISHED_SEGMENTS = {
     (False, "transformer_xl", "all"): 176,
     (False, "transformer_xl", "last_half"): 172,
 }
-"""Their segment lengths, beside 128 of the others."""
+"""Segment lengths of these rows; the others have 128."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -652,9 +636,9 @@ class RowSummary:
     """Perplexities of a row at all attention lengths, seed by seed."""
 
     run: AblationRun
-    """A run of the row, of any seed."""
+    """Any run of the row."""
     seeds: tuple[int, ...]
-    """The seeds that are finished."""
+    """Finished seeds."""
     samples: dict[AttentionLength, Sample]
     """Perplexities by attention length, in the order of the seeds."""
 
@@ -681,17 +665,17 @@ class RowSummary:
 
     @property
     def training_length(self) -> AttentionLength:
-        """The lengths that training used."""
+        """Lengths that training used."""
         return next(length for length in self.samples if length.is_training_length)
 
     @property
     def best_length(self) -> AttentionLength:
-        """The length with the lowest perplexity on average, one for all seeds."""
+        """Length with the lowest mean perplexity, one for all seeds."""
         return min(self.samples, key=lambda length: self.samples[length].mean)
 
     @property
     def sufficient_length(self) -> AttentionLength:
-        """The shortest length that reaches the best perplexity within the study's tolerance."""
+        """Shortest length that reaches the best perplexity within the study's tolerance."""
         limit = self.best.mean * (1.0 + self.run.evaluation.tolerance)
         reaching = [length for length, sample in self.samples.items() if sample.mean <= limit]
         return min(reaching, key=lambda length: length.length)
@@ -741,11 +725,11 @@ class AblationFinding:
 
     claim: str
     conditions: str
-    """Rows that are compared, in words."""
+    """Description of the compared rows."""
     before: Sample
-    """Perplexity without."""
+    """Perplexity without the claimed feature."""
     after: Sample
-    """Perplexity with."""
+    """Perplexity with the claimed feature."""
     published: bool | None
     """True if Dai et al. found the claim to hold; `None` where they have no such rows."""
 
@@ -785,9 +769,9 @@ class AblationFinding:
 def findings(rows: Sequence[RowSummary]) -> list[AblationFinding]:
     """Makes every comparison of the paper that the rows of a study allow, claim by claim.
 
-    Rows are compared at their best attention lengths if they differ in one thing only. Best lengths
-    are chosen on the compared figures. Of the lengths longer than training only the best is tested;
-    this selection overstates small gains.
+    Rows that differ in one setting are compared at their best attention lengths, which are chosen
+    on the compared figures. Only the best length beyond training's is tested; this selection
+    overstates small gains.
     """
     return [
         *_pairs(rows, RECURRENCE, "recurrence", True),
@@ -861,7 +845,7 @@ def _longer(rows: Sequence[RowSummary]) -> Iterator[AblationFinding]:
 def _compared(
     claim: str, conditions: str, before: RowSummary, after: RowSummary
 ) -> Iterator[AblationFinding]:
-    """Compares two rows on the seeds that both have, if there are any."""
+    """Compares two rows on their common seeds, if any."""
     seeds = [seed for seed in after.seeds if seed in before.seeds]
     if not seeds:
         return
@@ -945,7 +929,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
-    """Checks what can be checked before TensorFlow is imported."""
+    """Checks the arguments before TensorFlow is imported."""
     arguments.ablation = study = load_study(arguments.study, arguments.overrides)
     if not arguments.only_table:
         for run in study.runs():
@@ -959,7 +943,7 @@ def check_arguments(arguments: argparse.Namespace) -> None:
     manifest = Manifest.read(arguments.data)
     arguments.data_identity = data_identity(manifest)
     check_split(manifest, study.evaluation.split, arguments.data)
-    # A study that was begun with other settings is refused before anything is trained.
+    # Refuses a study begun with other settings before training anything.
     _finished(arguments)
 
 
@@ -987,7 +971,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _finished(arguments: argparse.Namespace) -> list[tuple[AblationRun, Figures]]:
-    """Returns the runs that are measured at all lengths, with their figures."""
+    """Returns the runs measured at all lengths, with their figures."""
     folder, data = Path(arguments.out), arguments.data_identity
     measured = [(run, read_figures(folder, run, data)) for run in arguments.ablation.runs()]
     return [(run, figures) for run, figures in measured if not _missing(run, figures)]

@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
-    """Checks what can be checked before TensorFlow is imported."""
+    """Checks the arguments before TensorFlow is imported."""
     if arguments.head is not None and arguments.layer is None:
         raise UsageError("A head belongs to a layer.", where="--head", remedy="Give --layer too.")
     require_extra("plots", "matplotlib", purpose="Drawing the figures")
@@ -115,7 +115,7 @@ def _lengths(arguments: argparse.Namespace) -> dict[str, int]:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Measures, draws, and prints what was found."""
+    """Measures and draws attention, and prints the figures."""
     from txl_tf.training.tensorboard import write_images
 
     from .figures import draw_figures
@@ -123,7 +123,7 @@ def run(arguments: argparse.Namespace) -> None:
     experiment, source = arguments.experiment, arguments.source
     data = source.tokenizer_identity()
     dataset = open_dataset(arguments.data, experiment, data, arguments.split)
-    # Before the weights are read, which must be those of the run that the figures go to.
+    # Before the weights are read, so that weights and figures belong to the same run.
     board_folder = Workdir(source.folder).guarded_tensorboard() if source.is_run else None
     step, profiler = _create_profiler(arguments)
     if arguments.whole_split:
@@ -196,7 +196,7 @@ def _read_rows(
 def _profile_split(
     profiler: "AttentionProfiler", arguments: argparse.Namespace, dataset: "PreparedDataset"
 ) -> np.ndarray:
-    """Counts every token that has `M` before it and one behind it, once.
+    """Profiles every token with `M` tokens before it and a target after it, once.
 
     Returns the tokens up to the end of the segment that `last_rows` shows.
     """
@@ -232,7 +232,7 @@ def _profile(profiler: "AttentionProfiler", rows: np.ndarray) -> None:
 
 
 def _head_to_show(arguments: argparse.Namespace, profile: AttentionProfile) -> tuple[int, int]:
-    """Layer and head, from 0."""
+    """Returns the layer and head to show, counted from 0."""
     if arguments.layer is None:
         return profile.farthest_head
     layer = arguments.layer - 1
@@ -262,12 +262,7 @@ def attention_report(
 ) -> dict[str, Any]:
     """Returns the figures of an analysis with their conditions, as JSON values.
 
-    Args:
-        about: dict. Run, split and step.
-        config: `ModelConfig` of the profiler.
-        profile: `AttentionProfile`.
-        shown_head: pair of int. Layer and head, from 0.
-        num_rows: int. Rows read side by side.
+    `about` has run, split and step. `shown_head` is a layer and head, counted from 0.
     """
     figures = profile.to_dict()
     farthest = figures["farthest_head"]

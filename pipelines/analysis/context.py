@@ -47,7 +47,7 @@ RATIOS = (0.1, 0.5, 1.0)
 """Shares of hard tokens, `r`, of the paper's Table 6."""
 
 _CONTEXTS = "50,100,150,200,250,300,350,400,450,500"
-# Up to six times the memory of training, by halves of it.
+# Half steps up to six times the training memory.
 _DEFAULT_MEMORY_HALVES = 12
 
 
@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
-    """Checks what can be checked before TensorFlow is imported."""
+    """Checks the arguments before TensorFlow is imported."""
     _require_ascending(arguments.contexts, "--context")
     if len(arguments.contexts) < 2:
         where = f"--context {arguments.contexts[0]}"
@@ -131,7 +131,7 @@ def run(arguments: argparse.Namespace) -> None:
         if identity is not None:
             check_tokenizer(identity, dataset.manifest, arguments.data)
         check_vocabulary(each.experiment, dataset.manifest, arguments.data)
-    # The folder is claimed before anything is measured.
+    # Claims the folder before anything is measured.
     with StagingFolder(arguments.out, last_file=REPORT_FILE) as staging:
         report = _report(arguments, dataset)
         draw_charts(report, staging.path)
@@ -169,9 +169,8 @@ def _draw_windows(
 ) -> "np.ndarray":
     """Draws tokens from the split, each with the longest context before it.
 
-    The context is the text of the split as it stands: it goes back beyond the
-    beginning of the token's document. Tokens with less before them are not
-    drawn. Returns an int array `(N, longest + 1)`; the token itself is the last.
+    Returns int `(N, longest + 1)`; the drawn token is the last. Contexts cross document boundaries.
+    Tokens with less text before them are not drawn.
     """
     import numpy as np
 
@@ -193,7 +192,7 @@ def _draw_windows(
 def _measure(
     run: AnalyzedRun, windows: "np.ndarray", arguments: argparse.Namespace
 ) -> tuple[dict[str, Any], list]:
-    """Returns facts about a run, and its losses by context length and token."""
+    """Returns a description of a run, and its losses by context length and token."""
     from txl_tf.evaluation.windows import ContextLosses
 
     step, model = run.load_model(arguments.context_memory)
@@ -216,7 +215,7 @@ def _measure(
 def _memory(
     run: AnalyzedRun, dataset: "PreparedDataset", arguments: argparse.Namespace
 ) -> dict[str, Any] | None:
-    """Returns the longest useful memory of a run in tokens; `None` of one without."""
+    """Measures the longest useful memory of a run in tokens; `None` for a model without memory."""
     from ..evaluation.splits import create_evaluator, evaluate_split
 
     if not run.has_memory:
@@ -229,7 +228,7 @@ def _memory(
     usual = run.experiment.evaluation
 
     def perplexity(memory_length: int) -> float:
-        # Each query sees all of the memory, and the weights stay as they are.
+        # Every query sees the whole memory, and weights are not adapted.
         evaluation = EvaluationConfig(
             batch_size=usual.batch_size,
             segment_length=usual.segment_length,
@@ -339,5 +338,5 @@ def describe(report: dict[str, Any]) -> str:
 
 
 def _at_least(found: dict[str, Any]) -> str:
-    """Returns a length, with a mark if it is a lower bound."""
+    """Formats a length, marked if it is a lower bound."""
     return f">= {found['length']}" if found["is_lower_bound"] else str(found["length"])

@@ -23,7 +23,7 @@ _CHART_DOTS_PER_INCH = 150
 
 
 def new_figure(width_inches: float, height_inches: float) -> "Figure":
-    """Returns an empty figure that needs no display; Matplotlib is an extra."""
+    """Returns an empty figure that needs no display; imports Matplotlib, an optional package."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -35,7 +35,7 @@ def new_figure(width_inches: float, height_inches: float) -> "Figure":
 def png_bytes(figure: "Figure") -> bytes:
     """Draws a figure as a PNG file."""
     buffer = io.BytesIO()
-    # Without the version of matplotlib the same numbers give the same bytes.
+    # Without Matplotlib's version, equal numbers give equal bytes.
     figure.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()
 
@@ -49,17 +49,10 @@ _FLOOR = 1e-2
 def draw_figures(
     profile: AttentionProfile, shown_rows: np.ndarray, shown_head: tuple[int, int], source: str
 ) -> dict[str, bytes]:
-    """Draws all figures of an attention analysis.
+    """Draws `profile`, `head` and, where the model has them, `terms`, as PNG files by name.
 
-    Args:
-        profile: `AttentionProfile`.
-        shown_rows: float array `(T, K)`, see `AttentionProfiler.last_rows`.
-        shown_head: pair of int. Layer and head of these, from 0.
-        source: str. The split and step; part of every title.
-
-    Returns:
-        PNG files by name: `profile`, `head` and, where the model has them,
-        `terms`.
+    `shown_rows` is float `(T, K)` from `AttentionProfiler.last_rows`, of the layer and head
+    `shown_head`, counted from 0. `source` (split and step) is part of every title.
     """
     layer, head = shown_head
     memory_length = shown_rows.shape[1] - shown_rows.shape[0]
@@ -77,14 +70,12 @@ def draw_figures(
 def heads_figure(arrays: Mapping[str, np.ndarray], title: str | None = None) -> "Figure":
     """Draws mean attention of all heads by relative position: Figures 5 and 7 of Dai et al. (2019).
 
-    Args:
-        arrays: mapping of the title of a panel to its float array `(L, N, K)`.
-        title: optional str. Title of the figure.
+    `arrays` maps the title of a panel to its float array `(L, N, K)`.
     """
     height = sum(map(_panel_inches, arrays.values())) + 1.0
     figure = new_figure(_WIDTH_INCHES, height)
     panels = figure.subplots(len(arrays), 1, sharex=True, squeeze=False)[:, 0]
-    # One scale for all, so that a flat term looks flat.
+    # One scale for all panels, so that a flat term looks flat.
     highest = max(float(array.max()) for array in arrays.values())
     for axes, (name, array) in zip(panels, arrays.items(), strict=True):
         _draw_heads(figure, axes, array, highest)
@@ -98,13 +89,8 @@ def heads_figure(arrays: Mapping[str, np.ndarray], title: str | None = None) -> 
 def head_figure(rows: np.ndarray, memory_length: int, title: str) -> "Figure":
     """Draws the attention of one head, query by query: Figure 6 of Dai et al. (2019).
 
-    Of the tokens in memory that a query sees, the fifth that it attends to most
-    is red.
-
-    Args:
-        rows: float array `(T, K)`, see `AttentionProfiler.last_rows`.
-        memory_length: int. `M`.
-        title: str.
+    `rows` is float `(T, K)` from `AttentionProfiler.last_rows`. The fifth of the visible memory
+    tokens with the highest attention is red.
     """
     from matplotlib.colors import ListedColormap, LogNorm
 
@@ -132,14 +118,10 @@ def head_figure(rows: np.ndarray, memory_length: int, title: str) -> "Figure":
 
 
 def highest_share(rows: np.ndarray, share: float) -> np.ndarray:
-    """Marks the tokens with the highest attention of each query.
+    """Marks the tokens with the highest attention of each query: bool `(T, K)`.
 
-    Args:
-        rows: float array `(T, K)`; 0 for tokens that a query cannot see.
-        share: float in `(0, 1]`. Share of the tokens that it can see.
-
-    Returns:
-        Bool array `(T, K)`.
+    `rows` is float `(T, K)`, 0 for tokens that a query cannot see. `share`, in `(0, 1]`, is of the
+    tokens that it can see.
     """
     highest = np.zeros(rows.shape, bool)
     for query, row in enumerate(rows):
@@ -154,7 +136,7 @@ def _panel_inches(attention: np.ndarray) -> float:
 
 
 def _draw_heads(figure: "Figure", axes: "Axes", attention: np.ndarray, highest: float) -> None:
-    """Draws one row per head, the first layer on top, the query at the right."""
+    """Draws one row per head, first layer on top, query at the right."""
     from matplotlib.colors import LogNorm
 
     num_layers, num_heads, num_distances = attention.shape
@@ -191,7 +173,7 @@ def draw_charts(report: dict[str, Any], folder: str) -> None:
 
 
 def _gains(report: dict[str, Any]) -> "Figure":
-    """Gains of every step of context in perplexity, a panel for each share of hard tokens."""
+    """Draws the perplexity gain of every step of context, a panel for each share of hard tokens."""
     groups = report["relative_effective_context_length"]
     figure, panels = _panels(len(groups))
     for axes, group in zip(panels, groups, strict=True):

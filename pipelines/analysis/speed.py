@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_arguments(arguments: argparse.Namespace) -> None:
-    """Checks what can be checked before TensorFlow is imported."""
+    """Checks the arguments before TensorFlow is imported."""
     arguments.experiment = load_experiment(arguments.config, arguments.overrides)
     model = arguments.experiment.model
     if not model.has_relative_positions:
@@ -92,7 +92,7 @@ _MEMORIES = {
     "keys_and_values": "keys, values",
     "hidden_states": "hidden states",
 }
-# A median over as few turns as there are windows is then one of more segments.
+# Segments are cheap: more of them than windows make their median steadier.
 _SEGMENTS_PER_TURN = 3
 
 
@@ -137,7 +137,7 @@ def seconds_in_turn(
     num_turns: int,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[Reading, list[float]]:
-    """Times several functions in alternating rounds, after one call of each that compiles it."""
+    """Times functions in alternating rounds, after one compiling call of each."""
     for call in calls.values():
         call()
     seconds: dict[Reading, list[float]] = {reading: [] for reading in calls}
@@ -153,9 +153,8 @@ def seconds_in_turn(
 class SpeedMeasurement:
     """Models with memory and a sliding-window model, at any attention length.
 
-    The model with a memory reads segments and remembers as many tokens as the other's window has,
-    so that it attends to at least as many. Its memory is full from the beginning, of zeros: the
-    values do not change the work.
+    The recurrent model remembers as many tokens as the window holds, so it attends to at least as
+    many. Its memory starts full of zeros: values do not change the work.
     """
 
     def __init__(self, experiment: ExperimentConfig, segment_length: int) -> None:
@@ -164,14 +163,14 @@ class SpeedMeasurement:
         training = experiment.training
         self._config = cast(ModelConfig, experiment.model)
         self._dtype_policy = training.dtype_policy
-        # Where XLA is not ruled out, the plan of the device decides, as in an evaluation.
+        # If XLA is allowed, the device's execution plan decides, as in an evaluation.
         self._jit_compile = None if training.may_compile else False
         self._segment_lengths = sorted({segment_length, 1}, reverse=True)
         self._model = TransformerXL(self._config, dtype=self._dtype_policy)
         self._random = np.random.default_rng(0)
 
     def calls(self, attention_length: int) -> dict[Reading, Callable[[], np.ndarray]]:
-        """Returns a function for each method, which scores its tokens."""
+        """Returns a scoring function for each method."""
         calls = {VANILLA: self._window_call(attention_length)}
         for length in self._segment_lengths:
             for memory in ("keys_and_values", "hidden_states"):
@@ -207,7 +206,7 @@ class SpeedMeasurement:
 
         segment_length = reading.tokens_per_call
         keeps_states, is_single = reading.memory == "hidden_states", segment_length == 1
-        # Head by head pays for the products of a segment, not of a token.
+        # Computing head by head speeds up the products of a segment, not of a single token.
         plan = self._plan(keeps_states=keeps_states, writes=is_single)
         engine = InferenceEngine(
             self._model, attention_length, reading.memory, segment_length=segment_length, plan=plan

@@ -1,12 +1,12 @@
 """Named experiments, one function for each: `txl train --config NAME` runs one.
 
-`quickstart`, `hour` and `night` are for two CPU cores. The others are published: what was published
-and what was chosen here stands at each function. None of the published experiments was run here.
-Figures are those of Dai et al. (2019), whose documents differ: "OpenReview" is the version that was
-submitted to ICLR 2019, "README" that of the official code.
+`quickstart`, `hour` and `night` are for two CPU cores. The others are published experiments, which
+were not run here; each function states what was published and what was chosen here. The figures of
+Dai et al. (2019) have two sources: "OpenReview" is the version submitted to ICLR 2019, "README" the
+official code's.
 
-On TPUs, Dai et al. clip the gradients of each core before they are added up.
-Here the sum is clipped, as they do on GPUs, which is stricter.
+On TPUs, Dai et al. clip the gradients of each core before adding them up. Here the sum is clipped,
+as they do on GPUs, which is stricter.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from txl_tf.config.experiment import (
 )
 from txl_tf.models.presets import preset
 
-# Of the models for two CPU cores.
+# Optimizer settings for two CPU cores.
 _SMALL = {"final_learning_rate_fraction": 0.02, "beta_2": 0.98}
 _CHARACTERS_BASE = EvaluationConfig(
     batch_size=10, segment_length=80, memory_length=2100, clamp_length=820, same_length=True
@@ -91,12 +91,11 @@ def _by_nvidia(
     evaluation: EvaluationConfig,
     **optimizer: Any,
 ) -> ExperimentConfig:
-    """Returns an experiment of NVIDIA's.
+    """Returns an experiment with the settings of NVIDIA's published runs.
 
-    NVIDIA's LAMB corrects no mean for its start, which the trust ratio cancels.
-    It takes query, key and value as one variable, where each has its own trust
-    ratio here. Gradients are clipped, the norm of a variable counts as 10 at
-    most, and nothing decays, as there.
+    NVIDIA's LAMB has no bias correction, which the trust ratio cancels. It has one trust ratio for
+    query, key and value; here each has its own. As there, gradients are clipped, the norm of a
+    variable is capped at 10, and there is no weight decay.
     """
     lamb = {"name": "lamb", "learning_rate": 0.01, "epsilon": 1e-6, "max_weight_norm": 10.0}
     training = _every(100, 5000)
@@ -108,8 +107,8 @@ def _by_nvidia(
 def quickstart() -> ExperimentConfig:
     """Returns the experiment of `txl quickstart`, which trains in minutes.
 
-    Corpus: the source of the Python standard library. Expected: 2.1 bits per byte or less over
-    all test bytes, in 2 to 7 minutes on two CPU cores.
+    Corpus: the source of the Python standard library. Expected: 2.1 bits per byte or less over all
+    test bytes, in 2 to 7 minutes on two CPU cores.
     """
     evaluation = EvaluationConfig(batch_size=128, segment_length=64, memory_length=64)
     optimizer = {**_SMALL, "learning_rate": 4e-3, "warmup_steps": 75}
@@ -123,7 +122,7 @@ def hour() -> ExperimentConfig:
     test split, see `analysis/RESULTS.md`.
     """
     training = {**_every(100, 2000), "evaluate_every_steps": 2000}
-    # Of the memory lengths that were tried, 432 was the best on the validation split.
+    # The best of the tested memory lengths on the validation split.
     evaluation = EvaluationConfig(batch_size=24, memory_length=432)
     optimizer = {**_SMALL, "learning_rate": 3e-3, "warmup_steps": 200}
     return _experiment("hour", 24, 16_000, evaluation, training, **optimizer)
@@ -132,8 +131,8 @@ def hour() -> ExperimentConfig:
 def night() -> ExperimentConfig:
     """Returns the experiment for a night on two CPU cores, for text of 10 to 100 MB.
 
-    It reads 55 MB of bytes. Its steps follow from the speeds of smaller models in float32; it has
-    not been run to its end.
+    It reads 55 MB. Its number of steps is extrapolated from the speed of smaller models in float32;
+    it was not run to its end.
     """
     training = {**_every(100, 1000), "evaluate_every_steps": 3000}
     evaluation = EvaluationConfig(batch_size=24, memory_length=384)
@@ -142,51 +141,45 @@ def night() -> ExperimentConfig:
 
 
 def enwik8_base() -> ExperimentConfig:
-    """Returns the experiment with 12 layers.
+    """Returns the 12-layer experiment. Published: 1.06 bits/character on test (OpenReview).
 
-    Published: 1.06 bits per character on the test split (OpenReview), on 4 GPUs.
+    The published run used 4 GPUs.
     """
     return _on_gpus("enwik8_base", 24, _CHARACTERS_BASE)
 
 
 def enwik8_18_layers() -> ExperimentConfig:
-    """Returns the experiment with 18 layers.
+    """Returns the 18-layer experiment. Published: 1.03 bits/character on test (OpenReview).
 
-    Published: 1.03 bits per character on the test split, depth and parameters
-    (OpenReview). Its width, its schedule and how it is evaluated were chosen here.
+    Depth and number of parameters are published; width, schedule and evaluation were chosen here.
     """
     return _on_tpus("enwik8_18_layers", 64, 400_000, _CHARACTERS_LARGE)
 
 
 def enwik8_large() -> ExperimentConfig:
-    """Returns the experiment with 24 layers.
+    """Returns the 24-layer experiment. Published: 0.99 bits/character on test (OpenReview).
 
-    Published: 0.99 bits per character on the test split (OpenReview), on 32 TPU
-    cores. The paper states an attention length of 784 in training; the official
-    script has 768, which is used.
+    The published run used 32 TPU cores. The paper states an attention length of 784 in training;
+    the official script has 768, which is used here.
     """
     return _on_tpus("enwik8_large", 64, 400_000, _CHARACTERS_LARGE)
 
 
 def text8_base() -> ExperimentConfig:
-    """Returns the experiment with 12 layers; no result of it is published."""
+    """Returns the 12-layer experiment. No result is published."""
     return _on_gpus("text8_base", 24, _CHARACTERS_BASE)
 
 
 def text8_large() -> ExperimentConfig:
-    """Returns the experiment with 24 layers.
+    """Returns the 24-layer experiment. Published: 1.08 bits/character on test (README).
 
-    Published: 1.08 bits per character on the test split (README; not in the
-    OpenReview version), on 32 TPU cores.
+    The published run used 32 TPU cores; the figure is not in the OpenReview version.
     """
     return _on_tpus("text8_large", 64, 400_000, _CHARACTERS_LARGE)
 
 
 def wikitext103_base() -> ExperimentConfig:
-    """Returns the experiment with 16 layers.
-
-    Published: perplexity 24.0 on the test split (OpenReview), on 4 GPUs.
-    """
+    """Returns the 16-layer experiment. Published: perplexity 24.0 on test (OpenReview), 4 GPUs."""
     evaluation = EvaluationConfig(
         batch_size=10, segment_length=64, memory_length=640, clamp_length=400, same_length=True
     )
@@ -194,29 +187,25 @@ def wikitext103_base() -> ExperimentConfig:
 
 
 def wikitext103_large() -> ExperimentConfig:
-    """Returns the experiment with 18 layers.
+    """Returns the 18-layer experiment. Published: test perplexity 18.9 (OpenReview), 18.3 (README).
 
-    Published: perplexity 18.9 (OpenReview) and 18.3 (README) on the test split,
-    on 64 TPU cores. The steps are those of the published schedule; at which of
-    them the released model was taken is not known.
+    The published run used 64 TPU cores and this schedule. Which step was released is unknown.
     """
     return _on_tpus("wikitext103_large", 128, 4_000_000, _WIKITEXT_LARGE, warmup_steps=16000)
 
 
 def lm1b_base() -> ExperimentConfig:
-    """Returns the experiment with 18 layers.
+    """Returns the 18-layer experiment. Published: perplexity 23.5 on test (OpenReview), 4 GPUs.
 
-    Published: perplexity 23.5 on the test split with 0.46B parameters (OpenReview),
-    on 4 GPUs.
+    The published model has 0.46B parameters.
     """
     return _on_gpus("lm1b_base", 256, _BILLION_WORDS)
 
 
 def lm1b_large() -> ExperimentConfig:
-    """Returns the experiment with 24 layers.
+    """Returns the 24-layer experiment. Published: perplexity 21.8 on test (README), 512 TPU cores.
 
-    Published: perplexity 21.8 on the test split with 0.8B parameters (README), on
-    512 TPU cores.
+    The published model has 0.8B parameters.
     """
     return _on_tpus(
         "lm1b_large", 512, 1_200_000, _BILLION_WORDS, learning_rate=1e-4, warmup_steps=30000
@@ -226,8 +215,8 @@ def lm1b_large() -> ExperimentConfig:
 def nvidia_wikitext103_base() -> ExperimentConfig:
     """Returns NVIDIA's experiment with 16 layers.
 
-    Published: perplexity 23.24 on the test split, a mean over seeds (README of
-    NVIDIA DeepLearningExamples), 110 minutes on 8 A100 GPUs.
+    Published: perplexity 23.24 on test, a mean over seeds (README of NVIDIA DeepLearningExamples),
+    110 minutes on 8 A100 GPUs.
     """
     evaluation = EvaluationConfig(
         batch_size=16, segment_length=64, memory_length=640, clamp_length=400, same_length=True
@@ -239,8 +228,8 @@ def nvidia_wikitext103_base() -> ExperimentConfig:
 def nvidia_wikitext103_large() -> ExperimentConfig:
     """Returns NVIDIA's experiment with 18 layers.
 
-    Published: perplexity 18.17 on the test split, a mean over seeds (README of
-    NVIDIA DeepLearningExamples), 735 minutes on 8 A100 GPUs.
+    Published: perplexity 18.17 on test, a mean over seeds (README of NVIDIA DeepLearningExamples),
+    735 minutes on 8 A100 GPUs.
     """
     schedule = {"warmup_steps": 16000, "final_learning_rate_fraction": 0.01}
     return _by_nvidia("nvidia_wikitext103_large", 128, 100_000, _WIKITEXT_LARGE, **schedule)
@@ -249,9 +238,8 @@ def nvidia_wikitext103_large() -> ExperimentConfig:
 def penn_treebank() -> ExperimentConfig:
     """Returns the experiment with 24 million parameters.
 
-    Published: perplexity 54.52 on the test split (OpenReview, Table 3), with
-    variational dropout and the average of the weights. All other values were
-    chosen here and never tuned, so the published result is not to be expected.
+    Published: perplexity 54.52 on test (OpenReview, Table 3), with variational dropout and weight
+    averaging. All other values were chosen here and never tuned, so expect a worse result.
     """
     evaluation = EvaluationConfig(
         batch_size=10, segment_length=70, memory_length=280, same_length=True
@@ -284,4 +272,4 @@ NAMED_EXPERIMENTS: dict[str, Callable[[], ExperimentConfig]] = {
     },
     "enwik8_hour": hour,
 }
-"""The experiments by name."""
+"""Experiments by name."""

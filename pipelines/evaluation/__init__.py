@@ -1,1 +1,1 @@
-"""Parts of `txl evaluate`: user texts, documents, and the watch on new checkpoints."""
+"""Parts of `txl evaluate`: user texts, documents, and the watch for new checkpoints."""

@@ -1,4 +1,4 @@
-"""Results of evaluations as a small table, with a column for each."""
+"""Results of evaluations as a small table, a column for each."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from ..progress import plain_table
 
 
 def loss_figure(nats_per_token: float, bytes_per_token: float, has_words: bool) -> str:
-    """Returns the perplexity of words, or of all other tokens bits per byte."""
+    """Formats the perplexity of word tokens, or bits per byte of other tokens."""
     if has_words:
         perplexity = metrics.perplexity(nats_per_token)
         return f"perplexity {perplexity:,.{0 if perplexity >= 1000 else 2}f}"
@@ -17,7 +17,7 @@ def loss_figure(nats_per_token: float, bytes_per_token: float, has_words: bool) 
 
 
 def result_line(result: EvaluationResult) -> str:
-    """Returns the figures of an evaluation in the middle of a run."""
+    """Formats an evaluation during training in one line."""
     return (
         f"{result.split} at step {result.step:,}: {result.bits_per_byte:.4f} bits/byte, "
         f"perplexity {result.perplexity:,.2f}"
@@ -25,7 +25,7 @@ def result_line(result: EvaluationResult) -> str:
 
 
 def result_table(results: Sequence[EvaluationResult]) -> str:
-    """Returns figures, their denominators and the conditions of evaluations of one model."""
+    """Formats figures, denominators and conditions of evaluations of one model."""
     figures = [
         ("bits/byte", "bits_per_byte", ",.6f"),
         ("bits/character", "bits_per_character", ",.6f"),
@@ -38,7 +38,7 @@ def result_table(results: Sequence[EvaluationResult]) -> str:
         ("words", "num_words", ",.0f"),
         ("unknown tokens", "unknown_share", ".2%"),
     ]
-    # Where tokens are words, their perplexity is that of words.
+    # With word tokens, perplexity and word perplexity are equal.
     if not all(each.has_words and each.tokenizer_kind != "words" for each in results):
         figures = [figure for figure in figures if "word" not in figure[0]]
     rows = [["", *(result.split for result in results)]]

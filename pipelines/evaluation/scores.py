@@ -23,9 +23,8 @@ _READ_TOKENS = 1 << 22
 class DocumentScores:
     """Sums of nats for every document of a split.
 
-    A target counts for the document it is in: the first token of a document
-    too, whatever it was predicted from. The first token of the split is no
-    target, so the sums over all documents are those of the split.
+    A target counts for its own document, including the first token of a document. The first token
+    of the split is no target, so the sums add up to the split's.
     """
 
     def __init__(self, dataset: PreparedDataset, split: str) -> None:
@@ -35,7 +34,7 @@ class DocumentScores:
         self._counts = np.zeros(len(self._starts), np.int64)
 
     def observe(self, places: np.ndarray, nats: np.ndarray) -> None:
-        """Takes in the scores of some tokens; see `Evaluator.evaluate`."""
+        """Adds the scores of some tokens; see `Evaluator.evaluate`."""
         documents = np.searchsorted(self._starts, places, side="right") - 1
         np.add.at(self._nats, documents, nats)
         np.add.at(self._counts, documents, 1)
@@ -56,7 +55,7 @@ class DocumentScores:
         ]
 
     def write(self, path: str) -> None:
-        """Writes a file with a line of JSON for each document; an existing one is replaced."""
+        """Writes a line of JSON for each document, replacing an existing file."""
         lines = "".join(json.dumps(each) + "\n" for each in self.figures())
         remedy = "Check the folder, the disk and the permissions."
         with storage_errors("The figures of the documents cannot be written", path, remedy):
@@ -64,7 +63,7 @@ class DocumentScores:
 
 
 def _document_starts(dataset: PreparedDataset, split: str, num_tokens: int) -> np.ndarray:
-    """Returns the positions where documents begin; the start of the split counts as one."""
+    """Returns the positions where documents begin, including the start of the split."""
     found = [np.zeros(1, np.int64)]
     for start in range(0, num_tokens, _READ_TOKENS):
         stop = min(start + _READ_TOKENS, num_tokens)
@@ -90,14 +89,8 @@ def check_text_file(path: str) -> None:
 class TextScores:
     """User text with its tokens and, after an evaluation, their scores.
 
-    Args:
-        path: str. A file, or `-` for the standard input.
-        tokenizer: `Tokenizer` of the model.
-
-    Raises:
-        DataDamagedError: If the tokenizer cannot take the text, or there are
-            less than two tokens.
-        StorageError: If the file cannot be read.
+    `path` is a file, or `-` for the standard input. Text that the tokenizer cannot encode, or of
+    fewer than two tokens, is a DataDamagedError.
     """
 
     def __init__(self, path: str, tokenizer: Tokenizer) -> None:
@@ -115,11 +108,11 @@ class TextScores:
         self._nats = np.full(len(self._token_ids), np.nan)
 
     def observe(self, places: np.ndarray, nats: np.ndarray) -> None:
-        """Takes in the scores of some tokens; see `Evaluator.evaluate`."""
+        """Stores the scores of some tokens; see `Evaluator.evaluate`."""
         self._nats[places] = nats
 
     def scores(self) -> Iterator[dict[str, Any]]:
-        """Returns `token` (its place), `id`, `text` and `nats` (None for the first) of each."""
+        """Yields `token` (its position), `id`, `text` and `nats` (None for the first) of each."""
         pieces = pieces_of(self._tokenizer, self._token_ids)
         for place, (token_id, piece, nats) in enumerate(
             zip(self._token_ids, pieces, self._nats, strict=True)

@@ -16,9 +16,10 @@ from txl_tf.evaluation.result import EvaluationResult
 from txl_tf.evaluation.text_rows import EvaluationText
 from txl_tf.models.sizes import reading_flops_per_token
 
-# Time of training that evaluations before the last step may take.
+# Share of training's tokens that evaluations before the last step may read. Reading takes a third
+# of training's operations: the rest allows for a slower precision and fewer rows.
 _SHARE = 0.1
-# The loss of fewer tokens says too little to compare steps by.
+# The loss of fewer tokens is too noisy to compare steps.
 _LEAST = 4096
 
 
@@ -27,16 +28,16 @@ def create_evaluator(
     strategy: tf.distribute.Strategy | None = None,
     variables: Mapping[str, keras.Variable] | None = None,
 ) -> Evaluator:
-    """Builds the evaluator of an experiment, without weights or with those of a run.
+    """Builds the evaluator of an experiment, without weights or with the variables of a run.
 
-    A run that was trained with its documents apart is evaluated in the same way.
+    Documents are masked as in training.
     """
     if experiment.evaluation.dynamic_learning_rate is not None:
         strategy, variables = None, None
     return Evaluator(
         experiment.model,
         experiment.resolved_evaluation,
-        # Where XLA is not ruled out, the device's plan decides.
+        # If XLA is allowed, the device's execution plan decides.
         jit_compile=None if experiment.training.may_compile else False,
         masks_documents=experiment.training.document_boundaries == "mask",
         strategy=strategy,
@@ -76,14 +77,11 @@ def evaluate_split(
 
 
 def tokens_before_the_end(experiment: ExperimentConfig, num_steps: int) -> int | None:
-    """Returns the most tokens that an evaluation before the last step reads; `None` for all.
+    """Returns the token limit of evaluations before the last step; `None` for no limit.
 
-    By default a tenth of those trained on since the evaluation before, or fewer where the
-    lengths of the evaluation cost more operations than training's. Reading a token takes a
-    third of the operations of training on it: the rest is room for a slower precision and
-    fewer rows. No measured time is part of the number, so that a resumed run reads the same
-    text and finds the same best step as an unbroken one. `num_steps` are those that the run was
-    begun with: a run that is made longer keeps its number.
+    By default a tenth of the tokens trained on since the evaluation before, or fewer if evaluation
+    lengths cost more than training's. No measured time counts, and `num_steps` is the number the
+    run was begun with, so that resumed and extended runs read the same text.
     """
     training, evaluation = experiment.training, experiment.evaluation
     if isinstance(training.evaluate_tokens, int):
@@ -97,7 +95,7 @@ def tokens_before_the_end(experiment: ExperimentConfig, num_steps: int) -> int |
 
 
 def _relative_cost(model: ModelConfig | RecurrentConfig, evaluation: EvaluationConfig) -> float:
-    """Returns the operations to score a token over those at training's lengths; at least 1."""
+    """Returns the operations to score a token relative to training's lengths; at least 1."""
     segment_length = evaluation.segment_length or model.segment_length
     cost = 1.0
     if isinstance(model, ModelConfig):
@@ -113,16 +111,16 @@ def _relative_cost(model: ModelConfig | RecurrentConfig, evaluation: EvaluationC
 
 
 def _beginning(text: EvaluationText, num_tokens: int) -> EvaluationText:
-    """Returns the first tokens of a text, with their average share of what it is."""
+    """Returns the first tokens of a text, with a proportional share of its bytes and words."""
     names = ("num_bytes", "num_characters", "num_words")
     shares = {name: getattr(text, name) * num_tokens / text.num_tokens for name in names}
-    # A curve of its own: the figures of a part do not compare with those of the whole.
+    # A separate curve: figures of a part and of the whole are not comparable.
     name = f"{text.name}_beginning"
     return dataclasses.replace(text, name=name, num_tokens=num_tokens, **shares)
 
 
 def split_text(dataset: PreparedDataset, split: str) -> EvaluationText:
-    """Returns the text of a split, read from the disk as it is needed."""
+    """Returns the text of a split, read from disk on demand."""
     entry = dataset.manifest.split(split)
     return EvaluationText(
         name=split,
@@ -144,10 +142,7 @@ def bytes_per_token(manifest: Manifest, split: str) -> float:
 
 
 def statistics_text(evaluator: Evaluator, dataset: PreparedDataset | None) -> EvaluationText | None:
-    """Returns the split `train`, whose gradients scale dynamic evaluation; None without scaling.
-
-    A missing split is a UsageError.
-    """
+    """Returns the split `train`, whose gradients scale dynamic evaluation; `None` if unscaled."""
     if not evaluator.needs_statistics:
         return None
     if dataset is None or "train" not in dataset.manifest.split_names:

@@ -17,19 +17,14 @@ _SAMPLE_TOKENS = 64
 
 
 class SampleWriter:
-    """Continues a prompt token by token, always with the same random numbers.
+    """Writer of a text that continues a prompt, always with the same random numbers.
 
-    One program is traced for a run and reads the weights of the moment. It has
-    seeds of its own, so that training draws what it would draw without it.
-
-    Args:
-        model: any language model that `create_model` builds, and that remembers.
-        strategy: optional `tf.distribute.Strategy` of its weights; every replica
-            does the same.
+    Its program is traced once per run and reads the current weights. It has its own seeds, so it
+    does not change what training draws. With a `strategy`, every replica does the same.
     """
 
     PROMPT_TOKENS = 24
-    """Tokens of a prompt that are read; the rest is left."""
+    """Tokens of a prompt that are read; the rest is ignored."""
 
     def __init__(
         self, model: "keras.Model", strategy: tf.distribute.Strategy | None = None
@@ -41,16 +36,13 @@ class SampleWriter:
 
     @staticmethod
     def is_possible(config: object) -> bool:
-        """Whether a model remembers the token before; without recurrence it does not."""
+        """Returns true if the model remembers the token before; without recurrence it does not."""
         return not isinstance(config, ModelConfig) or config.effective_memory_length > 0
 
     def __call__(
         self, prompt_ids: np.ndarray, track: Callable[[], None] = lambda: None
     ) -> tuple[np.ndarray, float]:
-        """Returns the tokens that follow a prompt, and their perplexity under the model.
-
-        `track` is called before every token and may raise.
-        """
+        """Returns the tokens after a prompt and their perplexity; `track` may raise before each."""
         prompt_ids = prompt_ids[: self.PROMPT_TOKENS]
         memory, written, nats = self._initial_memory(len(prompt_ids)), [], []
         token = int(prompt_ids[0])
@@ -75,7 +67,7 @@ class SampleWriter:
         config = self._model.config
         if not isinstance(config, ModelConfig):
             return self._model.initial_memory(1)
-        # More tokens than this never come together.
+        # A sample never has more tokens.
         longest = num_prompt_tokens + _SAMPLE_TOKENS
         return self._model.initial_memory(1, min(config.effective_memory_length, longest))
 

@@ -53,14 +53,14 @@ def read_evaluation_lines(path: str) -> list[dict[str, Any]]:
 
 
 def read_evaluations(folder: str) -> Iterator[tuple[str, str, list[dict[str, Any]]]]:
-    """Yields every split in the folder of a run's evaluations, the file and its lines."""
+    """Yields split, path and lines of each results file of a run's evaluations."""
     problem = "The evaluations cannot be read"
     with storage_errors(problem, folder, "Check the storage."):
         splits = list_folder(folder)
     for split in splits:
         path = os.path.join(folder, split, RESULTS_FILE)
         with storage_errors(problem, path, "Check the storage."):
-            # Without the file, an evaluation was begun, and not finished.
+            # A folder without the file is of an unfinished evaluation.
             lines = read_evaluation_lines(path) if path_exists(path) else None
         if lines is not None:
             yield split, path, lines
@@ -84,16 +84,11 @@ def _checked(line: Any) -> dict[str, Any]:
 
 
 class EvaluationLog:
-    """A file with a line of JSON for each evaluation of a split.
+    """File with a line of JSON for each evaluation of a split.
 
-    Each line has the `conditions` of the evaluation and the `result`, so that
-    the same checkpoint is not evaluated twice under the same conditions. A
-    damaged file is a DataDamagedError, one that cannot be read a StorageError.
-
-    Args:
-        folder: str. Folder of the evaluations of a run.
-        split: str. Name of the split.
-        conditions: dict of JSON values that decide a result besides the step.
+    A line holds the `conditions` (JSON values that decide a result besides the step) and the
+    `result`, so that no checkpoint is evaluated twice under the same conditions. A damaged file is
+    a DataDamagedError.
     """
 
     def __init__(self, folder: str, split: str, conditions: dict[str, Any]) -> None:
@@ -110,13 +105,13 @@ class EvaluationLog:
     def locked(self) -> Iterator[DirectoryLock]:
         """Holds the lock that `append` needs; OutputExistsError if another process has it."""
         with DirectoryLock(self._folder) as lock:
-            # Another process may have appended to it until now.
+            # Another process may have appended since the last load.
             self._load()
             self._writable = lock.folder
             yield lock
 
     def append(self, result: EvaluationResult) -> None:
-        """Writes a result under these conditions to the disk, within `locked`."""
+        """Writes a result under these conditions to disk; needs `locked`."""
         if self._writable is None:
             raise ValueError(f"It must be locked. Received: step={result.step}")
         self._lines.append({"conditions": self._conditions, "result": result.to_dict()})
@@ -124,7 +119,7 @@ class EvaluationLog:
         content = "".join(json.dumps(line) + "\n" for line in self._lines)
         remedy = "Make room or check the permissions."
         with storage_errors("The result cannot be written", self._path, remedy):
-            # All of it, because object stores cannot append.
+            # Rewritten as a whole, because object stores cannot append.
             self._writable.write(RESULTS_FILE, content.encode())
 
     def _load(self) -> None:
@@ -145,13 +140,8 @@ class EvaluationLog:
 class CheckpointWatch:
     """Iterator over the steps of new checkpoints, until the run is finished.
 
-    Args:
-        list_steps: function that returns the steps of the existing checkpoints,
-            oldest first.
-        last_step: int. Last step of the run.
-        patience_seconds: optional float. How long to wait for the next one;
-            without a limit if `None`.
-        poll_seconds: float. Time between two looks.
+    `list_steps` returns the existing steps, oldest first. `patience_seconds` limits the wait for
+    the next one; `None` waits without limit.
     """
 
     def __init__(
@@ -170,7 +160,7 @@ class CheckpointWatch:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether `stop` was called."""
+        """True if `stop` was called."""
         return self._stop.is_set()
 
     def stop(self) -> None:
@@ -178,10 +168,9 @@ class CheckpointWatch:
         self._stop.set()
 
     def steps(self, done: Collection[int]) -> Iterator[int]:
-        """Yields the oldest step that exists and is not done, to which the caller adds it.
+        """Yields the oldest existing step that is not in `done`; the caller adds it there.
 
-        It ends after the last step of the run, when `stop` was called, and when
-        no new checkpoint came for too long.
+        Ends after the last step of the run, on `stop`, or when no checkpoint came in time.
         """
         passed_over: set[int] = set()
         deadline = self._new_deadline()
@@ -190,7 +179,7 @@ class CheckpointWatch:
             step = next((step for step in there if step not in done), None)
             if step is not None:
                 yield step
-                # Whatever became of it, once is enough.
+                # Never yield a step twice, even if its evaluation failed.
                 passed_over.add(step)
                 deadline = self._new_deadline()
                 continue
@@ -215,8 +204,7 @@ def watch_checkpoints(
 ) -> None:
     """Evaluates checkpoints until the run is finished.
 
-    Results are written into the folder of the run, so that the same command
-    resumes where it stopped.
+    Results are written into the folder of the run, so the same command resumes where it stopped.
     """
     from txl_tf.training.tensorboard import TensorBoardWriter
 
@@ -238,7 +226,7 @@ def watch_checkpoints(
             except DataDamagedError as error:
                 if step in store.steps():
                     raise
-                # The run has removed it for newer ones while it was read.
+                # The run removed this checkpoint while it was read.
                 print(f"passed over: {error.where} is gone", file=sys.stderr)
                 continue
             result = evaluate(step, weights, until_stopped)

@@ -1,4 +1,4 @@
-"""Language model on text: a model with its tokenizer, for a few lines of Python."""
+"""Language model on text: a model with its tokenizer."""
 
 import os
 from collections.abc import Sequence
@@ -30,9 +30,9 @@ from txl_tf.models.presets import PRESETS, preset
 from txl_tf.models.stateful import language_model_of
 from txl_tf.run_folder import StepChoice, is_keras_file, load_model
 
-# Sessions that stay compiled, by number of rows and kind of sampling.
+# Most sessions that stay compiled, by number of rows and kind of sampling.
 _MAX_SESSIONS = 4
-# Settings of dynamic evaluation, in which weights follow the text: `score` leaves them fixed.
+# Settings of dynamic evaluation; `score` keeps weights fixed.
 _FIXED_WEIGHTS: dict[str, None] = dict.fromkeys(
     (
         "dynamic_learning_rate",
@@ -48,14 +48,13 @@ Folder = str | os.PathLike[str]
 class TransformerXLCausalLM:
     """Language model that takes and returns text.
 
-    It follows KerasHub's `CausalLM`: `from_preset`, `save_to_preset`, `compile` with
-    optimizer and sampler, `fit` and `generate`. It also has what a memory makes
-    possible: `session`, which continues a text over many calls, and `score`, which
-    reads texts of any length segment by segment.
+    It follows KerasHub's `CausalLM`: `from_preset`, `save_to_preset`, `compile` with optimizer
+    and sampler, `fit` and `generate`. Memory adds two methods: `session`, which continues a text
+    over many calls, and `score`, which reads texts of any length segment by segment.
 
     Args:
-        model: `TransformerXL`, `LSTMLanguageModel` or `QRNNLanguageModel`; of a
-            `StatefulTransformerXL` the model that it trains.
+        model: `TransformerXL`, `LSTMLanguageModel` or `QRNNLanguageModel`; for a
+            `StatefulTransformerXL` its inner model is used.
         tokenizer: optional `Tokenizer` of the model. Without one `generate` takes
             and returns token ids.
         evaluation: optional `EvaluationConfig`: how `score` reads, without dynamic evaluation.
@@ -66,7 +65,7 @@ class TransformerXLCausalLM:
         tokenizer: as given.
         last_seed: optional int. Seed of the newest call of `generate`.
         evaluation: as given, for one row.
-        step: int. Training steps of the weights, 0 where they are not known.
+        step: int. Training steps of the weights, 0 if unknown.
         folder: optional str. Where the model was loaded from.
 
     Raises:
@@ -113,15 +112,16 @@ class TransformerXLCausalLM:
         """Loads a model folder, or builds a model of a named size with new weights.
 
         Args:
-            preset_or_folder: path of a run, of a checkpoint, of a folder that `txl convert`
-                or `save_to_preset` wrote, or of an export; or a name that `txl_tf.preset`
-                knows, such as `"quickstart"`, for new weights. Such a model has as many
-                tokens as the tokenizer.
-            step: as for `txl_tf.load_model`. Where the run averages its weights, these are loaded.
-            tokenizer: optional `Tokenizer`, or path of a prepared data set that has
-                it. Defaults to `None`: the one in the folder, if there is one.
-            memory_length: optional int. Tokens that `score` remembers. Defaults to `None`: as
-                the run's evaluations; the model's own where the folder has no run's settings.
+            preset_or_folder: path of a run, of a checkpoint, of a folder that `txl convert` or
+                `save_to_preset` wrote, or of an export; or a name that `txl_tf.preset` knows,
+                such as `"quickstart"`, for new weights. The tokenizer then sets the vocabulary
+                size.
+            step: as for `txl_tf.load_model`. If the run averages its weights, the average is
+                loaded.
+            tokenizer: optional `Tokenizer`, or path of a prepared data set. Defaults to `None`:
+                the one in the folder, if there is one.
+            memory_length: optional int. Tokens that `score` remembers. Defaults to `None`: as in
+                the run's evaluations, or the model's own without a run.
             segment_length: optional int. Tokens that `score` reads at once, likewise.
 
         Returns:
@@ -163,7 +163,7 @@ class TransformerXLCausalLM:
         """Writes model and tokenizer as a folder that `from_preset` reads.
 
         Args:
-            folder: path of the folder to make.
+            folder: path of the new folder.
 
         Raises:
             OutputExistsError: If it exists.
@@ -173,20 +173,20 @@ class TransformerXLCausalLM:
         write_model_folder(self.model, folder, self.tokenizer)
 
     def compile(self, optimizer: Any = None, *, sampler: Any = "random", **options: Any) -> None:
-        """Sets how `fit` trains, and how `generate` and `session` draw where they are not told.
+        """Sets how `fit` trains, and the default sampler of `generate` and `session`.
 
         Args:
-            optimizer: optional Keras optimizer or its name, which continues from one `fit` to
-                the next; or an `OptimizerConfig`, of which every `fit` is a run of its own,
-                as `txl train` is. Defaults to `None`: Adam with the learning rate and the
-                clipping that `OptimizerConfig` has by default.
+            optimizer: optional Keras optimizer or its name, which continues from one `fit` to the
+                next; or an `OptimizerConfig`, with which every `fit` is a separate run, as with
+                `txl train`. Defaults to `None`: Adam with the default learning rate and clipping
+                of `OptimizerConfig`.
             sampler: name of a sampler, `"random"`, `"greedy"` or `"beam"`; or an object
                 of `txl_tf.samplers`. Defaults to `"random"`.
             **options: other arguments of `keras.Model.compile`, such as `metrics`. The
                 loss is the cross entropy, unless `loss` is given.
 
         Raises:
-            ValueError: If there is no sampler or optimizer of this name.
+            ValueError: If the name of the sampler or optimizer is unknown.
             TypeError: If the sampler is neither a name nor a sampler.
         """
         self._sampler = samplers.get(sampler)
@@ -209,8 +209,8 @@ class TransformerXLCausalLM:
         Rows begin every epoch with an empty memory.
 
         Args:
-            x: texts or token ids, as `txl_tf.data.ordered_batches` takes them; or what
-                that function returns, a `tf.data.Dataset` of `(x, y)`.
+            x: texts or token ids, as for `txl_tf.data.ordered_batches`; or its result, a
+                `tf.data.Dataset` of `(x, y)`.
             batch_size: int. Rows that are read side by side. Defaults to `32`. A data set
                 of batches has its own.
             segment_length: optional int. Tokens of a row in each step. Defaults to
@@ -225,7 +225,7 @@ class TransformerXLCausalLM:
 
         Raises:
             TypeError: As `ordered_batches`.
-            ValueError: As `ordered_batches`, or if the model is no `TransformerXL`.
+            ValueError: As `ordered_batches`, or if the model is not a `TransformerXL`.
         """
         return self._training.fit(
             x, batch_size, segment_length, validation_data, epochs=epochs, **options
@@ -258,15 +258,14 @@ class TransformerXLCausalLM:
                 list of int vectors.
             max_length: optional int. The most tokens of a row, its prompt included,
                 as in KerasHub.
-            stop_token_ids: optional ints. A row ends before the first of them.
-                Defaults to `"auto"`: the end of a sentence or document, if the
-                tokenizer marks it. `None` is none.
-            strip_prompt: bool. Whether the result is without the prompt. Defaults to
-                `False`.
+            stop_token_ids: optional ints. A row ends before the first of them. Defaults to
+                `"auto"`: the end of a sentence or document, if the tokenizer marks it. `None`
+                means no stop tokens.
+            strip_prompt: bool. If `True`, the result excludes the prompt. Defaults to `False`.
             max_tokens: optional int. The most tokens after the prompt. Defaults to
                 `128`, unless `max_length` is given.
-            temperature: optional float. Divides the logits: below 1 the probable becomes
-                more probable; 0 is always the most probable token. Defaults to `1`.
+            temperature: optional float. Divides the logits: values below 1 sharpen the
+                distribution; 0 always takes the most probable token. Defaults to `1`.
             top_k: optional int. Only this many of the most probable tokens; 0 is all.
                 Defaults to `0`.
             top_p: optional float. Only the most probable tokens that together have
@@ -275,17 +274,17 @@ class TransformerXLCausalLM:
                 probability; 0 is all. Defaults to `0`.
             repetition_penalty: float, at least 1. See `RepetitionPenalty`. Defaults
                 to `1`, none.
-            seed: optional int. The same seed writes the same text after a prompt,
-                whatever the other prompts are. Defaults to `None`: a new one, which
-                is `last_seed` after the call.
+            seed: optional int. The same seed writes the same text after a prompt, for any other
+                prompts in the call. Defaults to `None`: a new one, which is `last_seed` after the
+                call.
             stop: str, or several. A text ends before the first of them.
-            sampler: optional name or object, as for `compile`, in the place of
-                `temperature`, `top_k`, `top_p` and `min_p`. Defaults to `None`.
-            num_samples: int. Texts for each prompt, in a list; each draws by a seed of
-                its own, the first by `seed`. Defaults to `1`.
+            sampler: optional name or object, as for `compile`, instead of `temperature`, `top_k`,
+                `top_p` and `min_p`. Defaults to `None`.
+            num_samples: int. Texts for each prompt, in a list; each draws with its own seed, the
+                first with `seed`. Defaults to `1`.
             memory_length: optional int. Tokens to remember, if not the model's.
-            allow_unknown: bool. Whether the token of unknown words may be written.
-                Defaults to `False`.
+            allow_unknown: bool. If `True`, the token for unknown words may be written. Defaults
+                to `False`.
 
         Returns:
             str, or a list of str for a list or for several samples. Without a
@@ -293,10 +292,9 @@ class TransformerXLCausalLM:
 
         Raises:
             TypeError: If a prompt is of another type.
-            ValueError: If there is nothing to generate, a setting is out of its range,
-                or there is no such sampler.
-            UsageError: If the tokenizer cannot take a prompt, or makes no token of
-                it.
+            ValueError: If there is nothing to generate, a setting is out of its range, or the
+                sampler is unknown.
+            UsageError: If the tokenizer cannot encode a prompt, or a prompt has no token.
         """
         if num_samples < 1:
             raise ValueError(f"`num_samples` must be positive. Received: {num_samples}")
@@ -342,7 +340,7 @@ class TransformerXLCausalLM:
     ) -> Any:
         """Scores texts of any length, read segment by segment with memory.
 
-        The figures are those of `txl evaluate --text`: lengths and precision are those of the
+        The figures equal those from `txl evaluate --text`: lengths and precision are as in the
         run's evaluations, see `evaluation`.
 
         Args:
@@ -355,9 +353,10 @@ class TransformerXLCausalLM:
             of them.
 
         Raises:
-            TypeError: If it is neither.
-            ValueError: If there are fewer than two tokens, no tokenizer, or no such length.
-            InvalidTextError: If the tokenizer cannot take the text.
+            TypeError: If `text` is neither.
+            ValueError: If there are fewer than two tokens, there is no tokenizer, or a length is
+                out of range.
+            InvalidTextError: If the tokenizer cannot encode the text.
         """
         texts = checked_texts([text] if isinstance(text, str) else text, "text")
         tokenizer = self._required_tokenizer("score")
@@ -400,8 +399,8 @@ class TransformerXLCausalLM:
             pooling: str. `"tokens"` keeps every token, `"segments"` takes the mean of
                 every segment, `"last"` the last token, `"mean"` the mean of all.
                 Defaults to `"mean"`.
-            batch_size: int. Texts that are read side by side; it has no influence on
-                the features. Defaults to `8`.
+            batch_size: int. Texts that are read side by side; the features do not depend on it.
+                Defaults to `8`.
 
         Returns:
             float32 vector `(D,)`; with `"tokens"` and `"segments"` an array `(S, D)`.
@@ -409,9 +408,9 @@ class TransformerXLCausalLM:
 
         Raises:
             TypeError: If `texts` is neither.
-            ValueError: If a text has no token, there is no such layer or pooling, or no
+            ValueError: If a text has no token, the layer or pooling is unknown, or there is no
                 tokenizer.
-            InvalidTextError: If the tokenizer cannot take a text.
+            InvalidTextError: If the tokenizer cannot encode a text.
         """
         found = checked_texts([texts] if isinstance(texts, str) else texts, "texts")
         tokenizer = self._required_tokenizer("embed")
@@ -446,7 +445,7 @@ class TransformerXLCausalLM:
             top_p: as for `generate`.
             min_p: as for `generate`.
             repetition_penalty: as for `generate`.
-            seed: as for `generate`; `seed` of the session tells it.
+            seed: as for `generate`; see `seed` of the session.
             stop: as for `generate`.
             stop_token_ids: as for `generate`.
             sampler: as for `generate`; not a `BeamSampler`.
@@ -458,7 +457,7 @@ class TransformerXLCausalLM:
 
         Raises:
             ValueError: If a value is out of its range, or there is no tokenizer.
-            TypeError: If the sampler is none.
+            TypeError: If `sampler` is not a sampler.
         """
         tokenizer = self._required_tokenizer("session")
         chosen = samplers.choose(sampler, temperature, top_k, top_p, min_p, self._sampler)
@@ -506,10 +505,11 @@ class TransformerXLCausalLM:
         is_compiled: bool = True,
     ) -> GenerationSession:
         """Returns a session that may have been compiled for an earlier call."""
-        # Settings of a random sampler are given to the session, so that none is compiled for them.
+        # The session takes the settings of a random sampler as values, so it is not compiled for
+        # them.
         sampler = None if type(sampler) is samplers.RandomSampler else sampler
         rules = (stop_token_ids, penalty, excluded_token_ids)
-        # The sampler is part of the key, so that it lives as long as its address is one.
+        # The key holds the sampler, so that its address is not reused.
         key = (sampler, num_rows, rules, memory_length, is_compiled)
         if key not in self._sessions:
             while len(self._sessions) >= _MAX_SESSIONS:
@@ -527,7 +527,7 @@ class TransformerXLCausalLM:
         return self._sessions[key]
 
     def _take_steps(self, num_steps: int) -> None:
-        """Counts steps, and drops what was computed of the weights before they changed."""
+        """Counts steps, and drops values computed from the weights before they changed."""
         self.step += num_steps
         self._sessions.clear()
         self._evaluators.clear()
@@ -564,17 +564,17 @@ def load(
 ) -> TransformerXLCausalLM:
     """Loads model and tokenizer of a run, a checkpoint, a converted folder or an export.
 
-    It also loads a language model that Keras saved, which has no tokenizer; of a
-    `TransformerXLWithHead` the model without the head, as of a fine-tuned run.
+    It also loads a language model that Keras saved, which has no tokenizer. From a
+    `TransformerXLWithHead` or a fine-tuned run it loads the model without the head.
 
     Args:
         folder: path of the folder, also a remote one (`gs://`), or of a `.keras` file; or the
             name of a preset, see `TransformerXLCausalLM.from_preset`.
         step: as for `txl_tf.load_model`.
-        tokenizer: optional `Tokenizer`, or path of a prepared data set that has it.
-            Defaults to `None`: the one in the folder, if there is one.
-        memory_length: optional int. Tokens that `score` remembers. Defaults to `None`: as the
-            run's evaluations; the model's own where the folder has no run's settings.
+        tokenizer: optional `Tokenizer`, or path of a prepared data set. Defaults to `None`: the
+            one in the folder, if there is one.
+        memory_length: optional int. Tokens that `score` remembers. Defaults to `None`: as in the
+            run's evaluations, or the model's own without a run.
         segment_length: optional int. Tokens that `score` reads at once, likewise.
 
     Returns:

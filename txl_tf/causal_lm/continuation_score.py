@@ -1,4 +1,4 @@
-"""Scores of continuations: the last tokens of texts that are read with memory.
+"""Scores of continuations, the last tokens of texts that are read with memory.
 
 Shape letters used in this module:
   R texts, B rows read side by side, S scored tokens, D hidden width, V vocabulary.
@@ -16,17 +16,17 @@ from txl_tf.causal_lm.text_features import LayerReader, groups_by_length
 from txl_tf.evaluation.evaluation_model import exact_products
 from txl_tf.models.sizes import hidden_layer
 
-# Positions whose softmax is computed at once: with a large vocabulary they fill the memory.
+# Positions per softmax: with a large vocabulary more would fill the memory.
 _POSITIONS_AT_ONCE = 64
 
 
 class Continuation(NamedTuple):
-    """Tokens of a text, of which the last ones are scored."""
+    """Tokens of a text, of a context and the continuation to score."""
 
     token_ids: np.ndarray
     """int32 vector of the tokens: the context and its continuation."""
     num_context: int
-    """Tokens of the context, at least 1: they are read and not scored."""
+    """Number of context tokens, at least 1, which are read but not scored."""
 
 
 class ContinuationScore(NamedTuple):
@@ -35,32 +35,20 @@ class ContinuationScore(NamedTuple):
     nats: np.ndarray
     """float64 vector `(S,)` of the nats of each token."""
     is_greedy: bool
-    """Whether each token is the most probable one."""
+    """True if each token is the most probable one."""
 
 
 class ContinuationScorer:
     """Scorer of continuations, many side by side.
 
-    Each text is read segment by segment with memory, from an empty memory, and may be
-    of any length. With the model of an `Evaluator` the numbers are its own. The softmax is
-    computed for the scored tokens alone.
+    Each text may have any length and is read segment by segment, from an empty memory. With the
+    model of an `Evaluator` the results are equal. The softmax is computed only for the scored
+    tokens. `batch_size` limits the texts read side by side and has no influence on scores.
 
-    Args:
-        model: `TransformerXL`, `LSTMLanguageModel` or `QRNNLanguageModel`.
-        batch_size: int. The most texts that are read side by side, `B`. It has no
-            influence on the scores.
-
-    Call arguments:
-        continuations: sequence of `R` of `Continuation`.
-        checks_greedy: bool. Whether `is_greedy` is computed, which takes the probability of
-            every token of the vocabulary; otherwise it is False. Defaults to `True`.
-
-    Returns:
-        Iterator of `R` tuples: the place of a continuation in the sequence, and its
-        `ContinuationScore`. Texts of about one length come together.
-
-    Raises:
-        ValueError: If `batch_size` is not positive, or a continuation has no context.
+    A call returns an iterator of pairs: the index of a continuation and its `ContinuationScore`;
+    texts of similar length come together. Without `checks_greedy`, `is_greedy` is False, which
+    saves the probabilities of all other tokens. Raises ValueError for a continuation without
+    context.
     """
 
     def __init__(self, model: keras.Model, batch_size: int = 8) -> None:
@@ -97,7 +85,7 @@ class ContinuationScorer:
         self, texts: Sequence[Continuation], num_rows: int, checks_greedy: bool
     ) -> list[ContinuationScore]:
         kept = [_LastStates(each.num_context - 1) for each in texts]
-        # Nothing follows the last token, so it is a target only.
+        # Nothing follows the last token, so it is only a target.
         rows = [each.token_ids[:-1] for each in texts]
         self._reader(num_rows).read(rows, [each.add for each in kept])
         targets = [each.token_ids[each.num_context :] for each in texts]
@@ -117,13 +105,13 @@ class ContinuationScorer:
     def _score(
         self, hidden: np.ndarray, target_ids: np.ndarray, checks_greedy: bool
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Scores targets `(S,)` by hidden states `(S, D)`, some positions at a time."""
+        """Scores targets `(S,)` from hidden states `(S, D)`, some positions at a time."""
         nats = np.zeros(len(target_ids), np.float64)
         is_best = np.zeros(len(target_ids), bool)
         for start in range(0, len(target_ids), _POSITIONS_AT_ONCE):
             piece = slice(start, start + _POSITIONS_AT_ONCE)
             count = len(target_ids[piece])
-            # Powers of two, so that few programs are enough.
+            # Powers of two limit the number of programs.
             padding = (1 << (count - 1).bit_length()) - count
             states = np.pad(hidden[piece], [(0, padding), (0, 0)])
             targets = np.pad(target_ids[piece].astype(np.int32), (0, padding))
@@ -144,7 +132,7 @@ class ContinuationScorer:
 
 
 class _LastStates:
-    """Collects the states of a text from a position on."""
+    """Collector of the states of a text from a position on."""
 
     def __init__(self, first: int) -> None:
         self._first = first
@@ -152,7 +140,7 @@ class _LastStates:
         self._parts: list[np.ndarray] = []
 
     def add(self, states: np.ndarray) -> None:
-        """Takes the states `(T, D)` of the next tokens."""
+        """Adds the states `(T, D)` of the next tokens."""
         kept = states[max(0, self._first - self._num_seen) :]
         self._num_seen += len(states)
         if len(kept):

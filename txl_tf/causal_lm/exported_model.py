@@ -1,4 +1,4 @@
-"""Model and tokenizer of an export, read back from its weights and its card."""
+"""Model and tokenizer of an export, loaded from its weights and its card."""
 
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,7 +27,7 @@ _REMEDY = "Export the model again."
 
 
 def exported_version(folder: str) -> str | None:
-    """Returns the path of the version that a folder is, or of the newest in it; `None` if none."""
+    """Returns the version that a folder is, or the newest one in it; `None` if there are none."""
     if _is_version(folder):
         return folder
     numbers = sorted((int(name) for name in list_folder(folder) if name.isdecimal()), reverse=True)
@@ -40,23 +40,19 @@ def _is_version(folder: str) -> bool:
 
 
 class ExportCard(NamedTuple):
-    """Contents of the card of an export that decide its numbers."""
+    """Entries of an export's card that determine its numbers."""
 
     model: ModelConfig
     stored_as: str
     """Type of the stored weights, such as `"int8"`."""
     evaluation: EvaluationConfig
-    """Evaluation of the run; the defaults where the card has none."""
+    """Evaluation of the run; defaults if the card has none."""
     step: int | None
-    """Training steps of the weights; `None` where the card has none."""
+    """Training steps of the weights; `None` if the card has none."""
 
 
 def read_export_card(version: str) -> ExportCard:
-    """Reads the card of an exported version.
-
-    Raises:
-        DataDamagedError: If the card cannot be read or does not tell the model.
-    """
+    """Reads the card of an exported version; DataDamagedError if it does not describe a model."""
     card = os.path.join(version, CARD_FILE)
     try:
         values = read_json_object(card, remedy=_REMEDY)
@@ -77,20 +73,15 @@ def read_export_card(version: str) -> ExportCard:
 
 
 def exported_tokenizer(version: str) -> Tokenizer | None:
-    """Reads the tokenizer of an exported version; `None` where it was exported without one."""
+    """Reads the tokenizer of an exported version; `None` if it was exported without one."""
     return read_tokenizer(os.path.join(version, EXTRA))
 
 
 def load_exported(version: str) -> "keras.Model":
     """Loads the model of an exported version, after verifying all of its files.
 
-    Weights that are stored in fewer bits become the float32 numbers that the export
-    computes with.
-
-    Raises:
-        DataDamagedError: If a file is missing or not what was written.
-        MismatchError: If card and weights are not of one model.
-        StorageError: If a file cannot be read.
+    Weights stored in fewer bits become the float32 numbers that the export computes with. Raises
+    MismatchError if card and weights belong to different models.
     """
     import tensorflow as tf
 
@@ -119,7 +110,7 @@ def _assign(model: "keras.Model", reader: Any, where: str) -> None:
                 f"model has {list(variable.shape)}.",
                 where,
             )
-        # bfloat16 is no dtype of NumPy's own.
+        # NumPy has no bfloat16 of its own.
         array = tf.cast(reader.get_tensor(name), tf.float32).numpy()
         scale = _SCALES.format(index)
         variable.assign(array * reader.get_tensor(scale) if scale in shapes else np.asarray(array))

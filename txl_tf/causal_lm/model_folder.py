@@ -1,4 +1,4 @@
-"""Folder of a model with its tokenizer: reads that of a run, writes and reads converted ones."""
+"""Folder of a model with its tokenizer: reads a run's, writes and reads converted ones."""
 
 import os
 from collections.abc import Mapping
@@ -21,16 +21,11 @@ if TYPE_CHECKING:
 def write_model_folder(
     model: "keras.Model", folder: str | os.PathLike[str], tokenizer: Tokenizer | None = None
 ) -> None:
-    """Writes a model as a folder of its own, complete or not at all.
+    """Writes a model as a separate folder, completely or not at all, as `txl convert` does.
 
-    The folder has `config.json`, one checkpoint and, with a tokenizer,
-    `tokenizer.json` and the files of its vocabulary. `txl convert` writes the same.
-
-    Raises:
-        OutputExistsError: If the folder exists.
-        StorageError: If it cannot be written.
-        ValueError: If the model is not a `TransformerXL`, or the tokenizer has
-            another vocabulary.
+    The folder has `config.json`, one checkpoint and, with a tokenizer, `tokenizer.json` and its
+    vocabulary files. Raises OutputExistsError if the folder exists, and ValueError for another
+    kind of model or a tokenizer with another vocabulary.
     """
     from txl_tf.convert.model_building import named_variables
 
@@ -52,7 +47,7 @@ def write_model_folder(
 
 
 def check_vocabulary_size(model: "keras.Model", tokenizer: Tokenizer | None) -> None:
-    """Raises ValueError where a tokenizer is not of the model's vocabulary."""
+    """Raises ValueError for a tokenizer with another vocabulary size than the model."""
     size = model.config.vocabulary_size
     if tokenizer is not None and tokenizer.vocabulary_size != size:
         raise ValueError(
@@ -62,12 +57,12 @@ def check_vocabulary_size(model: "keras.Model", tokenizer: Tokenizer | None) -> 
 
 
 def run_tokenizer(folder: str, data: Mapping[str, Any]) -> Tokenizer:
-    """Returns the tokenizer that a run was trained with, by the identity of the run's data."""
+    """Returns the tokenizer that a run was trained with, from the identity of the run's data."""
     return vocabulary_tokenizer(folder, data["tokenizer"], data["tokenizer_sha256"])
 
 
 def tokenizer_from(source: Tokenizer | str | os.PathLike[str]) -> Tokenizer:
-    """Returns a tokenizer, read from a prepared data set where a path is given."""
+    """Returns the given tokenizer, or reads it from the path of a prepared data set."""
     if isinstance(source, Tokenizer):
         return source
     if not isinstance(source, str | os.PathLike):

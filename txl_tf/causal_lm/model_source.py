@@ -1,4 +1,4 @@
-"""Source of a model: folder of a run, a checkpoint, a converted model or an export."""
+"""Source of a model: a run, a checkpoint, a converted model or an export."""
 
 import dataclasses
 import os
@@ -43,19 +43,12 @@ SourceKind = Literal["run", "checkpoint", "converted", "export"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelSource:
-    """Model with its settings, as a folder of any kind holds it.
+    """Model with its settings, from a folder of any kind.
 
-    Attributes:
-        kind: str. `"run"`, `"checkpoint"`, `"converted"` or `"export"`. A checkpoint
-            in the folder of a run is the run at that step; `"checkpoint"` is a copy.
-        folder: str. Folder of the run, the checkpoint or the converted model, or of the
-            version of an export.
-        step: as for `txl_tf.load_model`.
-        experiment: `ExperimentConfig`. Only the model of a converted folder is known, and
-            of an export the evaluation too; all else is the default.
-        data: optional dict. Identity of the data of a run.
-        stored_as: str. Type of the stored weights: `"float32"`, or of an export also
-            `"bfloat16"` or `"int8"`.
+    `kind` is `"run"`, `"checkpoint"`, `"converted"` or `"export"`. A checkpoint within a run is
+    that run at its step; `"checkpoint"` is a copy. `experiment` has defaults for everything but
+    the model of a converted folder, and the model and evaluation of an export. `stored_as` is the
+    type of the stored weights: `"float32"`, and for an export also `"bfloat16"` or `"int8"`.
     """
 
     kind: SourceKind
@@ -67,21 +60,15 @@ class ModelSource:
 
     @property
     def is_run(self) -> bool:
-        """Whether it is the folder of a run, to which figures can be added."""
+        """True for the folder of a run, to which figures can be added."""
         return self.kind == "run"
 
     def read_weights(self) -> "tuple[int | None, dict[str, np.ndarray]]":
-        """Reads the weights, after verifying them.
+        """Reads the weights by path, after verifying them, and their step if it is known.
 
-        An export whose weights are stored in fewer bits gives the float32 numbers
-        that it computes with.
-
-        Returns:
-            Tuple of the step and a dict of variable path to array. The step is `None`
-            where it is not known: of a converted model, and of an export whose card has none.
-
-        Raises:
-            JobError: As `txl_tf.load_model` and `load_exported`.
+        An export with weights in fewer bits gives the float32 numbers that it computes with. The
+        step is `None` for a converted model, and for an export whose card has none. Errors are
+        the same as in `load_model` and `load_exported`.
         """
         if self.kind == "export":
             model = load_exported(self.folder)
@@ -95,18 +82,14 @@ class ModelSource:
         return self.load_step()[1]
 
     def load_step(self) -> "tuple[int | None, LanguageModel]":
-        """Returns the step of the weights, see `read_weights`, and the result of `load_model`."""
+        """Returns the step of the weights, see `read_weights`, and the loaded model."""
         if self.kind == "export":
             return read_export_card(self.folder).step, load_exported(self.folder)
         step, weights = self.read_weights()
         return step, build_model(self.experiment.model, weights)
 
     def tokenizer(self) -> Tokenizer | None:
-        """Reads the tokenizer; `None` of a model without a vocabulary.
-
-        Raises:
-            JobError: As `vocabulary_tokenizer`.
-        """
+        """Reads the tokenizer; `None` for a model without a vocabulary."""
         if self.kind == "export":
             return exported_tokenizer(self.folder)
         if self.data is None:
@@ -126,18 +109,8 @@ class ModelSource:
 def open_model(folder: str | os.PathLike[str], step: StepChoice = None) -> ModelSource:
     """Finds the model of a folder and reads its settings, without TensorFlow.
 
-    Args:
-        folder: path of a run, a checkpoint, a converted model or an export.
-        step: as for `txl_tf.load_model`.
-
-    Returns:
-        `ModelSource`. Whether there is such a step, `read_weights` finds.
-
-    Raises:
-        InputMissingError: If there is no model.
-        UsageError: If a step is asked for where there is no choice.
-        DataDamagedError: If the settings cannot be understood.
-        StorageError: If they cannot be read.
+    `read_weights` finds out if the step exists. Raises InputMissingError if there is no model,
+    UsageError for a step where there is no choice, and DataDamagedError for invalid settings.
     """
     place, step = locate(os.fspath(folder), step)
     found = kind(place)
@@ -183,7 +156,7 @@ def _version(folder: str) -> str:
 
 
 def _untrained(model: ModelConfig, evaluation: EvaluationConfig) -> ExperimentConfig:
-    """Returns an experiment of a model of whose training nothing is known."""
+    """Returns an experiment for a model with unknown training."""
     return ExperimentConfig(
         model=model,
         training=TrainingConfig(global_batch_size=1, num_steps=1),

@@ -1,4 +1,4 @@
-"""Arguments of a call on texts, checked: the texts, and where a written row ends."""
+"""Checked arguments of a call on texts: the texts, and the end of a written row."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
@@ -9,11 +9,11 @@ from txl_tf.config.base import DEFAULT_NEW_TOKENS
 
 Pooling = Literal["tokens", "segments", "last", "mean"]
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
-"""How features of tokens become those of a text."""
+"""Reductions of the features of tokens to features of a text."""
 
 
 def checked_texts(texts: Any, argument: str) -> list[str]:
-    """Returns texts as a list; TypeError if they are none, ValueError if there is none."""
+    """Returns texts as a list; TypeError for other types, ValueError for an empty list."""
     if not isinstance(texts, Sequence) or not all(isinstance(each, str) for each in texts):
         kinds = type(texts).__name__
         if isinstance(texts, Sequence):
@@ -25,9 +25,10 @@ def checked_texts(texts: Any, argument: str) -> list[str]:
 
 
 def new_tokens(lengths: Sequence[int], max_length: int | None, max_tokens: int | None) -> list[int]:
-    """Returns the most tokens that may follow prompts of these lengths.
+    """Returns the most new tokens after prompts of these lengths.
 
-    `max_length` counts the prompt; both, or nothing to write, is a ValueError.
+    `max_length` includes the prompt. Raises ValueError if both limits are given, or nothing can
+    be written.
     """
     if max_length is not None and max_tokens is not None:
         raise ValueError(
@@ -48,6 +49,6 @@ def new_tokens(lengths: Sequence[int], max_length: int | None, max_tokens: int |
 
 
 def until(row: np.ndarray, stop_token_ids: tuple[int, ...]) -> np.ndarray:
-    """Returns the tokens of a row before it ended: before -1 and before a stop token."""
+    """Returns the tokens of a row before -1 or a stop token."""
     is_end = (row < 0) | np.isin(row, np.array(stop_token_ids, np.int32))
     return row[: int(np.argmax(is_end))] if is_end.any() else row

@@ -1,4 +1,4 @@
-"""Features of texts: the hidden states of a layer, by token, segment or text.
+"""Features of texts: hidden states of a layer, by token, segment or text.
 
 Shape letters used in this module:
   R texts, B rows read side by side, T segment length, S tokens or segments of a
@@ -20,12 +20,11 @@ from txl_tf.models.sizes import hidden_layer
 
 
 class TextFeatures:
-    """Reads `R` rows of tokens with an `InferenceEngine` and keeps the states of one layer.
+    """Reader of `R` rows of tokens that keeps the states of one layer.
 
-    Texts are read side by side, from an empty memory each. Rows are padded on the
-    right to whole segments, which no token before the padding sees, so the
-    features of a text are those that it has alone: float32 `(S, D)` of tokens or
-    segments, `(D,)` of the last token or the mean.
+    Texts are read side by side, each from an empty memory. Rows are padded on the right to whole
+    segments, which no token before the padding sees, so a text's features do not depend on other
+    texts: float32 `(S, D)` for tokens or segments, `(D,)` for the last token or the mean.
     """
 
     def __init__(self, model: keras.Model) -> None:
@@ -64,21 +63,21 @@ class TextFeatures:
 
 
 def groups_by_length(lengths: Sequence[int], num_rows: int) -> Iterator[np.ndarray]:
-    """Yields the places of texts of about one length, so that little of what is read is padding."""
+    """Yields the indices of texts of similar length, to limit padding."""
     order = np.argsort(lengths, kind="stable")
     for first in range(0, len(order), num_rows):
         yield order[first : first + num_rows]
 
 
 class LayerReader:
-    """Compiled reading of `B` rows, of which one layer is kept, see `hidden_layer`."""
+    """Compiled reader of `B` rows that keeps one layer, see `hidden_layer`."""
 
     def __init__(self, model: keras.Model, num_rows: int, layer: int) -> None:
-        # On a CPU, XLA compiles for longer than it takes to read some texts.
+        # On a CPU, XLA takes longer to compile than to read a few texts.
         compiles = False if device_of(model) == "CPU" else None
         self._engine = InferenceEngine(model, num_rows=num_rows, jit_compile=compiles)
         self._num_rows = num_rows
-        # Of a recurrent model there is the last output alone.
+        # A recurrent model only returns its last output.
         self._index = layer if self._engine.memory_length is not None else -1
         self.segment_length: int = self._engine.segment_length
         self._step = tf.function(
@@ -92,11 +91,11 @@ class LayerReader:
     def read(
         self, rows: Sequence[np.ndarray], take: Sequence[Callable[[np.ndarray], None]]
     ) -> None:
-        """Reads at most `B` texts; hands the states `(S, D)` of each to its function, in order."""
+        """Reads at most `B` texts; passes the states `(S, D)` of each to its function, in order."""
         engine, longest = self._engine, max(map(len, rows))
         num_segments = -(-longest // self.segment_length)
         at_once = engine.plan.segments_per_read(self._num_rows, self.segment_length)
-        # Powers of two, so that texts of all lengths need few programs.
+        # Powers of two limit the number of programs for texts of all lengths.
         step_tokens = min(at_once, 1 << (num_segments - 1).bit_length()) * self.segment_length
         constants = engine.constants(step_tokens)
         memory = engine.initial_memory(self._num_rows)
@@ -105,7 +104,7 @@ class LayerReader:
             pieces = [row[start : start + step_tokens] for row in rows]
             for index, piece in enumerate(pieces):
                 token_ids[index, : len(piece)] = piece
-            # Whole segments: absolute positions are counted from the end of a segment.
+            # Whole segments, because absolute positions count from the end of a segment.
             hidden, memory = self._step(tf.constant(token_ids), memory, constants)
             states = hidden.numpy()
             for index, piece in enumerate(pieces):
@@ -114,7 +113,7 @@ class LayerReader:
 
 
 class _Pool:
-    """Collects the states of one text; of pooled texts it keeps one vector."""
+    """Collector of the states of one text; for pooled texts it keeps one vector."""
 
     def __init__(self, pooling: Pooling, segment_length: int) -> None:
         self._pooling = pooling
@@ -123,7 +122,7 @@ class _Pool:
         self._num_tokens = 0
 
     def add(self, states: np.ndarray) -> None:
-        """Takes the states `(S, D)` of the next tokens, from the start of a segment."""
+        """Adds the states `(S, D)` of the next tokens, from the start of a segment."""
         self._num_tokens += len(states)
         if self._pooling == "tokens":
             self._parts.append(states.copy())

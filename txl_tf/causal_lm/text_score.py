@@ -1,4 +1,4 @@
-"""Score of a text: the nats of each of its tokens, and the figures of the whole."""
+"""Score of a text: the nats of each token, and figures of the whole."""
 
 import dataclasses
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ class TextScore:
     """
 
     pieces: list[str]
-    """Text of each token alone; bytes that are no UTF-8 are escaped."""
+    """Text of each token alone; bytes that are not UTF-8 are escaped."""
     token_ids: np.ndarray
     """int32 vector of the tokens."""
     nats: np.ndarray
@@ -60,16 +60,7 @@ class TextScore:
 
 
 def evaluation_text(content: bytes, token_ids: np.ndarray, tokenizer: Tokenizer) -> EvaluationText:
-    """Returns a text of one document as an `Evaluator` reads it.
-
-    Args:
-        content: bytes. The text.
-        token_ids: int vector of its tokens.
-        tokenizer: `Tokenizer` that made them.
-
-    Returns:
-        `EvaluationText` named `"text"`, with the counts of the text.
-    """
+    """Returns a text of one document, with its counts, for an `Evaluator`."""
     pieces = [piece for batch in work_batches("text", [content]) for piece in batch]
     counts = TextCounts.of(pieces)
     return EvaluationText.of_tokens(
@@ -84,7 +75,7 @@ def evaluation_text(content: bytes, token_ids: np.ndarray, tokenizer: Tokenizer)
 
 
 def pieces_of(tokenizer: Tokenizer, token_ids: np.ndarray) -> list[str]:
-    """Decodes each token alone; bytes that are no UTF-8 are escaped."""
+    """Decodes each token alone; bytes that are not UTF-8 are escaped."""
     return [
         tokenizer.decode_bytes(token_ids[place : place + 1]).decode(
             "utf-8", errors="backslashreplace"
@@ -96,20 +87,10 @@ def pieces_of(tokenizer: Tokenizer, token_ids: np.ndarray) -> list[str]:
 def score_text(
     evaluator: "Evaluator", tokenizer: Tokenizer, text: str, *, step: int = 0
 ) -> TextScore:
-    """Scores a text.
+    """Scores a text of at least two tokens.
 
-    Args:
-        evaluator: `Evaluator` with the weights.
-        tokenizer: `Tokenizer` of the model.
-        text: str of at least two tokens.
-        step: int. Training steps of the weights. Defaults to `0`.
-
-    Returns:
-        The `TextScore`.
-
-    Raises:
-        InvalidTextError: If the tokenizer cannot take the text.
-        ValueError: If it has fewer than two tokens.
+    Raises InvalidTextError if the tokenizer cannot encode the text, and ValueError for fewer than
+    two tokens.
     """
     content = text.encode()
     token_ids = tokenizer.encode(content).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Text generation from a session: prompts in, pieces of text out, stop texts."""
+"""Text generation with a session: prompts in, pieces of text out, stop texts."""
 
 import itertools
 import logging
@@ -15,14 +15,14 @@ from txl_tf.errors import UsageError
 from txl_tf.generation.session import GenerationSession
 from txl_tf.generation.session_file import SessionFile
 
-# What a tokenizer makes of a token depends on few tokens before it.
+# The text of a token depends only on a few tokens before it.
 _CONTEXT_TOKENS = 64
 _MAX_SHOWN_WORDS = 8
 _LOGGER = logging.getLogger(__name__)
 
 
 class TextSession:
-    """A text that is continued turn by turn, with the memory of all that came before.
+    """A text that is continued turn by turn, with the memory of all earlier turns.
 
     Args:
         session: `GenerationSession` of one row.
@@ -53,32 +53,31 @@ class TextSession:
 
     @property
     def seed(self) -> int:
-        """Seed of the text; of a session that was loaded the one that it began with."""
+        """Seed of the text; after `load`, the seed that the text began with."""
         return int(self._session.seeds[0])
 
     def write(self, prompt: str | None = None, *, max_tokens: int = DEFAULT_NEW_TOKENS) -> str:
         """Reads a prompt and returns its continuation.
 
         Args:
-            prompt: optional str of at least one token. Defaults to `None`: continue
-                what the session wrote last.
+            prompt: optional str of at least one token. Defaults to `None`: continue the text
+                written last.
             max_tokens: int. The most to generate. Defaults to `128`.
 
         Returns:
             The generated text, without the prompt.
 
         Raises:
-            UsageError: If the tokenizer cannot take the prompt, or makes no
-                token of it.
+            UsageError: If the tokenizer cannot encode the prompt, or the prompt has no token.
             ValueError: If there is nothing to continue or to generate.
         """
         return "".join(self.stream(prompt, max_tokens=max_tokens))
 
     def save(self, path: str | os.PathLike[str] | SessionFile) -> None:
-        """Writes what is needed to continue, without the weights.
+        """Writes the state of the session, without the weights.
 
         Args:
-            path: path of the file, or a `SessionFile` that is entered.
+            path: path of the file, or an entered `SessionFile`.
 
         Raises:
             OSError: If it cannot be written.
@@ -107,8 +106,8 @@ class TextSession:
             max_tokens: int. The most to generate. Defaults to `128`.
 
         Yields:
-            Pieces of text, of which some are empty. A byte that is no UTF-8
-            becomes the replacement character.
+            Pieces of text, some of them empty. Bytes that are not UTF-8 become the replacement
+            character.
 
         Raises:
             UsageError: As `write`.
@@ -139,14 +138,8 @@ class TextSession:
 class TextPieces:
     """Text of tokens that come one at a time, up to the first stop text.
 
-    Args:
-        tokenizer: `Tokenizer`.
-        earlier_ids: int vector. Tokens whose text is known.
-        stop_texts: strings.
-
-    Attributes:
-        is_over: bool. True after a stop text.
-        num_characters: int. Length of the text of all tokens, without a stop text.
+    `earlier_ids` are tokens whose text is known. `is_over` is true after a stop text;
+    `num_characters` is the length of the text of all tokens, without a stop text.
     """
 
     def __init__(
@@ -164,11 +157,11 @@ class TextPieces:
 
     @property
     def newest_ids(self) -> np.ndarray:
-        """The newest tokens, enough for the text of the next one."""
+        """The newest tokens, enough to decode the next one."""
         return self._ids[-_CONTEXT_TOKENS:]
 
     def add(self, token_id: int) -> str:
-        """Returns the text that is certain with one more token and was not before."""
+        """Adds a token and returns the text that has become certain."""
         self._ids = np.append(self._ids, np.int32(token_id))
         text = self._text()
         certain = self._certain(text)
@@ -177,20 +170,20 @@ class TextPieces:
         self.num_characters = self._num_before + (certain if self.is_over else len(text))
         is_long = len(self._ids) >= 2 * _CONTEXT_TOKENS
         if is_long and certain == len(text) and not self._tokenizer.reads_lines:
-            # Nothing is pending: decoding a token stays short.
+            # Nothing is pending: drop earlier tokens, so that decoding stays cheap.
             self._num_before = self.num_characters
             self._begin(self.newest_ids)
         return piece
 
     def rest(self) -> str:
-        """Returns the text that waited for another token."""
+        """Returns the text that was held back for another token."""
         return "" if self.is_over else self._text()[self._num_shown :]
 
     def _text(self) -> str:
         return self._tokenizer.readable(self._tokenizer.decode(self._ids)[self._num_earlier :])
 
     def _certain(self, text: str) -> int:
-        """Returns how many characters are before any stop text, also before a begun one."""
+        """Returns how many characters precede any stop text, complete or only begun."""
         found = _first_stop(text, self._stop_texts)
         if found is not None:
             self.is_over = True
@@ -216,15 +209,11 @@ def text_until(
 
 
 def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> np.ndarray:
-    """Encodes a prompt.
+    """Encodes a prompt as an int32 vector.
 
-    Returns:
-        int32 vector. Where lines have tokens, the last line has none at its
-        end unless the prompt has a line feed there.
-
-    Raises:
-        UsageError: If the tokenizer cannot take the prompt, or makes no token
-            of it.
+    If the tokenizer marks line ends, the last line has such a token only if the prompt ends in a
+    line feed. Raises UsageError if the tokenizer cannot encode the prompt, or the prompt has no
+    token.
     """
     try:
         content = document_bytes(prompt)

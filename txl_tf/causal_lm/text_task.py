@@ -1,4 +1,4 @@
-"""Fine-tuned model that answers texts, for a few lines of Python."""
+"""Fine-tuned model that answers texts."""
 
 import os
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ from txl_tf.tasks.examples import Example
 
 
 class TextTask:
-    """Model with the head of a task that takes text and returns answers.
+    """Fine-tuned model with a task's head that takes text and returns answers.
 
     Args:
         experiment: `ExperimentConfig` of the run, with a task.
         tokenizer: `Tokenizer` of the model.
-        weights: dict of variable path to array, those of the head among them.
+        weights: dict of variable path to array, including the head's.
         step: int. Training steps of the weights.
 
     Attributes:
@@ -34,7 +34,7 @@ class TextTask:
         step: as given.
 
     Raises:
-        MismatchError: If the weights are not those of the model.
+        MismatchError: If the weights do not fit the model.
 
     Example:
     ```python
@@ -54,7 +54,7 @@ class TextTask:
         self.task: TaskConfig = experiment.task
         self.tokenizer = tokenizer
         self.step = step
-        # Predictions are computed in float32, whatever the training was in.
+        # Predictions use float32, even after training in lower precision.
         evaluation = experiment.evaluation.replace(dtype_policy="float32")
         self._evaluator = TaskEvaluator(experiment.replace(evaluation=evaluation))
         self._evaluator.load_arrays(weights)
@@ -68,7 +68,7 @@ class TextTask:
                 words of "tokens", question and passage of "span".
 
         Returns:
-            List of the class of each text, its number, the labels of its words, or the
+            List with one item per text: its class, its number, the labels of its words, or the
             answer, "" for none.
 
         Raises:
@@ -100,8 +100,7 @@ class TextTask:
             examples: sequence of `Example`.
 
         Returns:
-            Tuple of predictions, as `compute_metrics` takes them, and scores, see
-            `answers_of`.
+            Tuple of predictions for `compute_metrics`, and scores, see `answers_of`.
         """
         if not examples:
             return [], []
@@ -110,10 +109,10 @@ class TextTask:
 
 
 def load_task(folder: str | os.PathLike[str], step: StepChoice = None) -> TextTask:
-    """Loads what `txl finetune` trained, after verifying it.
+    """Loads a model that `txl finetune` trained, after verifying it.
 
     Args:
-        folder: path of a run, or of a checkpoint of one.
+        folder: path of a run or a checkpoint.
         step: as for `txl_tf.load_model`.
 
     Returns:

@@ -15,7 +15,7 @@ from txl_tf.training.optimizers import create_optimizer, set_layer_rates
 
 
 class TextTraining:
-    """Trains a `TransformerXL` in place, as `TransformerXLCausalLM` is compiled.
+    """Training of a `TransformerXL` in place, with the settings of `compile`.
 
     `on_change` is called with the steps by which weights have changed; `options` are other
     arguments of `keras.Model.compile`.
@@ -50,7 +50,7 @@ class TextTraining:
         validation_data: Any,
         **options: Any,
     ) -> keras.callbacks.History:
-        """Trains as `TransformerXLCausalLM.fit` says."""
+        """Trains as described in `TransformerXLCausalLM.fit`."""
         if not isinstance(self._model, TransformerXL):
             raise ValueError(
                 "`fit` trains a `TransformerXL`; `txl train` trains recurrent models too. "
@@ -89,7 +89,7 @@ class TextTraining:
         return reader.fit(batches, validation_data=held_out, callbacks=callbacks, **options)
 
     def _optimizer_of(self, config: OptimizerConfig, num_steps: int) -> keras.optimizers.Optimizer:
-        """Returns the optimizer of a run of so many steps, which clips as the trainer does."""
+        """Returns the optimizer of a run of `num_steps` steps, which clips as the trainer does."""
         if num_steps <= 0:
             raise ValueError(f"Give `steps_per_epoch` for this data set. Received: {num_steps}")
         variables = self._model.trainable_variables

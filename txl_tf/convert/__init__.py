@@ -1,7 +1,6 @@
 """Weights and vocabularies of other implementations, in and out.
 
-The public names are imported when they are first used, so that reading a
-vocabulary does not start TensorFlow.
+The public names are imported on first use, so that reading a vocabulary does not import TensorFlow.
 """
 
 from txl_tf.imports import lazy_names

@@ -1,4 +1,4 @@
-"""Foreign tensors: their files, their mapping to variables, and what does not fit."""
+"""Tensors of other implementations: files, mapping to variables, and differences."""
 
 import dataclasses
 import os
@@ -25,29 +25,26 @@ Shape = tuple[int, ...]
 class ForeignTensor:
     """Mapping between a tensor of a checkpoint and variables of a model.
 
-    Read from ours to theirs: the variables are joined, the result is
-    transposed, then its first axis is reversed.
+    To build the tensor, variables are joined, transposed, then reversed along the first axis.
     """
 
     name: str
     """Name in the checkpoint."""
     variables: tuple[str, ...]
-    """Our variables that it holds, in order."""
+    """Variables that it contains, in order."""
     join: Literal["none", "concatenate", "stack"] = "none"
-    """Whether several variables lie along an axis of theirs or a new first one."""
+    """How several variables are joined: along `axis`, or a new first axis."""
     axis: int = 0
     """Axis of a concatenation."""
     is_transposed: bool = False
-    """Whether the axes are in reverse order."""
+    """True if the axes are in reverse order."""
     is_reversed: bool = False
-    """Whether the rows are in reverse order."""
+    """True if the rows are in reverse order."""
     is_copy: bool = False
-    """Whether another tensor of the checkpoint holds the same variables already.
-
-    A copy may be left out of the file, but must not differ."""
+    """True for an optional copy of another tensor, which must not differ."""
 
     def shape(self, shapes: dict[str, Shape]) -> Shape:
-        """Returns the shape that the tensor has."""
+        """Returns the shape of the tensor from the shapes of the variables."""
         parts = [shapes[name] for name in self.variables]
         joined = parts[0]
         if self.join == "stack":
@@ -58,7 +55,7 @@ class ForeignTensor:
         return joined[::-1] if self.is_transposed else joined
 
     def to_theirs(self, arrays: dict[str, np.ndarray]) -> np.ndarray:
-        """Builds their tensor."""
+        """Builds the tensor from the variables."""
         parts = [arrays[name] for name in self.variables]
         joined = parts[0]
         if self.join == "stack":
@@ -70,7 +67,7 @@ class ForeignTensor:
         return np.ascontiguousarray(joined[::-1] if self.is_reversed else joined)
 
     def to_ours(self, tensor: np.ndarray, shapes: dict[str, Shape]) -> dict[str, np.ndarray]:
-        """Takes their tensor apart."""
+        """Splits the tensor into the variables."""
         if self.is_reversed:
             tensor = tensor[::-1]
         if self.is_transposed:
@@ -89,29 +86,29 @@ _NUM_SHOWN = 3
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TensorDifferences:
-    """Differences between a checkpoint and its model, by foreign tensor names."""
+    """Differences between a checkpoint and its model, by tensor names of the checkpoint."""
 
     missing: tuple[str, ...] = ()
-    """Tensors that are not there."""
+    """Missing tensors."""
     surplus: tuple[str, ...] = ()
-    """Tensors that the model has no place for."""
+    """Tensors without a variable of the model."""
     misshapen: tuple[str, ...] = ()
-    """Tensors of another shape or type, each with both."""
+    """Tensors of another shape or type, each with expected and actual."""
     unequal: tuple[str, ...] = ()
-    """Tensors that should be copies of others and differ from them."""
+    """Copies that differ from their originals."""
     non_finite: tuple[str, ...] = ()
-    """Tensors with a value that is infinite or not a number."""
+    """Tensors with infinite values or NaN."""
 
     def __bool__(self) -> bool:
         return any(dataclasses.astuple(self))
 
     @property
     def only_non_finite(self) -> bool:
-        """Whether names and shapes are right and values are not."""
+        """True if names and shapes fit and only values do not."""
         return bool(self.non_finite) and not dataclasses.replace(self, non_finite=())
 
     def describe(self) -> str:
-        """One line with the first few of every kind, and how many there are."""
+        """Formats the number and first names of every kind in one line."""
         kinds = {
             "missing": self.missing,
             "not of this model": self.surplus,
@@ -125,7 +122,7 @@ class TensorDifferences:
 
 
 def mismatch(differences: TensorDifferences, where: str) -> MismatchError:
-    """Creates the error of a checkpoint that does not fit, with its attribute `differences`."""
+    """Creates the error of a checkpoint that does not fit, with the attribute `differences`."""
     what = f"The checkpoint does not fit the model. Tensors are {differences.describe()}"
     remedy = "Check that it is whole, of this implementation, and the settings given."
     error = MismatchError(what, where=where, remedy=remedy)
@@ -134,7 +131,7 @@ def mismatch(differences: TensorDifferences, where: str) -> MismatchError:
 
 
 def damaged(differences: TensorDifferences, where: str) -> DataDamagedError:
-    """The error of a checkpoint whose values are not finite; see `mismatch`."""
+    """Creates the error of a checkpoint with non-finite values, with `differences`."""
     what = f"Tensors of the checkpoint are {differences.describe()}"
     error = DataDamagedError(what, where=where, remedy="Take an earlier checkpoint.")
     error.differences = differences  # type: ignore[attr-defined]
@@ -150,22 +147,18 @@ _STATE_DICT = "state_dict/"
 _CONFIG = "config"
 _TORCH_SUFFIXES = (".bin", ".pt", ".pth")
 _SUFFIXES = (".safetensors", ".npz", *_TORCH_SUFFIXES)
-# Of a model in several files.
+# Suffix of the index of a model in several files.
 _INDEX = ".index.json"
-# So many tensors may be views of the same bytes.
+# Largest number of tensors that share bytes.
 _MAX_SHARING = 8
-# Names under which a training checkpoint keeps its state dict.
+# Names of the state dict in a training checkpoint.
 _NESTED = ("model_state", "state_dict")
 
 
 def find_tensor_file(source: str | Path) -> Path:
-    """Finds the tensor file that a path refers to.
+    """Finds the tensor file of a path; in a folder, an index precedes safetensors, npz and torch.
 
-    In a folder the index of several files comes first, then safetensors, npz and torch.
-
-    Raises:
-        InputMissingError: If there is none.
-        MismatchError: If there are several of one kind.
+    Raises InputMissingError without a file, MismatchError for several files of one kind.
     """
     source = Path(source)
     if source.is_file():
@@ -192,15 +185,11 @@ def find_tensor_file(source: str | Path) -> Path:
 
 
 def read_tensors(path: Path) -> tuple[dict[str, np.ndarray], str | None]:
-    """Reads all tensors of a file, and its configuration as JSON, if it has one.
+    """Reads all tensors of a file, and its configuration as JSON text, if it has one.
 
-    Names in a `.npz` file may begin with `state_dict/`, and `config` may be a JSON text.
-
-    Raises:
-        DataDamagedError: If the file cannot be read, or not without running
-            code that is in it.
-        InputMissingError: If PyTorch is needed and not installed.
-        UsageError: If safetensors is needed and not installed.
+    Names in a `.npz` file may begin with `state_dict/`. Raises DataDamagedError for a file that
+    cannot be read without running code, InputMissingError without PyTorch, UsageError without
+    safetensors.
     """
     if path.name.endswith(_INDEX):
         return _read_parts(path), None
@@ -218,7 +207,7 @@ def read_tensors(path: Path) -> tuple[dict[str, np.ndarray], str | None]:
 
 
 def _read_parts(path: Path) -> dict[str, np.ndarray]:
-    """Reads the tensors of all files that an index names, which lie beside it."""
+    """Reads the tensors of all files that an index names, in its folder."""
     remedy = "Restore the index from a copy."
     with storage_errors("The index of the tensors cannot be read", str(path), remedy):
         places = read_json_object(str(path), remedy=remedy).get("weight_map")
@@ -241,11 +230,7 @@ def _read_parts(path: Path) -> dict[str, np.ndarray]:
 
 
 def write_safetensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
-    """Writes tensors for PyTorch to read.
-
-    Raises:
-        UsageError: If the package safetensors is not installed.
-    """
+    """Writes tensors for PyTorch; raises UsageError without the package safetensors."""
     _safetensors(str(path)).numpy.save_file(tensors, str(path), metadata={"format": "pt"})
 
 
@@ -259,7 +244,7 @@ def _safetensors(where: str) -> Any:
 def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
     safetensors = _safetensors(str(path))
     try:
-        # The package checks the same, but maps all of the file into memory before.
+        # The package checks this too, but only after mapping the whole file into memory.
         _require_safetensors_size(path)
         with safetensors.safe_open(str(path), framework="numpy") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -316,7 +301,7 @@ def _read_torch(path: Path) -> dict[str, np.ndarray]:
                 content = content[key]
         _check_expansion(content, file_bytes(str(path)))
         return {name: _to_numpy(tensor) for name, tensor in content.items()}
-    except Exception as error:  # torch raises errors of every kind for a file that is not its own
+    except Exception as error:  # torch raises many kinds of errors
         raise DataDamagedError(
             f"The file is not a state dict that loads without running code: {type(error).__name__}",
             where=str(path),
@@ -325,9 +310,9 @@ def _read_torch(path: Path) -> dict[str, np.ndarray]:
 
 
 def _check_expansion(tensors: dict[str, Any], num_bytes: int) -> None:
-    """Refuses tensors whose views repeat values to more memory than the file has."""
+    """Refuses tensors whose views expand to far more memory than the file has."""
     total = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-    # Tied tensors are stored once.
+    # Tied tensors share storage.
     if total > _MAX_SHARING * num_bytes:
         raise ValueError(f"{num_bytes} bytes stand for {total}")
 

@@ -45,24 +45,16 @@ _BOOLEANS = {
     "pre_lnorm": "pre_norm",
     "tie_word_embeddings": "tie_weights",
 }
-# Not `isinstance`, for a bool is an int.
+# Types for `type(value) in`, because a bool is an instance of int.
 _INT, _BOOL = (int,), (bool,)
-# Values other than these would be another model.
+# Other values define an unsupported model.
 _ONLY = {"attn_type": 0, "ext_len": 0}
 
 
 def from_hugging_face_config(config: dict[str, Any], where: str) -> dict[str, Any]:
-    """Returns the `ModelConfig` fields that a Hugging Face configuration determines.
+    """Returns the `ModelConfig` fields that a parsed `config.json` determines.
 
-    Keys that say nothing about the numbers are passed over.
-
-    Args:
-        config: dict. The parsed `config.json`.
-        where: str. The file, for messages.
-
-    Raises:
-        MismatchError: If a value is of the wrong type, or asks for something
-            that is not supported.
+    Raises MismatchError if a value has the wrong type or is not supported; other keys are ignored.
     """
     for name, only in _ONLY.items():
         if config.get(name, only) != only:
@@ -77,7 +69,7 @@ def from_hugging_face_config(config: dict[str, Any], where: str) -> dict[str, An
             if config.get(name) is not None:
                 fields[field] = _checked(config, name, kinds, where)
     if fields.get("division_factor", 1) != 1 and config.get("cutoffs") == []:
-        del fields["division_factor"]  # one cluster is not narrower than another
+        del fields["division_factor"]  # a single cluster has no division
     clamp_length = config.get("clamp_len")
     if clamp_length is not None:
         clamp_length = _checked(config, "clamp_len", _INT, where)
@@ -93,8 +85,7 @@ def from_hugging_face_config(config: dict[str, Any], where: str) -> dict[str, An
 def to_hugging_face_config(config: ModelConfig) -> dict[str, Any]:
     """Builds the `config.json` of a model.
 
-    Raises:
-        ValueError: If the model has an option that Hugging Face has not.
+    Raises ValueError for an option that Hugging Face does not have.
     """
     _check_expressible(config)
     plain = config.to_dict()
@@ -113,7 +104,7 @@ def to_hugging_face_config(config: ModelConfig) -> dict[str, Any]:
         "init": config.initializer,
         "proj_share_all_but_first": share_tails,
         "sample_softmax": -1,
-        # Without clusters there is one projection, which is the embedding's.
+        # Without clusters the embedding's projection is the only one.
         "tie_projs": [not config.cutoffs, *(share_tails for _ in config.cutoffs)],
         "untie_r": not config.share_attention_biases,
     }
@@ -179,28 +170,26 @@ def load_hugging_face(
 ) -> TransformerXL:
     """Loads a model of Hugging Face's Transformers.
 
-    Sizes are read off the tensors. The rest comes from `config.json` beside
-    them, from the arguments, which win, or from the published model of these
-    sizes.
+    Sizes are inferred from the tensors. Other settings come from the arguments, the `config.json`
+    beside the tensors, or the published model of these sizes, in this order.
 
     Args:
         source: path of a folder, or of a file of tensors: `.safetensors`,
             `.npz` of a state dict, or a torch file where torch is installed; or
             the index of several. Nothing is unpickled.
         dtype: str. Dtype policy of the model.
-        origins: optional dict. Gets for every field of the configuration where its
-            value is from: found, given or assumed.
-        **what_shapes_cannot_tell: fields of `ModelConfig`. `memory_length` is
-            needed where neither a `config.json` nor a published size tells it.
+        origins: optional dict. Filled with the origin of every field of the configuration: found,
+            given or assumed.
+        **what_shapes_cannot_tell: fields of `ModelConfig`. `memory_length` is required unless a
+            `config.json` or a published model defines it.
 
     Raises:
         InputMissingError: If there is no such file.
         UsageError: If a package is missing.
         DataDamagedError: If it cannot be read, or a value is not finite.
-        MismatchError: If a tensor is missing, surplus or misshapen, if sizes
-            contradict each other, or if the configuration asks for something
-            that is not supported. The attribute `differences` of an error
-            about tensors lists all of them.
+        MismatchError: If a tensor is missing, unexpected or misshapen, sizes are contradictory, or
+            the configuration is not supported. The attribute `differences` of an error about
+            tensors lists all of them.
         ValueError: If a setting is not valid.
     """
     check_settings(what_shapes_cannot_tell)
@@ -223,13 +212,13 @@ def save_hugging_face(model: TransformerXL, folder: str | Path) -> Path:
 
     Args:
         model: `TransformerXL`.
-        folder: path of the folder to make.
+        folder: path of the folder to create.
 
     Returns:
         The folder, with `config.json` and `model.safetensors`.
 
     Raises:
-        ValueError: If the model has an option that Hugging Face has not.
+        ValueError: If the model has an option that Hugging Face does not have.
         OutputExistsError: If the folder exists; it is left alone.
         UsageError: If the package safetensors is not installed.
         StorageError: If the folder cannot be written.
@@ -244,18 +233,14 @@ def save_hugging_face(model: TransformerXL, folder: str | Path) -> Path:
         written = Path(staging.path)
         (written / _CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n")
         write_safetensors(written / _WEIGHTS_FILE, hugging_face_tensors(model))
-        # The package safetensors lets only the owner read what it writes.
+        # The package safetensors makes its files readable by the owner only.
         shutil.copymode(written / _CONFIG_FILE, written / _WEIGHTS_FILE)
         staging.publish()
     return folder
 
 
 def hugging_face_tensors(model: TransformerXL) -> dict[str, np.ndarray]:
-    """Returns the state dict of a model, with the names of Hugging Face.
-
-    Returns:
-        Dict of name to float32 array, copies of tied tensors included.
-    """
+    """Returns the float32 state dict with Hugging Face's names, including tied copies."""
     arrays = {
         name: np.asarray(variable.numpy(), dtype=np.float32)
         for name, variable in named_variables(model).items()

@@ -23,17 +23,17 @@ SHARED_BIASES = ("content_bias", "position_bias")
 
 
 def numbered(name: str, count: int) -> list[str]:
-    """Names of several variables; a single one has no number."""
+    """Returns names of several variables, numbered if there is more than one."""
     return [name] if count == 1 else [f"{name}_{index}" for index in range(count)]
 
 
 def uses_own_projection(config: ModelConfig, cluster: int) -> bool:
-    """Whether the softmax has a projection of its own, if it has one at all."""
+    """True if the softmax projection of the cluster, if any, is separate from the embedding's."""
     return bool(config.cutoffs) and not (config.share_tail_projections and cluster > 0)
 
 
 def variable_shapes(config: ModelConfig) -> dict[str, Shape]:
-    """Returns names and shapes of all variables of a model that is not built yet."""
+    """Returns names and shapes of all variables of a model before it is built."""
     shapes = _vocabulary_shapes(config)
     for index in range(config.num_layers):
         for name, shape in _block_shapes(config).items():
@@ -45,7 +45,7 @@ def variable_shapes(config: ModelConfig) -> dict[str, Shape]:
 
 
 def named_variables(model: TransformerXL) -> dict[str, keras.Variable]:
-    """Returns the variables of a model, under names that do not depend on its own."""
+    """Returns the variables of a model by names independent of Keras' names."""
     shared = {}
     if model.config.share_attention_biases:
         shared = {getattr(model, name).path: name for name in SHARED_BIASES}
@@ -104,10 +104,8 @@ def model_from_tensors(
 ) -> TransformerXL:
     """Builds a model from the tensors of a checkpoint, if all of them fit.
 
-    Raises:
-        MismatchError: If a tensor is missing, surplus, misshapen or not the
-            copy it should be; its attribute `differences` has all of them.
-        DataDamagedError: If a value is not finite; likewise.
+    Raises MismatchError for missing, unexpected or misshapen tensors or unequal copies,
+    DataDamagedError for values that are not finite, both with all `differences`.
     """
     shapes = variable_shapes(config)
     _raise_for(_differences_of_shapes(table, tensors, shapes, ignored), where)
@@ -185,12 +183,12 @@ def _raise_for(differences: TensorDifferences, where: str) -> None:
 
 
 def _is_float(tensor: np.ndarray) -> bool:
-    # NumPy does not count bfloat16 among its own floats.
+    # bfloat16 is not of NumPy's kind "f".
     return tensor.dtype.kind == "f" or tensor.dtype.name == "bfloat16"
 
 
 def _float32(tensor: np.ndarray) -> np.ndarray:
-    with np.errstate(over="ignore"):  # what does not fit becomes infinite, and is refused
+    with np.errstate(over="ignore"):  # larger values become infinite and are refused
         return tensor.astype(np.float32, copy=False)
 
 

@@ -64,7 +64,7 @@ _SETTINGS: dict[tuple[int, int, int | None], dict[str, Any]] = {
 
 
 def published_settings(sizes: dict[str, Any]) -> dict[str, Any]:
-    """Settings of the published model of these sizes; empty for any other model."""
+    """Returns the settings of the published model of these sizes; empty for other models."""
     cutoffs = sizes.get("cutoffs") or (None,)
     return dict(_SETTINGS.get((sizes["num_layers"], sizes["hidden_dim"], cutoffs[0]), {}))
 
@@ -86,8 +86,7 @@ def required_shape(
 ) -> Shape:
     """Returns the shape of a tensor that every checkpoint of this kind has.
 
-    Raises:
-        MismatchError: If it is missing or has another number of axes.
+    Raises MismatchError if it is missing or has another number of axes.
     """
     if name not in shapes:
         raise mismatch(TensorDifferences(missing=(name,)), where)
@@ -106,16 +105,12 @@ def count_numbered(shapes: Mapping[str, Any], pattern: str) -> int:
     highest = max(numbers, default=-1)
     if highest < 2 * len(numbers):
         return highest + 1
-    # A number far beyond the others is a surplus tensor, not a size.
+    # A number far beyond the others belongs to an unexpected tensor.
     return next(number for number in itertools.count() if number not in numbers)
 
 
 def division_factor_of(widths: list[int], where: str) -> int:
-    """Infers the ratio of the widths of consecutive clusters.
-
-    Raises:
-        MismatchError: If no factor gives these widths.
-    """
+    """Infers the ratio of the widths of consecutive clusters; MismatchError if none fits."""
     if len(widths) == 1:
         return 1
     for factor in range(1, widths[0] + 1):
@@ -129,16 +124,15 @@ def division_factor_of(widths: list[int], where: str) -> int:
 
 
 def cutoffs_of(cluster_sizes: list[int]) -> tuple[int, ...]:
-    """Returns the first ids of all clusters but the first."""
+    """Returns the first ids of all clusters except the first."""
     return tuple(itertools.accumulate(cluster_sizes[:-1]))
 
 
 def check_settings(settings: dict[str, Any]) -> None:
-    """Checks settings as far as that is possible without a checkpoint.
+    """Checks settings as far as possible without a checkpoint.
 
-    Raises:
-        ValueError: If one is not such a field, is not valid, or is of a model
-            that no other implementation has.
+    Raises ValueError if one is no such field, is not valid, or has no counterpart in other
+    implementations.
     """
     unknown = sorted(set(settings) - set(ModelConfig.__dataclass_fields__))
     if unknown:
@@ -162,15 +156,11 @@ def config_from(
     stored: dict[str, Any] | None = None,
     origins: dict[str, str] | None = None,
 ) -> ModelConfig:
-    """Puts a configuration together; `origins` gets the origin of every field, in words.
+    """Merges a configuration and fills `origins` with the origin of every field, in words.
 
-    What `sizes` says of the tensors wins over `settings` of the caller, `stored` beside
-    the tensors, `defaults` of the implementation and the published model, in this order.
-
-    Raises:
-        MismatchError: If a setting contradicts the tensors, or the tensors
-            make no model.
-        ValueError: If a setting is not valid, or the memory length is needed.
+    Precedence: `sizes` of the tensors, `settings` of the caller, `stored` beside the tensors,
+    `defaults` of the implementation, published model. Raises MismatchError if they contradict the
+    tensors or make no model, ValueError if a setting is not valid or the memory length is missing.
     """
     differing = [
         f"{name}={sizes[name]!r}, not {settings[name]!r}"

@@ -31,7 +31,7 @@ from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.storage.array_files import open_tensor_bundle
 from txl_tf.storage.files import first_line
 
-# State of the optimizer and the step, which are no weights.
+# Optimizer state and step.
 IGNORED = re.compile(r"global_step|(.*/)?beta[12]_power(_\d+)?|.*/Adam(_\d+)?")
 
 _EMBEDDING = "transformer/adaptive_embed"
@@ -52,7 +52,7 @@ _BIASES = {"transformer/r_w_bias": "content_bias", "transformer/r_r_bias": "posi
 
 
 def official_tensorflow_table(config: ModelConfig) -> list[ForeignTensor]:
-    """Returns every tensor of an official TensorFlow checkpoint of a model."""
+    """Returns the mapping of every tensor of a model's official TensorFlow checkpoint."""
     table = _embedding(config) + _softmax(config) + _attention_biases(config)
     for index in range(config.num_layers):
         theirs, ours = f"transformer/layer_{index}", f"block_{index}"
@@ -129,28 +129,26 @@ def load_official_tensorflow(
     origins: dict[str, str] | None = None,
     **what_shapes_cannot_tell: Any,
 ) -> TransformerXL:
-    """Loads a checkpoint that the official TensorFlow code wrote.
+    """Loads a checkpoint of the official TensorFlow code.
 
-    All sizes are read off the shapes. What they do not tell is taken from the
-    published model of these sizes, if there is one: segment and memory length,
-    `clamp_length`, `same_length` and dropout, as it was evaluated with. The
-    state of the optimizer is passed over.
+    All sizes are inferred from the shapes. Segment and memory length, `clamp_length`, `same_length`
+    and dropout come from the evaluation of the published model of these sizes, if there is one. The
+    state of the optimizer is ignored.
 
     Args:
         checkpoint_prefix: path of the checkpoint without `.index`, or of a
             folder with one checkpoint.
         dtype: str. Dtype policy of the model.
-        origins: optional dict. Gets for every field of the configuration where its
-            value is from: found, given or assumed.
-        **what_shapes_cannot_tell: fields of `ModelConfig`. `memory_length` is
-            needed for a model of no published size.
+        origins: optional dict. Filled with the origin of every field of the configuration: found,
+            given or assumed.
+        **what_shapes_cannot_tell: fields of `ModelConfig`. `memory_length` is required unless the
+            sizes are published.
 
     Raises:
         InputMissingError: If there is no such checkpoint.
         DataDamagedError: If it cannot be read, or a value is not finite.
-        MismatchError: If a tensor is missing, surplus or misshapen, or a
-            setting contradicts the shapes. The attribute `differences` of the
-            error lists all tensors.
+        MismatchError: If a tensor is missing, unexpected or misshapen, or a setting contradicts the
+            shapes. The attribute `differences` of the error lists all tensors.
         ValueError: If a setting is not valid.
 
     Example:

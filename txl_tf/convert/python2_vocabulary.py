@@ -1,7 +1,7 @@
-"""Reads the vocabulary that the official code keeps as a pickle.
+"""Reader of the vocabulary that the official code stores as a pickle.
 
-`cache.pkl` is what Python 2 wrote of a `Corpus`, or of its `Vocab`. The ids of
-the published models are those of this file and of no other.
+`cache.pkl` is a pickle of a `Corpus`, or of its `Vocab`, by Python 2. Only this file has the ids of
+the published models.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ _VOCABULARY = ("vocabulary.Vocab", "utils.vocabulary.Vocab", "data_utils.Vocab",
 _DICTS = frozenset({"collections.OrderedDict", "collections.Counter"})
 # Functions that make an object of the class that is their first argument.
 _RECONSTRUCTORS = frozenset({"copy_reg._reconstructor", "copyreg._reconstructor"})
-# The others are named by arrays of encoded text and by old classes.
+# Names in arrays of encoded text and in old classes.
 _INERT = frozenset(
     {
         *_CORPUS,
@@ -44,7 +44,7 @@ _INERT = frozenset(
     }
 )
 
-# Operations of Python 3 pickles that no vocabulary needs: sets, extensions, persistent ids.
+# Opcodes that no vocabulary needs: sets, extensions, persistent ids.
 _REFUSED = b"".join(
     (
         *(pickle.EMPTY_SET, pickle.ADDITEMS, pickle.FROZENSET, pickle.NEWOBJ_EX),
@@ -55,7 +55,7 @@ _REFUSED = b"".join(
 
 
 class InertObject:
-    """Stand-in for an object of a pickle. It keeps the state and does nothing."""
+    """Stand-in for an object of a pickle; it stores the state and does nothing."""
 
     kind = ""
     state: Any = None
@@ -71,10 +71,10 @@ class InertObject:
 
 
 class _DataUnpickler(pickle._Unpickler):
-    """Unpickler with a list of the names that it admits, none of which it imports.
+    """Unpickler with an allow-list of names, which it does not import.
 
-    The unpickler in C allocates a memo as large as an index in the file; this one does not. Keys
-    of dicts are text and numbers: to hash a deep tuple overflows the stack.
+    Unlike the C unpickler it does not allocate a memo as large as an index in the file. Dict keys
+    are text and numbers, because hashing a deep tuple overflows the stack.
     """
 
     stack: list[Any]
@@ -130,7 +130,7 @@ def _dict_of(content: Any = ()) -> dict[Any, Any]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Python2Vocabulary:
-    """The vocabulary of a published model."""
+    """Vocabulary of a published model."""
 
     symbols: tuple[str, ...]
     """Symbol of every id."""
@@ -143,16 +143,15 @@ class Python2Vocabulary:
 def read_python2_vocabulary(path: str | Path) -> Python2Vocabulary:
     """Reads the vocabulary of a `cache.pkl`.
 
-    Only an allow-list of names is admitted, and stand-ins take their place, so
-    that no module is imported and no function of the pickle is called.
+    Stand-ins replace an allow-list of names and all others are refused, so no module is imported
+    and no function of the pickle is called.
 
     Args:
         path: path of the pickle.
 
     Raises:
         InputMissingError: If there is no such file.
-        DataDamagedError: If it is damaged, holds no vocabulary, or asks for
-            anything but data.
+        DataDamagedError: If it is damaged, has no vocabulary, or requests anything but data.
     """
     path = Path(path)
     if not path.is_file():
@@ -162,7 +161,7 @@ def read_python2_vocabulary(path: str | Path) -> Python2Vocabulary:
         if num_bytes > _MAX_BYTES:
             raise ValueError(f"it has more than {_MAX_BYTES} bytes")
         with path.open("rb") as file:
-            # A map has no more bytes than the file, whatever length is asked for.
+            # Reads from a map are limited to the file's size, whatever length the pickle declares.
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             root = _DataUnpickler(content, encoding="bytes").load()
         return _vocabulary(root)
@@ -179,11 +178,11 @@ def write_symbols(vocabulary: Python2Vocabulary, path: str | Path) -> Path:
 
     Args:
         vocabulary: `Python2Vocabulary`.
-        path: path of the file to make.
+        path: path of the file to create.
 
     Raises:
         OutputExistsError: If the file exists; it is left alone.
-        DataDamagedError: If a symbol has a line break in it.
+        DataDamagedError: If a symbol contains a line break.
     """
     path = Path(path)
     for number, symbol in enumerate(vocabulary.symbols):
@@ -235,7 +234,7 @@ def _symbols(idx2sym: Any) -> tuple[str, ...]:
 
 
 def _decoded(values: list[Any]) -> list[str]:
-    """Decodes Python 2 text: UTF-8 if it is valid, else Latin-1."""
+    """Decodes Python 2 text: as UTF-8 if valid, else as Latin-1."""
     if not all(isinstance(value, str | bytes) for value in values):
         raise ValueError("a symbol is not a text")
     for encoding in ("utf-8", "latin-1"):
@@ -244,7 +243,7 @@ def _decoded(values: list[Any]) -> list[str]:
                 value.decode(encoding) if isinstance(value, bytes) else value for value in values
             ]
             for text in texts:
-                text.encode("utf-8")  # fails for half a surrogate pair
+                text.encode("utf-8")  # fails for a lone surrogate
         except UnicodeDecodeError:
             continue
         return texts
@@ -260,7 +259,7 @@ def _check_ids(sym2idx: Any, num_symbols: int) -> None:
 
 
 def _cutoffs(values: Any, num_symbols: int) -> tuple[int, ...]:
-    """Checks official cutoffs and removes the leading 0 and the vocabulary size."""
+    """Checks official cutoffs; removes the leading 0 and the final vocabulary size."""
     if not values:
         return ()
     if not isinstance(values, list) or not all(type(each) is int for each in values):

@@ -37,11 +37,10 @@ def pytorch_sizes(
     cutoffs: tuple[int, ...] | None,
     where: str,
 ) -> dict[str, Any]:
-    """Reads what the tensors tell.
+    """Infers sizes from the tensors.
 
-    Raises:
-        MismatchError: If a tensor that tells a size is missing or misshapen.
-        ValueError: If `cutoffs` are needed.
+    Raises MismatchError if a tensor of a size is missing or misshapen, ValueError if `cutoffs` are
+    needed.
     """
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     block = f"{system.prefix}layers.0"
@@ -97,7 +96,7 @@ def _vocabulary_sizes(
 
 
 def _are_tied(tensors: dict[str, np.ndarray], system: PytorchSystem) -> bool:
-    """Whether all tables of the softmax that are there equal the embedding's."""
+    """True if all existing softmax tables equal the embedding's."""
     folder = f"{system.prefix}word_emb.emb_layers"
     count = count_numbered(tensors, _escaped(folder) + r"\.(\d+)\.weight")
     return all(
@@ -107,7 +106,7 @@ def _are_tied(tensors: dict[str, np.ndarray], system: PytorchSystem) -> bool:
 
 
 def _tails_are_shared(tensors: dict[str, np.ndarray], system: PytorchSystem) -> bool:
-    """Whether all projections of tails that are there equal the embedding's."""
+    """True if all existing tail projections equal the embedding's."""
     folder = f"{system.prefix}word_emb.emb_projs"
     count = count_numbered(tensors, _escaped(folder) + r"\.(\d+)")
     num_clusters = 1
@@ -130,7 +129,7 @@ def _escaped(name: str) -> str:
 
 
 _FIRST = ("emb_layers.0.weight", "emb_projs.0")
-# A state dict of a model that was wrapped for several devices.
+# Prefix in state dicts of models wrapped for several devices.
 _WRAPPED = "module."
 
 
@@ -143,13 +142,10 @@ def model_from_state_dict(
     dtype: str,
     origins: dict[str, str] | None = None,
 ) -> TransformerXL:
-    """Builds a model from a state dict; `stored` is what a file beside it tells, `origins` is set.
+    """Builds a model from a state dict and the fields `stored` in a file beside it.
 
-    Raises:
-        MismatchError: If a tensor is missing, surplus or misshapen, or sizes
-            contradict each other.
-        DataDamagedError: If a value is not finite.
-        ValueError: If a setting is not valid.
+    `origins` is filled with the origin of every field. Raises MismatchError if tensors or sizes do
+    not fit, DataDamagedError if a value is not finite, ValueError if a setting is not valid.
     """
     if tensors and all(name.startswith(_WRAPPED) for name in tensors):
         tensors = {name.removeprefix(_WRAPPED): tensor for name, tensor in tensors.items()}
@@ -164,7 +160,7 @@ def model_from_state_dict(
     cutoffs = settings.get("cutoffs", stored.get("cutoffs"))
     cutoffs = None if cutoffs is None else tuple(cutoffs)
     sizes = pytorch_sizes(tensors, system, cutoffs, where)
-    # What is said to be tied is checked to be, tensor by tensor.
+    # Tensors declared as tied are compared later, one by one.
     for name in ("tie_weights", "share_tail_projections"):
         sizes[name] = settings.get(name, stored.get(name, sizes[name]))
     defaults = {
@@ -180,10 +176,10 @@ def model_from_state_dict(
 def _without_projections_of_one_cluster(
     tensors: dict[str, np.ndarray], system: PytorchSystem, stored: dict[str, Any]
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Multiplies tables by their projections where a model has one cluster and two projections.
+    """Multiplies tables by their projections if a model has one cluster and two projections.
 
-    A `TransformerXL` without clusters has one projection for embedding and softmax.
-    Two, or one between equal widths, become tables of the hidden width, one for each.
+    A `TransformerXL` without clusters has one projection for embedding and softmax. Two, or one
+    between equal widths, become one table each of the hidden width.
     """
     table, projection = (f"{system.prefix}word_emb.{name}" for name in _FIRST)
     output, output_projection = output_weight(system, 0), "crit.out_projs.0"
@@ -227,28 +223,28 @@ def load_official_pytorch(
 ) -> TransformerXL:
     """Loads a state dict of the official PyTorch code.
 
-    The code itself saves a whole module as `model.pt`, which cannot be read
-    without running it. Save the state dict where the code is:
+    The code itself saves a whole module as `model.pt`, which cannot be read without running code.
+    Save the state dict where the code is installed:
     `torch.save(torch.load("model.pt").state_dict(), "state.pt")`.
 
-    Only `attn_type` 0 can be loaded. The attention biases are shared by all
-    layers, and `same_length` counts the query itself among the `M` keys.
+    Only `attn_type` 0 is supported. All layers share the attention biases, and `same_length` counts
+    the query itself among the `M` keys.
 
     Args:
-        source: path of a file of tensors (`.safetensors`, `.npz`, or a torch
-            file where torch is installed), or of a folder with one.
+        source: path of a file of tensors (`.safetensors`, `.npz`, or a torch file if torch is
+            installed), or of a folder with one such file.
         dtype: str. Dtype policy of the model.
-        origins: optional dict. Gets for every field of the configuration where its
-            value is from: found, given or assumed.
-        **what_shapes_cannot_tell: fields of `ModelConfig`. `memory_length` is
-            needed for a model of no published size, `cutoffs` for one with
-            `div_val` 1 and clusters, `pre_norm` for one with `pre_lnorm`.
+        origins: optional dict. Filled with the origin of every field of the configuration: found,
+            given or assumed.
+        **what_shapes_cannot_tell: fields of `ModelConfig`. `memory_length` is required unless the
+            sizes are published, `cutoffs` for `div_val` 1 with clusters, `pre_norm` for
+            `pre_lnorm`.
 
     Raises:
         InputMissingError: If there is no such file, or a package is missing.
         DataDamagedError: If it cannot be read, or a value is not finite.
-        MismatchError: If a tensor is missing, surplus or misshapen, or a
-            setting contradicts the shapes.
+        MismatchError: If a tensor is missing, unexpected or misshapen, or a setting contradicts the
+            shapes.
         ValueError: If a setting is not valid.
     """
     return _load(source, OFFICIAL_PYTORCH, what_shapes_cannot_tell, dtype, origins)
@@ -263,8 +259,8 @@ def load_nvidia_pytorch(
 ) -> TransformerXL:
     """Loads a state dict of NVIDIA's PyTorch code (DeepLearningExamples).
 
-    Its checkpoints hold objects of its own beside the state dict. Where such a
-    file does not load, save `checkpoint["model_state"]` alone.
+    Its checkpoints contain custom objects beside the state dict. If such a file does not load, save
+    `checkpoint["model_state"]` alone.
 
     Args:
         source: as in `load_official_pytorch`.
@@ -273,7 +269,7 @@ def load_nvidia_pytorch(
         **what_shapes_cannot_tell: as in `load_official_pytorch`.
 
     Raises:
-        JobError, ValueError: As `load_official_pytorch` does.
+        JobError, ValueError: See `load_official_pytorch`.
     """
     return _load(source, NVIDIA_PYTORCH, what_shapes_cannot_tell, dtype, origins)
 

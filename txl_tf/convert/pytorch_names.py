@@ -17,15 +17,15 @@ class PytorchSystem:
     """Conventions of one implementation."""
 
     title: str
-    """Its name in messages."""
+    """Name in messages."""
     prefix: str
-    """Prefix of the names of the decoder."""
+    """Prefix of decoder names."""
     reverses_clusters: bool
-    """Whether the last cluster's entry of the head belongs to the first tail."""
+    """True if the last cluster entry of the head belongs to the first tail."""
     lists_softmax: bool
-    """Whether the softmax is lists of parameters, not of linear layers."""
+    """True if the softmax has lists of parameters instead of linear layers."""
     same_length_keys: Literal["memory_and_self", "memory"]
-    """How many keys a query sees with `same_length`."""
+    """Keys that a query sees with `same_length`."""
 
 
 HUGGING_FACE = PytorchSystem(
@@ -50,7 +50,7 @@ NVIDIA_PYTORCH = PytorchSystem(
     same_length_keys="memory_and_self",
 )
 
-# The frequencies of the sinusoids: a function of the width.
+# Frequencies of the sinusoids, computed from the width.
 IGNORED = re.compile(r"(transformer\.)?pos_emb\.inv_freq")
 
 _KERNELS_OF_A_BLOCK = {
@@ -71,7 +71,7 @@ _BIASES = {"r_w_bias": "content_bias", "r_r_bias": "position_bias"}
 
 
 def pytorch_table(config: ModelConfig, system: PytorchSystem) -> list[ForeignTensor]:
-    """Returns every tensor of a state dict of a model."""
+    """Returns the mapping of every tensor of a model's state dict."""
     table = _embedding(config, system) + _softmax(config, system)
     for index in range(config.num_layers):
         table += _block(f"{system.prefix}layers.{index}", f"block_{index}")
@@ -82,14 +82,14 @@ def pytorch_table(config: ModelConfig, system: PytorchSystem) -> list[ForeignTen
 
 
 def output_weight(system: PytorchSystem, index: int) -> str:
-    """Name of a table of the softmax, by its number."""
+    """Name of a softmax table, by its number."""
     if system.lists_softmax:
         return f"crit.out_layers_weights.{index}"
     return f"crit.out_layers.{index}.weight"
 
 
 def output_bias(system: PytorchSystem, index: int) -> str:
-    """Name of a bias of the softmax, by the number of its table."""
+    """Name of the softmax bias of a table, by its number."""
     if system.lists_softmax:
         return f"crit.out_layers_biases.{index}"
     return f"crit.out_layers.{index}.bias"
@@ -127,7 +127,7 @@ def _block_biases(config: ModelConfig, system: PytorchSystem, index: int) -> lis
     names = {f"{system.prefix}layers.{index}.dec_attn.{name}": _BIASES[name] for name in _BIASES}
     if not config.share_attention_biases:
         return [_same(name, f"block_{index}/attention/{ours}") for name, ours in names.items()]
-    if system.prefix:  # Hugging Face gives the shared biases to every layer too.
+    if system.prefix:  # Hugging Face also stores shared biases in every layer.
         return [_same(name, ours, is_copy=True) for name, ours in names.items()]
     return []
 
@@ -157,7 +157,7 @@ def _softmax(config: ModelConfig, system: PytorchSystem) -> list[ForeignTensor]:
     ]
     biases = numbered("softmax/bias", num_clusters)
     if num_tables == 1 < num_clusters:
-        # One table for all clusters has one bias.
+        # A single table for all clusters has a single bias.
         name = output_bias(system, 0)
         table.append(ForeignTensor(name=name, variables=tuple(biases), join="concatenate"))
     else:

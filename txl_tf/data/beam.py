@@ -1,4 +1,4 @@
-"""Turns text into a prepared data set with Apache Beam."""
+"""Preparation of a data set from text with Apache Beam."""
 
 import dataclasses
 import functools
@@ -60,26 +60,24 @@ def prepare_with_beam(
 ) -> Manifest:
     """Writes a prepared data set, with the same bytes as `prepare_dataset`.
 
-    Two pipelines run one after the other. The first one counts the tokens of
-    every batch of text; their sums say where each of them begins. The second
-    one makes the tokens again and puts them where they belong. A vocabulary, if
-    one is to be made, is made before, by processes of this machine.
+    Two pipelines run one after the other. The first counts the tokens of every batch of text; the
+    sums give the first token of each batch. The second tokenizes again and writes the tokens to
+    their places. Processes of the local machine build the vocabulary before, if needed.
 
-    Every machine must be able to read the text under the same paths and to
-    write into the output folder, which may be remote (`gs://`).
+    Every machine must read the text under the same paths and write into the output folder, which
+    may be remote (`gs://`).
 
     Args:
-        splits: dict of split name to documents that can be iterated more than
-            once, and sent to other machines.
+        splits: dict of split name to documents that can be pickled and iterated more than once.
         tokenizer: `Tokenizer` or `VocabularyTraining`.
         output_folder: str. The folder to be made.
         corpus_name: str. Name of the text, for the manifest.
-        beam_arguments: sequence of str. Options of Beam, such as
-            `--runner=DataflowRunner`. Defaults to none: Beam runs here.
+        beam_arguments: sequence of str. Options of Beam, such as `--runner=DataflowRunner`.
+            Defaults to none, which runs Beam locally.
         tokens_per_record: int. Defaults to `4096`.
-        shard_bytes: int. Size at which a file ends, in bytes; a machine holds
-            one in memory. Defaults to `16_000_000`.
-        num_workers: int. Processes that make the vocabulary. Defaults to `1`.
+        shard_bytes: int. Size at which a file ends, in bytes; a worker holds one file in memory.
+            Defaults to `16_000_000`.
+        num_workers: int. Processes that build the vocabulary. Defaults to `1`.
         check: optional function, as for `prepare_dataset`.
 
     Raises:
@@ -117,7 +115,7 @@ def _numbered_batches(splits: Splits, split: str) -> Iterator[_Batch]:
 
 
 def _write_results(path: str, item: tuple[None, Iterable[dict[str, Any]]]) -> None:
-    """Writes the results of a pass, for the process that started the pipeline."""
+    """Writes the results of a pipeline for the process that started it."""
     write_file(path, json.dumps(list(item[1])).encode())
 
 
@@ -151,14 +149,7 @@ def _run(
 
 @dataclasses.dataclass(frozen=True)
 class ShardPlan:
-    """The place of every token, as `RecordWriter` would give it.
-
-    Args:
-        batch_tokens: tuple of int. Tokens of every batch, in order.
-        tokens_per_record: int.
-        token_bytes: int. Width of a stored token.
-        shard_bytes: int. Size at which a shard ends.
-    """
+    """Place of every token, the same as `RecordWriter` gives it."""
 
     batch_tokens: tuple[int, ...]
     tokens_per_record: int
@@ -172,7 +163,7 @@ class ShardPlan:
 
     @property
     def tokens_per_shard(self) -> int:
-        """Tokens of every shard but the last."""
+        """Tokens of every shard except the last."""
         frame = frame_bytes(self.tokens_per_record, self.token_bytes)
         return max(1, self.shard_bytes // frame) * self.tokens_per_record
 
@@ -182,7 +173,7 @@ class ShardPlan:
         return -(-self.num_tokens // self.tokens_per_shard)
 
     def batch_starts(self) -> np.ndarray:
-        """Returns the first token of every batch, as int64 vector."""
+        """Returns the first token of every batch, as an int64 vector."""
         return np.cumsum([0, *self.batch_tokens[:-1]], dtype=np.int64)
 
 
@@ -213,15 +204,9 @@ def _num_used(written: list[dict[str, Any]]) -> int:
 
 
 class ShardWriting:
-    """Writing of shards, each into its own folder first, for a Beam pipeline.
+    """Writing of shards for a Beam pipeline, each into a temporary folder first.
 
-    A pipeline may do work twice, and at the same time; the bytes are the same,
-    and the last rename counts.
-
-    Args:
-        folder: str. The folder of the data set.
-        plans: mapping of split name to `ShardPlan`.
-        vocabulary_size: int. Number of ids.
+    Beam may repeat work in parallel; the bytes are equal, and the last rename wins.
     """
 
     def __init__(self, folder: str, plans: Mapping[str, ShardPlan], vocabulary_size: int) -> None:
@@ -230,18 +215,10 @@ class ShardWriting:
         self._vocabulary_size = vocabulary_size
 
     def __call__(self, item: tuple[tuple[str, int], Iterable[Any]]) -> dict[str, Any]:
-        """Writes a shard.
+        """Writes a shard from its parts in any order; returns JSON values.
 
-        Args:
-            item: pair of the shard, which is split and number, and its parts in
-                any order, as `TokenPlacing` gives them.
-
-        Returns:
-            Dict of JSON values: split, number, manifest of the shard, and which
-            ids occur, as bits in hexadecimal.
-
-        Raises:
-            ValueError: If tokens are missing or an id is not in the vocabulary.
+        The values are split, number, shard manifest, and the ids that occur as hexadecimal bits.
+        Raises ValueError if tokens are missing or an id is not in the vocabulary.
         """
         (split, number), parts = item
         plan = self._plans[split]
@@ -262,7 +239,7 @@ class ShardWriting:
         }
 
     def apply(self, shards: Any) -> Any:
-        """Writes the shards of a collection of Beam, in the second pass."""
+        """Writes the shards of a Beam collection, in the second pipeline."""
         import apache_beam as beam
 
         return shards | "Write" >> beam.Map(self)
@@ -300,17 +277,13 @@ def _gathered(parts: Iterable[Any], dtype: np.dtype) -> tuple[np.ndarray, list[i
 
 
 class TokenCounting:
-    """Counts of tokens and text per batch, for a Beam pipeline.
-
-    Args:
-        tokenizer: `Tokenizer`.
-    """
+    """Counts of tokens and text per batch, for a Beam pipeline."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._encoding = BatchEncoder(tokenizer)
 
     def __call__(self, batch: _Batch) -> dict[str, Any]:
-        """Counts a batch, given as name of the split, number and pieces; returns JSON values."""
+        """Counts a batch of split, number and pieces; returns JSON values."""
         split, number, pieces = batch
         tokens = self._encoding(pieces)
         return {
@@ -321,14 +294,14 @@ class TokenCounting:
         }
 
     def apply(self, batches: Any) -> Any:
-        """Returns the counts of a collection of Beam, in the first pass."""
+        """Returns the counts of a Beam collection, in the first pipeline."""
         import apache_beam as beam
 
         return batches | "Count" >> beam.Map(self)
 
 
 class _Part(NamedTuple):
-    """Consecutive tokens of a shard, and the documents that begin within it."""
+    """Consecutive tokens of a shard, and the starts of documents within them."""
 
     first_token: int
     tokens: bytes
@@ -336,12 +309,7 @@ class _Part(NamedTuple):
 
 
 class TokenPlacing:
-    """Division of the tokens of batches at shard ends, for a Beam pipeline.
-
-    Args:
-        tokenizer: `Tokenizer`.
-        plans: mapping of split name to `ShardPlan`.
-    """
+    """Division of the tokens of batches at shard ends, for a Beam pipeline."""
 
     def __init__(self, tokenizer: Tokenizer, plans: Mapping[str, ShardPlan]) -> None:
         self._encoding = BatchEncoder(tokenizer)
@@ -349,14 +317,9 @@ class TokenPlacing:
         self._starts = {name: plan.batch_starts() for name, plan in plans.items()}
 
     def __call__(self, batch: _Batch) -> Iterator[tuple[tuple[str, int], _Part]]:
-        """Places a batch, given as name of the split, number and pieces.
+        """Yields pairs of shard (split, number) and part for a batch of split, number and pieces.
 
-        Yields:
-            Pairs of the shard, which is split and number, and what belongs
-            there.
-
-        Raises:
-            ValueError: If the text is not the one that was counted.
+        Raises ValueError if the text differs from the one that was counted.
         """
         split, number, pieces = batch
         plan = self._plans[split]
@@ -369,7 +332,7 @@ class TokenPlacing:
             )
         first = int(self._starts[split][number])
         places = first + tokens.document_starts
-        # A document that begins after the last token of a batch begins with a later one.
+        # An empty document at the end of the stream has no first token.
         places = places[places < plan.num_tokens]
         size = plan.tokens_per_shard
         stop = first + len(tokens.token_ids)
@@ -385,7 +348,7 @@ class TokenPlacing:
             )
 
     def apply(self, batches: Any) -> Any:
-        """Returns the parts of a collection of Beam, by shard, in the second pass."""
+        """Returns the parts of a Beam collection grouped by shard, in the second pipeline."""
         import apache_beam as beam
 
         return batches | "Place" >> beam.FlatMap(self) | "Shard" >> beam.GroupByKey()

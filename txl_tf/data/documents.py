@@ -15,34 +15,19 @@ from txl_tf.errors import DataDamagedError
 def marked_documents(
     pieces: Iterable[bytes], mark: re.Pattern[bytes], *, keep_mark: bool
 ) -> Iterator[Iterator[bytes]]:
-    """Cuts a stream into documents at the lines that match a pattern.
+    """Cuts a stream of pieces of whole lines into documents at the lines that match `mark`.
 
-    What comes before the first mark is a document too. Documents without a
-    byte are left out. A document must be read before the next one is asked
-    for; what has not been read of it is skipped.
-
-    Args:
-        pieces: iterable of bytes. As `split_at_lines` gives them.
-        mark: pattern of a whole line with its end, as `line_pattern` makes it.
-        keep_mark: bool. Whether the line that matches begins the document
-            after it, or belongs to neither.
-
-    Yields:
-        Documents, each an iterator over its pieces.
+    Text before the first mark is a document; empty documents are dropped. Read each document
+    before asking for the next: the unread rest is skipped. `keep_mark` keeps the line as the first
+    of its document.
     """
     return grouped_documents(_numbered(pieces, mark, keep_mark))
 
 
 def line_pattern(line: bytes) -> re.Pattern[bytes]:
-    """Returns the pattern of a line that is exactly these bytes.
+    """Returns the pattern of a line that is exactly these bytes, ended by LF, CR LF or the text.
 
-    The line may end with LF, with CR LF or with the text.
-
-    Args:
-        line: bytes. The line without its end; empty for an empty line.
-
-    Raises:
-        ValueError: If the line is too long or holds a line feed.
+    Raises ValueError if the line is too long or holds a line feed.
     """
     if b"\n" in line or len(line) > 1024:
         raise ValueError(
@@ -53,15 +38,7 @@ def line_pattern(line: bytes) -> re.Pattern[bytes]:
 
 
 def grouped_documents(chunks: Iterable[tuple[int, bytes]]) -> Iterator[Iterator[bytes]]:
-    """Gathers consecutive chunks of the same document.
-
-    Args:
-        chunks: iterable of pairs: a number that is the same within a document
-            and another in the next, and bytes.
-
-    Yields:
-        Documents, each an iterator over its chunks.
-    """
+    """Groups consecutive chunks with the same document number into one iterator per document."""
     for _, group in itertools.groupby(chunks, key=operator.itemgetter(0)):
         yield (chunk for _, chunk in group)
 
@@ -74,7 +51,7 @@ def _numbered(
     for piece in pieces:
         start = 0
         for match in mark.finditer(piece):
-            # A piece that continues a long line does not begin at a line's beginning.
+            # A piece may begin within a long line.
             if match.start() == 0 and not at_line_start:
                 continue
             if match.start() > start:
@@ -87,12 +64,11 @@ def _numbered(
 
 
 class FileDocuments:
-    """The documents of text files: one a file; empty files are left out.
+    """Documents of text files: one per file; empty files are dropped.
 
     Args:
         paths: sequence of str. Files, folders or patterns; see `text_files`.
-        check_utf8: bool. Whether text that is not UTF-8 is refused. Defaults to
-            `False`, which takes any bytes.
+        check_utf8: bool. If `True`, refuses text that is not UTF-8. Defaults to `False`.
 
     Raises:
         InputMissingError: If a path has no file.
@@ -116,19 +92,19 @@ class FileDocuments:
 
 
 def checked_blocks(path: str, *, check_utf8: bool) -> Iterator[bytes]:
-    """Reads a text file, compressed or not, and on request refuses text that is not UTF-8."""
+    """Reads a text file, compressed or not; with `check_utf8`, refuses text that is not UTF-8."""
     blocks = text_blocks(path)
     return validated_text(blocks, path) if check_utf8 else blocks
 
 
-# The parser needs the line, its decoded form and its text at the same time.
+# The parser holds the line, its decoded form and its text at once.
 MAX_LINE_BYTES = 32 << 20
 
 
 class JsonLinesDocuments:
-    """The documents of JSON Lines files; empty texts and empty lines are left out.
+    """Documents of JSON Lines files; empty texts and empty lines are dropped.
 
-    JSON is UTF-8, so its texts always are.
+    JSON must be UTF-8, so the texts are UTF-8 too.
 
     Args:
         paths: sequence of str. Files, folders or patterns; see `text_files`.
@@ -143,13 +119,7 @@ class JsonLinesDocuments:
         self._field = field
 
     def __iter__(self) -> Iterator[Iterator[bytes]]:
-        """Yields documents, each an iterator over pieces.
-
-        Raises:
-            DataDamagedError: If a line is not an object with a string in the
-                field, or longer than `MAX_LINE_BYTES`. The error names the
-                file, the line and the byte at which the line begins.
-        """
+        """Yields documents, each an iterator over pieces."""
         for path in self.files:
             for number, offset, line in numbered_lines(path):
                 text = text_of_json(line, self._field, line_place(path, number, offset))
@@ -158,15 +128,9 @@ class JsonLinesDocuments:
 
 
 def numbered_lines(path: str) -> Iterator[tuple[int, int, bytes]]:
-    """Reads a file, compressed or not, line by line.
+    """Yields number (from 1), byte offset and content of every line of a file, compressed or not.
 
-    Yields:
-        Tuples of the number of the line, from 1, of the byte at which it begins, and of
-        the line with its end.
-
-    Raises:
-        DataDamagedError: If a line is longer than `MAX_LINE_BYTES`.
-        JobError: As `text_blocks`.
+    Raises DataDamagedError if a line is longer than `MAX_LINE_BYTES`.
     """
     rest = bytearray()
     number, offset = 1, 0
@@ -189,15 +153,9 @@ def numbered_lines(path: str) -> Iterator[tuple[int, int, bytes]]:
 def text_of_json(line: bytes, field: str, place: str) -> bytes:
     """Returns the text of one line of JSON; empty for an empty line.
 
-    Args:
-        line: bytes. The line.
-        field: str. The field that holds the text.
-        place: str. Where the line is, for errors.
-
-    Raises:
-        DataDamagedError: If it is not an object with a string in the field.
+    Raises DataDamagedError, with `place`, unless it is an object with a string in the field.
     """
-    # Files that were joined have byte order marks within.
+    # Concatenated files have byte order marks in the middle.
     line = document_bytes(line)
     if not line.strip():
         return b""
@@ -218,13 +176,13 @@ def text_of_json(line: bytes, field: str, place: str) -> bytes:
     try:
         return values[field].encode("utf-8")
     except UnicodeEncodeError as error:
-        # JSON can escape half of a character, and UTF-8 cannot express it.
+        # JSON can escape a lone surrogate; UTF-8 cannot encode one.
         what = f"The field {field!r} has a lone surrogate at character {error.start}."
         raise _unusable(what, place) from error
 
 
 def line_place(path: str, number: int, offset: int) -> str:
-    """Returns the place of a line as errors name it."""
+    """Formats the place of a line for errors."""
     return f"{path}, line {number}, byte {offset}"
 
 
@@ -233,15 +191,15 @@ def _unusable(what: str, place: str) -> DataDamagedError:
 
 
 class LineDocuments(FileDocuments):
-    """The documents of text files: every line is one, with its line end.
+    """Documents of text files: one per line, with its line end.
 
-    Lines without anything but their end are left out.
+    Empty lines are dropped.
 
-    The arguments are those of `FileDocuments`.
+    See `FileDocuments` for the arguments.
     """
 
     def __iter__(self) -> Iterator[Iterator[bytes]]:
-        """Yields documents; a line longer than a piece comes in several."""
+        """Yields documents; a line longer than a piece has several pieces."""
         for pieces in self._pieces():
             yield from grouped_documents(_numbered_lines(pieces))
 
@@ -256,16 +214,15 @@ def _numbered_lines(pieces: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
 
 
 class SeparatedDocuments(FileDocuments):
-    """The documents of text files with a separator line between them.
+    """Documents of text files with a separator line between them.
 
-    The separator belongs to no document, several of them in a row are one, and
-    a file begins a document.
+    The separator belongs to no document. Several separators in a row count as one. Each file begins
+    a new document.
 
     Args:
         paths: sequence of str. Files, folders or patterns; see `text_files`.
-        separator: bytes. The line, without its end; empty for empty lines.
-        check_utf8: bool. Whether text that is not UTF-8 is refused. Defaults to
-            `False`, which takes any bytes.
+        separator: bytes. The separator line without its end; empty to split at empty lines.
+        check_utf8: bool. If `True`, refuses text that is not UTF-8. Defaults to `False`.
 
     Raises:
         InputMissingError: If a path has no file.

@@ -25,14 +25,7 @@ _TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 @dataclasses.dataclass(kw_only=True)
 class FileTransfer:
-    """The attempts to fetch a file from one address.
-
-    Args:
-        file: `PublishedFile`. What to fetch.
-        url: str. The address.
-        partial: `PartialFile`. What there is of it, and where to add to it.
-        max_attempts: int. As the other options, see `download`.
-    """
+    """Attempts to fetch a file from one address; for the options, see `download`."""
 
     file: PublishedFile
     url: str
@@ -44,13 +37,10 @@ class FileTransfer:
     progress: Progress | None
 
     def run(self) -> None:
-        """Fetches until the partial file is complete and right.
+        """Fetches until the partial file is complete and verified.
 
-        Raises:
-            InputMissingError: If the server does not give the file.
-            DataDamagedError: If it gives another one.
-            StorageError: If there is no connection, or no space on the disk.
-            OSError: If the disk fails.
+        Raises InputMissingError or DataDamagedError for an answer without the file or with another
+        one, StorageError without connection or disk space, OSError if the disk fails.
         """
         for is_last_try in (False, True):
             was_resumed = self._complete()
@@ -59,17 +49,17 @@ class FileTransfer:
                 return
             except DataDamagedError as error:
                 aside = self.partial.set_aside()
-                # Its parts may be of different files: once more, in one piece.
+                # The parts may come from different versions of the file: try again in one piece.
                 if is_last_try or not was_resumed:
                     remedy = f"It is set aside as {aside}; look whether the address is right."
                     raise DataDamagedError(error.what, where=self.url, remedy=remedy) from error
 
     def _complete(self) -> bool:
-        """Tries until all is there; returns whether it came in more than one piece."""
+        """Requests until all bytes are there; returns True if the download was resumed."""
         failed = 0
         best_bytes = size = self.partial.size_bytes
         was_resumed = size > 0
-        # Of a download that was killed at its very end, nothing is left to ask for.
+        # A download that was killed at its very end has no rest to request.
         if was_resumed and size == self.file.size_bytes:
             return True
         while (reason := self._receive()) is not None:
@@ -87,7 +77,7 @@ class FileTransfer:
         return was_resumed
 
     def _receive(self) -> str | None:
-        """Makes one request and keeps what it brings; returns why there is less than all."""
+        """Makes one request and stores its bytes; returns why the file is incomplete, or `None`."""
         version = self.partial.version(self.url)
         if version is None:
             self.partial.discard()
@@ -178,37 +168,15 @@ def download(
     proxies: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> str:
-    """Fetches a file into a folder, unless it is there.
+    """Fetches a file into a folder, unless it is there; returns its path.
 
-    The file has its name only when it is complete and, as far as they are
-    known, has the right size and SHA-256. Until then it is `NAME.partial`,
-    which a later call continues: the rest is asked for by range, on the
-    condition that the file has not changed since. A server without ranges
-    sends everything again.
-
-    A failed connection, a silent server and the answers 408, 425, 429 and 5xx
-    are tried again, after a pause that doubles every time. An attempt that
-    brought the download further than any before does not count.
-
-    Args:
-        file: `PublishedFile`. What to fetch.
-        folder: str. Where to put it; made if it does not exist.
-        max_attempts: int. Attempts for one address without any progress.
-            Defaults to `6`.
-        pause_seconds: float. The first pause. Defaults to `1.0`.
-        timeout_seconds: float. How long a server may be silent. Defaults to
-            `60.0`.
-        proxies: optional mapping of scheme to the address of a proxy. Defaults
-            to none, whatever the environment says.
-        progress: optional function, called with the bytes there are and the
-            bytes of the whole file, or `None` where that is not known.
-
-    Raises:
-        InputMissingError: If no address has the file.
-        DataDamagedError: If what was fetched is another file. It is then beside
-            the target, as `NAME.damaged`.
-        OutputExistsError: If another process is fetching the same file.
-        StorageError: If it cannot be fetched or written.
+    Until it is complete and verified it is `NAME.partial`, which a later call resumes by a range
+    request for the same version; a file with the wrong content becomes `NAME.damaged`. Failed
+    connections, timeouts and the answers 408, 425, 429 and 5xx are retried after a pause that
+    doubles; `max_attempts` counts attempts at one address without progress. `proxies` maps schemes
+    to addresses; the environment is ignored. `progress` gets the bytes so far and in total.
+    Raises InputMissingError, DataDamagedError, OutputExistsError (fetched by another process) or
+    StorageError.
     """
     target = os.path.join(os.path.abspath(folder), file.name)
     try:
@@ -249,7 +217,7 @@ def _run_first_that_works(file: PublishedFile, transfers: list[FileTransfer]) ->
             return
         except (InputMissingError, StorageError) as error:
             errors.append(error)
-    # An address that failed may have the file after all; that is the news then.
+    # An address that failed may still have the file: report that error first.
     failed = [error for error in errors if isinstance(error, StorageError)]
     raise (failed or errors or [InputMissingError(f"{file.name} has no address.")])[0]
 
@@ -267,7 +235,7 @@ def _is_there(file: PublishedFile, target: str) -> bool:
 
 @contextlib.contextmanager
 def _locked(target: str) -> Iterator[None]:
-    """Holds a lock beside the target; it ends with the process."""
+    """Holds a lock beside the target; the lock ends with the process."""
     try:
         descriptor = open_locked(f"{target}.lock", reads=True)
     except BlockingIOError as error:

@@ -19,11 +19,8 @@ from txl_tf.data.workers import OrderedWorkers
 class EncodedBatch(NamedTuple):
     """Tokens, document starts and text counts of consecutive pieces of a split.
 
-    Args:
-        token_ids: int vector. The tokens.
-        document_starts: int64 vector. The places in `token_ids` where documents
-            begin; one past the last for one that begins with the next token.
-        counts: `TextCounts`. Counts of the text.
+    `document_starts` are int64 indices into `token_ids`; one past the end stands for the next
+    batch's first token.
     """
 
     token_ids: np.ndarray
@@ -32,13 +29,7 @@ class EncodedBatch(NamedTuple):
 
 
 class BatchEncoder:
-    """Encoder of text batches; each piece can be encoded on its own.
-
-    To another process only kind and vocabulary are sent.
-
-    Args:
-        tokenizer: `Tokenizer`.
-    """
+    """Encoder of text batches; only the tokenizer's kind and vocabulary are pickled."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -50,14 +41,7 @@ class BatchEncoder:
         self._tokenizer = load_tokenizer(state["kind"], state["files"])
 
     def __call__(self, pieces: Sequence[DocumentPiece]) -> EncodedBatch:
-        """Encodes a batch.
-
-        Args:
-            pieces: sequence of `DocumentPiece`, at least one.
-
-        Raises:
-            DataDamagedError: If the text is not one that the tokenizer takes.
-        """
+        """Encodes at least one piece; raises DataDamagedError for text that cannot be encoded."""
         parts = [located(self._encode, piece) for piece in pieces]
         starts = document_starts(pieces, [len(part) for part in parts])
         token_ids = parts[0] if len(parts) == 1 else np.concatenate(parts)
@@ -69,34 +53,18 @@ class BatchEncoder:
 
 
 def line_text(piece: DocumentPiece) -> bytes:
-    """Returns a piece without the part of a line end that the previous piece contained."""
+    """Returns a piece without the LF of a CR LF that the previous piece ended with."""
     return piece.text[1:] if piece.splits_line_end else piece.text
 
 
 def document_starts(pieces: Sequence[DocumentPiece], num_tokens: Sequence[int]) -> np.ndarray:
-    """Returns the places of the tokens that begin documents.
-
-    Args:
-        pieces: sequence of `DocumentPiece`.
-        num_tokens: sequence of int. Tokens of every piece.
-
-    Returns:
-        int64 vector.
-    """
+    """Returns the int64 indices of the tokens that begin documents, from the tokens per piece."""
     places = np.cumsum([0, *num_tokens[:-1]], dtype=np.int64)
     return places[[piece.begins_document for piece in pieces]]
 
 
 def located(function: Callable[[DocumentPiece], Any], piece: DocumentPiece) -> Any:
-    """Calls a function of a piece, and says of invalid text where it is.
-
-    Args:
-        function: function of a `DocumentPiece`.
-        piece: `DocumentPiece`.
-
-    Raises:
-        DataDamagedError: If the text is not one that the tokenizer takes.
-    """
+    """Calls a function of a piece; converts InvalidTextError to DataDamagedError with the place."""
     try:
         return function(piece)
     except InvalidTextError as error:
@@ -108,13 +76,7 @@ def located(function: Callable[[DocumentPiece], Any], piece: DocumentPiece) -> A
 
 
 class EncodedSplits:
-    """Splits of a text, encoded with a given tokenizer.
-
-    Args:
-        splits: dict of split name to documents.
-        tokenizer: `Tokenizer`.
-        workers: `OrderedWorkers`. Who encodes.
-    """
+    """Splits of a text, encoded by workers with a given tokenizer."""
 
     def __init__(self, splits: Splits, tokenizer: Tokenizer, workers: OrderedWorkers) -> None:
         self.tokenizer = tokenizer
@@ -123,11 +85,7 @@ class EncodedSplits:
         self._encoding = BatchEncoder(tokenizer)
 
     def batches(self, split: str) -> Iterator[EncodedBatch]:
-        """Encodes a split.
-
-        Raises:
-            DataDamagedError: If the text is not one that the tokenizer takes.
-        """
+        """Encodes a split; raises DataDamagedError for text that cannot be encoded."""
         return self._workers.map(self._encoding, work_batches(split, self._splits[split]))
 
 
@@ -150,12 +108,9 @@ class _NumberedBatch(NamedTuple):
 
 
 class WorkerWordCounter:
-    """Word counter of one worker: the next number for each word that is new to it.
+    """Word numbering of one worker: each new word gets the next number.
 
-    Args:
-        rule: `WordRule`. How text is split.
-        max_words: int. With more words a worker starts again at 0, so that many
-            workers do not all hold all words. Defaults to `2**20`.
+    Beyond `max_words` the worker starts again at 0, so that workers do not each hold all words.
     """
 
     def __init__(self, rule: WordRule, max_words: int = _MAX_WORDS) -> None:
@@ -171,17 +126,9 @@ class WorkerWordCounter:
         self.__init__(**state)  # type: ignore[misc]
 
     def __call__(self, pieces: Sequence[DocumentPiece]) -> _NumberedBatch:
-        """Numbers the words of a batch.
+        """Numbers the words of a batch; returns their table, its new words, and the numbers.
 
-        Args:
-            pieces: sequence of `DocumentPiece`, at least one.
-
-        Returns:
-            The table that the numbers are of, the words that are new in it, and
-            the numbers in the place of tokens.
-
-        Raises:
-            DataDamagedError: If the text is not UTF-8.
+        Raises DataDamagedError if the text is not UTF-8.
         """
         if len(self._numbers) > self._max_words:
             self._forget()
@@ -209,15 +156,10 @@ class WorkerWordCounter:
 
 
 class ParallelWordCounter:
-    """Word numbers merged from all workers.
+    """Word numbers merged from all workers, equal to the numbers of one worker.
 
-    A worker names the words of a batch that are new to it, in order. Batches are
-    merged in the order of the text, and a worker gets them in that order. So a
-    word that no merged batch has named is new to all of them, and the numbers
-    are those of one worker.
-
-    Args:
-        rule: `WordRule`. How text is split.
+    A worker lists the words of each batch that are new to it. Batches are sent and merged in the
+    order of the text, so a word that no merged batch has listed is new to every worker.
     """
 
     def __init__(self, rule: WordRule) -> None:
@@ -228,13 +170,9 @@ class ParallelWordCounter:
     def batches(
         self, split: str, documents: Iterable[Document], workers: OrderedWorkers
     ) -> Iterator[EncodedBatch]:
-        """Numbers and counts the words of a split.
-
-        Yields:
-            Batches with uint32 numbers, which are no token ids yet.
-        """
+        """Counts the words of a split; yields batches with uint32 word numbers as tokens."""
         tables: dict[int, tuple[int, np.ndarray]] = {}
-        # A fresh function for every split, whose workers know no words.
+        # A new function for every split: its copies in the workers know no words.
         numbering = WorkerWordCounter(self._rule)
         for (process, number), new_words, tokens in workers.map(
             numbering, work_batches(split, documents)

@@ -47,9 +47,9 @@ class SplitManifest(FrozenConfig):
     """One split: a token stream cut into shards, in order.
 
     Args:
-        name: str. Such as `"train"`: letters, digits and underscores.
+        name: str. Letters, digits and underscores, such as `"train"`.
         tokens: int. Tokens in the split.
-        bytes: int. Bytes of the text that the tokens stand for.
+        bytes: int. Bytes of the text of the tokens.
         characters: int. UTF-8 code points of that text.
         words: int. Words of that text, separated by white space.
         documents: int. Documents of that text.
@@ -91,7 +91,7 @@ class SplitManifest(FrozenConfig):
                     f"Received: {getattr(self, name)}"
                 )
         if self.tokens and not self.bytes:
-            # Figures are divided by it after an evaluation.
+            # An evaluation divides by it.
             raise ValueError(f"`bytes` of `{self.name}` must be positive. Received: {self.bytes}")
         for name in ("characters", "words"):
             if getattr(self, name) > self.bytes:
@@ -108,9 +108,9 @@ def shard_file_name(split: str, index: int, num_shards: int) -> str:
 
 FORMAT_VERSION = 2
 MANIFEST_FILE = "manifest.json"
-# A message can quote all of a manifest, which has a line for every shard.
+# An error message may quote a whole manifest, with one line per shard.
 _MAX_REASON_CHARACTERS = 300
-# How many ids a token of so many bytes can tell apart; those of four have a sign.
+# Ids per token width in bytes; tokens of four bytes are signed.
 _MOST_IDS = {1: 1 << 8, 2: 1 << 16, 4: 1 << 31}
 # A protocol buffer must be smaller than 2 GiB.
 _MAX_RECORD_BYTES = 1 << 30
@@ -130,7 +130,7 @@ class Manifest(FrozenConfig):
         vocabulary_size: int. Number of different token ids.
         token_bytes: int. Width of a stored token in bytes: 1, 2 or 4,
             little-endian.
-        tokens_per_record: int. Tokens in every record but a shard's last.
+        tokens_per_record: int. Tokens in every record except the last of a shard.
         splits: tuple of `SplitManifest`. The splits, in the order written.
     """
 
@@ -176,7 +176,7 @@ class Manifest(FrozenConfig):
                 )
 
     def _check_counts(self) -> None:
-        """Checks that the count of the token unit, such as bytes, equals the tokens."""
+        """Checks that the count of the unit that is a token, such as bytes, equals the tokens."""
         counted = _TOKEN_IS.get(self.tokenizer_kind)
         for split in self.splits:
             if counted is not None and getattr(split, counted) != split.tokens:
@@ -192,7 +192,7 @@ class Manifest(FrozenConfig):
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256, in hexadecimal, over everything that decides the tokens."""
+        """SHA-256, in hexadecimal, of everything that determines the tokens."""
         deciding = self.to_dict()
         del deciding["corpus_name"]
         deciding["splits"] = [
@@ -218,7 +218,7 @@ class Manifest(FrozenConfig):
         raise ValueError(f"`split` must be one of: {known}. Received: {name!r}")
 
     def to_json(self) -> bytes:
-        """Returns the content of the manifest file, its own checksum included."""
+        """Returns the content of the manifest file, including its checksum."""
         values = self.to_dict()
         values["manifest_sha256"] = _canonical_sha256(values)
         return (json.dumps(values, indent=2) + "\n").encode()
@@ -244,7 +244,7 @@ class Manifest(FrozenConfig):
         """Builds a manifest from the content of a manifest file.
 
         Args:
-            content: bytes. What `to_json` returns.
+            content: bytes. The result of `to_json`.
             where: str. Name of the file, for errors.
 
         Raises:

@@ -16,7 +16,7 @@ from txl_tf.storage.files import file_sha256, read_file, remove_file, write_file
 from txl_tf.storage.local_files import flush_to_disk, open_locked
 from txl_tf.storage.untrusted_files import parse_json, storage_errors
 
-# No file has more bytes than 18 digits can say.
+# 18 digits suffice for the size of any file.
 _RANGE = re.compile(r"bytes (?:([0-9]{1,18})-[0-9]{1,18}|\*)/([0-9]{1,18}|\*)")
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _BLOCK_BYTES = 1 << 18
@@ -31,24 +31,13 @@ def http_answer(
     timeout_seconds: float,
     proxies: Mapping[str, str],
 ) -> Iterator["HttpAnswer"]:
-    """Asks a server for a file, or for the rest of one.
+    """Requests a file, or its bytes from `offset` on, over HTTP or HTTPS only, redirects included.
 
-    Only `http` and `https` are spoken, after a redirection too. An answer that
-    is an error is an answer like any other; see `HttpAnswer.status`.
-
-    Args:
-        url: str. The address.
-        offset: int. Byte from which the file is wanted. Defaults to `0`.
-        version: optional str. The version that the bytes before `offset` are
-            of; where the file has another one by now, a server sends all of
-            it. Must be given with an `offset`.
-        timeout_seconds: float. How long the server may be silent.
-        proxies: mapping of scheme to address of a proxy; empty for none.
-
-    Raises:
-        http.client.HTTPException: If there is no answer.
+    With `version` a server whose file has changed sends the whole file. Error statuses are answers
+    too; see `HttpAnswer.status`. Raises http.client.HTTPException if there is no answer within
+    `timeout_seconds`.
     """
-    # Compressed for the transfer, the bytes could neither be counted nor resumed.
+    # A compressed transfer could neither be counted nor resumed.
     headers = {"Accept-Encoding": "identity", "User-Agent": "txl-tf"}
     if offset:
         headers |= {"Range": f"bytes={offset}-", "If-Range": version or ""}
@@ -71,12 +60,12 @@ class HttpAnswer:
 
     @property
     def status(self) -> int:
-        """The status, such as 200 for all of the file and 206 for the rest."""
+        """Status code, such as 200 for the whole file and 206 for the rest."""
         return self._response.status
 
     @property
     def offset(self) -> int | None:
-        """The byte at which the answer begins; `None` if it does not say."""
+        """First byte of the answer in the file; `None` if unknown."""
         if self.status == http.client.OK:
             return 0
         match = self._range()
@@ -84,7 +73,7 @@ class HttpAnswer:
 
     @property
     def total_bytes(self) -> int | None:
-        """The size of the whole file; `None` if the server does not say."""
+        """Size of the whole file; `None` if unknown."""
         if self.status != http.client.OK:
             match = self._range()
             return int(match[2]) if match and match[2] != "*" else None
@@ -95,19 +84,15 @@ class HttpAnswer:
     def version(self) -> str | None:
         """Strong ETag, else Last-Modified; `None` if the server sends neither."""
         tag = self._response.headers.get("ETag")
-        # A weak tag is the same for files that mean the same, and may differ in bytes.
+        # Files with the same weak tag may differ in bytes.
         if tag and not tag.startswith("W/"):
             return tag
         return self._response.headers.get("Last-Modified")
 
     def read(self) -> bytes:
-        """Reads what has arrived, and waits where nothing has.
+        """Waits for bytes and returns them; empty at the end of the answer.
 
-        Returns:
-            Some bytes; none at the end of the answer.
-
-        Raises:
-            http.client.HTTPException: If the connection breaks.
+        Raises http.client.HTTPException if the connection breaks.
         """
         try:
             return self._response.read1(_BLOCK_BYTES)
@@ -125,8 +110,7 @@ def _broken(error: Exception) -> http.client.HTTPException:
 
 
 def _opener(proxies: Mapping[str, str]) -> urllib.request.OpenerDirector:
-    # Put together by hand: the usual opener also opens local files and takes
-    # proxies from the environment.
+    # The default opener also opens local files and takes proxies from the environment.
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler(dict(proxies)),
@@ -142,17 +126,11 @@ def _opener(proxies: Mapping[str, str]) -> urllib.request.OpenerDirector:
 
 
 class PartialFile:
-    """`NAME.partial`, and `NAME.partial.json` with the version it is a part of.
+    """`NAME.partial`, with the version of its source in `NAME.partial.json`.
 
-    A server names the version of a file by an entity tag or a date. Only with
-    it is it safe to ask for the rest: without it, the rest might be that of
-    another file.
-
-    The part is locked while it is written. A process that was frozen, and whose
-    part another one has removed or gone on with meanwhile, leaves that alone.
-
-    Args:
-        target: str. The complete file to be made.
+    Resuming needs the version, an ETag or a date: without it the rest may come from another file.
+    The part is locked while it is written. A process whose part was replaced meanwhile, after a
+    long pause, leaves it alone.
     """
 
     def __init__(self, target: str) -> None:
@@ -163,18 +141,14 @@ class PartialFile:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes there are."""
+        """Bytes received so far."""
         try:
             return os.path.getsize(self.path)
         except FileNotFoundError:
             return 0
 
     def version(self, url: str) -> str | None:
-        """Returns the version that the part was of, if it came from this address.
-
-        Returns:
-            Entity tag or date, or `None` if there is none to rely on.
-        """
+        """Returns ETag or date of the part if it came from this address, else `None`."""
         try:
             values = parse_json(read_file(self._version_path, max_bytes=4096))
         except (OSError, ValueError, DataDamagedError):
@@ -185,24 +159,15 @@ class PartialFile:
         return version if isinstance(version, str) else None
 
     def begin(self, url: str, version: str | None) -> None:
-        """Forgets what there is, and notes which version is going to be written.
-
-        Args:
-            url: str. The address.
-            version: optional str. Entity tag or date.
-        """
-        # In this order a kill in between never leaves a part with a wrong version.
+        """Discards the part and records which version of the file will be written."""
+        # In this order a kill in between leaves no part with a wrong version.
         self.discard()
         if version is not None:
             content = json.dumps({"url": url, "version": version})
             write_file(self._version_path, content.encode())
 
     def open_to_append(self) -> IO[bytes]:
-        """Opens the part at its end.
-
-        Raises:
-            OutputExistsError: If another process writes it.
-        """
+        """Opens the part at its end; raises OutputExistsError if another process writes it."""
         self._check()
         try:
             descriptor = open_locked(self.path, appends=True)
@@ -219,11 +184,7 @@ class PartialFile:
         self._written = None
 
     def set_aside(self) -> str:
-        """Renames the partial file to `NAME.damaged`, so that it can be inspected.
-
-        Returns:
-            Where it is now.
-        """
+        """Renames the part to `NAME.damaged` for inspection, and returns the new path."""
         self._check()
         aside = f"{self._target}.damaged"
         os.replace(self.path, aside)
@@ -232,7 +193,7 @@ class PartialFile:
         return aside
 
     def publish(self) -> None:
-        """Gives the complete file its name."""
+        """Renames the complete part to its final name."""
         self._check()
         flush_to_disk(self.path)
         os.replace(self.path, self._target)
@@ -241,7 +202,7 @@ class PartialFile:
         flush_to_disk(os.path.dirname(self._target))
 
     def _check(self) -> None:
-        """Makes sure that the part is the one that this process has written, if it has."""
+        """Raises an error if another process has replaced the part."""
         if self._written is None:
             return
         try:
@@ -264,18 +225,9 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublishedFile:
-    """Published file: addresses, size and SHA-256.
+    """Published file: its `http` or `https` addresses in order of use, size and SHA-256 if known.
 
-    Args:
-        name: str. The name of the file, without folders.
-        urls: tuple of str. Addresses, `http` or `https`, tried in this order.
-        size_bytes: optional int. Its size; `None` if that is not known.
-        sha256: optional str. Its SHA-256, in hexadecimal; `None` if that is not
-            known.
-
-    Raises:
-        ValueError: If the name has folders, an address is of another kind or
-            the checksum is no SHA-256.
+    Raises ValueError if the name has folders, or an address or the checksum is malformed.
     """
 
     name: str
@@ -292,12 +244,10 @@ class PublishedFile:
             raise ValueError(f"`sha256` must have 64 hexadecimal digits. Received: {self.sha256!r}")
 
     def check(self, path: str) -> None:
-        """Checks that a file is this one, as far as size and checksum are known.
+        """Checks the size and SHA-256 of a file, as far as they are known.
 
-        Raises:
-            InputMissingError: If there is no such file.
-            DataDamagedError: If it is another file, or damaged.
-            StorageError: If it cannot be read.
+        Raises InputMissingError, DataDamagedError if it differs, or StorageError if it cannot be
+        read.
         """
         remedy = f"Get {self.name} again: {self.urls[0]}" if self.urls else "Get the file again."
         with storage_errors("The file cannot be read", path):

@@ -1,4 +1,4 @@
-"""Turns text into a prepared data set: records, vocabulary and manifest."""
+"""Preparation of a data set from text: records, vocabulary and manifest."""
 
 import contextlib
 import importlib
@@ -27,7 +27,7 @@ from txl_tf.storage.files import is_remote, write_file
 from txl_tf.storage.staging import StagingFolder
 
 Progress = Callable[[str, int], None]
-# Gets what was written, the size of the vocabulary, and how many of its ids occur.
+# Receives the splits written, the vocabulary size, and the number of ids that occur.
 Check = Callable[[list[SplitManifest], int, int], None]
 
 
@@ -45,34 +45,29 @@ def prepare_dataset(
 ) -> Manifest:
     """Writes a prepared data set.
 
-    The same text gives the same bytes, whatever the number of workers. The
-    folder appears under its name only when it is complete; after an error or a
-    kill there is no such folder.
+    The same text gives the same bytes, whatever the number of workers. The folder gets its name
+    only when it is complete; after an error or a kill it does not exist.
 
     Args:
-        splits: dict of split name to documents, in the order to be read. A
-            document is a str, bytes, or an iterable of bytes that are its pieces;
-            a piece is tokenized by itself.
-        tokenizer: `Tokenizer` that turns bytes into token ids, or
-            `VocabularyTraining` that makes one of the text, which must then be
-            iterable more than once.
+        splits: dict of split name to documents, in reading order. A document is a str, bytes, or an
+            iterable of pieces as bytes; each piece is tokenized separately.
+        tokenizer: `Tokenizer`, or `VocabularyTraining` that builds one from the text, which must
+            then be iterable more than once.
         output_folder: str. The folder to be made.
         corpus_name: str. Name of the text, for the manifest.
         tokens_per_record: int. Defaults to `4096`.
         shard_bytes: int. Size at which a file ends, in bytes. Defaults to
             `16_000_000`.
-        num_workers: int. Processes that turn text into tokens. Defaults to `1`:
-            this one does it.
-        check: optional function of the splits that were written, the size of
-            the vocabulary and the number of ids that occur, called before the
-            folder appears; what it raises stops that.
-        progress: optional function, called with the name of the split and the
-            bytes of text done since last; a vocabulary takes a pass of its own.
+        num_workers: int. Processes that tokenize. Defaults to `1`: the calling process.
+        check: optional function of the splits written, the vocabulary size and the number of ids
+            that occur. It is called before the folder gets its name; an exception prevents that.
+        progress: optional function, called with the name of the split and the bytes of text read
+            since the last call. Building a vocabulary takes a separate pass.
 
     Raises:
         OutputExistsError: If the folder exists or is being written.
-        DataDamagedError: If there is no split, or one without text, or text
-            that the tokenizer does not take.
+        DataDamagedError: If there is no split, a split has no text, or the tokenizer cannot encode
+            the text.
         StorageError: If writing fails; nothing is left behind.
     """
     check_not_empty(splits, corpus_name)
@@ -112,19 +107,9 @@ def write_split(
     used_ids: np.ndarray,
     progress: Progress,
 ) -> SplitManifest:
-    """Writes the records of a split.
+    """Writes the records of a split and marks the ids that occur in `used_ids`.
 
-    Args:
-        writer: `RecordWriter`.
-        name: str. Name of the split.
-        batches: iterable of `EncodedBatch`. The tokens, in order.
-        used_ids: bool vector with one value per id of the vocabulary; set where
-            an id occurs.
-        progress: function, called with the name and the bytes of text.
-
-    Raises:
-        DataDamagedError: If there are no tokens.
-        ValueError: If an id is not in the vocabulary.
+    Raises DataDamagedError if there are no tokens, ValueError for an id outside the vocabulary.
     """
     counts = TextCounts()
     for batch in batches:
@@ -136,7 +121,7 @@ def write_split(
 
 
 def check_not_empty(splits: Splits, corpus_name: str) -> None:
-    """Raises DataDamagedError if there is no split, ValueError if one is no list of documents."""
+    """Raises DataDamagedError if there are no splits, ValueError if one is no list of documents."""
     if not splits:
         what = "The input is empty: it has no splits."
         raise DataDamagedError(what, where=corpus_name, remedy="Give at least one split.")
@@ -151,7 +136,7 @@ def check_not_empty(splits: Splits, corpus_name: str) -> None:
 def describe_split(
     name: str, counts: TextCounts, shards: tuple[ShardManifest, ...]
 ) -> SplitManifest:
-    """Returns the description of a split; DataDamagedError if it has no token or no text."""
+    """Returns the manifest of a split; raises DataDamagedError if it has no token or no text."""
     if not shards or not counts.bytes:
         raise empty_split(name)
     tokens = sum(shard.tokens for shard in shards)
@@ -170,7 +155,7 @@ def empty_split(name: str) -> DataDamagedError:
 def describe(
     tokenizer: Tokenizer, corpus_name: str, tokens_per_record: int, splits: list[SplitManifest]
 ) -> Manifest:
-    """Returns the manifest of what was written."""
+    """Returns the manifest of the written splits."""
     return Manifest(
         format_version=FORMAT_VERSION,
         corpus_name=corpus_name,
@@ -184,13 +169,7 @@ def describe(
 
 
 def write_descriptions(folder: str, tokenizer: Tokenizer, manifest: Manifest) -> list[str]:
-    """Writes vocabulary and manifest beside the records.
-
-    Args:
-        folder: str. The folder of the records.
-        tokenizer: `Tokenizer`. What the vocabulary is of.
-        manifest: `Manifest`. Written last.
-    """
+    """Writes the vocabulary, then the manifest; returns the names of all files of the data set."""
     for name, content in tokenizer.vocabulary_files.items():
         write_file(os.path.join(folder, name), content)
     manifest.write(folder)
@@ -199,7 +178,7 @@ def write_descriptions(folder: str, tokenizer: Tokenizer, manifest: Manifest) ->
 
 
 def _note_used(token_ids: np.ndarray, used_ids: np.ndarray) -> None:
-    """Checks ids too: what the vocabulary does not have must not reach a record."""
+    """Marks the ids that occur; raises ValueError for an id outside the vocabulary."""
     if not token_ids.size:
         return
     if not 0 <= token_ids.min() <= token_ids.max() < len(used_ids):
@@ -217,7 +196,7 @@ def _storage_errors(output_folder: str) -> Iterator[None]:
     except OSError as error:
         raise _storage_error(error, output_folder) from error
     except Exception as error:
-        # Only what has come from TensorFlow can be an error of it.
+        # Compared by name, because TensorFlow may not be imported.
         if not type(error).__module__.startswith("tensorflow."):
             raise
         raise _storage_error(error, output_folder) from error
@@ -233,16 +212,16 @@ def _storage_error(error: Exception, output_folder: str) -> StorageError:
 
 @contextlib.contextmanager
 def _tensorflow_loading() -> Iterator[None]:
-    """Imports TensorFlow, which takes seconds, while the workers have begun.
+    """Imports TensorFlow in a thread while the workers start.
 
-    Not where this thread imports parts of it too: then two imports can wait for each other.
+    Not used if this thread imports TensorFlow too: two imports can deadlock.
     """
     thread = threading.Thread(target=importlib.import_module, args=("tensorflow",))
     thread.start()
     try:
         yield
     finally:
-        # A process must not end in the middle of loading a library.
+        # A process must not end while a library is being loaded.
         thread.join()
 
 

@@ -24,20 +24,10 @@ _VOCABULARY_FILES_REMEDY = (
 
 
 def read_vocabulary_files(folder: str, prefix: str = "") -> dict[str, bytes]:
-    """Reads all files of a folder that belong to a vocabulary.
+    """Reads the files of a vocabulary folder as content by name; empty if there is no folder.
 
-    Args:
-        folder: str. The folder, also a remote one.
-        prefix: str. How the names of the files begin. Hidden ones are what a
-            process that was killed has left, and never read.
-
-    Returns:
-        Dict of name to content; empty where there is no folder.
-
-    Raises:
-        DataDamagedError: If one of them is no regular file, or larger than a
-            vocabulary is.
-        OSError: If one cannot be read.
+    Names begin with `prefix`. Hidden files, left by killed processes, are skipped.
+    Raises DataDamagedError for a file that is not regular or too large.
     """
     names = [name for name in list_folder(folder) if name.startswith(prefix) and name[:1] != "."]
     return {
@@ -83,13 +73,13 @@ _REMEDY = "Restore the file, or prepare the data set again."
 
 
 class PreparedDataset:
-    """A folder of records with its manifest, and random access to the tokens.
+    """Folder of records with its manifest, and random access to the tokens.
 
     Use `PreparedDataset.open`, which checks the files.
 
     Args:
         folder: str. The folder of the data set.
-        manifest: `Manifest`. What the folder contains.
+        manifest: `Manifest` of the folder.
 
     Example:
     ```python
@@ -125,14 +115,14 @@ class PreparedDataset:
 
         Args:
             folder: str. The folder of the data set.
-            verify: bool. Whether every file is read and compared with the
-                manifest. Defaults to `True`.
+            verify: bool. If `True`, reads every file and compares it with the manifest. Defaults to
+                `True`.
             progress: optional function, called from threads with the bytes
                 read since last.
 
         Raises:
             InputMissingError: If there is no data set.
-            DataDamagedError: If the files are not what the manifest says.
+            DataDamagedError: If the files differ from the manifest.
             StorageError: If a file cannot be read.
         """
         dataset = cls(folder, Manifest.read(folder))
@@ -144,28 +134,27 @@ class PreparedDataset:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256, in hexadecimal, over everything that decides the tokens."""
+        """SHA-256, in hexadecimal, of everything that determines the tokens."""
         return self.manifest.fingerprint
 
     @functools.cached_property
     def unknown_id(self) -> int | None:
-        """Token that stands for text outside the vocabulary; `None` without such a token.
+        """Id of text outside the vocabulary; `None` if there is no such token.
 
-        The class of a tokenizer of one's own is not known here, so its token is not either.
+        It is `None` for a custom tokenizer class, too.
         """
         if self.manifest.tokenizer_kind not in (each.kind for each in TOKENIZERS):
             return None
         return dataset_tokenizer(self.folder, self.manifest).unknown_id
 
     def check_sizes(self) -> None:
-        """Compares the numbers of the manifest with each other and with the sizes of the files.
+        """Compares the counts of the manifest with each other and with the file sizes.
 
-        Nothing is read. The sizes of remote files are not asked for, which
-        would take a request each.
+        No file is read. Sizes of remote files are not checked, because each would take a request.
 
         Raises:
             DataDamagedError: If they differ, or a file is missing.
-            StorageError: If the folder cannot be looked at.
+            StorageError: If the folder cannot be listed.
         """
         for shard in self._all_shards():
             self._check_size(shard)
@@ -183,8 +172,8 @@ class PreparedDataset:
         Args:
             progress: optional function, called from threads with the bytes
                 read since last.
-            with_checksums: bool. Whether every record's own checksums are
-                computed as well. Defaults to `False`; see `verify_shard`.
+            with_checksums: bool. If `True`, also computes the checksums of every record. Defaults
+                to `False`; see `verify_shard`.
 
         Raises:
             DataDamagedError: If a file is missing, differs or is surplus, an
@@ -200,7 +189,7 @@ class PreparedDataset:
         verify_shards(self.folder, self.manifest, progress, with_checksums=with_checksums)
 
     def num_tokens(self, split: str) -> int:
-        """Returns the number of tokens of a split; ValueError if there is no such split."""
+        """Returns the number of tokens of a split. Raises ValueError for an unknown split."""
         return self.manifest.split(split).tokens
 
     def shard_starts(self, split: str) -> list[int]:
@@ -214,7 +203,7 @@ class PreparedDataset:
         return [os.path.join(self.folder, shard.file) for shard in shards]
 
     def record_location(self, split: str, token: int) -> RecordLocation:
-        """Returns where a token of a split is stored.
+        """Returns the location of a stored token.
 
         Raises:
             ValueError: If there is no such split or token.
@@ -239,8 +228,7 @@ class PreparedDataset:
 
         Raises:
             ValueError: If there is no such split or range.
-            DataDamagedError: If a record is not what it must be, or has an id
-                outside of the vocabulary.
+            DataDamagedError: If a record is damaged or has an id outside the vocabulary.
             StorageError: If a file cannot be read.
         """
         return self._read(split, start, stop)[0]
@@ -308,7 +296,7 @@ class PreparedDataset:
         return frame_bytes(self.manifest.tokens_per_record, self.manifest.token_bytes)
 
     def _check_file(self, shard: ShardManifest) -> None:
-        """Checks a shard file once, before its manifest decides how much is read."""
+        """Checks a shard file once, before its manifest decides how many bytes are read."""
         if shard.file in self._checked_files:
             return
         path = os.path.join(self.folder, shard.file)
@@ -324,7 +312,7 @@ class PreparedDataset:
         self._checked_files.add(shard.file)
 
     def _check_size(self, shard: ShardManifest) -> None:
-        """Checks that the size of a shard in the manifest is that of its records."""
+        """Checks that the manifest's size of a shard equals the size of its records."""
         records, rest = divmod(shard.tokens, self.manifest.tokens_per_record)
         expected = records * self._full_frame_bytes()
         if rest:

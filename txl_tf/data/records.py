@@ -1,11 +1,10 @@
 """TFRecord format of token streams, and the writer that cuts a stream into shards.
 
-A file is a TFRecord: frames of an 8-byte little-endian length, a 4-byte check
-of it, the payload, and a 4-byte check of the payload. A payload is a
-`tf.train.Example` with two bytes features: `tokens`, and `document_starts` with
-a bit for every token, lowest bit first, that is set where a document begins.
-Full records have frames of one size, which makes the place of a record in its
-file a multiplication.
+A file is a TFRecord: frames of an 8-byte little-endian length, its 4-byte checksum, the payload,
+and the payload's 4-byte checksum. A payload is a `tf.train.Example` with two bytes features:
+`tokens`, and `document_starts` with one bit per token, lowest bit first, which is set if a document
+begins with the token. Full records have frames of equal size, so the offset of a record in its file
+is a multiplication.
 """
 
 import bisect
@@ -39,24 +38,12 @@ _REMEDY = "Restore the file, or prepare the data set again."
 
 
 def token_dtype(token_bytes: int) -> np.dtype:
-    """Returns the type that tokens of that width are stored with.
-
-    Args:
-        token_bytes: int. 1, 2 or 4.
-
-    Returns:
-        The little-endian NumPy type.
-    """
+    """Returns the little-endian type of stored tokens that are 1, 2 or 4 bytes wide."""
     return np.dtype({1: "<u1", 2: "<u2", 4: "<i4"}[token_bytes])
 
 
 def serialize_record(tokens: bytes, document_starts: bytes) -> bytes:
-    """Returns the payload of a record.
-
-    Args:
-        tokens: bytes. The tokens as they are stored.
-        document_starts: bytes. A bit for every token.
-    """
+    """Returns the payload of a record from its stored tokens and its bit per token."""
     import tensorflow as tf
 
     values = {TOKENS_FEATURE: tokens, DOCUMENT_STARTS_FEATURE: document_starts}
@@ -69,29 +56,15 @@ def serialize_record(tokens: bytes, document_starts: bytes) -> bytes:
 
 
 def pack_document_starts(num_tokens: int, starts: Sequence[int]) -> bytes:
-    """Returns the bits of a record.
-
-    Args:
-        num_tokens: int. Tokens in the record.
-        starts: ints. The tokens, counted from the record's first, that begin
-            a document.
-
-    Returns:
-        A bit for every token, filled up to whole bytes.
-    """
+    """Packs the sorted places where documents begin into one bit per token, in whole bytes."""
     bits = np.zeros(num_tokens, np.uint8)
     bits[list(starts)] = 1
     return np.packbits(bits, bitorder="little").tobytes()
 
 
 def frame_bytes(num_tokens: int, token_bytes: int) -> int:
-    """Returns the bytes that a record takes up in its file.
-
-    Args:
-        num_tokens: int. Tokens in the record.
-        token_bytes: int. Width of a token in bytes.
-    """
-    # From the numbers alone: a manifest's may be absurd, and must not take memory.
+    """Returns the size of a record's frame in its file, in bytes."""
+    # Computed, not serialized: a damaged manifest may claim a size that exceeds memory.
     entries = sum(
         _field_bytes(_field_bytes(len(name)) + _field_bytes(_field_bytes(_field_bytes(num_bytes))))
         for name, num_bytes in (
@@ -105,20 +78,9 @@ def frame_bytes(num_tokens: int, token_bytes: int) -> int:
 def parse_frame(
     frame: bytes, num_tokens: int, token_bytes: int, *, where: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the tokens of one frame, and where documents begin.
+    """Parses a frame into `num_tokens` stored tokens and a bool vector of document starts.
 
-    Args:
-        frame: bytes. The frame, whole.
-        num_tokens: int. Tokens that the record must hold.
-        token_bytes: int. Width of a token in bytes.
-        where: str. File and record, for errors.
-
-    Returns:
-        Vector of `num_tokens` tokens of the stored type, and bool vector of
-        the same length.
-
-    Raises:
-        DataDamagedError: If the frame is not such a record.
+    Raises DataDamagedError if the frame is no such record; `where` names file and record.
     """
     import tensorflow as tf
     from google.protobuf.message import DecodeError
@@ -153,13 +115,8 @@ def _only_value(example: Any, feature: str) -> bytes:
 
 
 def first_wrong_id(token_ids: np.ndarray, vocabulary_size: int) -> tuple[int, str] | None:
-    """Returns place and description of the first id outside of a vocabulary, if there is one.
-
-    Args:
-        token_ids: int array; the place is counted in its flattened form.
-        vocabulary_size: int. Number of ids.
-    """
-    # The two ends first: nearly always all ids are right.
+    """Returns the flat index and description of the first id outside the vocabulary, or `None`."""
+    # Minimum and maximum first: nearly always all ids are valid.
     if not token_ids.size or 0 <= token_ids.min() <= token_ids.max() < vocabulary_size:
         return None
     flat = token_ids.reshape(-1)
@@ -168,17 +125,7 @@ def first_wrong_id(token_ids: np.ndarray, vocabulary_size: int) -> tuple[int, st
 
 
 class FrameLayout(NamedTuple):
-    """Byte positions within a frame of a given number of tokens.
-
-    Args:
-        num_bytes: int. Size of the frame.
-        first_token_byte: int. Where the tokens begin.
-        last_token_byte: int. One past where they end.
-        fixed_places: int vector. The bytes that are the same in every frame of
-            this size: its length, and what describes the payload.
-        fixed_bytes: uint8 vector. What they are.
-        dtype: NumPy type of a stored token.
-    """
+    """Byte positions in a frame: tokens (end exclusive), and the bytes that every frame shares."""
 
     num_bytes: int
     first_token_byte: int
@@ -190,12 +137,7 @@ class FrameLayout(NamedTuple):
     @staticmethod
     @functools.lru_cache(maxsize=256)
     def of(num_tokens: int, token_bytes: int) -> "FrameLayout":
-        """Returns the layout of frames of so many tokens.
-
-        Args:
-            num_tokens: int. Tokens in a record.
-            token_bytes: int. Width of a token in bytes.
-        """
+        """Returns the layout of frames of `num_tokens` tokens."""
         num_token_bytes = num_tokens * token_bytes
         num_bit_bytes = len(pack_document_starts(num_tokens, []))
 
@@ -219,7 +161,7 @@ class FrameLayout(NamedTuple):
 
 
 class RecordLocation(NamedTuple):
-    """Where a token is stored: file name, record in it, and the record's first byte."""
+    """Location of a stored token: file name, number of the record, first byte of the record."""
 
     file: str
     record: int
@@ -229,8 +171,8 @@ class RecordLocation(NamedTuple):
 class RecordWriter:
     """Writer of the token stream of one split into TFRecord shards.
 
-    Every record holds `tokens_per_record` tokens, except the last one of the
-    stream. Memory is constant: at most one record and one piece are held.
+    Every record holds `tokens_per_record` tokens, except the last one of the stream. Memory is
+    constant: at most one record and one piece of text.
 
     Args:
         folder: str. An existing folder.
@@ -271,7 +213,7 @@ class RecordWriter:
         self._frame_bytes = frame_bytes(tokens_per_record, token_bytes)
         self._records_per_shard = max(1, shard_bytes // self._frame_bytes)
         self._pending = bytearray()
-        # Places in the pending tokens; one past them where an empty document began.
+        # Indices into the pending tokens; one past the end after an empty document.
         self._pending_starts: list[int] = []
         self._writer: tf.io.TFRecordWriter | None = None
         self._shard_tokens: list[int] = []
@@ -290,9 +232,8 @@ class RecordWriter:
 
         Args:
             token_ids: int vector. Values must fit the width of a stored token.
-            document_starts: ints. The places in `token_ids` where a document
-                begins, in order. One past the last token is the next token
-                that is written.
+            document_starts: ints. Sorted indices into `token_ids` where a document begins.
+                `len(token_ids)` stands for the next token that is written.
 
         Raises:
             ValueError: If a value does not fit.
@@ -317,14 +258,14 @@ class RecordWriter:
         del self._pending[:whole]
 
     def _take_starts(self, num_tokens: int) -> bytes:
-        """Returns the bits of the record that the first pending tokens become."""
+        """Removes the document starts of the next `num_tokens` tokens and returns them as bits."""
         count = bisect.bisect_left(self._pending_starts, num_tokens)
         bits = pack_document_starts(num_tokens, self._pending_starts[:count])
         self._pending_starts = [start - num_tokens for start in self._pending_starts[count:]]
         return bits
 
     def finish(self) -> tuple[ShardManifest, ...]:
-        """Ends the stream, and gives the shards their names.
+        """Ends the stream and renames the shards.
 
         Returns:
             The shards in order; none if no token was written.
@@ -359,7 +300,7 @@ class RecordWriter:
         return os.path.join(self._folder, f"{self._split}-{index:05d}.partial")
 
     def _name_shard(self, index: int, num_shards: int) -> ShardManifest:
-        """Renames a finished shard once the number of shards is known."""
+        """Renames a finished shard; the name holds the number of shards."""
         import tensorflow as tf
 
         file = shard_file_name(self._split, index, num_shards)
@@ -369,7 +310,7 @@ class RecordWriter:
         records, rest = divmod(tokens, self._tokens_per_record)
         size = tf.io.gfile.stat(path).length
         rest_bytes = frame_bytes(rest, self._token_bytes) if rest else 0
-        # Readers find a record by multiplication: this equality is what they rely on.
+        # Readers compute the offset of a record from this equality.
         if size != records * self._frame_bytes + rest_bytes:
             raise OSError(f"{path} has {size} bytes after writing {tokens} tokens")
         return ShardManifest(

@@ -1,4 +1,4 @@
-"""Reads segments in the order of a plan, as a `tf.data.Dataset`.
+"""Reader of segments in the order of a plan, as a `tf.data.Dataset`.
 
 Letters: b rows of one replica, T segment length.
 """
@@ -16,7 +16,7 @@ from txl_tf.errors import DataDamagedError, StorageError
 from txl_tf.storage.files import first_line, is_remote
 
 _READ_BUFFER_BYTES = 256 << 10
-# Less than the client of a store reads ahead, which then decides the size of the requests.
+# Smaller than the read-ahead of the storage client, which then sets the size of the requests.
 _REMOTE_BUFFER_BYTES = 16 << 10
 _PREFETCHED_BATCHES = 16
 _MAX_INT64 = np.iinfo(np.int64).max
@@ -25,19 +25,17 @@ _MAX_INT64 = np.iinfo(np.int64).max
 class SegmentReader:
     """Reader of one split in the order of a plan.
 
-    The data sets are made of TensorFlow operations only, so that they also run
-    on the hosts of a TPU slice, which see nothing of this process.
+    The data sets consist of TensorFlow operations only, so that they also run on the hosts of a TPU
+    slice, outside this process.
 
     Args:
-        dataset: `PreparedDataset`. Where the tokens are.
+        dataset: `PreparedDataset`. The source of the tokens.
         split: str. Name of the split.
-        plan: `SegmentPlan`. What is read when.
-        with_document_starts: bool. Whether batches say where documents begin.
-            Defaults to `False`.
+        plan: `SegmentPlan`. The reading order.
+        with_document_starts: bool. If `True`, batches have `document_starts`. Defaults to `False`.
 
     Raises:
-        ValueError: If there is no such split, or the plan is for another
-            number of tokens.
+        ValueError: If there is no such split, or the plan has another number of tokens.
     """
 
     def __init__(
@@ -63,7 +61,7 @@ class SegmentReader:
         self._is_remote = is_remote(dataset.folder)
         self._stored_type = tf.as_dtype(token_dtype(manifest.token_bytes))
 
-    # No conversion of Python's control flow, which takes seconds: nothing here needs it.
+    # AutoGraph would take seconds, and nothing here needs it.
     @tf.autograph.experimental.do_not_convert
     def dataset_fn(
         self,
@@ -74,25 +72,24 @@ class SegmentReader:
     ) -> tf.data.Dataset:
         """Makes the data set of one host.
 
-        An element is a batch of one replica: `token_ids` and `target_ids`,
-        int32 `[b, T]`, and `start_of_stream`, bool `[b]`, which is true where
-        a row does not continue its last segment; on request `document_starts`,
-        bool `[b, T]`, true for the first token of each document. The replicas take turns: the
-        first element is the first replica's at `first_step`, the next one the
-        second replica's, and so on, then the next step. Beginning at a later
-        step is arithmetic and reads nothing before it.
+        An element is a batch of one replica: `token_ids` and `target_ids`, int32 `[b, T]`, and
+        `start_of_stream`, bool `[b]`, which is true if a row does not continue its last segment;
+        with `with_document_starts` also `document_starts`, bool `[b, T]`, true for the first token
+        of each document. The replicas take turns: the first element belongs to the first replica at
+        `first_step`, the next one to the second replica, and so on, then the next step follows.
+        Starting at a later step reads nothing before it.
 
         Args:
             first_step: int. Step to begin with, counted over all epochs.
-            rows: range. The rows of this host. Rows beyond those of the plan
-                repeat them from row 0 on, to make up equal shares.
+            rows: range. The rows of this host. Rows beyond the plan's repeat its rows from row 0
+                on, to give all hosts equal shares.
             per_replica_rows: int. Rows `b` of a replica; divides the host's.
-            num_steps: optional int. Steps to read; `None` does not end, and is
-                possible only for a plan that does not rotate.
+            num_steps: optional int. Steps to read. `None` reads without end, and needs a plan that
+                does not rotate.
 
         Raises:
-            ValueError: If the rows are not of the plan or cannot be divided, or
-                a number is out of range.
+            ValueError: If the rows are outside the plan or not divisible, or a number is out of
+                range.
         """
         self._check(first_step, rows, per_replica_rows, num_steps)
         epochs = self._epochs(first_step, num_steps)
@@ -112,8 +109,8 @@ class SegmentReader:
             return widened
 
         indices = tf.data.Dataset.range(rows.start, rows.stop)
-        # On a local disk decoding is far faster than training. From a store each row waits for
-        # its own requests only, and they still take turns.
+        # On a local disk decoding is far faster than training. From a store each row waits for its
+        # own requests only; the order stays the same.
         segments = indices.interleave(
             read_row,
             cycle_length=len(rows),
@@ -126,15 +123,15 @@ class SegmentReader:
             batches = batches.take(num_steps * (len(rows) // per_replica_rows))
         options = tf.data.Options()
         options.deterministic = True
-        # Nothing here has a degree to tune, and the thread that tunes may miss that the iterator
-        # ends: whoever drops one then waits until its next round, up to a minute.
+        # Nothing here has a degree to tune, and the tuning thread may miss that the iterator ends:
+        # deleting the iterator then waits for its next round, up to a minute.
         options.autotune.enabled = False
         # The rows are dealt to hosts by the caller; sharding again would lose some.
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
         return batches.prefetch(_PREFETCHED_BATCHES).with_options(options)
 
     def describe_row(self, step: int, row: int) -> str:
-        """Says where the segment of a row is stored.
+        """Describes where the segment of a row is stored.
 
         Args:
             step: int. Counted from 0 over all epochs.
@@ -152,11 +149,11 @@ class SegmentReader:
         """Names the file behind an error of TensorFlow while reading.
 
         Args:
-            error: exception. What reading raised.
+            error: exception. Raised by reading.
 
         Returns:
-            The error to raise: it names the first file that differs from the
-            manifest; where none does, no data is damaged.
+            The error to raise. It names the first file that differs from the manifest, or reports
+            that no file does.
 
         Raises:
             StorageError: If a file cannot be read.
@@ -190,7 +187,7 @@ class SegmentReader:
             raise ValueError(f"`num_steps` must not be negative. Received: {num_steps}")
 
     def _epochs(self, first_step: int, num_steps: int | None) -> tf.data.Dataset:
-        """Per epoch: its first step here, where it begins, where the last one began."""
+        """Yields per epoch: first step to read, its rotation, and the rotation before it."""
         steps = self._plan.segments_per_epoch
         first_epoch, epoch_step = divmod(first_step, steps)
         num_epochs = _MAX_INT64
@@ -220,7 +217,7 @@ class SegmentReader:
         rotation_before: tf.Tensor,
         begins: tf.Tensor,
     ) -> tf.data.Dataset:
-        """Per stretch: first token, number of segments, whether memory starts anew."""
+        """Yields per stretch: first token, number of segments, whether memory is reset."""
         length = self._plan.segment_length
         steps, total = self._plan.segments_per_epoch, self._plan.num_segments
 
@@ -248,7 +245,7 @@ class SegmentReader:
     def _read_stretch(
         self, first_token: tf.Tensor, num_segments: tf.Tensor, starts: tf.Tensor
     ) -> tf.data.Dataset:
-        """Reads consecutive segments, from the record of the first token on."""
+        """Reads consecutive segments, starting at the record of the first token."""
         shard_starts = tf.constant(self._dataset.shard_starts(self._split)[:-1], tf.int64)
         last_token = first_token + num_segments * self._plan.segment_length
         shard_range = tf.searchsorted(
@@ -270,12 +267,12 @@ class SegmentReader:
         empty = tf.zeros([0], self._stored_type)
         left_over = (empty, tf.zeros([0], tf.bool)) if self._with_document_starts else (empty,)
         segments = tokens.map(self._decode).scan((left_over, skipped_tokens, starts), self._cut)
-        # Fewer segments than planned would shift the rows against each other.
+        # Fewer segments than planned would misalign the rows.
         exactly = tf.data.experimental.assert_cardinality(num_segments)
         return segments.unbatch().take(num_segments).apply(exactly)
 
     def _decode(self, record: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Returns the tokens of a record and, on request, where documents begin."""
+        """Returns the tokens of a record and, if requested, its document starts."""
         feature = tf.io.FixedLenFeature([], tf.string)
         names = [TOKENS_FEATURE]
         if self._with_document_starts:
@@ -294,10 +291,10 @@ class SegmentReader:
         state: tuple[tuple[tf.Tensor, ...], tf.Tensor, tf.Tensor],
         record: tuple[tf.Tensor, ...],
     ) -> tuple[tuple[tuple[tf.Tensor, ...], tf.Tensor, tf.Tensor], dict[str, tf.Tensor]]:
-        """Cuts what is left over and one more record into whole segments.
+        """Cuts the left-over tokens and one more record into whole segments.
 
-        The last token of a segment's targets is the next segment's first, so
-        one token more than the segments must be there, and is left over.
+        One token more than the segments is needed, because a segment's last target is the first
+        input of the next; that token is left over.
         """
         left_over, skipped_tokens, starts = state
         length = self._plan.segment_length

@@ -1,4 +1,4 @@
-"""Divides documents into train, valid and test."""
+"""Division of documents into train, valid and test."""
 
 import array
 import hashlib
@@ -12,7 +12,7 @@ from txl_tf.data.text import Document, Reread, byte_range, pieces_of
 from txl_tf.data.text_files import text_files
 from txl_tf.errors import DataDamagedError, StorageError, UsageError
 
-# Documents are told apart by their beginnings; what they share is not longer.
+# Documents are identified by their first 64 KiB: shared beginnings are shorter.
 _HASHED_BYTES = 1 << 16
 _SPLITS = ("train", "valid", "test")
 _Documents = TypeVar("_Documents")
@@ -28,26 +28,24 @@ def split_by_fraction(
 ) -> dict[str, Iterable[Document]]:
     """Divides documents into train, valid and test by their bytes.
 
-    The SHA-256 of the seed and of a document's first 64 KiB puts the documents
-    into an order; valid and test take theirs from its beginning until they
-    have their part of the bytes, as nearly as whole documents allow. Within a
-    split the documents stay in the order of the input. Documents that are
-    alike are in the same split.
+    Documents are sorted by the SHA-256 of the seed and of their first 64 KiB. Valid and test take
+    documents from the beginning of this order until they have their fraction of the bytes, as
+    nearly as whole documents allow. Within a split the documents stay in the order of the input.
+    Equal documents are in the same split.
 
-    A single document cannot be divided that way and is cut instead into train,
-    valid and test, in this order. Each cut is at the nearest line end (LF, CR LF
-    or CR) within 0.5 % of the text, else at white space, else at a character.
+    A single document is cut into train, valid and test, in this order. Each cut is at the nearest
+    line end (LF, CR LF or CR) within 0.5 % of the text, else at white space, else between
+    characters.
 
-    The documents are read once for this, and once for every later use. Of
-    every document 17 bytes are kept in memory.
+    The documents are read once here, and once for every later use. Memory holds 17 bytes per
+    document.
 
     Args:
         documents: iterable of documents that can be iterated more than once.
-        valid_fraction: float in `[0, 1)`. Part of the bytes; `0` leaves the
-            split out. Defaults to `0.05`.
+        valid_fraction: float in `[0, 1)`. Fraction of the bytes; `0` omits the split. Defaults to
+            `0.05`.
         test_fraction: float in `[0, 1)`. Likewise. Defaults to `0.05`.
-        seed: int. Another seed divides the documents in another way. Defaults
-            to `0`.
+        seed: int. Seed of the order. Defaults to `0`.
         where: str. Name of the input, for errors.
 
     Raises:
@@ -83,10 +81,10 @@ def split_by_file(
     paths: Mapping[str, Sequence[str]],
     make_documents: Callable[[Sequence[str]], _Documents],
 ) -> dict[str, _Documents]:
-    """Makes the documents of splits that have files of their own.
+    """Makes the documents of splits that have separate files.
 
     Args:
-        paths: dict of split name to paths; splits without paths are left out.
+        paths: dict of split name to paths; splits without paths are omitted.
         make_documents: function that turns paths into documents, such as
             `FileDocuments`.
 
@@ -97,7 +95,7 @@ def split_by_file(
     given = {name: list(files) for name, files in paths.items() if files}
     if not given:
         raise UsageError("There is no text.", remedy="Name files for a split.")
-    # A file in two splits would let a model see its own test.
+    # A file in two splits would leak the test into training.
     text_files([path for files in given.values() for path in files])
     return {name: make_documents(files) for name, files in given.items()}
 
@@ -125,7 +123,7 @@ def _taken(hashes: np.ndarray, sizes: np.ndarray, is_free: np.ndarray, target: f
     if not len(fitting):
         fitting = order[np.argsort(sizes[order], kind="stable")][:1]
     totals = np.cumsum(sizes[fitting].astype(np.float64))
-    # As many as come nearest to the target, but at least one.
+    # At least one document, then the total nearest to the target.
     count = 1 + int(np.argmin(np.abs(totals - target)))
     return is_free & np.isin(hashes, hashes[fitting[:count]])
 
@@ -143,12 +141,12 @@ def _chosen(documents: Iterable[Document], chosen: np.ndarray, split: int) -> It
 
 
 def _stretch(documents: Iterable[Document], start: int, stop: int) -> Iterator[bytes]:
-    """Yields a stretch of a single document."""
+    """Yields the bytes of a single document from `start` to `stop`."""
     pieces = pieces_of(next(iter(documents), b""))
     return byte_range(pieces, start, stop, lambda _: _changed())
 
 
-# What a cut may be moved by: a part of the text, a part of the smallest split, and bytes.
+# Limits of how far a cut moves: fractions of the text and of the smallest split, and bytes.
 _MOST_OF_TEXT = 0.005
 _MOST_OF_SPLIT = 0.25
 _MOST_BYTES = 1 << 16
@@ -182,7 +180,7 @@ def _cut_one(
 
 
 def _cuts(documents: Iterable[Document], targets: list[int], reach: int) -> list[int]:
-    """Returns the best place near every target: a line end, white space or a character."""
+    """Returns the best cut near every target: a line end, white space or a character."""
     starts = [max(0, target - reach - _CHARACTER_BYTES) for target in targets]
     windows = [b"" for _ in targets]
     offset = 0

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-# A long document can be given in pieces, so that it need not fit into memory.
+# A long document can come in pieces, so that it need not fit into memory.
 Document = str | bytes | Iterable[bytes]
 Splits = Mapping[str, Iterable[Document]]
 """Documents by the name of their split, in the order to be read."""
@@ -15,7 +15,7 @@ BYTE_ORDER_MARK = "\ufeff".encode()
 
 
 def document_bytes(text: bytes | str) -> bytes:
-    """Returns a document, or its beginning, in UTF-8 without a byte order mark."""
+    """Returns a document, or its first piece, in UTF-8 without a byte order mark."""
     content = text.encode() if isinstance(text, str) else text
     return content.removeprefix(BYTE_ORDER_MARK)
 
@@ -26,13 +26,7 @@ def pieces_of(document: Document) -> Iterable[bytes]:
 
 
 class Reread:
-    """An iterable that can be read any number of times: every pass calls a function anew.
-
-    Args:
-        function: function that returns an iterator, such as one of a module, so that it
-            can be sent to other processes.
-        *arguments: its arguments.
-    """
+    """Iterable that calls a picklable function for a new iterator on every pass."""
 
     def __init__(self, function: Callable[..., Iterator[Any]], *arguments: Any) -> None:
         self._function = function
@@ -43,21 +37,10 @@ class Reread:
 
 
 class DocumentPiece(NamedTuple):
-    """Piece of a document that can be encoded and counted independently.
+    """Piece of a document, by default a whole one, that can be encoded and counted on its own.
 
-    By default it is a whole document.
-
-    Args:
-        text: bytes. The piece.
-        split: str. Name of the split.
-        document: int. Number of the document in its split.
-        offset_bytes: int. Bytes of the document before the piece.
-        offset_lines: int. Line feeds in those bytes.
-        begins_document: bool. Whether the document begins with the piece.
-        ends_document: bool. Whether it ends with the piece.
-        begins_line: bool. Whether a line begins with the piece.
-        splits_line_end: bool. Whether the piece begins with the LF of a CR LF.
-        continues_word: bool. Whether the byte before is no white space.
+    `offset_lines` counts the line feeds before the piece. `splits_line_end` means that it begins
+    with the LF of a CR LF, `continues_word` that the byte before is no white space.
     """
 
     text: bytes
@@ -72,18 +55,16 @@ class DocumentPiece(NamedTuple):
     continues_word: bool = False
 
 
-# Large enough that handing a batch over costs little, small enough to hold dozens.
+# Large enough that sending a batch costs little, small enough to hold dozens.
 BATCH_BYTES = 1 << 19
 _MAX_PIECES = 4096
 _SPACES = b" \t\n\r\x0b\x0c"
 
 
 def work_batches(split: str, documents: Iterable[Document]) -> Iterator[list[DocumentPiece]]:
-    """Groups the pieces of documents into batches of work, in order.
+    """Groups pieces into lists of half a mebibyte of text or more, in order, across documents.
 
-    Yields:
-        Lists of pieces: half a mebibyte of text or more, of one document or of many.
-        A document without text is a piece without text.
+    A document without text is a piece without text.
     """
     batch: list[DocumentPiece] = []
     num_bytes = 0
@@ -133,11 +114,10 @@ _FIRST_NOT_CONTINUATION = -64
 
 
 class TextCounts(NamedTuple):
-    """Counts of bytes, characters, words and documents.
+    """Counts of text: UTF-8 code points, words between ASCII white space, and documents.
 
-    Characters are bytes that do not continue a UTF-8 code point, so that
-    arbitrary bytes can be counted. Words are runs of bytes other than ASCII
-    white space; a run may cross pieces of one document.
+    Characters are the bytes that do not continue a code point, so any bytes can be counted. A word
+    may cross the pieces of a document.
     """
 
     bytes: int = 0
@@ -147,14 +127,7 @@ class TextCounts(NamedTuple):
 
     @classmethod
     def of(cls, pieces: Sequence[DocumentPiece]) -> Self:
-        """Counts consecutive pieces.
-
-        Args:
-            pieces: sequence of `DocumentPiece`, at least one.
-
-        Returns:
-            The counts, to be added to those of other pieces.
-        """
+        """Counts consecutive pieces, at least one; add the results with `plus`."""
         text = b"".join([piece.text for piece in pieces])
         documents = sum(piece.begins_document for piece in pieces)
         if not text:
@@ -176,7 +149,7 @@ class TextCounts(NamedTuple):
         )
 
     def plus(self, other: Self) -> Self:
-        """Returns the sums of two counts."""
+        """Returns the sum of two counts."""
         return type(self)(*(mine + more for mine, more in zip(self, other, strict=True)))
 
 
@@ -189,14 +162,9 @@ def byte_range(
     stop_byte: int,
     too_short: Callable[[int], Exception],
 ) -> Iterator[bytes]:
-    """Yields the bytes of a stream from one place up to another.
+    """Yields the bytes of a stream from `start_byte` up to `stop_byte`.
 
-    Args:
-        blocks: iterable of bytes.
-        start_byte: int.
-        stop_byte: int.
-        too_short: function of the bytes that there are. It makes the error of a stream
-            that ends before `stop_byte`.
+    A stream that ends earlier raises `too_short(bytes_found)`.
     """
     offset = 0
     for block in blocks:
@@ -210,22 +178,10 @@ def byte_range(
 
 
 def split_at_lines(blocks: Iterable[bytes], piece_bytes: int = PIECE_BYTES) -> Iterator[bytes]:
-    """Cuts a stream of bytes at line ends.
+    """Cuts a stream of bytes at line ends; the cuts do not depend on the blocks it arrives in.
 
-    A piece ends after the last line feed of its second half. In a line that is
-    longer than half a piece it ends after a space, or else between two UTF-8
-    characters, so that a line shorter than that is never cut. Where the cuts
-    are depends on the bytes alone, not on the blocks they arrive in.
-
-    Args:
-        blocks: iterable of bytes. The stream, in blocks of any size.
-        piece_bytes: int. Largest size of a piece. Defaults to one mebibyte.
-
-    Yields:
-        Pieces, none of them empty, which together are the stream.
-
-    Raises:
-        ValueError: If `piece_bytes` is too small to hold a character.
+    A piece ends after the last line feed of its second half, else after a space, else between two
+    characters. Only lines longer than half of `piece_bytes` are cut.
     """
     if piece_bytes < 8:
         raise ValueError(f"`piece_bytes` must be at least 8. Received: {piece_bytes}")
@@ -248,7 +204,7 @@ def _last_boundary(window: bytes, start: int) -> int:
         index = window.rfind(separator, start)
         if index >= 0:
             return index + 1
-    # At most three bytes continue a character; more are not UTF-8 anyway.
+    # At most three bytes continue a character.
     for end in range(len(window) - 1, len(window) - 5, -1):
         if window[end] & 0xC0 != 0x80:
             return end

@@ -20,7 +20,7 @@ from txl_tf.data.tokenizers.tokenizer import (
 _PREFETCHED_BATCHES = 2
 
 
-# No conversion of Python's control flow, which takes seconds: nothing here needs it.
+# AutoGraph would take seconds, and nothing here needs it.
 @tf.autograph.experimental.do_not_convert
 def ordered_batches(
     texts_or_ids: Any,
@@ -30,14 +30,14 @@ def ordered_batches(
 ) -> tf.data.Dataset:
     """Makes batches in which row `r` continues row `r` of the batch before.
 
-    The texts are encoded one after the other, as `txl prepare` does, and cut into `B`
-    pieces of equal length. Each row reads one of them, segment by segment. Every token of a
-    piece is an input once; what does not fill a segment of every row is left out.
+    The texts are encoded one after the other, as `txl prepare` does, and cut into `B` pieces of
+    equal length. Each row reads one piece, segment by segment. Every token of a piece is an input
+    once. The rest that does not fill a segment of every row is dropped.
 
     Args:
         texts_or_ids: str, bytes, or a vector or list of token ids; or an iterable of
             such documents.
-        tokenizer: `Tokenizer`, or `None` where all documents are token ids.
+        tokenizer: `Tokenizer`, or `None` if all documents are token ids.
         batch_size: int. Rows `B`.
         segment_length: int. Tokens `T` of a row in each batch.
 
@@ -85,9 +85,9 @@ def ordered_batches(
 def token_stream(
     texts_or_ids: Any, tokenizer: Tokenizer | None, vocabulary_size: int
 ) -> np.ndarray:
-    """Encodes documents and joins them, in the narrowest type that records have for so many ids.
+    """Encodes documents and joins them, in the narrowest record type for the vocabulary size.
 
-    Arguments and errors are those of `ordered_batches`, but for the number of tokens.
+    Arguments and errors equal those in `ordered_batches`, except for the minimum length.
     """
     dtype = narrowest_token_dtype(vocabulary_size)
     parts = [np.zeros(0, dtype)]
@@ -109,7 +109,7 @@ def token_stream(
 
 
 def _documents(value: Any) -> Iterator[str | bytes | np.ndarray]:
-    """Yields texts and vectors of ids in their order, however they are nested."""
+    """Yields texts and vectors of ids in order, from any nesting."""
     if isinstance(value, bytearray | memoryview):
         value = bytes(value)
     elif isinstance(value, list | tuple) and all(isinstance(e, int | np.integer) for e in value):

@@ -1,11 +1,8 @@
 """Text files for preparation: listing, decompression and UTF-8 validation.
 
-But for the byte order mark, nothing is dropped, replaced or normalised. Either text is
-taken as it is, byte for byte, or it is refused with file, line and byte offset, counted
-after the mark.
-
-The byte tokenizer takes every input, so it needs none of this. Tokenizers of
-characters, words and subwords need UTF-8:
+Text is taken byte for byte, or refused with file, line and byte offset. Only a byte order mark is
+dropped; offsets count from the first byte after it. The byte tokenizer takes every input.
+Tokenizers of characters, words and subwords need UTF-8:
 
 | input | text tokenizers |
 |---|---|
@@ -38,30 +35,20 @@ from txl_tf.storage.untrusted_files import storage_errors
 
 UNREADABLE = "The text file cannot be read"
 _BLOCK_BYTES = 1 << 20
-# `gzip.open` and the like do not serve: `lzma.open` has no limit of memory and passes over what
-# follows the data, and `zstandard.open` ends quietly where data are cut off.
-# One zstd block of four bytes can stand for 128 KiB, and its decoder has no
-# limit on what it returns: small inputs keep the output small.
+# Not `gzip.open` and the like: `lzma.open` has no memory limit and skips what follows the data, and
+# `zstandard.open` does not report truncated data. One zstd block of four bytes can expand to 128
+# KiB, and its decoder does not limit its output: small inputs keep the output small.
 _ZSTD_INPUT_BYTES = 2048
 _ZSTD_WINDOW_BYTES = 1 << 27
 _XZ_MEMORY_BYTES = 1 << 27
 
 
 def text_blocks(path: str) -> Iterator[bytes]:
-    """Reads a file without its byte order mark, decompressing gzip, bzip2, xz and zstd.
+    """Yields blocks of a file without byte order mark, decompressing gzip, bzip2, xz and zstd.
 
-    The first bytes of the file say how it is compressed, not its name. Files
-    of several compressed parts one after another are read to the end.
-
-    Yields:
-        Blocks of bytes of at most some mebibytes.
-
-    Raises:
-        InputMissingError: If there is no such file.
-        DataDamagedError: If the file ends within its compressed data or the
-            data are damaged. The error names the file and the position.
-        StorageError: If the file cannot be read, or is zstd and the package
-            that reads it is not installed.
+    The first bytes, not the name, give the format; several compressed parts in a row are all read.
+    Raises InputMissingError, DataDamagedError with the position, or StorageError if the file cannot
+    be read or the zstd package is missing.
     """
     blocks = _blocks(path)
     start = b""
@@ -78,7 +65,7 @@ def _blocks(path: str) -> Iterator[bytes]:
     with storage_errors(UNREADABLE, path):
         try:
             if os.path.isdir(path):
-                raise FileNotFoundError  # a folder is no text file, whatever is in it
+                raise FileNotFoundError  # a folder is no text file
             with open_regular_file(path) as file:
                 make_decoder = _decoder_of(file.read(6), path)
                 file.seek(0)
@@ -94,17 +81,17 @@ def _blocks(path: str) -> Iterator[bytes]:
 
 @dataclasses.dataclass(frozen=True)
 class _Decoder:
-    """Decoder of one compressed part, which returns little at a time."""
+    """Decoder of one compressed part, with bounded output per step."""
 
     decoder: Any
     errors: tuple[type[Exception], ...]
     """Exceptions that damaged data raise."""
     limit: tuple[int, ...] = (_BLOCK_BYTES,)
-    """Largest output, for decoders that can be told."""
+    """Largest output, for decoders with such an argument."""
     max_input_bytes: int | None = None
 
     def step(self, data: bytes) -> tuple[bytes, bytes]:
-        """Takes input; returns output and the input that is left over."""
+        """Decodes input; returns the output and the input left over."""
         taken = data[: self.max_input_bytes] if getattr(self.decoder, "needs_input", True) else b""
         output = self.decoder.decompress(taken, *self.limit) if taken or self.limit else b""
         left = self.decoder.unused_data + getattr(self.decoder, "unconsumed_tail", b"")
@@ -178,22 +165,11 @@ def _damaged(what: str, path: str, file: IO[bytes], data: bytes) -> DataDamagedE
 
 
 def text_files(paths: Sequence[str]) -> list[str]:
-    """Lists the files of some paths.
+    """Lists the files of paths, in the order of `paths` and the same on every machine.
 
-    A folder stands for the files in it and in the folders below it, by name,
-    without those whose names begin with a dot. A path with `*`, `?` or `[` that
-    does not exist stands for the files and folders that match it, by name.
-
-    Args:
-        paths: sequence of str. Files, folders or patterns.
-
-    Returns:
-        List of paths of files, in the order of `paths`; the same on every
-        machine.
-
-    Raises:
-        InputMissingError: If a path has no file.
-        UsageError: If a file is named twice.
+    A folder stands for its files, recursively and by name, without hidden ones; a pattern with `*`,
+    `?` or `[` for its matches. Raises InputMissingError for a path without files, UsageError for a
+    file named twice.
     """
     files = [file for path in paths for file in _files_of(path)]
     seen: dict[str, str] = {}
@@ -258,16 +234,9 @@ _MARKS = (
 
 
 def validated_text(pieces: Iterable[bytes], where: str) -> Iterator[bytes]:
-    """Passes the pieces of a text on unchanged, if they are UTF-8.
+    """Passes on the pieces of a file, from its beginning, if they are UTF-8.
 
-    Args:
-        pieces: iterable of bytes. All of one file, from its beginning; a
-            character may cross pieces.
-        where: str. Name of the file, for errors.
-
-    Raises:
-        DataDamagedError: If the text is not UTF-8. The error names the file,
-            the line and the byte, both counted from 1 and 0.
+    Raises DataDamagedError with `where`, the line (from 1) and the byte (from 0).
     """
     decoder = codecs.getincrementaldecoder("utf-8")("strict")
     lines_before = offset = 0
@@ -278,7 +247,7 @@ def validated_text(pieces: Iterable[bytes], where: str) -> Iterator[bytes]:
         try:
             decoder.decode(piece)
         except UnicodeDecodeError as error:
-            # The decoder counts from the beginning of a character it holds back.
+            # `error.start` counts from the beginning of a character held back.
             place = error.start - pending
             line = lines_before + piece.count(b"\n", 0, max(0, place)) + 1
             value = error.object[error.start]

@@ -26,14 +26,10 @@ _BLOCK_BYTES = 4 << 20
 
 @dataclasses.dataclass(frozen=True)
 class RecordCheck:
-    """Check of frames: record size and token ids of the vocabulary.
+    """Check of frames: record size, and token ids within the vocabulary.
 
-    A checksum says that a file is as it was written. This says that what was
-    written can be trained on: an id outside of the vocabulary would look up no
-    row of the embedding, and on some devices that is no error.
-
-    Args:
-        manifest: `Manifest` of the data set.
+    A checksum matches a file that was written with wrong ids. On some devices an id outside the
+    vocabulary is no error.
     """
 
     manifest: Manifest
@@ -45,22 +41,16 @@ class RecordCheck:
 
     @property
     def block_bytes(self) -> int:
-        """How much of a file to look at at once: some megabytes of whole records."""
+        """Bytes of whole records, some megabytes, to check at once."""
         return max(1, _BLOCK_BYTES // self.frame_bytes) * self.frame_bytes
 
     def first_problem(
         self, block: bytes, first_record: int, shard: ShardManifest
     ) -> tuple[int, str] | None:
-        """Looks through consecutive frames.
+        """Returns number and problem of the first bad record, or `None`.
 
-        Args:
-            block: bytes. Whole frames; at the end of a shard its last one may
-                be smaller.
-            first_record: int. Number of the first one in its shard.
-            shard: `ShardManifest`. What the shard must be.
-
-        Returns:
-            Number of the first record with a problem and what it is, or `None`.
+        `block` has whole frames; only the last frame of a shard may be smaller. `first_record` is
+        the number of the block's first record in the shard.
         """
         size = self._record_tokens
         layout = self._layout(size)
@@ -76,7 +66,7 @@ class RecordCheck:
 
     @functools.cached_property
     def _record_tokens(self) -> int:
-        """Tokens of the largest record: no shard need have as many as a record may."""
+        """Tokens of the largest record: every shard may be shorter than a full record."""
         shards = [shard for split in self.manifest.splits for shard in split.shards]
         most = max((shard.tokens for shard in shards), default=1)
         return min(self.manifest.tokens_per_record, most)
@@ -117,25 +107,10 @@ def verify_shard(
     *,
     with_checksums: bool = False,
 ) -> None:
-    """Checks that a shard is the file that the manifest describes.
+    """Checks SHA-256, record sizes and token ids of a shard in one reading.
 
-    The file is read once, for its SHA-256 and for what is in its records. The
-    ids are looked at too, because a manifest can match a file that should never
-    have been written.
-
-    Args:
-        folder: str. The folder of the data set.
-        shard: `ShardManifest`. What the file must be.
-        manifest: `Manifest` of the data set.
-        progress: optional function, called with the bytes read since last.
-        with_checksums: bool. Whether every record's own checksums are computed
-            as well, which takes another reading. Defaults to `False`: a file
-            with the right SHA-256 has them as they were written.
-
-    Raises:
-        DataDamagedError: If the file is missing or differs. The error names
-            the file and, where one can be told, the record.
-        StorageError: If the file cannot be read.
+    `with_checksums` reads again for the checksums of each record. Raises DataDamagedError, with the
+    record if known, or StorageError if the file cannot be read.
     """
     path = os.path.join(folder, shard.file)
     check = RecordCheck(manifest)
@@ -165,18 +140,10 @@ def verify_shards(
     *,
     with_checksums: bool = False,
 ) -> None:
-    """Checks all shards with one thread per core.
+    """Checks all shards with one thread per core; `progress` is called from the threads.
 
-    Args:
-        folder: str. The folder of the data set.
-        manifest: `Manifest` of the data set.
-        progress: optional function, called from the threads with the bytes
-            read since last.
-        with_checksums: bool. See `verify_shard`. Defaults to `False`.
-
-    Raises:
-        DataDamagedError: For the first shard, in order, that differs.
-        StorageError: If a file cannot be read.
+    Raises DataDamagedError for the first damaged shard in order, StorageError for an unreadable
+    file.
     """
     shards = [shard for split in manifest.splits for shard in split.shards]
 
@@ -193,18 +160,10 @@ def verify_shards(
 
 
 def verify_no_surplus(folder: str, shards: Iterable[ShardManifest]) -> None:
-    """Checks that a folder has no record files but those of its manifest.
-
-    Args:
-        folder: str. The folder of the data set.
-        shards: iterable of `ShardManifest`. All shards of the data set.
-
-    Raises:
-        DataDamagedError: If there is another record file.
-    """
+    """Raises DataDamagedError if a folder has record files that its manifest does not name."""
     named = {shard.file for shard in shards}
     for name in list_folder(folder):
-        # A listing may be older than the store; whether a file is there, the file says.
+        # The listing of an object store may be outdated, so ask for the file itself.
         path = os.path.join(folder, name)
         if ".tfrecord" in name and name not in named and path_exists(path):
             raise DataDamagedError(
@@ -234,7 +193,7 @@ def _read(
 
 
 def _first_damaged_record(path: str, shard: ShardManifest, check: RecordCheck) -> int:
-    """Returns the first record that differs in a file of the wrong size."""
+    """Returns the first damaged record of a file of the wrong size."""
     record = 0
     for block in file_blocks(path, check.block_bytes):
         problem = check.first_problem(block, record, shard)
@@ -249,7 +208,7 @@ def _first_wrong_checksum(path: str) -> int | None:
 
     records = tf.data.TFRecordDataset(path, buffer_size=4 << 20)
     try:
-        # In one call, which keeps neither the lock of Python nor a record.
+        # One call releases the GIL and holds no record.
         records.reduce(np.int64(0), lambda count, _: count + 1)
         return None
     except tf.errors.DataLossError:
@@ -276,20 +235,8 @@ _COUNTED_TOKENS = 1 << 22
 def verify_counts(dataset: "PreparedDataset", tokenizer: Tokenizer) -> bool:
     """Compares bytes, characters and words of every split with its tokens.
 
-    Documents without text leave no token, so of documents there may be more
-    than the tokens tell.
-
-    Args:
-        dataset: `PreparedDataset`, verified.
-        tokenizer: `Tokenizer` of the data set.
-
-    Returns:
-        Whether the tokens tell the text: they do where they are bytes, or
-        characters none of which is unknown.
-
-    Raises:
-        DataDamagedError: If a count is wrong.
-        StorageError: If a file cannot be read.
+    Returns False if the tokens do not determine the text: they must be bytes, or characters without
+    an unknown one. Raises DataDamagedError if a count is wrong; empty documents leave no token.
     """
     tells = {"bytes": True, "characters": getattr(tokenizer, "unknown_token", None) is None}
     if not tells.get(tokenizer.kind, False):

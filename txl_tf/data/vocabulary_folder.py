@@ -1,4 +1,4 @@
-"""Vocabulary of a tokenizer in the folder of a model: written, and read after verifying it."""
+"""Vocabulary of a tokenizer in a model folder: written, and verified when read."""
 
 import json
 import os
@@ -16,7 +16,7 @@ _FORMAT_VERSION = 1
 
 
 def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
-    """Returns what `read_tokenizer` needs: contents of files by their path in a folder."""
+    """Returns the files that `read_tokenizer` needs: content by path in a folder."""
     description = {
         "format_version": _FORMAT_VERSION,
         "kind": tokenizer.kind,
@@ -27,11 +27,9 @@ def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
 
 
 def read_tokenizer(folder: str) -> Tokenizer | None:
-    """Reads the tokenizer that a folder describes; `None` where it describes none.
+    """Reads the tokenizer that a folder describes; `None` if it describes none.
 
-    Raises:
-        JobError: As `vocabulary_tokenizer`; DataDamagedError too if the description
-            cannot be understood.
+    Raises JobError like `vocabulary_tokenizer`, and DataDamagedError for a malformed description.
     """
     path = os.path.join(folder, TOKENIZER_FILE)
     if not path_exists(path):
@@ -54,21 +52,10 @@ def read_tokenizer(folder: str) -> Tokenizer | None:
 
 
 def vocabulary_tokenizer(folder: str, tokenizer_kind: str, sha256: str) -> Tokenizer:
-    """Builds a tokenizer from the vocabulary in a folder, after verifying it.
+    """Builds a tokenizer from the subfolder `vocabulary` and verifies its fingerprint.
 
-    Args:
-        folder: str. Folder with the subfolder `vocabulary`.
-        tokenizer_kind: str. The `kind` of the tokenizer.
-        sha256: str. Its fingerprint.
-
-    Returns:
-        The tokenizer.
-
-    Raises:
-        InputMissingError: If there is no vocabulary.
-        MismatchError: If this version has another tokenizer of that name.
-        DataDamagedError: If the vocabulary is another one.
-        StorageError: If it cannot be read.
+    Raises InputMissingError without a vocabulary, MismatchError if this version reads another
+    vocabulary for that kind, DataDamagedError or StorageError.
     """
     vocabulary = os.path.join(folder, VOCABULARY)
     with storage_errors("The vocabulary cannot be read", vocabulary, "Check the storage."):

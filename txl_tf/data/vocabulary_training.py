@@ -37,57 +37,37 @@ Progress = Callable[[str, int], None]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VocabularyTraining(abc.ABC):
-    """Base class of vocabulary training; reads the text at most twice.
-
-    Args:
-        counted_splits: tuple of str. The splits that the vocabulary is of; what
-            is not in the text is not looked for. Defaults to `("train",)`.
-    """
+    """Base class of vocabulary training on `counted_splits`; reads the text at most twice."""
 
     counted_splits: tuple[str, ...] = ("train",)
     uses_tensorflow: ClassVar[bool] = False
-    """Whether TensorFlow encodes with the vocabulary."""
+    """True if encoding with the vocabulary uses TensorFlow."""
 
     @abc.abstractmethod
     def train(self, splits: Splits, workers: OrderedWorkers, progress: Progress) -> Tokenizer:
-        """Makes the vocabulary.
+        """Builds the tokenizer from documents that can be iterated more than once.
 
-        Args:
-            splits: dict of split name to documents, which can be iterated more
-                than once.
-            workers: `OrderedWorkers`. Who does the work.
-            progress: function, called with the name of the split and the bytes
-                of text read since last.
-
-        Raises:
-            DataDamagedError: If the text does not give a vocabulary.
+        `progress` gets the split and the bytes read since the last call. Raises DataDamagedError if
+        the text cannot give this vocabulary.
         """
 
     def tokenize(
         self, splits: Splits, workers: OrderedWorkers, scratch_folder: str, progress: Progress
     ) -> TokenSource:
-        """Makes the vocabulary and turns the text into tokens.
+        """Builds the tokenizer and tokenizes the text; `scratch_folder` holds what exceeds memory.
 
-        Args:
-            splits: dict of split name to documents, as for `train`.
-            workers: `OrderedWorkers`. Who does the work.
-            scratch_folder: str. A local folder for what does not fit into
-                memory.
-            progress: function, as for `train`.
-
-        Raises:
-            DataDamagedError: If the text does not give a vocabulary.
+        Raises DataDamagedError if the text cannot give this vocabulary.
         """
         return EncodedSplits(splits, self.train(splits, workers, progress), workers)
 
     def counted(self, splits: Splits) -> list[str]:
-        """Returns the names of the counted splits there are, in the order of the text."""
+        """Returns the names of the counted splits that exist, in the order of the text."""
         return [name for name in splits if name in self.counted_splits]
 
 
 @contextlib.contextmanager
 def _vocabulary_errors() -> Iterator[None]:
-    """Turns the ValueError of a text that cannot give the requested vocabulary."""
+    """Converts the ValueError of a text that cannot give the requested vocabulary."""
     try:
         yield
     except ValueError as error:
@@ -135,26 +115,18 @@ def _count(pieces: Sequence[DocumentPiece]) -> tuple[list[str], np.ndarray, int]
 
 
 class SpilledIds:
-    """Provisional word numbers in files, read as token ids.
-
-    Args:
-        folder: str. A local folder for the files.
-    """
+    """Provisional word numbers in local files, read as token ids."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._ids = np.zeros(0, np.int32)
 
     def store(self, split: str, batches: Iterable[EncodedBatch], progress: Progress) -> None:
-        """Writes the batches of a split, with uint32 numbers as tokens.
-
-        Raises:
-            OSError: If the file cannot be written.
-        """
+        """Writes the batches of a split, with uint32 word numbers as tokens."""
         with open(self._path(split), "wb") as file:
             for numbers, starts, counts in batches:
                 header = np.array([len(numbers), len(starts), *counts], np.int64)
-                # Not `tofile`, which does not say when the disk is full.
+                # Not `tofile`, which does not report a full disk.
                 for part in (header, starts, numbers):
                     file.write(part.tobytes())
                 progress(split, counts.bytes)
@@ -165,11 +137,7 @@ class SpilledIds:
         self._ids = ids
 
     def batches(self, split: str) -> Iterator[EncodedBatch]:
-        """Reads a split.
-
-        Raises:
-            DataDamagedError: If the file was changed.
-        """
+        """Reads a split; raises DataDamagedError if its file was changed."""
         with open(self._path(split), "rb") as file:
             while (header := np.fromfile(file, np.int64, 6)).size:
                 starts = np.fromfile(file, np.int64, header[1])
@@ -188,7 +156,7 @@ class SpilledIds:
 class SentencePieceTraining(VocabularyTraining):
     """Training of a SentencePiece model; see `train_sentence_piece`.
 
-    The training runs in this process; the workers encode.
+    Training runs in the calling process; the workers encode.
 
     Args:
         vocabulary_size: int. Largest number of pieces. Defaults to `32_000`.
@@ -211,7 +179,7 @@ class SentencePieceTraining(VocabularyTraining):
         for name in self.counted(splits):
             for batch in work_batches(name, splits[name]):
                 for piece in batch:
-                    # The trainer would say nothing of where the text is wrong.
+                    # The trainer does not report where text is invalid.
                     located(lambda piece: decode_utf8(piece.text), piece)
                     yield piece.text
                     progress(name, len(piece.text))
@@ -249,8 +217,8 @@ class WordPieceTraining(VocabularyTraining):
 class WordTraining(VocabularyTraining):
     """Training of a word vocabulary; see `WordVocabularyBuilder.build`.
 
-    The text is read once: its words are numbered as they come, the numbers go
-    to files, and become token ids by one look-up when the vocabulary is known.
+    The text is read once. Words are numbered by first occurrence and the numbers are written to
+    files. One look-up turns them into token ids when the vocabulary is known.
 
     Args:
         rule: `WordRule`. How text is split into words.
@@ -313,7 +281,7 @@ def _numbered_words(
     workers: OrderedWorkers,
     progress: Progress,
 ) -> ParallelWordCounter:
-    """Numbers the words of the splits that count."""
+    """Numbers the words of the counted splits."""
     numbers = ParallelWordCounter(training.rule)
     for name in training.counted(splits):
         for batch in numbers.batches(name, splits[name], workers):

@@ -20,9 +20,8 @@ _MODULE = "txl_tf.data.workers"
 class WorkerProcess:
     """Process that applies a function to each item that it receives.
 
-    It is a fresh Python, not a copy of this one: a copy of a process that has
-    threads, as TensorFlow starts them, can hang. It ends when this process
-    does, however that ends.
+    A fresh interpreter, because a fork of a process with threads, such as TensorFlow's, can hang.
+    It ends when its parent ends, even if that is killed.
     """
 
     def __init__(self) -> None:
@@ -31,7 +30,7 @@ class WorkerProcess:
             environment = {
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
-                # Accelerators belong to those who train.
+                # Accelerators are left to training.
                 "CUDA_VISIBLE_DEVICES": "",
                 "TF_CPP_MIN_LOG_LEVEL": "3",
             }
@@ -39,7 +38,7 @@ class WorkerProcess:
                 [sys.executable, "-m", _MODULE, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                # Whoever interrupts means the process that started this one, which ends it.
+                # Ctrl-C is meant for the parent process, which then ends this one.
                 process_group=0,
                 env=environment,
             )
@@ -47,20 +46,18 @@ class WorkerProcess:
         self.function: Any = None
 
     def send_function(self, function: Any) -> None:
-        """Sets the function for all that is sent from now on."""
+        """Sets the function for all items sent later."""
         self._send(("function", function))
         self.function = function
 
     def send(self, item: Any) -> None:
-        """Sends an item to be worked on."""
+        """Sends an item."""
         self._send(("item", item))
 
     def receive(self) -> Any:
-        """Waits for the result of the item sent first of those without one.
+        """Waits for the oldest outstanding result.
 
-        Raises:
-            StorageError: If the process is no more.
-            BaseException: What the function raised.
+        Raises StorageError if the process has ended, else any exception of the function.
         """
         try:
             kind, value = self._connection.recv()
@@ -71,8 +68,7 @@ class WorkerProcess:
         return value
 
     def close(self) -> None:
-        """Ends the process."""
-        # Killed, because what it still does is of no use to anybody.
+        """Kills the process: its results are no longer needed."""
         self._process.kill()
         self._process.wait()
         with contextlib.suppress(OSError):
@@ -126,24 +122,16 @@ if __name__ == "__main__":
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
-# So many items a worker has, or waits to have taken from it.
+# Items in flight per worker.
 _ITEMS_PER_WORKER = 3
 
 
 class OrderedWorkers:
     """Worker processes that apply functions to streams of items, in order.
 
-    Item number `i` goes to worker `i % num_workers`, and results are taken in
-    the same order, so that they do not depend on which worker is fast. Items
-    are read by a thread as results are taken; memory does not grow with their
-    number. A worker is started when there is work for it.
-
-    Args:
-        num_workers: int. Number of processes. With `1` there is none, and the
-            work is done in this one.
-
-    Raises:
-        ValueError: If `num_workers` is not positive.
+    Item `i` goes to worker `i % num_workers`, and results are returned in the same order, whichever
+    worker is fast. A thread reads the items, so memory does not grow with their number. Workers
+    start on demand; with one worker the work is done in this process.
     """
 
     def __init__(self, num_workers: int) -> None:
@@ -159,7 +147,7 @@ class OrderedWorkers:
     def __exit__(self, *exception: object) -> None:
         if self._feeder is not None:
             self._feeder.stop()
-        # Without workers, whoever waits to send to one goes on.
+        # Ending the workers also releases the thread that waits to send.
         for worker in self._workers:
             worker.close()
         if self._feeder is not None:
@@ -169,16 +157,10 @@ class OrderedWorkers:
     def map(
         self, function: Callable[[_Item], _Result], items: Iterable[_Item]
     ) -> Iterator[_Result]:
-        """Applies a function to items.
+        """Applies a function to items; results keep the order of the items.
 
-        Args:
-            function: function of an item that can be sent to a process. Every
-                worker has one of its own, which may keep what it learns.
-            items: iterable of items.
-
-        Raises:
-            StorageError: If a worker is no more.
-            Exception: What `items` or the function raises.
+        Each worker has its own copy of the function, which may keep state. Raises StorageError if a
+        worker has ended, else any exception of `items` or the function.
         """
         if self._num_workers == 1:
             yield from map(function, items)
@@ -192,7 +174,7 @@ class OrderedWorkers:
 
 
 class _Feeder:
-    """A thread that gives items to workers, one after the other."""
+    """Thread that sends items to the workers in turn."""
 
     def __init__(
         self,
@@ -212,7 +194,7 @@ class _Feeder:
         self._thread.start()
 
     def next_worker(self) -> WorkerProcess | None:
-        """Returns the worker that has the next item; `None` after the last."""
+        """Returns the worker with the next item; `None` after the last."""
         fed = self._fed.get()
         if isinstance(fed, BaseException):
             raise fed
@@ -226,7 +208,7 @@ class _Feeder:
         self._allowed.release()
 
     def join(self) -> None:
-        # Reading can take any time, and a thread that ends with the process does no harm.
+        # Reading can take any time; the thread is a daemon and ends with the process.
         self._thread.join(timeout=5)
 
     def _feed(self) -> None:
@@ -242,7 +224,7 @@ class _Feeder:
                 self._fed.put(worker)
             self._fed.put(None)
         except BaseException as error:
-            # Raised where the results are waited for.
+            # Raised in the thread that waits for results.
             with contextlib.suppress(Exception):
                 self._fed.put(error)
 

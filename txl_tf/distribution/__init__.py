@@ -1,1 +1,1 @@
-"""Where the training runs: strategies and what each replica keeps."""
+"""Distribution strategies, state of replicas, remote hosts and preemption."""

@@ -1,11 +1,10 @@
-"""Detection of preemption: signals and the notices of the cloud metadata server.
+"""Detection of preemption: signals and notices of the cloud metadata server.
 
-TensorFlow's own watcher does nothing on Cloud TPU. This module does not import
-TensorFlow, so that a job can watch before it takes the seconds to import it.
+TensorFlow's own watcher does nothing on Cloud TPU. This module does not import TensorFlow, so a
+job can watch before that import, which takes seconds.
 
-A host of a slice that was told to go leaves a note. Its server writes the note and
-serves on; the process that trains looks for it through the server, saves, writes
-into it and ends.
+A host of a slice that is told to stop writes a notice file, and its server keeps running. The
+training process finds the notice through the server, saves, marks the notice and exits.
 """
 
 import contextlib
@@ -23,31 +22,31 @@ from txl_tf.storage.local_files import open_for_writing
 
 
 def notice_path(port: int | str) -> str:
-    """Where the server of a port notes that its host was told to go."""
+    """Returns the path of the notice that the host with a server on this port must stop."""
     return f"/tmp/txl-host-leaves-{os.getuid()}-{port}"
 
 
 def write_notice(port: int) -> None:
-    """Notes that the host was told to go."""
-    # Others can write into this folder, so that a link may be in its place.
+    """Writes the notice that the host must stop."""
+    # Every user can write into /tmp, so a link may be in its place.
     os.close(open_for_writing(notice_path(port)))
 
 
 def is_released(port: int) -> bool:
-    """Whether the process that trained has saved, and needs the host no more."""
+    """True if the training process has saved and no longer needs the host."""
     with contextlib.suppress(OSError):
         return os.stat(notice_path(port)).st_size > 0
     return False
 
 
 def remove_notice(port: int) -> None:
-    """Removes the note of an earlier server of this port."""
+    """Removes the notice of an earlier server on this port."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(notice_path(port))
 
 
 _METADATA_HOST = "169.254.169.254"
-# Values of the metadata server that mean the end, and what they mean.
+# Metadata key: the value that announces the end, and the reason to report.
 _NOTICES = {
     "preempted": ("TRUE", "the machine is being preempted"),
     "maintenance-event": ("TERMINATE_ON_HOST_MAINTENANCE", "the host goes into maintenance"),
@@ -58,31 +57,22 @@ _POLL_SECONDS = 60
 _FIRST_ANSWER_SECONDS = 3.0
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 30.0
-# A machine whose first so many questions are not answered is none of that cloud.
+# After this many unanswered requests the machine is not on Google Cloud.
 _NUM_TRIES = 3
 _END = b"\0"
 
 
 class PreemptionWatcher:
-    """Watch for requests to stop: signals and notices of the cloud.
+    """Watcher for requests to stop: signals and notices of the cloud.
 
-    The requests are SIGTERM, Ctrl-C (SIGINT), SIGHUP of a terminal that is closed,
-    and on Google Cloud the metadata server, which knows of a preemption or a
-    maintenance first. Threads watch, because the main thread may be inside
-    TensorFlow for minutes, where no Python handler runs. The first notice counts;
-    later ones are ignored, so that the save is not disturbed. Only a second Ctrl-C
-    ends the process at once, with exit code 130. SIGINT and SIGHUP stay ignored
-    where they were ignored before, as under `nohup`.
-
-    On leaving the `with` block the earlier handlers are back. After a notice
-    SIGTERM and SIGHUP stay ignored, so that the process ends with an exit code of
-    its own, and SIGINT ends the process.
-
-    Args:
-        on_notice: optional function without arguments. It is called at most
-            once, in another thread than the caller's.
-        watch_metadata: bool. Whether to ask the metadata server, which
-            `GCE_METADATA_HOST` names; where none answers, this goes unnoticed.
+    The signals are SIGTERM, Ctrl-C (SIGINT) and SIGHUP; on Google Cloud the metadata server
+    announces a preemption or maintenance first. Threads watch, because the main thread may be
+    inside TensorFlow for minutes, where no Python handler runs. The first notice counts, and a
+    second Ctrl-C ends the process at once with exit code 130. SIGINT and SIGHUP stay ignored if
+    they were ignored before, as under `nohup`. Leaving the `with` block restores the handlers; but
+    after a notice SIGTERM and SIGHUP stay ignored, so that the process ends with its own exit
+    code, and SIGINT ends it. `on_notice` is called at most once, in another thread.
+    `GCE_METADATA_HOST` may name the metadata server.
     """
 
     def __init__(
@@ -96,11 +86,11 @@ class PreemptionWatcher:
 
     @property
     def requested(self) -> str | None:
-        """Why the process is to stop, as a clause; `None` while it may go on."""
+        """Reason to stop, as a clause; `None` while the process may continue."""
         return self._reason
 
     def call_on_notice(self, on_notice: Callable[[], None]) -> None:
-        """Sets the function to call; at once, if the notice is there already."""
+        """Sets the function to call, and calls it at once if a notice has arrived already."""
         with self._lock:
             self._on_notice = on_notice
             is_late = self._reason is not None
@@ -110,9 +100,7 @@ class PreemptionWatcher:
     def __enter__(self) -> Self:
         """Begins to watch.
 
-        Raises:
-            ValueError: If it is not the main thread: only that one may say
-                what becomes of signals.
+        Raises ValueError outside the main thread, which alone may set handlers.
         """
         self._read_end, self._write_end = os.pipe()
         # The C handler writes here at once, whatever the main thread is doing.
@@ -145,7 +133,7 @@ class PreemptionWatcher:
         os.write(self._write_end, _END)
         self._thread.join()
         for number, handler in self._old_handlers.items():
-            # None stands for a handler that was not written in Python.
+            # `None` stands for a handler that was not set from Python.
             restored = handler or signal.SIG_DFL
             if self._reason is not None:
                 restored = signal.SIG_DFL if number == signal.SIGINT else signal.SIG_IGN
@@ -172,7 +160,7 @@ class PreemptionWatcher:
                 return
 
     def notice(self, reason: str) -> None:
-        """Passes on a notice, a clause that says why to stop; the first one counts."""
+        """Records a reason to stop, as a clause; only the first one counts."""
         with self._lock:
             if self._reason is not None:
                 return
@@ -183,23 +171,17 @@ class PreemptionWatcher:
 
 
 def _say(text: str) -> None:
-    # The terminal may be gone, and the exit code remains.
+    # The terminal may be gone; the exit code still reports the end.
     with contextlib.suppress(OSError, ValueError, AttributeError):
         print(text, file=sys.stderr, flush=True)
 
 
 def _do_nothing(number: int, frame: object) -> None:
-    """Empty handler: Python writes handled signals only to the wake-up descriptor."""
+    """Empty handler: Python writes only handled signals to the wake-up descriptor."""
 
 
 class _MetadataPoll:
-    """Thread that waits for one value of the metadata server.
-
-    Args:
-        key: str. Name of the value under `instance/`.
-        awaited: str. The value that means the end.
-        on_value: function to call when it is there.
-    """
+    """Thread that waits for a value of a key under `instance/` of the metadata server."""
 
     def __init__(self, key: str, awaited: str, on_value: Callable[[], None]) -> None:
         self._key = key
@@ -207,19 +189,19 @@ class _MetadataPoll:
         self._on_value = on_value
         self._ended = threading.Event()
         self._connection: http.client.HTTPConnection | None = None
-        # 0 is none that the server gives: the first answer comes at once.
+        # The server never sends the tag 0, so the first answer comes at once.
         self._entity_tag = "0"
         self._thread = threading.Thread(target=self._run, name=f"metadata-{key}", daemon=True)
         self._thread.start()
 
     def end(self) -> None:
-        """Ends the thread, in the middle of a question if need be."""
+        """Ends the thread, even during a request."""
         self._ended.set()
         connection = self._connection
         if connection is not None and connection.sock is not None:
             with contextlib.suppress(OSError):
                 connection.sock.shutdown(socket.SHUT_RDWR)
-        # It may be connecting, which cannot be interrupted and takes no harm.
+        # Connecting cannot be interrupted, and the thread may be left in it.
         self._thread.join(timeout=0.5)
 
     def _run(self) -> None:
@@ -241,8 +223,8 @@ class _MetadataPoll:
                 return
 
     def _ask(self, wait_seconds: int) -> str:
-        """Returns the value, when it changes or the time is over."""
-        # It knows no proxies, through which the server could not be reached.
+        """Requests the value, and waits until it changes or the time is over."""
+        # `http.client` uses no proxies, which could not reach the server.
         connection = http.client.HTTPConnection(
             os.environ.get("GCE_METADATA_HOST") or _METADATA_HOST,
             timeout=_FIRST_ANSWER_SECONDS + wait_seconds,
@@ -257,7 +239,7 @@ class _MetadataPoll:
             )
             response = connection.getresponse()
             text = response.read(1000).decode("ascii", errors="replace").strip()
-            # Another cloud has another server at this address.
+            # Other clouds have another server at this address.
             if response.status != 200 or response.headers.get("Metadata-Flavor") != "Google":
                 raise http.client.HTTPException(f"status {response.status}")
             self._entity_tag = response.headers.get("ETag", "0")

@@ -1,4 +1,4 @@
-"""Other hosts of a slice: their list, the watch on them, and where operations run."""
+"""Remote hosts of a slice: their list, a watcher, and the placement of operations."""
 
 import contextlib
 import dataclasses
@@ -14,40 +14,29 @@ from txl_tf.distribution.preemption import notice_path
 from txl_tf.distribution.server_address import within
 
 _ANSWER_SECONDS = 5.0
-# Executors are never dropped: a thread of gRPC notes the end of an operation in its executor
-# after the answer is there, when one that is dropped with the answer may be gone.
+# Executors are never freed: a gRPC thread notes the end of an operation in its executor after the
+# answer has arrived, when a freed executor may be gone.
 _idle_executors: list[executor.Executor] = []
 
 
 @dataclasses.dataclass(frozen=True)
 class RemoteHost:
-    """A host that runs TensorFlow's server.
-
-    Args:
-        device: str. Its CPU, as TensorFlow names it.
-        address: str. Host and port.
-    """
+    """Host that runs TensorFlow's server at `address` (host:port); `device` is its CPU."""
 
     device: str
     address: str
 
     def is_leaving(self) -> bool:
-        """Whether the host was told to go; it then serves for some seconds more.
+        """True if the host was told to stop; it then serves for some more seconds.
 
-        Raises:
-            tf.errors.OpError: If the host does not answer, or does not know
-                this process any more.
+        Raises `tf.errors.OpError` if the host does not answer or no longer knows this process.
         """
         with at_once(), tf.device(self.device):
             found = tf.io.matching_files(tf.constant(self._notice))
             return bool(found.numpy().size)
 
     def release(self) -> None:
-        """Tells a host that is leaving that it need not serve any more.
-
-        Raises:
-            tf.errors.OpError: If the host does not answer.
-        """
+        """Tells a leaving host that it may exit."""
         with at_once(), tf.device(self.device):
             tf.io.write_file(tf.constant(self._notice), tf.constant("released"))
 
@@ -56,8 +45,8 @@ class RemoteHost:
         return notice_path(self.address.rpartition(":")[2])
 
     def answers(self) -> bool:
-        """Whether the host answers within some seconds, and knows this process."""
-        # In a thread, because a host that hangs answers with nothing, not even an error.
+        """True if the host answers within some seconds and knows this process."""
+        # In a thread, because a hanging host never answers, not even with an error.
         with contextlib.suppress(tf.errors.OpError, RuntimeError, TimeoutError):
             within(_ANSWER_SECONDS, self.is_leaving)
             return True
@@ -67,9 +56,9 @@ class RemoteHost:
 def remote_hosts(strategy: tf.distribute.Strategy) -> list[RemoteHost]:
     """Returns the hosts of a strategy's replicas other than this process."""
     if context.get_server_def() is None:
-        return []  # this process is connected to nobody
+        return []  # not connected to a cluster
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        return []  # each worker has a process of its own
+        return []  # each worker is a process
     places = sorted(
         {
             (spec.job, spec.replica or 0, spec.task or 0)
@@ -93,10 +82,9 @@ def remote_hosts(strategy: tf.distribute.Strategy) -> list[RemoteHost]:
 
 @contextlib.contextmanager
 def at_once() -> Iterator[None]:
-    """Runs operations of this thread on remote hosts now.
+    """Runs remote operations of this thread without waiting for earlier ones.
 
-    By default they are sent over one stream for each host, in order, so that
-    they would wait for the end of a training loop that runs there.
+    By default each host runs them in order, so they would wait for the end of a training loop.
     """
     try:
         own = _idle_executors.pop()
@@ -106,7 +94,7 @@ def at_once() -> Iterator[None]:
         with context.executor_scope(own):
             yield
     finally:
-        # It would raise once more for the next who takes it.
+        # Otherwise the next user of this executor would get the same error.
         own.clear_error()
         _idle_executors.append(own)
 
@@ -114,8 +102,8 @@ def at_once() -> Iterator[None]:
 def this_host() -> contextlib.AbstractContextManager[None]:
     """Places operations on the CPU of this process.
 
-    A process that is connected to other hosts has many CPUs, and `CPU:0` may be
-    that of another one. What writes or reads a file of this machine must say so.
+    With connected hosts, `CPU:0` may be a remote CPU. Operations that read or write files of this
+    machine need this scope.
     """
     server = context.get_server_def()
     if server is None:
@@ -124,21 +112,11 @@ def this_host() -> contextlib.AbstractContextManager[None]:
 
 
 class HostWatcher:
-    """Watch on remote hosts, with one polling thread per host.
+    """Watcher of remote hosts, with one polling thread per host.
 
-    A host that was told to go says so, and there is time to save. A connection
-    that breaks ends the training loop with an error, and needs no watcher. But
-    a host may fall silent without that, as when its network is gone; then the
-    loop would wait for ever.
-
-    Args:
-        hosts: list of `RemoteHost`.
-        on_leaving: function of a host that was told to go. It is called once
-            for each, in another thread than the caller's.
-        on_silence: function of a host that has not answered for
-            `silence_seconds`; called like that.
-        poll_seconds: float. Time between two questions.
-        silence_seconds: float. Silence after which a host counts as lost.
+    A broken connection ends the training loop with an error, but a silent host, as after a network
+    failure, would block it forever. So `on_silence` is called after `silence_seconds` without an
+    answer, and `on_leaving` once for each host that was told to stop, both in other threads.
     """
 
     def __init__(
@@ -164,7 +142,7 @@ class HostWatcher:
             (self._ask, (host,)) for host in self._hosts
         ]
         for target, arguments in [*targets, (self._listen, ())]:
-            # Daemons, because a question to a host that hangs is never answered.
+            # Daemons, because a request to a hanging host never returns.
             thread = threading.Thread(
                 target=target, args=arguments, name="host-watcher", daemon=True
             )
@@ -174,7 +152,7 @@ class HostWatcher:
 
     def __exit__(self, *error: object) -> None:
         self._end.set()
-        # A thread that asks a silent host is left alone after that.
+        # A thread that waits for a silent host is abandoned.
         for thread in self._threads:
             thread.join(timeout=2 * self._poll_seconds)
 
@@ -184,7 +162,7 @@ class HostWatcher:
             try:
                 is_leaving = host.is_leaving()
             except (tf.errors.OpError, RuntimeError):
-                # The loop ends with an error of its own.
+                # The training loop reports its own error.
                 self._asked.pop(host, None)
                 return
             self._asked.pop(host, None)
@@ -195,7 +173,7 @@ class HostWatcher:
 
     def _listen(self) -> None:
         while not self._end.wait(self._poll_seconds):
-            # A copy, since the asking threads change it meanwhile.
+            # A copy, because the asking threads change the dict meanwhile.
             for host, asked in list(self._asked.items()):
                 if time.monotonic() - asked > self._silence_seconds:
                     self._asked.pop(host, None)

@@ -9,24 +9,13 @@ from txl_tf.distribution.strategy import num_workers
 
 
 class ReplicaState:
-    """Variables of which each replica holds the part for its rows.
+    """Variables that hold, on each replica, the state of its rows.
 
-    Row `r` of the global batch belongs to replica `r // rows_per_replica`.
-    The variables are read and written inside `strategy.run` without any
-    communication, and stay on the device between steps. TensorFlow cannot save
-    such variables, so `to_global` packs the parts of all replicas into arrays
-    of the global batch, which any number of replicas can take up again.
-
-    Args:
-        strategy: `tf.distribute.Strategy`.
-        rows_per_replica: int. Rows of each replica.
-        row_specs: mapping of name to `tf.TensorSpec` of one row's state.
-        num_rows: optional int. Rows of the global batch, where the last
-            replicas have rows beyond it to make up equal shares; all by
-            default.
-
-    Raises:
-        ValueError: If the replicas do not have that many rows.
+    Row `r` of the global batch belongs to replica `r // rows_per_replica`. The variables are read
+    and written inside `strategy.run` without communication, and stay on the device between steps.
+    TensorFlow cannot save such variables, so `to_global` packs all parts into arrays of the global
+    batch, which any number of replicas can load. `row_specs` describe the state of one row. Rows
+    beyond `num_rows` are padding of the last replicas.
     """
 
     def __init__(
@@ -48,14 +37,14 @@ class ReplicaState:
         self._has_several_workers = num_workers(strategy) > 1
         self._dtypes = {name: spec.dtype for name, spec in row_specs.items()}
         self._variables: dict[str, tf.Variable] = {}
-        # Made once: each tf.function would be traced anew.
+        # Created once, because every new tf.function is traced again.
         self._read = tf.function(self.read, autograph=False)
         self._gather = tf.function(self._gathered, autograph=False)
         self._write = tf.function(self.write, autograph=False)
         with strategy.scope():
             for name, spec in row_specs.items():
-                # On read and without aggregation: a variable for each replica, which it assigns
-                # without a word to the others.
+                # ON_READ without aggregation: each replica assigns its own copy without
+                # communication.
                 self._variables[name] = tf.Variable(
                     tf.zeros([rows_per_replica, *spec.shape], self._stored_dtype(name)),
                     trainable=False,
@@ -65,33 +54,26 @@ class ReplicaState:
                 )
 
     def read(self) -> dict[str, tf.Tensor]:
-        """This replica's state; inside `strategy.run` only."""
-        # The value of now: the same step assigns the variable further down.
+        """Returns this replica's state; inside `strategy.run` only."""
+        # A copy of the current value, because the same step assigns the variable later.
         return {
             name: tf.cast(tf.identity(variable), self._dtypes[name])
             for name, variable in self._variables.items()
         }
 
     def write(self, values: Mapping[str, tf.Tensor]) -> None:
-        """Replaces this replica's state; inside `strategy.run` only.
-
-        Args:
-            values: mapping of every name to a tensor of this replica's rows.
-        """
+        """Replaces this replica's state, given by name; inside `strategy.run` only."""
         for name, variable in self._variables.items():
             variable.assign(tf.cast(values[name], variable.dtype))
 
     def to_global(self) -> dict[str, np.ndarray]:
-        """Returns the state of all rows, in the order of the global batch.
+        """Returns the state by name as arrays `(num_rows, ...)`, in the order of the global batch.
 
-        With several workers all of them must call it, and each gets all rows.
-
-        Returns:
-            Dict of name to array `(num_rows, ...)`.
+        With several workers, all must call it, and each gets all rows.
         """
         local = self._strategy.experimental_local_results
         if self._has_several_workers:
-            # Parts of other workers are reached by a collective only; each replica has the whole.
+            # Only a collective reaches the parts of other workers; then each replica has all parts.
             gathered = self._strategy.run(self._gather)
             arrays = {
                 name: local(gathered[name])[0].numpy().astype(dtype.as_numpy_dtype, copy=False)
@@ -106,17 +88,12 @@ class ReplicaState:
         return {name: array[: self._num_rows] for name, array in arrays.items()}
 
     def from_global(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Takes up the state of all rows; rows beyond those become zeros.
+        """Loads the state of all rows, arrays `(num_rows, ...)`; padding rows become zeros.
 
-        With several workers, each takes up the rows of its replicas.
-
-        Args:
-            arrays: mapping of every name to an array `(num_rows, ...)`.
-
-        Raises:
-            ValueError: If an array has another shape than is needed.
+        With several workers, each loads the rows of its replicas. Raises ValueError for a wrong
+        shape.
         """
-        # All shapes before any value, so that a refused state changes nothing.
+        # All shapes are checked first, so that a refused state changes nothing.
         for name, variable in self._variables.items():
             expected = (self._num_rows, *variable.shape[1:])
             if tuple(arrays[name].shape) != expected:
@@ -137,16 +114,16 @@ class ReplicaState:
 
     @property
     def rows_per_replica(self) -> int:
-        """Rows of each replica, with those that make up equal shares."""
+        """Rows of each replica, including padding."""
         return self._rows_per_replica
 
     @property
     def names(self) -> Sequence[str]:
-        """The names of the state."""
+        """Names of the state."""
         return tuple(self._variables)
 
     def _rows_of(self, array: np.ndarray, first: int) -> np.ndarray:
-        """Returns the rows of the replica that begins with row `first`."""
+        """Returns the rows of a replica from row `first` on, padded with zeros."""
         rows = array[first : first + self._rows_per_replica]
         if len(rows) == self._rows_per_replica:
             return rows

@@ -9,26 +9,18 @@ from typing import Any
 from txl_tf.errors import UsageError
 
 ANSWER_SECONDS = 60.0
-"""How long a TPU may take to answer at its address."""
+"""Time limit for an answer of a TPU at its address."""
 
 _SCHEME = "grpc://"
-# A host that starts meanwhile needs a new attempt: TCP repeats an old one ever more seldom.
+# A host that starts later needs a new attempt: TCP repeats an old one ever more rarely.
 _ATTEMPT_SECONDS = 5.0
 _PAUSE_SECONDS = 0.5
 
 
 def tpu_addresses(tpu: str) -> list[str]:
-    """Returns the servers of a TPU that is named by addresses.
+    """Returns the `host:port` servers of a TPU given by addresses; empty for `local` and names.
 
-    Args:
-        tpu: str. `local`, a name, or addresses `grpc://host:port` with commas
-            between them.
-
-    Returns:
-        List of `host:port`; none for `local` and names.
-
-    Raises:
-        UsageError: If it is empty, or one of several is no such address.
+    Addresses are `grpc://host:port`, separated by commas. Raises UsageError for an invalid one.
     """
     where = f"--tpu {tpu}"
     if not tpu.strip():
@@ -49,18 +41,14 @@ def tpu_addresses(tpu: str) -> list[str]:
 
 
 def is_address(text: str) -> bool:
-    """Whether a text is `host:port`."""
+    """True if a text is `host:port`."""
     host, colon, port = text.rpartition(":")
     has_port = port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65536
     return bool(host and colon) and has_port and "/" not in host
 
 
 def unreachable(addresses: Sequence[str], seconds: float) -> dict[str, str]:
-    """Tries to connect to each `host:port` until a time limit of all together.
-
-    Returns:
-        Dict of an address to why it could not be reached.
-    """
+    """Tries to connect to each `host:port` within one time limit; returns the failures."""
     end = time.monotonic() + seconds
     waiting = dict.fromkeys(addresses, "not tried")
     while True:
@@ -96,14 +84,9 @@ def _failure(address: str, seconds: float) -> str | None:
 
 
 def within(seconds: float, function: Callable[[], Any]) -> Any:
-    """Calls a function, and waits for it no longer than said.
+    """Calls a function, and raises TimeoutError if it does not return in time.
 
-    What waits in TensorFlow's C++ cannot be ended. It is left alone in a
-    thread, which does not keep the process from ending.
-
-    Raises:
-        TimeoutError: If the time is over.
-        Exception: What the function raises.
+    A call that waits in TensorFlow's C++ cannot be ended. It is abandoned in a daemon thread.
     """
     outcome: list[tuple[Any, BaseException | None]] = []
 

@@ -25,39 +25,20 @@ from txl_tf.storage.files import first_line
 from txl_tf.storage.untrusted_files import parse_json
 
 _CLUSTER_VARIABLE = "TF_CONFIG"
-# What of a cluster trains; there is no parameter server and no evaluator here.
+# Jobs of a cluster that may train: parameter servers and evaluators are not supported.
 _JOBS = ("chief", "worker")
 START_SECONDS = 600.0
-"""How long a TPU that answers may take to start, and workers to find each other."""
+"""Time limit for the start of a TPU that answers, and for workers to find each other."""
 
 
 def create_strategy(tpu: str | None = None, num_cpu_replicas: int = 1) -> tf.distribute.Strategy:
-    """Returns the strategy for what was asked for and what is there.
+    """Creates the strategy for the requested and available devices.
 
-    Several machines train together where the environment variable `TF_CONFIG`
-    of each names all of them and says which one it is. Then this call waits
-    for the others.
-
-    Args:
-        tpu: optional str. `local` for the TPU of this machine, a name, or an
-            address `grpc://host:port`. Without it, all GPUs are used where
-            there are any, else the CPU.
-        num_cpu_replicas: int. More than 1 splits the CPU into as many logical
-            devices, for tests and trials. Must be decided before TensorFlow
-            has used the CPU.
-
-    Returns:
-        A `tf.distribute.TPUStrategy`, a
-        `tf.distribute.MultiWorkerMirroredStrategy`, a
-        `tf.distribute.MirroredStrategy`, or for a single device TensorFlow's
-        default strategy.
-
-    Raises:
-        InputMissingError: If there is no TPU of that name or none answers in
-            `ANSWER_SECONDS`, or it does not start, or the workers cannot be
-            joined, in `START_SECONDS`.
-        UsageError: If two of `tpu`, `num_cpu_replicas` and `TF_CONFIG` are
-            given, or `TF_CONFIG` does not say which workers there are.
+    `tpu` is `local`, a name, or `grpc://host:port`. Without it, all GPUs are used if there are
+    any, else the CPU, which `num_cpu_replicas` splits into logical devices before its first use.
+    Several machines train together if the environment variable `TF_CONFIG` of each lists all; then
+    this call waits for the others. Raises InputMissingError if a TPU or worker does not answer or
+    start in time, and UsageError if the options exclude each other or `TF_CONFIG` is invalid.
     """
     if tpu is not None and num_cpu_replicas > 1:
         raise UsageError(
@@ -87,7 +68,7 @@ def create_strategy(tpu: str | None = None, num_cpu_replicas: int = 1) -> tf.dis
 
 
 def num_workers(strategy: tf.distribute.Strategy) -> int:
-    """Returns how many processes train together; one drives a TPU of several hosts."""
+    """Returns the number of processes that train together; one drives a TPU of several hosts."""
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return 1
     cluster = strategy.cluster_resolver.cluster_spec().as_dict()
@@ -95,7 +76,7 @@ def num_workers(strategy: tf.distribute.Strategy) -> int:
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
-    """Whether this process is the one of the workers that writes files."""
+    """True if this process is the worker that writes files."""
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return True
     # TensorFlow's rule: without a job `chief`, the first worker is the chief.
@@ -107,17 +88,17 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
 
 @functools.cache
 def _mirrored(devices: tuple[str, ...]) -> tf.distribute.Strategy:
-    """One strategy per process and devices.
+    """Returns one strategy per process and devices.
 
-    Strategies number their collective operations from the same start, so a
-    second one would meet the shapes of the first.
+    Strategies number their collectives from the same start, so a second one would meet the shapes
+    of the first.
     """
     return tf.distribute.MirroredStrategy(devices)
 
 
 @functools.cache
 def _several_workers(cluster: str) -> tf.distribute.Strategy:
-    """One strategy per process, which starts a server at its address."""
+    """Returns one strategy per process, which starts a server at its address."""
     handler = signal.getsignal(signal.SIGTERM)
     try:
         strategy = _joined(parse_json(cluster))
@@ -127,18 +108,17 @@ def _several_workers(cluster: str) -> tf.distribute.Strategy:
             where=f"{_CLUSTER_VARIABLE}={cluster[:200]}",
             remedy="Check that every address is right, free, and reached from the others.",
         ) from error
-    # TensorFlow has put a handler of its own in place, which tells nobody.
+    # TensorFlow has installed its own handler, which does not notify this program.
     if handler is not None and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)
     return strategy
 
 
 def _joined(values: dict[str, Any]) -> tf.distribute.Strategy:
-    """Waits for the other workers, but not for ever.
+    """Waits for the other workers, with a time limit.
 
-    TensorFlow waits in C++ and lets nothing else of Python run meanwhile. The
-    leader has to be asked for beforehand whether the others are there; they
-    start their servers first and then wait for the leader.
+    TensorFlow waits in C++ and blocks all other Python code. So the leader first checks that the
+    others answer; they start their servers and then wait for the leader.
     """
     cluster, task = values["cluster"], values["task"]
     leader = "chief" if cluster.get("chief") else "worker"
@@ -153,7 +133,7 @@ def _joined(values: dict[str, Any]) -> tf.distribute.Strategy:
         for job, addresses in cluster.items()
     ]
     if context.context().coordination_service is None:
-        # As the strategy would do it, which sets no time.
+        # As in the strategy, which sets no time limit.
         context.context().configure_coordination_service(
             service_type="standalone",
             service_leader=f"/job:{leader}/replica:0/task:0",
@@ -219,7 +199,7 @@ def _cluster_error(what: str, cluster: str) -> UsageError:
 
 
 def _tpu_strategy(tpu: str) -> tf.distribute.Strategy:
-    # Before TensorFlow is asked, which waits for ever and does not say for whom.
+    # Before TensorFlow connects, which waits forever without naming the host.
     silent = unreachable(tpu_addresses(tpu), ANSWER_SECONDS)
     if silent:
         raise InputMissingError(
@@ -227,8 +207,8 @@ def _tpu_strategy(tpu: str) -> tf.distribute.Strategy:
             where=f"--tpu: {described(silent)}",
             remedy="Check the address, that the TPU is on, and that its network is reached.",
         )
-    # Two limits: a TPU is found in seconds, and may take minutes to start. The client of the
-    # Cloud TPU API has errors of its own.
+    # Two limits: a TPU is found in seconds, but may take minutes to start. The client of the Cloud
+    # TPU API has its own error classes.
     try:
         resolver = within(ANSWER_SECONDS, lambda: _connected_resolver(tpu))
     except Exception as error:
@@ -237,13 +217,13 @@ def _tpu_strategy(tpu: str) -> tf.distribute.Strategy:
         within(START_SECONDS, lambda: tf.tpu.experimental.initialize_tpu_system(resolver))
         return tf.distribute.TPUStrategy(resolver)
     except (ValueError, RuntimeError, OSError, ImportError, tf.errors.OpError) as error:
-        # Without a server to connect to, this is what looks for the TPU.
+        # A local TPU has no server, so only its start looks for it.
         explained = tpu_not_found if tpu == "local" else tpu_not_started
         raise explained(tpu, error) from error
 
 
 def _connected_resolver(tpu: str) -> tf.distribute.cluster_resolver.TPUClusterResolver:
-    # A TPU of this machine has no server to connect to.
+    # A local TPU has no server to connect to.
     resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=tpu)
     if tpu != "local":
         tf.config.experimental_connect_to_cluster(resolver)
@@ -266,16 +246,11 @@ def _logical_cpus(count: int) -> tuple[str, ...]:
 
 
 METADATA_SERVER = "metadata.google.internal"
-"""Server of each machine of Google Cloud, which knows the project and zone of the machine."""
+"""Server that tells a Google Cloud machine its project and zone."""
 
 
 def tpu_not_found(tpu: str, error: Exception) -> InputMissingError:
-    """Returns the error of a TPU that cannot be connected to.
-
-    Args:
-        tpu: str. `local`, a name, or addresses `grpc://host:port`.
-        error: what TensorFlow raised.
-    """
+    """Creates the error for a TPU that cannot be connected to."""
     where = f"--tpu {tpu}"
     if tpu == "local" or tpu_addresses(tpu):
         return InputMissingError(
@@ -303,7 +278,7 @@ def tpu_not_found(tpu: str, error: Exception) -> InputMissingError:
 
 
 def tpu_not_started(tpu: str, error: Exception) -> InputMissingError:
-    """Returns the error of a TPU that was found and does not start; as `tpu_not_found`."""
+    """Creates the error for a TPU that was found but does not start."""
     return InputMissingError(
         f"The TPU was found and asked to start, and did not: {first_line(error)}",
         where=f"--tpu {tpu}",
@@ -312,5 +287,5 @@ def tpu_not_started(tpu: str, error: Exception) -> InputMissingError:
 
 
 def _is_of_metadata(error: Exception) -> bool:
-    """Whether the server of metadata is what failed, which is asked first, by `urllib`."""
+    """True if the metadata server failed, which is asked first, by `urllib`."""
     return isinstance(error, urllib.error.URLError) or METADATA_SERVER in str(error)

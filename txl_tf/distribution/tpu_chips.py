@@ -6,7 +6,7 @@ import re
 import tensorflow as tf
 
 ACCELERATOR_VARIABLE = "TPU_ACCELERATOR_TYPE"
-"""Environment variable that machines of Cloud TPU have, such as `v5litepod-16`."""
+"""Environment variable of Cloud TPU machines, with values such as `v5litepod-16`."""
 CHIP_OF_ACCELERATOR = {"v5litepod": "v5e"}
 """Generations whose accelerator types have another name; `v6e-8` is a v6e."""
 _ATTRIBUTE = "_txl_tf_chip"
@@ -14,22 +14,14 @@ _GENERATION = re.compile(r"(v\d+[a-z]*)-\d+")
 
 
 def set_chip(strategy: tf.distribute.TPUStrategy, chip: str) -> None:
-    """Notes the chips of a strategy whose programs are traced and not run.
-
-    Args:
-        strategy: `tf.distribute.TPUStrategy`.
-        chip: str. Such as `v5e`.
-    """
+    """Notes the chip, such as `v5e`, of a strategy whose programs are only traced."""
     setattr(strategy.extended, _ATTRIBUTE, chip)
 
 
 def chip_of(strategy: tf.distribute.Strategy) -> str | None:
-    """Returns the generation of chips, such as `v5e`.
+    """Returns the generation of the chips, such as `v5e`; `None` if unknown or without a TPU.
 
-    TensorFlow does not tell it. Machines of a TPU have it in their environment.
-
-    Returns:
-        Name, or `None` without a TPU or where the machine does not say.
+    TensorFlow does not report it, but machines of a TPU have it in their environment.
     """
     if not isinstance(strategy, tf.distribute.TPUStrategy):
         return None

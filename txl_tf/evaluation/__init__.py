@@ -1,1 +1,1 @@
-"""Exact evaluation: every token once, sums first, one division at the end."""
+"""Exact evaluation: each token counts once, and totals are summed before one division."""

@@ -17,16 +17,11 @@ _NUM_ROWS = 4
 
 
 class AttentionMass:
-    """Measurement of the attention that a model pays to its memory, by layer.
+    """Measurement of the share of attention that each layer pays to its memory.
 
-    It reads the beginning of a few parts of a text until the memory is full, or
-    the part is at its end. The last segment is measured: the mean over heads,
-    queries and rows of the probability of all keys that are in memory.
-
-    Args:
-        model: `TransformerXL` with the lengths of evaluation.
-        strategy: optional `tf.distribute.Strategy` of its weights; every
-            replica reads the same.
+    It reads a few parts of a text until the memory is full or the part ends. In the last segment
+    it averages the probability of all keys in memory over heads, queries and rows. With a
+    strategy, every replica reads the same rows.
     """
 
     def __init__(self, model: keras.Model, strategy: tf.distribute.Strategy | None = None) -> None:
@@ -36,7 +31,7 @@ class AttentionMass:
 
     @staticmethod
     def is_possible(config: object) -> bool:
-        """Whether a model has a memory that attention reads, and relative positions."""
+        """True if a model has a memory that attention reads, and relative positions."""
         return (
             isinstance(config, ModelConfig)
             and config.effective_memory_length > 0
@@ -44,11 +39,7 @@ class AttentionMass:
         )
 
     def __call__(self, text: EvaluationText) -> list[float] | None:
-        """Returns the share of each layer; `None` where the text has not two segments.
-
-        Args:
-            text: `EvaluationText`.
-        """
+        """Returns the share of each layer; `None` if the text has less than two segments."""
         rows = self._rows(text)
         if rows is None:
             return None
@@ -64,7 +55,7 @@ class AttentionMass:
         return [float(share) for share in local.numpy()]
 
     def _rows(self, text: EvaluationText) -> np.ndarray | None:
-        """Reads int32 `(B, S * T)`, of evenly spaced places of the text."""
+        """Reads int32 `(B, S * T)`, from evenly spaced places of the text."""
         config = self._model.config
         num_segments = math.ceil(config.effective_memory_length / config.segment_length) + 1
         num_rows = min(_NUM_ROWS, text.num_tokens // (2 * config.segment_length))

@@ -13,7 +13,7 @@ TERMS = {
     "b": "content and position",
     "d": "position bias",
 }
-"""The terms of the score that are averaged apart; (c) knows no position."""
+"""Score terms that are averaged separately; (c) does not depend on positions."""
 
 HIGHEST_SHARE = 0.2
 """Share of the memory's tokens that Figure 6 marks: those with the highest attention."""
@@ -21,7 +21,7 @@ HIGHEST_SHARE = 0.2
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class AttentionProfile:
-    """Mean attention by distance, of every head of every layer.
+    """Mean attention by distance, for every head of every layer.
 
     Dai et al. (2019), Appendix D. The distance of a query to itself is 0.
     Layers and heads are counted from 0.
@@ -38,10 +38,10 @@ class AttentionProfile:
     memory_attention: np.ndarray
     """Float64 `(L, N)`: mean probability of the `M` tokens before a query together."""
     highest_attention: np.ndarray
-    """Float64 `(L, N)`: mean probability of those of them that a query attends to most, a share of
-    `HIGHEST_SHARE`."""
+    """Float64 `(L, N)`: mean probability of the share `HIGHEST_SHARE` of them that a query
+    attends to most."""
     num_queries: int
-    """Queries that were averaged over."""
+    """Number of averaged queries."""
 
     @property
     def mean_distance(self) -> np.ndarray:
@@ -50,12 +50,12 @@ class AttentionProfile:
 
     @property
     def highest_share(self) -> np.ndarray:
-        """Float64 `(L, N)`: part of the attention to memory that its highest tokens have."""
+        """Float64 `(L, N)`: share of the attention to memory that the highest tokens get."""
         return self.highest_attention / self.memory_attention
 
     @property
     def farthest_head(self) -> tuple[int, int]:
-        """Layer and head whose mean distance is largest."""
+        """Layer and head with the largest mean distance."""
         distance = self.mean_distance
         layer, head = np.unravel_index(np.argmax(distance), distance.shape)
         return int(layer), int(head)

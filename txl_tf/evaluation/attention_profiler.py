@@ -21,24 +21,15 @@ from txl_tf.models.transformer_xl import TransformerXL
 class AttentionProfiler:
     """Measurement of the mean attention of every head by distance.
 
-    Every query must see the same distances, 0 to `M`, or the average of the
-    far ones would be one of the late queries alone. So the model has
-    `same_length`, see `profiled_config`, and segments are not counted before
-    the memory is full. What is measured is then what the model does when it
-    reads token by token with a memory of `M`, whatever the segment length.
-
-    Args:
-        model: `TransformerXL` with a configuration of `profiled_config`.
-        batch_size: int. Rows `B` that are read side by side.
-        jit_compile: bool. Whether the step is compiled with XLA.
-
-    Raises:
-        ValueError: If the model's configuration is not one of `profiled_config`.
+    Every query must see the same distances, 0 to `M`; otherwise only late queries would contribute
+    to the far ones. So the model has `same_length`, see `profiled_config`, and segments are not
+    counted before the memory is full. The profile then shows the model as it reads token by
+    token with a memory of `M`, for any segment length.
 
     Example:
     ```python
     profiler = AttentionProfiler(model, batch_size=4)
-    for token_ids in segments:  # each goes on where the last one stopped
+    for token_ids in segments:  # each continues the previous one
         profiler.add(token_ids)
     profile = profiler.result()
     ```
@@ -60,16 +51,11 @@ class AttentionProfiler:
         self._num_tokens_read = 0
 
     def add(self, token_ids: np.ndarray, is_counted: np.ndarray | None = None) -> None:
-        """Reads the next segment of every row.
+        """Reads the next segment `(B, T)` of every row.
 
-        Args:
-            token_ids: int32 array `(B, T)`.
-            is_counted: optional bool array `(B, T)`. The queries to average over,
-                each with `M` tokens before it. Defaults to `None`: all, once the
-                memory is full.
-
-        Raises:
-            ValueError: If an id is not in `[0, V)`.
+        `is_counted`, bool `(B, T)`, selects the queries to average over, each with `M` tokens
+        before it; by default all once the memory is full. Raises ValueError for an id outside
+        `[0, V)`.
         """
         config, memory = self.model.config, self._memory
         check_token_ids(token_ids, config.vocabulary_size)
@@ -84,16 +70,12 @@ class AttentionProfiler:
         if not np.any(is_counted):
             return
         for name, array in sums.items():
-            # Float32 within a segment, float64 over all of them.
+            # Float32 within a segment, float64 over all segments.
             self._sums[name] = self._sums.get(name, 0.0) + array.numpy().astype("float64")
         self._num_queries += int(np.sum(is_counted))
 
     def result(self) -> AttentionProfile:
-        """Returns the averages over all queries so far.
-
-        Raises:
-            ValueError: If no segment was read with a full memory.
-        """
+        """Returns the averages over all queries; ValueError before a segment with a full memory."""
         if not self._num_queries:
             raise ValueError(
                 "There must be a segment after the memory is full. "
@@ -111,21 +93,11 @@ class AttentionProfiler:
         )
 
     def last_rows(self, layer: int, head: int) -> np.ndarray:
-        """Computes the attention of one head in the first row of the last segment.
+        """Computes the attention of one head in the first row, float32 `(T, K)`.
 
-        Where queries are chosen, it is the last segment that has all of them in
-        the first row.
-
-        Args:
-            layer: int. From 0.
-            head: int. From 0.
-
-        Returns:
-            Float32 array `(T, K)`; column `j` is the token `M - j` before the
-            segment's first. Tokens that a query cannot see are 0.
-
-        Raises:
-            ValueError: If no segment was read.
+        The last segment is used, or the last one in which all queries of the first row were
+        chosen. Column `j` is the token `M - j` before the segment's first; tokens that a query
+        cannot see are 0.
         """
         if self._last is None:
             raise ValueError("There must be a segment before its rows. Received: none")
@@ -153,7 +125,7 @@ class AttentionProfiler:
     def _layer_sums(
         self, attention, arguments: dict[str, tf.Tensor], is_counted: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Sums over rows and queries: `(N, M + 1)` by distance, and `(N,)` of other figures."""
+        """Returns sums over rows and queries: `(N, M + 1)` by distance, others `(N,)`."""
         probabilities = attention.attention_probabilities(**arguments)
         distributions = {"attention": probabilities}
         mask = arguments.pop("attention_mask")
@@ -178,18 +150,9 @@ class AttentionProfiler:
 
 
 def profiled_config(config: ModelConfig, segment_length: int, memory_length: int) -> ModelConfig:
-    """Returns the configuration that a model is profiled with; weights stay the same.
+    """Returns the configuration for profiling a model; weights stay the same.
 
-    Args:
-        config: `ModelConfig` of a trained model.
-        segment_length: int. `T`.
-        memory_length: int. `M`.
-
-    Returns:
-        A `ModelConfig`.
-
-    Raises:
-        ValueError: If the model has no memory or no relative positions.
+    Raises ValueError if the model has no memory or no relative positions.
     """
     if not config.has_relative_positions:
         raise ValueError(
@@ -210,17 +173,10 @@ def profiled_config(config: ModelConfig, segment_length: int, memory_length: int
 
 
 def by_distance(probabilities: tf.Tensor, memory_length: int) -> tf.Tensor:
-    """Turns probabilities of keys into probabilities of distances.
+    """Turns probabilities by key `(B, N, T, K)` into probabilities by distance `(B, N, T, M + 1)`.
 
-    Query `t` sees the distance `d` at key `M + t - d`. As in the relative
-    shift, rows that are read one longer move by one place each.
-
-    Args:
-        probabilities: float tensor `(B, N, T, K)`.
-        memory_length: int. `M`.
-
-    Returns:
-        Float tensor `(B, N, T, M + 1)`; column `d` belongs to the distance `d`.
+    Query `t` sees the distance `d` at key `M + t - d`. As in the relative shift, reading with a
+    row length larger by one moves each row by one place.
     """
     num_rows, num_heads, segment_length, key_length = probabilities.shape
     flat = tf.reshape(probabilities, [num_rows, num_heads, segment_length * key_length])

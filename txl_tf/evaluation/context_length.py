@@ -22,16 +22,16 @@ class EffectiveLength(NamedTuple):
     length: int
     """Tokens of memory or of context."""
     is_lower_bound: bool
-    """True if the last measured length still gained enough, so that it may be more."""
+    """True if the last measured length still gained enough, so that the result may be larger."""
 
 
 def effective_memory_length(
     lengths: Iterable[int], perplexity_of: Callable[[int], float], threshold: float = 0.001
 ) -> tuple[EffectiveLength, dict[int, float]]:
-    """Lengthens the memory until the perplexity falls by less than a share of `threshold`.
+    """Lengthens the memory until perplexity falls by less than `threshold`, a share.
 
-    Takes ascending lengths. Returns the length and the perplexities of all measured lengths; those
-    beyond the first that gains too little are not measured.
+    Takes ascending lengths. Returns the length and the perplexities of all measured lengths;
+    those beyond the first that gains too little are not measured.
     """
     measured: dict[int, float] = {}
     before = 0
@@ -46,14 +46,10 @@ def effective_memory_length(
 class ModelGroup:
     """Losses of several models on the same tokens, with several context lengths.
 
-    All models of a group share one baseline, so that none is called good at
-    long contexts for being bad at short ones. A gain is measured on the hard
-    tokens alone: those that no model predicts well from the short context.
-
-    Args:
-        contexts: context lengths, ascending.
-        losses: float array `(I, C, N)`. Nats of every model, context length
-            and token: `l_i(c, t)`.
+    All models of a group share one baseline, so that a model that is bad at short contexts does
+    not look good at long ones. Gains are measured on the hard tokens only: those that no model
+    predicts well from the short context. `contexts` are ascending; `losses` are the nats
+    `l_i(c, t)`, float `(I, C, N)`.
 
     References:
      - [Dai et al., 2019](https://arxiv.org/abs/1901.02860), Appendix C
@@ -65,7 +61,7 @@ class ModelGroup:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that every model has predicted, `N`."""
+        """Number of tokens that every model has predicted, `N`."""
         return self._losses.shape[2]
 
     def perplexity(self, model: int, context: int) -> float:
@@ -77,9 +73,9 @@ class ModelGroup:
         return self._of(context).min(axis=0)
 
     def hard_tokens(self, context: int, ratio: float) -> np.ndarray:
-        """Returns indices of the share `r` of all tokens with the largest baseline, one or more.
+        """Returns indices of the share `r` of all tokens with the largest baseline, at least one.
 
-        Of equal ones, the earlier come first.
+        Of equal tokens, the earlier come first.
         """
         count = max(1, round(ratio * self.num_tokens))
         return np.argsort(-self.baseline(context), kind="stable")[:count]
@@ -93,7 +89,7 @@ class ModelGroup:
         return float(losses[self.hard_tokens(short, ratio)].mean())
 
     def perplexity_gain(self, model: int, short: int, long: int, ratio: float) -> float:
-        """Returns the perplexity that a long context takes off the baseline's.
+        """Returns the fall of the baseline's perplexity by a long context.
 
         It is not normalised and never negative: `exp f_i(c, c) - exp f_i(c, c')`.
         """

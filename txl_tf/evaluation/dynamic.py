@@ -21,18 +21,10 @@ class DynamicUpdate:
     With the gradient `g` of the segment's mean loss, the rate `r` and the decay
     `d`, the weights `w` become `w - r * g + d * (w0 - w)`, where `w0` are the
     trained weights. With statistics, `g` is divided by its root mean square
-    over training text, plus epsilon, and `d` is multiplied by that root mean
-    square over its mean over all weights, but not beyond 1: weights that learn
-    little are drawn back little.
-
-    Args:
-        variables: the variables that learn.
-        learning_rate: float. `r`.
-        decay: float. `d`. Defaults to `0.0`.
-        uses_statistics: bool. Whether gradients are scaled. Defaults to
-            `False`.
-        epsilon: optional float. Defaults to `None`: 1e-3. Without it,
-            what never occurred in the training text would change without bounds.
+    over training text plus epsilon, and `d` is multiplied by this root mean
+    square relative to its mean over all weights, to at most 1: weights that learn
+    little decay little. Without epsilon (1e-3 by default) tokens that never
+    occurred in the training text would change without bounds.
 
     References:
      - [Krause et al., 2018](https://arxiv.org/abs/1709.07432)
@@ -53,17 +45,17 @@ class DynamicUpdate:
         self._decay = decay
         self._epsilon = _EPSILON if epsilon is None else epsilon
         self._trained = [_zeros_like(variable) for variable in self._variables]
-        # Root mean squares of gradients over training text, one for each weight.
+        # Root mean square gradient over training text, for each weight.
         self._scales = [_zeros_like(variable) for variable in self._variables]
         self._uses_statistics = uses_statistics
 
     def begin(self) -> None:
-        """Takes the present weights for the trained ones."""
+        """Records the present weights as the trained ones."""
         for trained, variable in zip(self._trained, self._variables, strict=True):
             trained.assign(variable.value)
 
     def end(self) -> None:
-        """Puts the trained weights back."""
+        """Restores the trained weights."""
         for trained, variable in zip(self._trained, self._variables, strict=True):
             variable.assign(trained)
 
@@ -73,12 +65,12 @@ class DynamicUpdate:
             scale.assign(tf.zeros_like(scale))
 
     def add_statistics(self, gradients: Sequence[tf.Tensor]) -> None:
-        """Takes in the gradients of a segment of training text, a tensor for each variable."""
+        """Adds the gradients of a segment of training text, a tensor for each variable."""
         for scale, gradient in zip(self._scales, gradients, strict=True):
             scale.assign_add(tf.square(gradient))
 
     def finish_statistics(self, num_segments: int) -> None:
-        """Makes root mean squares of what was taken in, of so many segments."""
+        """Computes root mean squares over `num_segments` segments."""
         for scale in self._scales:
             scale.assign(tf.sqrt(scale / num_segments))
 
@@ -97,7 +89,7 @@ class DynamicUpdate:
     def _mean_scale(self) -> tf.Tensor:
         total = tf.add_n([tf.reduce_sum(scale) for scale in self._scales])
         mean = total / float(sum(scale.shape.num_elements() for scale in self._scales))
-        # Where no gradient was ever different from zero there is nothing to draw back.
+        # Without a nonzero gradient nothing decays.
         return tf.where(mean > 0.0, mean, 1.0)
 
 
@@ -106,18 +98,10 @@ def _zeros_like(variable: keras.Variable) -> tf.Variable:
 
 
 class DynamicReader:
-    """Scores segments and computes the gradients that the weights follow.
+    """Scorer of segments that also computes the gradients that the weights follow.
 
-    No token is scored by weights that have seen it or anything after it. The
-    memory stays as the weights of its time computed it.
-
-    Args:
-        engine: `InferenceEngine` that keeps hidden states.
-        variables: the variables that learn.
-        config: `EvaluationConfig` with a `dynamic_learning_rate`.
-
-    Attributes:
-        update: `DynamicUpdate` of the variables.
+    A token is never scored by weights that have seen it or a later token. The memory keeps the
+    states of the weights that computed it.
     """
 
     def __init__(self, engine: InferenceEngine, variables: list, config: EvaluationConfig) -> None:
@@ -139,19 +123,10 @@ class DynamicReader:
         memory: Memory | RecurrentMemory,
         document_starts: tf.Tensor | None,
     ) -> tuple[tf.Tensor, Memory | RecurrentMemory, list[tf.Tensor]]:
-        """Scores one segment of every row.
+        """Scores one segment `(B, T)` of every row.
 
-        Args:
-            token_ids: int32 tensor `(B, T)`.
-            target_ids: int32 tensor `(B, T)`.
-            is_scored: bool tensor `(B, T)`; nothing else is learned from.
-            memory: memory of the segments before.
-            document_starts: bool tensor `(B, T)`, or `None`, see `TransformerXL`.
-
-        Returns:
-            Tuple of the negative log-likelihood in nats, float32 `(B, T)`; the
-            next memory; and the gradients of the mean loss, a tensor for each
-            variable.
+        Only scored tokens are learned from. Returns the nats, float32 `(B, T)`, the next memory,
+        and the gradients of the mean loss, a tensor for each variable.
         """
         with tf.GradientTape() as tape:
             nll, memory = self._engine.score(
@@ -160,7 +135,7 @@ class DynamicReader:
             scored = tf.where(is_scored, nll, 0.0)
             loss = tf.reduce_sum(scored) / tf.reduce_sum(tf.cast(is_scored, tf.float32))
         gradients = tape.gradient(loss, [variable.value for variable in self._variables])
-        # Of embeddings they are sparse, and None where a weight has no part in the loss.
+        # Gradients of embeddings are sparse, and None if the loss does not depend on a weight.
         dense = [
             tf.zeros(variable.shape) if gradient is None else tf.convert_to_tensor(gradient)
             for variable, gradient in zip(self._variables, gradients, strict=True)

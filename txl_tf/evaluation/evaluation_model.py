@@ -1,4 +1,4 @@
-"""Model of an evaluation, made without a second copy of the weights."""
+"""Model for an evaluation, made without a second copy of the weights."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -12,20 +12,19 @@ from txl_tf.config.experiment import EvaluationConfig
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 from txl_tf.models.language_model import create_model
 
-# Smaller ones are not worth it, and tensors of them may be read while a model is built.
+# Smaller ones save too little, and may be read while a model is built.
 _SMALLEST_BYTES = 2**16
 _ALIGNMENT_BYTES = 64
 
 
 @contextlib.contextmanager
 def unallocated_variables() -> Iterator[None]:
-    """Creates large variables of memory pages that are never written, in the block.
+    """Creates large variables from memory pages that are never written, in the block.
 
-    A compiler asks variables for their shape and type only. Weights and the two
-    means of Adam for 838 million parameters would be 10 GB, so they are arrays
-    of zeros whose pages the operating system supplies when they are first
-    touched, which nothing does. Initial values are traced for their shape and
-    never computed.
+    A compiler reads only the shape and type of variables. Weights and the two means of Adam for
+    838 million parameters would be 10 GB. Here they are arrays of zeros, whose pages the
+    operating system supplies on first use, which never happens. Initial values are traced for
+    their shape and never computed.
     """
 
     def create(next_creator: Callable[..., tf.Variable], **arguments: Any) -> tf.Variable:
@@ -50,16 +49,16 @@ def _untouched_zeros(spec: tf.TensorSpec) -> tf.Tensor:
     num_bytes = spec.shape.num_elements() * spec.dtype.size
     pages = np.zeros(num_bytes + _ALIGNMENT_BYTES, np.uint8)
     first = -pages.ctypes.data % _ALIGNMENT_BYTES
-    # Not every type of TensorFlow's is one of NumPy's, so the bits go over as integers.
+    # NumPy lacks some types of TensorFlow, so the bits are passed as integers.
     numbers = pages[first : first + num_bytes].view(f"uint{8 * spec.dtype.size}")
-    # Every other way from NumPy to TensorFlow copies, and a copy touches the pages.
+    # All other conversions from NumPy copy, and a copy touches the pages.
     bits = tf.experimental.dlpack.from_dlpack(numbers.reshape(spec.shape).__dlpack__())
     return tf.bitcast(bits, spec.dtype)
 
 
 @contextlib.contextmanager
 def exact_products() -> Iterator[None]:
-    """Multiplies float32 numbers exactly in the block, where TensorFlow would round to TF32."""
+    """Disables TF32 in the block, so that float32 products are exact."""
     before = tf.config.experimental.tensor_float_32_execution_enabled()
     tf.config.experimental.enable_tensor_float_32_execution(False)
     try:
@@ -74,9 +73,9 @@ def create_evaluation_model(
     strategy: tf.distribute.Strategy | None = None,
     variables: Mapping[str, keras.Variable] | None = None,
 ) -> keras.Model:
-    """Builds a model, which may read variables that are there already."""
+    """Builds a model; with `variables` it reads existing ones."""
     if variables is not None:
-        # Made on the host and without memory: its own are put aside at once.
+        # On the host and without memory: its own variables are replaced at once.
         with tf.device("CPU:0"), unallocated_variables():
             model = create_model(config, dtype=dtype_policy)
         for variable in model.weights:
@@ -91,7 +90,7 @@ def create_evaluation_model(
 def evaluation_conditions(
     config: ModelConfig | LSTMConfig | QRNNConfig, evaluation: EvaluationConfig
 ) -> dict[str, Any]:
-    """Returns the fields of `EvaluationResult` that are settings of an evaluation."""
+    """Returns the fields of `EvaluationResult` that are evaluation settings."""
     return {
         "segment_length": config.segment_length,
         "memory_length": config.effective_memory_length,

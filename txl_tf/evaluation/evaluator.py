@@ -1,4 +1,4 @@
-"""Scores every token of a text, with any segment and memory length.
+"""Evaluator that scores every token of a text, with any segment and memory length.
 
 Shape letters used in this module: B rows, T segment length.
 """
@@ -45,34 +45,13 @@ _LENGTHS = ("segment_length", "memory_length", "clamp_length", "same_length", "s
 
 
 class Evaluator:
-    """A model for evaluation, and the loop that reads a text with it.
+    """Model for evaluation, and the loop that reads a text with it.
 
-    The model has its own memory, and its own copy of the weights unless it is
-    given variables to read. It never changes what it was given, so that an
-    evaluation does not disturb a training run.
-
-    Args:
-        model_config: `ModelConfig`, `LSTMConfig` or `QRNNConfig` of the
-            trained model.
-        evaluation_config: `EvaluationConfig`; what it leaves open is taken
-            from the model.
-        jit_compile: optional bool. Whether XLA compiles the step, where there is
-            no strategy. Defaults to `None`: where the plan of the device says so.
-        keeps: str. The kind of memory, see `InferenceEngine`. Where the weights
-            follow the text, it is hidden states.
-        masks_documents: bool. Whether no token sees what is before its
-            document, as for models that were trained so. Defaults to `False`.
-        strategy: optional `tf.distribute.Strategy`, whose replicas share the
-            rows. Defaults to `None`: one device.
-        variables: optional mapping of the path of every weight to the Keras
-            variable that is read for it, made under the same strategy. A run
-            that trains so needs no second copy of its weights on the device.
-            Defaults to `None`: weights come by `load_arrays`.
-
-    Raises:
-        ValueError: If the weights are to follow the text on several replicas,
-            or would change `variables`, or a model with memory is to be read
-            with windows.
+    The model has its own memory, and its own copy of the weights unless `variables` maps the path
+    of every weight to a Keras variable under the same strategy. These are never changed, so an
+    evaluation does not disturb a training run. `evaluation_config` takes open values from the
+    model. Raises ValueError for dynamic evaluation on several replicas or with `variables`, and
+    for windows with a model that has memory.
     """
 
     def __init__(
@@ -139,31 +118,23 @@ class Evaluator:
 
     @property
     def strategy(self) -> tf.distribute.Strategy | None:
-        """The strategy whose replicas share the rows; `None` for a single device."""
+        """The strategy whose replicas share the rows; `None` for one device."""
         return self._strategy
 
     @property
     def needs_statistics(self) -> bool:
-        """Whether `evaluate` needs a `statistics_text`."""
+        """True if `evaluate` needs a `statistics_text`."""
         return self._evaluation_config.dynamic_statistics_segments is not None
 
     def load_weights_of(self, model: TransformerXL) -> None:
-        """Copies the weights of a model of the same sizes.
-
-        Args:
-            model: `TransformerXL`.
-        """
+        """Copies the weights of a model of the same sizes."""
         self.load_arrays({variable.path: variable.numpy() for variable in model.weights})
 
     def load_arrays(self, arrays: dict[str, np.ndarray]) -> None:
-        """Takes weights by their path.
+        """Loads weights by path.
 
-        Args:
-            arrays: dict of variable path to array.
-
-        Raises:
-            MismatchError: If they are not those of the model.
-            ValueError: If the evaluator reads variables that it was given.
+        Raises MismatchError if they do not fit the model, and ValueError if the evaluator reads
+        given variables.
         """
         if self.reads_given_variables:
             raise ValueError(
@@ -174,11 +145,11 @@ class Evaluator:
 
     @exact_products()
     def attention(self, batch_size: int) -> AttentionChoice:
-        """Returns how replicas that share so many rows attend, and why."""
+        """Returns how replicas that share `batch_size` rows attend, and why."""
         return self._scoring.attention(ReplicaRows(self._strategy, batch_size).rows_per_replica)
 
     def segments_per_read(self, rows_per_replica: int) -> int:
-        """Returns how many segments of a row are read at once where the text is long enough."""
+        """Returns how many segments of a row are read at once in a long text."""
         return self._scoring.segments_per_read(rows_per_replica)
 
     @exact_products()
@@ -193,24 +164,11 @@ class Evaluator:
     ) -> EvaluationResult:
         """Scores a text, its tail included.
 
-        Args:
-            text: `EvaluationText`.
-            step: int. Training steps of the weights.
-            track: optional function that passes the batches on and shows
-                progress; it is given them and their number.
-            observe: optional function, called with the places of some targets
-                in the text and their nats, float64, so often that it has been
-                given all of them once, in no particular order.
-            statistics_text: optional `EvaluationText` of the training split,
-                for `dynamic_statistics_segments`.
-
-        Returns:
-            An `EvaluationResult`.
-
-        Raises:
-            NonFiniteError: If the total is not finite.
-            ValueError: If the text has less than two tokens or one that is not
-                in `[0, V)`, or statistics have no text.
+        `track` gets the batches and their number, passes the batches on and shows progress.
+        `observe` gets the places of some targets and their float64 nats, each once, in no
+        particular order. `statistics_text` is training text for `dynamic_statistics_segments`.
+        Raises NonFiniteError if the total is not finite, and ValueError for a text with fewer
+        than two tokens or an id outside `[0, V)`, or if statistics have no text.
         """
         begin = time.perf_counter()
         rows = self._rows(text)
@@ -257,16 +215,9 @@ class Evaluator:
     def trace(
         self, batch_size: int, segments_per_step: int | None = None
     ) -> tuple[ConcreteFunction, ConcreteFunction]:
-        """Traces what `evaluate` runs, without running it.
+        """Traces the functions of `evaluate`, for `batch_size` rows of all replicas together.
 
-        Args:
-            batch_size: int. Rows of all replicas together.
-            segments_per_step: optional int. Segments of a row that are read at
-                once. Defaults to `None`: as many as in a long text.
-
-        Returns:
-            Tuple of the function that computes the initial memory and the
-            constants, and of the one that scores a batch.
+        Returns the one for the initial memory and the constants, and the one that scores a batch.
         """
         rows = ReplicaRows(self._strategy, batch_size)
         at_once = segments_per_step or self._scoring.segments_per_read(rows.rows_per_replica)
@@ -318,7 +269,7 @@ class Evaluator:
         )
         rows = EvaluationRows(*sizes)
         rows_per_replica = ReplicaRows(self._strategy, rows.batch_size).rows_per_replica
-        # A short text is not to be padded to more segments than it has.
+        # A short text is not padded to more segments than it has.
         at_once = min(self._scoring.segments_per_read(rows_per_replica), rows.num_steps)
         return EvaluationRows(*sizes, at_once)
 

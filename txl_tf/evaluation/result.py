@@ -1,4 +1,4 @@
-"""Results of an evaluation: summed nats and counts, and the figures derived from them."""
+"""Results of an evaluation: summed nats, counts, and the figures derived from them."""
 
 import dataclasses
 from typing import Any
@@ -8,7 +8,7 @@ from txl_tf.tasks.metrics import LOWER_IS_BETTER
 
 
 class _Figures:
-    """Figures that follow from totals."""
+    """Figures computed from totals."""
 
     total_nats: float
     num_tokens: int
@@ -26,7 +26,7 @@ class _Figures:
 
     @property
     def bits_per_byte(self) -> float:
-        """Bits for each byte of text; does not depend on the tokenizer."""
+        """Bits per byte of text, which do not depend on the tokenizer."""
         return metrics.bits(self.total_nats) / self.num_bytes
 
 
@@ -34,11 +34,7 @@ class _Figures:
 class MeasuredLoss(_Figures):
     """Summed loss and counts of an evaluation, from which its figures are computed.
 
-    Attributes:
-        total_nats: float. Sum of the negative log-likelihoods.
-        num_tokens: int. Targets scored.
-        num_bytes: float. Bytes of text that these stand for.
-        seconds: float. Wall time, compiling included.
+    `num_bytes` is the text of the `num_tokens` targets; `seconds` include compilation.
     """
 
     total_nats: float
@@ -57,21 +53,17 @@ class MeasuredLoss(_Figures):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationResult(_Figures):
-    """Totals of a split and what follows from them.
+    """Totals of a split and figures derived from them.
 
-    A split of `n` tokens has `n - 1` targets: nothing comes before the first,
-    so nothing predicts it, and it counts nowhere. Its share of the text is
-    taken as the average: bytes, characters and words are those of the whole
-    split times `(n - 1) / n`. Where bytes or characters are the tokens, theirs
-    are exactly the number of targets, and bits per byte or per character is
-    the published figure of enwik8 and text8. Of words and sub-words the first
-    token's true share may differ from the average, by the share of one token
-    in the whole.
+    A split of `n` tokens has `n - 1` targets: the first token is not predicted. Its text is
+    counted as the average: bytes, characters and words are the totals of the split times
+    `(n - 1) / n`. If bytes or characters are the tokens, this is exactly the number of targets,
+    and bits per byte or per character are the published figures of enwik8 and text8. For words
+    and sub-words the error is at most the share of one token in the split.
 
-    Published perplexities of words are `perplexity`, with a word-level
-    tokenizer and the end of a line as a token. `word_perplexity` of sub-words
-    compares to them when both count the same words: `num_words` counts what
-    is between white space, and no ends of lines.
+    Published perplexities of words are `perplexity`, with a word-level tokenizer and a token for
+    the end of a line. `word_perplexity` of sub-words compares to them if both count the same
+    words: `num_words` counts text between white space, without line ends.
     """
 
     split: str
@@ -83,7 +75,7 @@ class EvaluationResult(_Figures):
     num_tokens: int
     """Targets scored."""
     num_bytes: float
-    """Bytes of text that these tokens stand for."""
+    """Bytes of text that these tokens represent."""
     num_characters: float
     """UTF-8 code points of that text."""
     num_words: float
@@ -93,60 +85,59 @@ class EvaluationResult(_Figures):
     memory_length: int
     """Tokens remembered."""
     clamp_length: int | None
-    """Largest distance with an encoding of its own."""
+    """Largest distance with its own encoding."""
     same_length: bool
-    """Whether every query saw equally many positions."""
+    """True if every query saw the same number of positions."""
     same_length_keys: str | None
-    """How many these were; None where they were not equally many."""
+    """This number; None without `same_length`."""
     dtype_policy: str
-    """Keras dtype policy that was computed in."""
+    """Keras dtype policy of the computation."""
     batch_size: int
     """Rows read side by side."""
     warm_up_tokens: int
-    """Tokens that a row read before its first target, where there were so many."""
+    """Tokens that a row read before its first target, limited by the start of the text."""
     window_stride_tokens: int | None = None
-    """Tokens that windows of `segment_length` moved on by; None where segments followed each
-    other."""
+    """Stride of windows of `segment_length`; None for consecutive segments."""
     masks_documents: bool
-    """Whether no token saw what is before its document."""
+    """True if no token saw earlier documents."""
     dynamic_learning_rate: float | None
-    """Rate at which the weights followed the text; None where they were fixed."""
+    """Learning rate of dynamic evaluation; None for fixed weights."""
     dynamic_decay: float | None
-    """Decay of what they had learned."""
+    """Decay towards the trained weights."""
     dynamic_statistics_segments: int | None
     """Segments of training text that scaled the gradients."""
     tokenizer_kind: str | None = None
-    """Kind of the tokenizer; None where that is not known."""
+    """Kind of the tokenizer; None if unknown."""
     num_unknown: int | None = None
-    """Targets that stand for text outside the vocabulary; None where no token does."""
+    """Targets for text outside the vocabulary; None if the tokenizer has no such token."""
     seconds: float
     """Wall time, compiling included."""
 
     @property
     def criterion(self) -> float:
-        """Number that is the lower, the better the weights are."""
+        """Number to minimize when weights are compared."""
         return self.nats_per_token
 
     @property
     def unknown_share(self) -> float | None:
-        """Share of unknown tokens in the targets; None where the tokenizer knows everything."""
+        """Share of unknown tokens in the targets; None if the tokenizer knows all text."""
         return None if self.num_unknown is None else self.num_unknown / self.num_tokens
 
     @property
     def has_words(self) -> bool:
-        """Whether tokens are words or pieces of words, so that a word has few of them."""
+        """True if tokens are words or pieces of words, so that a word has few tokens."""
         return bool(self.num_words) and self.tokenizer_kind not in ("bytes", "characters")
 
     @property
     def bits_per_character(self) -> float | None:
-        """Bits for each UTF-8 code point of text; None where there is none."""
+        """Bits per UTF-8 code point of text; None without characters."""
         if not self.num_characters:
             return None
         return metrics.bits(self.total_nats) / self.num_characters
 
     @property
     def word_perplexity(self) -> float | None:
-        """Exponential of the nats for each word; None where there is no word."""
+        """Exponential of the nats per word; None without words."""
         if not self.num_words:
             return None
         return metrics.perplexity(self.total_nats / self.num_words)
@@ -164,7 +155,7 @@ class EvaluationResult(_Figures):
         }
 
     def describe(self) -> str:
-        """Returns the figures with their denominators, and the conditions, in one line."""
+        """Returns the figures, their denominators and the conditions in one line."""
         figures = [f"{self.bits_per_byte:.6f} bits/byte ({self.num_bytes:,.0f} bytes)"]
         if self.bits_per_character is not None:
             figures.append(
@@ -175,7 +166,7 @@ class EvaluationResult(_Figures):
             f"{self.nats_per_token:.6f} nats/token, perplexity {self.perplexity:.4f} "
             f"({self.num_tokens:,} tokens)"
         )
-        # Tokens that are no words nor pieces of any make a huge figure that says nothing.
+        # For other tokens the figure is huge and meaningless.
         if self.has_words:
             figures.append(f"{self.word_perplexity:.4g} per word ({self.num_words:,.0f} words)")
         if self.unknown_share is not None:
@@ -225,7 +216,7 @@ class TaskResult:
 
     @property
     def criterion(self) -> float:
-        """Number that is the lower, the better the weights are."""
+        """Number to minimize when weights are compared."""
         name, value = next(iter(self.figures.items()))
         return value if name in LOWER_IS_BETTER else -value
 

@@ -19,22 +19,10 @@ from txl_tf.tpu_kernels.kernel_choice import AttentionChoice, KernelSetting
 
 
 class ScoringStep:
-    """Scores the next segments of all rows, on any number of replicas.
+    """Scorer of the next segments of all rows, on any number of replicas.
 
-    Engines and programs are made for a number of rows when they are asked for.
-
-    Args:
-        model: any language model that `create_model` builds.
-        dynamic: optional `DynamicReader`, where the weights follow the text.
-        keeps: str. The kind of memory, see `InferenceEngine`.
-        masks_documents: bool. Whether no token sees what is before its document.
-        strategy: optional `tf.distribute.Strategy`.
-        jit_compile: optional bool. Whether XLA compiles the step; `None` leaves
-            it to the plan of the device.
-        attention_kernel: str. Whether replicas on TPUs attend by the kernel: `"auto"`,
-            where it is faster, `"always"`, where the chip can, or `"never"`.
-        reads_windows: bool. Whether a batch is of windows, each read by itself,
-            instead of segments. Defaults to `False`.
+    Engines and programs are made per number of rows, on demand. With `reads_windows` a batch has
+    windows, each read from an empty memory, instead of segments.
     """
 
     def __init__(
@@ -61,11 +49,11 @@ class ScoringStep:
         self._score = self.score_windows if reads_windows else self.score_batch
         self._engines: dict[int, InferenceEngine] = {}
         self._steps: dict[int, Callable[..., Any]] = {}
-        # Made once: each tf.function would be traced anew.
+        # Made once: every tf.function is traced separately.
         self.begin_function = tf.function(self._run_begin, autograph=False)
 
     def engine(self, num_rows: int) -> InferenceEngine:
-        """The engine for so many rows of a replica."""
+        """Returns the engine for `num_rows` rows of a replica."""
         if num_rows not in self._engines:
             self._engines[num_rows] = InferenceEngine(
                 self._model,
@@ -78,7 +66,7 @@ class ScoringStep:
         return self._engines[num_rows]
 
     def attention(self, num_rows: int) -> AttentionChoice:
-        """How replicas with so many rows attend, and why."""
+        """Returns how replicas with `num_rows` rows attend, and why."""
         if self._strategy is None:
             return AttentionChoice.plain("there is no TPU")
         if self._keeps == "hidden_states":
@@ -99,20 +87,15 @@ class ScoringStep:
         )
 
     def segments_per_read(self, num_rows: int) -> int:
-        """How many segments of a row are read at once, with the numbers of one by one."""
+        """Returns how many segments of a row are read at once, with unchanged numbers."""
         if self._reads_windows:
             return 1
         return self.engine(num_rows).plan.segments_per_read(num_rows, self._config.segment_length)
 
     def begin(self, num_rows: int, segments_per_read: int) -> tuple[Any, tuple[Any, ...]]:
-        """The initial memory of a replica, and what depends on the weights alone.
+        """Returns initial memory and constants, the tensors that depend on the weights only.
 
-        Args:
-            num_rows: int. Rows of one replica.
-            segments_per_read: int. Segments of a row that are read at once.
-
-        Returns:
-            Tuple of memory and constants, of all replicas where there is a strategy.
+        `num_rows` are the rows of one replica; with a strategy the values are those per replica.
         """
         function = self._begin if self._strategy is None else self.begin_function
         return function(num_rows, segments_per_read)
@@ -125,11 +108,11 @@ class ScoringStep:
     def _run_begin(self, num_rows: int, segments_per_read: int) -> Any:
         if self._strategy is None:
             return self._begin(num_rows, segments_per_read)
-        # As arguments of `run` the numbers would become tensors on a TPU.
+        # Bound here: as arguments of `run` the numbers would become tensors on a TPU.
         return self._strategy.run(functools.partial(self._begin, num_rows, segments_per_read))
 
     def function(self, num_rows: int) -> Callable[..., Any]:
-        """`score_batch` or `score_windows` for so many rows of a replica, compiled."""
+        """Returns `score_batch` or `score_windows` for `num_rows` rows of a replica, compiled."""
         if num_rows not in self._steps:
             compiles = self.engine(num_rows).plan.compile_read
             if self._dynamic is not None:
@@ -138,7 +121,7 @@ class ScoringStep:
         return self._steps[num_rows]
 
     def statistics_function(self, reader: DynamicReader) -> Callable[..., Any]:
-        """The step that takes gradients into the statistics of a reader, compiled."""
+        """Returns the compiled step that adds gradients to the statistics of a reader."""
         measure = functools.partial(self.score_batch, learn=reader.update.add_statistics)
         return self._compiled(measure, self._compiles_gradients)
 
@@ -150,11 +133,11 @@ class ScoringStep:
         if self._strategy is None:
             return tf.function(function, jit_compile=jit_compile, autograph=False)
 
-        # A TPU names its program after the function, so it must have a name.
+        # A TPU names its program after the function, so it needs a name.
         def run_on_replicas(*arguments: Any) -> Any:
             return self._strategy.run(function, args=arguments)
 
-        # TPUStrategy compiles by itself; of a mirrored variable XLA sees the wrong device's.
+        # TPUStrategy compiles anyway; XLA would read a mirrored variable of the wrong device.
         return tf.function(run_on_replicas, autograph=False)
 
     def score_batch(
@@ -167,29 +150,19 @@ class ScoringStep:
         constants: tuple[Any, ...],
         learn: Callable[[list[tf.Tensor]], None] | None = None,
     ) -> tuple[tf.Tensor, Any]:
-        """Scores a segment, or some, of every row.
+        """Scores one or several segments of every row; memory comes from `begin` or a call.
 
-        Args:
-            token_ids: int32 tensor `(B, T)`, of `S` segments at once `(B, S * T)`.
-            target_ids: int32 tensor `(B, T)`.
-            is_scored: bool tensor `(B, T)`. False for padding and warm-up.
-            document_starts: bool tensor `(B, T)`. Has an influence only where
-                documents are masked.
-            memory: memory of the segments before, from `begin` or a call.
-            constants: from `begin`.
-            learn: optional function that takes the gradients of the segment, where
-                the weights follow the text. Defaults to their update.
-
-        Returns:
-            Tuple of the negative log-likelihood in nats, float32 `(B, T)` and
-            0 where nothing is scored, and the next memory.
+        `is_scored` is false for padding and warm-up. `document_starts` matter only where
+        documents are masked. In dynamic evaluation `learn` gets the segment's gradients, by
+        default to update the weights. Returns the nats, float32 `(B, T)`, 0 where nothing is
+        scored, and the next memory.
         """
         starts = document_starts if self._masks_documents else None
         if self._dynamic is not None:
             nll, memory, gradients = self._dynamic.score(
                 token_ids, target_ids, is_scored, memory, starts
             )
-            # The assignments come after the reading, as in the order of this program.
+            # Program order puts the assignments after the reads.
             (learn or self._dynamic.update.apply)(gradients)
         else:
             nll, memory = self.engine(token_ids.shape[0]).score(
@@ -207,22 +180,10 @@ class ScoringStep:
         memory: Any,
         constants: tuple[Any, ...],
     ) -> tuple[tf.Tensor, Any]:
-        """Scores some positions of windows; each window is read by itself.
+        """Scores positions `(B, S)` of windows `(B, T)`, read from the empty memory of `begin`.
 
-        Only these positions go through the softmax.
-
-        Args:
-            token_ids: int32 tensor `(B, T)`.
-            target_ids: int32 tensor `(B, S)`.
-            is_scored: bool tensor `(B, S)`. False for padding.
-            document_starts: as in `score_batch`.
-            positions: int32 tensor `(B, S)`. Positions that the targets follow.
-            memory: the empty memory of `begin`.
-            constants: from `begin`.
-
-        Returns:
-            Tuple of the negative log-likelihood in nats, float32 `(B, S)` and
-            0 where nothing is scored, and the empty memory again.
+        Only these positions go through the softmax. Targets and `is_scored` are `(B, S)`. Returns
+        the nats, float32 `(B, S)`, 0 where nothing is scored, and the empty memory.
         """
         starts = document_starts if self._masks_documents else None
         hidden, _ = self.engine(token_ids.shape[0]).read(
@@ -236,13 +197,7 @@ class ScoringStep:
 class ReplicaRows:
     """Division of evaluation rows over replicas, and the joining of their results.
 
-    Rows that the replicas cannot share out equally are made up with empty
-    ones, which `join` leaves out.
-
-    Args:
-        strategy: optional `tf.distribute.Strategy`. Defaults to `None`: one
-            device.
-        num_rows: int. Rows of all replicas together, `B`.
+    If the replicas cannot share the rows equally, empty rows are added, which `join` removes.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy | None, num_rows: int) -> None:
@@ -253,7 +208,7 @@ class ReplicaRows:
         self._num_padded = self.rows_per_replica * num_replicas - num_rows
 
     def split(self, arrays: tuple[np.ndarray, ...]) -> tuple[Any, ...]:
-        """Hands out the rows of arrays `(B, T)`: tensors, or values per replica."""
+        """Distributes the rows of arrays `(B, T)`: tensors, or values per replica."""
         if self._strategy is None:
             return tuple(map(tf.constant, arrays))
         padded = [np.pad(array, [(0, self._num_padded), (0, 0)]) for array in arrays]
@@ -266,11 +221,11 @@ class ReplicaRows:
         return self._strategy.experimental_distribute_values_from_function(part_of)
 
     def join(self, values: Any) -> np.ndarray:
-        """Puts the rows of all replicas together, `(B, ...)`."""
+        """Joins the rows of all replicas, `(B, ...)`."""
         if self._strategy is None:
             return values.numpy()
         if isinstance(self._strategy, tf.distribute.MultiWorkerMirroredStrategy):
-            # Each worker has the values of its own replicas.
+            # Each worker only has the values of its own replicas.
             rows = self._strategy.gather(values, axis=0).numpy()
         else:
             parts = self._strategy.experimental_local_results(values)

@@ -1,4 +1,4 @@
-"""Evaluator of a task: outputs and figures of examples, on any number of replicas.
+"""Evaluator of a task, for outputs and figures of examples on any number of replicas.
 
 Shape letters used in this module: B rows of a batch, C texts of an example, E examples, L
 positions of a text.
@@ -27,18 +27,7 @@ Track = Callable[[Iterable[Any], int], Iterable[Any]]
 
 
 class TaskEvaluator:
-    """Evaluator of a model with the head of a task.
-
-    Args:
-        config: `ExperimentConfig` with a task.
-        strategy: optional `tf.distribute.Strategy`, whose replicas share the rows.
-        variables: optional mapping of the path of every weight to the Keras variable
-            that is read for it, as of `Evaluator`. Defaults to `None`: weights come by
-            `load_arrays`.
-
-    Attributes:
-        model: `TransformerXLWithHead`.
-    """
+    """Evaluator of a model with the head of a task; `variables` as in `Evaluator`."""
 
     def __init__(
         self,
@@ -65,11 +54,7 @@ class TaskEvaluator:
         self._function = tf.function(self._outputs, autograph=False, jit_compile=compiles)
 
     def load_arrays(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Takes weights by their path, those of the head among them.
-
-        Raises:
-            MismatchError: If they are not those of the model.
-        """
+        """Loads weights by path, the head's too; MismatchError if they do not fit the model."""
         weights = [*self.model.language_model.weights, *self.model.head.weights]
         assign_weights({variable.path: variable for variable in weights}, arrays)
 
@@ -82,17 +67,10 @@ class TaskEvaluator:
         step: int,
         track: Track | None = None,
     ) -> TaskResult:
-        """Answers all examples and compares the answers with what is right.
+        """Answers all examples and compares with their labels.
 
-        Args:
-            encoded: `EncodedExamples` with labels.
-            metrics: sequence of str, see `compute_metrics`.
-            split: str. Name of the split.
-            step: int. Training steps of the weights.
-            track: optional function that passes the batches on and shows progress.
-
-        Raises:
-            NonFiniteError: If an output is not finite.
+        `metrics` are names for `compute_metrics`; `track` passes the batches on and shows
+        progress. Raises NonFiniteError if an output is not finite.
         """
         begin = time.perf_counter()
         predictions, _ = answers_of(self._task, encoded, self.outputs(encoded, track))
@@ -113,21 +91,11 @@ class TaskEvaluator:
         *,
         rounds_sizes: bool = False,
     ) -> list[np.ndarray]:
-        """Computes the outputs of the model for each example.
+        """Computes the model's outputs for each example, in order, see `answers_of`.
 
-        Texts of similar length are read side by side. All batches have one shape.
-
-        Args:
-            encoded: `EncodedExamples`.
-            track: optional function, see `evaluate`.
-            rounds_sizes: bool. Whether rows and segments are rounded up to powers of
-                two, so that many calls need few programs. Defaults to `False`.
-
-        Returns:
-            List of float32 arrays in the order of the examples, see `answers_of`.
-
-        Raises:
-            NonFiniteError: If an output is not finite.
+        Texts of similar length are batched together, and all batches have one shape.
+        `rounds_sizes` rounds rows and segments up to powers of two, so that many calls need few
+        programs. Raises NonFiniteError if an output is not finite.
         """
         segment_length = self.config.model.segment_length
         num_rows, length = len(encoded.examples), encoded.padded_length(segment_length)
@@ -162,7 +130,7 @@ class TaskEvaluator:
 
 
 def _power_of_two(number: int) -> int:
-    """Returns the least power of two that is no less than a positive number."""
+    """Returns the least power of two not below a positive number."""
     return 1 << (number - 1).bit_length()
 
 
@@ -176,7 +144,7 @@ def _batches(encoded: EncodedExamples, num_rows: int) -> Iterator[np.ndarray]:
 def _gathered(
     encoded: EncodedExamples, numbers: np.ndarray, num_rows: int, length: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the tokens `(B, C * L)` and their numbers `(B, C)` of some examples.
+    """Returns the tokens `(B, C * L)` and their counts `(B, C)` of some examples.
 
     Rows beyond the examples repeat the last one.
     """
@@ -192,7 +160,7 @@ def _gathered(
 
 
 def _of_text(encoded: EncodedExamples, number: int, outputs: np.ndarray) -> np.ndarray:
-    """Takes the outputs of the padding off those of a text."""
+    """Removes the padding from the outputs of a text."""
     num_tokens = int(encoded.num_tokens[number, 0])
     if encoded.kind == "tokens":
         outputs = outputs[:num_tokens]

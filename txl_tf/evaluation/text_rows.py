@@ -16,10 +16,9 @@ from txl_tf.config.model import ModelConfig, RecurrentConfig
 def context_reach(config: ModelConfig | RecurrentConfig) -> int:
     """Computes how many preceding tokens can influence a prediction.
 
-    A layer sees the memory and the segment before a position, of which each
-    position was computed by the layer below from what that one saw: every
-    layer adds its `M + T - 1` tokens, or `M` where all queries see equally far.
-    For a recurrent model it is more than any text has.
+    A layer sees the memory and the segment before a position, and the layer below computed each
+    of these from as many tokens again. So every layer adds `M + T - 1` tokens, or `M` if all
+    queries see equally far. For a recurrent model the result exceeds any text.
     """
     if isinstance(config, RecurrentConfig):
         return sys.maxsize
@@ -31,19 +30,10 @@ def context_reach(config: ModelConfig | RecurrentConfig) -> int:
 class EvaluationBatch(NamedTuple):
     """One segment of every row, or some windows.
 
-    Of windows only `S` positions have a target: targets, `is_scored` and
-    `places` are `(B, S)` then.
-
-    Attributes:
-        token_ids: int32 array `(B, T)`.
-        target_ids: int32 array `(B, T)`.
-        is_scored: bool array `(B, T)`; False where a row warms up, and where it
-            has no token left.
-        document_starts: bool array `(B, T)`; True for the tokens that begin a
-            document, where that is known.
-        places: int64 array `(B, T)`; the place of each target in the text.
-        positions: optional int32 array `(B, S)`; the positions of a window that the
-            targets follow. None for segments, where each position has one.
+    Arrays are `(B, T)`. For windows, targets, `is_scored` and `places` are `(B, S)`, and
+    `positions` `(B, S)` are the positions before the targets. `is_scored` is false for warm-up
+    and padding, `document_starts` is true for the first tokens of documents, where known, and
+    `places` are the indices of the targets in the text.
     """
 
     token_ids: np.ndarray
@@ -54,7 +44,7 @@ class EvaluationBatch(NamedTuple):
     positions: np.ndarray | None = None
 
     def arrays(self) -> tuple[np.ndarray, ...]:
-        """Returns what a step that scores the batch reads."""
+        """Returns the arrays that a scoring step reads."""
         read = self.token_ids, self.target_ids, self.is_scored, self.document_starts
         return read if self.positions is None else (*read, self.positions)
 
@@ -64,18 +54,18 @@ ReadRange = Callable[[int, int], np.ndarray]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationText:
-    """Tokens by their place, and what text they stand for."""
+    """Tokens by their place, with counts of the text they represent."""
 
     name: str
     """Name of the split."""
     num_tokens: int
-    """Tokens of the text, `n`; the first is nobody's target."""
+    """Tokens of the text, `n`; the first is not a target."""
     read_tokens: ReadRange
     """Function of a start and a stop that returns the token ids between them."""
     read_document_starts: ReadRange | None = None
     """Function of a start and a stop that returns which tokens begin a document."""
     num_bytes: int
-    """Bytes of text that all `n` tokens stand for."""
+    """Bytes of text that all `n` tokens represent."""
     num_characters: int
     """UTF-8 code points of that text."""
     num_words: int
@@ -83,7 +73,7 @@ class EvaluationText:
     tokenizer_kind: str | None = None
     """Kind of the tokenizer, if it is known."""
     unknown_id: int | None = None
-    """Token that stands for text outside the vocabulary, if there is one."""
+    """Token for text outside the vocabulary, if there is one."""
 
     @classmethod
     def of_tokens(
@@ -97,7 +87,7 @@ class EvaluationText:
         tokenizer_kind: str | None = None,
         unknown_id: int | None = None,
     ) -> Self:
-        """Builds a text, one document, of an int vector of tokens."""
+        """Builds a text of one document from an int vector of tokens."""
         return cls(
             name=name,
             num_tokens=len(token_ids),
@@ -111,32 +101,20 @@ class EvaluationText:
         )
 
 
-# Tokens that are read from the disk at once for a row; a record of a data set has as many.
+# Tokens read from disk at once for a row, as many as a record of a data set has.
 _READ_TOKENS = 32768
 
 
 class EvaluationRows:
-    """The order in which an evaluation reads a text.
+    """Order in which an evaluation reads a text in rows.
 
-    The `n - 1` targets are shared out as evenly as can be: each row scores one
-    contiguous stretch, the first rows one target more than the last. Before
-    that it reads the tokens it warms up with, which are not scored. Rows are
-    padded to whole segments; nothing is scored after the padding has begun, and
-    what comes before it has the positions it has in a whole segment.
+    The `n - 1` targets are divided as evenly as possible: each row scores one contiguous stretch,
+    the first rows one target more than the last. Before its stretch a row reads warm-up tokens,
+    which are not scored. Rows are padded to whole segments; padding comes after all scored tokens,
+    which keep the positions they have in a whole segment.
 
-    Rows that warm up are cut into segments at multiples of `T` of the text,
-    like a single row. Their warm-up is longer for that, by less than `T`.
-
-    Args:
-        num_tokens: int. Tokens of the text; at least 2.
-        batch_size: int. Rows `B`; fewer where there are fewer targets.
-        segment_length: int. `T`.
-        warm_up_tokens: int. Tokens that a row reads before its stretch, as far
-            as there are any. Defaults to `0`.
-        segments_per_step: int. Segments of a row in one batch. Defaults to `1`.
-
-    Raises:
-        ValueError: If there is nothing to score.
+    Rows that warm up are cut into segments at multiples of `T` in the text, as a single row is.
+    This lengthens their warm-up by less than `T`. Raises ValueError if there is nothing to score.
     """
 
     def __init__(
@@ -162,11 +140,11 @@ class EvaluationRows:
 
     @property
     def num_steps(self) -> int:
-        """Steps that the evaluation takes."""
+        """Number of steps of the evaluation."""
         return -(-int(np.max(self._stops - self._begins)) // self._tokens_per_step)
 
     def batches(self, text: EvaluationText) -> Iterator[EvaluationBatch]:
-        """Reads a text of as many tokens; yields the batch of each step, in order."""
+        """Reads a text of `num_tokens` tokens; yields the batch of each step, in order."""
         streams = [_RowStream(text, self._tokens_per_step) for _ in range(self.batch_size)]
         for step in range(self.num_steps):
             batch = empty_batch(self.batch_size, self._tokens_per_step)
@@ -186,24 +164,13 @@ class EvaluationRows:
 
 
 class EvaluationWindows:
-    """The order in which an evaluation reads a text with windows that overlap.
+    """Order in which an evaluation reads a text with overlapping windows.
 
-    Windows move on by `S` tokens and score their last `S`, so that every target
-    is scored once. The first windows begin at the beginning of the text and the
-    last one ends at its end, so all of them are full: absolute positions mean what
-    they meant in training. A text shorter than a window is padded to one, and
-    read as `EvaluationRows` reads a last segment.
-
-    Args:
-        num_tokens: int. Tokens of the text; at least 2.
-        batch_size: int. Windows `B` that are read side by side; fewer where
-            there are fewer. The last batch is padded with windows that score
-            nothing.
-        window_length: int. `T`.
-        stride: int. `S`, at most `T`.
-
-    Raises:
-        ValueError: If there is nothing to score.
+    Windows advance by `S` tokens and score their last `S`, so that every target is scored once. The
+    first window begins with the text and the last one ends with it, so all are full, and absolute
+    positions mean the same as in training. A text shorter than a window is padded and read as the
+    last segment of `EvaluationRows`. The last batch is padded with windows that score nothing.
+    Raises ValueError if there is nothing to score.
     """
 
     segments_per_step = 1
@@ -213,17 +180,17 @@ class EvaluationWindows:
         self._num_targets = num_tokens - 1
         self._window_length = window_length
         self._stride = stride
-        # The first target of each window.
+        # First target of each window.
         self._firsts = np.arange(0, self._num_targets, stride)
         self.batch_size = min(batch_size, len(self._firsts))
 
     @property
     def num_steps(self) -> int:
-        """Steps that the evaluation takes."""
+        """Number of steps of the evaluation."""
         return -(-len(self._firsts) // self.batch_size)
 
     def batches(self, text: EvaluationText) -> Iterator[EvaluationBatch]:
-        """Reads a text of as many tokens; yields the batch of each step, in order."""
+        """Reads a text of `num_tokens` tokens; yields the batch of each step, in order."""
         length = self._window_length
         latest = max(self._num_targets - length, 0)
         stream = _RowStream(text, length)
@@ -231,7 +198,7 @@ class EvaluationWindows:
             batch = empty_batch(self.batch_size, length, self._stride)
             firsts = self._firsts[begin : begin + self.batch_size].tolist()
             for row, first in enumerate(firsts):
-                # The last target is that of the window's end, where there is room.
+                # The last target follows the window's end, unless the text begins or ends there.
                 start = min(max(first + self._stride - length, 0), latest)
                 stop = min(start + length, self._num_targets)
                 count = min(self._stride, self._num_targets - first)
@@ -247,13 +214,7 @@ class EvaluationWindows:
 
 
 def empty_batch(num_rows: int, num_tokens: int, num_scored: int | None = None) -> EvaluationBatch:
-    """Returns a batch that scores nothing.
-
-    Args:
-        num_rows: int. `B`.
-        num_tokens: int. `T`.
-        num_scored: optional int. `S`, of windows; None for segments.
-    """
+    """Returns a batch that scores nothing; `num_scored` is `S` for windows, None for segments."""
     read = (num_rows, num_tokens)
     scored = read if num_scored is None else (num_rows, num_scored)
     return EvaluationBatch(
@@ -276,7 +237,7 @@ def check_has_targets(num_tokens: int) -> None:
 
 
 class _RowStream:
-    """Forward reader of a text in large blocks; a whole record costs as much as a part."""
+    """Forward reader of a text in large blocks: part of a record costs as much as the whole."""
 
     def __init__(self, text: EvaluationText, tokens_per_step: int) -> None:
         self._text = text

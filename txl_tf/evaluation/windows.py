@@ -19,20 +19,14 @@ from txl_tf.models.transformer_xl import TransformerXL
 class ContextLosses:
     """Losses of tokens with a window each: `l_i(c, t)` of the paper.
 
-    A token's window is the `C` tokens before it and nothing else. It is read
-    from an empty memory: memory and states that came from before the window
-    would reach further back than it does, through every layer. So the result
-    is exact, and every token costs `C` tokens of reading.
+    A token's window is the `C` tokens before it, read from an empty memory: an older memory would
+    reach further back through every layer. So the result is exact, and every token costs `C` tokens
+    of reading.
 
-    A model with a memory or states reads the window as it reads any text: in
-    segments, and what it remembers is as long as in its configuration. Segments end
-    with the window, so that the last one is full and the first one may be
-    short. A Transformer without memory reads the window as one segment; with learned
-    positions it has only so many, and reads no more than these last tokens.
-
-    Args:
-        model: language model from `create_model`, with its weights.
-        batch_size: int. Windows that are read side by side, `B`.
+    A model with a memory or states reads the window in segments, with the memory length of its
+    configuration. Segments end with the window, so the last one is full and the first one may be
+    short. A Transformer without memory reads the window as one segment; with learned positions it
+    reads at most as many of the last tokens as it has positions.
 
     References:
      - [Dai et al., 2019](https://arxiv.org/abs/1901.02860), Appendix C
@@ -45,7 +39,7 @@ class ContextLosses:
     ) -> None:
         self._model = model
         self._batch_size = batch_size
-        # The lengths of segments vary with the context: one program for all of them.
+        # Segment lengths vary with the context: one program serves them all.
         tokens = tf.TensorSpec([None, None], tf.int32)
         memory = tf.nest.map_structure(_any_number_of_rows, model.initial_memory(1))
         self._read = tf.function(self._remember, input_signature=[tokens, memory], autograph=False)
@@ -54,17 +48,9 @@ class ContextLosses:
         )
 
     def __call__(self, windows: np.ndarray) -> np.ndarray:
-        """Scores the last token of every window.
+        """Returns the float64 nats `(N,)` of the last token of each window, int `(N, C + 1)`.
 
-        Args:
-            windows: int array `(N, C + 1)`: the context and the token to score.
-
-        Returns:
-            Nats, float64 array `(N,)`.
-
-        Raises:
-            NonFiniteError: If a loss is not finite.
-            ValueError: If a token is not in `[0, V)`.
+        Raises NonFiniteError if a loss is not finite, and ValueError for an id outside `[0, V)`.
         """
         check_token_ids(windows, self._model.config.vocabulary_size, "windows")
         batches = (
@@ -120,13 +106,9 @@ def _any_number_of_rows(tensor: tf.Tensor) -> tf.TensorSpec:
 class WindowScorer:
     """Scorer of the token that follows a window.
 
-    The evaluation of Al-Rfou et al. (2019) that Dai et al. (2019), Section
-    4.4, compare with: the window moves on by one token and is processed from
-    scratch, so that every prediction has the longest context.
-
-    Args:
-        model: `TransformerXL`.
-        jit_compile: bool. Whether the step is compiled with XLA.
+    This is the evaluation of Al-Rfou et al. (2019) that Dai et al. (2019), Section 4.4, compare
+    with: the window advances by one token and is processed from scratch, so every prediction has
+    the longest context.
     """
 
     def __init__(self, model: TransformerXL, jit_compile: bool = True) -> None:
@@ -134,10 +116,9 @@ class WindowScorer:
         self._step = tf.function(self._score, jit_compile=jit_compile, autograph=False)
 
     def __call__(self, token_ids: np.ndarray, target_ids: np.ndarray) -> np.ndarray:
-        """Returns the nats `(B,)`, float32, of the tokens `(B,)` after windows `(B, T)`.
+        """Returns the float32 nats `(B,)` of tokens `(B,)` after windows `(B, T)`.
 
-        Raises:
-            ValueError: If an id is not in `[0, V)`.
+        Raises ValueError for an id outside `[0, V)`.
         """
         check_token_ids(token_ids, self._model.config.vocabulary_size)
         check_token_ids(target_ids, self._model.config.vocabulary_size, "target_ids")
@@ -152,8 +133,7 @@ class WindowScorer:
 def without_memory(config: ModelConfig, window_length: int) -> ModelConfig:
     """Returns the configuration of Al-Rfou et al. (2019) with the sizes of a given model.
 
-    Every layer learns positions of its own, `window_length` of them, and there is
-    no recurrence.
+    Every layer learns its own `window_length` positions, and there is no recurrence.
     """
     return config.replace(
         position_encoding="learned",

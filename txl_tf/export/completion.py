@@ -1,4 +1,4 @@
-"""The signatures with one input: texts or token ids in, their continuation or score out.
+"""Signatures with one input: texts or token ids in, their continuation or score out.
 
 Shape letters used in this module: B rows, T tokens, S tokens to write.
 """
@@ -16,24 +16,16 @@ from txl_tf.export.served_model import ServedModel
 from txl_tf.export.text_signatures import TextSignatures, not_empty
 from txl_tf.export.token_signatures import TokenSignatures, WireMemory, signature
 
-# exp of more is no float32.
+# exp() of more overflows float32.
 _LARGEST_MEAN_NATS = 88.0
 
 
 class CompletionSignatures:
-    """Signatures with one input and no memory to send: checks of requests, and their answers.
+    """Signatures with one input and without memory; they check requests and answer them.
 
-    `complete` continues texts and `perplexity` scores them; without a tokenizer
-    `complete_ids` continues token ids. Rows may differ in length, and each is
-    answered as if it was alone.
-
-    Args:
-        served: `ServedModel`.
-        memory: `WireMemory`.
-        completion: `GenerationConfig`. A stop text that is a single token ends the work too.
-        tokens: `TokenSignatures`.
-        texts: optional `TextSignatures`.
-        tokenizer: optional `Tokenizer`, that of `texts`.
+    `complete` continues texts and `perplexity` scores them; without a tokenizer `complete_ids`
+    continues token ids. Rows may differ in length, and each is answered as if it were alone. A
+    stop text that is a single token also ends the sampling loop.
     """
 
     def __init__(
@@ -71,15 +63,7 @@ class CompletionSignatures:
         return found
 
     def complete(self, texts):
-        """Continues each text.
-
-        Args:
-            texts: string tensor `(B,)`.
-
-        Returns:
-            Dict of `texts`, string `(B,)` in UTF-8: what follows each text. Bytes
-            that are no UTF-8 are U+FFFD.
-        """
+        """Continues texts `(B,)`; returns `texts` in UTF-8, with U+FFFD for invalid bytes."""
         rows = not_empty(self._texts.prompt_ids_of(texts))
         written, counts = self._written(rows.to_tensor(), rows.row_lengths())
         if self._end_ids:
@@ -87,7 +71,7 @@ class CompletionSignatures:
             is_end = tf.reduce_any(last[:, None] == tf.constant([self._end_ids]), axis=1)
             counts -= tf.cast(is_end, tf.int32)
         written = tf.RaggedTensor.from_tensor(written, lengths=counts, row_splits_dtype=tf.int32)
-        # A tokenizer may write a token otherwise where it follows another one.
+        # A tokenizer may decode a token differently after another one.
         whole, before = self._text_of(tf.concat([rows, written], axis=1)), self._text_of(rows)
         start = tf.strings.length(before, unit="UTF8_CHAR")
         rest = tf.strings.length(whole, unit="UTF8_CHAR") - start
@@ -97,28 +81,16 @@ class CompletionSignatures:
         return {"texts": after}
 
     def complete_ids(self, token_ids):
-        """Continues each row of token ids.
-
-        Args:
-            token_ids: int32 tensor `(B, T)`.
-
-        Returns:
-            Dict of `token_ids`, int32 `(B, S)`: what follows each row.
-        """
+        """Continues rows of token ids `(B, T)`; returns `token_ids`, int32 `(B, S)`."""
         token_ids, lengths, _ = self._tokens.rows_of_ids(token_ids, tf.constant(-1), 1)
         written, _ = self._written(token_ids, lengths)
         return {"token_ids": written}
 
     def perplexity(self, texts):
-        """Scores each text.
+        """Scores texts `(B,)`, each of two tokens or more.
 
-        Args:
-            texts: string tensor `(B,)`, each of two tokens or more.
-
-        Returns:
-            Dict of `nats`, float32 `(B,)`, the negative log-likelihood of all tokens
-            but the first; `tokens`, int32 `(B,)`, how many that are; and
-            `perplexity`, float32 `(B,)`.
+        Returns `nats`, float32 `(B,)`, of all tokens but the first; `tokens`, int32 `(B,)`, their
+        number; and `perplexity`, float32 `(B,)`.
         """
         rows = not_empty(self._texts.ids_of(texts), fewest=2)
         lengths = rows.row_lengths() - 1
@@ -141,7 +113,7 @@ class CompletionSignatures:
         return {"nats": nats, "tokens": lengths, "perplexity": perplexity}
 
     def _written(self, ids: tf.Tensor, lengths: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Tokens that follow rows, int32 `(B, S)` with zeros behind a row's end, and counts."""
+        """Writes after rows: int32 tokens `(B, S)`, padded with zeros, and their counts `(B,)`."""
 
         def write(ids, lengths, seeds):
             stops = [*self._end_ids, *self._stop_ids]
@@ -173,7 +145,7 @@ class CompletionSignatures:
 
     def _seeds(self, num_rows: tf.Tensor) -> tf.Tensor:
         if self._completion.seed is None and self._completion.temperature:
-            # Neither a seed of the exporting program nor a state of the server decides it.
+            # Neither a seed of the exporting program nor a state of the server may decide it.
             return tf.raw_ops.NonDeterministicInts(shape=num_rows[None], dtype=tf.int32)
         return tf.fill([num_rows], np.int32(self._completion.seed or 0))
 
@@ -183,6 +155,6 @@ class CompletionSignatures:
 
 
 def _from_first(texts: tuple[str, ...]) -> str:
-    """Returns the pattern of all that follows the first of some texts, with it."""
+    """Returns a pattern that matches from the first occurrence of any text to the end."""
     escaped = ["".join(f"\\x{{{ord(character):x}}}" for character in text) for text in texts]
     return f"(?s)(?:{'|'.join(escaped)}).*"

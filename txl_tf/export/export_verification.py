@@ -20,12 +20,12 @@ from txl_tf.storage.untrusted_files import (
 CHECKSUMS_FILE = "SHA256SUMS"
 GRAPH_FILE = "saved_model.pb"
 EXTRA = "assets.extra"
-"""Folder of what a server does not read: cards and the vocabulary; and of the warm-up."""
+"""Folder of cards and vocabulary, which a server does not read, and of warm-up requests."""
 CARD_FILE = f"{EXTRA}/model_card.json"
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 _REMEDY = "Export the model again."
 _VARIABLES = os.path.join("variables", "variables")
-# No protocol buffer is of 2 GiB or more.
+# Protocol buffers are smaller than 2 GiB.
 _MAX_BYTES = {
     ".index": MAX_DESCRIPTION_BYTES,
     ".json": MAX_DESCRIPTION_BYTES,
@@ -36,17 +36,9 @@ _MAX_BYTES = {
 def verify_export(folder: str, progress: Callable[[int], None] | None = None) -> int:
     """Verifies all files of a SavedModel, and returns their number.
 
-    Every file must be in the list `SHA256SUMS`, as the command `sha256sum` writes
-    it, and be the same. The graph must be readable, and every variable must
-    match the checksum that TensorFlow keeps of it.
-
-    Args:
-        folder: str. Path of the SavedModel.
-        progress: optional function, called with the bytes read since last.
-
-    Raises:
-        DataDamagedError: If a file is missing, surplus or not what was written.
-        StorageError: If a file cannot be read.
+    Every file must match its entry in `SHA256SUMS`, in the format of `sha256sum`; the graph must
+    parse, and every variable must match TensorFlow's own checksum. Raises DataDamagedError for a
+    missing, extra or changed file. `progress` gets the bytes read since the last call.
     """
     with storage_errors("The export cannot be read", folder, "Check the storage."):
         try:
@@ -102,7 +94,7 @@ def _check_variables(prefix: str) -> None:
     try:
         reader, stored = open_tensor_bundle(prefix, remedy=_REMEDY)
         for name in sorted(stored):
-            # Reading compares with the checksum in the index.
+            # Reading compares the tensor with the checksum in the index.
             reader.get_tensor(name)
     except (tf.errors.OpError, RuntimeError, ValueError) as error:
         raise reading_failed(error, prefix, _REMEDY) from error

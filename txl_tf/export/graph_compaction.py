@@ -1,7 +1,7 @@
 """Compaction of a SavedModel graph: fewer nodes, shorter names, equal results.
 
-A tracer writes a node for every call it sees and names it after where it was
-called. Most of that is said several times: constants, shapes, slices of them.
+A tracer writes a node for every call and names it after the call site, so constants,
+shapes and slices occur several times.
 """
 
 import functools
@@ -14,7 +14,7 @@ from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 
 def node_of(reference: str) -> str:
-    """Returns the node that `name:output:0`, `name:0`, `name` or `^name` refers to."""
+    """Returns the node in a reference `name:output:0`, `name:0`, `name` or `^name`."""
     return reference.removeprefix("^").split(":")[0]
 
 
@@ -25,7 +25,7 @@ def renamed(reference: str, names: dict[str, str]) -> str:
 
 
 def reached(starts: Iterable[str], following: Callable[[str], Iterable[str]]) -> set[str]:
-    """Collects all names that are reachable from names by those that each refers to."""
+    """Collects all names reachable from `starts`; `following` lists the references of a name."""
     waiting, found = list(starts), set()
     while waiting:
         name = waiting.pop()
@@ -36,7 +36,7 @@ def reached(starts: Iterable[str], following: Callable[[str], Iterable[str]]) ->
 
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
-# What only a tracer reads, or what it noted for people who look for errors.
+# Read only by a tracer, or noted for debugging.
 _NOTES = (
     "_class",
     "_collective_manager_ids",
@@ -51,10 +51,7 @@ _NOTES = (
 class FunctionCompaction:
     """Compaction of one graph function in place, with bit-identical results.
 
-    Asserts and all other nodes with effects stay, with what they wait for.
-
-    Args:
-        function: `FunctionDef`.
+    Asserts and all other nodes with effects stay, with their dependencies.
     """
 
     def __init__(self, function: function_pb2.FunctionDef) -> None:
@@ -71,7 +68,7 @@ class FunctionCompaction:
 
     def _drop_notes(self) -> None:
         _drop(self._function.attr, _NOTES)
-        # Names that users gave to arguments are kept beside the signature.
+        # The signature keeps the names of the arguments.
         for index, attributes in list(self._function.arg_attr.items()):
             _drop(attributes.attr, (*_NOTES, "_user_specified_name"))
             if not attributes.attr:
@@ -123,14 +120,13 @@ class FunctionCompaction:
         starts += [node.name for node in nodes.values() if _has_effects(node.op)]
 
         def inputs_of(name: str) -> list[str]:
-            # An argument has none.
             return [node_of(each) for each in nodes[name].input] if name in nodes else []
 
         used = reached(starts, inputs_of)
         self._keep(node for node in self._function.node_def if node.name in used)
 
     def _shorten_names(self) -> None:
-        """Gives names of a letter or two, the shortest to what is named most often."""
+        """Gives names of one or two letters, the shortest to the nodes referenced most often."""
         function = self._function
         uses = {argument.name: 1 for argument in function.signature.input_arg}
         uses |= {node.name: 1 for node in function.node_def}
@@ -170,7 +166,7 @@ class FunctionCompaction:
         for node in function.node_def:
             references = [change(each) for each in node.input]
             data = [each for each in references if not each.startswith("^")]
-            # An argument is there before all nodes, and each is waited for once.
+            # Arguments exist before all nodes; each other dependency is listed once.
             waited = dict.fromkeys(each for each in references if each.startswith("^"))
             node.input[:] = [*data, *(each for each in waited if each[1:] not in arguments)]
         for name, tensor in list(function.ret.items()):
@@ -199,15 +195,11 @@ def _short_name(index: int) -> str:
 
 
 def compact_graph(saved_model: saved_model_pb2.SavedModel) -> None:
-    """Rewrites the graph of a SavedModel in place.
+    """Rewrites the graph of a SavedModel, as `tf.saved_model.save` writes it, in place.
 
-    What computes stays: see `FunctionCompaction`. Functions that are the same
-    become one. Those of which Python finds a tensor by its name stay as they
-    are. What would write the variables to a checkpoint again is left out, since
-    an export is never changed.
-
-    Args:
-        saved_model: `SavedModel` of one graph, as `tf.saved_model.save` writes it.
+    Computations stay, see `FunctionCompaction`, and equal functions are merged. Functions in
+    which Python finds captured tensors by name stay unchanged. The nodes that would write a
+    checkpoint are dropped, since an export is never changed.
     """
     (graph,) = saved_model.meta_graphs
     graph.saver_def.save_tensor_name = graph.saver_def.restore_op_name
@@ -235,13 +227,13 @@ def _called_from_python(saved_model: saved_model_pb2.SavedModel) -> set[str]:
 
 
 def _named_within(saved_model: saved_model_pb2.SavedModel) -> set[str]:
-    """Lists the functions of which Python finds captured tensors by name."""
+    """Lists the functions in which Python finds captured tensors by name."""
     nodes = saved_model.meta_graphs[0].object_graph_def.nodes
     return {node.captured_tensor.concrete_function for node in nodes}
 
 
 def _drop_unused_nodes(graph: meta_graph_pb2.MetaGraphDef) -> None:
-    """Keeps what signatures, objects and the restoring of variables are made from."""
+    """Keeps only the nodes that signatures, objects and the restoring of variables need."""
     tensors = [graph.saver_def.filename_tensor_name, graph.saver_def.restore_op_name]
     objects = graph.object_graph_def.nodes
     tensors += [each.constant.operation for each in objects if each.HasField("constant")]
@@ -258,9 +250,9 @@ def _drop_unused_nodes(graph: meta_graph_pb2.MetaGraphDef) -> None:
 
 
 def _merge_equal_functions(graph: meta_graph_pb2.MetaGraphDef, kept: set[str]) -> bool:
-    """Lets one function stand for all with the same body.
+    """Merges all functions with the same body; returns true if there were any.
 
-    Returns whether there were any: their callers may have become the same.
+    Merging can make the callers equal, so it is repeated.
     """
     library = graph.graph_def.library
     firsts: dict[bytes, str] = {}

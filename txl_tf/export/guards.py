@@ -1,4 +1,4 @@
-"""Refuses bad requests within the graph, by value and place.
+"""Guards that refuse bad requests within the graph, by value and index.
 
 Shape letters used in this module: B rows, T tokens.
 """
@@ -13,32 +13,18 @@ _FINE = "0"
 def refuse_unless(
     is_good: tf.Tensor, describe: Callable[[], tf.Tensor], tensor: tf.Tensor
 ) -> tf.Tensor:
-    """Passes a tensor on, or ends the request as an invalid argument.
+    """Returns the tensor, or ends the request as an invalid argument with a message.
 
-    An assertion says what is wrong. Compilers and graph rewrites may leave
-    assertions out, so what follows also needs a number that is read from the
-    message, which only a good request has; it is data, and cannot be left out.
-    (To add the number to a shape was not enough: a reshape to the same shape is
-    taken out, and the number with it.)
-
-    Args:
-        is_good: bool scalar.
-        describe: function that returns the message, a string scalar. It is
-            computed where something is wrong only.
-        tensor: tensor of any type and shape.
-
-    Returns:
-        The same tensor. Whatever is computed from it is computed after the
-        check.
-
-    Raises:
-        tf.errors.InvalidArgumentError: When it runs, if `is_good` is false.
+    An assertion reports the message. Compilers and graph rewrites may remove assertions, so the
+    result also depends on a number parsed from the message, which only a good request has. This
+    number is data and cannot be removed. (Adding it to a shape was not enough: rewrites remove a
+    reshape to the same shape.) The message is computed only on failure.
     """
     message = tf.cond(is_good, lambda: tf.constant(_FINE), describe)
     with tf.control_dependencies([tf.debugging.Assert(is_good, [message])]):
         message = tf.identity(message)
     zero = tf.strings.to_number(message, tf.int32)
-    # All of the tensor, from its beginning, which nobody knows before.
+    # The whole tensor, but by a slice whose beginning is not known before run time.
     rank = tf.rank(tensor)
     checked = tf.slice(tensor, tf.fill([rank], zero), tf.fill([rank], -1))
     checked.set_shape(tensor.shape)
@@ -46,10 +32,10 @@ def refuse_unless(
 
 
 def of_rank(tensor: tf.Tensor, name: str, axes: tuple[str, ...]) -> tf.Tensor:
-    """Refuses a tensor that has not these axes; returns it with its rank known.
+    """Refuses a tensor that does not have these axes; returns it with its rank known.
 
-    Signatures must leave ranks and sizes open. Those that they promise are taken
-    for granted by graph rewrites, and servers do not check them.
+    Signatures must leave ranks and sizes open: graph rewrites assume the declared ones, and
+    servers do not check them.
     """
     name, wanted = tf.constant(name), tf.constant(", ".join(axes))
     checked = refuse_unless(
@@ -63,13 +49,13 @@ def of_rank(tensor: tf.Tensor, name: str, axes: tuple[str, ...]) -> tf.Tensor:
 
 
 def row_vector(tensor: tf.Tensor, name: str, num_rows: tf.Tensor | None = None) -> tf.Tensor:
-    """Refuses what is not a tensor `(B,)`.
+    """Refuses a tensor that is not `(B,)`.
 
     `num_rows` is an int32 scalar, the rows of the other inputs. With it a scalar
-    stands for all rows. Without it, there must be one row at least.
+    stands for all rows; without it there must be at least one row.
     """
     if num_rows is not None:
-        # Without a branch, of which a graph has two functions and their arguments.
+        # A branch would add two functions with their arguments to the graph.
         is_scalar = tf.cast(tf.equal(tf.rank(tensor), 0), tf.int32)
         shape = tf.concat([tf.fill([is_scalar], num_rows), tf.shape(tensor)], axis=0)
         tensor = tf.broadcast_to(tensor, shape)
@@ -94,15 +80,15 @@ def in_range(
     highest: tf.Tensor | float,
     counts: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """Refuses numbers that are not from `lowest` to `highest`, or not a number.
+    """Refuses numbers that are NaN or not in `lowest` to `highest`.
 
-    Where `counts`, a bool tensor of the same shape, is false, any number is good.
+    Numbers where `counts`, a bool tensor of the same shape, is false are not checked.
     """
     lowest, highest = tf.cast(lowest, tensor.dtype), tf.cast(highest, tensor.dtype)
     is_bad = tf.logical_not((tensor >= lowest) & (tensor <= highest))
     if counts is not None:
         is_bad &= counts
-    # A constant here, and not within the message: messages of all inputs are one function.
+    # A constant here, not in the message, so that the messages of all inputs share one function.
     name = tf.constant(name)
     return refuse_unless(
         tf.logical_not(tf.reduce_any(is_bad)),
@@ -114,7 +100,7 @@ def in_range(
 
 
 def finite(tensor: tf.Tensor, name: str) -> tf.Tensor:
-    """Refuses a float tensor of known rank with what is infinite or not a number."""
+    """Refuses a float tensor of known rank that contains an infinity or NaN."""
     is_bad = tf.logical_not(tf.math.is_finite(tensor))
     name = tf.constant(name)
     return refuse_unless(
@@ -125,9 +111,9 @@ def finite(tensor: tf.Tensor, name: str) -> tf.Tensor:
 
 
 def of_shape(tensor: tf.Tensor, name: str, shapes: list[tf.Tensor], meaning: str) -> tf.Tensor:
-    """Refuses a tensor that has none of some shapes, int32 vectors.
+    """Refuses a tensor whose shape is not in `shapes`, int32 vectors.
 
-    `meaning` is what the axes are, for the message.
+    `meaning` names the axes in the message.
     """
     texts = tf.stack([_vector_text(shape) for shape in shapes])
     return refuse_unless(
@@ -146,7 +132,7 @@ def of_shape(tensor: tf.Tensor, name: str, shapes: list[tf.Tensor], meaning: str
 
 
 def texts(tensor: tf.Tensor, name: str, max_bytes: int, *, only_utf8: bool) -> tf.Tensor:
-    """Refuses what are not strings `(B,)` of at most `max_bytes`, in UTF-8 if asked for."""
+    """Refuses all but strings `(B,)` of at most `max_bytes`, in UTF-8 if `only_utf8`."""
     checked = row_vector(tensor, name)
     lengths = tf.strings.length(checked)
     is_long = lengths > max_bytes
@@ -168,7 +154,7 @@ def texts(tensor: tf.Tensor, name: str, max_bytes: int, *, only_utf8: bool) -> t
 
 
 def _utf8_bytes(texts: tf.Tensor) -> tf.Tensor:
-    """How many bytes the characters of each text take; fewer than it has if some are none."""
+    """Counts the bytes in valid UTF-8 characters of each text."""
     characters = tf.strings.unicode_decode(texts, "UTF-8", errors="ignore")
     counts = sum(
         tf.cast(characters.values >= first, tf.int32) for first in (0, 0x80, 0x800, 0x10000)
@@ -177,7 +163,7 @@ def _utf8_bytes(texts: tf.Tensor) -> tf.Tensor:
 
 
 def _first(is_bad: tf.Tensor, tensor: tf.Tensor, name: str | tf.Tensor) -> tf.Tensor:
-    """`name[1, 3] is -1`, of the first that is bad."""
+    """Describes the first bad element, such as `name[1, 3] is -1`."""
     index = _first_index(is_bad)
     return tf.strings.join([_place(is_bad, name), " is ", _text(tf.reshape(tensor, [-1])[index])])
 

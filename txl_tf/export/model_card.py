@@ -13,11 +13,9 @@ print(model.signatures["serving_default"](tf.constant({example})))
 
 
 def hub_page(card: dict[str, Any]) -> str:
-    """Writes a model card as Markdown with front matter in YAML, as model hubs read it.
+    """Writes a model card as Markdown with YAML front matter, as model hubs read it.
 
-    Args:
-        card: dict. The model card; `license`, `data`, `quality` by split and `serving` are
-            what the page has of it.
+    The page shows the entries `license`, `data`, `quality` by split and `serving`.
     """
     corpus = _dict_in(card, "data").get("corpus")
     name = str(card.get("name") or f"Transformer-XL of {corpus or 'unknown data'}")
@@ -53,12 +51,12 @@ def hub_page(card: dict[str, Any]) -> str:
 
 
 def yaml_string(text: str) -> str:
-    """Returns a text as a quoted scalar of YAML that holds nothing but ASCII."""
+    """Returns a text as a quoted YAML scalar in ASCII."""
     parts = []
     for character in text:
         code = ord(character)
         if 0xD800 <= code < 0xE000:
-            parts.append("\\ufffd")  # half a character is none
+            parts.append("\\ufffd")  # an unpaired surrogate
         elif code > 0xFFFF:
             parts.append(f"\\U{code:08x}")
         elif code == 0x7F:
@@ -126,7 +124,7 @@ def _dict_in(card: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _plain(text: str) -> str:
-    """Returns a text on one line, of characters that can be written."""
+    """Returns a text on one line, without unprintable characters."""
     return " ".join(text.encode("utf-8", "replace").decode().split())
 
 

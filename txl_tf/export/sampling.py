@@ -1,4 +1,4 @@
-"""Sampling settings of an export: those of a request and of the writing loop.
+"""Sampling settings of an export, for a request and for the sampling loop.
 
 Shape letters used in this module: B rows, K tokens that end a row, V vocabulary.
 """
@@ -13,17 +13,10 @@ from txl_tf.export import guards
 
 
 class WriterSettings(NamedTuple):
-    """Settings of every row of the writing loop.
+    """Settings of every row of the sampling loop: tensors `(B,)`, `stop_token_ids` `(B, K)`.
 
-    Attributes:
-        max_tokens: int32 tensor `(B,)`. The most tokens to write.
-        temperature: float32 tensor `(B,)`. 0 is always the most probable.
-        top_k: int32 tensor `(B,)`. 0 is all tokens.
-        top_p: float32 tensor `(B,)`. 1 is all tokens.
-        min_p: float32 tensor `(B,)`. 0 is all tokens.
-        repetition_penalty: float32 tensor `(B,)`. 1 is none.
-        seed: int32 tensor `(B,)`.
-        stop_token_ids: int32 tensor `(B, K)`. A row ends with the first of them; -1 is none.
+    0 turns off `top_k` and `min_p`, 1 turns off `top_p` and the penalty, and -1 is no stop id. A
+    row ends with the first stop id.
     """
 
     max_tokens: Any
@@ -46,15 +39,9 @@ class WriterSettings(NamedTuple):
 
 
 class Sampling(NamedTuple):
-    """Settings of every row of a request.
+    """Settings of every row of a request: tensors `(B,)`.
 
-    Attributes:
-        max_tokens: int32 tensor `(B,)`. The most tokens to write.
-        temperature: float32 tensor `(B,)`. 0 is always the most probable.
-        top_k: int32 tensor `(B,)`. 0 is all tokens.
-        top_p: float32 tensor `(B,)`. 1 is all tokens.
-        seed: int32 tensor `(B,)`.
-        stop_token_id: int32 tensor `(B,)`. The row ends with it; -1 is none.
+    0 turns off `top_k`, 1 turns off `top_p`, and -1 is no stop id.
     """
 
     max_tokens: Any
@@ -76,10 +63,9 @@ class Sampling(NamedTuple):
     def checked(
         self, num_rows: tf.Tensor, max_output_tokens: int, vocabulary_size: int
     ) -> "Sampling":
-        """Refuses settings that are out of range; returns the others, for `B` rows.
+        """Checks settings and broadcasts them to `B` rows.
 
-        Raises:
-            tf.errors.InvalidArgumentError: When it runs, if one is wrong.
+        A value out of range ends the request as an invalid argument.
         """
         smallest = tf.float32.as_numpy_dtype(1e-30)  # 0 would leave no token
         ranges = {
@@ -97,7 +83,7 @@ class Sampling(NamedTuple):
         return Sampling(**rows)
 
     def for_writer(self) -> WriterSettings:
-        """Returns the settings as the writing loop takes them."""
+        """Returns the settings in the form of the sampling loop."""
         values = self._asdict()
         stop_token_id = values.pop("stop_token_id")
         return WriterSettings(
@@ -111,7 +97,7 @@ class Sampling(NamedTuple):
 def writer_settings(
     config: GenerationConfig, seeds: tf.Tensor, stop_token_ids: list[int]
 ) -> WriterSettings:
-    """Returns the settings of rows that are written alike, by int32 seeds `(B,)`."""
+    """Returns equal settings for all rows, with int32 seeds `(B,)`."""
     num_rows = tf.shape(seeds)[0]
     rows = {
         "max_tokens": np.int32(config.max_tokens),

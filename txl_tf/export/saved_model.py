@@ -47,15 +47,15 @@ def export_saved_model(
 ) -> str | os.PathLike[str]:
     """Exports a model with signatures that continue and score texts, or token ids.
 
-    `serving_default` is `complete`: texts in, their continuations out, as `completion`
-    says. `perplexity` scores texts. Without a tokenizer `serving_default` is
-    `complete_ids`: token ids in, token ids out. A model without memory continues
-    nothing; its default is `perplexity`, or `score`. See `CompletionSignatures`.
+    `serving_default` is `complete`: texts in, their continuations out, with the settings
+    of `completion`. `perplexity` scores texts. Without a tokenizer `serving_default` is
+    `complete_ids`: token ids in, token ids out. A model without memory cannot continue
+    texts; its default is `perplexity`, or `score`. See `CompletionSignatures`.
 
-    The other signatures take memory and give memory. Every input and output has the
+    The other signatures take memory and return memory. Every input and output has the
     batch as its first axis, so that a server can join requests, and nothing is kept
     between requests. Requests are checked in the graph: a bad value is an invalid
-    argument, named with its place, on any server.
+    argument, named with its index, on any server.
 
     Signatures `score`, `next_token` and `generate` take token ids, see
     `TokenSignatures`. With a tokenizer there are `tokenize`, `detokenize`,
@@ -64,34 +64,34 @@ def export_saved_model(
     new text has valid length 0 and a tensor of that shape or `(B, 0, 0, 0)`. Memory,
     `lengths` and settings have defaults in the graph, for requests without them.
 
-    The folder also has a model card, a page of it for model hubs (`README.md`), the
-    vocabulary, a list `SHA256SUMS` of all files, and, with the extra `serving`, requests
-    to warm a server up. It appears when it is complete.
+    The folder also has a model card, its page for model hubs (`README.md`), the
+    vocabulary, a list `SHA256SUMS` of all files, and, with the extra `serving`, warm-up
+    requests for a server. The folder appears when it is complete.
 
     Args:
-        model: `TransformerXL`; of a `StatefulTransformerXL` the model that it trains.
+        model: `TransformerXL`, or a `StatefulTransformerXL`, whose inner model is exported.
         folder: path of the SavedModel; for TensorFlow Serving its name is the
             version number, see `next_version`.
-        model_card: dict of JSON values, written with what is known of the
-            export itself under the name `"serving"`.
+        model_card: dict of JSON values. The facts of the export are added to it as
+            `"serving"`.
         tokenizer: optional `Tokenizer` with the model's vocabulary.
         options: optional `ExportOptions`.
         completion: optional `GenerationConfig`: how a text is continued where a request
             gives nothing but the text. Without a seed every row of every request has a
-            new one. Defaults to `None`: the defaults of `GenerationConfig`, but no more
-            tokens than a request may have written.
+            new one. Defaults to `None`: the defaults of `GenerationConfig`, limited to
+            the tokens that a request may ask for.
         sample_token_ids: optional int vector of token ids in the order of a
-            text. With it, the card has the loss of this text, and what it is
-            with weights in float32.
+            text. With it, the card has the loss of this text, as exported and with
+            weights in float32.
 
     Returns:
         The folder.
 
     Raises:
-        OutputExistsError: If the folder exists; it is left alone.
+        OutputExistsError: If the folder exists; it is left unchanged.
         StorageError: If it cannot be written.
-        ValueError: If the tokenizer has another vocabulary than the model, or more tokens
-            are to be written than a request may have.
+        ValueError: If the tokenizer has another vocabulary than the model, or `completion`
+            writes more tokens than a request may ask for.
     """
     options = ExportOptions() if options is None else options
     completion = _completion(completion, options, tokenizer)
@@ -102,7 +102,7 @@ def export_saved_model(
             f"`tokenizer` must have {config.vocabulary_size} tokens. "
             f"Received: a tokenizer of {tokenizer.vocabulary_size}"
         )
-    json.dumps(model_card)  # raises before anything takes time
+    json.dumps(model_card)  # fails before the slow work
     weights = ServedWeights(model.weights, options.weights)
     excluded = excluded_tokens(tokenizer, completion.allow_unknown)
     served = ServedModel(model, weights, options.num_candidates, excluded)
@@ -149,18 +149,9 @@ def create_signatures(
     completion: GenerationConfig,
     tokenizer: "Tokenizer | None",
 ) -> dict[str, Any]:
-    """Creates all signatures of an export.
+    """Creates all signatures of an export by name, the default first.
 
-    Args:
-        root: `tf.Module`, which comes to own what they need besides weights.
-        served: `ServedModel`.
-        memory: `WireMemory`.
-        options: `ExportOptions`.
-        completion: `GenerationConfig`.
-        tokenizer: optional `Tokenizer`.
-
-    Returns:
-        Dict of name to `tf.function`, the default signature first.
+    `root` comes to own everything they need besides weights.
     """
     tokens = TokenSignatures(served, memory, options)
     texts = None
@@ -174,7 +165,7 @@ def create_signatures(
 
 
 def _defaults(memory: WireMemory, completion: GenerationConfig) -> dict[str, np.ndarray]:
-    """Returns what inputs are where a request leaves them out; a scalar is for all rows."""
+    """Returns the values of inputs that a request omits; a scalar stands for all rows."""
     numbers = {
         "max_tokens": np.int32(completion.max_tokens),
         "temperature": np.float32(1.0),
@@ -208,7 +199,7 @@ def weights_card(
     options: ExportOptions,
     sample_token_ids: np.ndarray | None,
 ) -> dict[str, Any]:
-    """Returns what the card says of the weights, and of a sample's loss where there is one."""
+    """Returns the card's entries on the weights, and on the loss of a sample if there is one."""
     num_parameters = sum(variable.value.shape.num_elements() for variable in model.weights)
     card = {
         "stored_as": options.weights,
@@ -232,15 +223,7 @@ def weights_card(
 
 
 def mean_loss(served: ServedModel, token_ids: np.ndarray) -> float:
-    """Returns the loss of a text, read in a few rows with memory.
-
-    Args:
-        served: `ServedModel`.
-        token_ids: int vector, the text.
-
-    Returns:
-        Nats per token.
-    """
+    """Returns the nats per token of an int vector, read in a few rows with memory."""
     num_rows = min(_SAMPLE_ROWS, len(token_ids) - 1)
     length = (len(token_ids) - 1) // num_rows
     places = np.arange(num_rows)[:, None] * length + np.arange(length)
@@ -277,7 +260,7 @@ def _serving_card(
 def _completion_card(
     completion: GenerationConfig, default: str, tokenizer: "Tokenizer | None"
 ) -> dict[str, Any]:
-    """Returns what the default signature does, with a request that it can answer."""
+    """Describes the default signature, with an example request."""
     if default == "complete_ids":
         example: list[Any] = [[0]]
     elif tokenizer is not None:
@@ -291,7 +274,7 @@ def _completion_card(
 def export_files(
     card: dict[str, Any], memory: WireMemory, names: list[str], tokenizer: "Tokenizer | None"
 ) -> dict[str, bytes]:
-    """Returns card, vocabulary and warm-up requests of an export, by their path in its folder."""
+    """Returns card, vocabulary and warm-up requests of an export by path in its folder."""
     files = {
         CARD_FILE: (json.dumps(card, indent=1) + "\n").encode(),
         f"{EXTRA}/model_card.md": card_page(card).encode(),

@@ -22,27 +22,15 @@ from txl_tf.samplers import RandomSampler
 
 
 def traced_once(function: Callable[..., Any], specs: list[Any]) -> Any:
-    """Returns a `tf.function` that several signatures share.
-
-    However many call it, it is in the export once, which makes the file much
-    smaller.
-
-    Args:
-        function: function of tensors.
-        specs: list of structures of `tf.TensorSpec`.
-    """
+    """Returns a `tf.function` that several signatures share, so that the export has one copy."""
     return tf.function(function, input_signature=specs, autograph=False)
 
 
 class TokenWriter:
     """Token generator within a graph, from a first token and a memory.
 
-    It keeps keys and values where positions allow it, and the inputs of every layer,
-    of which memory on the wire is made.
-
-    Args:
-        model: `TransformerXL`, with a memory.
-        excluded_token_ids: ints. They are never written.
+    It keeps keys and values where positions allow it, and the inputs of every layer, from which
+    it makes the memory on the wire.
     """
 
     def __init__(self, model: TransformerXL, excluded_token_ids: Sequence[int] = ()) -> None:
@@ -53,18 +41,11 @@ class TokenWriter:
     def write(
         self, pending: tf.Tensor, memory: Memory, settings: WriterSettings, is_used: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, Memory]:
-        """Writes, where the model's weights are those of the graph at hand.
+        """Writes after `pending`, the newest tokens `(B,)`, which `memory` does not contain yet.
 
-        Args:
-            pending: int32 tensor `(B,)`. The token to go on from.
-            memory: `Memory` of what is before it.
-            settings: `WriterSettings`.
-            is_used: bool tensor `(B, V)`: tokens that were read.
-
-        Returns:
-            Tuple of the tokens, int32 `(B, S)`, with zeros behind a row's last;
-            their negative log-likelihoods, float32 `(B, S)`, zeros too; how
-            many they are, int32 `(B,)`; and the `Memory` of all but the last.
+        Runs inside the scope of the graph's weights; `is_used` `(B, V)` marks the tokens read.
+        Returns tokens `(B, S)` and their nats `(B, S)`, zeros after a row's end, counts `(B,)`,
+        and the memory of all tokens but the last.
         """
         sampler = RandomSampler(
             settings.temperature, settings.top_k, settings.top_p, settings.min_p
@@ -73,7 +54,7 @@ class TokenWriter:
         arrays = (
             tf.TensorArray(tf.int32, size=width, element_shape=[None]),
             tf.TensorArray(tf.float32, size=width, element_shape=[None]),
-            # Layer by layer what was read, of which memory is made.
+            # Inputs of each layer, from which the memory is made.
             tf.TensorArray(tf.float32, size=width, element_shape=[len(memory.states), None, None]),
         )
 
@@ -124,20 +105,16 @@ class TokenWriter:
         return token_ids, nll, counts, memory.extended(inputs, counts)
 
     def _step(self, token_ids, state, constants):
-        """Log-probabilities `(B, V)`, inputs of all layers `(L, B, D)`, the next state."""
+        """Returns log-probabilities `(B, V)`, layer inputs `(L, B, D)` and the next state."""
         hidden, state = self._engine.hidden_states(token_ids[:, None], state, constants=constants)
         inputs = tf.stack([each[:, 0] for each in hidden[:-1]])
         return self._model.log_probs_of(hidden[-1])[:, 0], inputs, state
 
 
 class ServedModel:
-    """The functions that signatures share, each of them traced once.
+    """Functions that signatures share, each traced once.
 
-    Args:
-        model: `TransformerXL`. Of its weights only names and shapes matter.
-        weights: `ServedWeights`, in the order of `model.weights`.
-        num_candidates: int. `C`.
-        excluded_token_ids: ints. They are never written.
+    Only the names and shapes of the model's weights matter; `weights` are in their order.
     """
 
     def __init__(
@@ -153,7 +130,7 @@ class ServedModel:
         self.num_candidates = min(num_candidates, model.config.vocabulary_size)
         self._model = model
         self._weights = weights
-        # Hidden states are half of what keys and values would be on the wire.
+        # Hidden states are half the size of keys and values on the wire.
         self._engine = InferenceEngine(model, keeps="hidden_states")
         self._writer = TokenWriter(model, excluded_token_ids)
         self._read_segment = self._traced_segment()
@@ -181,9 +158,9 @@ class ServedModel:
         return traced_once(self._segment, [weights, ids, rows, self._memory_spec()])
 
     def _segment(self, weights, token_ids, kept_lengths, memory):
-        """One segment: hidden states, and the memory with the tokens that are kept."""
+        """Runs one segment: hidden states, and the memory with the kept tokens."""
         if not self.config.has_relative_positions:
-            kept_lengths = kept_lengths[0]  # they are all the same
+            kept_lengths = kept_lengths[0]  # all are equal
         with self._with_weights(weights):
             return self._engine.read(token_ids, memory, lengths=kept_lengths)
 
@@ -196,22 +173,11 @@ class ServedModel:
         carry: tf.Tensor,
         use: Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor],
     ) -> tuple[tf.Tensor, Memory]:
-        """Reads token ids, a segment of the model's length at a time.
+        """Reads token ids `(B, T)`, padded on the right, one model segment at a time.
 
-        Rows are padded on the right. Where positions are absolute, all rows must be
-        of one length.
-
-        Args:
-            weights: list of float32 tensors.
-            token_ids: int32 tensor `(B, T)`, `T` may be 0.
-            lengths: int32 tensor `(B,)`. Tokens that are remembered, 0 to `T`.
-            memory: `Memory` of what came before.
-            carry: tensor that `use` changes.
-            use: function of `carry`, the hidden states `(B, S, D)` of a segment
-                and the place of its first token, that returns the next `carry`.
-
-        Returns:
-            Tuple of the last `carry` and the next `Memory`.
+        `lengths` are the tokens to remember, 0 to `T`; with absolute positions all must be equal.
+        `use` maps `carry`, the hidden states `(B, S, D)` of a segment and the index of its first
+        token to the next `carry`. Returns the last `carry` and memory.
         """
         num_tokens = tf.shape(token_ids)[1]
         if not self.config.has_relative_positions:
@@ -229,7 +195,7 @@ class ServedModel:
             lambda start, *_: start < num_tokens,
             body,
             state,
-            # What is carried may grow from segment to segment.
+            # `carry` may grow from segment to segment.
             (*shapes[:2], tf.TensorShape([None, None])),
         )
         return carry, memory
@@ -239,7 +205,7 @@ class ServedModel:
         return self._model.initial_memory(num_rows)
 
     def _score(self, token_ids, target_ids, lengths, memory):
-        """Nats of the targets `(B, T)`, zeros behind a row's length, and the next memory."""
+        """Returns nats of the targets `(B, T)`, zeros after a row's length, and the next memory."""
         weights = self._weights.values()
 
         def use(nll, hidden, start):
@@ -254,7 +220,7 @@ class ServedModel:
         return guards.finite(nll, "nll"), memory
 
     def _next_token(self, token_ids, lengths, kept_lengths, memory):
-        """Likely tokens after each row's last, `(B, C)`, and the memory with those kept."""
+        """Returns likely next tokens of each row, `(B, C)`, and the memory of the kept tokens."""
         weights = self._weights.values()
         last, memory = self._pooled(weights, token_ids, lengths, kept_lengths, memory, "last")
         with self._with_weights(weights):
@@ -263,18 +229,12 @@ class ServedModel:
         return candidate_ids, guards.finite(tf.exp(log_probs), "probabilities"), memory
 
     def pool(self, token_ids: tf.Tensor, lengths: tf.Tensor, pooling: str) -> tf.Tensor:
-        """Reads whole texts and returns one vector of each, `(B, D)`.
-
-        Args:
-            token_ids: int32 tensor `(B, T)`.
-            lengths: int32 tensor `(B,)`, 1 to `T`.
-            pooling: str. `"last"` or `"mean"`, see `PooledHead`.
-        """
+        """Reads whole texts of 1 to `T` tokens and returns a vector `(B, D)` of each."""
         weights, memory = self._weights.values(), self.initial_memory(tf.shape(token_ids)[0])
         return self._pooled(weights, token_ids, lengths, lengths, memory, pooling)[0]
 
     def _pooled(self, weights, token_ids, lengths, kept_lengths, memory, pooling):
-        """The state of the last token of each row or the mean `(B, D)`, and the next memory."""
+        """Returns the last state or the mean of each row, `(B, D)`, and the next memory."""
 
         def last_of(last, hidden, start):
             place = lengths - 1 - start
@@ -310,10 +270,10 @@ class ServedModel:
         return written, guards.finite(nll, "nll"), counts, memory
 
     def _used(self, token_ids, lengths):
-        """Returns which tokens the rows have, bool `(B, V)`."""
+        """Marks the tokens that occur in each row, bool `(B, V)`."""
         num_rows, num_tokens = tf.unstack(tf.shape(token_ids))
         rows = tf.tile(tf.range(num_rows)[:, None], [1, num_tokens])
-        # Behind the end of a row its first token is told again.
+        # After a row's end, repeat its first token.
         ids = tf.where(tf.sequence_mask(lengths, num_tokens), token_ids, token_ids[:, :1])
         is_used = tf.zeros([num_rows, self.config.vocabulary_size], tf.bool)
         places = tf.stack([rows, ids], axis=-1)
@@ -339,14 +299,14 @@ _POSITIVE = ("max_text_bytes", "max_input_tokens", "max_output_tokens", "num_can
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """How weights are stored, and what a request may ask for.
+    """Storage of the weights, and limits of a request.
 
     Raises:
-        ValueError: If a limit is not positive, or a dtype is not known.
+        ValueError: If a limit is not positive, or a dtype is unknown.
     """
 
     weights: Literal["float32", "bfloat16", "int8"] = "float32"
-    """How matrices are stored; whatever it is, the arithmetic is float32."""
+    """Storage of matrices; the arithmetic is always float32."""
     memory_dtype: Literal["float32", "bfloat16"] = "float32"
     """Dtype of memory in requests and answers."""
     max_text_bytes: int = 1 << 16
@@ -354,9 +314,9 @@ class ExportOptions:
     max_input_tokens: int = 1 << 16
     """The most tokens per row of a request."""
     max_output_tokens: int = 1024
-    """The most tokens that a request may have written."""
+    """The most tokens that a request may ask for."""
     num_candidates: int = 16
-    """Tokens of which `next_token` gives the probability; all where there are fewer."""
+    """Tokens whose probability `next_token` gives, limited by the vocabulary."""
 
     def __post_init__(self) -> None:
         for name in _POSITIVE:

@@ -6,9 +6,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-# Biases and norms are a thousandth of the weights and matter more each.
+# Biases and norms are a thousandth of the weights, and each matters more.
 _MIN_MATRIX_ELEMENTS = 4096
-# A scale takes as much as four of its numbers.
+# A scale takes as many bytes as four int8 numbers.
 _MIN_NUMBERS_PER_SCALE = 32
 _LARGEST_INT8 = 127
 
@@ -16,13 +16,8 @@ _LARGEST_INT8 = 127
 class ServedWeights(tf.Module):
     """Weights of a model as an export stores them, optionally in fewer bits.
 
-    In int8 a matrix has a scale for every row or for every column, whichever
-    loses less, and the scale times a number in [-127, 127] is the weight.
-    Whatever is stored, `values` are float32.
-
-    Args:
-        variables: list of the model's variables.
-        stored_as: str. `"float32"`, `"bfloat16"` or `"int8"`.
+    In int8 a matrix has one scale per row or one per column, whichever loses less; a weight is
+    the scale times a number in [-127, 127]. `values` are always float32.
     """
 
     def __init__(self, variables: list[keras.Variable], stored_as: str) -> None:
@@ -40,7 +35,7 @@ class ServedWeights(tf.Module):
 
     @property
     def num_bytes(self) -> int:
-        """Size of all that is stored."""
+        """Bytes of all stored tensors."""
         stored = [*self._numbers, *(scale for scale in self._scales if scale is not None)]
         return sum(each.shape.num_elements() * each.dtype.size for each in stored)
 
@@ -60,7 +55,7 @@ def _stored(array: np.ndarray, stored_as: str) -> tuple[Any, np.ndarray | None]:
         return array, None
     if stored_as == "bfloat16":
         return tf.cast(array, tf.bfloat16), None
-    # Along a row or along a column; a short one would have nearly as many scales as numbers.
+    # Scales along a short axis would be nearly as many as its numbers.
     axes = [axis for axis in (0, 1) if array.shape[axis] >= _MIN_NUMBERS_PER_SCALE]
     if not axes:
         return array, None

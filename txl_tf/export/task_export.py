@@ -26,13 +26,9 @@ if TYPE_CHECKING:
 
 
 class TaskSignatures:
-    """The signature `classify`: checks of requests, and their answers.
+    """The signature `classify`, which checks requests and answers them.
 
-    Args:
-        served: `ServedModel` of the language model.
-        head: `ServedWeights` of the head, in the order of its weights.
-        task: `TaskConfig` of one of `SERVED_KINDS`.
-        texts: `GraphTexts`.
+    `head` holds the weights of the head in their order, the kind of `task` is in `SERVED_KINDS`.
     """
 
     def __init__(
@@ -57,17 +53,11 @@ class TaskSignatures:
         return {"classify": signature(self.classify, specs)}
 
     def classify(self, texts, second_texts=""):
-        """Answers texts, or pairs of texts.
+        """Classifies texts `(B,)`, or pairs of texts; a choice pairs the context with an option.
 
-        Args:
-            texts: string tensor `(B,)`. Of a choice what is before the options.
-            second_texts: string tensor `(B,)`, or a scalar for all; the second text of a
-                pair, of a choice the option. Not an input where texts are single.
-
-        Returns:
-            Dict of `labels`, string `(B,)`, and `probabilities`, float32 `(B, C)`, in the
-            order of the card's `labels`; of a number, or the score of an option, `values`,
-            float32 `(B,)`.
+        A scalar second text stands for all rows. Returns `labels`, string `(B,)`, and
+        `probabilities` `(B, C)` in the order of the card's `labels`; for a regression or a
+        choice, `values` `(B,)`.
         """
         ids = self._checked(texts, tf.convert_to_tensor(second_texts))
         lengths = ids.row_lengths()
@@ -83,12 +73,12 @@ class TaskSignatures:
         return {"labels": labels, "probabilities": probabilities}
 
     def _checked_texts(self, texts, second_texts):
-        """Returns the ids of texts, joined as the task has it: an int32 ragged tensor."""
+        """Checks texts, joins pairs as in training, and returns an int32 ragged tensor of ids."""
         texts = self._texts.checked(texts, "texts")
         second = guards.row_vector(second_texts, "second_texts", tf.shape(texts)[0])
         second = self._texts.checked(second, "second_texts")
         separator = tf.constant(self._task.separator)
-        # What is empty has no separator behind it.
+        # No separator after an empty text.
         parts = [
             tf.where(tf.equal(each, ""), "", tf.strings.join([each, separator]))
             for each in (texts, second)
@@ -110,9 +100,9 @@ def export_task(
 ) -> str | os.PathLike[str]:
     """Exports a fine-tuned model with the signature `classify`, which takes text.
 
-    Requests are checked in the graph, and rows are answered as if each was alone. The
-    folder is as that of `export_saved_model`; the language model of it can be read back
-    like any other.
+    Requests are checked in the graph, and each row is answered as if it were alone. The folder
+    has the layout of `export_saved_model`, and the language model in it can be loaded like any
+    other.
 
     Args:
         model: `TransformerXLWithHead`.
@@ -120,14 +110,14 @@ def export_task(
         tokenizer: `Tokenizer` of the model.
         folder: path of the SavedModel, see `export_saved_model`.
         model_card: dict of JSON values.
-        options: optional `ExportOptions`; the limit of a text and the storage of the
-            weights are read.
+        options: optional `ExportOptions`; only the limit of a text and the storage of the weights
+            are used.
 
     Returns:
         The folder.
 
     Raises:
-        OutputExistsError: If the folder exists; it is left alone.
+        OutputExistsError: If the folder exists; it is left unchanged.
         StorageError: If it cannot be written.
         ValueError: If the task is of another kind.
     """
@@ -154,7 +144,7 @@ def export_task(
         "limits": {"max_text_bytes": options.max_text_bytes},
     }
     card = {**model_card, "task": task.to_dict(), "serving": serving}
-    json.dumps(card)  # raises before anything is written
+    json.dumps(card)  # fails before anything is written
     write_version(
         os.fspath(folder),
         root,

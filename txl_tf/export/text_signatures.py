@@ -1,4 +1,4 @@
-"""The signatures that take and give texts, with the tokenizer in the graph.
+"""Signatures that take and return texts, with the tokenizer in the graph.
 
 Shape letters used in this module: B rows, T tokens, C candidates.
 """
@@ -16,15 +16,9 @@ from txl_tf.export.token_signatures import TokenSignatures, WireMemory, signatur
 
 
 class GraphTexts:
-    """Checks of texts and their tokens, with the tokenizer in the graph.
+    """Checks of texts and their tokenization in the graph.
 
-    Args:
-        tokenizer: `Tokenizer`.
-        options: `ExportOptions`; the limit of a text is read.
-        vocabulary_size: int. `V` of the model.
-
-    Attributes:
-        tokenizer: in-graph tokenizer, which the root of the export must own.
+    The root of the export must own `tokenizer`, the in-graph tokenizer.
     """
 
     def __init__(self, tokenizer: Tokenizer, options: ExportOptions, vocabulary_size: int) -> None:
@@ -34,11 +28,11 @@ class GraphTexts:
         self._vocabulary_size = vocabulary_size
 
     def checked(self, texts: tf.Tensor, name: str) -> tf.Tensor:
-        """Refuses texts that are too long or no UTF-8; returns the others, `(B,)`."""
+        """Refuses texts that are too long or not UTF-8; returns the others, `(B,)`."""
         return guards.texts(texts, name, self._max_bytes, only_utf8=self._only_utf8)
 
     def ids_of(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Returns the ids of checked texts, int32; refuses ids of no vocabulary."""
+        """Returns the int32 ids of checked texts; refuses ids outside the vocabulary."""
         ids = self.tokenizer.tokenize(texts)
         values = guards.in_range(ids.values, "tokens of texts", 0, self._vocabulary_size - 1)
         splits = tf.cast(ids.row_splits, tf.int32)
@@ -46,24 +40,12 @@ class GraphTexts:
 
 
 class TextSignatures:
-    """Signatures on text: checks of requests, and their answers.
+    """Signatures on text, which check requests and answer them.
 
-    The newest token of a text is not in memory yet: it is what the next one is
-    predicted from. So a text's state is its memory and its last token, which
-    goes from an answer to the next request as `previous_token_ids`.
-
-    Outputs of text end in `_bytes`, because tokens may cut characters apart:
+    The memory does not yet contain the newest token of a text: the next token is predicted from
+    it. So a text's state is its memory and its last token, which the next request sends as
+    `previous_token_ids`. Outputs of text end in `_bytes`, because tokens may split characters:
     servers encode such outputs in base64 where the wire has no bytes.
-
-    Args:
-        served: `ServedModel`.
-        tokens: `TokenSignatures` of the same.
-        memory: `WireMemory`.
-        texts: `GraphTexts`.
-
-    Attributes:
-        ids_of: function of texts that checks them and returns their ids, a ragged tensor.
-        text_of: function of token ids `(B, T)` and lengths `(B,)` that returns texts.
     """
 
     def __init__(
@@ -103,44 +85,21 @@ class TextSignatures:
         return found
 
     def tokenize(self, texts):
-        """Turns texts into token ids.
-
-        Args:
-            texts: string tensor `(B,)`.
-
-        Returns:
-            Dict of `token_ids`, int32 `(B, T)`, with zeros behind a row's end,
-            and `lengths`, int32 `(B,)`.
-        """
+        """Turns texts `(B,)` into `token_ids` `(B, T)`, padded with zeros, and `lengths`."""
         ids = self.ids_of(texts)
         return {"token_ids": ids.to_tensor(), "lengths": ids.row_lengths()}
 
     def detokenize(self, token_ids, lengths):
-        """Turns token ids into texts.
-
-        Args:
-            token_ids: int32 tensor `(B, T)`.
-            lengths: int32 tensor `(B,)`, 0 to `T`.
-
-        Returns:
-            Dict of `texts_bytes`, string `(B,)`.
-        """
+        """Turns token ids `(B, T)` and their lengths `(B,)` into `texts_bytes`, string `(B,)`."""
         token_ids, lengths, _ = self._tokens.rows_of_ids(token_ids, lengths, 0)
         return {"texts_bytes": self.text_of(token_ids, lengths)}
 
     def score_text(self, texts, previous_token_ids, memory_states, memory_valid_length):
-        """Scores each token of each text, in nats.
+        """Scores each token of texts `(B,)` in nats.
 
-        Args:
-            texts: string tensor `(B,)`.
-            previous_token_ids: int32 tensor `(B,)`. The token before each text;
-                -1 where it begins, and its first token is predicted by nothing.
-            memory_states: as in `TokenSignatures.score`.
-            memory_valid_length: as in `TokenSignatures.score`.
-
-        Returns:
-            Dict of `token_ids` and `nll`, `(B, T)`, `lengths`, `total_nll` and
-            `num_scored`, `(B,)`, and the next state.
+        `previous_token_ids` `(B,)` are -1 for new texts, whose first token is not scored. Returns
+        `token_ids` and `nll`, `(B, T)`, `lengths`, `total_nll` and `num_scored`, `(B,)`, and the
+        next state.
         """
         ids, rows, memory = self._state_of(
             texts, previous_token_ids, memory_states, memory_valid_length
@@ -162,18 +121,7 @@ class TextSignatures:
         }
 
     def next_token_text(self, texts, previous_token_ids, memory_states, memory_valid_length):
-        """Returns the most probable next tokens after each text.
-
-        Args:
-            texts: string tensor `(B,)`.
-            previous_token_ids: as in `score_text`.
-            memory_states: as in `TokenSignatures.score`.
-            memory_valid_length: as in `TokenSignatures.score`.
-
-        Returns:
-            Dict of `candidate_ids`, `candidate_texts_bytes` and
-            `probabilities`, `(B, C)`, and the next state.
-        """
+        """Returns likely next tokens of texts `(B,)`, each `(B, C)`, and the next state."""
         _, rows, memory = self._state_of(
             texts, previous_token_ids, memory_states, memory_valid_length
         )
@@ -193,17 +141,10 @@ class TextSignatures:
         }
 
     def generate_text(self, texts, *sampling_and_state):
-        """Generates a continuation of each text.
+        """Generates after each text; arguments are the fields of `Sampling`, then the state.
 
-        Args:
-            texts: string tensor `(B,)`.
-            *sampling_and_state: the fields of `Sampling`, each `(B,)`, and the
-                state as in `score_text`.
-
-        Returns:
-            Dict of `texts_bytes`, string `(B,)`, without the texts that were
-            given, `token_ids` and `nll`, `(B, S)`, `lengths` `(B,)`, and the
-            next state.
+        Returns `texts_bytes` `(B,)` without the prompt, `token_ids` and `nll`, `(B, S)`,
+        `lengths` `(B,)`, and the next state.
         """
         *sampling, previous_token_ids, memory_states, memory_valid_length = sampling_and_state
         _, rows, memory = self._state_of(
@@ -224,7 +165,7 @@ class TextSignatures:
         }
 
     def prompt_ids_of(self, texts):
-        """Returns the ids of texts that go on: the last line has no token at its end yet."""
+        """Returns the ids of unfinished texts: without the token for the end of the last line."""
         ids = self.ids_of(texts)
         if not self._texts.tokenizer.marks_lines:
             return ids
@@ -238,7 +179,7 @@ class TextSignatures:
         return self._texts.ids_of(self._texts.checked(texts, "texts"))
 
     def _checked_state(self, texts, previous_token_ids, memory_states, memory_valid_length):
-        """Returns the ids of the texts, those with the token before, and the memory."""
+        """Returns the ids of the texts, these with the previous token in front, and the memory."""
         ids = self.ids_of(texts)
         num_rows = ids.nrows()
         previous = guards.row_vector(previous_token_ids, "previous_token_ids", num_rows)
@@ -258,7 +199,7 @@ class TextSignatures:
 
 
 def _last_of(rows: tf.RaggedTensor) -> tf.Tensor:
-    """Returns the last token of each row, -1 of an empty one."""
+    """Returns the last token of each row, -1 for an empty one."""
     return tf.reduce_max(rows[:, -1:].to_tensor(default_value=-1, shape=[None, 1]), axis=1)
 
 
@@ -267,7 +208,7 @@ def not_empty(
     fewest: int = 1,
     none: str = "no tokens, and there is no previous token.",
 ) -> tf.RaggedTensor:
-    """Refuses texts of fewer tokens; `fewest` is 1, or 2 where a token predicts the next."""
+    """Refuses rows of fewer tokens; `fewest` is 1, or 2 where only predicted tokens are scored."""
     lengths = rows.row_lengths()
     is_short = lengths < fewest
     place = tf.argmax(tf.cast(is_short, tf.uint8))

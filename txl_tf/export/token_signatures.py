@@ -20,13 +20,7 @@ VALID_LENGTH = "memory_valid_length"
 
 
 def signature(function: Callable[..., Any], specs: list[tf.TensorSpec]) -> Any:
-    """Returns a signature: a `tf.function` with named inputs of open shapes.
-
-    Args:
-        function: function of tensors that returns a dict of tensors.
-        specs: list of `tf.TensorSpec` with names, in the order of the
-            function's arguments.
-    """
+    """Returns a `tf.function` with named inputs of open shapes, in the order of `specs`."""
 
     def signature_function(*tensors):
         return function(*tensors)
@@ -37,22 +31,11 @@ def signature(function: Callable[..., Any], specs: list[tf.TensorSpec]) -> Any:
 class WireMemory:
     """Conversion of memory from and to the tensors of requests.
 
-    On the wire it is one tensor `(B, L, M, D)` and the valid lengths `(B,)`.
-    Hidden states are half of what keys and values would be. Rows that have
-    read nothing may come as a tensor `(B, 0, 0, 0)`, which is nothing at all, or not
-    come: then it is `(0, 0, 0, 0)`.
-
-    Args:
-        config: `ModelConfig`.
-        dtype: `tf.DType` on the wire.
-
-    Attributes:
-        dtype: as given.
-        memory_length: int. `M`; 0 of a model without recurrence.
-        shape: tuple `(L, M, D)`.
-        take: function of states, valid length and the number of rows that checks
-            them and returns a `Memory` in float32.
-        give: function of a `Memory` that returns a dict of the two outputs.
+    On the wire it is one tensor `(B, L, M, D)` and the valid lengths `(B,)`. Hidden states are
+    half the size of keys and values. Rows that have read nothing may send a tensor
+    `(B, 0, 0, 0)`, or omit it, which gives `(0, 0, 0, 0)`. `take` checks states, valid length and
+    the number of rows, and returns a float32 `Memory`; `give` returns the two outputs.
+    `memory_length` is 0 for a model without recurrence.
     """
 
     def __init__(self, config: ModelConfig, dtype: tf.DType) -> None:
@@ -94,19 +77,11 @@ class WireMemory:
 
 
 class TokenSignatures:
-    """Signatures on token ids: checks of requests, and their answers.
+    """Signatures on token ids, which check requests and answer them.
 
-    Args:
-        served: `ServedModel`.
-        memory: `WireMemory`.
-        options: `ExportOptions`.
-
-    Attributes:
-        rows_of_ids: function of token ids, lengths and the fewest tokens a row
-            may have. It checks them and returns the token ids `(B, T)`, with
-            zeros behind each row's length, the lengths, and the number of rows.
-        checked_sampling: function of `Sampling` and the number of rows that
-            checks it and returns the `WriterSettings`.
+    `rows_of_ids` checks token ids, lengths and the fewest tokens of a row, and returns the ids
+    `(B, T)` with zeros after each row's end, the lengths and the number of rows.
+    `checked_sampling` checks a `Sampling` and returns its `WriterSettings`.
     """
 
     def __init__(self, served: ServedModel, memory: WireMemory, options: ExportOptions) -> None:
@@ -137,19 +112,10 @@ class TokenSignatures:
         return found
 
     def score(self, token_ids, target_ids, lengths, memory_states, memory_valid_length):
-        """Scores each target, in nats.
+        """Scores targets `(B, T)` in nats; each follows the token at the same index.
 
-        Args:
-            token_ids: int32 tensor `(B, T)`.
-            target_ids: int32 tensor `(B, T)`; each is the token after the one
-                at its place.
-            lengths: int32 tensor `(B,)`. How many tokens of each row count.
-            memory_states: float tensor `(B, L, M, D)`, or `(B, 0, 0, 0)`.
-            memory_valid_length: int32 tensor `(B,)`.
-
-        Returns:
-            Dict of `nll`, float32 `(B, T)` in nats, `total_nll` and
-            `num_scored` `(B,)`, and the next memory.
+        The first `lengths` `(B,)` tokens of a row count. Returns `nll` `(B, T)`, `total_nll` and
+        `num_scored` `(B,)`, and the next memory.
         """
         token_ids, lengths, num_rows = self.rows_of_ids(token_ids, lengths, 1)
         target_ids = self._checked_targets(target_ids, token_ids, lengths)
@@ -163,18 +129,7 @@ class TokenSignatures:
         }
 
     def next_token(self, token_ids, lengths, memory_states, memory_valid_length):
-        """Returns the most probable next tokens of each row.
-
-        Args:
-            token_ids: int32 tensor `(B, T)`.
-            lengths: int32 tensor `(B,)`.
-            memory_states: as in `score`.
-            memory_valid_length: as in `score`.
-
-        Returns:
-            Dict of `candidate_ids` and `probabilities`, `(B, C)`, the most
-            probable first, and the next memory.
-        """
+        """Returns `candidate_ids`, `probabilities`, `(B, C)`, best first, and the next memory."""
         token_ids, lengths, num_rows = self.rows_of_ids(token_ids, lengths, 1)
         memory = self._memory.take(memory_states, memory_valid_length, num_rows)
         candidate_ids, probabilities, memory = self._served.next_token(
@@ -187,18 +142,10 @@ class TokenSignatures:
         }
 
     def generate(self, token_ids, lengths, *sampling_and_memory):
-        """Generates a continuation of each row.
+        """Generates after each row; arguments are the fields of `Sampling`, then the memory.
 
-        Args:
-            token_ids: int32 tensor `(B, T)`.
-            lengths: int32 tensor `(B,)`.
-            *sampling_and_memory: the fields of `Sampling`, each `(B,)`, and
-                memory as in `score`.
-
-        Returns:
-            Dict of `token_ids` and `nll`, `(B, S)`, zeros behind a row's end,
-            `lengths` `(B,)`, and the memory of all but the last token of each
-            row, which is what to go on with.
+        Returns `token_ids` and `nll`, `(B, S)`, zeros after a row's end, `lengths` `(B,)`, and
+        the memory of all tokens but the last of each row, from which to continue.
         """
         *sampling, memory_states, memory_valid_length = sampling_and_memory
         token_ids, lengths, num_rows = self.rows_of_ids(token_ids, lengths, 1)
@@ -243,7 +190,7 @@ class TokenSignatures:
             ),
             token_ids,
         )
-        num_rows, num_tokens = tf.unstack(tf.shape(token_ids))  # of what was checked
+        num_rows, num_tokens = tf.unstack(tf.shape(token_ids))
         is_absent = tf.equal(tf.rank(lengths), 0) & tf.reduce_all(lengths < 0)
         lengths = guards.row_vector(lengths, "lengths", num_rows)
         lengths = tf.where(is_absent, num_tokens, lengths)

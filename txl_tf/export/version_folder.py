@@ -1,8 +1,7 @@
-"""Version folder of an export: SavedModel, SHA-256 of each file.
+"""Version folder of an export: SavedModel and the SHA-256 of each file.
 
-A server watches the folder of all versions and loads what appears in it under a
-number. So a version is written under another name, flushed to the disk, and
-renamed when all of it is there.
+A server watches the folder of all versions and loads each that appears under a number. So
+a version is written under another name, flushed to disk, and renamed when complete.
 """
 
 import os
@@ -53,27 +52,18 @@ def write_version(
     files: dict[str, bytes],
     defaults: Mapping[str, np.ndarray] | None = None,
 ) -> None:
-    """Writes a SavedModel with more files and the checksums of all of them.
+    """Writes a SavedModel, further files by path, and the checksums of all of them.
 
-    Args:
-        folder: str. The folder of the version; its parent is made.
-        root: `tf.Module` that owns all that the signatures use.
-        signatures: dict of name to `tf.function`. The first one is the default.
-        shapes: dict of input name to its shape, -1 where it is open, as the
-            signatures show it to whoever asks.
-        files: dict of path in the folder to content.
-        defaults: optional dict of input name to what it is where a request leaves it out.
-
-    Raises:
-        OutputExistsError: If the folder exists, or is being written.
-        StorageError: If it cannot be written.
+    The first signature is the default. The signatures show `shapes` to clients, -1 for an open
+    axis; `defaults` are the values of inputs that a request omits. Raises OutputExistsError if
+    the folder exists or is being written.
     """
     try:
         with StagingFolder(folder, last_file=GRAPH_FILE) as staging:
             options = tf.saved_model.SaveOptions(save_debug_info=False)
             tf.saved_model.save(root, staging.path, _with_default(signatures), options)
             _finish_graph(os.path.join(staging.path, GRAPH_FILE), shapes, defaults or {})
-            # It identifies the graph as it was before; the checksums do it for all files.
+            # It identifies the graph before compaction; the checksums identify all files.
             remove_file(os.path.join(staging.path, "fingerprint.pb"))
             for name, content in files.items():
                 path = os.path.join(staging.path, name)
@@ -88,7 +78,7 @@ def write_version(
 
 
 def _with_default(signatures: dict[str, Any]) -> dict[str, Any]:
-    """Signatures with the name that servers take where a request names none."""
+    """Adds the name that servers use if a request names no signature."""
     named = {name: function.get_concrete_function() for name, function in signatures.items()}
     return {"serving_default": next(iter(named.values())), **named}
 
@@ -96,10 +86,10 @@ def _with_default(signatures: dict[str, Any]) -> dict[str, Any]:
 def _finish_graph(
     path: str, shapes: dict[str, list[int]], defaults: Mapping[str, np.ndarray]
 ) -> None:
-    """Makes the graph small, and says which shapes and defaults the inputs have.
+    """Compacts the graph, and declares the shapes and defaults of the inputs.
 
-    The graph itself leaves them open, so that its guards see every request as it
-    is. Clients and `saved_model_cli` read them from the signatures.
+    The graph itself leaves shapes open, so that its guards see every request unchanged. Clients
+    and `saved_model_cli` read them from the signatures.
     """
     saved_model = saved_model_pb2.SavedModel.FromString(read_file(path))
     compact_graph(saved_model)
@@ -115,13 +105,13 @@ def _finish_graph(
 
 
 def _give_default(graph: graph_pb2.GraphDef, tensor: str, value: tensor_pb2.TensorProto) -> None:
-    """Makes a placeholder one that need not be fed, for sessions of the graph."""
+    """Gives a placeholder a default value, for sessions of the graph."""
     (placeholder,) = (node for node in graph.node if f"{node.name}:0" == tensor)
     constant = graph.node.add(name=f"{placeholder.name}_default", op="Const")
     constant.attr["dtype"].type = value.dtype
     constant.attr["value"].tensor.CopyFrom(value)
     placeholder.op = "PlaceholderWithDefault"
-    if "shape" not in placeholder.attr:  # of a placeholder it is open by default
+    if "shape" not in placeholder.attr:  # an absent shape is open
         placeholder.attr["shape"].shape.unknown_rank = True
     placeholder.input.append(constant.name)
 

@@ -1,10 +1,9 @@
-"""Warm-up requests of an export: a small one for every signature, as a server reads them.
+"""Warm-up requests of an export: one small request per signature, in a server's format.
 
-The first request of a program traces, compiles and allocates. TensorFlow Serving
-does that while it loads a version, with the requests in `assets.extra`. They are
-written with the messages of `tensorflow-serving-api`, in the extra `serving`. It
-requires the package `tensorflow`, which is the wrong one on a TPU VM; an export
-without the extra has no warm-up requests and is otherwise the same.
+The first request of a program traces, compiles and allocates. TensorFlow Serving does this
+while it loads a version, with the requests in `assets.extra`. Their messages come from
+`tensorflow-serving-api`, in the extra `serving`. It requires the package `tensorflow`,
+which is wrong for a TPU VM; an export without the extra only lacks these requests.
 """
 
 import contextlib
@@ -28,12 +27,12 @@ _NUM_TOKENS = 4
 PROMPT = "Once upon a time"
 """A text that most tokenizers can read."""
 _SAMPLE_TOKENS = 8
-# How many places of the vocabulary are tried for tokens that are a text.
+# Places of the vocabulary that are tried for tokens that are a text.
 _MOST_SAMPLES = 64
 
 
 def example_prompt(tokenizer: "Tokenizer") -> str:
-    """Returns a text that a tokenizer can read, of two tokens or more where there is one."""
+    """Returns a text that a tokenizer can encode, of two tokens or more if possible."""
     samples = (
         tokenizer.decode_text(np.arange(start, stop))
         for start in range(min(_MOST_SAMPLES, tokenizer.vocabulary_size))
@@ -49,15 +48,9 @@ def example_prompt(tokenizer: "Tokenizer") -> str:
 def warm_up_requests(
     memory: WireMemory, names: list[str], prompt: str = PROMPT
 ) -> list[tuple[str, dict[str, tf.Tensor]]]:
-    """Returns a small request for every signature, of one row.
+    """Returns a request of one row for every signature, the default first.
 
-    Args:
-        memory: `WireMemory`.
-        names: list of signature names, the default one first.
-        prompt: str. A text of two tokens or more.
-
-    Returns:
-        List of tuples of signature name and inputs.
+    `prompt` must have two tokens or more.
     """
     ids = tf.zeros([1, _NUM_TOKENS], tf.int32)
     rows: dict[str, tf.Tensor] = {"token_ids": ids, "lengths": tf.constant([_NUM_TOKENS])}
@@ -89,21 +82,12 @@ def warm_up_requests(
         "next_token_text": {**text, **text_state},
         "generate_text": {**text, **sampling, **text_state},
     }
-    # A server knows the default signature by another name, and warms each name.
+    # A server knows the default signature by another name, and warms up each name.
     return [("serving_default", requests[names[0]]), *((name, requests[name]) for name in names)]
 
 
 def warm_up_file(requests: list[tuple[str, dict[str, tf.Tensor]]]) -> bytes:
-    """Returns a TFRecord file with each request as a `PredictionLog`.
-
-    Needs the extra `serving`.
-
-    Args:
-        requests: list of tuples of signature name and inputs.
-
-    Returns:
-        The content of the file.
-    """
+    """Returns a TFRecord file with each request as a `PredictionLog`; needs the extra `serving`."""
     from tensorflow_serving.apis import prediction_log_pb2
 
     with tempfile.TemporaryDirectory() as folder:
@@ -115,6 +99,6 @@ def warm_up_file(requests: list[tuple[str, dict[str, tf.Tensor]]]) -> bytes:
                 request.model_spec.signature_name = signature_name
                 for name, tensor in inputs.items():
                     request.inputs[name].CopyFrom(tf.make_tensor_proto(tensor))
-                # The order of a map is otherwise another one in every process.
+                # Otherwise the order of a map differs in every process.
                 writer.write(log.SerializeToString(deterministic=True))
         return read_file(path)

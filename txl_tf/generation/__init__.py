@@ -1,4 +1,4 @@
-"""Writes text with a trained model, with the memory carried along."""
+"""Text generation with a trained model and its memory."""
 
 from txl_tf.generation.decoding import Sampler
 from txl_tf.generation.generate import generate

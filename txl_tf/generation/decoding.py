@@ -1,4 +1,4 @@
-"""Decoding: prompts, the sampling loop and beam search, with the rules by which texts end.
+"""Decoding: prompts, the sampling loop, beam search, and the rules that end a text.
 
 Shape letters used in this module:
   B rows, W beams of each, R = B * W rows, P prompt length, T tokens of a piece,
@@ -22,11 +22,11 @@ Sampler = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 """A function of logits `(R, V)` and seeds `(R, 2)` that returns tokens `(R,)`."""
 
 NOTHING = -1
-"""Stands in the results where a row has ended."""
+"""Marks the end of a row in the results."""
 
 
 def prompt_rows(prompt_ids: Any, num_rows: int, vocabulary_size: int) -> list[np.ndarray]:
-    """Converts prompts to `num_rows` int32 vectors of at least one token; ValueError if none."""
+    """Converts prompts to `num_rows` int32 vectors; ValueError for an empty one."""
     rows = [np.asarray(row) for row in prompt_ids]
     if len(rows) != num_rows or any(row.ndim != 1 or not row.size for row in rows):
         raise ValueError(
@@ -39,21 +39,17 @@ def prompt_rows(prompt_ids: Any, num_rows: int, vocabulary_size: int) -> list[np
 
 
 class PromptReader:
-    """Reads texts that may end at different places, in few programs.
-
-    Args:
-        engine: `InferenceEngine`.
-    """
+    """Reader of texts that may end at different places, in few programs."""
 
     def __init__(self, engine: InferenceEngine) -> None:
         self._engine = engine
         self._segment_length = engine.model.config.segment_length
         self._read = tf.function(engine.read, autograph=False)
-        # One length at a time: the keys of all distances take memory.
+        # Only the newest length: the keys of all distances take memory.
         self._constants = functools.lru_cache(maxsize=1)(engine.constants)
 
     def __call__(self, rows: list[np.ndarray], memory: Any) -> Any:
-        """Reads `B` int vectors, any of which may be empty; returns the next memory."""
+        """Reads `B` int vectors, some of them possibly empty; returns the next memory."""
         if self._engine.keeps_states and len({len(row) for row in rows}) > 1:
             alone = [
                 self([row], tf.nest.map_structure(lambda each, b=b: each[b : b + 1], memory))
@@ -66,14 +62,10 @@ class PromptReader:
         return memory
 
     def read_piece(self, rows: list[np.ndarray], memory: Any) -> tuple[tf.Tensor, Any, int]:
-        """Reads the next segment of texts, or less where they end.
+        """Reads the next segment of `B` int vectors, or less where they end.
 
-        Args:
-            rows: list of `B` int vectors; of equal length where the engine keeps states.
-            memory: memory of what came before.
-
-        Returns:
-            Tuple of the hidden states `(B, T, D)`, the next memory and `T`.
+        Where the engine keeps states, they must have equal lengths. Returns the hidden states
+        `(B, T, D)`, the next memory and `T`.
         """
         longest = max(len(row) for row in rows)
         if self._engine.keeps_states:
@@ -90,10 +82,10 @@ class PromptReader:
 
 
 def _piece_length(num_tokens: int, segment_length: int) -> int:
-    """Returns how many of the remaining tokens are read at once.
+    """Returns how many of the remaining tokens to read at once.
 
-    `segment_length`, or the smallest power of 2 that is enough: every length is
-    one more program to compile, so there are few of them.
+    This is `segment_length` or the smallest sufficient power of 2: every length costs one more
+    program to compile.
     """
     if num_tokens >= segment_length:
         return segment_length
@@ -101,7 +93,7 @@ def _piece_length(num_tokens: int, segment_length: int) -> int:
 
 
 def _padded(rows: list[np.ndarray], length: int) -> tuple[np.ndarray, np.ndarray]:
-    """The beginnings of rows `(B, T)` with zeros behind the short ones, and lengths `(B,)`."""
+    """Returns the beginnings of rows `(B, T)`, padded with zeros, and their lengths `(B,)`."""
     token_ids = np.zeros((len(rows), length), np.int32)
     for padded_row, row in zip(token_ids, rows, strict=True):
         padded_row[: len(row)] = row[:length]
@@ -115,7 +107,7 @@ def common_length(lengths: np.ndarray) -> np.ndarray:
 
 
 class TokenRules:
-    """The tokens that end a text, those never written, and the penalty of repetitions."""
+    """Tokens that end a text, tokens never written, and the repetition penalty."""
 
     def __init__(
         self,
@@ -141,7 +133,7 @@ class TokenRules:
         return is_used | tf.one_hot(token_ids, self.vocabulary_size, True, False)
 
     def is_stop(self, token_ids: tf.Tensor) -> tf.Tensor:
-        """Whether tokens end their texts, bool `(R,)`."""
+        """Marks the tokens that end their texts, bool `(R,)`."""
         is_stop = tf.zeros_like(token_ids, tf.bool)
         for stop_token_id in self._stop_token_ids:
             is_stop |= token_ids == stop_token_id
@@ -149,31 +141,26 @@ class TokenRules:
 
 
 def exclude(logits: tf.Tensor, token_ids: Sequence[int]) -> tf.Tensor:
-    """Returns logits `(R, V)` with those of some tokens at minus infinity."""
+    """Returns logits `(R, V)` with some tokens at minus infinity."""
     for token_id in token_ids:
         logits = tf.where(tf.range(logits.shape[-1]) == token_id, -np.inf, logits)
     return logits
 
 
 def drawing_seeds(seeds: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
-    """Returns the seeds of one token, int32 `(R, 2)`; the place of a row has no part in them."""
+    """Returns the seeds of one token, int32 `(R, 2)`, which do not depend on the row's index."""
     of_zero = functional.row_seeds(tf.stack([0, position]), tf.constant([0]))  # [1, 2]
-    # Not a stack with zeros: where the seed is a constant, TensorFlow folds those to one row.
+    # Not a stack with zeros: TensorFlow folds it to one row if the seed is a constant.
     return of_zero + seeds[:, None] * tf.constant([[1, 0]])
 
 
 class DecodingState(NamedTuple):
-    """The state that changes from token to token.
+    """State that changes from token to token.
 
-    Attributes:
-        pending: int32 tensor `(R,)`. The newest tokens, which are not read yet.
-        is_finished: bool tensor `(R,)`. Whether the newest token ended the row.
-        is_used: bool tensor `(R, V)`: tokens that were read or written, or
-            `(R, 0)` where nobody asks.
-        lengths: int32 tensor `(R,)`. Tokens of each row since memory was
-            brought up to date.
-        position: int32 scalar. Tokens that were written; part of the seed.
-        recent: what the engine keeps beside memory.
+    `pending` int32 `(R,)` are the newest tokens, not read yet, and `is_finished` bool `(R,)`
+    marks stop tokens among them. `is_used` bool `(R, V)` marks tokens read or written; it is
+    `(R, 0)` without a penalty. `lengths` int32 `(R,)` counts the tokens since the last update of
+    memory, `position` all tokens written. `recent` is the engine's state beside memory.
     """
 
     pending: Any
@@ -187,14 +174,9 @@ class DecodingState(NamedTuple):
 class TokenLoop:
     """Sampling loop: decodes a token, samples the next, repeats.
 
-    The number of tokens is an argument, so one program serves them all, and
-    it stops early when all rows have ended.
-
-    Args:
-        engine: `InferenceEngine`, whose plan says whether XLA compiles.
-        sampler: optional `Sampler`; `None` draws by the settings of each call.
-        rules: `TokenRules`.
-        capacity: int. `C`, the tokens that the engine keeps beside memory.
+    The number of tokens is an argument, so all lengths share one program, and the loop stops when
+    all rows have ended. Without a `sampler` each call gives the settings; `capacity` is `C`, the
+    tokens that the engine keeps beside memory.
     """
 
     def __init__(
@@ -215,9 +197,9 @@ class TokenLoop:
         settings: tuple[Any, ...],
         max_tokens: int,
     ) -> tuple[tf.Tensor, DecodingState]:
-        """Writes int32 tokens `(C, R)`, of which the first `max_tokens` count.
+        """Writes int32 tokens `(C, R)`; only the first `max_tokens` are valid.
 
-        `settings` are the arguments of `RandomSampler`, each `(R,)`; with a sampler there are none.
+        `settings` are the arguments of `RandomSampler`, each `(R,)`; empty with a sampler.
         """
         seeds, *settings = (tf.constant(each) for each in (seeds, *settings))
         return self._run(memory, constants, state, seeds, settings, tf.constant(max_tokens))
@@ -260,13 +242,8 @@ class TokenLoop:
 class BeamSearch:
     """Beam search with several beams per row; memory follows the beams.
 
-    Memory before the search is the same for all beams of a row, and is read
-    once for them all; only what was written since is put in the beams' order.
-
-    Args:
-        engine: `InferenceEngine`, whose plan says whether XLA compiles.
-        sampler: `BeamSampler`.
-        rules: `TokenRules`.
+    All beams of a row share the memory before the search, which is read once for all of them;
+    only the states written since then are reordered.
     """
 
     def __init__(self, engine: InferenceEngine, sampler: BeamSampler, rules: TokenRules) -> None:
@@ -340,5 +317,5 @@ class BeamSearch:
             scores,
             tf.reshape(is_finished, [-1, width]),
         )
-        parents += tf.range(parents.shape[0])[:, None] * width  # places among all rows
+        parents += tf.range(parents.shape[0])[:, None] * width  # indices among all rows
         return scores, tf.reshape(parents, [-1]), tf.reshape(next_ids, [-1])

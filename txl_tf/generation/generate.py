@@ -1,4 +1,4 @@
-"""Continues prompts, in one call.
+"""Continuation of prompts in one call.
 
 Shape letters used in this module: R rows, P prompt length, S tokens to write,
 W beams of a row, V vocabulary.
@@ -19,7 +19,7 @@ from txl_tf.models.memory import Memory
 from txl_tf.samplers import BeamSampler
 
 FEWEST_COMPILED_TOKENS = 300
-"""Fewer tokens are written before XLA has compiled."""
+"""Fewer tokens take less time than the compilation by XLA."""
 
 
 def generate(
@@ -46,7 +46,7 @@ def generate(
     For more than one call with a model, a `GenerationSession` compiles once.
 
     Args:
-        model: as of `GenerationSession`.
+        model: as for `GenerationSession`.
         prompt_ids: int array `(R, P)`, or a sequence of `R` int vectors that
             may differ in length; at least one token in every row.
         max_tokens: int. `S`, the most to write after the prompt. Defaults to `128`.
@@ -56,30 +56,30 @@ def generate(
         min_p: optional float, see `RandomSampler`. Defaults to `0`, all tokens.
         seed: optional int, or one for each row, see `GenerationSession`. Defaults to
             `None`: a new one.
-        sampler: optional name or object of `txl_tf.samplers`, or a function of logits
-            `(R, V)` and seeds `(R, 2)` that returns token ids `(R,)`. It takes the
-            place of the four settings of `RandomSampler`.
-        memory: optional memory of what came before the prompt, from the model
-            or from this function.
+        sampler: optional name or object of `txl_tf.samplers`, or a function of logits `(R, V)`
+            and seeds `(R, 2)` that returns token ids `(R,)`. It replaces the four settings of
+            `RandomSampler`.
+        memory: optional memory of the text before the prompt, from the model or from this
+            function.
         memory_length: optional int. Tokens to remember, if not the model's.
         repetition_penalty: float, at least 1. See `RepetitionPenalty`.
         stop_token_ids: ints. A row ends with the first of them.
         excluded_token_ids: ints. They are never written.
-        callback: optional function, called with the tokens `(R,)` of every
-            position when they are written.
-        jit_compile: optional bool. Whether XLA compiles what runs for every
-            token. Defaults to `None`: from some hundred tokens on, if the plan of
-            the device says so.
+        callback: optional function, called with the tokens `(R,)` of each position once they are
+            written.
+        jit_compile: optional bool. If `True`, XLA compiles the work done for every token.
+            Defaults to `None`: from a few hundred tokens on, if the execution plan of the device
+            compiles.
 
     Returns:
-        Tuple of an int32 array `(R, S)`, without the prompt, -1 where a row
-        had ended, and the memory after the last token but one: what is needed
-        to go on with the last token as the prompt. With a `BeamSampler` that
-        returns all beams, the array is `(R, W, S)`, and memory is of the best.
+        Tuple of an int32 array `(R, S)`, without the prompt, -1 where a row had ended, and the
+        memory after the last token but one. To continue, pass this memory and the last token as
+        the prompt. With a `BeamSampler` that returns all beams, the array is `(R, W, S)`, and
+        memory is of the best.
 
     Raises:
-        ValueError: If a prompt is empty, an id or a setting is out of range, or there
-            is nothing to write.
+        ValueError: If a prompt is empty, an id or a setting is out of range, or `max_tokens`
+            leaves nothing to write.
     """
     if jit_compile is None and max_tokens < FEWEST_COMPILED_TOKENS:
         jit_compile = False

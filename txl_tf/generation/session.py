@@ -1,4 +1,4 @@
-"""Generation session: continues texts and keeps their memory.
+"""Generation session, which continues texts and keeps their memory.
 
 Shape letters used in this module: R rows, P prompt length, S tokens to write,
 W beams of a row, V vocabulary.
@@ -45,38 +45,37 @@ from txl_tf.models.stateful import language_model_of
 from txl_tf.samplers import BeamSampler, RandomSampler
 
 CAPACITY = 64
-"""Tokens that are kept beside memory before it takes them over."""
+"""Tokens that are kept beside memory before they are merged into it."""
 
 Callback = Callable[[np.ndarray], None]
-"""Is called with the tokens `(R,)` of each position as they are written."""
+"""Function called with the tokens `(R,)` of each position once they are written."""
 
 
 class GenerationSession:
     """Generation session: one text per row, continued with its memory.
 
-    Everything has static shapes: programs are compiled in the first call and
-    serve the session for good. The weights of the model must not change.
+    All shapes are static: programs are compiled in the first call and reused. The weights of the
+    model must not change.
 
     Args:
-        model: `TransformerXL`, `LSTMLanguageModel` or `QRNNLanguageModel`; of a
-            `StatefulTransformerXL` the model that it trains.
-        sampler: function of logits `(R, V)` and seeds `(R, 2)` that returns
-            token ids `(R,)`, such as `RandomSampler(0.8)`, or a `BeamSampler`; or
-            `None`, so that `restart` gives the settings and nothing is compiled for them.
+        model: `TransformerXL`, `LSTMLanguageModel` or `QRNNLanguageModel`; for a
+            `StatefulTransformerXL` its inner model is used.
+        sampler: function of logits `(R, V)` and seeds `(R, 2)` that returns token ids `(R,)`,
+            such as `RandomSampler(0.8)`, or a `BeamSampler`; or `None`, so that `restart` gives
+            the settings without a new compilation.
         num_rows: int. `R`.
         seed: optional int, or one for each row. The same seed writes the same text
             in any row; rows with one prompt and one seed write the same. Defaults
             to `None`: a new one.
         memory_length: optional int. Tokens to remember, if not the model's.
-        memory: optional `Memory`, `KeyValueMemory` or `RecurrentMemory` of
-            what came before.
-        repetition_penalty: float, at least 1. See `RepetitionPenalty`; counts
-            what was read and written in this session.
+        memory: optional `Memory`, `KeyValueMemory` or `RecurrentMemory` of the preceding text.
+        repetition_penalty: float, at least 1. See `RepetitionPenalty`; it applies to tokens read
+            or written in this session.
         stop_token_ids: ints. A row ends with the first of them.
         excluded_token_ids: ints. They are never written.
-        jit_compile: optional bool. Whether XLA compiles what runs for every
-            token: seconds at the beginning, and nearly twice as fast. Defaults
-            to `None`: as the plan of the device says.
+        jit_compile: optional bool. If `True`, XLA compiles the work done for every token: this
+            takes seconds once, and is then nearly twice as fast. Defaults to `None`: decided by
+            the execution plan of the device.
 
     Attributes:
         seeds: int32 vector `(R,)`.
@@ -142,17 +141,16 @@ class GenerationSession:
         memory: Any = None,
         settings: Sequence[RandomSampler] = (RandomSampler(),),
     ) -> None:
-        """Empties all rows and keeps the compiled functions.
+        """Clears all rows and keeps the compiled functions.
 
         Args:
-            seed: as at the beginning.
-            memory: as at the beginning.
-            settings: sequence of one `RandomSampler`, or of one for each row, whose
-                settings are read where the session was made without a sampler.
+            seed: as for the constructor.
+            memory: as for the constructor.
+            settings: sequence of one `RandomSampler`, or of one per row; used if the session was
+                made without a sampler.
 
         Raises:
-            ValueError: If the memory is not one of the model for `R` rows, or the seed
-                is none.
+            ValueError: If the memory does not fit the model and `R` rows, or the seed is invalid.
         """
         if memory is None:
             memory = self._engine.initial_memory(self._num_rows)
@@ -168,7 +166,7 @@ class GenerationSession:
         self._begin_recent()
 
     def sibling(self) -> Self:
-        """Returns another session with the same compiled functions, whose rows are empty."""
+        """Returns a session with empty rows that shares the compiled functions."""
         session = copy.copy(self)
         session._known_files = {}
         session.restart()
@@ -181,7 +179,7 @@ class GenerationSession:
 
     @property
     def memory(self) -> Any:
-        """Memory of all that was read and written but the newest token of each row."""
+        """Memory of all tokens read and written except the newest token of each row."""
         self._settle()
         return self._memory
 
@@ -198,15 +196,14 @@ class GenerationSession:
         max_tokens: int,
         callback: Callback | None = None,
     ) -> np.ndarray:
-        """Reads prompts, if there are any, and goes on from there.
+        """Reads the prompts, if given, and writes their continuation.
 
         Args:
-            prompt_ids: int array `(R, P)`, or a sequence of `R` int vectors
-                that may differ in length, or `None` to go on without.
+            prompt_ids: int array `(R, P)`, or a sequence of `R` int vectors that may differ in
+                length, or `None` to continue without one.
             max_tokens: int. `S`, the most to write.
-            callback: optional function, called with the int32 tokens `(R,)` of
-                every position when they are written; not with beams, of
-                which the first token is the last to be known.
+            callback: optional function, called with the int32 tokens `(R,)` of each position once
+                they are written; not with beams, whose tokens are known only at the end.
 
         Returns:
             Int32 array `(R, S)`, or `(R, W, S)` from a `BeamSampler` that
@@ -214,8 +211,8 @@ class GenerationSession:
             last of its tokens.
 
         Raises:
-            ValueError: If there is nothing to write or to go on from, a token
-                id is out of range, or beams are to be streamed.
+            ValueError: If there is nothing to write or to continue, a token id is out of range,
+                or `callback` is given with beams.
         """
         if max_tokens < 1:
             raise ValueError(f"`max_tokens` must be positive. Received: max_tokens={max_tokens}")
@@ -244,7 +241,7 @@ class GenerationSession:
             if self._pending is None:
                 raise ValueError("There must be something to go on from. Received: prompt_ids=None")
             if (self._lengths != self._filled).any():
-                self._settle()  # rows that ended go on from where they did
+                self._settle()  # rows that ended continue from their end
             return
         rows = prompt_rows(prompt_ids, self._num_rows, self._vocabulary_size)
         for is_used, row in zip(self._is_used, rows, strict=True):
@@ -311,15 +308,15 @@ class GenerationSession:
             is_used[row[row != NOTHING]] = True
 
     def save(self, path: str | os.PathLike[str] | SessionFile) -> None:
-        """Writes what is needed to go on, without the weights.
+        """Writes the state of the session, without the weights.
 
         Args:
-            path: path of the file, or a `SessionFile` that is entered. What is
-                there is replaced when the new file is complete.
+            path: path of the file, or an entered `SessionFile`. An existing file is replaced when
+                the new one is complete.
 
         Raises:
-            OutputExistsError: If somebody else is writing the file, or has
-                written it since this session read or wrote it.
+            OutputExistsError: If another process is writing the file, or has written it since
+                this session read or wrote it.
             OSError: If it cannot be written.
         """
         file = path if isinstance(path, SessionFile) else SessionFile(path)
@@ -335,19 +332,19 @@ class GenerationSession:
         )
 
     def load(self, path: str | os.PathLike[str] | SessionFile) -> None:
-        """Goes on from a file that `save` wrote, seed included.
+        """Restores the state from a file that `save` wrote, seed included.
 
-        The file is not trusted. A session that cannot load it stays as it was.
+        The file is not trusted. If loading fails, the session stays unchanged.
 
         Args:
             path: path of the file, or a `SessionFile`.
 
         Raises:
-            MismatchError: If it is of another model, other weights, or another
-                number of rows or memory length.
-            DataDamagedError: If the file is damaged, or holds what no session
-                can: ids beyond the vocabulary, or numbers that are not finite.
-            InputMissingError: If there is none.
+            MismatchError: If the model, the weights, the number of rows or the memory length
+                differ.
+            DataDamagedError: If the file is damaged, or has invalid contents: ids beyond the
+                vocabulary, or numbers that are not finite.
+            InputMissingError: If the file does not exist.
         """
         file = path if isinstance(path, SessionFile) else SessionFile(path)
         expected = {
@@ -370,7 +367,7 @@ class GenerationSession:
         self._known_files[file.path] = hashlib.sha256(content).hexdigest()
 
     def _parts(self) -> dict[str, Any]:
-        """Everything that is saved, by the name that errors call it."""
+        """Returns everything that is saved, by its name in errors."""
         pending = np.zeros((self._num_rows,), np.int32) if self._pending is None else self._pending
         return {
             **dict(named_parts("memory", self._memory)),
@@ -396,7 +393,7 @@ def writing_engine(
     """Returns the engine that writes with a model, see `GenerationSession`."""
     config = model.config
     if memory_length is None and config.has_relative_positions and not config.recurrence:
-        # A model without recurrence remembers, while it writes, the rest of a segment.
+        # A model without recurrence remembers the rest of a segment while it writes.
         memory_length = config.segment_length - 1
     return InferenceEngine(
         model, memory_length, num_rows=num_rows, writes=True, jit_compile=jit_compile

@@ -20,11 +20,11 @@ _FORMAT_VERSION = 1
 _HEADER = "header"
 _HEADER_FIELDS = {"format_version", "model", "values", "arrays"}
 _MAX_HEADER_BYTES = 1 << 20
-# What an archive needs for an array besides its bytes, at most; 400 bytes so far.
+# Most bytes of an archive for an array besides its data; 400 at present.
 _OVERHEAD_BYTES = 1 << 10
 
 Expected = Mapping[str, tuple[tuple[int, ...], str]]
-"""Shape and dtype of each array, by the name of what it is."""
+"""Shape and dtype of each array by name."""
 
 
 def identity(model: keras.Model) -> dict[str, Any]:
@@ -42,13 +42,7 @@ def identity(model: keras.Model) -> dict[str, Any]:
 
 
 def pack_session(model: dict[str, Any], values: dict[str, Any], arrays: list[np.ndarray]) -> bytes:
-    """Returns the contents of a file, a NumPy archive.
-
-    Args:
-        model: dict. `identity` of the model.
-        values: dict of JSON values.
-        arrays: list of arrays.
-    """
+    """Returns the contents of a session file, a NumPy archive; `model` is its `identity`."""
     header = {
         "format_version": _FORMAT_VERSION,
         "model": model,
@@ -56,7 +50,7 @@ def pack_session(model: dict[str, Any], values: dict[str, Any], arrays: list[np.
         "arrays": [[list(each.shape), tf.as_dtype(each.dtype).name] for each in arrays],
     }
     named = {_HEADER: np.frombuffer(json.dumps(header).encode(), np.uint8)}
-    # NumPy's format knows no bfloat16, so all that is kept are bytes.
+    # NumPy's format does not know bfloat16, so all arrays are stored as bytes.
     named |= {f"array_{i}": _bytes_of(each) for i, each in enumerate(arrays)}
     contents = io.BytesIO()
     np.savez(contents, **named)
@@ -68,28 +62,17 @@ def _bytes_of(array: np.ndarray) -> np.ndarray:
 
 
 def largest_file(expected: Expected) -> int:
-    """Bytes that a file with these arrays has at most."""
+    """Returns the most bytes that a file with these arrays has."""
     return _unpacked_bytes(expected) + (len(expected) + 2) * _OVERHEAD_BYTES
 
 
 def unpack_session(
     content: bytes, model: dict[str, Any], expected: Expected, where: str
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Takes a file apart, if it is of this model and as large as it must be.
+    """Unpacks a file into its values, which are not checked, and its arrays by name.
 
-    Args:
-        content: bytes of the file.
-        model: dict. `identity` of the model that is to go on.
-        expected: see `Expected`.
-        where: str. The file, for errors.
-
-    Returns:
-        Tuple of the values, which are not checked, and the arrays by name.
-
-    Raises:
-        MismatchError: If it is of another model, or its arrays are not what is
-            expected.
-        DataDamagedError: If it is no such file, or damaged.
+    Raises MismatchError if it belongs to another model or its arrays are not as expected, and
+    DataDamagedError if it is damaged.
     """
     try:
         named = read_array_archive(io.BytesIO(content), max_bytes=_unpacked_bytes(expected))
@@ -107,18 +90,10 @@ def unpack_session(
 
 
 def check_session(file: IO[bytes], where: str) -> int:
-    """Checks of a file what can be told without the model that it is of.
+    """Checks a file as far as possible without its model; returns the number of arrays.
 
-    Args:
-        file: binary file. All of it is read only if it is an archive.
-        where: str. Its path, for errors.
-
-    Returns:
-        The number of arrays.
-
-    Raises:
-        DataDamagedError: If it is no such file, or damaged.
-        MismatchError: If it is of a version that is not known.
+    All contents are read only if the file is an archive. Raises DataDamagedError if it is
+    damaged, and MismatchError for an unknown version.
     """
     try:
         named = read_array_archive(file)
@@ -152,7 +127,7 @@ def size_mismatch(where: str) -> MismatchError:
 
 
 def damaged(what: str, where: str) -> DataDamagedError:
-    """Creates the error for a file that is no valid session; `what` is a clause."""
+    """Creates the error for an invalid session file; `what` is a clause."""
     return DataDamagedError(
         f"The file is no session, or damaged: {what}.", where=where, remedy="Begin a new one."
     )
@@ -191,7 +166,7 @@ def _header_of(raw: np.ndarray | None, where: str) -> dict[str, Any]:
 def _check_header(
     header: dict[str, Any], model: dict[str, Any], expected: Expected, where: str
 ) -> None:
-    # What was read went through JSON.
+    # JSON turns tuples into lists.
     current, found = json.loads(json.dumps(model)), header["model"]
     differing = sorted(
         ascii(name)[1:-1][:80]

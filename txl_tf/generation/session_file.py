@@ -29,11 +29,11 @@ _NAME_ANOTHER = "Name a file that was saved before."
 
 
 class SessionFile:
-    """A file that one process at a time keeps up to date, also in a store.
+    """Session file that one process at a time keeps up to date, also in an object store.
 
-    While it is entered, everyone else who wants to write it is refused. The
-    lock is the folder `.NAME.lock` beside the file, see `DirectoryLock`. It is
-    read without a lock: at every moment there is the old file or the new one.
+    While it is entered, other writers are refused. The lock is the folder `.NAME.lock` beside the
+    file, see `DirectoryLock`. Reading needs no lock: at every moment the old or the new file is
+    there.
 
     Args:
         path: path of the file, also a remote one.
@@ -42,9 +42,8 @@ class SessionFile:
         path: str.
 
     Raises:
-        OutputExistsError: On entering, if somebody else writes it.
-        StorageError: On entering, if there is no such folder, or it cannot be
-            written.
+        OutputExistsError: On entering, if another process is writing it.
+        StorageError: On entering, if its folder does not exist or cannot be written.
 
     Example:
     ```python
@@ -91,12 +90,12 @@ class SessionFile:
             return
         lock.__exit__(exception_type, exception, traceback)
         if not is_remote(self.path):
-            # One that was killed leaves the folder; the next one to end removes it.
+            # A killed process leaves the folder; the next process removes it at its end.
             with contextlib.suppress(OSError):
                 os.rmdir(self._lock_folder)
 
     def exists(self) -> bool:
-        """Whether there is such a file."""
+        """Returns `True` if the file exists."""
         return path_exists(self.path)
 
     def size(self) -> int:
@@ -105,33 +104,33 @@ class SessionFile:
             return file_bytes(self.path)
 
     def read(self, max_bytes: int) -> bytes:
-        """Reads all of it.
+        """Reads the whole file.
 
         Args:
             max_bytes: int. A longer file is refused before it is read.
 
         Raises:
-            InputMissingError: If there is no such file.
-            DataDamagedError: If it is longer, or no regular file.
+            InputMissingError: If the file does not exist.
+            DataDamagedError: If it is longer, or is not a regular file.
             StorageError: If it cannot be read.
         """
         with self._reading():
             return read_file(self.path, max_bytes=max_bytes)
 
     def write(self, content: bytes, *, replaces: str | None = None) -> str:
-        """Writes the file, whole or not at all.
+        """Writes the file completely or not at all.
 
         Args:
-            content: bytes. All of it.
-            replaces: optional str. SHA-256 of what may be there; by default
-                anything.
+            content: bytes. The whole content.
+            replaces: optional str. SHA-256 of the only content that may be replaced. Defaults to
+                `None`: any.
 
         Returns:
             SHA-256 of the content.
 
         Raises:
-            OutputExistsError: If somebody else writes it or has written it.
-            OSError: If it cannot be written; the old file is untouched.
+            OutputExistsError: If another process is writing it or has written it.
+            OSError: If it cannot be written; the old file stays unchanged.
         """
         if self._lock is None:
             with self:
@@ -171,11 +170,7 @@ _RANGES = {
 
 
 def named_parts(name: str, part: Any) -> Iterator[tuple[str, Any]]:
-    """Names the arrays of nested tuples, in the order in which TensorFlow flattens them.
-
-    Yields:
-        Pairs such as `("memory.keys.0", array)`.
-    """
+    """Names the arrays of nested tuples, such as `memory.keys.0`, in TensorFlow's flat order."""
     if isinstance(part, tuple):
         fields = getattr(part, "_fields", range(len(part)))
         for field, each in zip(fields, part, strict=True):
@@ -185,15 +180,9 @@ def named_parts(name: str, part: Any) -> Iterator[tuple[str, Any]]:
 
 
 def check_values(values: dict[str, Any], capacity: int, where: str) -> None:
-    """Checks the numbers of a session, from the header of its file.
+    """Checks the values in a session's header; DataDamagedError if one is missing or invalid.
 
-    Args:
-        values: dict of JSON values.
-        capacity: int. How many tokens fit beside memory.
-        where: str. The file.
-
-    Raises:
-        DataDamagedError: If one of them is missing, or cannot be.
+    `capacity` is the number of tokens beside memory.
     """
     fields = {*_RANGES, "has_pending"}
     if set(values) != fields:
@@ -222,18 +211,10 @@ def check_arrays(
     vocabulary_size: int,
     where: str,
 ) -> None:
-    """Checks what is in the arrays of a session.
+    """Checks the arrays of a session, named as by `named_parts`.
 
-    Args:
-        arrays: dict of name, see `named_parts`, to array.
-        filled: int. From the values of the session.
-        memory_length: int. `M`.
-        vocabulary_size: int. `V`.
-        where: str. The file.
-
-    Raises:
-        DataDamagedError: If a number is not finite, a length is longer than it
-            can be, or a token is none of the vocabulary.
+    Raises DataDamagedError if a number is not finite, a length is too long or a token is not in
+    the vocabulary.
     """
     for field, array in arrays.items():
         last = field.rpartition(".")[2]

@@ -1,6 +1,6 @@
 """EleutherAI's lm-evaluation-harness on models of this project.
 
-The names are imported when they are first used: they need the extra `harness`.
+The names are imported on first use, because they need the extra `harness`.
 """
 
 from txl_tf.imports import lazy_names

@@ -2,7 +2,7 @@
 
     python -m txl_tf.harness run --model txl --model_args pretrained=DIR --tasks TASK
 
-The arguments are those of `lm_eval`; `--model_args` are those of `HarnessModel`.
+It accepts the arguments of `lm_eval`; `--model_args` are arguments of `HarnessModel`.
 """
 
 import sys
@@ -18,7 +18,7 @@ def main() -> int:
         require_tensorflow_backend()
         from lm_eval.__main__ import cli_evaluate
 
-        # Imported for its entry in the harness's list of models.
+        # Imported to register the model with the harness.
         import txl_tf.harness.harness_model  # noqa: F401
 
         cli_evaluate()

@@ -1,4 +1,4 @@
-"""Model of EleutherAI's lm-evaluation-harness, which reads with memory.
+"""Model with memory for EleutherAI's lm-evaluation-harness.
 
 Shape letters used in this module: N requests.
 """
@@ -23,7 +23,7 @@ from txl_tf.imports import require_extra
 
 require_extra("harness", "lm_eval", purpose="The harness")
 
-# The class below is one of the harness, so its package is asked for first.
+# The class below derives from the harness, so report a missing package first.
 from lm_eval.api.model import LM  # noqa: E402
 from lm_eval.api.registry import register_model  # noqa: E402
 from lm_eval.models.utils import normalize_gen_kwargs  # noqa: E402
@@ -48,45 +48,44 @@ _ARGUMENTS = (
     "batch_size",
     "seed",
 )
-# Settings of generation that are honoured; others would change the text, so they are refused.
+# Supported generation settings; others would change the text, so they are refused.
 _SETTINGS = {"until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_p"}
 
 
 @register_model("txl")
 class HarnessModel(LM):
-    """Model folder of any kind as the harness's model `"txl"`.
+    """Model `"txl"` of the harness, from a model folder of any kind.
 
-    Texts are read segment by segment with memory, whatever their length, with the lengths
-    and the precision of the run's evaluations. So the log-likelihood of a document is that of
-    `txl evaluate --text`. Nothing comes before the first token of a text, so nothing predicts it:
-    with an empty context, the first token of the continuation is the context.
+    Texts of any length are read segment by segment with memory, with the lengths and the precision
+    of the run's evaluations. So a document has the same log-likelihood as in `txl evaluate --text`.
+    The first token of a text has no context and is not predicted: with an empty context, the first
+    token of the continuation is the context.
 
     Args:
         pretrained: path of a run, a checkpoint, a converted folder or an export; or a
             `TransformerXLCausalLM` with its tokenizer.
-        step: as for `txl_tf.load_model`.
-        tokenizer: optional `Tokenizer`, or path of a prepared data set that has it.
-            Defaults to `None`: the one in the folder.
-        memory_length: optional int. Tokens to remember while texts are scored. Defaults to
-            `None`: as `TransformerXLCausalLM.score`.
-        segment_length: optional int. Tokens to read at once, likewise.
-        max_length: optional int. Reads log-likelihoods as models without memory do: a
-            document in windows of so many tokens, each from an empty memory, and of a
-            context no more than fits into a window with its continuation. Defaults to
-            `None`: memory goes on from the beginning of a text to its end.
-        first_token: str. How the first token of a document counts in
-            `loglikelihood_rolling`. With `"average"` it counts as the mean of the others, as
-            in the figures of `txl evaluate`: the harness divides by the bytes and words of
-            the whole document. With `"unscored"` it counts nothing, and the result is the
-            sum of the nats of `txl evaluate`, negative. Defaults to `"average"`.
-        batch_size: int. Requests that are computed side by side. It has no influence on
-            log-likelihoods. Defaults to `8`; the harness's command line says `1`.
-        seed: int. The same seed draws the same texts in `generate_until`, for the same
-            requests and `batch_size`. Defaults to `0`.
-        **unknown: refused, with the name that was probably meant.
+        step: See `txl_tf.load_model`.
+        tokenizer: optional `Tokenizer`, or path of a prepared data set with one. Defaults to
+            `None`: the tokenizer in the model folder.
+        memory_length: optional int. Tokens of memory for scoring. Defaults to `None`: see
+            `TransformerXLCausalLM.score`.
+        segment_length: optional int. Tokens per segment, likewise.
+        max_length: optional int. Scores like a model without memory: a document in windows of this
+            many tokens, each from an empty memory, and a context cut to fit into one window with
+            its continuation. Defaults to `None`: memory covers the whole text.
+        first_token: str. How the first token of a document counts in `loglikelihood_rolling`. With
+            `"average"` it counts as the mean of the others, as in `txl evaluate`, because the
+            harness divides by the bytes and words of the whole document. With `"unscored"` it
+            counts 0, and the result is the negative sum of the nats of `txl evaluate`. Defaults to
+            `"average"`.
+        batch_size: int. Requests per batch. It does not affect log-likelihoods. Defaults to `8`;
+            the harness's command line passes `1`.
+        seed: int. Equal seeds give equal texts in `generate_until`, for the same requests and
+            `batch_size`. Defaults to `0`.
+        **unknown: refused; the error suggests a similar name.
 
     Raises:
-        JobError: As `txl_tf.load` does.
+        JobError: See `txl_tf.load`.
         UsageError: If an argument is out of its range or unknown, or the extra is missing.
 
     Example:
@@ -150,12 +149,12 @@ class HarnessModel(LM):
         """Builds the model from arguments.
 
         Args:
-            arg_dict: dict of the arguments of the class.
-            additional_config: optional dict of those that the harness adds.
+            arg_dict: dict of arguments of the class.
+            additional_config: optional dict of arguments that the harness adds.
 
         Returns:
-            The model. TensorFlow finds its devices itself, and no batch size is searched
-            for, so `device` and `max_batch_size` of the harness are left out.
+            The model. `device` and `max_batch_size` of the harness are ignored: TensorFlow selects
+            devices, and the batch size is fixed.
         """
         added = {
             name: value
@@ -165,7 +164,7 @@ class HarnessModel(LM):
         return cls(**{**added, **arg_dict})
 
     def get_model_info(self) -> dict[str, Any]:
-        """Returns the lengths and the precision of the scores, for the harness's results."""
+        """Returns lengths and precision of scoring, for the harness's results."""
         return evaluation_conditions(self._evaluator.config, self._lm.evaluation)
 
     def loglikelihood(
@@ -173,19 +172,19 @@ class HarnessModel(LM):
     ) -> list[tuple[float, bool]]:
         """Scores a continuation after its context.
 
-        Both are encoded together, and the continuation is what comes after the tokens of
-        the context alone. White space at the end of a context goes to the continuation.
+        Both are encoded together. The continuation starts after as many tokens as the context alone
+        has. White space at the end of a context belongs to the continuation.
 
         Args:
             requests: `N` instances of a context and a continuation, both str.
-            disable_tqdm: bool. Whether no progress is shown.
+            disable_tqdm: bool. If `True`, shows no progress.
 
         Returns:
-            List of `N` tuples: the log-likelihood in nats, 0 of a continuation without a token
-            that is scored, and whether greedy decoding would write it.
+            List of `N` tuples: the log-likelihood in nats, 0 without a scored token, and True if
+            greedy decoding gives the continuation.
 
         Raises:
-            DataDamagedError: If the tokenizer cannot take a text.
+            DataDamagedError: If the tokenizer cannot encode a text.
             UsageError: If a continuation is longer than `max_length`.
         """
         arguments = [request.args for request in requests]
@@ -204,13 +203,13 @@ class HarnessModel(LM):
 
         Args:
             requests: `N` instances of a document, str.
-            disable_tqdm: bool. Whether no progress is shown.
+            disable_tqdm: bool. If `True`, shows no progress.
 
         Returns:
-            List of `N` log-likelihoods in nats; 0 of a document of one token or none.
+            List of `N` log-likelihoods in nats; 0 for a document of fewer than two tokens.
 
         Raises:
-            DataDamagedError: If the tokenizer cannot take a document.
+            DataDamagedError: If the tokenizer cannot encode a document.
         """
         documents = [request.args[0] for request in requests]
         results = []
@@ -226,21 +225,21 @@ class HarnessModel(LM):
     def generate_until(
         self, requests: "Sequence[Instance]", disable_tqdm: bool = False
     ) -> list[str]:
-        """Continues contexts, by the most probable token unless told to draw.
+        """Continues contexts, greedily unless sampling is requested.
 
-        The whole context is read with memory, also where there is a `max_length`. A text
-        ends before the first of `until` or the end of a document.
+        The whole context is read with memory, even with `max_length`. A text ends before the first
+        text of `until` or the end of a document.
 
         Args:
             requests: `N` instances of a context, str, and a dict of settings: `until`,
                 `max_gen_toks` (256 by default), `do_sample`, `temperature`, `top_k`, `top_p`.
-            disable_tqdm: bool. Whether no progress is shown.
+            disable_tqdm: bool. If `True`, shows no progress.
 
         Returns:
             List of `N` texts, without their contexts.
 
         Raises:
-            UsageError: If there is another setting, or no token in a context.
+            UsageError: If a setting is not supported, or a context has no token.
         """
         arguments = [request.args for request in requests]
         results = [""] * len(arguments)
@@ -248,7 +247,7 @@ class HarnessModel(LM):
         with tqdm(total=len(arguments), desc="Texts", disable=disable_tqdm) as progress:
             for places in self._generation_batches(arguments):
                 contexts = [arguments[place][0] for place in places]
-                # Always as many rows: a program is compiled for each number of them.
+                # Constant number of rows: each number compiles a new program.
                 contexts += contexts[-1:] * (num_rows - len(contexts))
                 texts = self._generate(contexts, arguments[places[0]][1])
                 for place, text in zip(places, texts, strict=False):
@@ -261,7 +260,7 @@ class HarnessModel(LM):
         before = context.rstrip()
         num_context = len(self._encode(before))
         token_ids = self._encode(context + continuation)
-        # Tokens may go across the border of the two, so that together they are fewer.
+        # A token may cross the border of the two, so together they may be fewer.
         num_context = min(max(1, num_context), max(1, len(token_ids)))
         if self._max_length is None:
             return Continuation(token_ids, num_context)
@@ -276,7 +275,7 @@ class HarnessModel(LM):
         return Continuation(token_ids, len(token_ids) - num_scored)
 
     def _document_nats(self, document: str, token_ids: np.ndarray) -> float:
-        """Returns the nats of all tokens of a document but the first."""
+        """Returns the nats of all tokens of a document except the first."""
         if len(token_ids) < 2:
             return 0.0
         if self._max_length is None:
@@ -292,7 +291,7 @@ class HarnessModel(LM):
         return float(sum(score.nats.sum() for _, score in scores))
 
     def _encode(self, text: str, *, ends_document: bool = False) -> np.ndarray:
-        """Encodes a whole document, or a beginning that ends in the middle of a line."""
+        """Encodes a whole document, or a beginning that ends within a line."""
         try:
             if ends_document:
                 return self._tokenizer.encode(text).astype(np.int32)
@@ -306,9 +305,9 @@ class HarnessModel(LM):
     def _generation_batches(
         self, arguments: Sequence[tuple[str, dict[str, Any]]]
     ) -> Iterator[list[int]]:
-        """Groups the places of requests with the same settings and about the same length.
+        """Groups the indices of requests with equal settings and similar lengths.
 
-        No context is twice in a group: with one seed it would be continued by one text.
+        No group has the same context twice: with one seed its texts would be equal.
         """
         counts: collections.Counter[str] = collections.Counter()
         repeats = []

@@ -1,4 +1,4 @@
-"""A decoder block in inference: one residual path, three attention kernels.
+"""Decoder block in inference: one residual path, three attention kernels.
 
 Shape letters used in this module:
   B rows of memory, W rows that share one of them, R = B * W rows, T segment
@@ -19,10 +19,8 @@ from txl_tf.inference.memory import KeyValueMemory, PerHeadMemory
 class InferenceBlock:
     """Computes a `DecoderBlock` with `training=False` from the block's own weights.
 
-    Args:
-        block: `DecoderBlock` whose positions are relative.
-        biases: dict of `content_bias` and `position_bias` where the block has
-            none of its own, or empty.
+    The positions are relative; `biases` has `content_bias` and `position_bias` if the block has
+    no own ones, and is empty otherwise.
     """
 
     def __init__(self, block, biases):
@@ -35,13 +33,13 @@ class InferenceBlock:
         return _normalized(block.attention_norm, hidden) if block.pre_norm else hidden
 
     def _transform(self, hidden, attended):
-        """The residual, the feed-forward layer and the norms, `(B, T, D)`."""
+        """Applies residual, feed-forward layer and norms, `(B, T, D)`."""
         block = self._block
         hidden = hidden + attended
         if not block.pre_norm:
             hidden = _normalized(block.attention_norm, hidden)
         transformed = _normalized(block.feed_forward_norm, hidden) if block.pre_norm else hidden
-        # Where rows are not apart, the kernels add and rectify while they multiply.
+        # On a plain matrix of rows, the kernels fuse bias and ReLU into the product.
         rows = ops.reshape(transformed, [-1, transformed.shape[-1]])  # [B * T, D]
         hidden = hidden + ops.reshape(self._feed_forward(rows), ops.shape(hidden))
         return hidden if block.pre_norm else _normalized(block.feed_forward_norm, hidden)
@@ -51,16 +49,15 @@ class InferenceBlock:
 
 
 class BatchedBlock(InferenceBlock):
-    """Reads segments, all rows and heads in one product.
+    """Block that reads segments, with all rows and heads in one product.
 
-    Attributes:
-        memory_class: `KeyValueMemory` or a class of it, which says how keys and values lie.
+    `memory_class` is `KeyValueMemory` or a subclass, which defines the layout of keys and values.
     """
 
     memory_class = KeyValueMemory
 
     def project(self, hidden):
-        """Returns the keys and values of inputs `(B, T, D)` as memory has them."""
+        """Returns the keys and values of inputs `(B, T, D)` in the layout of the memory."""
         hidden = ops.cast(hidden, self._attention.compute_dtype)
         return self._project_normalized(self._attention_inputs(hidden))
 
@@ -70,20 +67,11 @@ class BatchedBlock(InferenceBlock):
         return self.memory_class.arranged(*map(attention.split_heads, projected))
 
     def __call__(self, hidden, keys, values, mask_scores, distance_keys, lengths=None):
-        """Reads one segment.
+        """Reads one segment; returns hidden states `(B, T, D)`, and the next keys and values.
 
-        Args:
-            hidden: float tensor `(B, T, D)`.
-            keys: float tensor `(B, N, H, M)`.
-            values: float tensor `(B, N, M, H)`.
-            mask_scores: float tensor that broadcasts to `(B, N, T, K + 1)`, over
-                distances: 0 where attention is allowed, very negative elsewhere.
-            distance_keys: `DistanceKeys` of `K` distances.
-            lengths: as in `functional.last_positions`.
-
-        Returns:
-            Tuple of the next hidden states `(B, T, D)`, and keys and values of
-            the next memory.
+        `keys` are `(B, N, H, M)`, `values` `(B, N, M, H)`. `mask_scores` broadcast to
+        `(B, N, T, K + 1)`, over distances: 0 where attention is allowed, very negative elsewhere.
+        `distance_keys` are of `K` distances; `lengths` as in `functional.last_positions`.
         """
         inputs = self._attention_inputs(hidden)
         new_keys, new_values = self._project_normalized(inputs)
@@ -94,19 +82,19 @@ class BatchedBlock(InferenceBlock):
         return hidden, *self._remembered(keys, values, lengths, num_places)
 
     def _put_together(self, memory, new):
-        """Keys and values of memory and segment."""
+        """Concatenates keys and values of memory and segment."""
         axes = self.memory_class.KEYS_AXIS, self.memory_class.VALUES_AXIS
         pairs = zip(zip(memory, new, strict=True), axes, strict=True)
         return [ops.concatenate(pair, axis=axis) for pair, axis in pairs]
 
     def _remembered(self, keys, values, lengths, num_places):
-        """The last places of keys and values of memory and segment."""
+        """Returns the last positions of keys and values of memory and segment."""
         axes = self.memory_class.KEYS_AXIS, self.memory_class.VALUES_AXIS
         pairs = zip((keys, values), axes, strict=True)
         return [functional.last_positions(each, axis, lengths, num_places) for each, axis in pairs]
 
     def _attend(self, inputs, keys, values, mask_scores, distance_keys):
-        """The results of all heads, side by side, `(B, T, N * H)`."""
+        """Returns the results of all heads side by side, `(B, T, N * H)`."""
         scores = self._scores(inputs, keys, mask_scores, distance_keys)
         probabilities = ops.cast(functional.softmax_over_keys(scores), values.dtype)
         attended = ops.transpose(ops.matmul(probabilities, values), [0, 2, 1, 3])
@@ -114,14 +102,14 @@ class BatchedBlock(InferenceBlock):
         return ops.reshape(attended, [-1, ops.shape(inputs)[1], width])
 
     def _queries(self, inputs):
-        """Content and distance queries, `(B, N, T, H)` each."""
+        """Returns content and distance queries, `(B, N, T, H)` each."""
         query = ops.matmul(inputs, self._attention.scaled_query_kernel())
         queries = self._attention.queries(query, **self._biases)
         return [ops.transpose(each, [0, 2, 1, 3]) for each in queries]
 
     def _scores(self, inputs, keys, mask_scores, distance_keys):
         content_query, distance_query = self._queries(inputs)
-        # The mask goes in here, because oneDNN adds it while it multiplies.
+        # oneDNN fuses the addition of the mask into the product.
         over_distances = self._masked_products(distance_query, distance_keys.keys, mask_scores)
         if distance_keys.scores is not None:
             over_distances = over_distances + distance_keys.scores  # [B, N, T, K + 1]
@@ -129,34 +117,28 @@ class BatchedBlock(InferenceBlock):
         return functional.at_least_float32(ops.matmul(content_query, keys) + over_keys)
 
     def _masked_products(self, distance_query, keys, mask_scores):
-        """Products with the keys of all distances, `(B, N, T, K + 1)`."""
+        """Multiplies with the keys of all distances, `(B, N, T, K + 1)`."""
         if self._attention.num_heads > 1:
             return ops.matmul(distance_query, keys[None]) + mask_scores
-        # One head of many rows ends the process in oneDNN of TensorFlow 2.20, which adds the mask
-        # while it multiplies only where there is an axis of heads.
+        # With one head of many rows, oneDNN in TensorFlow 2.20 crashes when it fuses the mask,
+        # which it does only if there is an axis of heads.
         return (ops.matmul(distance_query[:, 0], keys[0]) + mask_scores[:, 0])[:, None]
 
 
 class PerHeadBlock(BatchedBlock):
-    """Reads segments head by head, for few rows on a processor with caches.
+    """Block that reads segments head by head, for few rows on a processor with caches.
 
-    The scores `(B, N, T, K)` of all heads together are read and written many
-    times, and are far larger than a cache. Those of one head and a part of the
-    segment are not, and `functional.relative_shift` of them moves nothing: it
-    is another view. A part attends to the memory before it and to nothing that
-    is farther back, which saves that, while all other layers read the whole
-    segment at once.
+    The scores `(B, N, T, K)` of all heads are read and written many times and are far larger than
+    a cache. The scores of one head and a part of the segment fit, and for them
+    `functional.relative_shift` is a view. A part attends only as far back as its memory, which
+    saves work, while all other layers read the whole segment at once.
 
-    Keys are `(B, N, K, H)`, so that the keys of a part are a view too. The
-    program grows with heads and rows, so this is neither for compilers nor for
-    many rows.
+    Keys are `(B, N, K, H)`, so that the keys of a part are a view too. The program grows with
+    heads and rows, so it suits neither compilers nor many rows.
 
-    Call arguments:
-        mask_scores: tuple of float tensors that broadcast to `(B, C, M + C + 1)`,
-            over distances, one for each part of the segment, in order. A part
-            attends to the `M + C` keys that end with its own.
-        distance_keys: `DistanceKeys` of the `M + C` distances of the longest part.
-        Others are those of `BatchedBlock`.
+    `mask_scores` are a tuple with one tensor per part, in order, that broadcasts to
+    `(B, C, M + C + 1)`, over distances. A part attends to the `M + C` keys that end with its own;
+    `distance_keys` are of the `M + C` distances of the longest part.
     """
 
     memory_class = PerHeadMemory
@@ -186,11 +168,8 @@ class PerHeadBlock(BatchedBlock):
 class _Part:
     """Tokens that attend together, with their keys.
 
-    Args:
-        start: int. The first of the tokens.
-        memory_length: int. `M`: how many keys come before that of the first token.
-        mask: float tensor that broadcasts to `(B, C, M + C + 1)`.
-        distance_keys: `DistanceKeys` of as many distances, or more.
+    `start` is the first token, and `M` keys come before the key of that token. `mask` broadcasts
+    to `(B, C, M + C + 1)`; `distance_keys` have as many distances or more.
     """
 
     def __init__(self, start, memory_length, mask, distance_keys):
@@ -198,14 +177,14 @@ class _Part:
         self._tokens = slice(start, start + num_tokens)
         self._keys = slice(start, start + memory_length + num_tokens)
         self._masks = ops.unstack(mask, axis=0)
-        # More distances than are needed are those that are too far.
+        # The surplus distances are too far.
         self._distance_keys = [head[:, -width:] for head in ops.unstack(distance_keys.keys, axis=0)]
         self._distance_scores = None
         if distance_keys.scores is not None:
             self._distance_scores = distance_keys.scores[..., -width:]
 
     def attend(self, content_queries, distance_queries, keys, values, row, head):
-        """The result `(C, H)` of one head, of its keys and values `(K, H)`."""
+        """Returns the result `(C, H)` of one head from its keys and values `(K, H)`."""
         keys, values = keys[self._keys], values[self._keys]
         scores = ops.matmul(distance_queries[self._tokens], self._distance_keys[head])
         scores = scores + self._masks[row if len(self._masks) > 1 else 0]
@@ -238,13 +217,13 @@ def _shifted(scores):
 
 
 class TokenBlock(InferenceBlock):
-    """Reads segments of one token, in an order in which memory is only read.
+    """Block that reads segments of one token, in an order in which memory is only read.
 
-    Several rows may share a row of memory, as the beams of one text do.
+    Several rows may share a row of memory, such as the beams of one text.
     """
 
     def folding_projection(self):
-        """The projection `(N, H, D)` of distance queries to the width of the sinusoids."""
+        """The projection `(N, H, D)` from distance queries to the width of the sinusoids."""
         attention = self._attention
         kernel = ops.cast(attention.position.kernel, attention.compute_dtype)  # [D, N * H]
         heads = ops.reshape(kernel, [-1, attention.num_heads, attention.head_dim])
@@ -258,23 +237,13 @@ class TokenBlock(InferenceBlock):
         return ops.concatenate([attention.scaled_query_kernel(), *kernels], axis=-1)
 
     def __call__(self, hidden, memory, recent, position, mask_scores, kernel, over_distances):
-        """Reads one token per row.
+        """Reads one token per row; returns hidden states `(R, 1, D)` and the next `recent`.
 
-        Args:
-            hidden: float tensor `(R, 1, D)`.
-            memory: tuple of keys `(B, N, H, M)` and values `(B, N, M, H)`.
-            recent: tuple of keys `(R, N, H, C)` and values `(R, N, C, H)`.
-            position: int32 scalar. The place of the token among the recent.
-            mask_scores: tuple of float tensors `(R, 1, 1, M)` and `(R, 1, 1, C)`:
-                0 where attention is allowed, very negative elsewhere. It is not
-                allowed to the place of the token.
-            kernel: what `projection_kernel` returned.
-            over_distances: function of distance queries `(R, N, 1, H)` that
-                returns scores for memory `(R, N, 1, M)`, for the recent
-                `(R, N, 1, C)` and for the token itself `(R, N, 1, 1)`.
-
-        Returns:
-            Tuple of the next hidden states `(R, 1, D)` and the next `recent`.
+        `memory` is a pair of keys `(B, N, H, M)` and values `(B, N, M, H)`, `recent` of keys
+        `(R, N, H, C)` and values `(R, N, C, H)`, and `position` the index of the token in
+        `recent`. `mask_scores` `(R, 1, 1, M)` and `(R, 1, 1, C)` are 0 where attention is allowed
+        and very negative elsewhere, also at `position`. `over_distances` maps distance queries
+        `(R, N, 1, H)` to scores for memory, recent tokens and the token itself, `(R, N, 1, 1)`.
         """
         query, key, value = self._project(hidden, kernel)
         content_query, distance_query = query
@@ -294,11 +263,11 @@ class TokenBlock(InferenceBlock):
         attended = weights[0] * value + ops.matmul(weights[1], recent[1])  # [R, N, 1, H]
         if memory[0].shape[3] > 0:
             attended = attended + _of_memory(weights[2], memory[1], rows_per_memory)
-        # What is divided last is the least.
+        # Divide last: the result is smaller than the weights.
         attended = ops.cast(functional.at_least_float32(attended) / total, value.dtype)
         attended = ops.reshape(attended, [hidden.shape[0], 1, -1])
         hidden = self._transform(hidden, _dense(self._attention.output_projection, attended))
-        # After all that reads them, so that no compiler keeps a copy for that.
+        # After all reads, so that no compiler keeps a copy for them.
         recent = (
             ops.slice_update(recent[0], [0, 0, 0, position], ops.swapaxes(key, 2, 3)),
             ops.slice_update(recent[1], [0, 0, position, 0], value),
@@ -306,12 +275,12 @@ class TokenBlock(InferenceBlock):
         return hidden, recent
 
     def _project(self, hidden, kernel):
-        """Both queries, the key and the value of the token, each `(R, N, 1, H)`."""
+        """Returns both queries, the key and the value of the token, each `(R, N, 1, H)`."""
         attention = self._attention
         projected = _product(self._attention_inputs(hidden), kernel)  # [R, 1, 3 * N * H]
         query, key, value = ops.split(projected, 3, axis=-1)
         queries = attention.queries(query, **self._biases)
-        # One token has its heads in order, whichever axis comes first.
+        # With one token, heads are in order for either axis first.
         shape = [-1, attention.num_heads, 1, attention.head_dim]
         queries = tuple(ops.reshape(each, shape) for each in queries)
         return queries, ops.reshape(key, shape), ops.reshape(value, shape)
@@ -322,10 +291,10 @@ class TokenBlock(InferenceBlock):
 
 
 def _unnormalized_softmax(parts):
-    """Computes unnormalised softmax weights of scores in several tensors, and their sum.
+    """Returns unnormalised softmax weights of scores in several tensors, and their sum.
 
-    Putting scores together, dividing each and taking them apart again reads and
-    writes them many times. Parts are `(R, N, 1, K_i)`, the sum is `(R, N, 1, 1)`.
+    Concatenating the scores, dividing and splitting them again would read and write them many
+    times. Parts are `(R, N, 1, K_i)`, the sum is `(R, N, 1, 1)`.
     """
     highest = [ops.max(part, axis=-1, keepdims=True) for part in parts]
     highest = functools.reduce(ops.maximum, highest)
@@ -334,7 +303,7 @@ def _unnormalized_softmax(parts):
 
 
 def _normalized(layer, inputs):
-    """A `LayerNormalization`, with `inputs` read and written fewer times."""
+    """Applies a `LayerNormalization`, reading and writing `inputs` fewer times."""
     tensor = functional.at_least_float32(inputs)
     centered = tensor - ops.mean(tensor, axis=-1, keepdims=True)
     variance = ops.mean(ops.square(centered), axis=-1, keepdims=True)
@@ -343,7 +312,7 @@ def _normalized(layer, inputs):
 
 
 def _dense(layer, inputs):
-    """A `Dense` layer on `(..., X)`, by `_product`."""
+    """Applies a `Dense` layer to `(..., X)` by `_product`."""
     outputs = _product(inputs, ops.cast(layer.kernel, inputs.dtype))
     if layer.use_bias:
         outputs = outputs + ops.cast(layer.bias, outputs.dtype)
@@ -353,8 +322,8 @@ def _dense(layer, inputs):
 def _product(inputs, kernel):
     """Multiplies `(..., X)` by a kernel `(X, Y)`; one row in two halves, for two threads.
 
-    XLA computes the product of one row by one thread of a processor, and those
-    that are batched by several. The time is that of reading the kernel.
+    XLA computes the product of one row in one thread of a processor, and batched products in
+    several. Reading the kernel takes most of the time.
     """
     width, units = kernel.shape
     if math.prod(inputs.shape) > width or width % 2:
@@ -365,7 +334,7 @@ def _product(inputs, kernel):
 
 
 def _of_memory(rows, memory, rows_per_memory):
-    """Products `(R, N, 1, Y)` of rows `(R, N, 1, X)` with memory `(B, N, X, Y)`."""
+    """Multiplies rows `(R, N, 1, X)` with memory `(B, N, X, Y)`: `(R, N, 1, Y)`."""
     if rows_per_memory == 1:
         return ops.matmul(rows, memory)
     _, num_heads, _, width = rows.shape

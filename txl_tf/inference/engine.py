@@ -1,4 +1,4 @@
-"""Reads and writes tokens with fixed weights: the one engine of inference.
+"""Inference engine, which reads and writes tokens with fixed weights.
 
 Shape letters used in this module:
   B rows of memory, W rows that share one of them, R = B * W rows, T tokens,
@@ -18,16 +18,14 @@ from txl_tf.models.stateful import language_model_of
 
 
 class InferenceEngine:
-    """Reads tokens with fixed weights and carries memory.
+    """Inference engine that reads tokens with fixed weights and carries memory.
 
-    Memory is an argument and a result, as in the model. It holds keys and values
-    where positions are relative: with fixed weights they are what attention would
-    compute again of hidden states for every segment. Otherwise it is the model's
-    own. The numbers are those of the model.
+    Memory is an argument and a result, as in the model. With relative positions it holds keys and
+    values: with fixed weights, attention would compute the same ones again from hidden states in
+    every segment. Otherwise it is the model's own memory. The results equal the model's.
 
-    Segments are read with `read` and `score`, tokens one at a time with `step`:
-    memory stays as it is then, what is new is beside it, and `finish` brings
-    them together.
+    Segments are read with `read` and `score`, single tokens with `step`. Memory stays unchanged
+    during steps, new tokens are kept beside it, and `finish` merges both.
 
     ```python
     engine = txl_tf.InferenceEngine(model, num_rows=1)
@@ -36,13 +34,13 @@ class InferenceEngine:
     ```
 
     Args:
-        model: `TransformerXL`, `LSTMLanguageModel` or `QRNNLanguageModel`; of a
-            `StatefulTransformerXL` the model that it trains.
+        model: `TransformerXL`, `LSTMLanguageModel` or `QRNNLanguageModel`; for a
+            `StatefulTransformerXL` its inner model is used.
         memory_length: optional int. `M`, if not the model's.
         keeps: str. `"keys_and_values"`, `"hidden_states"`, which is the model's
             own memory and lets weights change between reads, or `"auto"`.
         segment_length: optional int. Tokens of a segment, if not the model's.
-        plan: optional `ExecutionPlan`, if not the one of the model's device.
+        plan: optional `ExecutionPlan`, if not the plan of the model's device.
         **choice: arguments of `ExecutionPlan.choose`, such as `num_rows`.
 
     Attributes:
@@ -50,7 +48,7 @@ class InferenceEngine:
         plan: `ExecutionPlan`.
         segment_length: int.
         memory_length: int, or None for recurrent models.
-        keeps_states: bool. Whether memory is the model's own.
+        keeps_states: bool. True if memory is the model's own.
     """
 
     def __init__(
@@ -110,7 +108,7 @@ class InferenceEngine:
         return self.model.initial_memory(num_rows, self.memory_length)
 
     def adopt(self, memory):
-        """Takes over the memory of the model or of another engine.
+        """Converts the memory of the model or of another engine.
 
         Args:
             memory: `Memory`, `RecurrentMemory` or `KeyValueMemory`.
@@ -119,7 +117,7 @@ class InferenceEngine:
             Memory of this engine.
 
         Raises:
-            ValueError: If it is another kind or of another length.
+            ValueError: If it is of another kind or length.
         """
         if self._relative is None:
             return self._checked_states(memory)
@@ -130,7 +128,7 @@ class InferenceEngine:
                 "`memory` must be a `Memory` or a `KeyValueMemory`. "
                 f"Received: memory of type {type(memory).__name__}"
             )
-        # Only here: a transpose for every read would read and write all keys.
+        # Rearranged once here: a transpose in every read would read and write all keys.
         return self._relative.rearranged(memory)
 
     def _checked_states(self, memory):
@@ -150,13 +148,13 @@ class InferenceEngine:
         return memory
 
     def constants(self, num_tokens):
-        """Tensors for `read` and `score` that depend on the weights alone.
+        """Computes the tensors for `read` and `score` that depend only on the weights.
 
         Args:
             num_tokens: int. `T`, the most that is read at once.
 
         Returns:
-            Tuple, empty where there are none.
+            Tuple, possibly empty.
         """
         if self._relative is None:
             return ()
@@ -165,15 +163,15 @@ class InferenceEngine:
     def read(self, token_ids, memory, *, lengths=None, constants=None, document_starts=None):
         """Reads tokens.
 
-        More than `segment_length` are read as segments, with the
-        numbers of one after the other.
+        More than `segment_length` tokens are read as several segments, with the same results as
+        one after the other.
 
         Args:
             token_ids: int tensor `(B, T)` with values in `[0, V)`.
-            memory: memory of what came before.
-            lengths: optional int32 tensor `(B,)`, from 0 to `T`: the tokens of each
-                row that memory takes. Relative positions let what is behind have no
-                influence; others take a scalar, the same for all rows.
+            memory: memory of the preceding tokens.
+            lengths: optional int32 tensor `(B,)`, from 0 to `T`: the tokens of each row that
+                enter memory. With relative positions the tokens after them have no influence;
+                other models take only a scalar, the same for all rows.
             constants: optional result of `constants(T)`.
             document_starts: optional bool tensor `(B, T)`, as in `TransformerXL`;
                 not with `lengths`.
@@ -183,8 +181,7 @@ class InferenceEngine:
             length.
 
         Raises:
-            ValueError: If ids are out of range, or `lengths` are given where they
-                cannot be.
+            ValueError: If ids are out of range, or `lengths` are not possible for the model.
         """
         check_rank(token_ids, (2,), "(B, T)")
         num_tokens = token_ids.shape[1]
@@ -200,7 +197,7 @@ class InferenceEngine:
         return hidden_states[-1], memory
 
     def _read_segments(self, token_ids, memory, lengths, document_starts):
-        """Segment by segment, with the model's own memory."""
+        """Reads segment by segment, with the model's own memory."""
         if lengths is not None:
             raise ValueError(
                 f"`lengths` are for one segment of {self.segment_length} tokens. "
@@ -217,19 +214,19 @@ class InferenceEngine:
     def hidden_states(
         self, token_ids, memory, *, lengths=None, constants=None, document_starts=None
     ):
-        """The hidden states of all layers of a `TransformerXL`.
+        """Returns the hidden states of all layers of a `TransformerXL`.
 
         Args:
-            token_ids: as in `read`; with the model's own memory one segment at most.
+            token_ids: as in `read`; with the model's own memory at most one segment.
             memory: as in `read`.
             lengths: as in `read`.
             constants: as in `read`.
             document_starts: as in `read`.
 
         Returns:
-            Tuple of a list and the memory after each row's length. The list has the
-            embeddings and the output of every block, `L + 1` tensors `(B, T, D)`;
-            of a recurrent model the last output alone.
+            Tuple of a list and the memory after each row's length. The list has the embeddings
+            and the output of every block, `L + 1` tensors `(B, T, D)`; for a recurrent model only
+            the last output.
 
         Raises:
             ValueError: As `read`.
@@ -272,7 +269,7 @@ class InferenceEngine:
             token_ids: int tensor `(B, T)`.
             target_ids: int tensor `(B, T)`; position `t` is the token after
                 `token_ids[:, t]`.
-            memory: memory of what came before.
+            memory: memory of the preceding tokens.
             **as_read: `lengths`, `constants` and `document_starts` of `read`.
 
         Returns:
@@ -283,10 +280,10 @@ class InferenceEngine:
         return self.model.negative_log_likelihood(hidden, target_ids), memory
 
     def step_constants(self, num_rows):
-        """Tensors for `step` that depend on the weights alone.
+        """Computes the tensors for `step` that depend only on the weights.
 
         Args:
-            num_rows: int. `R`, by which is decided what is fastest.
+            num_rows: int. `R`, which decides the fastest form.
 
         Returns:
             `StepConstants`, or an empty tuple.
@@ -296,7 +293,7 @@ class InferenceEngine:
         return self._tokens.constants(num_rows, self.memory_length)
 
     def begin(self, memory, rows_per_memory=1, capacity=64):
-        """Room for tokens that are read one at a time.
+        """Creates the room for tokens that are read one at a time.
 
         Args:
             memory: memory of `B` rows.
@@ -304,7 +301,7 @@ class InferenceEngine:
             capacity: int. `C`, the most tokens before `finish`.
 
         Returns:
-            `RecentTokens` of `R` rows, or the model's memory of as many.
+            `RecentTokens` of `R` rows, or the model's memory of `R` rows.
 
         Raises:
             ValueError: If the plan's kernel is not `"batched"`.
@@ -326,8 +323,8 @@ class InferenceEngine:
 
         Args:
             token_ids: int32 tensor `(R,)`.
-            is_active: bool tensor `(R,)`. What other rows read is not kept; with
-                keys and values `finish` leaves it out.
+            is_active: bool tensor `(R,)`. Tokens of the other rows are not kept; with keys and
+                values `finish` drops them.
             memory: memory of `B` rows.
             recent: result of `begin` or `step`.
             constants: result of `step_constants(R)`.
@@ -339,7 +336,7 @@ class InferenceEngine:
             return self._tokens.step(token_ids, memory, recent, constants)
         log_probs, read = self.model.log_probs(ops.expand_dims(token_ids, 1), recent)
 
-        # The model's memory cannot leave a token out afterwards, so rows that ended keep theirs.
+        # The model's memory cannot drop a token later, so finished rows keep their old memory.
         def kept(new, old):
             is_kept = ops.reshape(is_active, [-1] + [1] * (len(old.shape) - 1))
             return ops.where(is_kept, new, old)
@@ -347,18 +344,18 @@ class InferenceEngine:
         return log_probs[:, 0], keras.tree.map_structure(kept, read, recent)
 
     def select(self, recent, rows):
-        """Puts rows in another order, some of them more than once.
+        """Selects rows in a new order; a row may occur more than once.
 
         Args:
             recent: result of `begin` or `step`.
-            rows: int32 tensor `(R,)`. The row that each row is to be.
+            rows: int32 tensor `(R,)`. The source row of each row.
 
         Returns:
             The next `recent`.
         """
         if self._relative is None:
             return keras.tree.map_structure(lambda each: ops.take(each, rows, axis=0), recent)
-        # Rows that change places share their memory, so what is beside it moves alone.
+        # Reordered rows share their memory, so only the recent tokens move.
         keys, values = (
             tuple(ops.take(each, rows, axis=0) for each in tensors)
             for tensors in (recent.keys, recent.values)
@@ -366,13 +363,13 @@ class InferenceEngine:
         return RecentTokens(keys, values, recent.length)
 
     def finish(self, memory, recent, lengths):
-        """Memory with the tokens that were read one at a time.
+        """Merges the tokens that were read one at a time into memory.
 
         Args:
             memory: memory of `B` rows, as in `begin`.
-            recent: the last `recent`, of as many rows.
-            lengths: int32 tensor `(B,)`: how many tokens of each row are to be
-                remembered; or a scalar, the same for all rows.
+            recent: the last `recent`, with `B` rows.
+            lengths: int32 tensor `(B,)`: the number of tokens of each row to remember; or a
+                scalar, the same for all rows.
 
         Returns:
             The next memory.

@@ -1,4 +1,4 @@
-"""How an engine reads, chosen by device."""
+"""Execution plan of an engine, chosen by device."""
 
 import dataclasses
 from typing import Any, Literal
@@ -7,37 +7,38 @@ from txl_tf.config.model import ModelConfig, RecurrentConfig
 from txl_tf.tpu_kernels.inference_plan import places_of
 from txl_tf.tpu_kernels.kernel_choice import AttentionKernel
 
-# Products of so many rows take the least time per token; more of them make large scores.
+# Products of this many rows take the least time per token; more rows make large scores.
 _TOKENS_PER_READ = 256
-# Head by head the scores are small, and what a read copies of memory counts.
+# Head by head, scores are small, and the copies of memory in each read dominate.
 _TOKENS_PER_READ_PER_HEAD = 1024
-# Scores of so many queries of a head stay in a cache, and their products are large enough.
+# Scores of this many queries of a head fit in a cache, and their products are large enough.
 _TOKENS_TOGETHER_PER_HEAD = 256
-# On a TPU no score is written, and a read moves all weights and copies memory.
+# On a TPU no scores are written, and a read moves all weights and copies memory.
 _TOKENS_PER_READ_ON_CHIP = 1024
-# On a CPU, XLA fuses what narrow models spend their time on, and has slower products.
+# On a CPU, XLA fuses the elementwise work that dominates narrow models, but its products are
+# slower.
 _WIDEST_COMPILED_ON_CPU = 64
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExecutionPlan:
-    """The kernel of an engine, the tokens it reads at once, and what is compiled.
+    """Kernel of an engine, the tokens it reads at once, and the parts to compile.
 
-    An engine compiles nothing: its caller does, as the plan says.
+    An engine compiles nothing itself: its caller does so by the plan.
     """
 
     kernel: Literal["batched", "per_head", "on_chip", "model"]
-    """How attention is computed; `"model"` calls the model itself."""
+    """Computation of attention; `"model"` calls the model itself."""
     attention_kernel: AttentionKernel | None = None
-    """How the kernel `"on_chip"` is made."""
+    """Settings of the kernel `"on_chip"`."""
     tokens_per_read: int = 0
-    """Tokens of all rows that are best read at once; at least a segment is."""
+    """Tokens of all rows to read at once; at least a segment is read."""
     tokens_together: int | None = None
-    """Tokens of them that attend together; None is all of them."""
+    """Tokens that attend together; None means all."""
     compile_read: bool
-    """Whether XLA compiles the reading of segments."""
+    """True if XLA compiles the reading of segments."""
     compile_step: bool = False
-    """Whether XLA compiles the reading of single tokens."""
+    """True if XLA compiles the reading of single tokens."""
 
     @classmethod
     def choose(
@@ -52,23 +53,12 @@ class ExecutionPlan:
         jit_compile: bool | None = None,
         attention_kernel: AttentionKernel | None = None,
     ) -> "ExecutionPlan":
-        """The fastest way on a device.
+        """Returns the fastest plan for a device.
 
-        Args:
-            config: configuration of the model.
-            device: str. `"CPU"`, `"GPU"` or `"TPU"`.
-            num_rows: optional int. Rows that are read side by side; `None` where
-                it is open.
-            keeps_states: bool. Whether memory is that of the model itself.
-            writes: bool. Whether tokens are also read one at a time.
-            is_distributed: bool. Whether a `tf.distribute.Strategy` runs it; it
-                compiles by itself.
-            jit_compile: optional bool. Whether XLA compiles, whatever is faster.
-            attention_kernel: optional `AttentionKernel`, where segments are to be
-                read by it.
-
-        Returns:
-            An `ExecutionPlan`.
+        `num_rows` are the rows read side by side, `None` if unknown. `keeps_states` is true if
+        memory is the model's own, `writes` if tokens are also read one at a time, and
+        `is_distributed` under a `tf.distribute.Strategy`, which compiles for itself.
+        `jit_compile` overrides the choice.
         """
         on_cpu = device == "CPU" and not is_distributed
         is_per_head = (
@@ -101,16 +91,16 @@ class ExecutionPlan:
         )
 
     def num_places(self, memory_length: int) -> int:
-        """How many places a memory has for the tokens that it remembers."""
+        """Returns the number of positions in a memory that remembers `memory_length` tokens."""
         return places_of(memory_length) if self.kernel == "on_chip" else memory_length
 
     def segments_per_read(self, num_rows: int, segment_length: int) -> int:
-        """How many segments of a row are best read at once, 1 or more."""
+        """Returns how many segments of a row are best read at once, at least 1."""
         return _num_segments(self.tokens_per_read, num_rows, segment_length)
 
 
 def tokens_on_chip(num_rows: int, segment_length: int) -> int:
-    """How many tokens of a row the kernel `"on_chip"` reads at once, as whole segments."""
+    """Returns how many tokens of a row the kernel `"on_chip"` reads at once, as whole segments."""
     return segment_length * _num_segments(_TOKENS_PER_READ_ON_CHIP, num_rows, segment_length)
 
 
@@ -119,7 +109,7 @@ def _num_segments(tokens_per_read: int, num_rows: int, segment_length: int) -> i
 
 
 def device_of(model: Any) -> str:
-    """The kind of device of a Keras model's weights: `"CPU"`, `"GPU"` or `"TPU"`."""
+    """Returns the kind of device of a Keras model's weights: `"CPU"`, `"GPU"` or `"TPU"`."""
     name = str(getattr(model.weights[0].value, "device", "")).upper()
     if "TPU" in name:
         return "TPU"

@@ -13,11 +13,10 @@ from txl_tf.models.memory import short_repr
 
 
 class KeyValueMemory(NamedTuple):
-    """The keys and values that the next segment may attend to.
+    """Keys and values that the next segment may attend to.
 
-    As long as the weights do not change, they are what the attention layers
-    would compute of a `Memory` again for every segment. Each row fills its
-    memory from the right.
+    While the weights do not change, attention layers would compute the same keys and values from
+    a `Memory` in every segment. Each row fills its memory from the right.
 
     Attributes:
         keys: tuple of `L` float tensors `(B, N, H, M)`, as products read them.
@@ -36,12 +35,12 @@ class KeyValueMemory(NamedTuple):
 
     @property
     def memory_length(self) -> int:
-        """`M`."""
+        """Memory length `M`."""
         return self.values[0].shape[self.VALUES_AXIS]
 
     @staticmethod
     def arranged(keys: Any, values: Any) -> tuple[Any, Any]:
-        """Arranges keys and values `(B, M, N, H)` of a layer as this memory has them."""
+        """Arranges keys and values `(B, M, N, H)` of a layer in the layout of this memory."""
         return ops.transpose(keys, [0, 2, 3, 1]), ops.transpose(values, [0, 2, 1, 3])
 
     @staticmethod
@@ -50,12 +49,12 @@ class KeyValueMemory(NamedTuple):
         return ops.transpose(keys, [0, 3, 1, 2]), ops.transpose(values, [0, 2, 1, 3])
 
     def forget(self, rows: Any) -> "KeyValueMemory":
-        """Returns it with valid length 0 where `rows`, bool `(B,)`, is true."""
+        """Returns the memory with valid length 0 where `rows`, bool `(B,)`, is true."""
         return self._replace(valid_length=ops.where(rows, 0, self.valid_length))
 
 
 class PerHeadMemory(KeyValueMemory):
-    """A `KeyValueMemory` for reading head by head: its keys are `(B, N, M, H)`."""
+    """A `KeyValueMemory` for reading head by head, with keys `(B, N, M, H)`."""
 
     __slots__ = ()
     KEYS_AXIS = 2
@@ -70,11 +69,11 @@ class PerHeadMemory(KeyValueMemory):
 
 
 class SideBySideMemory(KeyValueMemory):
-    """A `KeyValueMemory` as projections make it and the kernel for TPUs reads it.
+    """A `KeyValueMemory` in the layout of projections and of the kernel for TPUs.
 
-    Keys and values are `(B, P, N * H)`, the heads of a token side by side: nothing is
-    turned when they are written or read. `P` may be more than the tokens that are
-    remembered. What is in front of them is of no use, but moving whole tiles is faster.
+    Keys and values are `(B, P, N * H)`, the heads of a token side by side, so neither writing nor
+    reading transposes them. `P` may exceed the number of remembered tokens: the positions in
+    front are unused, but moving whole tiles is faster.
     """
 
     __slots__ = ()
@@ -95,16 +94,12 @@ class SideBySideMemory(KeyValueMemory):
 
 
 class RecentTokens(NamedTuple):
-    """The keys and values of the newest tokens, beside a memory that stays.
+    """Keys and values of the newest tokens, beside a memory that stays unchanged.
 
-    Moving all of memory by one place for every token costs more than all
-    arithmetic on it. New tokens are put here instead, from the left, and go to
-    memory together when this is full.
-
-    Attributes:
-        keys: tuple of `L` float tensors `(R, N, H, C)`.
-        values: tuple of `L` float tensors `(R, N, C, H)`.
-        length: int32 scalar. How many of the `C` places are filled, in all rows.
+    Moving all of memory by one place for every token would cost more than all arithmetic on it.
+    New tokens enter here from the left, and move to memory together once this is full. Keys are
+    `(R, N, H, C)`, values `(R, N, C, H)`; in all rows the first `length` of the `C` places are
+    filled.
     """
 
     keys: tuple[Any, ...]
@@ -113,16 +108,12 @@ class RecentTokens(NamedTuple):
 
 
 class FoldedDistances(NamedTuple):
-    """Position projections, applied to the query; cheaper for one or two rows.
+    """Position projections applied to the query, which is cheaper for one or two rows.
 
-    The product of a query with the projected sinusoids is the product of the
-    query, projected, with the sinusoids. For one row that reads one table
-    instead of the keys of all distances of all layers.
-
-    Attributes:
-        projections: tuple of `L` float tensors `(N, H, D)`.
-        sinusoids: float tensor `(D, M + 1)`; column `j` belongs to the distance
-            `M - j`.
+    The product of a query with the projected sinusoids equals the product of the projected query
+    with the sinusoids. For one row that reads one table instead of the keys of all distances of
+    all layers. Projections are `(N, H, D)`; column `j` of the sinusoids `(D, M + 1)` belongs to
+    the distance `M - j`.
     """
 
     projections: tuple[Any, ...]
@@ -130,12 +121,10 @@ class FoldedDistances(NamedTuple):
 
 
 class StepConstants(NamedTuple):
-    """Values that reading single tokens needs, computed once from the weights.
+    """Values for reading single tokens, computed once from the weights.
 
-    Attributes:
-        kernels: tuple of `L` float tensors `(D, 3 * N * H)`, from inputs to
-            query, key and value.
-        distances: `FoldedDistances`, or a tuple of `L` `DistanceKeys`.
+    `kernels` are `L` tensors `(D, 3 * N * H)`, from inputs to query, key and value. `distances`
+    are a `FoldedDistances` or `L` `DistanceKeys`.
     """
 
     kernels: tuple[Any, ...]

@@ -12,24 +12,18 @@ from txl_tf.tpu_kernels.inference_plan import InferencePlan
 
 
 class OnChipBlock(BatchedBlock):
-    """Reads segments by the attention kernel for TPUs, which long memories need most.
+    """Block that reads segments by the attention kernel for TPUs, mainly for long memories.
 
-    Scores `(B, N, T, K)` that pass through the memory of a TPU take longer than all
-    arithmetic. The kernel computes them tile by tile and shifts them on the chip. It
-    also writes the next memory, of which it has all on the chip.
-
-    Call arguments:
-        keys: float tensor `(B, P, N * H)`.
-        values: float tensor `(B, P, N * H)`.
-        mask_scores: `VisibleKeys`: which keys a query sees, as numbers.
-        distance_keys: float tensor `(R, N * H)` from `distance_table`.
-        Others are those of `BatchedBlock`.
+    Moving scores `(B, N, T, K)` through the memory of a TPU takes longer than all arithmetic. The
+    kernel computes them tile by tile, shifts them on the chip, and also writes the next memory.
+    `keys` and `values` are `(B, P, N * H)`, `mask_scores` are `VisibleKeys`, and `distance_keys`
+    `(R, N * H)` come from `distance_table`.
     """
 
     memory_class = SideBySideMemory
 
     def plan_of_table(self, kernel, num_tokens, num_places):
-        """Returns an `InferencePlan` with the table of distances that `T` tokens need."""
+        """Returns an `InferencePlan` for the table of distances of `T` tokens."""
         return InferencePlan(
             num_rows=1,
             segment_length=num_tokens,
@@ -43,15 +37,13 @@ class OnChipBlock(BatchedBlock):
     def distance_table(self, plan, encoding):
         """Returns the keys `(R, N * H)` of all distances.
 
-        Args:
-            plan: `InferencePlan`.
-            encoding: float tensor `(K, D)` of the distances `K - 1` to 0, `K` with padding.
+        Row `j` of `encoding` `(K, D)` encodes the distance `K - 1 - j`; `K` includes padding.
         """
         table = self._attention.distance_table(encoding)
         return ops.pad(table, [[0, plan.table_length - plan.padded_key_length], [0, 0]])
 
     def __call__(self, hidden, keys, values, mask_scores, distance_keys, lengths=None):
-        # Imported here, as it takes TensorFlow and JAX.
+        # Imported here, as it needs TensorFlow and JAX.
         from txl_tf.tpu_kernels.attention_call import attend_in_inference
 
         inputs = self._attention_inputs(hidden)

@@ -1,4 +1,4 @@
-"""All layers of a Transformer-XL over keys and values: segments and single tokens.
+"""All layers of a Transformer-XL over keys and values, for segments and single tokens.
 
 Shape letters used in this module:
   B rows of memory, R rows, T segment length, M memory length, K = M + T key
@@ -21,7 +21,7 @@ from txl_tf.inference.memory import (
 from txl_tf.inference.on_chip_block import OnChipBlock
 from txl_tf.layers.visible_keys import VisibleKeys
 
-# Folding reads less and computes more; with more rows than this it costs more.
+# Folding reads less and computes more, and costs more above this number of rows.
 _MAX_FOLDED_ROWS = 2
 _BLOCKS = {"batched": BatchedBlock, "per_head": PerHeadBlock, "on_chip": OnChipBlock}
 
@@ -29,45 +29,17 @@ _BLOCKS = {"batched": BatchedBlock, "per_head": PerHeadBlock, "on_chip": OnChipB
 class RelativeModel:
     """Inference view of a `TransformerXL` with fixed weights and a key-value memory.
 
-    A `Memory` holds hidden states, and every segment projects all of them to
-    keys and values again, and all position encodings too. With fixed weights
-    these are always the same. Here memory holds the keys and values
-    themselves, and the keys of all distances are computed once for a length.
-    The numbers are those of the model with a `Memory` of the same length.
+    A `Memory` holds hidden states, and every segment projects all of them to keys and values
+    again, and all position encodings too. With fixed weights these never change, so here memory
+    holds keys and values, and the keys of all distances are computed once per length. The results
+    equal those with a `Memory` of the same length. Positions must be relative (ValueError):
+    absolute ones are part of the projected inputs and move with every segment.
 
-    Args:
-        model: `TransformerXL` with relative positions: others are part of what
-            is projected, and move with every segment.
-        plan: `ExecutionPlan`, whose kernel attends.
-        memory_length: int. `M`, the tokens that are remembered.
-
-    Attributes:
-        config: `ModelConfig` of the model.
-        biases: dict of the biases that all blocks share, or empty.
-        blocks: list of `L` `BatchedBlock`, `PerHeadBlock` or `OnChipBlock`.
-        memory_class: `KeyValueMemory`, or the class of it that the blocks read.
-        memory_length: int. `M`.
-        num_places: int. Places of memory, `M` or more.
-
-    Call arguments:
-        token_ids: int tensor `(B, T)` with values in `[0, V)`.
-        memory: `KeyValueMemory` of the segments before.
-        lengths: optional int32 tensor `(B,)`, from 0 to `T`: the tokens of each
-            row that are remembered; or a scalar, where all rows have as many.
-        position_keys: optional result of `position_keys_of_read(T, segment_length)`;
-            computed where it is not given.
-        segment_length: optional int. Reads the tokens as segments of this length,
-            several at once: the results are those of one after the other, and
-            large products take less time per token than small ones.
-        document_starts: optional bool tensor `(B, T)`, as in `TransformerXL`; not
-            with `lengths`.
-
-    Returns:
-        Tuple of a list and the next `KeyValueMemory`. The list has the embeddings
-        and the output of every block, `L + 1` tensors `(B, T, D)`.
-
-    Raises:
-        ValueError: If the positions of the model are absolute.
+    A call reads token ids `(B, T)`; only the first `lengths`, a scalar or `(B,)`, are remembered.
+    With `segment_length` it reads several segments at once, with the results of one after the
+    other: large products take less time per token. `document_starts`, as in `TransformerXL`,
+    exclude `lengths`. It returns a list of the embeddings and the output of every block, `L + 1`
+    tensors `(B, T, D)`, and the next memory.
     """
 
     def __init__(self, model, plan: ExecutionPlan, memory_length: int):
@@ -91,7 +63,7 @@ class RelativeModel:
         self.blocks = [block_class(block, self.biases) for block in model.blocks]
 
     def initial_memory(self, num_rows, num_places=None):
-        """The `KeyValueMemory` of `B` rows that have read nothing."""
+        """Returns the `KeyValueMemory` of `B` rows that have read nothing."""
         config = self.config
         num_places = self.num_places if num_places is None else num_places
         shape = (num_rows, num_places, config.num_heads, config.head_dim)
@@ -105,11 +77,9 @@ class RelativeModel:
         )
 
     def rearranged(self, memory):
-        """Returns a `KeyValueMemory` of another kernel as the blocks read it.
+        """Converts a `KeyValueMemory` of another kernel to the layout of the blocks.
 
-        Raises:
-            ValueError: If its length is another one, or it is that of a kernel for TPUs
-                and the blocks are not.
+        Raises ValueError for another length, or from a kernel for TPUs to other blocks.
         """
         is_own = type(memory) is self.memory_class
         expected = self.num_places if is_own else self.memory_length
@@ -119,7 +89,7 @@ class RelativeModel:
                 f"Received: a memory of length {memory.memory_length}"
             )
         if is_own:
-            # As many places may be of an engine that remembers more.
+            # An engine with a longer memory may have filled more positions.
             valid_length = ops.minimum(memory.valid_length, self.memory_length)
             return memory._replace(valid_length=valid_length)
         num_unused = [[0, 0], [self.num_places - self.memory_length, 0], [0, 0], [0, 0]]
@@ -158,7 +128,7 @@ class RelativeModel:
         return tuple(block.distance_table(plan, encoding) for block in self.blocks)
 
     def tokens_together(self, num_tokens, segment_length=None):
-        """How many of `T` tokens attend together; keys are needed of their distances."""
+        """Returns how many of `T` tokens attend together, which sets the number of distances."""
         together = self._plan.tokens_together
         if together is None or segment_length is None:
             return num_tokens
@@ -195,7 +165,7 @@ class RelativeModel:
         return hidden_states, self.memory_class(tuple(next_keys), tuple(next_values), valid_length)
 
     def _masks(self, num_tokens, memory, segment_length, document_starts):
-        """The argument `mask_scores` of the blocks."""
+        """Returns the argument `mask_scores` of the blocks."""
         memory_length, valid_length = self.memory_length, memory.valid_length
         if self._plan.kernel == "on_chip":
             return VisibleKeys(
@@ -229,7 +199,7 @@ class RelativeModel:
     def mask_scores(
         self, num_tokens, memory_length, valid_length, segment_length=None, same_document=None
     ):
-        """Scores over distances, `(B, 1, T, K + 1)`: 0 where attention is allowed."""
+        """Returns scores over distances, `(B, 1, T, K + 1)`: 0 where attention is allowed."""
         allowed = self.model.positions.mask(num_tokens, memory_length, valid_length)
         if segment_length is not None and segment_length != num_tokens:
             own_segment = _own_segment_mask(num_tokens, memory_length, segment_length)
@@ -241,10 +211,10 @@ class RelativeModel:
 
 
 def _own_segment_mask(num_tokens, memory_length, segment_length):
-    """The memory of each segment, where several are read at once.
+    """Returns the mask of each segment's memory, where several segments are read at once.
 
-    Read one after the other, a segment forgets what is farther back than its
-    memory. Read together, each begins its memory where it would have.
+    Read one after the other, a segment forgets all tokens before its memory. Read together, each
+    begins its memory at the same place.
     """
     queries = ops.arange(num_tokens, dtype="int32")
     first_key = queries // segment_length * segment_length
@@ -254,10 +224,9 @@ def _own_segment_mask(num_tokens, memory_length, segment_length):
 
 
 class TokenModel:
-    """Reads one token per row; memory stays, and new tokens are kept beside it.
+    """Model that reads one token per row; memory stays, and new tokens are kept beside it.
 
-    Args:
-        relative: `RelativeModel` whose keys are `(B, N, H, M)`.
+    The keys of the `RelativeModel` are `(B, N, H, M)`.
     """
 
     def __init__(self, relative):
@@ -272,7 +241,7 @@ class TokenModel:
         return RecentTokens(empty.keys, empty.values, ops.zeros((), dtype="int32"))
 
     def constants(self, num_rows, memory_length):
-        """Returns the `StepConstants` of `R` rows, of weights and sizes alone."""
+        """Computes the `StepConstants` of `R` rows, which depend only on weights and sizes."""
         kernels = tuple(block.projection_kernel() for block in self._blocks)
         return StepConstants(kernels, self._distances(num_rows, memory_length))
 
@@ -287,18 +256,10 @@ class TokenModel:
         return FoldedDistances(projections, ops.transpose(sinusoids))
 
     def step(self, token_ids, memory, recent, constants):
-        """Reads one token per row.
+        """Reads one token per row; `R / B` consecutive rows share a row of memory.
 
-        Args:
-            token_ids: int tensor `(R,)`.
-            memory: `KeyValueMemory` of `B` rows; each is of `R / B` rows that
-                follow each other.
-            recent: `RecentTokens` of `R` rows, of a length below its capacity.
-            constants: result of `constants(R, M)`.
-
-        Returns:
-            Tuple of the log-probabilities of the next token, float32 `(R, V)`,
-            and the next `RecentTokens`.
+        `recent` must have room for one more token. Returns the float32 log-probabilities `(R, V)`
+        of the next token and the next `RecentTokens`.
         """
         memory_length, capacity = memory.memory_length, recent.keys[0].shape[3]
         position = recent.length
@@ -326,7 +287,7 @@ class TokenModel:
         return log_probs, RecentTokens(tuple(keys), tuple(values), position + 1)
 
     def append(self, memory, recent, lengths):
-        """Takes recent tokens over into memory, see `InferenceEngine.finish`."""
+        """Moves recent tokens into memory, see `InferenceEngine.finish`."""
         memory_length = memory.memory_length
         keys, values = (
             tuple(
@@ -341,7 +302,7 @@ class TokenModel:
         return KeyValueMemory(keys, values, valid_length)
 
     def _mask_scores(self, memory, num_rows, capacity, position):
-        """Masks as scores for all layers, `(R, 1, 1, M)` and `(R, 1, 1, C)`."""
+        """Returns masks as scores for all layers, `(R, 1, 1, M)` and `(R, 1, 1, C)`."""
         memory_length = memory.memory_length
         config = self.config
         farthest = memory_length
@@ -363,7 +324,7 @@ class TokenModel:
 
 
 def _distance_scores(query, distances, index):
-    """Scores `(R, N, 1, M + 1)` of queries `(R, N, 1, H)`; column `j` is of distance `M - j`."""
+    """Scores queries `(R, N, 1, H)`: `(R, N, 1, M + 1)`, column `j` for the distance `M - j`."""
     heads_first = ops.transpose(ops.squeeze(query, axis=2), [1, 0, 2])  # [N, R, H]
     if isinstance(distances, FoldedDistances):
         folded = ops.matmul(heads_first, distances.projections[index])  # [N, R, D]
@@ -374,16 +335,15 @@ def _distance_scores(query, distances, index):
         scores = ops.matmul(heads_first, distances[index].keys)
         if distances[index].scores is not None:
             scores = scores + distances[index].scores
-        scores = scores[..., 1:]  # column 0 is of no distance
+        scores = scores[..., 1:]  # column 0 belongs to no distance
     return ops.expand_dims(ops.transpose(scores, [1, 0, 2]), axis=2)
 
 
 def _by_place(scores, memory_length, capacity, position):
     """Reorders scores `(R, N, 1, M + 1)` from distances to key positions.
 
-    Returns:
-        Tuple of scores of memory, of the recent tokens, of which only those
-        before `position` count, and of the token itself.
+    Returns scores of memory, of the recent tokens, valid only before `position`, and of the token
+    itself.
     """
     padded = ops.pad(scores, [[0, 0], [0, 0], [0, 0], [capacity, capacity - 1]])
     start = capacity - position

@@ -1,4 +1,4 @@
-"""The layers of Transformer-XL and of the models it is compared with, for Keras 3."""
+"""Layers of Transformer-XL and of its baselines, for Keras 3."""
 
 from txl_tf.layers.adaptive_embedding import AdaptiveEmbedding
 from txl_tf.layers.adaptive_softmax import AdaptiveSoftmax

@@ -1,7 +1,7 @@
 """Token embedding with narrower vectors for rarer tokens; one table without cutoffs.
 
-A compiled program cannot refuse an id beyond the table: it reads whatever the
-backend has for it, zeros or another row.
+A compiled program cannot refuse an id beyond the table: the backend returns zeros or
+another row.
 
 Shape letters used in this module: B rows, T segment length, N = B * T tokens, V vocabulary, D
 hidden width, E embedding width, R token ids of one cluster, W width of one cluster.
@@ -19,20 +19,11 @@ from txl_tf.layers.feed_forward import normal_unless
 
 
 def check_token_ids(token_ids: Any, vocabulary_size: int, name: str = "token_ids") -> None:
-    """Refuses ids that no vocabulary of this size has.
+    """Refuses ids outside the vocabulary; ValueError for ids of any shape, called `name`.
 
-    Looked at are NumPy arrays, lists, and TensorFlow's eager tensors in the
-    memory of the host. Everything else passes: within `tf.function` and
-    other compiled functions there are no numbers yet, and asking an accelerator
-    for them would stop it.
-
-    Args:
-        token_ids: ints of any shape.
-        vocabulary_size: int.
-        name: str. What they are called in the error.
-
-    Raises:
-        ValueError: If they are no integers, negative, or too large.
+    It checks NumPy arrays, lists, and TensorFlow's eager tensors in host memory. Everything else
+    passes: in compiled functions there are no values yet, and reading them from an accelerator
+    would stall it.
     """
     values = _on_host(token_ids)
     if values is None or not values.size:
@@ -49,7 +40,7 @@ def check_token_ids(token_ids: Any, vocabulary_size: int, name: str = "token_ids
 def check_rank(
     token_ids: Any, ranks: tuple[int, ...], expected: str, name: str = "token_ids"
 ) -> None:
-    """Raises ValueError where token ids are known not to be a tensor or an array of this rank."""
+    """Raises ValueError for token ids that are known to have another rank."""
     shape = getattr(token_ids, "shape", ())
     rank = shape.rank if hasattr(shape, "rank") else len(shape)  # None in TensorFlow, if unknown
     if rank is not None and rank not in ranks:
@@ -65,20 +56,20 @@ def _on_host(values: Any) -> np.ndarray | None:
         if hasattr(values, "numpy") and "CPU" in str(getattr(values, "device", "")):
             return np.asarray(values.numpy())
     except (TypeError, ValueError, NotImplementedError):
-        pass  # such as a list of tensors that have no numbers yet
+        pass  # for example a list of symbolic tensors
     return None
 
 
 class VocabularyLayer(keras.layers.Layer):
     """Base class of layers that have weights for every token id, cluster by cluster.
 
-    The arguments are those of `AdaptiveEmbedding`.
+    The arguments are the same as in `AdaptiveEmbedding`.
 
     Attributes:
-        clusters: the `VocabularyClusters` of these arguments.
+        clusters: `VocabularyClusters` made from the arguments.
 
     Raises:
-        ValueError: If the arguments are not ones of `VocabularyClusters`.
+        ValueError: If the arguments are invalid for `VocabularyClusters`.
     """
 
     def __init__(
@@ -129,10 +120,10 @@ class VocabularyLayer(keras.layers.Layer):
 class AdaptiveEmbedding(VocabularyLayer):
     """Token embedding by clusters, projected to `D` and scaled by `sqrt(D)`.
 
-    Ids are sorted by falling frequency and cut into clusters. Each cluster has
-    a table of its own width, as in Baevski and Auli (2019), "Adaptive input
-    representations". A cluster is looked up and projected for its own tokens
-    only, with static shapes and for all of them, see `cluster_loop`.
+    Ids are sorted by falling frequency and cut into clusters. Each cluster has a table of its own
+    width, as in Baevski and Auli (2019), "Adaptive input representations". A cluster is looked up
+    and projected only for its own tokens, with static shapes and without dropping any, see
+    `cluster_loop`.
 
     With `division_factor=1` all rows are equally wide, and there is one table
     `(V, E)` with one projection `(E, D)`, or none if `E` is `D`.
@@ -144,8 +135,8 @@ class AdaptiveEmbedding(VocabularyLayer):
             default.
         cutoffs: ascending ints. The first id of every cluster but the first.
         division_factor: int. Cluster `i` is `E // division_factor**i` wide.
-        project_same_dim: bool. Whether a cluster that is `D` wide already is
-            projected too; without effect if `division_factor` is 1.
+        project_same_dim: bool. If `True`, a cluster of width `D` is projected too; no effect if
+            `division_factor` is 1.
         embeddings_initializer: initializer of the tables. Defaults to a normal
             distribution of stddev 0.02.
         projection_initializer: initializer of the projections. Defaults to a
@@ -165,10 +156,9 @@ class AdaptiveEmbedding(VocabularyLayer):
         Float tensor `(B, T, D)`.
 
     Raises:
-        ValueError: If a size is not positive, a cluster would have no width,
-            or `cutoffs` do not ascend within the vocabulary; if ids are not in
-            `[0, V)` and are at hand, see `check_token_ids`. In a compiled
-            function the row of such an id is not defined.
+        ValueError: If a size is not positive, a cluster would have no width, or `cutoffs` do not
+            ascend within the vocabulary; if ids are known and not in `[0, V)`, see
+            `check_token_ids`. In a compiled function the row of such an id is undefined.
 
     References:
      - [Baevski and Auli, 2019](https://arxiv.org/abs/1809.10853)

@@ -18,31 +18,29 @@ _MAX_CHUNK_LOGITS = 2**26  # 256 MiB in float32
 class AdaptiveSoftmax(VocabularyLayer):
     """Adaptive softmax of Grave et al. (2017).
 
-    Ids are sorted by falling frequency and cut into clusters. The head is a
-    softmax over the ids of the first cluster and one entry per tail cluster;
-    an id of a tail has the probability of its cluster times its probability
-    within the cluster. A tail is computed for its own targets only, with
-    static shapes and for all of them, see `cluster_loop`. Without `cutoffs`
+    Ids are sorted by falling frequency and cut into clusters. The head is a softmax over the ids
+    of the first cluster and one entry per tail cluster; an id of a tail has the probability of
+    its cluster times its probability within the cluster. A tail is computed only for its own
+    targets, with static shapes and without dropping any, see `cluster_loop`. Without `cutoffs`
     this is the softmax over the whole vocabulary.
 
-    Tables and projections have the shapes of those of an `AdaptiveEmbedding`
-    with the same arguments, and can be its variables. All biases, and the
-    weights of the tails' entries in the head, start at 0.
+    Tables and projections have the same shapes as in an `AdaptiveEmbedding` with the same
+    arguments, and can be its variables. All biases, and the weights of the tails' entries in the
+    head, start at 0.
 
     Args:
         vocabulary_size: int. Number of token ids, `V`.
         hidden_dim: int. Width `D`.
-        share_tail_projections: bool. Whether the tails use the projections of
-            the embedding, which are then a call argument. The head has its
-            own, if `cutoffs` are given; without them the projection is the
-            embedding's always.
-        tie_weights: bool. Whether the tables are the embedding's, and a call
-            argument. If not, the layer has its own.
-        capacities: optional ints. How many tokens of each tail are computed at
-            a time. Defaults to what Zipf's law lets expect, bounded by 2**26
-            logits. Has no influence on the result.
-        **kwargs: the other arguments of `AdaptiveEmbedding`: width, cutoffs and
-            initializers, those of the layer's own tables and projections.
+        share_tail_projections: bool. If `True`, the tails use the projections of the embedding,
+            which are then a call argument. With `cutoffs` the head has its own; without them the
+            projection is always the embedding's.
+        tie_weights: bool. If `True`, the tables are the embedding's and a call argument.
+            Otherwise the layer has its own.
+        capacities: optional ints. Number of tokens of each tail computed at a time. Defaults to
+            the number expected by Zipf's law, bounded by 2**26 logits. Does not change the
+            result.
+        **kwargs: the other arguments of `AdaptiveEmbedding`: width, cutoffs and initializers of
+            the layer's own tables and projections.
 
     Call arguments:
         hidden: float tensor `(B, T, D)`.
@@ -52,14 +50,14 @@ class AdaptiveSoftmax(VocabularyLayer):
             `AdaptiveEmbedding.projections`. Only where they are shared.
 
     Returns:
-        Log-probabilities of all tokens: float32 tensor `(B, T, V)`, float64 if
-        the layer computes in float64. The loss of targets is
-        `negative_log_likelihood`, which computes the tails of their own alone.
+        Log-probabilities of all tokens: float32 tensor `(B, T, V)`, float64 if the layer computes
+        in float64. For the loss of targets use `negative_log_likelihood`, which computes only the
+        tails of the targets.
 
     Raises:
-        ValueError: If a size is not positive, `cutoffs` do not ascend within
-            the vocabulary, `capacities` are not one positive number per tail,
-            or `tables` or `projections` are missing or not as many as needed.
+        ValueError: If a size is not positive, `cutoffs` do not ascend within the vocabulary,
+            `capacities` are not one positive number per tail, or `tables` or `projections` are
+            missing or too few or many.
 
     References:
      - [Grave et al., 2017](https://arxiv.org/abs/1609.04309)
@@ -130,7 +128,7 @@ class AdaptiveSoftmax(VocabularyLayer):
 
     @property
     def output_shape(self):
-        """Shape of the log-probabilities, which Keras' summary shows."""
+        """Shape of the log-probabilities, shown in Keras' summary."""
         return (None, None, self.vocabulary_size)
 
     def call(self, hidden, tables=None, projections=None):
@@ -160,9 +158,8 @@ class AdaptiveSoftmax(VocabularyLayer):
             float64.
 
         Raises:
-            ValueError: As a call, and if targets are not in `[0, V)` and are at
-                hand, see `check_token_ids`. In a compiled function the score of
-                such a target is not defined.
+            ValueError: As a call, and if targets are known and not in `[0, V)`, see
+                `check_token_ids`. In a compiled function the score of such a target is undefined.
         """
         check_token_ids(target_ids, self.vocabulary_size, "target_ids")
         if not self.built:
@@ -173,7 +170,7 @@ class AdaptiveSoftmax(VocabularyLayer):
         hidden = ops.reshape(ops.cast(hidden, self.compute_dtype), [-1, self.hidden_dim])
         flat_ids = ops.reshape(target_ids, [-1])  # [N]
         clusters = cluster_loop.cluster_ids(flat_ids, self.cutoffs)
-        # A target in a tail is, to the head, the entry of its cluster.
+        # For the head, a target in a tail is the entry of its cluster.
         head_ids = ops.where(clusters == 0, flat_ids, self.clusters.sizes[0] - 1 + clusters)
         nll = functional.negative_log_likelihood(self._head_logits(hidden, weights[0]), head_ids)
         if self.cutoffs:
@@ -214,14 +211,15 @@ class AdaptiveSoftmax(VocabularyLayer):
         return [min(pair) for pair in zip(expected, bounds, strict=True)]
 
     def _cluster_weights(self, tables, projections):
-        """Table, bias and projection of every cluster, for products in the compute dtype."""
+        """Returns table, bias and projection of every cluster, with tables in the compute dtype."""
 
         def cast(tensor):
             return None if tensor is None else ops.cast(tensor, self.compute_dtype)
 
         tables = [cast(table) for table in self._checked_tables(tables)]
         if self.division_factor == 1 and self.cutoffs:
-            # The gradient of one split is one concatenation, that of slices a sum of tables.
+            # The gradient of one split is one concatenation; slices would give a sum of whole
+            # tables.
             tables = ops.split(tables[0], list(self.cutoffs), axis=0)
         used = [
             self._shared_projection(index, projections)

@@ -1,7 +1,7 @@
 """Multi-head attention over segment and memory; absolute and Shaw position encodings.
 
 Shape letters used in this module: B rows, T segment length, M memory length, K = M + T key
-length, D hidden width, N heads, H head width, K key length, P learned distances.
+length, D hidden width, N heads, H head width, P learned distances.
 """
 
 import functools
@@ -19,11 +19,10 @@ from txl_tf.layers.feed_forward import SeededDropout, normal_unless
 class MemoryAttention(keras.layers.Layer):
     """Multi-head attention over segment and memory; subclasses add positions.
 
-    Queries come from the segment, keys and values from memory and segment, all
-    by projections without bias. Scores are computed in the compute dtype,
-    the softmax over them in float32. This class is the attention of a model
-    with absolute positions, which are part of its inputs; subclasses add what
-    they know of distances to the scores.
+    Queries come from the segment, keys and values from memory and segment, all by projections
+    without bias. Scores are computed in the compute dtype, the softmax over them in float32. This
+    class is the attention of a model with absolute positions, which are part of its inputs;
+    subclasses add terms for distances to the scores.
 
     Args:
         num_heads: int. Number of heads `N`.
@@ -35,13 +34,13 @@ class MemoryAttention(keras.layers.Layer):
 
     Call arguments:
         inputs: float tensor `(B, T, D)`. The current segment.
-        memory: optional float tensor `(B, M, D)`. The inputs of this layer for
-            the `M` tokens before the segment, made a constant by the caller,
-            who may learn what it adds to it.
+        memory: optional float tensor `(B, M, D)`. The inputs of this layer for the `M` tokens
+            before the segment. The caller stops its gradient, so that terms added to it can be
+            learned.
         attention_mask: boolean tensor that broadcasts to `(B, N, T, K)`; True
             where attention is allowed.
         dropout_seed: optional int32 tensor `(B, 2)` or `(2,)`, see `SeededDropout`.
-        training: bool. Whether dropout is active.
+        training: bool. If `True`, dropout is active.
 
     Returns:
         Float tensor `(B, T, D)`.
@@ -89,8 +88,7 @@ class MemoryAttention(keras.layers.Layer):
     def scaled_query_kernel(self):
         """Returns the query kernel divided by `sqrt(H)`, `(D, N * H)`.
 
-        To divide the weights is less than to divide the queries of a long
-        segment.
+        Scaling the weights costs less than scaling every query.
         """
         return ops.cast(self.query.kernel, self.compute_dtype) * self.head_dim**-0.5
 
@@ -110,7 +108,7 @@ class MemoryAttention(keras.layers.Layer):
         addends = self._score_addends(inputs, memory, position)
         drop = self._dropped_probabilities
         if self.compute_dtype != "float32":
-            # In float32 there is nothing to cast, and the softmax of TensorFlow is faster.
+            # In float32 nothing is cast, and TensorFlow's softmax is faster.
             drop = compiled_part(drop)
         probabilities = drop(addends, attention_mask, dropout_seed, training)  # [B, N, T, K]
         value = self._heads_first(self._project_keys(self.value, inputs, memory))  # [B, N, K, H]
@@ -126,7 +124,7 @@ class MemoryAttention(keras.layers.Layer):
             inputs: as in a call.
             memory: as in a call.
             attention_mask: as in a call.
-            **position: what a subclass takes in a call besides.
+            **position: further call arguments of a subclass.
 
         Returns:
             Float32 tensor `(B, N, T, K)`, float64 if the layer computes in it.
@@ -134,17 +132,17 @@ class MemoryAttention(keras.layers.Layer):
         return self._probabilities(self._score_addends(inputs, memory, position), attention_mask)
 
     def _project_keys(self, projection, inputs, memory):
-        """A projection of memory and segment, `(B, K, N * H)`."""
+        """Projects memory and segment, `(B, K, N * H)`."""
         projected = projection(inputs)
         if memory is None or memory.shape[1] == 0:
             return projected
-        # Two products and not one of both: no gradient of the inputs is computed for memory, which
-        # has none.
+        # Two products, because a joint one would compute a gradient of the memory, which needs
+        # none.
         of_memory = projection(ops.cast(memory, inputs.dtype))
         return ops.concatenate([of_memory, projected], axis=1)
 
     def _heads_first(self, tensor):
-        """Turns `(B, T, N * H)` into `(B, N, T, H)`, as products of TensorFlow need it."""
+        """Turns `(B, T, N * H)` into `(B, N, T, H)`, the layout for TensorFlow's products."""
         return ops.transpose(self.split_heads(tensor), [0, 2, 1, 3])
 
     def _score_addends(self, inputs, memory, position):
@@ -153,15 +151,15 @@ class MemoryAttention(keras.layers.Layer):
         return self._scores(self.split_heads(query), ops.transpose(key, [0, 1, 3, 2]), **position)
 
     def _scores(self, query, key):
-        """Scores `(B, N, T, K)` of queries `(B, T, N, H)` and keys `(B, N, H, K)`, in addends."""
+        """Returns addends of scores `(B, N, T, K)`, from `(B, T, N, H)` and `(B, N, H, K)`."""
         return (self._products(query * self.head_dim**-0.5, key),)
 
     def _products(self, query, key):
-        """Products of queries `(B, T, N, H)` with keys `(..., N, H, K)`: `(B, N, T, K)`."""
+        """Multiplies queries `(B, T, N, H)` with keys `(..., N, H, K)`: `(B, N, T, K)`."""
         if self.num_heads > 1:
             return ops.matmul(ops.transpose(query, [0, 2, 1, 3]), key)
-        # Without an axis of heads: TensorFlow 2.20 on a CPU fuses this product with a sum of its
-        # results, and with one head that ends the process.
+        # Without an axis of heads: on a CPU, TensorFlow 2.20 fuses this product with a sum and
+        # crashes with one head.
         return ops.matmul(query[:, :, 0], key[:, 0])[:, None]
 
     def _dropped_probabilities(self, addends, attention_mask, dropout_seed, training):
@@ -172,7 +170,7 @@ class MemoryAttention(keras.layers.Layer):
         )
 
     def _probabilities(self, addends, attention_mask):
-        # In half precision a sum over thousands of keys drops the small probabilities.
+        # In half precision, sums over thousands of keys lose small probabilities.
         scores = functional.at_least_float32(functools.reduce(operator.add, addends))
         if attention_mask is not None:
             scores = functional.mask_scores(scores, attention_mask)
@@ -195,18 +193,17 @@ class MemoryAttention(keras.layers.Layer):
 class AbsoluteAttention(MemoryAttention):
     """Multi-head attention of Vaswani et al. (2017), Section 3.2, with a memory.
 
-    It knows nothing of positions: they have to be part of `inputs` and
-    `memory`. Arguments and results are those of `MemoryAttention`.
+    It adds no positions: they must be part of `inputs` and `memory`. Arguments and
+    results are the same as in `MemoryAttention`.
     """
 
 
 class DistanceKeys(NamedTuple):
     """Keys of all distances of one layer, computed from the weights alone.
 
-    Column 0 belongs to no distance: reading the products with the rows one
-    place shorter makes scores over keys of scores over distances
-    (`functional.relative_shift`), and this column is what is left over.
-    Column `1 + j` belongs to the distance `K - 1 - j`.
+    Column 0 belongs to no distance: it is the column that `functional.relative_shift` drops when
+    it reads scores by distance as scores by key. Column `1 + j` belongs to the distance
+    `K - 1 - j`.
 
     Attributes:
         keys: float tensor `(N, H, K + 1)`.
@@ -219,17 +216,16 @@ class DistanceKeys(NamedTuple):
 
 @keras.saving.register_keras_serializable(package="txl_tf")
 class TwoTermShawAttention(MemoryAttention):
-    """Multi-head attention with the relative positions of Shaw et al. (2018), of two terms.
+    """Multi-head attention with the relative positions of Shaw et al. (2018), in two terms.
 
-    As Dai et al. (2019), Section 3.3, word it: of their four terms only (a),
-    content and content, and (b), content and position. The product of
-    projection and encoding is one matrix that is learned. Scores are
+    In the form of Dai et al. (2019), Section 3.3, with only two of their four terms: (a), content
+    and content, and (b), content and position. The product of projection and encoding is one
+    learned matrix. Scores are
 
         (q . k + relative_shift(q . a)) / sqrt(H)
 
-    with a learned vector `a` for every distance and head. Distances from
-    `P - 1` on share the last of them. Call arguments and results are those of
-    `MemoryAttention`.
+    with a learned vector `a` for every distance and head. Distances from `P - 1` on share the
+    last vector. Call arguments and results are the same as in `MemoryAttention`.
 
     Args:
         num_heads: int. Number of heads `N`.
@@ -279,14 +275,13 @@ class TwoTermShawAttention(MemoryAttention):
     def queries(self, scaled_query):
         """Computes the queries for contents and for distances, `(B, T, N, H)` each.
 
-        They are those of `scaled_query`, `(B, T, N * H)`: inputs times
-        `scaled_query_kernel`.
+        `scaled_query`, `(B, T, N * H)`, is inputs times `scaled_query_kernel`.
         """
         query = self.split_heads(scaled_query)
         return query, query
 
     def project_distances(self, key_length, encoding=None):
-        """Returns the `DistanceKeys` of `K` distances; they are learned, without encoding."""
+        """Returns the learned `DistanceKeys` of `K` distances; `encoding` is not used."""
         distances = functional.distances_to_end(key_length, self.num_positions)
         keys = ops.transpose(ops.take(self.distance_keys, distances, axis=0), [1, 2, 0])
         padding = [[0, 0], [0, 0], [1, 0]]
@@ -300,13 +295,13 @@ class TwoTermShawAttention(MemoryAttention):
 class ShawAttention(TwoTermShawAttention):
     """Multi-head attention with the relative positions of Shaw et al. (2018) and biases.
 
-    In the form of the official PyTorch code of Dai et al. (2019), whose terms
-    (c) and (d) it has, (d) as a learned number: scores are
+    In the form of the official PyTorch code of Dai et al. (2019), with its terms (c) and (d), the
+    latter as a learned number. Scores are
 
         ((q + u) . k + relative_shift(q . a + b)) / sqrt(H)
 
-    with a learned vector `a` and a learned number `b` for every distance and
-    head. All else is that of `TwoTermShawAttention`.
+    with a learned vector `a` and a learned number `b` for every distance and head. All else is as
+    in `TwoTermShawAttention`.
 
     Args:
         num_heads: int. Number of heads `N`.
@@ -324,7 +319,7 @@ class ShawAttention(TwoTermShawAttention):
         self.distance_bias = self._weight("distance_bias", (self.num_positions, self.num_heads))
 
     def _content_query(self, query):
-        # A bias on the query is one product; `q . k` and `u . k` apart would be two.
+        # A biased query needs one product; `q . k` and `u . k` apart would be two.
         return query + ops.cast(self.content_bias, self.compute_dtype)
 
     def _distance_scores(self, query, distances):
@@ -342,7 +337,7 @@ class ShawAttention(TwoTermShawAttention):
         return query + content_bias * self.head_dim**-0.5, query
 
     def project_distances(self, key_length, encoding=None):
-        """Returns the `DistanceKeys` of `K` distances, with the scores of the numbers."""
+        """Returns the `DistanceKeys` of `K` distances, with scores from the learned numbers."""
         distances = functional.distances_to_end(key_length, self.num_positions)
         scores = ops.transpose(ops.take(self.distance_bias, distances, axis=0))[:, None]
         scores = ops.cast(scores * self.head_dim**-0.5, self.compute_dtype)

@@ -1,21 +1,19 @@
 """Adaptive embedding and softmax, cluster by cluster, with static shapes.
 
-Compilers for accelerators want to know every shape, but how many tokens of a
-batch are rare is known only when it is there. Here the tokens are grouped by
-cluster, and a loop goes through the tokens of a group in chunks of a fixed
-capacity, as often as it takes: not once if there are none, once in the common
-case, more often if the capacity is too small. So no token is ever left out,
-and no cluster is computed for tokens of another one.
+Compilers for accelerators need static shapes, but the number of rare tokens depends on the
+batch. Here tokens are grouped by cluster, and a loop processes each group in chunks of a fixed
+capacity: no turn for an empty group, one in the common case, more if the capacity is too
+small. So no token is dropped, and no cluster is computed for tokens of another one.
 
-A loop of unknown length cannot be differentiated in reverse, so the gradients
-are written out: the backward pass is a second loop, which computes the
-chunk's logits again instead of keeping those of all chunks.
+A loop of unknown length has no reverse-mode gradient, so the gradients are written out: the
+backward pass is a second loop, which computes a chunk's logits again instead of keeping the
+logits of all chunks.
 
 Shape letters used in this module:
   N tokens, C capacity of a chunk, R token ids of one cluster,
   W width of one cluster, D hidden width.
 
-All of it is `keras.ops`, so it runs on every Keras backend.
+Everything uses `keras.ops`, so it runs on every Keras backend.
 """
 
 import math
@@ -25,7 +23,7 @@ from keras import ops
 from txl_tf import functional
 
 UNKNOWN_NUM_TOKENS = 1024
-"""Capacities are chosen for so many tokens where the number is not known."""
+"""Number of tokens assumed for capacities if it is unknown."""
 
 
 def static_num_tokens(token_ids):
@@ -36,7 +34,7 @@ def static_num_tokens(token_ids):
 
 def cluster_ids(token_ids, cutoffs):
     """Returns the cluster of each token, int32 of the same shape; `cutoffs` ascend."""
-    # Sums of comparisons fuse with what is around them; a search would be a loop or a gather.
+    # Sums of comparisons fuse with the surrounding code; a search would be a loop or a gather.
     clusters = ops.zeros_like(token_ids)
     for cutoff in cutoffs:
         clusters = clusters + ops.cast(token_ids >= cutoff, "int32")
@@ -46,20 +44,12 @@ def cluster_ids(token_ids, cutoffs):
 def group_by_cluster(clusters, num_clusters, padding):
     """Sorts tokens so that each cluster is contiguous.
 
-    Args:
-        clusters: int32 tensor `(N,)`. The cluster of every token.
-        num_clusters: int.
-        padding: int. How many places to add, so that the last chunk is as long
-            as every other; at least the largest capacity.
-
-    Returns:
-        List of one group per tail cluster, the first cluster left out. A group
-        is a tuple of the places of all tokens in order of their clusters,
-        int32 `(N + padding,)`, and where in this order the cluster begins and
-        ends, int32 scalars.
+    Returns a group per tail cluster, without the first cluster: the indices of all tokens in
+    order of their clusters, int32 `(N + padding,)`, and the scalars where the cluster begins and
+    ends. `padding` is at least the largest capacity, so that the last chunk is full.
     """
     num_tokens = ops.shape(clusters)[0]
-    # No two keys are equal, so the order does not depend on how the backend sorts.
+    # Keys are distinct, so the order does not depend on the backend's sort.
     keys = clusters * num_tokens + ops.arange(num_tokens, dtype="int32")
     order = ops.pad(ops.cast(ops.argsort(keys), "int32"), [[0, padding]])
     ends = [ops.sum(ops.cast(clusters <= i, "int32")) for i in range(num_clusters)]
@@ -67,18 +57,11 @@ def group_by_cluster(clusters, num_clusters, padding):
 
 
 def for_each_chunk(update, carry, group, capacity):
-    """Loops over the tokens of one cluster in chunks of `capacity`.
+    """Loops over the tokens of one cluster, a group of `group_by_cluster`, in chunks.
 
-    Args:
-        update: function of the places of the chunk's tokens, int32 `(C,)`, of
-            which of them belong to the group, boolean `(C,)`, and of the
-            carried tensors; returns a tuple of the new ones.
-        carry: tuple of tensors to begin with.
-        group: one of the groups of `group_by_cluster`.
-        capacity: int. `C`.
-
-    Returns:
-        Tuple of the carried tensors after the last chunk.
+    `update` takes the indices of a chunk's tokens, int32 `(C,)`, a mask of members of the group,
+    bool `(C,)`, and the carried tensors, and returns a tuple of the new ones. The last ones are
+    returned.
     """
     order, first, end = group
 
@@ -86,7 +69,7 @@ def for_each_chunk(update, carry, group, capacity):
         return at < end
 
     def step(at, *carried):
-        # The order is padded, because XLA moves a slice that would pass the end backwards.
+        # The order is padded because XLA moves back a slice that would pass the end.
         places = ops.slice(order, [at], [capacity])
         is_member = at + ops.arange(capacity, dtype="int32") < end
         return (at + capacity, *update(places, is_member, *carried))
@@ -95,19 +78,10 @@ def for_each_chunk(update, carry, group, capacity):
 
 
 def cluster_embeddings(token_ids, group, capacity, dtype, table, projection=None):
-    """Looks the tokens of one cluster up and projects them to the hidden width.
+    """Looks up the tokens of one cluster and projects them: `(N, D)`, 0 for other tokens.
 
-    Args:
-        token_ids: int32 tensor `(N,)`, counted from the first of the cluster;
-            in `[0, R)` for tokens of other clusters too.
-        group: the group of the cluster, see `group_by_cluster`.
-        capacity: int. `C`.
-        dtype: str. Dtype of the result.
-        table: float tensor `(R, W)`.
-        projection: optional float tensor `(W, D)`.
-
-    Returns:
-        Float tensor `(N, D)`; 0 for tokens of other clusters.
+    Ids `(N,)` count from the first of the cluster, and are in `[0, R)` for other tokens too. The
+    table is `(R, W)`, the projection `(W, D)`.
     """
 
     def forward(token_ids, order, first, end, *weights):
@@ -156,23 +130,11 @@ def _embedding_gradients(token_ids, chunks, weights, upstream):
 def cluster_negative_log_likelihood(
     hidden, target_ids, group, capacity, table, bias, projection=None
 ):
-    """Computes the nats of the targets of one cluster, normalised over its ids.
+    """Computes the nats `(N,)` of the targets of one cluster, 0 for targets in other clusters.
 
-    Logits, of which there are never more than `C * R` at a time, are float32
-    or float64.
-
-    Args:
-        hidden: float tensor `(N, D)`.
-        target_ids: int32 tensor `(N,)`, counted from the first of the cluster;
-            in `[0, R)` for targets in other clusters too.
-        group: the group of the cluster, see `group_by_cluster`.
-        capacity: int. `C`.
-        table: float tensor `(R, W)`.
-        bias: float tensor `(R,)`.
-        projection: optional float tensor `(W, D)`.
-
-    Returns:
-        Nats, float tensor `(N,)`; 0 for targets in other clusters.
+    They are normalised over the ids of the cluster. Target ids count from its first id, and are
+    in `[0, R)` for other targets too. At most `C * R` logits, in float32 or float64, exist at a
+    time. The table is `(R, W)`, the bias `(R,)` and the projection `(W, D)`.
     """
 
     def forward(hidden, target_ids, order, first, end, *weights):
@@ -197,7 +159,7 @@ def _normalizers(hidden, target_ids, chunks, weights):
         ids = ops.take(target_ids, places, axis=0)
         normalizer = ops.logsumexp(logits, axis=-1)
         target_logit = ops.take_along_axis(logits, ops.expand_dims(ids, 1), axis=1)[:, 0]
-        # Places beyond the group belong to other tokens, to which zeros are added.
+        # Places beyond the group belong to other tokens; zeros are added to them.
         nothing = ops.zeros_like(normalizer)
         return (
             _add_at(normalizers, places, ops.where(is_member, normalizer, nothing)),
@@ -213,13 +175,13 @@ def _nll_gradients(hidden, target_ids, chunks, weights, normalizers, upstream):
 
     def update(places, is_member, hidden_gradient, table_gradient, bias_gradient, *rest):
         rows, features, logits = _chunk_logits(hidden, places, weights)
-        # exp() of a logit less the large number is 0: others leave no trace.
+        # exp() of a logit minus the large number is 0, so other tokens have no effect.
         normalizer = ops.where(
             is_member, ops.take(normalizers, places, axis=0), -functional.MASKED_SCORE
         )
         share = ops.where(is_member, ops.take(upstream, places, axis=0), 0.0)
         ids = ops.take(target_ids, places, axis=0)
-        # One comparison for every logit, where a scatter would pass over them once more.
+        # One comparison per logit, where a scatter would pass over them a second time.
         is_target = ops.expand_dims(ids, 1) == ops.arange(bias.shape[0], dtype="int32")
         slope = ops.exp(logits - ops.expand_dims(normalizer, 1)) - ops.cast(is_target, logits.dtype)
         slope = slope * ops.expand_dims(share, 1)  # [C, R]
@@ -238,7 +200,7 @@ def _nll_gradients(hidden, target_ids, chunks, weights, normalizers, upstream):
 
 
 def _gradients(update, tensors, chunks):
-    """Sums up the gradients of all chunks in float32; they get the tensors' dtypes."""
+    """Sums the gradients of all chunks in float32, and casts them to the tensors' dtypes."""
     zeros = tuple(functional.at_least_float32(ops.zeros_like(tensor)) for tensor in tensors)
     sums = for_each_chunk(update, zeros, *chunks)
     return tuple(ops.cast(each, tensor.dtype) for each, tensor in zip(sums, tensors, strict=True))
@@ -252,18 +214,18 @@ def _chunk_logits(hidden, places, weights):
 
 
 def project_back(hidden, projection):
-    """Projects `(..., D)` to `(..., W)` by a transposed projection `(W, D)`, if there is one."""
+    """Projects `(..., D)` to `(..., W)` by a transposed projection `(W, D)`, if given."""
     return hidden if projection is None else ops.matmul(hidden, ops.transpose(projection))
 
 
 def table_logits(features, table, bias):
-    """Logits `(..., R)` of features `(..., W)` and a table `(R, W)`, at least float32."""
+    """Returns logits `(..., R)` of features `(..., W)` and a table `(R, W)`, at least float32."""
     logits = functional.at_least_float32(ops.matmul(features, ops.transpose(table)))
     return logits + ops.cast(bias, logits.dtype)
 
 
 def _as_tensors(*weights):
-    # TensorFlow would want gradients of variables apart from those of tensors.
+    # TensorFlow would want gradients of captured variables separately.
     return [ops.copy(weight) for weight in weights if weight is not None]
 
 
@@ -277,5 +239,5 @@ def _add_at(tensor, places, values):
 
 
 def _add_product(total, left, right):
-    """Adds the sum over tokens of outer products, `(C, A)` and `(C, B)` to `(A, B)`."""
+    """Adds a sum over tokens of outer products, `(C, A)` and `(C, B)` to `(A, B)`."""
     return total + ops.cast(ops.matmul(ops.transpose(left), right), total.dtype)

@@ -1,7 +1,7 @@
-"""Parts of a layer that XLA compiles while the products around them are TensorFlow's.
+"""Parts of a layer that XLA compiles, between products computed by TensorFlow.
 
-On a processor the products of oneDNN are faster than those of XLA, and XLA is faster at
-all that goes over each number once: dropout, residuals, normalisation, softmax.
+On a processor, oneDNN has faster products, and XLA is faster where each number is visited
+once: dropout, residuals, normalisation, softmax.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ from typing import Any
 
 import keras
 
-# Parts by what they compute; None where nothing is compiled.
+# Parts by function and configuration; None outside `compiling_parts`.
 _PARTS: contextvars.ContextVar[dict[Any, Any] | None] = contextvars.ContextVar(
     "compiled_parts", default=None
 )
@@ -19,12 +19,10 @@ _PARTS: contextvars.ContextVar[dict[Any, Any] | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def compiling_parts(compiles: bool = True) -> Iterator[None]:
-    """Compiles each `compiled_part` that is called within, on the TensorFlow backend.
+    """Compiles each `compiled_part` called in the block, on the TensorFlow backend.
 
-    For a step that is traced as a graph and not compiled as a whole.
-
-    Args:
-        compiles: bool. Whether it does; a context around it is overridden.
+    It is for steps that are traced as a graph and not compiled as a whole. The innermost context
+    decides.
     """
     token = _PARTS.set({} if compiles and keras.backend.backend() == "tensorflow" else None)
     try:
@@ -36,16 +34,12 @@ def compiling_parts(compiles: bool = True) -> Iterator[None]:
 def compiled_part(
     function: Callable[..., Any], variables: Sequence[keras.Variable] = ()
 ) -> Callable[..., Any]:
-    """Returns a function of tensors as one compiled operation, within `compiling_parts`.
+    """Returns a function as one compiled operation, but unchanged outside `compiling_parts`.
 
-    Elsewhere it returns the function itself. Results are those of the function, its
-    gradients are compiled too. A method is compiled once for all layers of its class
-    and configuration: most of the time before a first step is that of compiling.
-
-    Args:
-        function: function of tensors and Python numbers, the latter constants of it. It
-            draws nothing: seeds are arguments.
-        variables: all variables that a method of a layer reads.
+    Results are unchanged, and its gradients are compiled too. Arguments are tensors and Python
+    numbers, which become constants; random numbers come only from seed arguments. `variables` are
+    the ones that a method of a layer reads. A method is compiled once for all layers of its class
+    and configuration, since compiling takes most of the time before the first step.
     """
     parts = _PARTS.get()
     if parts is None:

@@ -1,4 +1,4 @@
-"""One decoder block of Transformer-XL, with or without a memory of its own.
+"""Decoder block of Transformer-XL, with or without its own memory.
 
 Shape letters used in this module:
   B rows, T segment length, M memory length, K = M + T key length,
@@ -20,12 +20,11 @@ from txl_tf.layers.relative_attention import RelativeAttention
 
 
 class MemoryVariables:
-    """Variables that hold hidden states and how much of them is filled.
+    """Variables for remembered hidden states and their filled length.
 
-    They depend on the batch size and begin empty, so they are state and no weights:
-    Keras does not find them in here, saves them with no layer and compares them with
-    no file. A layer adds them to its property `variables`, as a step on JAX changes
-    only what is listed there.
+    They depend on the batch size and begin empty, so they are state and not weights: Keras does
+    not find them here, and neither saves nor loads them. A layer adds them to its property
+    `variables`, because a step on JAX only changes variables listed there.
 
     Args:
         shapes: mapping from names to the shapes `(B, M, D)` of states.
@@ -37,7 +36,7 @@ class MemoryVariables:
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], dtype: str) -> None:
         def create(shape: tuple[int, ...], dtype: str, name: str) -> Any:
-            # What was remembered is not rounded again when it is read.
+            # Remembered states are not rounded again when they are read.
             options = {"trainable": False, "autocast": False, "name": name}
             return keras.Variable("zeros", shape, dtype, **options)
 
@@ -46,16 +45,15 @@ class MemoryVariables:
         self.variables.append(create((num_rows,), "int32", "valid_length"))
 
     def read(self, num_rows: Any = None) -> list[Any]:
-        """Returns the memory of the first rows, as it is now.
+        """Returns the present memory of the first rows.
 
         Args:
-            num_rows: optional int or int tensor, at most `B`; all rows if it is
-                not given.
+            num_rows: optional int or int tensor, at most `B`. Defaults to `None`: all rows.
 
         Returns:
             List of a tensor for each variable.
         """
-        # A copy, for a variable that is assigned to later may be read later too.
+        # Copies, because a variable may be assigned before its value is used.
         tensors = [ops.copy(variable) for variable in self.variables]
         return tensors if num_rows is None else [tensor[:num_rows] for tensor in tensors]
 
@@ -69,12 +67,12 @@ class MemoryVariables:
         for variable, tensor in zip(self.variables, tensors, strict=True):
             if num_rows is not None:
                 kept = ops.convert_to_tensor(variable)[num_rows:]
-                # The compiler cannot know that the rows add up.
+                # The compiler cannot infer the sum of rows.
                 tensor = ops.reshape(ops.concatenate([tensor, kept], axis=0), variable.shape)
             variable.assign(tensor)
 
     def reset(self) -> None:
-        """Forgets what all rows have read."""
+        """Clears the memory of all rows."""
         for variable in self.variables:
             variable.assign(ops.zeros(variable.shape, variable.dtype))
 
@@ -87,40 +85,38 @@ class DecoderBlock(keras.layers.Layer):
     norm), as in Dai et al. (2019), Section 3.3; or preceded by the
     normalisation (pre norm).
 
-    Memory comes in two ways. Without `stateful`, it is a call argument and the
-    caller keeps what the next segment needs (`functional.next_memory` of this
-    block's inputs). With `stateful=True` the block keeps it in variables of
-    its own, in the manner of `keras.layers.RNN`: the batch size is fixed, each
-    call continues where the last one stopped, `reset_state` forgets. Row `r`
-    of a batch must then continue row `r` of the batch before. Validation reads
-    into the same memory; `StatefulTransformerXL` keeps the two apart.
+    Memory comes in two ways. Without `stateful`, it is a call argument and the caller computes
+    the next one (`functional.next_memory` of this block's inputs). With `stateful=True` the block
+    keeps it in its own variables, like `keras.layers.RNN`: the batch size is fixed, each call
+    continues where the last one stopped, and `reset_state` clears it. Row `r` of a batch must
+    then continue row `r` of the previous batch. Validation uses the same memory;
+    `StatefulTransformerXL` has a separate one.
 
     Args:
         num_heads: int. Number of attention heads `N`.
         head_dim: int. Width `H` of one head.
         intermediate_dim: int. Inner width `F`.
-        positions: optional `Positions`, or the dict that its `to_dict` returns.
-            Defaults to those of Transformer-XL. A clamp has an effect where
-            `position_encoding` is not a call argument, `same_length` where
-            `attention_mask` is not.
-        pre_norm: bool. Whether normalisation comes first.
+        positions: optional `Positions`, or the dict that its `to_dict` returns. Defaults to the
+            positions of Transformer-XL. A clamp only has an effect without the call argument
+            `position_encoding`, `same_length` only without `attention_mask`.
+        pre_norm: bool. If `True`, normalisation comes first.
         dropout: float in `[0, 1)`. Rate on both results and the inner
             activations.
-        variational_dropout: bool. Whether a mask is the same for all positions
-            of a row.
+        variational_dropout: bool. If `True`, a dropout mask is the same for all positions of a
+            row.
         attention_dropout: float in `[0, 1)`. Rate on attention probabilities.
         own_biases: bool. See `RelativeAttention`, to which it is passed.
         layer_norm_epsilon: float. Added to the variance.
         kernel_initializer: initializer of all kernels. Defaults to a normal
             distribution of stddev 0.02.
-        stateful: bool. Whether the block owns its memory.
+        stateful: bool. If `True`, the block owns its memory.
         memory_length: int. `M`; only a stateful block needs it.
         **kwargs: other keyword arguments passed to `keras.layers.Layer`.
 
     Attributes:
-        memory: variable `(B, M, D)`; only of a stateful block. It is no weight and
-            not saved.
-        valid_length: int32 variable `(B,)`, how much of it is filled.
+        memory: variable `(B, M, D)`; only in a stateful block. It is not a weight and is not
+            saved.
+        valid_length: int32 variable `(B,)`, its filled length.
 
     Call arguments:
         inputs: float tensor `(B, T, D)`. The current segment.
@@ -135,7 +131,7 @@ class DecoderBlock(keras.layers.Layer):
         content_bias: float tensor `(N, H)`, without `own_biases`.
         position_bias: float tensor `(N, H)`, without `own_biases`.
         dropout_seed: optional int32 tensor `(B, 2)` or `(2,)`, see `SeededDropout`.
-        training: bool. Whether dropout is active.
+        training: bool. If `True`, dropout is active.
 
     Returns:
         Float tensor `(B, T, D)`.
@@ -304,8 +300,8 @@ class DecoderBlock(keras.layers.Layer):
 
     def _transform(self, inputs, memory, attention_mask, seed, training, **position):
         if memory is not None:
-            # Here and not in the attention: what is learned of its positions and by
-            # its normalisation needs the gradient that the memory must not have.
+            # Here, not in the attention: learned positions and normalisation of the memory need the
+            # gradient that the memory must not have.
             memory = ops.stop_gradient(memory)
         if self.positions.encoding == "learned":
             inputs, memory = self._add_positions(inputs, memory)
@@ -313,7 +309,7 @@ class DecoderBlock(keras.layers.Layer):
         if self.pre_norm:
             query_inputs = self.attention_norm(inputs)
             if memory is not None and memory.shape[1] != 0:
-                # Memory is of inputs before the norm, so its gain and offset apply to both.
+                # Memory holds inputs before the norm, so its gain and offset apply to both.
                 memory = self.attention_norm(ops.cast(memory, inputs.dtype))
         attended = self.attention(
             query_inputs,
@@ -323,7 +319,7 @@ class DecoderBlock(keras.layers.Layer):
             training=training,
             **position,
         )
-        # One tensor or two, as a compiled part copies a result that it returns twice.
+        # One or two tensors: a compiled part copies a result that it returns twice.
         norm = self.feed_forward_norm if self.pre_norm else self.attention_norm
         added = compiled_part(self._add_attended, norm.weights)(inputs, attended, seed, training)
         transformed = self.feed_forward(
@@ -333,11 +329,11 @@ class DecoderBlock(keras.layers.Layer):
         return compiled_part(self._add_transformed, weights)(added[0], transformed, seed, training)
 
     def _add_attended(self, inputs, attended, seed, training):
-        """The residual of the attention and last the inputs of the feed-forward layer."""
+        """Returns the residual with the attended values, and last the feed-forward inputs."""
         attended = self.attention_dropout_layer(
             attended, seed=functional.fold_seed(seed, 1), training=training
         )
-        # The residual is of what came in, not of its norm: a path without any layer.
+        # The residual adds the inputs, not their norm, so one path has no layer.
         hidden = inputs + attended  # [B, T, D]
         if self.pre_norm:
             return hidden, self.feed_forward_norm(hidden)
@@ -351,8 +347,8 @@ class DecoderBlock(keras.layers.Layer):
         return hidden if self.pre_norm else self.feed_forward_norm(hidden)  # [B, T, D]
 
     def _add_positions(self, inputs, memory):
-        """Positions of memory and segment as seen from the segment's end."""
-        # Added anew for every segment: what is remembered moves away from the end.
+        """Adds positions to memory and segment, counted from the segment's end."""
+        # Added again in every segment, because remembered tokens move away from the end.
         memory_length = 0 if memory is None else memory.shape[1]
         key_length = memory_length + ops.shape(inputs)[1]
         rows = functional.distances_to_end(key_length, self.positions.num_positions)
@@ -362,7 +358,7 @@ class DecoderBlock(keras.layers.Layer):
         return inputs + positions[memory_length:], memory
 
     def reset_state(self):
-        """Forgets the memory of all rows; only for a stateful block.
+        """Clears the memory of all rows; only for a stateful block.
 
         Raises:
             ValueError: If the block is not stateful, or not built yet.

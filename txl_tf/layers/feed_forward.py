@@ -15,12 +15,11 @@ from txl_tf.layers.compiled_parts import compiled_part
 class SeededDropout(keras.layers.Layer):
     """Dropout that draws from a given seed, or from its own generator.
 
-    The mask of a row is a hash of the row's seed and the place in the row, see
-    `hashed_bits.random_bits`. Where seeds belong to rows of the global batch, it
-    does not matter on how many replicas, in how many parts, in which order or
-    on which backend they are computed. Under `tf.distribute` Keras' own dropout
-    would draw the same mask on every replica, and its hidden generator makes a
-    repeated step differ.
+    The mask of a row is a hash of the row's seed and the index in the row, see
+    `hashed_bits.random_bits`. With seeds of rows of the global batch, it does not depend on the
+    number of replicas or parts, on the order, or on the backend. Under `tf.distribute` Keras' own
+    dropout would draw the same mask on every replica, and its hidden generator makes a repeated
+    step differ.
 
     Args:
         rate: float in `[0, 1)`. Fraction of the inputs set to 0; the others
@@ -28,15 +27,15 @@ class SeededDropout(keras.layers.Layer):
         shared_axes: ints. Axes along which the mask is the same; axis 1 of
             `(B, T, D)` makes it variational dropout (Gal and Ghahramani, 2016).
             Not axis 0, the rows.
-        seed: optional int. Seed of the layer's own generator, which is used
-            where no seed is handed in, as in `fit`.
+        seed: optional int. Seed of the layer's own generator, which is used if a call has no
+            seed, as in `fit`.
         **kwargs: other keyword arguments passed to `keras.layers.Layer`.
 
     Call arguments:
         inputs: float tensor `(B, ...)`.
-        seed: optional int32 tensor `(B, 2)`, a seed per row, or `(2,)`, which
-            stands for `functional.row_seeds` of it and the rows 0 to `B - 1`.
-        training: bool. Whether dropout is active.
+        seed: optional int32 tensor `(B, 2)`, a seed per row, or `(2,)`, from which
+            `functional.row_seeds` makes those for the rows 0 to `B - 1`.
+        training: bool. If `True`, dropout is active.
 
     Returns:
         Float tensor of the shape of `inputs`.
@@ -72,7 +71,7 @@ class SeededDropout(keras.layers.Layer):
         return ops.where(kept, inputs * (1.0 / (1.0 - self.rate)), ops.zeros_like(inputs))
 
     def _mask(self, shape, seed):
-        """Which elements stay: bool tensor that broadcasts to `shape`."""
+        """Returns the elements to keep: bool tensor that broadcasts to `shape`."""
         sizes = [1 if axis in self.shared_axes else shape[axis] for axis in range(1, len(shape))]
         bits = hashed_bits.random_bits(seed, sizes)
         unused = ops.cast(32 - hashed_bits.DRAWN_BITS, "uint32")
@@ -107,7 +106,7 @@ class SeededDropout(keras.layers.Layer):
 
 
 def normal_unless(initializer, stddev=0.02):
-    """Returns an initializer as an object; without one a normal distribution's."""
+    """Returns an initializer as an object; without one a normal distribution."""
     if initializer is None:
         initializer = keras.initializers.RandomNormal(stddev=stddev)
     return keras.initializers.get(initializer)
@@ -117,14 +116,14 @@ def normal_unless(initializer, stddev=0.02):
 class FeedForward(keras.layers.Layer):
     """Two dense layers with a ReLU between them, applied to every position.
 
-    Dropout acts on the inner activations; the one on the result belongs to
-    the block, which adds the residual.
+    Dropout acts on the inner activations. The block applies dropout to the result and adds the
+    residual.
 
     Args:
         intermediate_dim: int. Inner width `F`.
         dropout: float in `[0, 1)`. Rate on the inner activations.
-        variational_dropout: bool. Whether a mask is the same for all positions
-            of a row.
+        variational_dropout: bool. If `True`, a dropout mask is the same for all positions of a
+            row.
         kernel_initializer: initializer of both kernels. Defaults to a normal
             distribution of stddev 0.02. Biases start at 0.
         **kwargs: other keyword arguments passed to `keras.layers.Layer`.
@@ -132,7 +131,7 @@ class FeedForward(keras.layers.Layer):
     Call arguments:
         inputs: float tensor `(B, T, D)`.
         dropout_seed: optional int32 tensor `(B, 2)` or `(2,)`, see `SeededDropout`.
-        training: bool. Whether dropout is active.
+        training: bool. If `True`, dropout is active.
 
     Returns:
         Float tensor `(B, T, D)`.

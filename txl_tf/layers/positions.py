@@ -20,28 +20,27 @@ _FIELDS_OF_MODEL = {
 class Positions(FrozenConfig):
     """Encoding of positions, and how far back a query attends.
 
-    Positions come in five ways: `"transformer_xl"` (Dai et al., 2019), `"shaw"`
-    and `"shaw_two_terms"` (Shaw et al., 2018; see `ShawAttention` and
-    `TwoTermShawAttention`), `"learned"`, a table of absolute positions added to
-    what each block reads (Al-Rfou et al., 2019), and `"sinusoidal"`, where the
-    inputs of the first block carry them (Vaswani et al., 2017). Absolute
-    positions are counted from the end of the segment.
+    Positions come in five ways: `"transformer_xl"` (Dai et al., 2019), `"shaw"` and
+    `"shaw_two_terms"` (Shaw et al., 2018; see `ShawAttention` and `TwoTermShawAttention`),
+    `"learned"`, a table of absolute positions added to the inputs of each block (Al-Rfou et al.,
+    2019), and `"sinusoidal"`, added to the inputs of the first block (Vaswani et al., 2017).
+    Absolute positions are counted from the end of the segment.
 
     Raises:
-        ValueError: If a value is out of its range, or there is a table where
-            positions are not learned, or none where they are.
+        ValueError: If a value is out of its range, or the size of the table does not match the
+            encoding.
     """
 
     encoding: PositionEncoding = "transformer_xl"
-    """One of the five ways."""
+    """One of the five encodings."""
     num_positions: int | None = None
-    """Rows `P` of the table of the ways that learn one; farther positions share the last."""
+    """Rows `P` of a learned table; farther positions share the last row."""
     clamp_length: int | None = None
-    """Distances above this share one sinusoid; None is no clamp."""
+    """Distances above this share one sinusoid; None means no clamp."""
     same_length: bool = False
-    """Whether every query sees equally many keys."""
+    """True if every query sees the same number of keys."""
     same_length_keys: Literal["memory_and_self", "memory"] = "memory_and_self"
-    """How many, see `functional.causal_memory_mask`."""
+    """This number, see `functional.causal_memory_mask`."""
 
     def validate(self) -> None:
         has_table = self.encoding in LEARNED_ENCODINGS
@@ -54,7 +53,7 @@ class Positions(FrozenConfig):
 
     @classmethod
     def of_model(cls, config: ModelConfig) -> "Positions":
-        """Returns the positions of a model's configuration."""
+        """Returns the positions set by a model's configuration."""
         return cls(**{field: getattr(config, name) for name, field in _FIELDS_OF_MODEL.items()})
 
     def sinusoids(self, key_length: Any, hidden_dim: int, dtype: str) -> Any:

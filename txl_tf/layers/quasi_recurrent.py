@@ -1,4 +1,4 @@
-"""The quasi-recurrent layer: a convolution over time, then a recurrent pooling.
+"""Quasi-recurrent layer: a convolution over time, then a recurrent pooling.
 
 Shape letters used in this module: B rows, T segment length, C input width,
 D output width.
@@ -22,21 +22,19 @@ class QuasiRecurrent(keras.layers.Layer):
         f = sigmoid(x[t-1] Wf' + x[t] Wf + bf)
         o = sigmoid(x[t-1] Wo' + x[t] Wo + bo)
 
-    so they are one product for all positions. Only the pooling is recurrent,
-    and it works on each channel by itself:
+    so they are one product for all positions. Only the pooling is recurrent, and it works on each
+    channel separately:
 
         c[t] = f * c[t-1] + (1 - f) * z
         h[t] = o * c[t]
 
-    No position sees a later one. Where the segment starts, `x[t-1]` and
-    `c[t-1]` are those that the segment before ended with. Gates and cell
-    states are at least float32 whatever the policy, because in half precision
-    a long memory would drown in rounding.
+    No position sees a later one. At the start of a segment, `x[t-1]` and `c[t-1]` come from the
+    end of the previous one. Gates and cell states are at least float32 under any policy, because
+    rounding in half precision would erase a long memory.
 
     Args:
         units: int. Output width `D`.
-        return_state: bool. Whether to return the next states too. Defaults to
-            `False`.
+        return_state: bool. If `True`, the next states are returned too. Defaults to `False`.
         kernel_initializer: initializer of the kernel. Defaults to a normal
             distribution of stddev 0.02. Biases start at 0.
         **kwargs: other keyword arguments passed to `keras.layers.Layer`.
@@ -49,9 +47,8 @@ class QuasiRecurrent(keras.layers.Layer):
             segment before; zeros by default.
 
     Returns:
-        Float tensor `(B, T, D)`. With `return_state` a tuple of it, the next
-        `previous_input` `(B, C)` and the next `cell_state` `(B, D)`, the two
-        of them at least float32.
+        Float tensor `(B, T, D)`. With `return_state` a tuple of this tensor, the next
+        `previous_input` `(B, C)` and the next `cell_state` `(B, D)`, both at least float32.
 
     Raises:
         ValueError: If `units` is not positive.
@@ -61,7 +58,7 @@ class QuasiRecurrent(keras.layers.Layer):
     """
 
     def __init__(self, units, return_state=False, kernel_initializer=None, **kwargs):
-        # Autocasting would round the cell state that is handed in.
+        # Autocasting would round the given cell state.
         super().__init__(autocast=False, **kwargs)
         if units <= 0:
             raise ValueError(f"`units` must be positive. Received: units={units}")
@@ -93,7 +90,7 @@ class QuasiRecurrent(keras.layers.Layer):
         return outputs, functional.at_least_float32(inputs[:, -1]), cells[:, -1]
 
     def _gates(self, inputs, previous_input):
-        """Candidates `z` and gates `f` and `o`: three tensors `(B, T, D)`."""
+        """Returns candidates `z` and gates `f` and `o`: three tensors `(B, T, D)`."""
         first = ops.expand_dims(ops.cast(previous_input, self.compute_dtype), 1)
         inputs_before = ops.concatenate([first, inputs[:, :-1]], axis=1)  # [B, T, C]
         kernel = ops.cast(self.kernel, self.compute_dtype)
@@ -125,22 +122,14 @@ class QuasiRecurrent(keras.layers.Layer):
 
 
 def _pool(candidates, forget_gates, cell_state):
-    """Computes the cell states of all positions in about `log2(T)` steps.
+    """Computes the cell states `(B, T, D)` of all positions in about `log2(T)` steps.
 
-    What a run of positions does to the cell state before it is one decay and
-    one addition, and two adjoining runs make one again:
+    The effect of a run of positions on the cell state before it is one decay and one addition, and
+    two adjoining runs combine into one:
 
         f2 * (f1 * c + a1) + a2 = (f1 * f2) * c + (f2 * a1 + a2)
 
     Every step doubles the length of the run that ends at each position.
-
-    Args:
-        candidates: float tensor `(B, T, D)`.
-        forget_gates: float tensor `(B, T, D)`.
-        cell_state: float tensor `(B, D)`, before the first position.
-
-    Returns:
-        Float tensor `(B, T, D)`.
     """
     segment_length = ops.shape(candidates)[1]
     decays, additions = forget_gates, (1.0 - forget_gates) * candidates
@@ -159,7 +148,7 @@ def _pool(candidates, forget_gates, cell_state):
 
 
 def _doubled(run_length, decays, additions):
-    """Combines the span that ends at each position with the span before it."""
+    """Combines the run that ends at each position with the run before it."""
     positions = ops.arange(ops.shape(decays)[1], dtype="int32")
     has_run_before = ops.reshape(positions >= run_length, [1, -1, 1])
     before = ops.roll(additions, run_length, axis=1)

@@ -24,14 +24,14 @@ class RelativeAttention(MemoryAttention):
 
         ((q + u) . k + relative_shift((q + v) . r)) / sqrt(H)
 
-    where `r`, the projection of the position encoding, is computed once per
-    distance and not once per pair (Appendix B).
+    where `r`, the projection of the position encoding, is computed once per distance instead of
+    once per pair (Appendix B).
 
     Args:
         num_heads: int. Number of heads `N`.
         head_dim: int. Width `H` of one head.
-        own_biases: bool. Whether the layer has its own biases `u` and `v`; if
-            not, they are call arguments, and several layers can share them.
+        own_biases: bool. If `True`, the layer has its own biases `u` and `v`; otherwise they are
+            call arguments, and several layers can share them.
         **kwargs: other keyword arguments passed to `MemoryAttention`.
 
     Call arguments:
@@ -41,14 +41,14 @@ class RelativeAttention(MemoryAttention):
             attends.
         content_bias: float tensor `(N, H)`, without `own_biases`.
         position_bias: float tensor `(N, H)`, without `own_biases`.
-        Others are those of `MemoryAttention`.
+        Others are as in `MemoryAttention`.
 
     Returns:
         Float tensor `(B, T, D)`.
 
     Raises:
-        ValueError: If `num_heads` or `head_dim` is not positive, or a bias is
-            missing where the layer has none of its own.
+        ValueError: If `num_heads` or `head_dim` is not positive, or a bias is missing without
+            `own_biases`.
     """
 
     def __init__(self, num_heads, head_dim, *, own_biases=True, **kwargs):
@@ -93,7 +93,7 @@ class RelativeAttention(MemoryAttention):
         )
 
     def _dropout_seed(self, inputs, dropout_seed, training):
-        """The seed of each row, `None` where nothing is dropped."""
+        """Returns the seed of each row, `None` where nothing is dropped."""
         if not training or self.dropout == 0:
             return None
         return self.probability_dropout.seeds_of_rows(ops.shape(inputs)[0], dropout_seed)
@@ -103,12 +103,12 @@ class RelativeAttention(MemoryAttention):
         return self.position(position_encoding[None])[0]
 
     def side_by_side_biases(self, content_bias=None, position_bias=None):
-        """Both biases as a kernel takes them, float32 `(2, N * H)`; arguments are as in a call."""
+        """Returns both biases in a kernel's layout, float32 `(2, N * H)`, from call arguments."""
         biases = self._biases(content_bias, position_bias)
         return ops.stack([ops.reshape(ops.cast(bias, "float32"), [-1]) for bias in biases])
 
     def _call_kernel(self, visible_keys, inputs, memory, position_encoding, biases, seed):
-        # Imported here, as it takes TensorFlow and JAX.
+        # Imported here, as it needs TensorFlow and JAX.
         from txl_tf.tpu_kernels.attention_call import attend
 
         query = self.query(inputs)  # [B, T, N * H]
@@ -132,11 +132,11 @@ class RelativeAttention(MemoryAttention):
 
     def _scores(self, query, key, position_encoding, content_bias=None, position_bias=None):
         content_bias, position_bias = self._biases(content_bias, position_bias)
-        # Distances are the same for all rows: K projections, where keys take B * K.
+        # All rows share the distances: K projections, where keys need B * K.
         position = self.split_heads(self.position(position_encoding)[None])[0]  # [K, N, H]
-        # The queries are scaled and not the scores, which are K / H times as many.
+        # Scale the queries: the scores are K / H times as many.
         scale = self.head_dim**-0.5
-        # Terms (a) and (c) are one product, (b) and (d) the other.
+        # Terms (a) and (c) share one product, (b) and (d) the other.
         content_scores = self._products((query + content_bias) * scale, key)
         position = ops.transpose(position, [1, 2, 0])[None]  # [1, N, H, K]
         position_scores = self._products((query + position_bias) * scale, position)
@@ -146,8 +146,7 @@ class RelativeAttention(MemoryAttention):
         """Computes the queries for contents and for distances.
 
         Args:
-            scaled_query: float tensor `(B, T, N * H)`, what
-                `scaled_query_kernel` takes inputs to.
+            scaled_query: float tensor `(B, T, N * H)`, inputs times `scaled_query_kernel`.
             content_bias: as in a call.
             position_bias: as in a call.
 
@@ -200,8 +199,7 @@ class RelativeAttention(MemoryAttention):
     ):
         """Computes the four terms (a) to (d) of the scores separately.
 
-        Dai et al. (2019), Section 3.3. Their sum is what the softmax is given,
-        before the mask.
+        Dai et al. (2019), Section 3.3. Their sum is the input of the softmax before the mask.
 
         Args:
             inputs: as in a call.
@@ -228,7 +226,7 @@ class RelativeAttention(MemoryAttention):
         def of_positions(queries):
             return functional.relative_shift(ops.einsum("btnh,knh->bntk", queries, position))
 
-        zeros = ops.zeros_like(query)  # a bias is the same for every query
+        zeros = ops.zeros_like(query)  # biases are equal for all queries
         return (
             of_contents(query),
             of_positions(query),

@@ -1,4 +1,4 @@
-"""Rematerialisation: recomputes a layer in the backward pass.
+"""Rematerialisation, which recomputes a layer in the backward pass.
 
 Chen et al. (2016), "Training deep nets with sublinear memory cost".
 """
@@ -7,33 +7,21 @@ import keras
 from keras import ops
 
 _NEVER = 0x7FA5C31D
-"""Bits of one float32 among millions that are not a number; no arithmetic makes it."""
+"""Bits of one float32 NaN among millions, which no arithmetic produces."""
 
 
 def rematerialized_call(layer, tensors, constants):
-    """Calls a layer of which the backward pass keeps the arguments only.
+    """Calls a layer so that the backward pass keeps only its arguments.
 
-    Compilers look for what a program computes twice and keep the first result,
-    which would undo this. `keras.remat` holds on JAX. On TensorFlow it is
-    `tf.recompute_grad`, which XLA sees through, so that here the second
-    computation reads arguments that hang on the gradient: see `_waiting_for`.
-
-    Args:
-        layer: built `keras.layers.Layer` that returns one float tensor, and
-            whose call draws no random numbers but by a seed in `tensors`.
-        tensors: dict of str to tensor or `None`. Arguments of the call of which
-            something large is computed. Float tensors get gradients.
-        constants: dict. Further arguments of the call; they get no gradients.
-
-    Returns:
-        Float tensor that the layer returns.
-
-    References:
-     - [Chen et al., 2016](https://arxiv.org/abs/1604.06174)
+    Compilers merge equal computations and keep the first result, which would undo this.
+    `keras.remat` is safe on JAX. On TensorFlow it is `tf.recompute_grad`, which XLA sees through;
+    so here the second computation reads arguments that depend on the gradient, see
+    `_waiting_for`. The built layer returns one float tensor and draws random numbers only by a
+    seed in `tensors`. Float `tensors` get gradients, `constants` do not.
     """
     weights = layer.weights
-    # Read out here, the layer is a function of tensors: a distributed variable has
-    # no meaning in the gradient of a function.
+    # Reading the values makes the layer a function of tensors: a distributed variable has no
+    # meaning in the gradient of a function.
     values = [ops.convert_to_tensor(weight) for weight in weights]
     names = [name for name, tensor in tensors.items() if tensor is not None]
     given = [ops.convert_to_tensor(tensors[name]) for name in names]
@@ -50,7 +38,7 @@ def rematerialized_call(layer, tensors, constants):
 def _call_on_tensorflow(call, values, given):
     import tensorflow as tf
 
-    # Keras hands out the variables themselves, where it need not cast.
+    # Keras passes the variables themselves if no cast is needed.
     values, given = tf.nest.map_structure(tf.convert_to_tensor, (values, given))
     floats = [index for index, tensor in enumerate(given) if tensor.dtype.is_floating]
 
@@ -62,7 +50,7 @@ def _call_on_tensorflow(call, values, given):
 
     @tf.custom_gradient
     def run(*differentiated):
-        # The tape around this call must not keep what is computed inside.
+        # The tape around this call must not keep intermediate results.
         fixed = [tf.stop_gradient(tensor) for tensor in differentiated]
         outputs = call(fixed[: len(values)], merged(fixed[len(values) :]))
 
@@ -83,9 +71,9 @@ def _call_on_tensorflow(call, values, given):
 def _waiting_for(gradient, tensors):
     """Returns the tensors unchanged, but only once the gradient is known.
 
-    Added is a 0 of which no compiler can prove that it is one, as it would be
-    a 1 if the gradient began with a certain not-a-number. XLA has an operation
-    for this, `OptimizationBarrier`, which TensorFlow without XLA has not.
+    It adds a 0 that no compiler can prove to be zero, as it would be 1 if the gradient began with
+    one particular NaN. XLA's operation for this, `OptimizationBarrier`, does not exist in
+    TensorFlow without XLA.
     """
     import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""Heads that turn the hidden states of a text into classes, numbers, choices, labels or a span.
+"""Heads that map the hidden states of a text to classes, numbers, choices, labels or a span.
 
 Shape letters used in this module: B rows, L positions of a text, D hidden width, C outputs.
 """
@@ -13,17 +13,10 @@ _LOWEST = -3.4028235e38  # of float32; no softmax chooses it
 
 
 def pool(hidden, padding_mask, pooling):
-    """Reduces the hidden states of each text to one vector.
+    """Reduces the hidden states `(..., L, D)` of each text to a vector `(..., D)`.
 
-    A causal model has seen all of a text at its last token, and there alone.
-
-    Args:
-        hidden: float tensor `(..., L, D)`.
-        padding_mask: bool tensor `(..., L)`, true where there is a token.
-        pooling: str. `"last"`, the state of the last token, or `"mean"` of all tokens.
-
-    Returns:
-        Float tensor `(..., D)`; zeros for a text without tokens.
+    `pooling` is `"last"`, the state of the last token, the only one that depends on the whole
+    text, or `"mean"` of all tokens. A text without tokens gives zeros.
     """
     if pooling == "last":
         counts = ops.cumsum(ops.cast(padding_mask, "int32"), axis=-1)
@@ -69,7 +62,7 @@ class _Head(keras.layers.Layer):
     def _project(self, features, dropout_seed, training):
         shape = ops.shape(features)
         if dropout_seed is not None and len(dropout_seed.shape) > 2:
-            # Each text of a choice is a row of dropout.
+            # Dropout treats each text of a choice as a row.
             features = ops.reshape(features, (-1, *shape[dropout_seed.ndim - 1 :]))
             dropout_seed = ops.reshape(dropout_seed, (-1, 2))
         features = self.dropout(features, seed=dropout_seed, training=training)
@@ -94,7 +87,7 @@ class PooledHead(_Head):
         num_outputs: int. Classes, or numbers.
         pooling: str. `"last"` reads the state of the last token, `"mean"` the mean
             over all tokens.
-        dropout: float in `[0, 1)`. Dropout of what is pooled.
+        dropout: float in `[0, 1)`. Dropout of the pooled vector.
         kernel_initializer: Keras initializer of the projection.
         **kwargs: other keyword arguments passed to `keras.layers.Layer`.
 
@@ -104,13 +97,13 @@ class PooledHead(_Head):
             default there is no padding.
         dropout_seed: optional int32 tensor `(..., 2)`, a seed for each text, or `(2,)`; by
             default the layer draws one.
-        training: bool. Whether dropout is active.
+        training: bool. If `True`, dropout is active.
 
     Returns:
         Float32 tensor `(..., C)`.
 
     Raises:
-        ValueError: If `num_outputs` is not positive, or `pooling` is not known.
+        ValueError: If `num_outputs` is not positive, or `pooling` is unknown.
     """
 
     def __init__(self, num_outputs, pooling="last", **kwargs):
@@ -129,7 +122,7 @@ class PooledHead(_Head):
 
 @keras.saving.register_keras_serializable(package="txl_tf")
 class ChoiceHead(PooledHead):
-    """Logits of several texts of a row, of which one is right.
+    """Logits of a choice between several texts per row.
 
     Args:
         pooling: str. As in `PooledHead`.
@@ -138,14 +131,15 @@ class ChoiceHead(PooledHead):
     Call arguments:
         hidden: float tensor `(B, C, L, D)` of `C` texts for each row.
         padding_mask: optional bool tensor `(B, C, L)`, true where there is a token.
-        dropout_seed: as of `PooledHead`, `(B, C, 2)`.
-        training: bool. Whether dropout is active.
+        dropout_seed: as in `PooledHead`, `(B, C, 2)`.
+        training: bool. If `True`, dropout is active.
 
     Returns:
         Float32 tensor `(B, C)`; the lowest float32 for a text without tokens.
     """
 
-    # One that is the same for all texts would choose nothing, and its gradient would be rounding.
+    # A bias equal for all texts would not affect the choice, and its gradient would be rounding
+    # error.
     _has_bias = False
 
     def __init__(self, pooling="last", **kwargs):
@@ -172,7 +166,7 @@ class TokenHead(_Head):
         **kwargs: `dropout` of the hidden states, `kernel_initializer`, and arguments of
             `keras.layers.Layer`.
 
-    Call arguments: those of `PooledHead`.
+    Call arguments are the same as in `PooledHead`.
 
     Returns:
         Float32 tensor `(..., L, C)`, zeros where there is no token. The loss must
@@ -188,21 +182,20 @@ class TokenHead(_Head):
 class SpanHead(_Head):
     """Logits of the first and the last token of an answer in the text.
 
-    A causal model has read the question only if it stands before the passage. The
-    last token of the text has seen all; as a span of that token alone a text can
-    say that it holds no answer.
+    A causal model has read the question only if it stands before the passage. The last token of
+    the text depends on all of them, so a span of just this token marks a text without an answer.
 
     Args:
-        **kwargs: as of `TokenHead`.
+        **kwargs: as in `TokenHead`.
 
-    Call arguments: those of `PooledHead`.
+    Call arguments are the same as in `PooledHead`.
 
     Returns:
         Float32 tensor `(..., 2, L)`, the first tokens before the last ones; the
         lowest float32 where there is no token, which no softmax chooses.
     """
 
-    _has_bias = False  # as of a choice: of places in a text
+    _has_bias = False  # as in a choice, between positions
 
     def __init__(self, **kwargs):
         super().__init__(2, **kwargs)

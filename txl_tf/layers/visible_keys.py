@@ -1,4 +1,4 @@
-"""Keys that queries may see, as numbers in place of a matrix.
+"""Keys that queries may see, as numbers instead of a matrix.
 
 Shape letters used in this module: B rows, T segment length, M memory length, K = M + T key
 length, N heads, H head width.
@@ -17,9 +17,7 @@ from txl_tf.tpu_kernels.kernel_choice import AttentionKernel
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class VisibleKeys:
-    """What stands for an attention mask where a kernel attends.
-
-    A query sees the keys from its first one to itself.
+    """Replacement of the attention mask for kernels, in which a query sees its first key to itself.
 
     Attributes:
         kernel: `AttentionKernel`.
@@ -28,8 +26,8 @@ class VisibleKeys:
         farthest: optional int. Largest distance that a query sees.
         document_starts: optional bool tensor `(B, T)`, see `functional.same_document_mask`.
         segment_length: optional int. Tokens of a segment, where `T` tokens are several segments:
-            each forgets what one after the other would forget.
-        num_unused: int. Places at the front of memory that nothing is remembered in.
+            each forgets the same tokens as in separate reads.
+        num_unused: int. Unused places at the front of memory.
     """
 
     kernel: AttentionKernel
@@ -45,7 +43,7 @@ class VisibleKeys:
         return AttentionPlan(**self._sizes(query, num_heads), dropout=dropout)
 
     def inference_plan(self, query: Any, num_heads: int) -> InferencePlan:
-        """Makes the plan of the kernel whose keys of memory come apart."""
+        """Makes the plan of the inference kernel, which reads memory and segment separately."""
         return InferencePlan(**self._sizes(query, num_heads))
 
     def _sizes(self, query: Any, num_heads: int) -> dict[str, Any]:
@@ -84,21 +82,17 @@ class VisibleKeys:
             first = ops.maximum(first, starts + self.memory_length)
         if self.segment_length is not None:
             queries = ops.arange(num_tokens, dtype="int32")
-            # A segment's memory begins as many keys later as there are tokens before it.
+            # The memory of a later segment begins later by the number of tokens before the segment.
             of_segments = queries // self.segment_length * self.segment_length
             first = ops.maximum(first, ops.expand_dims(of_segments + self.num_unused, 0))
         return first
 
 
 def _latest_starts(document_starts: Any) -> Any:
-    """Computes where in the segment the document of each token begins.
+    """Returns where the document of each token `(B, T)` begins in the segment.
 
-    Args:
-        document_starts: bool tensor `(B, T)`.
-
-    Returns:
-        Int32 tensor `(B, T)`: positions in the segment; a number before all memory where the
-        document is that of the memory.
+    The positions are int32 `(B, T)`; a document that begins in memory gets a number before all of
+    memory.
     """
     positions = ops.arange(document_starts.shape[1], dtype="int32")
     is_before = ops.expand_dims(positions, 0) <= ops.expand_dims(positions, 1)  # [T, T]

@@ -1,1 +1,1 @@
-"""The models: Transformer-XL and what it remembers."""
+"""Models: Transformer-XL, its baselines and their memory."""

@@ -1,4 +1,4 @@
-"""Low-rank adapters of a language model: trained factors beside frozen weights.
+"""Low-rank adapters of a language model, trained beside frozen weights.
 
 Shape letters used in this module: X inputs and Y outputs of a projection, R rank.
 """
@@ -16,20 +16,19 @@ _FIRST, _SECOND = "lora_kernel_a", "lora_kernel_b"
 class Adapters:
     """Low-rank adapters of all projections of a language model (Hu et al., 2022).
 
-    Every weight of the model is frozen. Each `keras.layers.Dense` of it, the projections
-    of attention and both layers of feed-forward, gets two factors `(X, R)` and `(R, Y)`,
-    and computes with its kernel plus `alpha / R` times their product. The second factor
-    begins as zero, so that the model is at first the one it was.
+    All weights of the model are frozen. Each of its `keras.layers.Dense` layers, the projections
+    of attention and both feed-forward layers, gets two factors `(X, R)` and `(R, Y)`, and adds
+    `alpha / R` times their product to its kernel. The second factor starts at zero, so the model
+    is unchanged at first.
 
-    The factors are made by `Dense.enable_lora`, in the scope of the strategy this is made
-    in; initial ones are drawn from Keras' global seed. The optimizer has to be built
-    afterwards.
+    `Dense.enable_lora` creates the factors in the current strategy scope, with initial values
+    from Keras' global seed. The optimizer must be built afterwards.
 
     Args:
         model: `LanguageModel` with `Dense` projections, a `TransformerXL`. It is changed.
         rank: int. `R`.
-        alpha: optional float. Scale of the product, before it is divided by the rank.
-            Defaults to `None`: the rank, so that the product counts as it is.
+        alpha: optional float. Scale of the product before division by the rank. Defaults to
+            `None`: the rank, which leaves the product unscaled.
 
     Attributes:
         factors: dict of the path of each factor to its Keras variable.
@@ -50,12 +49,12 @@ class Adapters:
                 "Only a model with projections of the class `keras.layers.Dense` has adapters. "
                 f"Received: {type(model).__name__}"
             )
-        # Variables and not layers: a layer that is frozen would freeze its factors too.
+        # Not `layer.trainable`, which would freeze the factors too.
         for variable in model.weights:
             variable.trainable = False
         self._scale = adapter_scale(rank, alpha)
         self.factors: dict[str, keras.Variable] = {}
-        # Sorted, for each factor draws from the seed of the run in turn.
+        # Sorted, because the factors draw from the run's seed in order.
         for layer in sorted(layers, key=lambda layer: layer.path):
             layer.enable_lora(rank, lora_alpha=alpha)
             for factor in (layer.lora_kernel_a, layer.lora_kernel_b):
@@ -67,21 +66,15 @@ class Adapters:
 
 
 def adapter_scale(rank: int, alpha: float | None) -> float:
-    """Returns what the product of the factors is multiplied by."""
+    """Returns the factor of the product of both factors."""
     return 1.0 if alpha is None else alpha / rank
 
 
 def merged_weights(arrays: Mapping[str, np.ndarray], scale: float) -> dict[str, np.ndarray]:
-    """Adds the product of low-rank factors to the kernels that they belong to.
+    """Adds the products of low-rank factors to their kernels.
 
-    Args:
-        arrays: mapping of variable path to float32 array: all weights of a model, and the
-            factors of its adapters.
-        scale: float. See `adapter_scale`.
-
-    Returns:
-        Dict of variable path to float32 array, without the factors: the weights of a
-        model without adapters that computes the same.
+    `arrays` are all float32 weights and factors by variable path; the result has no factors, and
+    gives the same model without adapters.
     """
     merged = {
         path: array
@@ -93,10 +86,10 @@ def merged_weights(arrays: Mapping[str, np.ndarray], scale: float) -> dict[str, 
         if name != _FIRST:
             continue
         kernel = merged[f"{layer}/kernel"]
-        # In float64, so that no library's order of summation shows in the rounded sum.
+        # float64 makes the rounded sum independent of a library's order of summation.
         product = first.astype(np.float64) @ arrays[f"{layer}/{_SECOND}"].astype(np.float64)
         change = scale * product  # [X, Y]
-        # Where nothing is added, also the sign of a zero stays.
+        # Where nothing is added, the sign of a zero stays too.
         merged[f"{layer}/kernel"] = np.where(change == 0, kernel, kernel + change).astype(
             kernel.dtype
         )

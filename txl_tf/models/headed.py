@@ -1,4 +1,4 @@
-"""Language model with a head: long texts read segment by segment, then a task on what was read.
+"""Language model with a head: reads long texts by segments, then does a task on them.
 
 Shape letters used in this module:
   B rows, L positions of a text, T segment length, S segments, D hidden width, C texts of a row.
@@ -17,7 +17,7 @@ from txl_tf.layers.task_heads import ChoiceHead, PooledHead, SpanHead, TokenHead
 from txl_tf.models.language_model import LanguageModel, ModelWithLoss
 from txl_tf.models.stateful import language_model_of
 
-# Odd and unlike the step of `functional.fold_seed`: no two segments share a seed.
+# Odd, and unlike the step of `functional.fold_seed`, so that no two segments share a seed.
 _SEED_STEP = 0x3C6EF35F
 
 
@@ -28,15 +28,15 @@ def pad_token_ids(
 
     Args:
         sequences: sequence of `B` texts, each a sequence of token ids.
-        multiple_of: int. The length is the next multiple of it, so that a compiled
-            program sees few lengths; the segment length is a good choice.
+        multiple_of: int. The length is rounded up to a multiple of this number, so that a
+            compiled program sees few lengths; the segment length is a good choice.
 
     Returns:
         Dict with `token_ids`, int32 `(B, L)`, and `padding_mask`, bool `(B, L)`, true
         where there is a token: the inputs of `TransformerXLWithHead`.
 
     Raises:
-        ValueError: If there is no text, or `multiple_of` is not positive.
+        ValueError: If `sequences` is empty, or `multiple_of` is not positive.
     """
     if multiple_of < 1:
         raise ValueError(f"`multiple_of` must be positive. Received: multiple_of={multiple_of}")
@@ -52,44 +52,44 @@ def pad_token_ids(
 
 @keras.saving.register_keras_serializable(package="txl_tf")
 class TransformerXLWithHead(ModelWithLoss):
-    """A language model that reads whole texts and hands their hidden states to a head.
+    """Language model that reads whole texts and passes their hidden states to a head.
 
-    A text is read segment by segment with memory, so that none is too long. As in
-    pre-training, no gradient flows into memory (Dai et al., 2019, section 3.2): the
-    tokens of a segment get theirs from what the head reads of this segment.
+    A text of any length is read segment by segment with memory. As in pre-training, no gradient
+    flows into memory (Dai et al., 2019, section 3.2): the tokens of a segment get gradients only
+    through this segment's hidden states.
 
-    The tokens of a text come first in its row, padding after them. A causal model
-    never attends to what comes later, so padding of any length changes nothing.
+    The tokens of a text come first in its row, padding after them. A causal model never attends
+    to later positions, so padding of any length changes nothing.
 
-    The softmax of the language model has no part in the task and is set to be not
-    trainable. `model.language_model.trainable = False` trains the head alone.
+    The softmax of the language model is not used and is set to not trainable.
+    `model.language_model.trainable = False` trains only the head.
 
-    `compile` without a loss takes the cross entropy from logits, but for one output,
-    which may be a number or a class, and for a head of another kind. `export` writes
-    a SavedModel that takes what the model was last called with.
+    `compile` without a loss uses the cross entropy from logits. The loss must be given for one
+    output, which may be a number or a class, and for a head of another kind. `export` writes a
+    SavedModel with the input signature of the last call.
 
     Args:
-        language_model: `TransformerXL` or another `LanguageModel`, trained or not; of a
-            `StatefulTransformerXL` the model that it trains.
-        head: layer of hidden states `(..., L, D)` and a padding mask `(..., L)`, as
+        language_model: `TransformerXL` or another `LanguageModel`, trained or not; for a
+            `StatefulTransformerXL` its inner model is used.
+        head: layer called with hidden states `(..., L, D)` and a padding mask `(..., L)`, such as
             `txl_tf.layers.PooledHead`.
         seed: optional int. Seed of dropout.
         **kwargs: other keyword arguments passed to `keras.Model`.
 
     Call arguments:
-        inputs: dict of `token_ids`, int `(B, L)`, and optionally `padding_mask`, bool
-            `(B, L)`, true where there is a token; or `token_ids` alone, all of
-            which are tokens. For a choice between texts, `(B, C, L)`.
-        dropout_seed: optional int32 tensor `(B, 2)`, or of a choice `(B, C, 2)`: a seed
-            for each text; by default the model draws one.
-        training: bool. Whether dropout is active.
+        inputs: dict of `token_ids`, int `(B, L)`, and optionally `padding_mask`, bool `(B, L)`,
+            true where there is a token; or only `token_ids` without padding. For a choice between
+            texts, `(B, C, L)`.
+        dropout_seed: optional int32 tensor `(B, 2)`, or `(B, C, 2)` for a choice: a seed for each
+            text; by default the model draws one.
+        training: bool. If `True`, dropout is active.
 
     Returns:
-        What the head returns.
+        The outputs of the head.
 
     Raises:
-        ValueError: If ids are not in `[0, V)` or padding comes before tokens, where
-            the numbers are at hand; if `compile` must be given a loss.
+        ValueError: If known ids are not in `[0, V)` or known padding comes before tokens; if
+            `compile` needs a loss.
 
     Example:
     ```python
@@ -116,7 +116,7 @@ class TransformerXLWithHead(ModelWithLoss):
         self.built = True
 
     def build(self, inputs_shape=None):
-        """Does nothing: the weights exist as soon as the model does."""
+        """Does nothing: the constructor creates the weights."""
 
     def __call__(self, inputs, *args, **kwargs):
         if isinstance(inputs, dict):
@@ -159,13 +159,12 @@ class TransformerXLWithHead(ModelWithLoss):
         """Returns the hidden states of the last layer.
 
         Args:
-            token_ids: int tensor `(..., L)`; what follows the tokens of a text may be
-                any id.
-            padding_mask: optional bool tensor `(..., L)`. Segments where no text has a
-                token are not read; their hidden states are 0.
+            token_ids: int tensor `(..., L)`; padding may be any id.
+            padding_mask: optional bool tensor `(..., L)`. Segments without tokens in any text are
+                skipped; their hidden states are 0.
             dropout_seed: optional int32 tensor `(..., 2)`, a seed for each text, or
                 `(2,)`; by default the model draws one.
-            training: bool. Whether dropout is active.
+            training: bool. If `True`, dropout is active.
 
         Returns:
             Float tensor `(..., L, D)`.
@@ -213,7 +212,7 @@ class TransformerXLWithHead(ModelWithLoss):
             lambda index, memory, hidden: index * segment_length < num_read,
             read_segment,
             begin,
-            # XLA can take the gradient of a loop only with a limit.
+            # XLA needs a limit to differentiate a loop.
             maximum_iterations=num_segments,
         )  # [S, B, T, D]
         width = model.config.hidden_dim
@@ -238,15 +237,7 @@ class TransformerXLWithHead(ModelWithLoss):
 
 
 def create_headed_model(model: LanguageModel, task: TaskConfig) -> TransformerXLWithHead:
-    """Puts the head of a task on a language model.
-
-    Args:
-        model: `LanguageModel`.
-        task: `TaskConfig`.
-
-    Returns:
-        `TransformerXLWithHead`; the weights of the head are drawn from Keras' seed.
-    """
+    """Adds the head of a task to a language model; its weights are drawn from Keras' seed."""
     options = {"dropout": task.head_dropout, "dtype": model.dtype_policy, "name": "head"}
     head: keras.layers.Layer
     match task.kind:
@@ -262,18 +253,13 @@ def create_headed_model(model: LanguageModel, task: TaskConfig) -> TransformerXL
 
 
 def padded_inputs(token_ids: Any, num_tokens: Any) -> dict[str, Any]:
-    """Returns the inputs of a `TransformerXLWithHead`.
-
-    Args:
-        token_ids: int32 tensor `(..., L)`.
-        num_tokens: int32 tensor `(...)`. Tokens of each text.
-    """
+    """Returns the inputs of a `TransformerXLWithHead` from ids and the lengths of texts."""
     places = ops.arange(ops.shape(token_ids)[-1], dtype="int32")
     return {"token_ids": token_ids, "padding_mask": places < num_tokens[..., None]}
 
 
 def _seed_of_segment(seed, index):
-    """Derives the seed of a segment from that of its text, so that no two share one."""
+    """Derives the seed of a segment from the seed of its text, so that no two are equal."""
     return ops.stack([seed[..., 0] + index * _SEED_STEP, seed[..., 1]], axis=-1)
 
 

@@ -17,10 +17,10 @@ from txl_tf.models.memory import Memory, check_memory
 
 
 class ModelWithLoss(keras.Model):
-    """Base class of models whose loss `compile` need not be given."""
+    """Base class of models with a default loss."""
 
     def default_loss(self):
-        """Returns the loss of a model that is compiled without one."""
+        """Returns the loss for `compile` without one."""
         raise NotImplementedError
 
     def compile(self, optimizer="rmsprop", loss=None, *args, **kwargs):
@@ -28,7 +28,7 @@ class ModelWithLoss(keras.Model):
         super().compile(optimizer, loss, *args, **kwargs)
 
     def compile_from_config(self, config):
-        # Keras' own refuses models with a `compile` of their own.
+        # Keras' own method refuses models that override `compile`.
         self.compile(**keras.saving.deserialize_keras_object(config))
         self.optimizer.build(self.trainable_variables)
 
@@ -36,10 +36,9 @@ class ModelWithLoss(keras.Model):
 class LanguageModel(keras.Model):
     """Base class of models that read segments of tokens and carry memory.
 
-    A call takes `token_ids` `(B, T)`, a memory and an optional `dropout_seed`, and
-    returns hidden states `(B, T, D)` and the next memory. A subclass sets
-    `config_class` and `memory_class`, creates `embedding` and `softmax`, and defines `call` and
-    `initial_memory`.
+    A call takes `token_ids` `(B, T)`, a memory and an optional `dropout_seed`, and returns hidden
+    states `(B, T, D)` and the next memory. A subclass sets `config_class` and `memory_class`,
+    creates `embedding` and `softmax`, and defines `call` and `initial_memory`.
 
     Args:
         config: configuration of the class `config_class`, or the dict that its
@@ -48,9 +47,9 @@ class LanguageModel(keras.Model):
             `name` and `dtype`.
 
     Raises:
-        ValueError: If `config` is of another class; if ids are not in `[0, V)`
-            and are at hand, see `check_token_ids`: this holds for all methods. In
-            a compiled function the result of such an id is not defined.
+        ValueError: If `config` is of another class; in all methods, if known ids are not in
+            `[0, V)`, see `check_token_ids`. In a compiled function the result for such an id is
+            undefined.
     """
 
     config_class: type = ModelConfig
@@ -80,12 +79,12 @@ class LanguageModel(keras.Model):
         return super().__call__(token_ids, memory, *args, **kwargs)
 
     def check_inputs(self, token_ids):
-        """Refuses what the model cannot read, where shape and numbers are at hand."""
+        """Raises ValueError for inputs that the model cannot read, if shape or values are known."""
         check_rank(token_ids, (2,), "(B, T)")
         check_token_ids(token_ids, self.config.vocabulary_size)
 
     def check_memory(self, memory, token_ids):
-        """Refuses memory that is not of this model, or of another batch where it is known."""
+        """Raises ValueError for memory of another model, or known to be of another batch."""
         check_memory(memory, self.memory_class, token_ids)
 
     def export(self, *args, input_signature=None, **kwargs):
@@ -102,13 +101,13 @@ class LanguageModel(keras.Model):
 
     @property
     def numbered_layers(self):
-        """The layers between embedding and softmax, in their order."""
+        """Layers between embedding and softmax, in order."""
         raise NotImplementedError
 
     def freeze(self, parts: FrozenParts) -> None:
-        """Takes the weights of some parts out of `trainable_variables`.
+        """Removes the weights of some parts from `trainable_variables`.
 
-        Gradients still pass through them. The optimizer has to be built afterwards.
+        Gradients still pass through them. The optimizer must be built afterwards.
 
         Args:
             parts: `FrozenParts`.
@@ -127,7 +126,7 @@ class LanguageModel(keras.Model):
                 `token_ids[:, t]`.
             memory: memory of the segments before, from `initial_memory` or a call.
             dropout_seed: as in a call.
-            training: bool. Whether dropout is active.
+            training: bool. If `True`, dropout is active.
 
         Returns:
             Tuple of the negative log-likelihood in nats, float32 `(B, T)`, and
@@ -137,12 +136,12 @@ class LanguageModel(keras.Model):
         return self.negative_log_likelihood(hidden, target_ids), memory
 
     def negative_log_likelihood(self, hidden, target_ids):
-        """Scores targets `(B, T)` by hidden states `(B, T, D)`: nats, float32 `(B, T)`."""
+        """Scores targets `(B, T)` from hidden states `(B, T, D)`: nats, float32 `(B, T)`."""
         check_rank(target_ids, (len(hidden.shape) - 1,), "as the token ids", "target_ids")
         return self.softmax.negative_log_likelihood(hidden, target_ids, **self._tied())
 
     def log_probs(self, token_ids, memory):
-        """Returns log-probabilities of every token of the vocabulary coming next.
+        """Returns log-probabilities of all tokens of the vocabulary at the next position.
 
         Args:
             token_ids: int tensor `(B, T)`.
@@ -155,8 +154,8 @@ class LanguageModel(keras.Model):
         return self.log_probs_of(hidden), memory
 
     def log_probs_of(self, hidden):
-        """Returns log-probabilities `(B, T, V)`, float32, by hidden states `(B, T, D)`."""
-        # Not by `__call__`, whose scope makes every name in an export's graph longer.
+        """Returns log-probabilities, float32 `(B, T, V)`, from hidden states `(B, T, D)`."""
+        # `__call__` would add a scope, which lengthens every name in an export's graph.
         return self.softmax.call(hidden, **self._tied())
 
     def _tied(self):
@@ -187,20 +186,9 @@ def create_model(
 ) -> LanguageModel:
     """Builds the language model of a configuration, with initial weights.
 
-    Args:
-        config: `ModelConfig`, `LSTMConfig` or `QRNNConfig`.
-        rematerialize: bool. See `TransformerXL`; the others cannot.
-        attention_kernel: optional `AttentionKernel`, see `TransformerXL`; the others have no
-            attention.
-        dtype: optional Keras dtype policy.
-
-    Returns:
-        The model.
-
-    Raises:
-        ValueError: If `rematerialize` is set for a recurrent model.
+    Only a `TransformerXL` can rematerialise (otherwise ValueError) or use an `attention_kernel`.
     """
-    # Imported here, for the models import their base class from this module.
+    # Imported here, because these modules import the base class from this one.
     from txl_tf.models.recurrent import LSTMLanguageModel, QRNNLanguageModel
     from txl_tf.models.transformer_xl import TransformerXL
 
@@ -217,20 +205,15 @@ def create_model(
 
 
 def assign_weights(variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-    """Assigns an array to every variable; nothing is changed if one does not fit.
+    """Assigns arrays to variables by name; nothing is changed if one does not fit.
 
-    Args:
-        variables: mapping of name to `keras.Variable`.
-        arrays: mapping of name to array; others may be among them.
-
-    Raises:
-        MismatchError: If an array is missing, or of another shape or kind.
+    Surplus arrays are ignored. Raises MismatchError for a missing array, or another shape or kind.
     """
     for name, variable in variables.items():
         array, shape = arrays.get(name), tuple(variable.shape)
         if array is None:
             raise _mismatch(name, "is missing")
-        # NumPy does not count bfloat16 among its own floats.
+        # NumPy does not count bfloat16 as a float.
         if array.dtype.kind not in "fiu" and array.dtype.name != "bfloat16":
             raise _mismatch(name, f"is of type {array.dtype.name}")
         if array.shape != shape:

@@ -1,4 +1,4 @@
-"""Memory of a Transformer-XL and state of a recurrent model, also as named tensors.
+"""Memory of a Transformer-XL and of a recurrent model, also as named tensors.
 
 Shape letters used in this module: B rows, M memory length, D hidden width, L layers, W width of
 one state.
@@ -15,7 +15,7 @@ from txl_tf import functional
 
 
 def check_memory(memory: Any, memory_class: type, token_ids: Any) -> None:
-    """Raises ValueError for a memory of another class, or known to be of another batch."""
+    """Raises ValueError for memory of another class, or known to be of another batch."""
     if not isinstance(memory, memory_class):
         raise ValueError(
             f"`memory` must be a `{memory_class.__name__}`. "
@@ -30,7 +30,7 @@ def check_memory(memory: Any, memory_class: type, token_ids: Any) -> None:
 
 
 def short_repr(memory: Any) -> str:
-    """The `__repr__` of every memory: layers, shape of a layer's tensor, valid lengths."""
+    """Returns the `__repr__` of a memory: layers, shape of a layer's tensor, valid lengths."""
     tensors = tuple(memory[0])
     shape = tuple(getattr(tensors[0], "shape", ())) if tensors else ()
     lengths = getattr(memory, "valid_length", None)
@@ -40,7 +40,7 @@ def short_repr(memory: Any) -> str:
 
 
 class Memory(NamedTuple):
-    """The hidden states that the next segment may attend to.
+    """Hidden states that the next segment may attend to.
 
     Each row fills its memory from the right: the last `valid_length` of the
     `M` positions are filled, the others are never attended to.
@@ -66,22 +66,22 @@ class Memory(NamedTuple):
         return cls(states=states, valid_length=ops.zeros((batch_size,), dtype="int32"))
 
     def to_tensors(self) -> dict[str, Any]:
-        """All tensors by name, as a checkpoint stores them."""
+        """Returns all tensors by name, as a checkpoint stores them."""
         states = {f"states/{layer:03d}": state for layer, state in enumerate(self.states)}
         return {**states, "valid_length": self.valid_length}
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Any]) -> "Memory":
-        """The reverse of `to_tensors`."""
+        """Inverts `to_tensors`."""
         names = sorted(tensors.keys() - {"valid_length"})
         return cls(tuple(tensors[name] for name in names), tensors["valid_length"])
 
     def extended(self, inputs: Iterable[Any], lengths: Any) -> "Memory":
-        """Returns the memory after tokens of which a row may keep the first alone.
+        """Returns the memory after new tokens; each row may keep only the first ones.
 
         Args:
             inputs: `L` float tensors `(B, T, D)`, the inputs of every block.
-            lengths: int32 tensor `(B,)`: tokens of each row that are kept; or a
+            lengths: int32 tensor `(B,)`: the number of first tokens of each row to keep; or a
                 scalar, the same for all rows.
         """
         memory_length = self.states[0].shape[1]
@@ -98,24 +98,23 @@ class Memory(NamedTuple):
         return Memory(states, valid_length)
 
     def filled(self) -> "Memory":
-        """Returns it with valid length `M`: every state counts, zeros too."""
+        """Returns the memory with valid length `M`: every state counts, zeros too."""
         length = self.states[0].shape[1]
         return self._replace(valid_length=ops.full_like(self.valid_length, length))
 
     def forget(self, rows: Any) -> "Memory":
-        """Returns it with valid length 0 where `rows`, bool `(B,)`, is true."""
+        """Returns the memory with valid length 0 where `rows`, bool `(B,)`, is true."""
         return self._replace(valid_length=ops.where(rows, 0, self.valid_length))
 
 
 class RecurrentMemory(NamedTuple):
-    """The states in which the recurrent layers left the last segment.
+    """States of the recurrent layers at the end of the last segment.
 
-    A row that has read nothing has states of zero, so there is no valid
-    length beside them.
+    States of a row that has read nothing are zero, so no valid length is needed.
 
     Attributes:
-        states: tuple of `2 * L` float tensors `(B, W)`: for every layer what
-            it needs of the last position, then its cell state.
+        states: tuple of `2 * L` float tensors `(B, W)`: for every layer its output or input at
+            the last position, then its cell state.
     """
 
     states: tuple[Any, ...]
@@ -126,7 +125,7 @@ class RecurrentMemory(NamedTuple):
     def empty(
         cls, *, widths: tuple[tuple[int, int], ...], batch_size: int, dtype: str
     ) -> "RecurrentMemory":
-        """Returns zeros, for every layer two states of these widths."""
+        """Returns zeros: for every layer two states of these widths."""
         return cls(
             tuple(ops.zeros((batch_size, width), dtype=dtype) for pair in widths for width in pair)
         )
@@ -134,11 +133,11 @@ class RecurrentMemory(NamedTuple):
     def by_layer(self, num_layers: int) -> list[tuple[Any, Any]]:
         """Returns the two states of every layer, as constants.
 
-        No gradient flows through them, which truncates back-propagation in
-        time at the border of the segment.
+        No gradient flows through them, which truncates back-propagation through time at the
+        segment boundary.
 
         Args:
-            num_layers: int. `L` of the model that reads them.
+            num_layers: int. `L` of the model.
 
         Returns:
             List of `L` pairs of float tensors `(B, W)`.
@@ -156,7 +155,7 @@ class RecurrentMemory(NamedTuple):
 
     @classmethod
     def of_layers(cls, pairs: list[tuple[Any, Any]]) -> "RecurrentMemory":
-        """Returns the memory for the next segment, of which no gradient comes back.
+        """Returns the memory for the next segment, without gradients.
 
         Args:
             pairs: list of `L` pairs of float tensors `(B, W)`.
@@ -167,16 +166,16 @@ class RecurrentMemory(NamedTuple):
         return cls(tuple(ops.stop_gradient(state) for pair in pairs for state in pair))
 
     def to_tensors(self) -> dict[str, Any]:
-        """All tensors by name, as a checkpoint stores them."""
+        """Returns all tensors by name, as a checkpoint stores them."""
         return {f"states/{place:03d}": state for place, state in enumerate(self.states)}
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Any]) -> "RecurrentMemory":
-        """The reverse of `to_tensors`."""
+        """Inverts `to_tensors`."""
         return cls(tuple(tensors[name] for name in sorted(tensors)))
 
     def forget(self, rows: Any) -> "RecurrentMemory":
-        """Returns it with zeros where `rows`, bool `(B,)`, is true."""
+        """Returns the memory with zeros where `rows`, bool `(B,)`, is true."""
         rows = ops.expand_dims(rows, 1)  # [B, 1]
         return RecurrentMemory(
             tuple(ops.where(rows, ops.zeros_like(state), state) for state in self.states)

@@ -1,13 +1,12 @@
-"""Models by name: three small ones for two CPU cores, and the published ones.
+"""Presets: three small models for two CPU cores, and the published models.
 
-The small ones are for text of one's own. They read bytes; `preset(name).replace(vocabulary_size=V)`
-reads the ids of another tokenizer.
+The small models are for users' own text. They read bytes;
+`preset(name).replace(vocabulary_size=V)` reads the ids of another tokenizer.
 
-Sizes and initialisation of published models are those of the training scripts; segment and memory
-length are those of training. Evaluation takes longer memories, see the named
-experiments. Figures are of the test split; the documents of Dai et al. (2019)
-differ: "OpenReview" is the version that was submitted to ICLR 2019, "README"
-that of the official code.
+Published models have the sizes, initialisation, segment and memory lengths of their training
+scripts. Evaluation uses longer memories, see the named experiments. Figures are of the test
+split. The documents of Dai et al. (2019) differ: "OpenReview" is the version submitted to ICLR
+2019, "README" belongs to the official code.
 """
 
 from collections.abc import Callable
@@ -26,7 +25,7 @@ def preset(name: str) -> ModelConfig:
         A `ModelConfig`.
 
     Raises:
-        ValueError: If there is no preset of this name.
+        ValueError: If the name is unknown.
 
     Example:
     ```python
@@ -97,7 +96,7 @@ def enwik8_18_layers() -> ModelConfig:
     """Bytes of Wikipedia, 18 layers, 88M parameters: 1.03 bits per character (OpenReview).
 
     Dai et al. (2019) publish depth and parameters of this model, but no other
-    size: widths that give as many parameters were chosen here.
+    size: the widths here were chosen to match the number of parameters.
     """
     return enwik8_base().replace(num_layers=18, hidden_dim=640, num_heads=10, intermediate_dim=2208)
 
@@ -106,7 +105,7 @@ def enwik8_large() -> ModelConfig:
     """Bytes of Wikipedia, 24 layers, 277M parameters: 0.99 bits per character (OpenReview).
 
     The paper states an attention length of 784 in training; the official script
-    has 768, which is used.
+    uses 768, as does this preset.
     """
     return ModelConfig(
         vocabulary_size=204,
@@ -156,8 +155,8 @@ def wikitext103_large() -> ModelConfig:
     """Words of Wikipedia, 18 layers, 285M parameters: perplexity 18.9 or 18.3.
 
     18.9 is in the OpenReview version, 18.3 in the README.
-    Dai et al. (2019) count 257M, but their script makes 285,205,322 numbers;
-    with attention biases that all layers share it would be 285,170,506.
+    Dai et al. (2019) count 257M, but their script creates 285,205,322 parameters;
+    with attention biases shared by all layers there would be 285,170,506.
     """
     return ModelConfig(
         vocabulary_size=267735,
@@ -174,7 +173,7 @@ def wikitext103_large() -> ModelConfig:
         dropout=0.2,
         attention_dropout=0.2,
         initializer_stddev=0.005,
-        # The program that trained it on TPUs drew projections like all other weights.
+        # The original TPU program drew projections like all other weights.
         projection_stddev=0.005,
     )
 
@@ -182,8 +181,8 @@ def wikitext103_large() -> ModelConfig:
 def lm1b_base() -> ModelConfig:
     """Sentences of news, 18 layers, 356M parameters: perplexity 23.5 (OpenReview).
 
-    No document states the depth, which is that of the published script. Dai et al.
-    (2019) count 0.46B parameters; the script makes 355.7M.
+    No document states the depth, which is taken from the published script. Dai et al.
+    (2019) count 0.46B parameters; the script creates 355.7M.
     """
     return ModelConfig(
         vocabulary_size=793470,
@@ -218,7 +217,7 @@ def lm1b_large() -> ModelConfig:
         dropout=0.05,
         attention_dropout=0.05,
         initializer_stddev=0.005,
-        # The program that trained it on TPUs drew projections like all other weights.
+        # The original TPU program drew projections like all other weights.
         projection_stddev=0.005,
     )
 
@@ -251,7 +250,7 @@ def nvidia_wikitext103_base() -> ModelConfig:
     """
     return ModelConfig(
         vocabulary_size=267735,
-        # With the three clusters, the head is a multiple of 8 wide.
+        # With three tail clusters, the width of the head is a multiple of 8.
         cutoffs=(19997, 39997, 199997),
         num_layers=16,
         hidden_dim=512,

@@ -20,8 +20,8 @@ from txl_tf.models.memory import RecurrentMemory
 class RecurrentLanguageModel(LanguageModel):
     """Stacked recurrent layers that carry their states from segment to segment.
 
-    It scores like a `TransformerXL`. A subclass says what its layers are: it
-    overrides `config_class`, `create_layer`, `run_layer` and `state_widths`.
+    It scores like a `TransformerXL`. A subclass defines its layers by `config_class`,
+    `create_layer`, `run_layer` and `state_widths`.
 
     Args:
         config: `RecurrentConfig`, or the dict that its `to_dict` returns.
@@ -33,14 +33,14 @@ class RecurrentLanguageModel(LanguageModel):
     memory_class = RecurrentMemory
 
     def __init__(self, config, **kwargs):
-        # Autocasting would round the states that are handed in.
+        # Autocasting would round the given states.
         super().__init__(config, autocast=False, **kwargs)
         config, common = self.config, {"dtype": self.dtype_policy}
         initializer = self._initializer()
         table = {
             "vocabulary_size": config.vocabulary_size,
             "hidden_dim": config.table_dim,
-            # With the seed given, a copy of it draws the same numbers.
+            # With the seed given, a copy draws the same numbers.
             "embeddings_initializer": keras.initializers.RandomNormal(
                 stddev=initializer.stddev, seed=initializer.seed
             ),
@@ -79,7 +79,7 @@ class RecurrentLanguageModel(LanguageModel):
         raise NotImplementedError
 
     def state_dtype(self):
-        """Dtype of the states: no cell state is kept in half precision."""
+        """Dtype of the states, never half precision."""
         return "float64" if self.compute_dtype == "float64" else "float32"
 
     def _build_layers(self):
@@ -116,13 +116,12 @@ class RecurrentLanguageModel(LanguageModel):
 class LSTMLanguageModel(RecurrentLanguageModel):
     """Stacked LSTM layers that carry their states from segment to segment.
 
-    Embedding and softmax share one table, for which the last layer is as wide
-    as the embedding, as in Merity et al. (2018). Dropout acts between the
-    layers and not on the recurrence. Gradients stop at the border of a
-    segment: truncated back-propagation in time.
+    Embedding and softmax share one table, so the last layer is as wide as the embedding, as in
+    Merity et al. (2018). Dropout acts between the layers and not on the recurrence. Gradients
+    stop at the segment boundary: truncated back-propagation through time.
 
-    Under a mixed policy the LSTM layers stay in float32. A cell state in half
-    precision would forget what is small beside it.
+    Under a mixed policy the LSTM layers stay in float32, because a cell state in half precision
+    would lose small updates.
 
     Args:
         config: `LSTMConfig`, or the dict that its `to_dict` returns.
@@ -133,15 +132,14 @@ class LSTMLanguageModel(RecurrentLanguageModel):
         token_ids: int tensor `(B, T)` with values in `[0, V)`.
         memory: `RecurrentMemory` of the segments before, from
             `initial_memory` or a call.
-        dropout_seed: optional int32 tensor `(2,)` or `(B, 2)`. With it, all dropout masks
-            are a function of it.
-        training: bool. Whether dropout is active.
+        dropout_seed: optional int32 tensor `(2,)` or `(B, 2)`. It determines all dropout masks.
+        training: bool. If `True`, dropout is active.
 
     Returns:
         Tuple of the hidden states `(B, T, E)` and the next `RecurrentMemory`.
 
     Raises:
-        ValueError: If `memory` is not one of `L` layers.
+        ValueError: If `memory` does not have `L` layers.
 
     References:
      - [Hochreiter and Schmidhuber, 1997](https://doi.org/10.1162/neco.1997.9.8.1735)
@@ -163,8 +161,8 @@ class LSTMLanguageModel(RecurrentLanguageModel):
         )
 
     def run_layer(self, layer, hidden, state):
-        # Read before the loop over positions: a TPU cannot take a variable into a loop that
-        # gradients go back through.
+        # Read before the loop over positions: a TPU cannot take a variable into a loop that has
+        # gradients.
         values = [(variable, ops.convert_to_tensor(variable)) for variable in layer.weights]
         with keras.StatelessScope(state_mapping=values):
             hidden, output, cell = layer(hidden, initial_state=list(state))
@@ -181,11 +179,10 @@ class LSTMLanguageModel(RecurrentLanguageModel):
 class QRNNLanguageModel(RecurrentLanguageModel):
     """Stacked QRNN layers that carry their states from segment to segment.
 
-    What a layer carries is its last input, for the convolution, and its cell
-    state. Embedding and softmax share one table, for which the last layer is
-    as wide as the embedding, as in Merity et al. (2018). Dropout acts between
-    the layers. Gradients stop at the border of a segment: truncated
-    back-propagation in time. Arguments, call arguments and results are those of
+    A layer carries its last input, for the convolution, and its cell state. Embedding and softmax
+    share one table, so the last layer is as wide as the embedding, as in Merity et al. (2018).
+    Dropout acts between the layers. Gradients stop at the segment boundary: truncated
+    back-propagation through time. Arguments, call arguments and results are as in
     `LSTMLanguageModel`, with a `QRNNConfig`.
 
     References:

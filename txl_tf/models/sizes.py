@@ -27,16 +27,10 @@ def num_parameters(config: ModelConfig | LSTMConfig | QRNNConfig) -> int:
 
 
 def hidden_layer(config: ModelConfig | LSTMConfig | QRNNConfig, layer: int | None) -> int:
-    """Returns the number of a layer whose hidden states can be had.
+    """Returns the index of a layer; ValueError if its hidden states do not exist.
 
-    Args:
-        config: configuration of the model.
-        layer: optional int. 0 is the embedding layer, `L` the last block; negative
-            ones count from the last, -1. `None` is the last. A recurrent model has
-            the last alone.
-
-    Raises:
-        ValueError: If there is no such layer.
+    0 is the embedding layer, `L` or `None` the last block; negative ones count from the last, -1.
+    A recurrent model only has the last.
     """
     last = config.num_layers
     number = last if layer is None else layer + (last + 1 if layer < 0 else 0)
@@ -55,14 +49,14 @@ def _recurrent_parameters(config: LSTMConfig | QRNNConfig) -> int:
 def _recurrent_layer_parameters(config: LSTMConfig | QRNNConfig) -> list[int]:
     widths = (config.table_dim, *config.layer_dims)
     if isinstance(config, LSTMConfig):
-        # Four gates, each of the input, of what the layer said before, and a bias.
+        # Four gates, each of the input, of the previous output, and a bias.
         return [4 * (new * (old + new) + new) for old, new in itertools.pairwise(widths)]
-    # Two tokens side by side, and three things made of them.
+    # Two tokens side by side make a candidate and two gates.
     return [3 * (2 * old * new + new) for old, new in itertools.pairwise(widths)]
 
 
 def num_embedding_parameters(config: ModelConfig | LSTMConfig | QRNNConfig) -> int:
-    """Counts the parameters of `num_parameters` that make vectors of token ids."""
+    """Counts the parameters of the embedding, included in `num_parameters`."""
     if isinstance(config, ModelConfig):
         return _embedding_parameters(config)
     return config.vocabulary_size * config.table_dim
@@ -79,14 +73,9 @@ def _block_parameters(config: ModelConfig) -> int:
 
 
 def num_adapter_parameters(config: ModelConfig, rank: int) -> int:
-    """Returns the number of parameters of `Adapters`, which are what such a run stores.
-
-    Args:
-        config: `ModelConfig`.
-        rank: int. Rank of the adapters.
-    """
+    """Counts the parameters of `Adapters`, the only ones that such a run stores."""
     hidden_dim, width = config.hidden_dim, config.num_heads * config.head_dim
-    # Query, key, value and output; a position is projected where its encoding is a vector.
+    # Query, key, value and output, and the position's if its encoding is a vector.
     num_projections = 4 + (config.position_encoding == "transformer_xl")
     sides = num_projections * (hidden_dim + width) + 2 * (hidden_dim + config.intermediate_dim)
     return config.num_layers * rank * sides
@@ -132,19 +121,18 @@ def _size(shapes: tuple[tuple[int, int] | None, ...]) -> int:
 def training_flops_per_token(config: ModelConfig) -> int:
     """Counts the floating-point operations of the model for one token of training.
 
-    Those of `reading_flops_per_token`, those of the keys and values of the memory,
-    which are computed again for every segment, and twice as many again in the
-    backward pass.
+    These are `reading_flops_per_token` plus the keys and values of the memory, which every
+    segment computes again, and twice this sum for the backward pass.
     """
     return int(_trained_products(config) * 6)
 
 
 def reading_flops_per_token(config: ModelConfig) -> int:
-    """Counts the floating-point operations of the model for one token that it reads.
+    """Counts the floating-point operations of the model for reading one token.
 
-    Two for each multiplication with a weight and for each key that attention
-    looks at. Keys and values of the memory are remembered. Embeddings are looked
-    up, and the clusters of rare tokens and the positions do not count.
+    Each multiplication with a weight and with a key that attention sees counts two. Keys and
+    values of the memory are cached. Embedding lookups, positions and the clusters of rare tokens
+    do not count.
     """
     width = config.num_heads * config.head_dim
     blocks = config.num_layers * _block_parameters(config)
@@ -154,21 +142,19 @@ def reading_flops_per_token(config: ModelConfig) -> int:
 
 
 _FLOAT_BYTES = 4
-# Weights, their gradients, and Adam's two means.
+# The weight, its gradient, and Adam's two means.
 _NUMBERS_PER_PARAMETER = 4
 
 
 def training_memory_bytes(experiment: ExperimentConfig) -> int:
-    """Computes the memory of a training step in float32 by a formula.
+    """Estimates the memory of a training step in float32 by a formula.
 
-    What counts is what the backward pass reads again, of every row and layer:
-    the block's input and the memory beside it, queries with their biases, keys,
-    values, the probabilities, what the heads return, the sums before and
-    after both norms, and the inner activations before and after dropout; keys
-    of positions, once for all rows; the logits and their gradient; and four
-    numbers for every parameter. What a compiler keeps beyond that, or computes
-    again, is not known here, and is much the same for the models compared. The
-    full softmax is assumed.
+    It counts the tensors that the backward pass reads, for every row and layer: the block's input
+    and its memory, queries with their biases, keys, values, probabilities, results of the heads,
+    sums before and after both norms, and inner activations before and after dropout; the keys of
+    positions, once for all rows; the logits and their gradient; and four numbers for every
+    parameter. A full softmax is assumed. A compiler's own buffers and recomputation are not
+    counted, and are similar for the models compared.
     """
     model, training = cast(ModelConfig, experiment.model), experiment.training
     segment = model.segment_length  # T
@@ -203,22 +189,13 @@ def row_numbers(model: ModelConfig) -> int:
 def equal_memory_segment_length(reference: ExperimentConfig, candidate: ExperimentConfig) -> int:
     """Finds the longest segment whose computed memory fits the budget of another model.
 
-    As in Table 8 of Dai et al. (2019), Appendix A: what recurrence costs in
-    memory, a model without it may spend on longer segments.
-
-    Args:
-        reference: `ExperimentConfig` whose memory is the budget.
-        candidate: `ExperimentConfig`; its segment length does not count.
-
-    Returns:
-        The length.
-
-    Raises:
-        ValueError: If not even segments of one token fit.
+    As in Table 8 of Dai et al. (2019), Appendix A: a model without recurrence may spend the
+    memory that recurrence costs on longer segments. The candidate's own segment length is
+    ignored. Raises ValueError if not even segments of one token fit.
     """
     budget = training_memory_bytes(reference)
     length, step = 0, MAX_TOKENS
-    # A longer segment never needs less.
+    # A longer segment never needs less memory.
     while step:
         if length + step <= MAX_TOKENS and _fits(candidate, length + step, budget):
             length += step
@@ -249,21 +226,17 @@ def _with_length(experiment: ExperimentConfig, length: int) -> ExperimentConfig:
 def run_flops_per_token(experiment: ExperimentConfig) -> int:
     """Counts the floating-point operations of a run for one token.
 
-    Those of `training_flops_per_token`, less what is not computed: the gradient of
-    a weight that is not trained, the backward pass below all that is trained, and
-    losses of positions that have none. Adapters count, the head of a task does not,
-    nor what rematerialisation computes again. Of a recurrent model it is six for
-    each weight but those of the embedding.
-
-    Args:
-        experiment: `ExperimentConfig`.
+    These are `training_flops_per_token` without gradients of weights that are not trained, the
+    backward pass below the lowest trained layer, and losses of positions without one. Adapters
+    count, but neither the head of a task nor rematerialisation. A recurrent model counts six for
+    each weight outside the embedding.
     """
     config, training, frozen = experiment.model, experiment.training, experiment.frozen_parts
     has_adapters, has_task = training.adapter_rank is not None, experiment.task is not None
     softmax = _softmax_products(config)
     is_transformer = isinstance(config, ModelConfig)
     count = 6 * _trained_products(config)
-    # Whether gradients pass on to what is below.
+    # True if gradients pass to the layers below.
     passes_on = not frozen.embedding and not has_adapters
     for index, (weights, keys) in enumerate(_products_of_layers(config)):
         is_trained = index not in frozen.layers and not has_adapters
@@ -287,7 +260,7 @@ def _trained_products(config: ModelConfig | LSTMConfig | QRNNConfig) -> float:
 def _products_of_layers(
     config: ModelConfig | LSTMConfig | QRNNConfig,
 ) -> list[tuple[float, float]]:
-    """Returns for each layer the multiplications with weights, and those with keys and values."""
+    """Returns for each layer the multiplications with weights, and with keys and values."""
     if not isinstance(config, ModelConfig):
         return [(float(count), 0.0) for count in _recurrent_layer_parameters(config)]
     width = config.num_heads * config.head_dim
@@ -311,38 +284,33 @@ def _num_scored(experiment: ExperimentConfig) -> int:
 
 
 NOTICE_SECONDS = 30.0
-"""Notice that a spot VM is given: what is not in the store by then is lost."""
-# The client sends one stream to a store; 10 GB took it between one and two minutes.
+"""Notice of a spot VM's end: files not in the store by then are lost."""
+# A client sends one stream: 10 GB took one to two minutes.
 UPLOAD_BYTES_PER_SECOND = 100e6
-# Copies of each weight that an optimizer keeps; Adafactor keeps sums over rows and columns, and
-# Muon one copy of kernels and two of all else.
+# Copies of each weight in an optimizer. Adafactor keeps sums over rows and columns, and Muon one
+# copy of kernels and two of the rest.
 _OPTIMIZER_COPIES = {"adam": 2, "adamw": 2, "lamb": 2, "adafactor": 0, "muon": 2, "sgd": 1}
 
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointCost:
-    """Size and time of one checkpoint.
-
-    Attributes:
-        num_bytes: int. Size of its file, an upper estimate.
-        upload_seconds: float. Time to send it to a store.
-    """
+    """Size and time of one checkpoint; the size is an upper estimate."""
 
     num_bytes: int
     upload_seconds: float
 
     @property
     def local_bytes(self) -> int:
-        """Room that it takes on the local disk: the client writes all of it to `/tmp` first."""
+        """Bytes on the local disk: the client first writes the whole file to `/tmp`."""
         return self.num_bytes
 
     @property
     def fits_notice(self) -> bool:
-        """Whether it is in the store before a spot VM is gone."""
+        """True if the upload ends before a spot VM is stopped."""
         return self.upload_seconds <= NOTICE_SECONDS
 
     def to_dict(self) -> dict[str, object]:
-        """Returns the figures, as JSON can hold them."""
+        """Returns the figures in JSON types."""
         return {
             "bytes": self.num_bytes,
             "local_bytes": self.local_bytes,
@@ -369,6 +337,6 @@ class CheckpointCost:
 def _row_memory_bytes(experiment: ExperimentConfig) -> int:
     model = experiment.model
     if not isinstance(model, ModelConfig):
-        return 0  # some vectors, beside weights of millions
+        return 0  # some vectors, negligible beside millions of weights
     width = 2 if experiment.training.dtype_policy == "mixed_bfloat16" else _FLOAT_BYTES
     return model.num_layers * model.memory_length * model.hidden_dim * width

@@ -20,10 +20,9 @@ from txl_tf.models.transformer_xl import TransformerXL
 
 
 def language_model_of(model: keras.Model) -> LanguageModel:
-    """Returns a language model as it is, and of a `StatefulTransformerXL` the one it trains.
+    """Returns a language model; for a `StatefulTransformerXL` its inner model.
 
-    Raises:
-        ValueError: If it is another model.
+    Raises ValueError for other models.
     """
     model = model.transformer_xl if isinstance(model, StatefulTransformerXL) else model
     if not isinstance(model, LanguageModel):
@@ -35,12 +34,9 @@ def language_model_of(model: keras.Model) -> LanguageModel:
 
 
 def check_batch(batch: Any, batch_size: int) -> None:
-    """Refuses a batch, as Keras has it, of another rank or with more rows than `B`.
+    """Raises ValueError for a batch, in Keras' form, of another rank or with more than `B` rows.
 
-    Inputs whose number of rows is not known pass.
-
-    Raises:
-        ValueError: If the inputs are no rows of tokens, or more of them than memory is for.
+    Inputs with an unknown number of rows pass.
     """
     check_rank(_inputs_of(batch), (2, 3), "(B, T)")
     num_rows = _rows_of(_inputs_of(batch))
@@ -52,16 +48,12 @@ def check_batch(batch: Any, batch_size: int) -> None:
 
 
 def with_checked_batches(function: Callable[[Any], Any], batch_size: int) -> Callable[[Any], Any]:
-    """Checks batches before Keras' function for a step on TensorFlow takes them.
+    """Checks batches before Keras' function for a step on TensorFlow reads them.
 
-    A compiled program cannot refuse a batch by a sentence. Where every batch is
-    known beforehand to have one number of rows, the program gets the iterator
-    as it is.
-
-    Args:
-        function: Keras' `train_function` or `test_function`, which take an iterator,
-            or `predict_function`, which takes a list.
-        batch_size: int. `B`.
+    A compiled program cannot refuse a batch with a message. If every batch is known to have the
+    same number of rows, the program gets the iterator itself. `function` is Keras'
+    `train_function` or `test_function`, which take an iterator, or `predict_function`, which
+    takes a list.
     """
 
     def checked(iterator: Iterator[Any] | list[Any]) -> Any:
@@ -72,7 +64,7 @@ def with_checked_batches(function: Callable[[Any], Any], batch_size: int) -> Cal
             check_batch(spec, batch_size)
             if _rows_of(_inputs_of(spec)) is not None:
                 return function(iterator)
-        # Without a first batch it is the end, which Keras expects to hear by StopIteration.
+        # Keras expects StopIteration at the end of the data.
         first = next(iterator)
         return function(_checked(itertools.chain([first], iterator), batch_size))
 
@@ -96,11 +88,11 @@ def _rows_of(inputs: Any) -> int | None:
 
 @keras.saving.register_keras_serializable(package="txl_tf")
 class StatefulTransformerXL(ModelWithLoss):
-    """A `TransformerXL` that keeps its memory in variables of its own.
+    """A `TransformerXL` that keeps its memory in its own variables.
 
-    In the manner of a stateful `keras.layers.RNN`: the batch size is fixed,
-    each call continues where the last one stopped, and `reset_state` forgets.
-    So `compile` and `fit` on ordered data just work, on one device:
+    Like a stateful `keras.layers.RNN`, it has a fixed batch size, each call continues where the
+    last one stopped, and `reset_state` clears the memory. So `compile` and `fit` work on ordered
+    data, on one device:
 
     ```python
     model = txl_tf.StatefulTransformerXL(config, batch_size=16)
@@ -109,16 +101,16 @@ class StatefulTransformerXL(ModelWithLoss):
     model.reset_state()
     ```
 
-    Row `r` of every batch has to continue row `r` of the batch before: `fit` does not
-    shuffle, and arrays are read in batches of `B` rows. A batch may have fewer rows:
-    the rows it does not have keep their memory. The loss defaults to cross entropy.
-    Several replicas need the trainer: Keras would merge their memories.
+    Row `r` of every batch must continue row `r` of the previous batch: `fit` does not shuffle,
+    and arrays are read in batches of `B` rows. In a smaller batch the missing rows keep their
+    memory. The loss defaults to cross entropy. Several replicas need the trainer, because Keras
+    would merge their memories.
 
-    `evaluate`, validation in `fit` among it, and `predict` read with a memory of
-    their own, which is empty when they begin; that of training stays as it is.
-    `test_on_batch` and `predict_on_batch` go on from call to call with these
-    memories. A call of the model goes on with the memory of training. No file has
-    memory: it is no weight. What `export` writes begins empty and keeps its own.
+    `evaluate`, also for validation in `fit`, and `predict` have separate memories, which start
+    empty; the memory of training does not change. `test_on_batch` and `predict_on_batch` continue
+    with these memories from call to call. A call of the model continues with the memory of
+    training. Memory is not saved: it is not a weight. An exported model starts with an empty
+    memory and keeps its own.
 
     Args:
         config: `ModelConfig`, the dict that its `to_dict` returns, or a `TransformerXL`,
@@ -130,17 +122,16 @@ class StatefulTransformerXL(ModelWithLoss):
         transformer_xl: the `TransformerXL` that is trained.
 
     Call arguments:
-        token_ids: int tensor `(B, T)`, or of fewer rows; or embedded inputs, see
+        token_ids: int tensor `(B, T)`, or with fewer rows; or embedded inputs, see
             `TransformerXL`.
-        training: bool. Whether dropout is active.
+        training: bool. If `True`, dropout is active.
 
     Returns:
-        Log-probabilities of the next tokens, float32 `(B, T, V)`; a loss takes
-        them as logits.
+        Log-probabilities of the next tokens, float32 `(B, T, V)`; usable as logits by a loss.
 
     Raises:
-        ValueError: If `batch_size` is not positive, a batch has more rows, or `fit` is
-            to shuffle.
+        ValueError: If `batch_size` is not positive, a batch has more rows, or `fit` is called
+            with `shuffle=True`.
     """
 
     def __init__(self, config, batch_size, **kwargs):
@@ -171,7 +162,7 @@ class StatefulTransformerXL(ModelWithLoss):
 
     @property
     def token_embedding(self):
-        """The layer that embeds token ids, by the name that KerasHub's backbones have for it."""
+        """The layer that embeds token ids, named as in KerasHub's backbones."""
         return self.transformer_xl.embedding
 
     @property
@@ -211,7 +202,7 @@ class StatefulTransformerXL(ModelWithLoss):
         if getattr(self, name) is not None and not force:
             return
         make(force=True)
-        # Other backends compile for known shapes, so the steps know the number of rows.
+        # Other backends compile for known shapes, so their steps know the number of rows.
         if keras.backend.backend() == "tensorflow":
             setattr(self, name, with_checked_batches(getattr(self, name), self.batch_size))
 
@@ -222,7 +213,7 @@ class StatefulTransformerXL(ModelWithLoss):
         memories = (self._trained_memory, self._evaluate_memory, self._predict_memory)
         return [memory for memory in memories if memory is not None]
 
-    # A step is traced, or runs, within these calls; what it reads is decided there for good.
+    # A step is traced, or runs, within these calls, which fix the memory it reads.
     def train_step(self, *state_and_data):
         check_batch(state_and_data[-1], self.batch_size)
         with self._using(self._trained_memory):
@@ -284,7 +275,7 @@ class StatefulTransformerXL(ModelWithLoss):
             memory.reset()
 
     def reset_state(self):
-        """Forgets what all rows have read, in training and aside from it."""
+        """Clears all memories, of training, evaluation and prediction."""
         for memory in self._memories():
             memory.reset()
 

@@ -24,7 +24,7 @@ _SITES_PER_BLOCK = 8
 
 
 def _is_embedded(inputs):
-    """Whether inputs are vectors in the place of token ids."""
+    """True if inputs are vectors instead of token ids."""
     dtype = getattr(inputs, "dtype", None)
     return (
         dtype is not None
@@ -39,44 +39,42 @@ def _run(block, hidden, **arguments):
 
 @keras.saving.register_keras_serializable(package="txl_tf")
 class TransformerXL(LanguageModel):
-    """A language model that carries hidden states from segment to segment.
+    """Transformer-XL language model, which carries hidden states from segment to segment.
 
-    Memory is an argument and a result of every call: nothing is hidden. The
-    weights exist as soon as the model does.
+    Memory is an argument and a result of every call; there is no hidden state. The constructor
+    creates the weights.
 
     Args:
         config: `ModelConfig`, or the dict that its `to_dict` returns.
-        rematerialize: bool. Whether the backward pass computes every block
-            again, from what the block read, instead of keeping what it computed
-            inside. It takes a third more arithmetic and far less memory. Has no
-            influence on weights and results.
-        attention_kernel: optional `AttentionKernel`, with which attention keeps its scores on
-            the chip of a TPU. The number of rows must then be known. It belongs to the
-            machine: no file has it, and it has no influence on weights and results.
+        rematerialize: bool. If `True`, the backward pass computes every block again from its
+            inputs instead of keeping its activations. This takes a third more arithmetic and far
+            less memory, and does not change weights and results.
+        attention_kernel: optional `AttentionKernel`, which keeps the scores of attention on the
+            chip of a TPU. The number of rows must then be known. It depends on the machine: it is
+            not saved, and does not change weights and results.
         **kwargs: other keyword arguments passed to `keras.Model`, including
             `name` and `dtype`.
 
     Call arguments:
-        token_ids: int tensor `(B, T)` with values in `[0, V)`. Or a float tensor
-            `(B, T, D)` of inputs that a model of the user embeds: continuous ones,
-            as in music or control, or sums of several tables. They take the place
-            of the scaled embeddings.
+        token_ids: int tensor `(B, T)` with values in `[0, V)`. Or a float tensor `(B, T, D)` of
+            inputs embedded by the user's model: continuous ones, as in music or control, or sums
+            of several tables. They replace the scaled embeddings.
         memory: `Memory` of the segments before, from `initial_memory` or a
             call. Its length may differ from `config.memory_length`.
-        dropout_seed: optional int32 tensor `(B, 2)`, a seed per row from
-            `functional.row_seeds`, or `(2,)`, the same as `row_seeds` of it and the
-            rows 0 to `B - 1`. With it, all dropout masks are a function of it.
-        document_starts: optional bool tensor `(B, T)`, true for the first token of
-            each document. With it no token attends to what is before its
-            document, and the next memory has the last document alone.
-        training: bool. Whether dropout is active.
+        dropout_seed: optional int32 tensor `(B, 2)`, a seed per row from `functional.row_seeds`,
+            or `(2,)`, from which `row_seeds` makes those for the rows 0 to `B - 1`. It determines
+            all dropout masks.
+        document_starts: optional bool tensor `(B, T)`, true for the first token of each document.
+            With it no token attends to earlier documents, and the next memory only has the last
+            document.
+        training: bool. If `True`, dropout is active.
 
     Returns:
         Tuple of the hidden states `(B, T, D)` and the next `Memory`.
 
     Raises:
-        ValueError: If ids are not in `[0, V)`, see `LanguageModel`; if inputs are not
-            of the width `D`; if the memory has not as many layers as the model.
+        ValueError: If ids are not in `[0, V)`, see `LanguageModel`; if inputs do not have the
+            width `D`; if the memory has another number of layers.
 
     Example:
     ```python
@@ -104,7 +102,7 @@ class TransformerXL(LanguageModel):
         name="transformer_xl",
         **kwargs,
     ):
-        # A name of its own for every model would make the paths of weights differ.
+        # A new name for every model would change the paths of weights.
         super().__init__(config, name=name, **kwargs)
         self.rematerialize = rematerialize
         self.attention_kernel = attention_kernel
@@ -209,20 +207,20 @@ class TransformerXL(LanguageModel):
     def freeze(self, parts):
         super().freeze(parts)
         if self.config.share_attention_biases:
-            # They are of all blocks, so as long as one block learns, they do.
+            # All blocks share the biases, so they train if any block does.
             is_trained = len(parts.layers) < self.config.num_layers
             self.content_bias.trainable = self.position_bias.trainable = is_trained
 
     def build(self, token_ids_shape, memory_shape=None):
-        """Does nothing: the weights exist. Keras' summary shows shapes of what was built."""
+        """Does nothing: the weights exist. Keras' summary only shows shapes of built models."""
 
     @property
     def output_shape(self):
-        """Shape of the hidden states, which Keras' summary shows."""
+        """Shape of the hidden states, shown in Keras' summary."""
         return (None, None, self.config.hidden_dim)
 
     def check_inputs(self, token_ids):
-        """Refuses ids that are not in `[0, V)`, and embedded inputs of another width."""
+        """Raises ValueError for ids not in `[0, V)`, and for embedded inputs of another width."""
         if not _is_embedded(token_ids):
             super().check_inputs(token_ids)
         elif token_ids.shape[-1] != self.config.hidden_dim:
@@ -250,9 +248,8 @@ class TransformerXL(LanguageModel):
             training: as in a call.
 
         Returns:
-            Tuple of a list and the next `Memory`. The list has the embeddings
-            and what every block returns, `L + 1` tensors `(B, T, D)`; the last
-            one has had its dropout.
+            Tuple of a list and the next `Memory`. The list has the embeddings and the output of
+            every block, `L + 1` tensors `(B, T, D)`; the last one after its dropout.
         """
         self.check_memory(memory, token_ids)
         if self.rematerialize and training and dropout_seed is None:
@@ -262,7 +259,7 @@ class TransformerXL(LanguageModel):
             return layer(tensor, seed=functional.fold_seed(seed, site), training=training)
 
         def drop_positions(encoding):
-            seed = functional.common_seed(dropout_seed)  # positions belong to no row
+            seed = functional.common_seed(dropout_seed)  # positions are shared by rows
             return drop(self.position_dropout, encoding, 1, seed)
 
         memory_length = memory.states[0].shape[1]
@@ -309,7 +306,7 @@ class TransformerXL(LanguageModel):
         return ops.logical_and(mask, same_document)
 
     def attention_inputs(self, layer, hidden, memory):
-        """The arguments of one layer's `attention_probabilities`, without absolute positions.
+        """Returns the arguments of a layer's `attention_probabilities`, without absolute positions.
 
         Args:
             layer: int. From 0.
@@ -376,11 +373,11 @@ class TransformerXL(LanguageModel):
         Args:
             batch_size: int. Number of rows `B`.
             memory_length: optional int. `M`, if not `config.memory_length`.
-            zeros_count: bool. Whether zeros are attended to where nothing was read,
-                as by the official code: its first segments have these numbers.
+            zeros_count: bool. If `True`, empty positions are attended to as zeros, which gives
+                the results of the official code in its first segments.
 
         Returns:
-            A `Memory` of zeros with valid length 0, with `zeros_count` `M`.
+            A `Memory` of zeros with valid length 0, or `M` with `zeros_count`.
         """
         if memory_length is None:
             memory_length = self.config.effective_memory_length

@@ -1,4 +1,4 @@
-"""Transfer of weights between models: settings that must agree, and rows of shared tokens."""
+"""Transfer of weights between models: required settings, and rows of shared tokens."""
 
 import hashlib
 import re
@@ -13,7 +13,7 @@ from txl_tf.errors import MismatchError
 
 AnyConfig = ModelConfig | LSTMConfig | QRNNConfig
 
-# Neither the shape of a weight depends on these, nor what it was trained to compute.
+# These affect neither the shape nor the training of a weight.
 _FREE_FIELDS = (
     "segment_length",
     "memory_length",
@@ -29,25 +29,18 @@ _FREE_FIELDS = (
     "initializer_range",
     "projection_stddev",
 )
-# With a row for every token: one array, or one for each cluster of the vocabulary.
+# Weights with a row for every token: one array, or one per cluster of the vocabulary.
 _ROWS = re.compile(r"(embedding/table|softmax/table|softmax/bias)(?:_(\d+))?")
 
 
 def require_same_weights(
     stored: AnyConfig, config: AnyConfig, where: str, *, shares_vocabulary: bool = False
 ) -> None:
-    """Raises MismatchError, with the settings that differ, where weights do not fit a model.
+    """Raises MismatchError, with the differing settings, if weights do not fit a model.
 
-    Lengths, clamp and dropout may differ. Settings that change what the weights
-    compute may not, such as `pre_norm` and `layer_norm_epsilon`, though their shapes
-    would fit.
-
-    Args:
-        stored: configuration of the model that the weights are of.
-        config: configuration of the model that is to take them.
-        where: str. Source of the weights, for the message.
-        shares_vocabulary: bool. Whether the vocabularies and the bounds of their
-            clusters may differ; see `rows_of_shared_tokens`.
+    Lengths, clamp and dropout may differ. Settings that change the function of the weights, such
+    as `pre_norm` and `layer_norm_epsilon`, may not, though their shapes would fit. With
+    `shares_vocabulary` vocabularies and cluster bounds may differ, see `rows_of_shared_tokens`.
     """
     if type(stored) is type(config):
         values = [_deciding(each, shares_vocabulary) for each in (stored, config)]
@@ -67,7 +60,7 @@ def _deciding(config: AnyConfig, shares_vocabulary: bool) -> dict[str, Any]:
     values = {name: each for name, each in config.to_dict().items() if name not in _FREE_FIELDS}
     values["embedding_dim"] = values["embedding_dim"] or values["hidden_dim"]
     if isinstance(config, ModelConfig):
-        # Two settings that have no effect without the other.
+        # These two settings have no effect without cutoffs or a division factor.
         values["share_tail_projections"] = config.share_tail_projections and bool(config.cutoffs)
         values["project_same_dim"] = config.project_same_dim or config.division_factor == 1
     if shares_vocabulary:
@@ -87,15 +80,7 @@ def weights_sha256(weights: Mapping[str, np.ndarray]) -> str:
 
 
 def shared_tokens(stored: Sequence[bytes], texts: Sequence[bytes]) -> list[tuple[int, int]]:
-    """Finds the tokens that two vocabularies have, by their text.
-
-    Args:
-        stored: sequence of bytes. Text of every token of the first vocabulary.
-        texts: sequence of bytes. Of the second one.
-
-    Returns:
-        List of pairs of ids, of the first and of the second vocabulary.
-    """
+    """Returns the pairs of ids of tokens with equal text in two vocabularies."""
     ids = {text: index for index, text in enumerate(stored)}
     return [(ids[text], index) for index, text in enumerate(texts) if text in ids]
 
@@ -109,19 +94,9 @@ def rows_of_shared_tokens(
 ) -> dict[str, np.ndarray]:
     """Returns weights for another vocabulary: rows of shared tokens, others initial.
 
-    The clusters of an adaptive embedding have widths and projections of their own.
-    Where each has a table, a token in another cluster than before begins anew.
-
-    Args:
-        weights: mapping of path to array. Weights for the stored vocabulary.
-        initial: mapping of path to array. Initial weights of the model.
-        stored: configuration of the model of `weights`.
-        config: configuration of the model of `initial`, for which
-            `require_same_weights` has passed.
-        pairs: sequence of pairs of ids, see `shared_tokens`.
-
-    Returns:
-        Dict of path to array, with the paths of `initial`.
+    The clusters of an adaptive embedding have their own widths and projections, so a token that
+    changes its cluster gets initial rows. `require_same_weights` must have passed; `pairs` come
+    from `shared_tokens`.
     """
     if not pairs:
         return dict(initial)

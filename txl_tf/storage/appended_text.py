@@ -16,21 +16,14 @@ _NUM_READERS = 16
 class AppendedText(abc.ABC):
     """Text that one process appends to, and whose end can be cut off.
 
-    Local lines are with the operating system when `append` returns, so they
-    survive the process. Objects in a store cannot be appended to: there the
-    text is a folder of parts, of which the last one is written anew by each
-    `append` until `flush` begins the next.
+    Local lines reach the operating system before `append` returns, so they survive the process.
+    Objects in a store cannot be appended to: there the text is a folder of parts, and `append`
+    rewrites the last part until `flush` begins the next.
     """
 
     @staticmethod
     def at(path: str, folder: WritableFolder | None, max_line_bytes: int) -> "AppendedText":
-        """Returns the text of a path.
-
-        Args:
-            path: str. The local file, or the folder in a store.
-            folder: optional `WritableFolder` that the path is in.
-            max_line_bytes: int. A longer line is read in pieces.
-        """
+        """Returns the text in a local file or a store's folder; longer lines are read in pieces."""
         parent, name = os.path.split(path)
         folder = folder or WritableFolder.at(parent or ".")
         if folder.is_remote:
@@ -39,27 +32,27 @@ class AppendedText(abc.ABC):
 
     @abc.abstractmethod
     def lines(self) -> Iterator[bytes] | None:
-        """Returns its lines with their ends; `None` where it is not there."""
+        """Returns the lines with their ends; `None` if there is no text."""
 
     @abc.abstractmethod
     def begin(self, header: str) -> None:
-        """Replaces all of it by a new beginning."""
+        """Replaces the whole text by a header."""
 
     @abc.abstractmethod
     def cut(self, num_bytes: int) -> None:
-        """Cuts off what follows the first `num_bytes`, once `lines` was called."""
+        """Keeps only the first `num_bytes`; call `lines` first."""
 
     @abc.abstractmethod
     def append(self, text: str, number: int) -> None:
-        """Writes to its end; `number` grows from part to part, and names one that begins here."""
+        """Appends text; `number` grows from part to part, and names a part that begins here."""
 
     @abc.abstractmethod
     def flush(self) -> None:
-        """Makes sure that what was appended survives the machine."""
+        """Makes the appended text survive the machine."""
 
 
 class _OneFile(AppendedText):
-    """A text on a local disk."""
+    """Text in a file on a local disk."""
 
     def __init__(self, folder: WritableFolder, name: str, max_line_bytes: int) -> None:
         self._folder = folder
@@ -79,7 +72,7 @@ class _OneFile(AppendedText):
         self._folder.write(self._name, header.encode())
 
     def cut(self, num_bytes: int) -> None:
-        # The file ends earlier, at once or not at all; its beginning is not touched.
+        # Truncation happens at once or not at all, and leaves the beginning untouched.
         self._folder.truncate(self._name, num_bytes)
 
     def append(self, text: str, number: int) -> None:
@@ -90,7 +83,7 @@ class _OneFile(AppendedText):
 
 
 class _Parts(AppendedText):
-    """A text in a store whose objects cannot be appended to."""
+    """Text in a store, as a folder of parts."""
 
     def __init__(self, folder: WritableFolder) -> None:
         self._folder = folder
@@ -113,7 +106,7 @@ class _Parts(AppendedText):
     def cut(self, num_bytes: int) -> None:
         self._folder.remove_temporaries()
         end = sum(self._sizes.values())
-        # From the end on, so that what a kill leaves is a text that was cut less.
+        # Last part first, so that a kill leaves a text that is cut less.
         for name, size in reversed(self._sizes.items()):
             begin = end - size
             if num_bytes <= begin:
@@ -129,7 +122,7 @@ class _Parts(AppendedText):
         self._folder.write(self._part, self._text.encode())
 
     def flush(self) -> None:
-        """Every object is durable when it is written; the next one is a new part."""
+        """Begins a new part, because every object is durable once written."""
         self._part = self._text = ""
 
     def _content(self, name: str) -> bytes:

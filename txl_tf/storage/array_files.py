@@ -1,7 +1,7 @@
-"""Files of arrays from strangers: checkpoints of TensorFlow, and NumPy archives.
+"""Files of arrays from strangers: TensorFlow checkpoints and NumPy archives.
 
-TensorFlow compares blocks of an index and tensors with their checksums. It takes the memory that
-the end of an index asks for, and that a shape asks for, so both are compared with the files first.
+TensorFlow verifies the checksums of index blocks and tensors. But it allocates the memory that the
+end of an index and the shapes ask for, so both are compared with the files first.
 """
 
 import math
@@ -19,7 +19,7 @@ from txl_tf.errors import DataDamagedError
 from txl_tf.storage.files import file_bytes, first_line, read_file
 from txl_tf.storage.untrusted_files import listed_file, reading_failed
 
-# The index of a model with a hundred thousand variables has less.
+# More than the index of a model with a hundred thousand variables.
 _MAX_INDEX_BYTES = 16 << 20
 _FOOTER_BYTES = 48
 _TRAILER_BYTES = 5
@@ -29,18 +29,10 @@ _MAGIC = 0xDB4775248B80FB57
 def open_tensor_bundle(
     prefix: str, *, remedy: str
 ) -> tuple[Any, dict[str, tuple[str, tuple[int, ...]]]]:
-    """Opens a checkpoint after comparing its index with the data files.
+    """Opens a checkpoint by the prefix of its paths, after comparing its index with the data files.
 
-    Args:
-        prefix: str. Path that the names of the files begin with.
-        remedy: str. What to do if it is damaged.
-
-    Returns:
-        Tuple of TensorFlow's reader and a dict of name to dtype and shape.
-
-    Raises:
-        DataDamagedError: If the index does not fit the files.
-        OSError: If a file cannot be read.
+    Returns TensorFlow's reader, and dtype and shape by name. Raises DataDamagedError if the index
+    does not fit the files.
     """
     import tensorflow as tf
 
@@ -74,7 +66,7 @@ def open_tensor_bundle(
 
 
 def _check_footer(content: bytes) -> None:
-    """Checks the end of a sorted table, which has no checksum: two places and sizes of blocks."""
+    """Checks the positions and sizes of two blocks in a table's footer, which has no checksum."""
     footer = content[-_FOOTER_BYTES:]
     if len(footer) < _FOOTER_BYTES or struct.unpack("<Q", footer[-8:])[0] != _MAGIC:
         raise ValueError("it does not end as a table does")
@@ -92,7 +84,7 @@ def _check_footer(content: bytes) -> None:
 
 
 def _data_bytes(folder: str, name: str) -> int:
-    """Returns the bytes of all data files of a checkpoint, which are regular files."""
+    """Returns the size of all data files of a checkpoint, which must be regular files."""
     import tensorflow as tf
 
     paths = tf.io.gfile.glob(os.path.join(folder, f"{name}.data-*"))
@@ -112,18 +104,10 @@ _DAMAGES = (
 
 
 def read_array_archive(file: IO[bytes], *, max_bytes: int | None = None) -> dict[str, np.ndarray]:
-    """Reads all arrays of a NumPy archive, if it does not unpack to too much.
+    """Reads all arrays of a NumPy archive, in a seekable file, unless it unpacks to too much.
 
-    Args:
-        file: binary file that can be sought.
-        max_bytes: optional int. The most that all arrays may take together. By
-            default 64 times the size of the file, or 16 MiB if that is more.
-
-    Returns:
-        Dict of name to array. Arrays of objects are refused.
-
-    Raises:
-        ValueError: If it is no such archive, or too large.
+    `max_bytes` limits all arrays together and defaults to 64 times the size of the file, at least
+    16 MiB. Raises ValueError if the archive is too large, invalid, or has arrays of objects.
     """
     num_bytes = file.seek(0, 2)
     if max_bytes is None:
@@ -136,7 +120,7 @@ def read_array_archive(file: IO[bytes], *, max_bytes: int | None = None) -> dict
             raise ValueError(what)
         file.seek(0)
         with warnings.catch_warnings(), np.load(file, allow_pickle=False) as arrays:
-            # NumPy warns of headers of Python 2, which it reads all the same.
+            # NumPy warns about headers of Python 2, but reads them.
             warnings.simplefilter("ignore")
             found = dict(arrays)
         for name, array in found.items():

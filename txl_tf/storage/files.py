@@ -1,7 +1,7 @@
 """Files on a local disk, or in a store that TensorFlow reads (`gs://`, `ram://`).
 
-A path with `://` is remote. Local paths never need TensorFlow. Whatever fails is
-an `OSError`, so that callers need not know which of the two they have.
+A path with `://` is remote. Local paths never need TensorFlow. All failures are `OSError`, so
+callers need not distinguish the two.
 """
 
 import contextlib
@@ -25,35 +25,17 @@ def no_check() -> None:
 
 
 def is_remote(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is one for TensorFlow's file systems."""
+    """True if a path needs TensorFlow's file systems."""
     return "://" in os.fspath(path)
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of an error's text, at most 200 characters of it.
-
-    Args:
-        error: exception.
-
-    Returns:
-        The line; the name of the exception's class where it has no text.
-    """
+    """Returns up to 200 characters of an error's first line, or its class name if it is empty."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 def file_sha256(path: str, progress: Callable[[int], None] | None = None) -> str:
-    """Returns the SHA-256 of a file, read in blocks.
-
-    Args:
-        path: str. The file.
-        progress: optional function, called with the bytes read since last.
-
-    Returns:
-        The hash in hexadecimal.
-
-    Raises:
-        OSError: If it cannot be read; FileNotFoundError if it is not there.
-    """
+    """Returns the hexadecimal SHA-256 of a file; `progress` gets the bytes of each block."""
     digest = hashlib.sha256()
     for block in file_blocks(path):
         digest.update(block)
@@ -63,19 +45,7 @@ def file_sha256(path: str, progress: Callable[[int], None] | None = None) -> str
 
 
 def file_blocks(path: str, block_bytes: int = _BLOCK_BYTES) -> Iterator[bytes]:
-    """Reads a file in order, block by block.
-
-    Args:
-        path: str. The file.
-        block_bytes: int. Size of the blocks but the last.
-
-    Yields:
-        The blocks; none of an empty file.
-
-    Raises:
-        DataDamagedError: If it is no regular file.
-        OSError: If it cannot be read; FileNotFoundError if it is not there.
-    """
+    """Yields the blocks of a file in order. Raises DataDamagedError if it is not a regular file."""
     with _as_os_errors(path):
         if is_remote(path):
             yield from read_blocks(path, file_bytes(path), block_bytes)
@@ -88,20 +58,14 @@ def file_blocks(path: str, block_bytes: int = _BLOCK_BYTES) -> Iterator[bytes]:
 def read_file(path: str, *, max_bytes: int | None = None) -> bytes:
     """Reads a small file.
 
-    Args:
-        path: str. The file.
-        max_bytes: optional int. A longer file is refused before it is read.
-
-    Raises:
-        DataDamagedError: If it is no regular file, or longer than `max_bytes`.
-        OSError: If it cannot be read; FileNotFoundError if it is not there.
+    Raises DataDamagedError if it is not a regular file or longer than `max_bytes`.
     """
     if max_bytes is not None and file_bytes(path) > max_bytes:
         raise _too_long(path, max_bytes)
     blocks, num_bytes = [], 0
     with _as_os_errors(path), _open_for_reading(path) as file:
-        # In blocks up to the end: it may have grown since. Without a number, a store's client
-        # reads as much as it remembers the file to have; a large one takes that much memory.
+        # In blocks to the end, because the file may have grown. A read without a size would take as
+        # much memory as the size that a store's client remembers.
         while block := file.read(_BLOCK_BYTES):
             blocks.append(block)
             num_bytes += len(block)
@@ -113,17 +77,9 @@ def read_file(path: str, *, max_bytes: int | None = None) -> bytes:
 def write_file(path: str, content: bytes) -> None:
     """Writes a small file that is the old or the new one at every moment.
 
-    Local files are forced to the disk before they are renamed. A store makes
-    an object durable when it is closed; it is renamed too, because not every
-    store hides what is not closed yet. What a killed process may leave is
-    `temporary_path(path)`, which the next write replaces.
-
-    Args:
-        path: str. The file.
-        content: bytes. All of it.
-
-    Raises:
-        OSError: If it cannot be written; the old file is untouched.
+    Local files are forced to the disk before the rename. A store makes an object durable when it
+    is closed, but not every store hides an open one, so it is renamed too. A killed process may
+    leave `temporary_path(path)`, which the next write replaces.
     """
     folder, name = os.path.split(path)
     if is_remote(path):
@@ -137,13 +93,13 @@ def write_file(path: str, content: bytes) -> None:
 
 
 def temporary_path(path: str) -> str:
-    """Where `write_file` writes before it renames."""
+    """Returns the path that `write_file` writes before it renames."""
     folder, name = os.path.split(path)
     return os.path.join(folder, f".{name}.tmp")
 
 
 def path_exists(path: str) -> bool:
-    """Whether there is a file or folder."""
+    """True if there is a file or folder at the path."""
     if not is_remote(path):
         return os.path.lexists(path)
     import tensorflow as tf
@@ -163,14 +119,9 @@ def file_bytes(path: str) -> int:
 
 
 def list_folder(folder: str) -> list[str]:
-    """Returns the sorted names in a folder; none where there is no such folder.
+    """Returns the sorted names in a folder; empty if there is no such folder.
 
-    Returns:
-        The names, without those of folders further below.
-
-    Raises:
-        OSError: If it cannot be listed. A store that does not answer is not
-            taken for an empty folder.
+    Raises OSError if it cannot be listed, such as when a store does not answer.
     """
     if not is_remote(folder):
         try:
@@ -180,11 +131,11 @@ def list_folder(folder: str) -> list[str]:
     import tensorflow as tf
 
     with _as_os_errors(folder):
-        # `listdir` says "not found" of whatever fails when it looks for the folder. A file of
-        # that name is a folder of nothing, as far as stores go.
+        # `listdir` reports every failure to find the folder as "not found". In a store, a file of
+        # this name counts as an empty folder.
         for _ in range(_LISTING_TRIES):
             try:
-                # Object stores mark folders by a slash at the end.
+                # Object stores mark folders by a trailing slash.
                 return sorted({name.rstrip("/") for name in tf.io.gfile.listdir(folder)})
             except tf.errors.NotFoundError:
                 if not is_folder(folder):
@@ -193,28 +144,23 @@ def list_folder(folder: str) -> list[str]:
 
 
 def is_folder(path: str) -> bool:
-    """Whether there is a folder of this name; an OSError where that cannot be told."""
+    """True if there is a folder at the path; raises OSError if this is unknown."""
     if not is_remote(path):
         return os.path.isdir(path)
     import tensorflow as tf
 
     with _as_os_errors(path):
         try:
-            # Not `isdir`, which is false whatever fails.
+            # Not `isdir`, which is false on every failure.
             return bool(tf.io.gfile.stat(path).is_directory)
         except tf.errors.NotFoundError:
             return False
 
 
 def make_folder(folder: str) -> None:
-    """Makes a folder with those above it; one that is there is left as it is.
+    """Creates a folder and its parents, unless they exist.
 
-    Args:
-        folder: str. Path of the folder. A local one is on the disk afterwards,
-            so that what is flushed into it cannot be lost with it.
-
-    Raises:
-        OSError: If it cannot be made, or a file is in its place.
+    A local folder is on the disk afterwards, so that files flushed into it cannot be lost with it.
     """
     if is_remote(folder):
         import tensorflow as tf
@@ -235,7 +181,7 @@ def make_folder(folder: str) -> None:
 
 
 def remove_file(path: str) -> None:
-    """Removes a file; one that is not there is no error."""
+    """Removes a file, if it exists."""
     with contextlib.suppress(FileNotFoundError):
         if not is_remote(path):
             os.unlink(path)
@@ -247,10 +193,7 @@ def remove_file(path: str) -> None:
 
 
 def remove_folder(folder: str) -> None:
-    """Removes a folder with all in it; one that is not there is no error.
-
-    A link to a folder is removed itself.
-    """
+    """Removes a folder with its contents, if it exists; a link to a folder is removed itself."""
     with contextlib.suppress(FileNotFoundError):
         if not is_remote(folder):
             remove_folder_in(None, folder)
@@ -261,7 +204,7 @@ def remove_folder(folder: str) -> None:
             try:
                 tf.io.gfile.rmtree(folder)
             except tf.errors.PermissionDeniedError:
-                # Also of files that an old listing names and that are gone.
+                # Also raised for files that are gone but still listed.
                 if _has_files(folder):
                     raise
 
@@ -272,7 +215,7 @@ def _has_files(folder: str) -> bool:
 
 
 def _open_for_reading(path: str) -> IO[bytes]:
-    """TensorFlow's files read anywhere; plain ones read a local disk four times as fast."""
+    """Opens a file; plain files read a local disk four times as fast as TensorFlow's."""
     if not is_remote(path):
         return open_regular_file(path)
     import tensorflow as tf
@@ -281,20 +224,13 @@ def _open_for_reading(path: str) -> IO[bytes]:
 
 
 def open_regular_file(path: str | os.PathLike[str]) -> IO[bytes]:
-    """Opens a local file for reading, if it is one.
+    """Opens a local file for reading, following links.
 
-    A pipe would wait for a writer, and a device may never end.
-
-    Args:
-        path: path of the file; a link to a regular file is followed.
-
-    Raises:
-        DataDamagedError: If it is a folder, a device, a pipe, a socket, or a
-            link to itself.
-        OSError: If it cannot be opened.
+    Raises DataDamagedError if it is not a regular file: a pipe would wait for a writer, and a
+    device may never end.
     """
     with _as_os_errors(os.fspath(path)):
-        # Without O_NONBLOCK the opening of a pipe waits.
+        # Without O_NONBLOCK, opening a pipe blocks.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
@@ -318,17 +254,10 @@ def _too_long(path: str, max_bytes: int) -> DataDamagedError:
 def write_remote_file(
     path: str, temporary: str, content: bytes, check: Callable[[], None] = no_check
 ) -> None:
-    """Writes a small object of a store under one name and renames it.
+    """Writes a small object of a store under a temporary name and renames it.
 
-    Args:
-        path: str. The object.
-        temporary: str. The name to write under.
-        content: bytes. All of it.
-        check: function that is called before each of the two, and raises an
-            error where it must not be done any more. Nothing by default.
-
-    Raises:
-        OSError: If it cannot be written; the old object is untouched.
+    `check` is called before both, and raises an error if this process may no longer write. The old
+    object stays untouched on failure.
     """
     import tensorflow as tf
 
@@ -346,7 +275,7 @@ def write_remote_file(
 
 
 def rename_remote_file(source: str, target: str) -> None:
-    """Renames an object of a store; one of the new name is replaced."""
+    """Renames an object of a store, replacing an object of the new name."""
     import tensorflow as tf
 
     with _as_os_errors(source):
@@ -381,5 +310,5 @@ def _os_error(error: Exception, path: str) -> OSError:
         tf.errors.PermissionDeniedError: errno.EACCES,
         tf.errors.UnauthenticatedError: errno.EACCES,
     }
-    # OSError chooses its subclass by the number, FileNotFoundError among them.
+    # OSError chooses its subclass by the number, such as FileNotFoundError.
     return OSError(numbers.get(type(error), errno.EIO), first_line(error), path)

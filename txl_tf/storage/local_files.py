@@ -1,7 +1,7 @@
 """Local files opened without following links, and flushed to the disk.
 
-A folder is given by a descriptor, as `os` calls it `dir_fd`: whatever becomes of
-its path meanwhile, no other folder is written into.
+A folder is given by a descriptor (`dir_fd` in `os`), so that no other folder is written if its
+path changes meanwhile.
 """
 
 import contextlib
@@ -17,11 +17,7 @@ from txl_tf.errors import OutputExistsError
 def flush_to_disk(path: str | os.PathLike[str]) -> None:
     """Forces a file, or the names in a folder, to the disk.
 
-    A rename is only as safe as what it renames: without this, a power cut
-    could leave a complete name with incomplete contents.
-
-    Args:
-        path: path of a file or folder.
+    Without this, a power cut after a rename could leave a complete name with incomplete contents.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -31,11 +27,7 @@ def flush_to_disk(path: str | os.PathLike[str]) -> None:
 
 
 def flush_tree_to_disk(folder: str | os.PathLike[str]) -> None:
-    """Forces a folder with everything in it to the disk.
-
-    Args:
-        folder: path of the folder.
-    """
+    """Forces a folder with all its contents to the disk."""
     for parent, _, files in os.walk(folder, topdown=False):
         for name in files:
             flush_to_disk(os.path.join(parent, name))
@@ -48,14 +40,8 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 def open_folder(path: str, *, inside: int | None = None) -> int:
     """Opens a folder.
 
-    Args:
-        path: str. The folder.
-        inside: optional int. Descriptor of the folder that `path` is a name
-            in. With it a link is refused, without it one is followed.
-
-    Raises:
-        OutputExistsError: If a link is in its place and `inside` is given.
-        OSError: If there is no such folder.
+    Inside the folder of the descriptor `inside`, a link raises OutputExistsError instead of being
+    followed.
     """
     if inside is None:
         return os.open(path, _FOLDER)
@@ -76,22 +62,12 @@ def open_for_writing(
     must_be_new: bool = False,
     must_exist: bool = False,
 ) -> int:
-    """Opens a regular file for writing, in place.
+    """Opens a regular file for writing, in place; creates it unless `must_exist`.
 
-    Args:
-        path: str. The file; made if it is not there.
-        inside: optional int. Descriptor of the folder that `path` is a name in.
-        appends: bool. Whether all that is written goes to its end.
-        reads: bool. Whether it is read, too.
-        must_be_new: bool. Whether one that is there is an error.
-        must_exist: bool. Whether one that is not there is an error.
-
-    Raises:
-        OutputExistsError: If a link, a device, a pipe or a socket is in its
-            place.
-        OSError: If it cannot be opened.
+    `inside` is the descriptor of its folder. Raises OutputExistsError if a link, a device, a pipe
+    or a socket is in its place.
     """
-    # Without O_NONBLOCK the opening of a pipe waits.
+    # Without O_NONBLOCK, opening a pipe blocks.
     flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | (os.O_RDWR if reads else os.O_WRONLY)
     flags |= os.O_APPEND if appends else 0
     flags |= os.O_EXCL if must_be_new else 0
@@ -109,26 +85,16 @@ def open_for_writing(
 
 
 def lock(descriptor: int, *, waits: bool = False) -> None:
-    """Locks a file or folder until its descriptor is closed, for this process alone.
+    """Locks a file or folder for this process until its descriptor is closed.
 
-    Args:
-        descriptor: int. The open file or folder.
-        waits: bool. Whether to wait for another process that has it locked.
-
-    Raises:
-        BlockingIOError: If another process has it locked, unless `waits`.
-        OSError: If the file system has no such locks.
+    Raises BlockingIOError if another process has it locked, unless `waits`, and OSError if the
+    file system has no such locks.
     """
     fcntl.flock(descriptor, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def open_locked(path: str, *, appends: bool = False, reads: bool = False) -> int:
-    """Opens a regular file for writing, and locks it; see `open_for_writing`.
-
-    Raises:
-        BlockingIOError: If another process has it locked.
-        OSError: If it cannot be opened.
-    """
+    """Opens a regular file for writing and locks it, see `open_for_writing` and `lock`."""
     descriptor = open_for_writing(path, appends=appends, reads=reads)
     try:
         lock(descriptor)
@@ -141,15 +107,8 @@ def open_locked(path: str, *, appends: bool = False, reads: bool = False) -> int
 def replace_file(folder: int, name: str, temporary: str, content: bytes) -> None:
     """Writes a small file that is the old or the new one at every moment.
 
-    Args:
-        folder: int. Descriptor of the folder.
-        name: str. The file; a link in its place is replaced, not followed.
-        temporary: str. Name to write under; what a killed process left there
-            is removed.
-        content: bytes. All of it.
-
-    Raises:
-        OSError: If it cannot be written; the old file is untouched.
+    A link in its place is replaced, not followed. `temporary` is the name during writing, which a
+    killed process may have left.
     """
     remove_file_in(folder, temporary)
     try:
@@ -167,18 +126,15 @@ def replace_file(folder: int, name: str, temporary: str, content: bytes) -> None
 
 
 def remove_file_in(folder: int, name: str) -> None:
-    """Removes a file, or a link itself; one that is not there is no error."""
+    """Removes a file, or a link itself, if it exists."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(name, dir_fd=folder)
 
 
 def remove_folder_in(folder: int | None, name: str) -> None:
-    """Removes a folder with all in it, or a link to one, which is not followed.
+    """Removes a folder with its contents, or a link to one, if it exists.
 
-    Args:
-        folder: optional int. Descriptor of the folder that it is in.
-        name: str. Its name, or its path where `folder` is None. One that is
-            not there is no error.
+    `folder` is the descriptor of its parent; with `None`, `name` is a path.
     """
     with contextlib.suppress(FileNotFoundError):
         if _is_link(name, folder):
@@ -188,12 +144,7 @@ def remove_folder_in(folder: int | None, name: str) -> None:
 
 
 def flush_tree_in(folder: int, name: str) -> None:
-    """Forces a folder with everything in it to the disk.
-
-    Args:
-        folder: int. Descriptor of the folder that it is in.
-        name: str. Its name.
-    """
+    """Forces the folder `name` inside a folder, with all its contents, to the disk."""
     for _, _, files, inside in os.fwalk(name, topdown=False, dir_fd=folder):
         for file in files:
             flush_in(inside, file)

@@ -22,23 +22,18 @@ from txl_tf.storage.store_lock import (
 )
 from txl_tf.storage.writable_folder import WritableFolder
 
-# A process that is just ending, or has not written its name yet, is given this long.
+# Time for an owner that is ending or has not written its name yet.
 _PATIENCE_SECONDS = 1.0
 _POLL_SECONDS = 0.1
-# Some file systems that are far away lock no folders.
+# Some network file systems cannot lock folders.
 _UNSUPPORTED = (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class LocalLock:
     """Kernel lock on a folder itself and on a file in it.
 
-    The lock on the folder stays with the folder whatever is removed from it.
-    The file names the owner; where a file system cannot lock folders, it is
-    the lock.
-
-    Args:
-        folder: str. Path of the folder; where it is a link, the folder that it
-            leads to is locked.
+    The lock on the folder survives the removal of its contents. The file names the owner, and is
+    the lock where a file system cannot lock folders. If the path is a link, its target is locked.
     """
 
     def __init__(self, folder: str) -> None:
@@ -49,7 +44,7 @@ class LocalLock:
         self._file: int | None = None
         self._locks_folder = False
         self._has_made_folder = False
-        # The saver checks in a thread of its own.
+        # The background saver checks in its own thread.
         self._checking = threading.Lock()
 
     @property
@@ -58,7 +53,7 @@ class LocalLock:
         return self._owner["token"]
 
     def acquire(self) -> None:
-        """Takes the lock; OutputExistsError where another process has it."""
+        """Takes the lock; raises OutputExistsError if another process has it."""
         self._owner = this_process()
         self._has_made_folder = not os.path.isdir(self._path)
         deadline = time.monotonic() + _PATIENCE_SECONDS
@@ -68,19 +63,19 @@ class LocalLock:
             time.sleep(_POLL_SECONDS)
 
     def release(self) -> None:
-        """Gives the lock back; a second call does nothing."""
+        """Releases the lock; a second call does nothing."""
         with self._checking:
             folder, file = self._folder, self._file
             self._folder = self._file = None
         if folder is None or file is None:
             return
-        # Removed while it is locked: who opens it later makes a new one, and who
-        # has it open already sees that it is not the one of that name any more.
+        # Removed while locked: a later process creates a new file, and one that has opened it
+        # already notices that the name leads elsewhere.
         with contextlib.suppress(OSError):
             if os.path.samestat(_status_in(folder), os.fstat(file)):
                 os.unlink(LOCK_FILE, dir_fd=folder)
             if self._has_made_folder and self._leads_to(folder):
-                os.rmdir(self._path)  # fails where something was written
+                os.rmdir(self._path)  # fails if something was written
         os.close(file)
         os.close(folder)
 
@@ -91,7 +86,7 @@ class LocalLock:
         return self._folder
 
     def check(self) -> None:
-        """Raises OutputExistsError where this folder is not this process' own any more."""
+        """Raises OutputExistsError if this process no longer owns the folder."""
         with self._checking:
             folder = self.descriptor()
             assert self._file is not None
@@ -107,10 +102,10 @@ class LocalLock:
                 raise refused(self._owner_there(), self._lock_path)
 
     def _restore(self, folder: int) -> None:
-        """Writes the lock file again if it was removed; the folder stays locked."""
+        """Writes the lock file again after its removal; the folder stays locked."""
         try:
             file = self._locked_file(folder) if self._locks_folder else None
-        except FileNotFoundError as error:  # nothing can be made in a folder that was removed
+        except FileNotFoundError as error:  # a removed folder accepts no file
             raise self._folder_is_lost() from error
         if file is None:
             raise lost("its lock was removed", self._lock_path)
@@ -126,7 +121,7 @@ class LocalLock:
         try:
             folder = open_folder(self._path)
         except FileNotFoundError:
-            return False  # the owner before has just removed the folder that it had made
+            return False  # the previous owner has just removed the folder
         file = None
         try:
             self._locks_folder = _lock_folder(folder)
@@ -143,12 +138,12 @@ class LocalLock:
         return True
 
     def _locked_file(self, folder: int) -> int | None:
-        """Opens, locks and signs the file; None where another process has it."""
+        """Opens, locks and signs the file; returns `None` if another process has it."""
         file = open_for_writing(LOCK_FILE, inside=folder, reads=True)
         try:
             is_shared = os.fstat(file).st_nlink > 1
             if is_shared and self._locks_folder:
-                # A copy made of links: the file, and its lock, are another folder's too.
+                # A copy made of hard links shares the file, and its lock, with another folder.
                 os.unlink(LOCK_FILE, dir_fd=folder)
                 raise FileNotFoundError
             lock(file)
@@ -168,7 +163,7 @@ class LocalLock:
         return file
 
     def _leads_to(self, folder: int) -> bool:
-        """Whether the path still leads to the folder of a descriptor."""
+        """True if the path still leads to the folder of a descriptor."""
         try:
             return os.path.samestat(os.fstat(folder), os.stat(self._path))
         except (FileNotFoundError, NotADirectoryError):
@@ -192,7 +187,7 @@ def _status_in(folder: int) -> os.stat_result:
 
 
 def _lock_folder(folder: int) -> bool:
-    """Locks a folder itself, and returns whether its file system can do that."""
+    """Locks a folder itself; returns False if its file system cannot do that."""
     try:
         lock(folder)
     except OSError as error:
@@ -205,36 +200,21 @@ def _lock_folder(folder: int) -> bool:
 class DirectoryLock:
     """Lock of a folder for one writing process.
 
-    A local folder is locked by the kernel (`flock`), which unlocks it when the
-    owner ends, however it ends; a process of the same id later changes nothing.
-    The lock is on the folder itself and on the file `.lock` in it. The file
-    says who the owner is. It is removed in the end and stays after a kill, when
-    it locks nothing and the next owner writes it anew. Where it is removed
-    while the owner lives, the folder stays locked, and the owner writes it
-    again.
+    A local folder is locked by the kernel (`flock`), which unlocks it when the owner ends in any
+    way. The lock is on the folder and on the file `.lock` in it, which names the owner and is
+    removed in the end. After a kill it stays, locks nothing, and is rewritten by the next owner.
+    If it is removed while the owner lives, the owner writes it again.
 
-    Object stores know no locks. There the object `.lock` names the owner, who
-    writes the time into an object of its own every `heartbeat_seconds`. The
-    lock is taken over when that has not been written for `stale_seconds`, or at
-    once when its owner was a process of this machine that is gone. Clocks must
-    agree to within a part of that, and two that come in the same moment are
-    told apart by reading again after `settle_seconds`.
+    Object stores have no locks. There the object `.lock` names the owner, which writes a heartbeat
+    into its own object every `heartbeat_seconds`. The lock is taken over after `stale_seconds`
+    without a heartbeat, or at once if the owner was a process of this machine that is gone. Clocks
+    must agree to a fraction of that. Two owners that start together are told apart by reading
+    again after `settle_seconds`.
 
-    The owner of a folder that is removed, renamed or replaced has lost it, and
-    so has the owner whose `.lock` another one stands in the place of. A process
-    that was frozen meanwhile finds out by `check`, which `folder` calls before
-    every change.
-
-    Args:
-        folder: path of the folder, also a remote one; made if it is not there.
-        heartbeat_seconds: float. Time between two signs of life, remote only.
-        stale_seconds: float. Silence after which the owner counts as gone.
-        settle_seconds: float. Wait before the lock counts as one's own.
-
-    Raises:
-        OutputExistsError: On entering, if another process has the lock, or a
-            link is in its place.
-        StorageError: On entering, if the lock cannot be written.
+    An owner loses a folder that is removed, renamed or replaced, or whose `.lock` is replaced.
+    `check`, which `folder` calls before every change, notices this also after a freeze. Entering
+    raises OutputExistsError if another process has the lock, and StorageError if it cannot be
+    written.
     """
 
     def __init__(
@@ -254,12 +234,12 @@ class DirectoryLock:
 
     @staticmethod
     def is_lock(name: str) -> bool:
-        """Whether a file of this name is one of a lock, and of nothing else."""
+        """True if a file of this name belongs to a lock."""
         return name == LOCK_FILE or name.startswith((f"{LOCK_FILE}.", f".{LOCK_FILE}."))
 
     @property
     def folder(self) -> WritableFolder:
-        """The folder for its owner to write into."""
+        """Folder for its owner to write into."""
         return WritableFolder.at(
             self._folder,
             self.check,
@@ -282,9 +262,5 @@ class DirectoryLock:
         self._lock.release()
 
     def check(self) -> None:
-        """Makes sure that the lock has not been lost; call it before writing.
-
-        Raises:
-            OutputExistsError: If this process may not write here any more.
-        """
+        """Raises OutputExistsError if the lock has been lost; call it before writing."""
         self._lock.check()

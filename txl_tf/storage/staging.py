@@ -1,4 +1,4 @@
-"""A folder that appears under its name only when it is complete."""
+"""Folder that appears under its name only when it is complete."""
 
 import contextlib
 import os
@@ -27,22 +27,13 @@ _LONGEST_PAUSE_SECONDS = 0.05
 
 
 class StagingFolder:
-    """A hidden folder beside its target, renamed to it at the end.
+    """Hidden folder beside its target, renamed to it at the end.
 
-    Leaving the `with` block without `publish` removes the hidden folder.
-    Hidden folders that killed processes left for the same target are removed
-    on entering. On a local disk a living process holds a lock on its folder; an
-    object store has no locks, and there a second job for one target removes
-    what the first has written.
-
-    Args:
-        target: str. The folder to be made.
-        last_file: str. The file that marks the folder as complete. Object
-            stores rename file by file, and this one last.
-
-    Raises:
-        OutputExistsError: On entering, if the target exists or another process
-            is writing it.
+    Leaving the `with` block without `publish` removes it. Entering removes the hidden folders that
+    killed processes left for this target, and raises OutputExistsError if the target exists or is
+    being written. A local process locks its folder; an object store has no locks, so a second job
+    for one target removes the files of the first. Stores rename file by file, and `last_file`,
+    which marks the folder as complete, last.
     """
 
     def __init__(self, target: str, *, last_file: str) -> None:
@@ -66,7 +57,7 @@ class StagingFolder:
         os.makedirs(self._parent, exist_ok=True)
         for _ in range(_NUM_TRIES):
             self._lock = self._make_locked()
-            # Two that come at the same moment see one another, and try again one by one.
+            # Two processes that start together see one another, and retry after random pauses.
             if self._lock is not None and not any([*map(self._is_alive, self._stale_paths())]):
                 return self
             self._give_up()
@@ -87,13 +78,8 @@ class StagingFolder:
     def publish(self, files: Iterable[str] | None = None) -> None:
         """Makes the folder durable and gives it its name.
 
-        Args:
-            files: optional names of the files that were written. By default
-                they are listed; but the listing of a store may be older than
-                what is in it.
-
-        Raises:
-            OutputExistsError: If the target has come to exist.
+        `files` replaces the listing of a store, which may be outdated. Raises OutputExistsError if
+        the target exists by now.
         """
         require_absent(self._target)
         written = list_folder(self.path) if files is None or self._is_local else files
@@ -111,16 +97,16 @@ class StagingFolder:
         flush_to_disk(self._parent)
 
     def _make_locked(self) -> int | None:
-        """Makes the folder; under its own name nobody sees it before it is locked.
+        """Creates the folder, under another name until it is locked.
 
-        A lock on the folder above would do as well, but a trainer may hold that.
+        A lock on the parent folder would do as well, but a trainer may hold that one.
         """
         unlocked = os.path.join(self._parent, _LOCKING + os.path.basename(self.path))
         os.mkdir(unlocked)
         try:
             descriptor = os.open(unlocked, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except FileNotFoundError:
-            return None  # another process took it for one that was left
+            return None  # another process took it for a leftover
         try:
             lock(descriptor, waits=True)
             os.rename(unlocked, self.path)
@@ -139,7 +125,7 @@ class StagingFolder:
             self._lock = None
 
     def _stale_paths(self) -> list[str]:
-        """Returns the hidden folders of others for the same target."""
+        """Returns the hidden folders of other processes for the same target."""
         beginning = f".{self._name}{_MARK}"
         beginnings = (beginning, _LOCKING + beginning)
         paths = [
@@ -150,7 +136,7 @@ class StagingFolder:
         return [path for path in paths if path != self.path]
 
     def _is_alive(self, path: str) -> bool:
-        """Whether a process is writing into a folder; one that was left is removed."""
+        """True if a process is writing into a folder; a leftover is removed."""
         try:
             folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except FileNotFoundError:
@@ -170,11 +156,7 @@ class StagingFolder:
 
 
 def require_absent(path: str) -> None:
-    """Checks that an output does not exist yet.
-
-    Raises:
-        OutputExistsError: If it exists.
-    """
+    """Raises OutputExistsError if an output exists already."""
     if path_exists(path):
         raise OutputExistsError(
             "The output exists already.",

@@ -1,11 +1,10 @@
 """Read settings of TensorFlow's client for object stores.
 
-The client has no block size per file. It reads ahead as far as a setting of the
-process says, 64 MiB by default, unless more than that is asked for at once. Rows
-of a training run begin everywhere in a data set and need little of each place at
-first, so reading ahead is made short here, and what reads whole files asks for
-large blocks. This module does not import TensorFlow, which reads the settings
-when it is loaded.
+The client has no block size per file. It reads ahead by a setting of the process, 64 MiB by
+default, unless a larger block is requested. Rows of a training run begin everywhere in a data set
+and need little of each place at first. So the read-ahead is short here, and code that reads whole
+files requests large blocks. This module does not import TensorFlow, which reads the settings when
+it is loaded.
 """
 
 import os
@@ -13,10 +12,10 @@ from collections.abc import Iterator
 
 READ_SETTINGS = {
     # Three reads of the segment reader and some bytes: with records of 4096 tokens, at least one
-    # whole record behind the place at which a row begins.
+    # whole record after the beginning of a row.
     "GCS_READAHEAD_BUFFER_SIZE_BYTES": str(49 << 10),
-    # The build for TPUs caches aligned blocks of that size, and would read a large file through
-    # as many requests as it has blocks.
+    # The build for TPUs caches aligned blocks of the read-ahead size, and would read a large file
+    # with one request per block.
     "GCS_READ_CACHE_MAX_SIZE_MB": "0",
 }
 """Environment variables of the client and their values."""
@@ -34,25 +33,18 @@ def set_read_ahead() -> None:
 
 
 def is_store_failure(error: BaseException) -> bool:
-    """Whether an error is the client's, of a request that failed, whatever its class is.
+    """True if an error is a failed request of the client, whatever its class.
 
-    Some readers of TensorFlow make a plain `RuntimeError` or `ValueError` of it.
+    Some readers of TensorFlow turn it into a plain `RuntimeError` or `ValueError`.
     """
     return any(text in str(error) for text in _FAILURES)
 
 
 def read_blocks(path: str, num_bytes: int, block_bytes: int) -> Iterator[bytes]:
-    """Reads a file of a store in order, with large requests.
+    """Yields the blocks of a store's file in order, with large requests.
 
-    TensorFlow's own file object would ask for half a megabyte at a time.
-
-    Args:
-        path: str. The file.
-        num_bytes: int. Its size.
-        block_bytes: int. Size of the blocks but the last.
-
-    Raises:
-        tf.errors.OpError: If it cannot be read, or has another size.
+    TensorFlow's own file object would request half a megabyte at a time. Raises
+    `tf.errors.OpError` if the file cannot be read or has another size than `num_bytes`.
     """
     pending = b""
     for part in _read_parts(path, num_bytes):
@@ -68,12 +60,12 @@ def _read_parts(path: str, num_bytes: int) -> Iterator[bytes]:
     import tensorflow as tf
 
     options = tf.data.Options()
-    # The thread that tunes may sleep for a minute after the last part.
+    # The autotuning thread may sleep for a minute after the last part.
     options.autotune.enabled = False
     count = -(-num_bytes // _REQUEST_BYTES)
     size = num_bytes // max(count, 1)
-    # Equal parts, so that what remains is some bytes: what comes after the last part of a data
-    # set is read more than once.
+    # Equal parts leave a rest of some bytes: bytes after the last part of a data set are read more
+    # than once.
     for first, record_bytes in ((0, size), (count * size, num_bytes - count * size)):
         if record_bytes:
             last = count * size if first == 0 else num_bytes

@@ -30,7 +30,7 @@ def this_process() -> dict[str, Any]:
 
 
 def start_of(pid: Any) -> str | None:
-    """Returns the start time of a process, to tell processes with equal ids apart."""
+    """Returns the start time of a process, which tells processes with equal ids apart."""
     try:
         with open(f"/proc/{int(pid)}/stat") as file:
             # The name, in parentheses, may have spaces in it.
@@ -51,12 +51,7 @@ def owner_in(content: bytes) -> dict[str, Any]:
 
 
 def refused(owner: dict[str, Any], path: str) -> OutputExistsError:
-    """Creates the error for a folder that another process is writing.
-
-    Args:
-        owner: dict. What the lock says.
-        path: str. Path of the lock.
-    """
+    """Creates the error for a folder that another process is writing; `path` is of the lock."""
     name = "another process"
     if "pid" in owner:
         name = f"process {owner['pid']} on {owner.get('host')}, which began {owner.get('since')}"
@@ -68,12 +63,7 @@ def refused(owner: dict[str, Any], path: str) -> OutputExistsError:
 
 
 def lost(what: str, path: str) -> OutputExistsError:
-    """Creates the error for a folder that this process may no longer write.
-
-    Args:
-        what: str. What became of the folder or its lock, as a clause.
-        path: str. Path of the folder or of the lock.
-    """
+    """Creates the error for a folder that this process may no longer write; `what` is a clause."""
     return OutputExistsError(
         f"This process writes nothing any more: {what}.",
         where=path,
@@ -87,15 +77,8 @@ _TOKEN = re.compile(r"[0-9a-f]{32}")
 class StoreLock:
     """Lock object that names the owner, with a heartbeat object beside it.
 
-    The first is written once, on entering. Each owner writes signs of life
-    into an object of its own: a process that was frozen and wakes up cannot
-    write over the lock of its successor.
-
-    Args:
-        folder: str. Path of the folder.
-        heartbeat_seconds: float. Time between two signs of life.
-        stale_seconds: float. Silence after which the owner counts as gone.
-        settle_seconds: float. Wait before the lock counts as one's own.
+    The lock object is written once, on entering. Each owner writes heartbeats into its own object,
+    so that a process that wakes up after a freeze cannot overwrite the lock of its successor.
     """
 
     def __init__(
@@ -121,7 +104,7 @@ class StoreLock:
         return self._owner["token"]
 
     def acquire(self) -> None:
-        """Takes the lock; OutputExistsError where another process has it."""
+        """Takes the lock; raises OutputExistsError if another process has it."""
         make_folder(self._folder)
         there = self._there()
         if there and not self._is_gone(there):
@@ -142,26 +125,26 @@ class StoreLock:
         self._thread.start()
 
     def release(self) -> None:
-        """Gives the lock back; a second call does nothing."""
+        """Releases the lock; a second call does nothing."""
         if self._thread is None:
             return
         self._end.set()
         self._thread.join()
         self._thread = None
-        # What cannot be removed becomes stale.
+        # An object that cannot be removed becomes stale.
         with contextlib.suppress(OSError):
             self._remove_signs_of(self._owner)
             if self._there().get("token") == self.token:
                 remove_file(self._path)
 
     def check(self) -> None:
-        """Raises OutputExistsError where this process has lost the lock."""
+        """Raises OutputExistsError if this process has lost the lock."""
         if self._thread is None:
             raise lost("the lock of the folder was given back", self._path)
         if self._loss is None:
             self._loss = self._found_loss()
         if self._loss is not None:
-            # A new one each time: an exception that is raised again gets longer and longer.
+            # A new error each time: the traceback of an error that is raised again keeps growing.
             loss = self._loss
             raise OutputExistsError(loss.what, where=loss.where, remedy=loss.remedy)
 
@@ -175,7 +158,7 @@ class StoreLock:
 
     def _run(self) -> None:
         while not self._end.wait(self._heartbeat_seconds):
-            # Whoever was silent for too long finds another owner, and must not write.
+            # After a long silence the lock may have another owner, and this process must not write.
             # A store that does not answer now may answer next time.
             with contextlib.suppress(OSError):
                 self._loss = self._loss or self._found_loss()
@@ -205,7 +188,7 @@ class StoreLock:
             heartbeats.append(_content(self._signs_of(token)).get("heartbeat"))
         times = [each for each in heartbeats if isinstance(each, int | float)]
         if not times:
-            return True  # nobody who lives leaves it like that
+            return True  # no living owner leaves it like that
         if time.time() - max(times) > self._stale_seconds:
             return True
         if there.get("host") != socket.gethostname():

@@ -29,20 +29,12 @@ _SMALLEST_INTEGER = -(2**63)
 def parse_json(
     content: bytes | str, *, max_depth: int = MAX_DEPTH, max_values: int | None = None
 ) -> Any:
-    """Parses JSON and refuses what is not exactly one well-formed value.
+    """Parses JSON strictly: the text must be exactly one well-formed value.
 
-    Refused beside malformed text: bytes that are not UTF-8, a key that stands
-    twice in one object, NaN and infinities, numbers that neither 64-bit integers
-    nor float64 can hold, lone surrogates, and deep nesting.
-
-    Args:
-        content: bytes or str. All of the text.
-        max_depth: int. Deepest nesting of lists and objects that is accepted.
-        max_values: optional int. Commas, brackets and braces that are accepted:
-            an empty list takes 2 bytes of text and 64 of memory.
-
-    Raises:
-        ValueError: If the text is refused.
+    Raises ValueError also for bytes that are not UTF-8, a key that occurs twice in one object, NaN
+    and infinities, numbers that neither 64-bit integers nor float64 can hold, lone surrogates, and
+    deep nesting. `max_values` limits commas, brackets and braces: an empty list takes 2 bytes of
+    text and 64 of memory.
     """
     text = content if isinstance(content, str) else content.decode("utf-8")
     if max_values is not None and sum(map(text.count, ",[{")) > max_values:
@@ -56,17 +48,9 @@ def parse_json(
 
 
 def check_values(value: Any, *, max_depth: int = MAX_DEPTH) -> None:
-    """Refuses nesting, numbers and strings that the program cannot hold.
+    """Raises ValueError for nesting, numbers and strings that the program cannot hold.
 
-    It serves for every format that is parsed to plain lists, dicts, numbers and
-    strings, TOML among them.
-
-    Args:
-        value: the parsed value.
-        max_depth: int. Deepest nesting of lists and dicts that is accepted.
-
-    Raises:
-        ValueError: If a value is refused.
+    It serves every format that is parsed to plain lists, dicts, numbers and strings, such as TOML.
     """
     level, depth = [value], 0
     while level:
@@ -135,13 +119,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 def storage_errors(
     what: str, where: str, remedy: str = "Check the storage and the permissions."
 ) -> Iterator[None]:
-    """Turns an OSError of the block into a StorageError.
-
-    Args:
-        what: str. What failed; the error's own words follow it.
-        where: str. The file or folder.
-        remedy: str. What the user can do about it.
-    """
+    """Turns an OSError of the block into a StorageError, whose text begins with `what`."""
     try:
         yield
     except OSError as error:
@@ -153,14 +131,7 @@ def read_json_object(
 ) -> dict[str, Any]:
     """Reads a file that holds one JSON object.
 
-    Args:
-        path: str. The file, also a remote one.
-        remedy: str. What to do where it is damaged.
-        max_bytes: int. A longer file is refused before it is read.
-
-    Raises:
-        DataDamagedError: If it is no regular file, too long, or not one object.
-        OSError: If it cannot be read; FileNotFoundError if it is not there.
+    Raises DataDamagedError if it is not a regular file, too long, or not one object.
     """
     return parse_json_object(read_file(path, max_bytes=max_bytes), where=path, remedy=remedy)
 
@@ -168,15 +139,9 @@ def read_json_object(
 def parse_json_object(
     content: bytes | str, *, where: str, remedy: str = _RESTORE
 ) -> dict[str, Any]:
-    """Parses the content of a file that holds one JSON object.
+    """Parses the content of the file `where` that holds one JSON object.
 
-    Args:
-        content: bytes or str. All of the file.
-        where: str. The file, for errors.
-        remedy: str. What to do where it is damaged.
-
-    Raises:
-        DataDamagedError: If it is not one object that `parse_json` accepts.
+    Raises DataDamagedError if it is not one object that `parse_json` accepts.
     """
     try:
         values = parse_json(content, max_values=MAX_VALUES)
@@ -194,20 +159,8 @@ def listed_file(
 ) -> str:
     """Returns the path of a file that a manifest or a list of checksums names.
 
-    Nothing is opened that is not a regular file inside the folder: a device or
-    a pipe would never end, and a link could lead anywhere.
-
-    Args:
-        folder: str. The folder of the list, also a remote one.
-        name: the name as it stands in the list, relative to the folder.
-        listed_in: str. The list and, where there is one, the field; for errors.
-        remedy: str. What to do where it is damaged.
-        num_bytes: optional. The size that the list gives.
-
-    Raises:
-        DataDamagedError: If the name leaves the folder, or there is no regular
-            file of this name and size.
-        OSError: If the storage does not answer.
+    Raises DataDamagedError unless it is a regular file inside the folder, of `num_bytes` if given:
+    a device or a pipe would never end, and a link could lead anywhere.
     """
     if not isinstance(name, str) or not _stays_inside(name):
         what = f"A listed name must be a path inside the folder. Received: {ascii(name)[:200]}"
@@ -221,19 +174,10 @@ def listed_file(
 
 
 def files_below(folder: str, *, remedy: str = _RESTORE) -> list[str]:
-    """Returns the files in a folder and in all folders below it.
+    """Returns the sorted relative paths of all files below a folder; empty if it does not exist.
 
-    Args:
-        folder: str. Path of the folder, also a remote one.
-        remedy: str. What to do where something else is there.
-
-    Returns:
-        Sorted paths relative to the folder; none where there is no such folder.
-
-    Raises:
-        DataDamagedError: If a link, a device, a pipe or a socket is below it: a
-            link could lead anywhere, also back to where it is.
-        OSError: If a folder cannot be listed.
+    Raises DataDamagedError for a link, a device, a pipe or a socket: a link could lead anywhere,
+    even back to its own folder.
     """
     found = []
     for name in list_folder(folder):
@@ -286,12 +230,9 @@ def _regular_bytes(folder: str, name: str, remedy: str) -> int:
 
 
 def reading_failed(error: Exception, prefix: str, remedy: str) -> DataDamagedError | StorageError:
-    """Tells a store that does not answer from files that are damaged.
+    """Tells a store that does not answer from damaged files, by an error of TensorFlow's reader.
 
-    Args:
-        error: exception. What TensorFlow's reader of checkpoints raised.
-        prefix: str. Path that the names of the files begin with.
-        remedy: str. What to do about damage.
+    `prefix` is the beginning of the paths of the files.
     """
     import tensorflow as tf
 
@@ -309,7 +250,7 @@ def reading_failed(error: Exception, prefix: str, remedy: str) -> DataDamagedErr
         return out_of_reach
     damage = DataDamagedError(what, where=data, remedy=remedy)
     try:
-        # The reader looks for the files by a pattern, and finds none where that fails.
+        # The reader looks for the files by a pattern, and finds no file if the store fails.
         for path in (f"{prefix}.index", data):
             file_bytes(path)
     except FileNotFoundError:

@@ -35,17 +35,11 @@ _TEMPORARY = re.compile(r"\.[^.].*\.tmp")
 class WritableFolder(abc.ABC):
     """Folder whose files are written and removed only if the writer may.
 
-    Before every change it asks whether this process may still write here, see
-    `DirectoryLock.folder`. A local folder of a lock is reached by the lock's
-    own descriptor and never by path: should it be removed, renamed or replaced
-    between the question and the change, then the change fails or is made in
-    the old folder, and never in another one that has come to its place. Below
-    the folder that was named no link is followed. A store has no descriptors,
-    there the question comes immediately before each request.
-
-    Args:
-        path: str. Path of the folder, for reading and for errors.
-        check: function that raises an error where writing is not allowed.
+    `check` raises an error before every change if this process may no longer write here, see
+    `DirectoryLock.folder`. A local folder is reached by the descriptor of its lock, never by path:
+    if it is removed, renamed or replaced after the check, the change fails or is made in the old
+    folder, never in its replacement. No link below the folder is followed. A store has no
+    descriptors; there the check comes immediately before each request.
     """
 
     def __init__(self, path: str, check: Callable[[], None]) -> None:
@@ -60,19 +54,10 @@ class WritableFolder(abc.ABC):
         descriptor: Callable[[], int] | None = None,
         token: str | None = None,
     ) -> "WritableFolder":
-        """Returns the folder of a path.
+        """Returns the folder of a path, existing or not; returns a `WritableFolder` unchanged.
 
-        Args:
-            path: path of the folder, also a remote one; one that is a
-                `WritableFolder` already is returned as it is.
-            check: function that raises an error where writing is not allowed.
-            descriptor: optional function that returns a descriptor of the
-                folder, where it is local. Defaults to opening the path.
-            token: optional str. What tells the temporary names of this writer
-                from those of others, in a store.
-
-        Returns:
-            `WritableFolder`; the folder need not be there.
+        `descriptor` returns a descriptor of a local folder; by default the path is opened. `token`
+        makes the temporary names of this writer unique in a store.
         """
         if isinstance(path, WritableFolder):
             return path
@@ -83,48 +68,48 @@ class WritableFolder(abc.ABC):
 
     @property
     def is_remote(self) -> bool:
-        """Whether it is in a store."""
+        """True if the folder is in a store."""
         return is_remote(self.path)
 
     @abc.abstractmethod
     def subfolder(self, *names: str) -> "WritableFolder":
-        """Returns a folder below this one; nothing is made yet."""
+        """Returns a folder below this one, without creating it."""
 
     @abc.abstractmethod
     def names(self) -> list[str]:
-        """Returns the sorted names in it; none where it is not there."""
+        """Returns the sorted names in it; empty if it does not exist."""
 
     @abc.abstractmethod
     def make(self) -> None:
-        """Makes the folder with those above it, where it is not there."""
+        """Creates the folder and its parents, if missing."""
 
     @abc.abstractmethod
     def make_new(self, name: str) -> "WritableFolder":
-        """Makes this folder, and one below it that must not be there yet."""
+        """Creates this folder, and one below it that must not exist yet."""
 
     @abc.abstractmethod
     def write(self, name: str, content: bytes) -> None:
-        """Writes a small file, as `write_file` does; makes the folder."""
+        """Writes a small file, as `write_file` does; creates the folder."""
 
     @abc.abstractmethod
     def write_new(self, name: str, content: bytes) -> None:
-        """Writes a file that must not be there yet; `flush_tree` makes it durable."""
+        """Writes a file that must not exist yet; `flush_tree` makes it durable."""
 
     @abc.abstractmethod
     def remove_file(self, name: str) -> None:
-        """Removes a file; one that is not there is no error."""
+        """Removes a file, if it exists."""
 
     @abc.abstractmethod
     def remove_folder(self, name: str) -> None:
-        """Removes a folder with all in it; one that is not there is no error."""
+        """Removes a folder with its contents, if it exists."""
 
     @abc.abstractmethod
     def rename(self, name: str, new_name: str) -> None:
-        """Gives a file another name; in a local folder also a folder."""
+        """Renames a file; in a local folder also a folder."""
 
     @abc.abstractmethod
     def append(self, name: str, content: bytes) -> None:
-        """Writes to the end of a local file that is there."""
+        """Appends to an existing local file."""
 
     @abc.abstractmethod
     def truncate(self, name: str, num_bytes: int) -> None:
@@ -136,23 +121,20 @@ class WritableFolder(abc.ABC):
 
     @abc.abstractmethod
     def flush_tree(self, name: str) -> None:
-        """Forces a folder below it with everything in it to a local disk."""
+        """Forces a folder below it, with all its contents, to a local disk."""
 
     @abc.abstractmethod
     def reached_by_path(self) -> contextlib.AbstractContextManager[str]:
-        """Creates the folder and returns a path for code that can only write by path.
+        """Creates the folder and yields a path for code that can only write by path.
 
-        The path of a local folder leads to this very folder, whatever becomes
-        of its own path, until the `with` block is left.
+        The path of a local folder leads to this very folder until the `with` block ends, even if
+        the folder is moved.
         """
 
     def remove_temporaries(self) -> list[str]:
-        """Removes what killed processes left of files that they were writing.
+        """Removes unfinished files of killed processes, and returns their paths.
 
-        What is left of hidden files stays: a lock may be written right now.
-
-        Returns:
-            The paths that were removed.
+        Temporaries of hidden files stay: a lock may be written right now.
         """
         self.check()
         names = [name for name in self.names() if _TEMPORARY.fullmatch(name)]
@@ -162,7 +144,7 @@ class WritableFolder(abc.ABC):
 
 
 class _LocalFolder(WritableFolder):
-    """A folder of a local disk, below a descriptor or a path."""
+    """Folder on a local disk, below a descriptor or a path."""
 
     def __init__(
         self,
@@ -253,13 +235,13 @@ class _LocalFolder(WritableFolder):
 
     @contextlib.contextmanager
     def _changing(self, makes: bool = False) -> Iterator[int]:
-        """Returns a descriptor of the folder, for one change that is allowed."""
+        """Yields a descriptor of the folder, for one change that is allowed."""
         self.check()
         try:
             with self._opened(makes) as folder:
                 yield folder
         except OSError:
-            # Where the folder was taken away just now, that is what went wrong.
+            # If the folder was just lost, raise that error instead.
             self.check()
             raise
 
@@ -282,7 +264,7 @@ class _LocalFolder(WritableFolder):
 
     @staticmethod
     def _replace(folder: int, name: str, file: int, num_bytes: int | None, added: bytes) -> None:
-        """Replaces a file by a longer copy, so that hard links to it stay unchanged."""
+        """Replaces a file by a changed copy, so that hard links to it stay unchanged."""
         with os.fdopen(os.dup(file), "rb") as shared:
             shared.seek(0)
             content = shared.read() if num_bytes is None else shared.read(num_bytes)
@@ -290,7 +272,7 @@ class _LocalFolder(WritableFolder):
 
 
 class _RemoteFolder(WritableFolder):
-    """A folder of a store."""
+    """Folder in a store."""
 
     def __init__(self, path: str, check: Callable[[], None], token: str) -> None:
         super().__init__(path, check)
@@ -308,13 +290,13 @@ class _RemoteFolder(WritableFolder):
 
     def make_new(self, name: str) -> "_RemoteFolder":
         below = self.subfolder(name)
-        # Stores have no folders that could be there already; their own names keep writers apart.
+        # Stores have no folders that could exist already; unique names keep writers apart.
         below.make()
         return below
 
     def write(self, name: str, content: bytes) -> None:
         self.make()
-        # One name for all writers, and a late one would rename what another has written.
+        # With a shared name, a late writer would rename the file of another.
         temporary = os.path.join(self.path, f".{name}.{self._token[:12]}.tmp")
         write_remote_file(os.path.join(self.path, name), temporary, content, self.check)
 
@@ -340,10 +322,10 @@ class _RemoteFolder(WritableFolder):
         raise NotImplementedError("objects of a store cannot be cut")
 
     def flush(self, name: str | None = None) -> None:
-        """Every object is durable when it is written."""
+        """Does nothing, because every object is durable once written."""
 
     def flush_tree(self, name: str) -> None:
-        """Every object is durable when it is written."""
+        """Does nothing, because every object is durable once written."""
 
     @contextlib.contextmanager
     def reached_by_path(self) -> Iterator[str]:

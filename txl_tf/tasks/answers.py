@@ -17,19 +17,11 @@ _LOWEST = float(np.finfo(np.float32).min)
 def answers_of(
     task: TaskConfig, encoded: EncodedExamples, outputs: Sequence[np.ndarray]
 ) -> tuple[Sequence[Any], Sequence[Any]]:
-    """Turns the outputs of the model into predictions and their scores.
+    """Converts the outputs of the model to predictions for `compute_metrics`, and to scores.
 
-    Args:
-        task: `TaskConfig`.
-        encoded: `EncodedExamples` of the outputs.
-        outputs: sequence of an array for each example: logits of classes or choices
-            `(C,)`, a number `(1,)`, logits of the labels of each token `(L, C)`, or
-            those of the first and last token of a span `(2, L)`.
-
-    Returns:
-        Tuple of predictions as `compute_metrics` takes them, and scores: probabilities
-        of classes and choices, the number, the probability of each word's label, or the
-        log-probability of the span over "no answer".
+    `outputs` has per example logits `(C,)`, a number `(1,)`, label logits `(L, C)`, or logits of
+    first and last token `(2, L)`. Scores are probabilities, the number, the probability of each
+    word's label, or the log-probability of the span relative to "no answer".
     """
     if task.kind == "regression":
         numbers = [float(each[0]) for each in outputs]
@@ -58,7 +50,7 @@ def _softmax(logits: np.ndarray) -> np.ndarray:
 def _labels(
     task: TaskConfig, words: WordPlaces, logits: np.ndarray
 ) -> tuple[tuple[str, ...], list[float]]:
-    """Returns the label of each word; a word that was not read has the first label."""
+    """Returns the label of each word; words that were not read get the first label."""
     assert task.labels is not None
     probabilities = np.zeros((len(words.last_tokens), len(task.labels)))
     is_read = words.last_tokens < len(logits)
@@ -70,7 +62,7 @@ def _labels(
 def _span(
     task: TaskConfig, passage: str, words: WordPlaces, logits: np.ndarray
 ) -> tuple[str, float]:
-    """Returns the best span of whole words, or "" where "no answer" is better by the margin."""
+    """Returns the best span of whole words, or "" if "no answer" is better by the margin."""
     num_read = logits.shape[1]
     is_read = words.last_tokens < num_read
     firsts, lasts = words.first_tokens[is_read], words.last_tokens[is_read]

@@ -1,4 +1,4 @@
-"""Examples as token ids: texts put together, words and answers found among the tokens.
+"""Examples as token ids: joined texts, with the tokens of words and answers.
 
 Shape letters used in this module: E examples, C texts of an example, L positions of a text.
 """
@@ -20,20 +20,16 @@ NO_LABEL = -1
 """Target of a token that has no label."""
 
 _WHITE_WORD = re.compile(r"\s*\S+")
-# Punctuation stands apart, so that an answer need not hold it; white space belongs to what follows.
+# Punctuation is separate, so that answers can exclude it; white space belongs to the next word.
 _WORD_OR_MARK = re.compile(r"\s*(?:\w+|[^\w\s])")
 _VISIBLE = re.compile(r"\S")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WordPlaces:
-    """Words of a text by their tokens and by their characters.
+    """First and last token of each word of a text, and its characters without white space.
 
-    Attributes:
-        first_tokens: int vector. Place of the first token of each word.
-        last_tokens: int vector. Place of the last one.
-        starts: int vector. First character of each word that is no white space.
-        stops: int vector. Character after the last one.
+    `stops` are exclusive; all are int vectors.
     """
 
     first_tokens: np.ndarray
@@ -44,18 +40,11 @@ class WordPlaces:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncodedExamples:
-    """Examples of a split as one stream of token ids with the places of their texts.
+    """Examples of a split as one stream of token ids with the offsets of their texts.
 
-    Attributes:
-        kind: str. Kind of the task.
-        examples: list of `E` `Example`.
-        token_ids: vector. All texts, one after the other.
-        offsets: int64 vector `(E * C + 1,)`. Where each text begins, and the end.
-        num_choices: int. `C`; a choice that an example does not have is empty.
-        targets: array of `E` rows, see `TaskObjective`; of "tokens" a vector beside
-            `token_ids`. None where labels are unknown.
-        words: list of `WordPlaces` of the examples of "tokens" and "span", otherwise
-            empty.
+    `offsets` is int64 `(E * C + 1,)`, with C = `num_choices`; missing choices are empty. `targets`
+    has `E` rows (see `TaskObjective`), for "tokens" one label per token, and is `None` without
+    labels. `words` is empty except for "tokens" and "span".
     """
 
     kind: TaskKind
@@ -72,13 +61,13 @@ class EncodedExamples:
         return np.diff(self.offsets).reshape(-1, self.num_choices)
 
     def padded_length(self, segment_length: int) -> int:
-        """Returns the tokens of the whole segments that hold the longest text."""
+        """Returns the length of the longest text, rounded up to whole segments."""
         longest = int(self.num_tokens.max(initial=1))
         return -(-longest // segment_length) * segment_length
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """SHA-256, in hexadecimal, of tokens, places and targets."""
+        """SHA-256, in hexadecimal, of tokens, offsets and targets."""
         digest = hashlib.sha256()
         for array in (self.token_ids, self.offsets, self.targets):
             if array is not None:
@@ -90,15 +79,10 @@ class EncodedExamples:
 class ExampleEncoder:
     """Encoder of the examples of a task.
 
-    The texts of an example are joined by the separator, which also ends the last one;
-    the choices of an example follow its other texts, each in a text of its own. Words
-    of "tokens", and of the passage of "span", are encoded one by one, so that each
-    token belongs to one word; the question of "span" comes first, since a causal model
-    has to know it while it reads the passage.
-
-    Args:
-        task: `TaskConfig`.
-        tokenizer: `Tokenizer`.
+    A separator follows each text of an example; each choice gets a copy of the texts before it. The
+    words of "tokens" and of the passage of "span" are encoded one by one, so that each token
+    belongs to one word. The question comes first, because a causal model must know it while it
+    reads.
     """
 
     def __init__(self, task: TaskConfig, tokenizer: Tokenizer) -> None:
@@ -109,18 +93,10 @@ class ExampleEncoder:
         self._splits_marks = tokenizer.kind not in ("words", "wordpiece")
 
     def encode(self, examples: Sequence[Example]) -> EncodedExamples:
-        """Encodes the examples of a split.
+        """Encodes the examples of a split, either all labelled or all unlabelled.
 
-        Args:
-            examples: sequence of `Example`, all with labels or none of them.
-
-        Returns:
-            `EncodedExamples`.
-
-        Raises:
-            DataDamagedError: If a text cannot be encoded or has no token.
-            MismatchError: If a label is not one of the task's, or the separator is
-                needed and has no token.
+        Raises DataDamagedError if a text cannot be encoded or has no token, MismatchError if a
+        label is not one of the task's, or a required separator has no token.
         """
         self._check_separator(examples)
         num_choices = max((len(each.choices) for each in examples), default=0) or 1
@@ -199,13 +175,13 @@ class ExampleEncoder:
         ends = [choice + separator for choice in example.choices]
         if not before.endswith("\n"):
             return [encode(before + end) for end in ends]
-        # Lines are encoded on their own, so that what is before the choices is encoded once.
+        # Lines are encoded separately: encode the text before the choices once.
         piece = self._tokenizer.encode_piece
         begin = piece(before.encode(), True, False)
         return [np.concatenate([begin, piece(end.encode(), True, True)]) for end in ends]
 
     def _encode_words(self, begin: str, words: Sequence[str]) -> tuple[np.ndarray, WordPlaces]:
-        """Encodes a text whose words have places, after what comes before them."""
+        """Encodes words with their places, after the text `begin`."""
         encode = self._tokenizer.encode_piece
         parts = [encode(begin.encode(), True, False)] if begin else []
         num_before = sum(map(len, parts))
@@ -216,7 +192,7 @@ class ExampleEncoder:
         stops = np.cumsum([len(word) for word in words])
         blanks = [match.start() if (match := _VISIBLE.search(word)) else 0 for word in words]
         lengths = np.array([len(word) for word in words], np.int64)
-        # A word without a token would have the place of its neighbours'.
+        # A word without tokens would share the place of its neighbours.
         is_there = counts > 0
         places = WordPlaces(
             first_tokens=(ends - counts)[is_there],
@@ -255,7 +231,7 @@ class ExampleEncoder:
     def _labels_of_tokens(
         self, example: Example, num_tokens: int, places: WordPlaces | None
     ) -> np.ndarray:
-        """Gives the label of a word to its last token, which has read all of the word."""
+        """Assigns the label of a word to its last token, which has read the whole word."""
         assert places is not None and isinstance(example.label, tuple)
         targets = np.full(num_tokens, NO_LABEL, np.int32)
         numbers = [self._class_number(label, example) for label in example.label]
@@ -293,7 +269,7 @@ class ExampleEncoder:
 
 
 def _span_of(example: Example, num_tokens: int, places: WordPlaces | None) -> np.ndarray:
-    """Returns the first and last token of the answer; of none, or one not read, the last token."""
+    """Returns first and last token of the answer; the last token of the text without an answer."""
     assert places is not None
     nothing = np.array([num_tokens - 1] * 2, np.int32)
     if not example.answers:

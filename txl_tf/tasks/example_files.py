@@ -1,4 +1,4 @@
-"""Own examples from JSON Lines, TSV and CSV files, for a task of any kind.
+"""Examples from a user's JSON Lines, TSV and CSV files, for a task of any kind.
 
 | kind | text columns | label column |
 |---|---|---|
@@ -8,10 +8,9 @@
 | tokens | the words: a JSON list, or text with spaces between words | labels of the words, alike |
 | span | question and passage | the answer: see below |
 
-The options of "choice" are in several columns, or in one as a JSON list. An answer of
-"span" is text that stands in the passage, or a JSON list of objects with `text` and
-`answer_start`, the first character. An empty text and an empty list mean that the
-passage has no answer.
+The options of "choice" are in several columns, or in one as a JSON list. An answer of "span" is
+text that occurs in the passage, or a JSON list of objects with `text` and `answer_start`, the first
+character. An empty text or list means that the passage has no answer.
 
 Splits whose names begin with `train` or `valid` need labels; others may lack them.
 """
@@ -43,7 +42,7 @@ class Columns(FrozenConfig):
         """Checks that no column is named twice.
 
         Raises:
-            ValueError: If one is.
+            ValueError: If a column is named twice.
         """
         names = [*self.text, *self.choices, *(n for n in (self.label, self.id) if n is not None)]
         doubled = [name for name in names if names.count(name) > 1]
@@ -63,18 +62,17 @@ def read_own_data(
         paths_by_split: dict. Local files by split: "train", "valid" and others.
         kind: str. One of `TASK_KINDS`.
         columns: `Columns`.
-        labels: optional tuple of str. Classes in their order. By default those of
-            the "train" split, sorted; of all splits where there is no "train".
+        labels: optional tuple of str. Classes in their order. Defaults to the sorted classes of the
+            "train" split, or of all splits without a "train" split.
 
     Returns:
         `TaskData` called "own".
 
     Raises:
-        UsageError: If the columns do not fit the kind, or an ending is not known.
+        UsageError: If the columns do not fit the kind, or a file ending is unknown.
         MismatchError: If a column is missing, or a label is not one of the classes.
-        DataDamagedError: If a file or a record is damaged: not UTF-8, not JSON, a
-            wrong number of fields, an empty text, a missing label, a number that is
-            not finite, an id that stands twice.
+        DataDamagedError: If a file or a record is damaged: not UTF-8, not JSON, a wrong number of
+            fields, an empty text, a missing label, a number that is not finite, a duplicate id.
         InputMissingError: If there is no such file.
 
     Example:
@@ -149,11 +147,7 @@ def _read_split(path: str, kind: TaskKind, columns: Columns, needs_label: bool) 
 
 
 def check_names(examples: Iterable[Example]) -> None:
-    """Refuses examples of one split that have the same name.
-
-    Raises:
-        DataDamagedError: If a name stands twice.
-    """
+    """Raises DataDamagedError if two examples of a split have the same name."""
     places: dict[str, str] = {}
     for example in examples:
         if example.name in places:
@@ -164,15 +158,7 @@ def check_names(examples: Iterable[Example]) -> None:
 
 
 def check_labels(examples: Iterable[Example], labels: tuple[str, ...]) -> None:
-    """Refuses labels that are none of the classes.
-
-    Args:
-        examples: iterable of `Example`, of a task of classes.
-        labels: tuple of str. The classes.
-
-    Raises:
-        MismatchError: If a label is another one.
-    """
+    """Raises MismatchError if the label of an example is not one of the classes."""
     known = set(labels)
     for example in examples:
         for label in _names_in(example):
@@ -218,7 +204,7 @@ def _texts_of(record: Record, columns: Columns) -> tuple[str, ...]:
 
 
 def _label_value(record: Record, columns: Columns, needs_label: bool) -> Any:
-    """Returns what stands in the label column; None where there is nothing."""
+    """Returns the value of the label column; `None` if it is absent."""
     value = None if columns.label is None else record.values.get(columns.label)
     if value is None or (isinstance(value, str) and not value.strip()):
         if needs_label:
@@ -269,7 +255,7 @@ def _chosen(record: Record, columns: Columns, needs_label: bool) -> Example:
 
 
 def _listed(record: Record, columns: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the texts of several columns, or the JSON list in a single one."""
+    """Returns the texts of several columns, or of the JSON list in a single column."""
     values = record.values[columns[0]]
     if len(columns) > 1 or not isinstance(values, list):
         return tuple(record.text(name) for name in columns)
@@ -337,15 +323,9 @@ def _answers(record: Record, column: str, passage: str) -> tuple[Answer, ...]:
 
 
 def checked_answers(record: Record, values: list[Any], passage: str) -> tuple[Answer, ...]:
-    """Returns the answers of a question, after a look into the passage.
+    """Returns the answers of JSON objects with `text` and `answer_start`.
 
-    Args:
-        record: `Record` of the question, for errors.
-        values: list. JSON objects with `text` and `answer_start`.
-        passage: str.
-
-    Raises:
-        DataDamagedError: If one does not stand in the passage at its start.
+    Raises DataDamagedError if an answer does not occur in the passage at its start.
     """
     answers = []
     for value in values:

@@ -1,4 +1,4 @@
-"""Which examples every row reads at every step: arithmetic, no state.
+"""Order of examples: the examples that every row reads at every step, without state.
 
 Letters: B rows over all replicas, E examples.
 """
@@ -17,21 +17,11 @@ _FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExamplePlan:
-    """The order in which examples are read: shuffled anew for each epoch.
+    """Order in which examples are read, shuffled for each epoch.
 
-    Each epoch reads every example once. A batch at its end is filled up with the
-    first examples of the next one. The order follows from the fingerprint, the seed
-    and the epoch by SHA-256 and integer arithmetic, and so never changes.
-
-    Args:
-        num_examples: int. `E`.
-        num_rows: int. Rows `B` over all replicas and hosts.
-        seed: int.
-        fingerprint: str. Fingerprint of the examples.
-
-    Raises:
-        DataDamagedError: If there is no example.
-        ValueError: If there is no row.
+    Each epoch reads every example once; its last batch is filled with the first examples of the
+    next epoch. The order is derived by SHA-256 and integer arithmetic from fingerprint, seed and
+    epoch, so it never changes. Raises DataDamagedError without examples, ValueError without rows.
     """
 
     num_examples: int
@@ -49,18 +39,11 @@ class ExamplePlan:
 
     @property
     def steps_per_epoch(self) -> float:
-        """Steps in which every example is read once; the last one may be shared."""
+        """Steps that read every example once; a fraction if the last batch is shared."""
         return self.num_examples / self.num_rows
 
     def positions(self, step: int) -> np.ndarray:
-        """Returns the example of every row, an int64 vector `[B]`.
-
-        Args:
-            step: int. Counted from 0 over all epochs.
-
-        Raises:
-            ValueError: If `step` is negative.
-        """
+        """Returns the example of every row, int64 `[B]`; `step` counts from 0 over all epochs."""
         if step < 0:
             raise ValueError(f"`step` must not be negative. Received: {step}")
         return self.examples_of(step, 1)[0]
@@ -79,10 +62,10 @@ class ExamplePlan:
         return _shuffled(self.num_examples, f"{self.fingerprint}:{self.seed}:{epoch}")
 
 
-# A step after the other asks for the same epoch.
+# Consecutive steps use the same epoch.
 @functools.lru_cache(maxsize=4)
 def _shuffled(num_examples: int, key: str) -> np.ndarray:
-    """Sorts the examples by a number that is mixed of the key and their place."""
+    """Sorts the examples by a hash of the key and their index."""
     begin = np.frombuffer(hashlib.sha256(key.encode()).digest()[:8], "<u8")[0]
     numbers = begin + (np.arange(num_examples, dtype=np.uint64) + np.uint64(1)) * _GOLDEN
     for shift, factor in zip((30, 27), _FACTORS, strict=True):  # SplitMix64

@@ -1,4 +1,4 @@
-"""Examples of a task that a model is fine-tuned for, whatever file they came from."""
+"""Examples of a fine-tuning task, from any file format."""
 
 import dataclasses
 
@@ -21,8 +21,8 @@ class Answer:
     """Accepted answer of a question about a passage.
 
     Args:
-        text: str. The words of the answer, as they stand in the passage.
-        start: int. First character of it in the passage, counted from 0.
+        text: str. The words of the answer, as in the passage.
+        start: int. Its first character in the passage, counted from 0.
     """
 
     text: str
@@ -31,20 +31,18 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Example:
-    """Input of one prediction, with what is right where that is known.
+    """Input of one prediction, with its label if known.
 
     Args:
         name: str. The id in the file, or the number of the record as text.
         where: str. File and line or record, for messages, such as
             `"train.jsonl, line 12"`.
-        texts: tuple of str. One text or several, such as a pair; the words of
-            "tokens"; question and passage of "span". Of "choice" what is before
-            the options; it may be empty.
-        choices: tuple of str. Of "choice" the full texts of the options.
-        label: The name of the class, a number, the index of the right choice, or
-            the labels of all words. None where it is unknown, and for "span".
-        answers: tuple of `Answer`. Of "span"; empty where there is no answer or
-            it is unknown.
+        texts: tuple of str. One text or several, such as a pair; the words of "tokens"; question
+            and passage of "span"; the texts before the options of "choice", or none.
+        choices: tuple of str. The full texts of the options of "choice".
+        label: The name of the class, a number, the index of the right choice, or the labels of all
+            words. None if unknown, and for "span".
+        answers: tuple of `Answer`. Answers of "span"; empty if there is no answer or it is unknown.
         is_answerable: bool. False for a question that the passage cannot answer.
     """
 
@@ -58,7 +56,7 @@ class Example:
 
     @property
     def is_labelled(self) -> bool:
-        """Whether it is known what is right: by a label, or of "span" by its answers."""
+        """True if the label is known, or for "span" the answers."""
         return self.label is not None or bool(self.answers) or not self.is_answerable
 
 
@@ -70,12 +68,11 @@ class TaskData:
         name: str. Such as `"glue/sst2"`, `"race"`, `"squad"` or `"own"`.
         kind: str. One of "classification", "regression", "choice", "tokens" and
             "span".
-        labels: tuple of str. Classes in a fixed order: as published, otherwise
-            sorted. Empty for a task without classes.
+        labels: tuple of str. Classes in the published order, otherwise sorted. Empty for a task
+            without classes.
         splits: dict of lists of `Example`. `"train"`, `"valid"` and others, such
             as `"valid_mismatched"` and `"test"`.
-        metrics: tuple of str. Names for `compute_metrics`; the first one decides
-            which weights are best.
+        metrics: tuple of str. Names for `compute_metrics`; the first one selects the best weights.
     """
 
     name: str

@@ -1,13 +1,13 @@
 """GLUE: nine tasks in the files of its download script, with their metrics (Wang et al. 2019).
 
-The folder of a task has `train.tsv`, `dev.tsv` and, if wanted, `test.tsv`; MNLI has
-`dev_matched.tsv` and `dev_mismatched.tsv`, and `test` alike. Nothing is quoted. Examples
-of the test files are named by their index, as a submission names them; those of other
-files are numbered from 0.
+The folder of a task has `train.tsv`, `dev.tsv` and, optionally, `test.tsv`. MNLI has
+`dev_matched.tsv` and `dev_mismatched.tsv`, and test files named the same way. Fields are not
+quoted. Examples of the test files are named by the index that a submission uses, all others by
+number from 0.
 
-The training file of QQP was published with some records that are broken at a line end:
-up to `_MAX_BROKEN_LINES` lines with too few fields are left out there. One question of a
-pair of QQP may be empty.
+Some records of the published training file of QQP are broken at a line end: up to
+`_MAX_BROKEN_LINES` lines with too few fields are skipped. One question of a pair of QQP may be
+empty.
 """
 
 import dataclasses
@@ -35,16 +35,15 @@ class GlueTask:
     """Files and metrics of one task.
 
     Args:
-        folder: str. Name of its folder in what the download script writes.
+        folder: str. Folder name that the download script uses.
         texts: tuple of str. Columns of the texts.
         label: str. Column of the label.
         labels: tuple of str. Classes in their order; empty for a score.
-        metrics: tuple of str. The first one decides which weights are best.
+        metrics: tuple of str. The first one selects the best weights.
         test_id: str. Column of the test files that names examples.
-        header: tuple of str. Columns of the files other than test files, where these
-            have no header line.
-        has_broken_lines: bool. Whether the files were published with damaged records
-            and empty questions.
+        header: tuple of str. Columns of training and validation files without a header line.
+        has_broken_lines: bool. True if the published files have damaged records and empty
+            questions.
         splits: dict. Names of the splits by file, beside "train".
     """
 
@@ -107,8 +106,7 @@ GLUE_TASKS = {
 def glue_task(name: str) -> GlueTask:
     """Returns the task of a name, such as `"sst2"`, `"SST-2"` or `"STS-B"`.
 
-    Raises:
-        UsageError: If there is no such task.
+    Raises UsageError if there is no such task.
     """
     known = name.lower().replace("-", "")
     if known not in GLUE_TASKS:
@@ -128,12 +126,12 @@ def read_glue(folder: str, task: str) -> TaskData:
         task: str. Name of the task; see `GLUE_TASKS`.
 
     Returns:
-        `TaskData` with "train", "valid" and, where there is a file, "test"; of MNLI also
+        `TaskData` with "train", "valid" and, if its file exists, "test"; for MNLI also
         "valid_mismatched" and "test_mismatched".
 
     Raises:
         UsageError: If there is no such task.
-        InputMissingError: If a file is missing, other than those of the test.
+        InputMissingError: If a file other than a test file is missing.
         MismatchError: If a file has other columns or classes.
         DataDamagedError: If a file or a record is damaged.
         StorageError: If a file cannot be read.

@@ -1,4 +1,4 @@
-"""Figures of predictions, computed by scikit-learn and SciPy.
+"""Metrics of predictions, computed by scikit-learn and SciPy.
 
 | kind | predictions | metrics |
 |---|---|---|
@@ -8,13 +8,12 @@
 | tokens | labels of the words, a sequence for each text | `token_accuracy`, `token_f1` |
 | span | texts, empty for "no answer" | `exact_match`, `span_f1` |
 
-`f1` is that of the second of two classes, as GLUE has it; `f1_macro` the mean over all
-classes. `token_f1` counts all words together, and every label but `O`. All of them are
-fractions from 0 to 1, correlations from -1 to 1.
+`f1` is the F1 of the second of two classes, as in GLUE; `f1_macro` is the mean over all classes.
+`token_f1` counts all words together, for every label except `O`. Fractions range from 0 to 1,
+correlations from -1 to 1.
 
-A figure that is not defined is 0: a correlation, Matthews' too, where all predictions or
-all labels are equal, and F1 where the class is neither there nor predicted. A model
-that says the same of everything has learned nothing, and training goes on.
+Undefined metrics are 0, so that training can continue: correlations, including Matthews', if all
+predictions or all labels are equal, and F1 if a class neither occurs nor is predicted.
 """
 
 import warnings
@@ -41,7 +40,7 @@ def compute_metrics(
     examples: Sequence[Example],
     predictions: Sequence[Any] | np.ndarray,
 ) -> dict[str, float]:
-    """Compares predictions with what is right.
+    """Compares predictions with labels.
 
     Args:
         names: sequence of str. Metrics of the kind; see the table above.
@@ -51,16 +50,15 @@ def compute_metrics(
         predictions: sequence or array with a prediction for each example.
 
     Returns:
-        Dict of floats by name. `accuracy_by_level` gives `accuracy_middle` and
-        `accuracy_high`, of the levels that are there. Metrics of "span" bring those of
-        questions with and without an answer along.
+        Dict of floats by name. `accuracy_by_level` gives `accuracy_middle` and `accuracy_high`, for
+        levels that occur. Metrics of "span" include separate values for questions with and without
+        an answer.
 
     Raises:
         UsageError: If scikit-learn or SciPy is not installed.
         NonFiniteError: If a predicted number is not finite.
-        ValueError: If a metric is not one of the kind, or there are not as many
-            predictions as examples, no examples, examples without labels, or other
-            values than expected.
+        ValueError: If a metric does not belong to the kind, the numbers of predictions and examples
+            differ, there are no examples, labels are missing, or a value is unexpected.
 
     Example:
     ```python
@@ -95,7 +93,7 @@ class _Case(NamedTuple):
 
 
 def metrics_of(kind: TaskKind) -> tuple[str, ...]:
-    """Returns the names of all metrics of a kind."""
+    """Returns the names of all metrics of a task kind."""
     return _NAMES[kind]
 
 
@@ -120,7 +118,7 @@ def _check_names(names: Sequence[str], kind: TaskKind, labels: tuple[str, ...]) 
 
 
 def _indices(predictions: Any, counts: Sequence[int]) -> np.ndarray:
-    """Returns predictions as an array of integers, each below its count."""
+    """Returns predictions as an array of integers, each below its entry of `counts`."""
     indices = np.asarray(predictions)
     is_valid = indices.ndim == 1 and np.issubdtype(indices.dtype, np.integer)
     if not is_valid or not ((indices >= 0) & (indices < np.asarray(counts))).all():
@@ -145,7 +143,7 @@ def _class_figures(case: _Case) -> dict[str, float]:
     right = np.array([numbers[str(example.label)] for example in examples])
 
     def f1(classes: list[int]) -> float:
-        # Without a warning where a class is neither there nor predicted.
+        # Without a warning if a class neither occurs nor is predicted.
         return metrics.f1_score(right, found, labels=classes, average="macro", zero_division=0.0)
 
     figures: dict[str, Callable[[], float]] = {
@@ -192,7 +190,7 @@ def _correlation(
     if _is_constant(right) or _is_constant(found):
         return 0.0
     with warnings.catch_warnings():
-        # SciPy warns of values that are nearly equal.
+        # SciPy warns about nearly equal values.
         warnings.simplefilter("ignore")
         value = float(function(right, found).statistic)
     return value if np.isfinite(value) else 0.0

@@ -1,6 +1,6 @@
 """Files of predictions: JSON Lines, GLUE's submission and SQuAD's answers.
 
-A file appears whole, and one that is there is never replaced.
+Files are written atomically, and existing files are never replaced.
 """
 
 import json
@@ -25,22 +25,22 @@ def write_predictions(
 ) -> None:
     """Writes a line of JSON for each example: `name`, `prediction` and, if given, `scores`.
 
-    The prediction is the name of a class, a number, the index of a choice, a list of
-    labels or a text. Scores of classes are an object by class, all others as given.
+    The prediction is the name of a class, a number, the index of a choice, a list of labels or a
+    text. Scores of classes are an object by class; other scores are written as given.
 
     Args:
-        path: str. The file to write, also a remote one.
+        path: str. The file to write; it may be remote.
         data: `TaskData` of the task.
         examples: sequence of `Example`.
-        predictions: sequence or array, as `compute_metrics` takes them.
-        scores: optional sequence or array with probabilities or scores of each example,
-            of classes and choices one for each of them.
+        predictions: sequence or array, as for `compute_metrics`.
+        scores: optional sequence or array with the score of each example, or its probabilities of
+            all classes or choices.
 
     Raises:
         OutputExistsError: If the file exists.
         NonFiniteError: If a number is not finite.
         StorageError: If the file cannot be written.
-        ValueError: If there are not as many predictions or scores as examples.
+        ValueError: If the numbers of predictions or scores and examples differ.
     """
     _check_counts(examples, predictions, *([] if scores is None else [scores]))
     lines = []
@@ -61,21 +61,21 @@ def write_glue_submission(
     examples: Sequence[Example],
     predictions: Sequence[Any] | np.ndarray,
 ) -> None:
-    """Writes a file for GLUE's server: `index` and `prediction`, with a tab between.
+    """Writes a submission to GLUE's server: `index`, a tab, `prediction`.
 
     Args:
-        path: str. The file to write; the server wants names such as `SST-2.tsv`.
+        path: str. The file to write; the server requires names such as `SST-2.tsv`.
         data: `TaskData` of a task of classes or numbers.
         examples: sequence of `Example`, named by their index.
-        predictions: sequence or array of the indices of classes, or of numbers. STS-B's
-            scores go from 0 to 5; others are written as the nearest of these.
+        predictions: sequence or array of class indices or numbers. Scores of STS-B are clipped to 0
+            to 5.
 
     Raises:
         OutputExistsError: If the file exists.
         NonFiniteError: If a number is not finite.
         StorageError: If the file cannot be written.
-        ValueError: If the task is of another kind, a name is not an index, or there are
-            not as many predictions as examples.
+        ValueError: If the task is of another kind, a name is not an index, or the numbers of
+            predictions and examples differ.
     """
     _check_counts(examples, predictions)
     if data.kind not in ("classification", "regression"):
@@ -95,12 +95,12 @@ def write_glue_submission(
     _write(path, "".join(lines))
 
 
-# Of STS-B, the only task of GLUE with numbers.
+# Of STS-B, the only regression task of GLUE.
 _HIGHEST_SCORE = 5.0
 
 
 def write_squad_answers(path: str, examples: Sequence[Example], texts: Sequence[str]) -> None:
-    """Writes one JSON object of answers by the id of the question, as SQuAD's evaluation reads.
+    """Writes a JSON object of answers by question id, for SQuAD's evaluation script.
 
     Args:
         path: str. The file to write.
@@ -110,7 +110,7 @@ def write_squad_answers(path: str, examples: Sequence[Example], texts: Sequence[
     Raises:
         OutputExistsError: If the file exists.
         StorageError: If the file cannot be written.
-        ValueError: If there are not as many texts as examples.
+        ValueError: If the numbers of texts and examples differ.
     """
     _check_counts(examples, texts)
     answers = {example.name: str(text) for example, text in zip(examples, texts, strict=True)}
@@ -140,7 +140,7 @@ def _shown_scores(data: TaskData, scores: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Returns arrays and NumPy's numbers as JSON types."""
+    """Converts arrays and NumPy numbers to JSON types."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, list | tuple):

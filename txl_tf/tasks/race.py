@@ -1,11 +1,10 @@
-"""RACE: questions of examinations with four options about a text (Lai et al. 2017).
+"""RACE: exam questions with four options about a text (Lai et al. 2017).
 
-The folder has `train`, `dev` and `test`, each with `middle` and `high`, and in these a
-`.txt` file for each article: a JSON object of `article`, `questions`, `options`,
-`answers` (letters) and `id`.
+The folder has `train`, `dev` and `test`, each with `middle` and `high`. These contain one `.txt`
+file per article: a JSON object of `article`, `questions`, `options`, `answers` (letters) and `id`.
 
-A choice is the question with the option in it: where the question has a blank, a run of
-`_`, the option is put into each blank; otherwise it follows the question after a space.
+A choice is the question with one option. If the question has blanks, runs of `_`, the option fills
+each of them; otherwise it follows the question after a space.
 """
 
 import os
@@ -31,13 +30,12 @@ def read_race(folder: str, levels: Sequence[str] = LEVELS) -> TaskData:
     """Reads the articles of all splits.
 
     Args:
-        folder: str. The folder with `train`, `dev` and `test`; a remote one too.
+        folder: str. The folder with `train`, `dev` and `test`; it may be remote.
         levels: sequence of str. Levels to read. Defaults to both.
 
     Returns:
-        `TaskData` of kind "choice" with "train", "valid" and, where there is such a
-        folder, "test". Examples are named `level/file-question`, the question counted
-        from 0.
+        `TaskData` of kind "choice" with "train", "valid" and, if its folder exists, "test".
+        Examples are named `level/file-question`, with questions counted from 0.
 
     Raises:
         UsageError: If there is no such level.
@@ -71,7 +69,7 @@ def read_race(folder: str, levels: Sequence[str] = LEVELS) -> TaskData:
 
 
 def level_of(example: Example) -> str:
-    """Returns the level of an example of `read_race`, or an empty string for another one."""
+    """Returns the level of an example of `read_race`; empty for other examples."""
     level = example.name.partition("/")[0]
     return level if level in LEVELS else ""
 
@@ -132,12 +130,7 @@ def _choices(place: Record, options: Any) -> tuple[str, ...]:
 
 
 def question_with_option(question: str, option: str) -> str:
-    """Puts an option into the blanks of a question, or after a question without one.
-
-    Args:
-        question: str. A blank is a run of `_`.
-        option: str.
-    """
+    """Puts an option into the blanks (`_`) of a question, or after a question without blanks."""
     if _BLANK.search(question):
         return _BLANK.sub(lambda match: option, question)
     return f"{question} {option}"

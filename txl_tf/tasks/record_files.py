@@ -6,9 +6,9 @@
 | `.tsv` | a header line, then a record in each line; nothing is quoted |
 | `.csv` | a header line; `csv` in strict mode, so that quoted fields may have line ends |
 
-Files may be compressed with gzip, xz or zstd: `.gz`, `.xz` and `.zst` may follow the
-ending. Text is UTF-8; a byte order mark at the beginning is passed over. Empty lines
-may only be at the end of a file. Nothing else is left out or changed.
+Files may be compressed with gzip, xz or zstd: `.gz`, `.xz` and `.zst` may follow the ending. Text
+is UTF-8; a byte order mark at the beginning is dropped. Empty lines are allowed at the end of a
+file only. Nothing else is dropped or changed.
 """
 
 import contextlib
@@ -42,12 +42,9 @@ _MAX_SHOWN = 12
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Record:
-    """Record of a file.
+    """Record of a file: its place for messages, its number from 0, and values by column.
 
-    Args:
-        where: str. File and first line, for messages.
-        number: int. Records before it in the file.
-        values: dict. Values by column: strings, but of JSON any values.
+    Values are strings, except in JSON.
     """
 
     where: str
@@ -55,11 +52,7 @@ class Record:
     values: dict[str, Any]
 
     def text(self, column: str, *, may_be_empty: bool = False) -> str:
-        """Returns the text in a column.
-
-        Raises:
-            DataDamagedError: If there is none, or only white space.
-        """
+        """Returns the text of a column; raises DataDamagedError if it is missing or blank."""
         value = self.values.get(column)
         if value is None and may_be_empty:
             return ""
@@ -71,7 +64,7 @@ class Record:
         return value
 
     def damaged(self, what: str) -> DataDamagedError:
-        """Returns an error that names the place of the record."""
+        """Creates an error that names the place of the record."""
         return DataDamagedError(what, where=self.where, remedy=CORRECT)
 
 
@@ -83,26 +76,11 @@ def read_records(
     header: Sequence[str] | None = None,
     max_broken_lines: int = 0,
 ) -> Iterator[Record]:
-    """Reads the records of a file in order, one at a time.
+    """Reads the records of a local file in order, one at a time, with the columns that exist.
 
-    Args:
-        path: str. A local file whose ending names a form.
-        columns: sequence of str. Columns that must be there.
-        optional: sequence of str. Columns that are read where they are there.
-        header: optional sequence of str. Columns of a TSV or CSV file without a
-            header line.
-        max_broken_lines: int. So many lines of a TSV file with too few fields are
-            left out, for files that were published so. Defaults to 0.
-
-    Yields:
-        `Record` with the columns and those optional ones that are there.
-
-    Raises:
-        MismatchError: If the file has no such column.
-        DataDamagedError: If the file is damaged or without a record.
-        InputMissingError: If there is no such file.
-        UsageError: If the ending names no form.
-        StorageError: If the file cannot be read.
+    `header` names the columns of a TSV or CSV file without a header line. At most
+    `max_broken_lines` TSV lines with too few fields are skipped. Raises MismatchError for a missing
+    column, UsageError for an unknown file ending, DataDamagedError for a damaged or empty file.
     """
     read = _FORMS[_ending(path)]
     number = 0
@@ -118,16 +96,9 @@ def read_records(
 
 
 def read_json_document(path: str, *, max_bytes: int = 1 << 28) -> dict[str, Any]:
-    """Reads a file that is one JSON object.
+    """Reads a file that is one JSON object of at most `max_bytes`.
 
-    Args:
-        path: str. The file, also a remote one.
-        max_bytes: int. A longer file is refused. Defaults to 256 MiB.
-
-    Raises:
-        InputMissingError: If there is no such file.
-        DataDamagedError: If it is no JSON object.
-        StorageError: If it cannot be read.
+    Raises InputMissingError, DataDamagedError if it is no JSON object, or StorageError.
     """
     with storage_errors("The file cannot be read", path):
         try:
@@ -141,15 +112,14 @@ def read_json_document(path: str, *, max_bytes: int = 1 << 28) -> dict[str, Any]
 def number_of(record: Record, column: str) -> float:
     """Returns the number in a column, from text or JSON.
 
-    Raises:
-        DataDamagedError: If it is no finite number that float32 can hold.
+    Raises DataDamagedError if it is not a finite number in the range of float32.
     """
     value = record.values[column]
     if isinstance(value, str) and "_" not in value:
         with contextlib.suppress(ValueError):
             value = float(value)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    # Also false for what is not a number.
+    # Also refuses NaN.
     if not is_number or not abs(value) <= _LARGEST_FLOAT:
         raise record.damaged(
             f"The field {column!r} must be a finite number. Received: {shown_value(value)}"
@@ -158,16 +128,16 @@ def number_of(record: Record, column: str) -> float:
 
 
 def near_name(name: str, known: Sequence[str]) -> str:
-    """Returns `did_you_mean` of the names that fit into a line: files may hold any."""
+    """Returns `did_you_mean` of the printable names: files may contain any."""
     return did_you_mean(name, [each for each in known if each.isprintable()])
 
 
 def shown_names(names: Sequence[str]) -> str:
-    """Formats the first names of a list for a line of a message."""
+    """Formats the first names of a list for one line of a message."""
     return ", ".join(shown_value(name) for name in names[:_MAX_SHOWN])
 
 
-# Of float32, in which everything is computed.
+# The largest float32.
 _LARGEST_FLOAT = 3.4028234663852886e38
 
 _Rows = Iterator[tuple[str, dict[str, Any]]]
@@ -219,7 +189,7 @@ _FORMS: dict[str, Callable[[str, Sequence[str] | None, int], _Rows]] = {
 
 
 def _lines(path: str) -> Iterator[tuple[int, str]]:
-    """Yields the number and the text of each line."""
+    """Yields number and text of each line."""
     for number, offset, line in numbered_lines(path):
         if offset > _MAX_FILE_BYTES:
             what = f"The file has more than {_MAX_FILE_BYTES:,} bytes; examples are held in memory."
@@ -238,11 +208,11 @@ def _lines_without_ends(path: str) -> Iterator[tuple[int, str]]:
 
 
 def _comma_fields(path: str) -> Iterator[tuple[int, list[str]]]:
-    """Yields the first line and the fields of each record; none of an empty line."""
+    """Yields the first line and the fields of each record; no fields for an empty line."""
     reader = csv.reader((text for _, text in _lines(path)), strict=True)
     while True:
         first = reader.line_num + 1
-        # The limit is one of the whole process; the default is shorter than some articles.
+        # The limit is global to the process; the default is shorter than some articles.
         limit = csv.field_size_limit(MAX_LINE_BYTES)
         try:
             fields = next(reader, None)
@@ -257,7 +227,7 @@ def _comma_fields(path: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _filled(path: str, rows: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
-    """Passes on what is not empty, and refuses what follows an empty line."""
+    """Passes on records that are not empty; raises an error for a record after an empty line."""
     empty = None
     for number, content in rows:
         if not content or content == [""]:
@@ -295,7 +265,7 @@ def _with_header(
 def _no_column(column: str, known: list[str], where: str, *, is_first: bool) -> Exception:
     what = f"There is no column {column!r}.{near_name(column, known)}"
     remedy = f"The columns are: {shown_names(known)}"
-    # A record that differs from those before it is damaged; otherwise the column is a wrong one.
+    # A later record without the column is damaged; in the first one the column name is wrong.
     return (MismatchError if is_first else DataDamagedError)(what, where=where, remedy=remedy)
 
 

@@ -23,9 +23,9 @@ def read_squad(paths_by_split: dict[str, str]) -> TaskData:
 
     Raises:
         InputMissingError: If there is no such file.
-        DataDamagedError: If a file is not JSON of this form, a text is empty, an id
-            stands twice, or an answer does not stand at its start in the passage. The
-            error names the file and the question.
+        DataDamagedError: If a file is not JSON of this form, a text is empty, an id is duplicate,
+            or an answer does not occur at its start in the passage. The error names the file and
+            the question.
         StorageError: If a file cannot be read.
     """
     splits = {
@@ -56,7 +56,7 @@ def _read_split(path: str, needs_answers: bool) -> list[Example]:
 
 
 def _objects(parent: Record, key: str) -> Iterator[Record]:
-    """Yields the objects of a list; a place says where in the file each of them is."""
+    """Yields the objects of a list as records with their place in the file."""
     values = parent.values.get(key)
     if not isinstance(values, list) or not all(isinstance(each, dict) for each in values):
         raise parent.damaged(
@@ -104,32 +104,20 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalized_answer(text: str) -> str:
-    """Returns a text as answers are compared.
+    """Normalises an answer for comparison, as the published evaluation does.
 
-    Lower case, without ASCII punctuation, without the words a, an and the, and with
-    single spaces between words.
+    Lower case, without ASCII punctuation and the words a, an and the, single spaces between words.
     """
     plain = text.lower().translate(_NO_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", plain).split())
 
 
 def span_scores(examples: Sequence[Example], texts: Sequence[str]) -> dict[str, float]:
-    """Computes exact match and F1 of answers, as the published evaluations define them.
+    """Computes exact match and F1 of answers from 0 to 1, as the published evaluations define them.
 
-    A question counts with the best of its accepted answers. Where any question has no
-    answer, the rules of version 2.0 hold: a question without an answer is right for an
-    empty prediction alone, and where one of two normalised texts is empty, F1 is 1 if
-    the other one is too. Version 1.1 says 0 there.
-
-    Args:
-        examples: sequence of `Example`, at least one.
-        texts: sequence of str. The predicted answers; empty for "no answer".
-
-    Returns:
-        Dict of `exact_match` and `span_f1`, each from 0 to 1, over all questions. Where
-        some have no answer also `exact_match_has_answer`, `span_f1_has_answer` and
-        `exact_match_no_answer`, over the questions with one and without one; a part
-        without questions is left out.
+    The best accepted answer of a question counts. If any question has no answer, the rules of
+    version 2.0 hold: "no answer" is predicted by an empty text, F1 is 1 if both normalised texts
+    are empty (0 in version 1.1), and figures with and without answer are added.
     """
     has_version_2 = not all(example.is_answerable for example in examples)
     exact, overlap = [], []

@@ -1,1 +1,1 @@
-"""The training and evaluation step, compiled for TPUs on a machine that has none."""
+"""Compilation of training and evaluation steps for TPUs, on machines without one."""

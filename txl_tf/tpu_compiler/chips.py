@@ -7,7 +7,7 @@ from typing import Self
 
 from txl_tf.errors import UsageError
 
-# Shapes that a size stands for by itself, by the number of chips.
+# Default shapes by number of chips.
 _SHAPES_OF_V2 = {4: "2x2", 16: "4x4", 64: "8x8", 128: "8x16", 256: "16x16"}
 _SHAPES_OF_V3 = {4: "2x2", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
 _SHAPES_OF_V3 |= {512: "16x32", 1024: "32x32"}
@@ -42,15 +42,15 @@ class CloudNames:
     generation: str
     """The accelerator type without its size, such as `v5litepod`."""
     cores_per_chip: int
-    """What the size in an accelerator type counts, per chip."""
+    """Units per chip in the size of an accelerator type."""
     shapes: dict[int, str]
     """Topologies by the number of chips."""
     runtime_version: str
-    """Image that the provider names for what brings its own framework, as TensorFlow is here."""
+    """The provider's image for software that brings its own framework, like TensorFlow here."""
     gke_accelerator: str | None
-    """GKE's name; `None` where GKE has none of them."""
+    """GKE's name; `None` if GKE has no such chips."""
     gke_accelerator_of_one_host: str | None = None
-    """GKE's name for a slice of one host, where it is another."""
+    """GKE's name for a slice of one host, if it differs."""
     max_chips_per_host: int = 4
     """Chips of the largest slice with one host; in larger slices a host has 4."""
 
@@ -82,12 +82,12 @@ _CLOUD_NAMES = {
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """One generation of TPU chips, as published; all figures are of a whole chip."""
+    """One generation of TPU chips, as published; all figures are per chip."""
 
     name: str
-    """What Cloud TPU calls it, such as `v5e`."""
+    """Name in Cloud TPU, such as `v5e`."""
     num_replicas: int
-    """Replicas that one chip runs: 2 where each core is a device of its own."""
+    """Replicas on one chip: 2 if each core is a separate device."""
     num_dimensions: int
     """Dimensions of its network, 2 or 3."""
     teraflops: float
@@ -95,13 +95,13 @@ class Chip:
     hbm_gibibytes: float
     """High-bandwidth memory."""
     usable_hbm_gibibytes: float
-    """What of it programs get; the rest is the system's."""
+    """The part available to programs; the rest is the system's."""
     hbm_gigabytes_per_second: float
     """Its bandwidth."""
     interconnect_gigabits_per_second: float
-    """What all links of a chip carry together, counted in one direction."""
+    """Bandwidth of all links of a chip together, in one direction."""
     chip_config_name: str | None = None
-    """The compiler's name for the way the cores are used, where it is not the default."""
+    """The compiler's name for the use of cores, if not the default."""
 
     @property
     def flops_per_second(self) -> float:
@@ -120,23 +120,22 @@ class Chip:
 
     @property
     def interconnect_bytes_per_second(self) -> float:
-        """What all links of a chip carry together, counted in one direction."""
+        """Bandwidth of all links of a chip together, in one direction."""
         return self.interconnect_gigabits_per_second * 1e9 / 8
 
     @property
     def cloud(self) -> CloudNames:
-        """How slices of these chips are asked for."""
+        """Cloud TPU and GKE names for slices of these chips."""
         return _CLOUD_NAMES[self.name]
 
 
-# Peaks, memory and network per chip are those of Google's pages of system architecture,
-# "TPU v2" to "TPU v6e" (the network's as "inter-chip interconnect bandwidth", gigabits per
-# second and chip); v2 and v3: Jouppi et al., 2020, "A domain-specific supercomputer for
-# training deep neural networks", table 3, four links of 496 and 656 gigabits per second.
-# The pages count the memory of v2 and v3 for the chip; each of its two cores has half. The
-# two cores of a v4 and v5p chip work as one device ("megacore"). Usable is what the compiler of
-# libtpu 0.0.31 names as the limit when it refuses a program ("Used 24.00G of 15.75G hbm"); of v5p
-# it would use 95.74 GiB, more than is published.
+# Peaks, memory and network per chip are from Google's pages of system architecture, "TPU v2" to
+# "TPU v6e" (the network's as "inter-chip interconnect bandwidth", gigabits per second and chip); v2
+# and v3: Jouppi et al., 2020, "A domain-specific supercomputer for training deep neural networks",
+# table 3, four links of 496 and 656 gigabits per second. The pages state the memory of v2 and v3
+# per chip; each of its two cores has half. The two cores of a v4 and v5p chip work as one device
+# ("megacore"). The usable memory is the limit in error messages of the compiler of libtpu 0.0.31
+# ("Used 24.00G of 15.75G hbm"); for v5p it would use 95.74 GiB, more than published.
 _ALL = (
     #     replicas, dimensions, TFLOP/s, HBM GiB and usable, HBM GB/s, network Gbit/s
     Chip("v2", 2, 2, 45, 16, 2 * 7.48, 700, 4 * 496),
@@ -155,26 +154,14 @@ _MAX_CHIPS = 8960
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """A slice, such as `v5e:4x4` or `v4:2x2x4`.
-
-    Attributes:
-        chip: `Chip`.
-        shape: tuple of int. Chips along each dimension of the network.
-    """
+    """A slice, such as `v5e:4x4` or `v4:2x2x4`; `shape` counts chips per network dimension."""
 
     chip: Chip
     shape: tuple[int, ...]
 
     @classmethod
     def parse(cls, name: str) -> Self:
-        """Reads a name.
-
-        Args:
-            name: str. Generation and shape, such as `v5e:4x4`.
-
-        Raises:
-            UsageError: If there are no such chips, or none wired like that.
-        """
+        """Reads a name, such as `v5e:4x4`; UsageError for unknown chips or an impossible shape."""
         matched = _NAME.fullmatch(name)
         if matched is None or matched[1] not in CHIPS:
             raise _unknown("This is not the name of a topology.", name)
@@ -184,7 +171,7 @@ class Topology:
             raise _unknown(
                 f"{chip.name} chips are wired in {chip.num_dimensions} dimensions.", name
             )
-        # Every host has 2 x 2 chips, except that a single chip can be had by itself.
+        # Every host has 2 x 2 chips, but single chips exist too.
         is_whole_hosts = all(length > 0 and length % 2 == 0 for length in shape[:2])
         if not (is_whole_hosts or math.prod(shape) == 1) or 0 in shape:
             raise _unknown("The first two lengths are even, since a host has 2 x 2 chips.", name)
@@ -199,17 +186,17 @@ class Topology:
 
     @property
     def num_chips(self) -> int:
-        """Chips of the slice."""
+        """Number of chips in the slice."""
         return math.prod(self.shape)
 
     @property
     def num_replicas(self) -> int:
-        """Replicas of the slice, one per device."""
+        """Number of replicas in the slice, one per device."""
         return self.num_chips * self.chip.num_replicas
 
     @property
     def hbm_bytes_per_replica(self) -> int:
-        """Memory of one device that programs get."""
+        """High-bandwidth memory of one device that programs get."""
         return self.chip.usable_hbm_bytes // self.chip.num_replicas
 
 

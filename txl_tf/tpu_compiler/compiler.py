@@ -1,9 +1,8 @@
 """TPU compiler in a separate process, with its result and memory figures.
 
-The compiler reads its settings from the environment before it is imported,
-ends the process when it meets an error of its own, and takes gigabytes that it
-does not give back. TensorFlow is not imported here: the caller has read all of
-its memory's worth already.
+The compiler reads its settings from the environment before it is imported, ends the process
+on internal errors, and takes gigabytes that it does not release. TensorFlow is not imported
+here: the caller already has it in memory.
 """
 
 import dataclasses
@@ -27,40 +26,40 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CompiledProgram:
-    """A program of one replica that fits its chip, or what it would need.
+    """A program of one replica that fits its chip, or the memory it would need.
 
-    Memory figures are in bytes of one device; in a program that does not fit,
-    all but `needed_bytes` and `limit_bytes` are 0.
+    Memory figures are in bytes of one device; for a program that does not fit,
+    only `needed_bytes` and `limit_bytes` are not 0.
     """
 
     fits: bool
-    """Whether the compiler found a place for everything."""
+    """True if the program fits the chip."""
     needed_bytes: int
-    """Memory that the program needs: all of the below together."""
+    """Memory that the program needs, the sum of the parts below."""
     limit_bytes: int
-    """Memory that the compiler may use; the chip's, less what the system keeps."""
+    """Memory that the compiler may use: the chip's without the system's."""
     argument_bytes: int = 0
     """Weights, optimizer state, memory of the rows and the batch."""
     output_bytes: int = 0
-    """Results that do not take the place of an argument."""
+    """Results that do not reuse an argument's memory."""
     temporary_bytes: int = 0
-    """Activations and whatever else lives during the step only."""
+    """Activations and other tensors that live only during the step."""
     code_bytes: int = 0
     """The program itself."""
     flops: float = 0.0
-    """Floating-point operations; loops count as often as they are known to run."""
+    """Floating-point operations; loops count by their known number of turns."""
     bytes_accessed: float = 0.0
-    """Bytes that operations read and write, those on the chip itself included."""
+    """Bytes that operations read and write, including on-chip memory."""
     hbm_bytes: int = 0
     """Bytes read from and written to the chip's high-bandwidth memory, with padding."""
     all_reduce_bytes: int = 0
-    """Bytes that each replica gives to all-reduces."""
+    """Bytes that each replica contributes to all-reduces."""
     details: dict[str, Any] = dataclasses.field(default_factory=dict)
     """See `CompiledText.to_dict`."""
 
     @classmethod
     def from_result(cls, result: dict[str, Any], hbm_bytes_per_replica: int) -> Self:
-        """Takes up the result of `compile_file` for a device of so much memory."""
+        """Creates the program from the result of `compile_file`."""
         if result["status"] == "out_of_memory":
             return cls(
                 fits=False,
@@ -70,7 +69,7 @@ class CompiledProgram:
             )
         names = ("argument_bytes", "output_bytes", "temporary_bytes", "code_bytes")
         parts = {name: result[name] for name in names}
-        # Results that take the place of an argument need no memory of their own.
+        # Results that reuse an argument's memory need no further memory.
         parts["output_bytes"] -= result["shared_bytes"]
         counted = ("flops", "bytes_accessed", "hbm_bytes", "all_reduce_bytes")
         known = {field.name for field in dataclasses.fields(cls)}
@@ -101,16 +100,11 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def compile_file(request: dict[str, Any]) -> dict[str, Any]:
-    """Compiles a program.
+    """Compiles a program; returns `status` and all known figures.
 
-    Args:
-        request: dict with the file `program`, `topology`, optional
-            `chip_config_name`, `num_replicas`, and optional `text_file`,
-            where the compiled program is to be written.
-
-    Returns:
-        Dict with `status`, which is `compiled`, `out_of_memory` or `failed`,
-        and what is known of the program.
+    The request has the file `program`, `topology`, optionally `chip_config_name`, `num_replicas`,
+    and optionally `text_file`, where the compiled program is written. The status is `compiled`,
+    `out_of_memory` or `failed`.
     """
     import jax
 
@@ -145,7 +139,7 @@ def compile_file(request: dict[str, Any]) -> dict[str, Any]:
 def _compile(request: dict[str, Any], options: dict[str, Any]) -> Any:
     import numpy as np
 
-    # The public interface of JAX compiles functions of JAX only; the exact version is pinned.
+    # JAX's public interface compiles only JAX functions; the exact version is pinned.
     from jax._src.interpreters import mlir as interpreter
     from jax._src.lib import _jax, xla_client
     from jax._src.lib.mlir import ir
@@ -182,21 +176,11 @@ def _explain(message: str) -> dict[str, Any]:
 def hbm_at_once(
     training: CompiledProgram, evaluation: CompiledProgram | None, shared_bytes: int
 ) -> dict[str, Any]:
-    """Adds up the memory of a run's two programs.
+    """Adds up the memory of a run's two programs: bytes of each phase, limit, and if both fit.
 
-    Weights, optimizer state and the memory of the rows stay in place during an
-    evaluation, which reads the same weights, and the program that does not
-    run stays loaded.
-
-    Args:
-        training: `CompiledProgram` of the training loop.
-        evaluation: optional `CompiledProgram` of the evaluation.
-        shared_bytes: int. Bytes of the evaluation's arguments that are the
-            trainer's variables.
-
-    Returns:
-        Dict of the bytes while training and while evaluating, the limit, and
-        whether both fit.
+    Weights, optimizer state and the memory of the rows stay in place during an evaluation, which
+    reads the same weights, and the idle program stays loaded. `shared_bytes` are those arguments
+    of the evaluation that are the trainer's variables.
     """
     other_code = 0 if evaluation is None else evaluation.code_bytes
     while_training = training.needed_bytes + other_code
@@ -215,8 +199,8 @@ def hbm_at_once(
 
 _MODULE = "txl_tf.tpu_compiler.compiler"
 _PACKAGES = ("jax", "libtpu")
-# The compiler wants to know the machine it runs on, and must not ask the network for it;
-# what it is told does not matter to the topologies that are named.
+# The compiler asks for the machine it runs on, and must not query the network; the values do not
+# matter for named topologies.
 _ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "TPU_SKIP_MDS_QUERY": "1",
@@ -235,30 +219,16 @@ def require_tpu_compiler() -> None:
 
 
 class TpuCompiler:
-    """TPU compiler for one topology.
-
-    Args:
-        topology: `Topology`.
-        text_folder: optional path of a folder that compiled programs are
-            written to, as text.
-    """
+    """TPU compiler for one topology; it writes the text of compiled programs to `text_folder`."""
 
     def __init__(self, topology: Topology, text_folder: Path | None = None) -> None:
         self.topology = topology
         self._text_folder = text_folder
 
     def compile(self, program: "LoweredProgram", name: str) -> CompiledProgram:
-        """Compiles a program.
+        """Compiles a program, called `name` in errors and files; it need not fit the chip.
 
-        Args:
-            program: `LoweredProgram`.
-            name: str. What errors and files call it.
-
-        Returns:
-            A `CompiledProgram`, whether it fits the chip or not.
-
-        Raises:
-            JobError: If the compiler fails for another reason than memory.
+        Raises JobError if the compiler fails for another reason than memory.
         """
         with tempfile.TemporaryDirectory(prefix="txl-compile-") as folder:
             hlo, request, result = (Path(folder, each) for each in ("hlo", "request", "result"))
@@ -288,7 +258,7 @@ class TpuCompiler:
         return CompiledProgram.from_result(answer, self.topology.hbm_bytes_per_replica)
 
     def _environment(self) -> dict[str, str]:
-        # The package is found from wherever the job was started.
+        # The package must be importable from any working directory.
         here = str(Path(__file__).resolve().parents[2])
         paths = [here, *filter(None, [os.environ.get("PYTHONPATH")])]
         return {**os.environ, **_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(paths)}

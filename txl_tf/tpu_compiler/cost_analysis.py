@@ -1,7 +1,7 @@
 """Operations and memory traffic of a compiled program, counted from its text.
 
-The compiler's own cost analysis counts the body of a loop once, and counts
-what stays in the memory on the chip like what goes to the high-bandwidth memory.
+The compiler's own cost analysis counts the body of a loop once, and does not separate
+on-chip memory from high-bandwidth memory.
 """
 
 import collections
@@ -32,7 +32,7 @@ _FREE = (
     "tuple",
     "while",
 )
-# The first that is found names the fusion.
+# The first match names the fusion.
 _CATEGORIES = (
     ("all-reduce", ("all-reduce", "all-reduce-start")),
     ("matrix multiplication", ("convolution", "dot")),
@@ -57,11 +57,7 @@ _WIDE_TYPES = ("f64", "s64", "u64", "c128")
 
 
 class CompiledText:
-    """Counts of operations and bytes in the text of a compiled program.
-
-    Args:
-        text: str. What `HloModule.to_string` of the compiled program returns.
-    """
+    """Counts of operations and bytes in the text from `HloModule.to_string`."""
 
     def __init__(self, text: str) -> None:
         self._computations: dict[str, list[HloInstruction]] = {}
@@ -74,7 +70,7 @@ class CompiledText:
         self._times = dict(self._executed(self._entry, 1))
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything that is counted, as JSON can hold it."""
+        """Returns all counts in JSON types."""
         return {
             "hbm_bytes": self.hbm_bytes(),
             "repeated_bytes": self.hbm_bytes() - self.hbm_bytes(counts_loops=False),
@@ -92,11 +88,11 @@ class CompiledText:
         }
 
     def count(self, *opcodes: str) -> int:
-        """How many instructions of these kinds run, each counted once."""
+        """Counts the instructions with these opcodes, each once."""
         return sum(each.opcode in opcodes for _, each, _ in self._all_executed())
 
     def all_reduce_bytes(self) -> int:
-        """Bytes that each replica gives to all-reduces, without padding."""
+        """Bytes that each replica contributes to all-reduces, without padding."""
         return sum(
             times * sum(tensor.num_bytes for tensor in self._inputs(name, instruction))
             for name, instruction, times in self._all_executed()
@@ -104,9 +100,9 @@ class CompiledText:
         )
 
     def hbm_bytes(self, counts_loops: bool = True) -> int:
-        """Bytes read from and written to the high-bandwidth memory, with padding.
+        """Counts bytes read from and written to high-bandwidth memory, with padding.
 
-        Loops count as often as they are known to run, or once.
+        Loops count by their known number of turns, or once.
         """
         return sum(
             (times if counts_loops else 1) * self._traffic(name, instruction)
@@ -114,14 +110,14 @@ class CompiledText:
         )
 
     def kernel_bytes(self) -> int:
-        """Bytes that the blocks of kernels move, also where the other end is on the chip."""
+        """Bytes that the blocks of kernels move, even if the other end is on the chip."""
         return sum(times * (each.kernel_bytes or 0) for _, each, times in self._all_executed())
 
     def repeated_share(self) -> float:
-        """Arithmetic of loop turns after the first, relative to what is counted once.
+        """Arithmetic of loop turns after the first, relative to the arithmetic counted once.
 
-        Of the operations of matrix multiplications. The compiler counts a loop
-        once, and windows and batches more exactly than their shapes tell.
+        It counts the operations of matrix multiplications. The compiler counts a loop once, but
+        windows and batches more exactly than their shapes show.
         """
         once, repeated = 0, 0
         for name, instruction, times in self._all_executed():
@@ -131,11 +127,11 @@ class CompiledText:
         return repeated / once if once else 0.0
 
     def num_scalar_instructions(self) -> int:
-        """Instructions that compute one number; each takes a turn of its own."""
+        """Number of instructions that compute one number, each in a separate turn."""
         return sum(self._category(each) == "scalar" for _, each, _ in self._all_executed())
 
     def loops(self) -> list[dict[str, Any]]:
-        """Returns every loop: where it comes from and how often it runs, `None` if data decide."""
+        """Returns every loop: its origin and its number of turns, `None` if it depends on data."""
         return [
             {"op_name": _general(each.op_name), "times": self._trip_count(name, each)}
             for name, each, _ in self._all_executed()
@@ -143,7 +139,7 @@ class CompiledText:
         ]
 
     def categories(self) -> dict[str, dict[str, int]]:
-        """Instructions, bytes and the compiler's estimated cycles by kind of work."""
+        """Returns instructions, bytes and the compiler's estimated cycles by kind of work."""
         return self._grouped(lambda each: self._category(each), limit=None)
 
     def operations(self) -> dict[str, dict[str, int]]:
@@ -167,7 +163,7 @@ class CompiledText:
         ]
 
     def wide_tensors(self) -> list[str]:
-        """Tensors of 64-bit types, which a TPU has to emulate; single numbers are left out."""
+        """Tensors of 64-bit types, which a TPU must emulate, without scalars."""
         found = {
             _described(tensor)
             for _, instruction, _ in self._all_executed()
@@ -190,7 +186,7 @@ class CompiledText:
             raise ValueError(f"`text` must be a compiled program. Received: {text[:80]!r}")
 
     def _executed(self, name: str, times: int) -> Iterator[tuple[str, int]]:
-        """Computations that run by themselves, not as part of a fusion, and how often."""
+        """Yields computations that run outside of a fusion, and how often."""
         yield name, times
         for each in self._computations[name]:
             inner = times
@@ -234,14 +230,14 @@ class CompiledText:
         if instruction.opcode == "fusion":
             return self._fusion_traffic(name, instruction)
         if instruction.opcode == "custom-call" and instruction.kernel_bytes is not None:
-            # Blocks may come more than once. What lies on the chip already does not come at all.
+            # Blocks may be read more than once; operands already on the chip cause no traffic.
             operands = (*instruction.outputs, *inputs)
             on_chip = sum(tensor.num_padded_bytes for tensor in operands if tensor.space != 0)
             return max(instruction.kernel_bytes - on_chip, 0)
         return written + sum(_hbm(tensor) for tensor in inputs)
 
     def _fusion_traffic(self, name: str, fusion: HloInstruction) -> int:
-        """Counts the traffic of a fusion; of sliced or updated operands, the slice only."""
+        """Counts the traffic of a fusion; for sliced or updated operands, only the slice."""
         body = self._computations[fusion.called("calls")[0]]
         shapes = self._shapes[fusion.called("calls")[0]]
         users = collections.defaultdict(list)
@@ -281,8 +277,8 @@ class CompiledText:
         inputs = self._inputs(name, instruction)
         if len(inputs) < 2 or not instruction.outputs:
             return 0
-        # The dimensions that are summed over are in both inputs and not in the output,
-        # all others are in one of them, those of a batch in all three.
+        # Summed dimensions are in both inputs and not in the output, batch dimensions in all three,
+        # and the others in one input and the output.
         product = inputs[0].num_elements * inputs[1].num_elements
         output = instruction.outputs[0].num_elements
         return 2 * round((product * output) ** 0.5) if output else 0

@@ -14,15 +14,10 @@ _SPACE = re.compile(r"S\((\d+)\)")
 
 
 class HloTensor(NamedTuple):
-    """A tensor and where it lies.
+    """A tensor of a compiled program and its placement.
 
-    Attributes:
-        element_type: str, such as `f32`.
-        dimensions: tuple of int.
-        space: int. 0 is the high-bandwidth memory, anything else is on the
-            chip itself.
-        tile: tuple of int. The tile that the last dimensions are padded to.
-        order: tuple of int. The dimensions, the fastest first.
+    `space` 0 is high-bandwidth memory, any other is on the chip. The last dimensions are padded
+    to `tile`; `order` lists the dimensions from the fastest.
     """
 
     element_type: str
@@ -43,7 +38,7 @@ class HloTensor(NamedTuple):
 
     @property
     def num_padded_bytes(self) -> int:
-        """Bytes that it takes, whole tiles."""
+        """Bytes with padding to whole tiles."""
         lengths = [self.dimensions[axis] for axis in self.order]
         for place, length in enumerate(reversed(self.tile)):
             if place < len(lengths):
@@ -92,13 +87,8 @@ _COMMENT = re.compile(r"/\*.*?\*/")
 class HloInstruction:
     """An operation of a compiled program.
 
-    Attributes:
-        name: str.
-        opcode: str, such as `fusion`.
-        outputs: tuple of `HloTensor`.
-        operands: tuple of str. Names of the instructions it reads.
-        attributes: str. Everything after the operands, as text.
-        is_root: bool. Whether it is what its computation returns.
+    `opcode` is such as `fusion`, `operands` are the names of the instructions it reads, and
+    `attributes` the text after them.
     """
 
     name: str
@@ -110,7 +100,7 @@ class HloInstruction:
 
     @classmethod
     def read(cls, line: str) -> Self | None:
-        """Reads a line; `None` if it is no instruction."""
+        """Reads a line; `None` if it is not an instruction."""
         matched = _LINE.match(line)
         if matched is None:
             return None
@@ -133,19 +123,19 @@ class HloInstruction:
 
     @property
     def estimated_cycles(self) -> int:
-        """The compiler's own estimate, 0 where it gives none."""
+        """The compiler's own estimate, 0 if missing."""
         found = _CYCLES.search(self.attributes)
         return int(found[1]) if found else 0
 
     @property
     def kernel_bytes(self) -> int | None:
-        """Bytes that a kernel moves, as its maker counted them; `None` for all else."""
+        """Bytes that a kernel moves, as declared by its author; `None` for other instructions."""
         found = _KERNEL_BYTES.search(self.attributes)
         return int(found[1]) if found else None
 
     @property
     def op_name(self) -> str:
-        """The TensorFlow operation that it comes from, or an empty string."""
+        """Name of the TensorFlow operation it comes from, or an empty string."""
         found = _OP_NAME.search(self.attributes)
         return found[1] if found else ""
 
@@ -157,7 +147,7 @@ class HloInstruction:
 
 
 def _end_of_group(text: str, start: int) -> int:
-    """Returns the place after the bracket that closes the one at `start`."""
+    """Returns the index after the bracket that closes the one at `start`."""
     depth = 0
     for place in range(start, len(text)):
         if text[place] in "({":
@@ -179,18 +169,10 @@ def trip_count(
     caller: Sequence[HloInstruction],
     computations: Mapping[str, Sequence[HloInstruction]],
 ) -> int | None:
-    """Finds how often a loop runs.
+    """Finds the number of turns of a loop, which `caller` contains; `None` if data decide.
 
-    The compiler notes it, or the condition tells: TensorFlow's loops count
-    from 0, by 1, up to a limit.
-
-    Args:
-        loop: `HloInstruction` of a `while`.
-        caller: sequence of `HloInstruction`. The computation that it is in.
-        computations: dict of name to instructions.
-
-    Returns:
-        An int, or `None` where data decide.
+    The compiler notes it, or the condition shows it: TensorFlow's loops count from 0, by 1, up to
+    a limit.
     """
     known = _KNOWN.search(loop.attributes)
     if known is not None:
@@ -211,7 +193,7 @@ def trip_count(
 
 
 def _start(loop: HloInstruction, index: int, caller: Mapping[str, HloInstruction]) -> str | None:
-    """Returns the constant that an element of the loop's state begins with."""
+    """Returns the constant that initialises an element of the loop's state."""
     state = caller.get(loop.operands[0])
     if state is None or state.opcode != "tuple":
         return None

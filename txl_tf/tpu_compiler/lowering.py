@@ -15,7 +15,7 @@ from tensorflow.python.tpu.tpu_system_metadata import TPUSystemMetadata
 
 from txl_tf.distribution.tpu_chips import set_chip
 
-# The names of all other types say how many bits they have.
+# The names of all other types contain their number of bits.
 _BITS = {"pred": 8}
 
 
@@ -23,14 +23,9 @@ _BITS = {"pred": 8}
 class LoweredProgram:
     """HLO program of one replica, before compilation.
 
-    Attributes:
-        hlo: bytes. A serialized `HloModuleProto`.
-        num_replicas: int. Replicas that run it together.
-        variable_bytes: int. Bytes of the variables of one replica, without
-            padding.
-        attention: str. How the program attends; empty where nobody says it.
-        num_tokens: int. Tokens that all replicas of an evaluation read at once, padding
-            left out.
+    `hlo` is a serialized `HloModuleProto`. `variable_bytes` count the variables of one replica
+    without padding. `attention` describes how the program attends, if known. `num_tokens` are the
+    tokens that all replicas of an evaluation read at once, without padding.
     """
 
     hlo: bytes
@@ -43,19 +38,13 @@ class LoweredProgram:
 def lower(
     function: Callable[..., object], specs: Sequence[tf.TensorSpec], num_replicas: int = 1
 ) -> LoweredProgram:
-    """Turns a function into a program.
+    """Lowers a function of tensors with known shapes to a program.
 
-    Variables become inputs of the program, and those that the function
-    assigns also outputs, which take the memory of the inputs as they do in
-    training.
-
-    Args:
-        function: function of tensors.
-        specs: a `tf.TensorSpec` with a known shape for every tensor.
-        num_replicas: int.
+    Variables become inputs of the program. Assigned ones are also outputs, which reuse the memory
+    of the inputs as in training.
     """
     compiled: Any = tf.function(function, jit_compile=True, autograph=False)
-    # For a platform that is not there, even TensorFlow's TPU wheel lowers no variables.
+    # For an absent platform, even TensorFlow's TPU wheel does not lower variables.
     hlo = compiled.experimental_get_compiler_ir(*specs)(stage="hlo_serialized", platform_name="CPU")
     module = _without_copies(hlo)
     parameters = module.host_program_shape.parameters[len(specs) :]
@@ -71,10 +60,9 @@ def _num_bytes(shape: xla_data_pb2.ShapeProto) -> int:
 
 
 def _without_copies(hlo: bytes) -> hlo_pb2.HloModuleProto:
-    """Takes out the copies that TensorFlow puts before outputs.
+    """Removes the copies that TensorFlow puts before outputs.
 
-    They change nothing, the compiler adds those that it needs, and the way
-    into it has no such operation.
+    The compiler inserts those that it needs, and its import does not support this operation.
     """
     module = hlo_pb2.HloModuleProto.FromString(hlo)
     for computation in module.computations:
@@ -102,20 +90,13 @@ def _without_copies(hlo: bytes) -> hlo_pb2.HloModuleProto:
 def traced_tpu_strategy(
     num_replicas: int, *, chip: str | None = None, packs_variables: bool = False
 ) -> tf.distribute.TPUStrategy:
-    """Makes a strategy whose programs can be traced and lowered, and not run.
+    """Makes a strategy whose programs can be traced and lowered, but not run.
 
-    The strategy is TensorFlow's own, and so is all that it traces. It is told
-    of TPU devices that are not there, and its variables are on the CPU.
-    Functions that are not for the replicas run as usual.
-
-    Args:
-        num_replicas: int. Replicas, all of them on one host.
-        chip: optional str. Generation of the chips, such as `v5e`; without it, what only some
-            chips can is left out.
-        packs_variables: bool. Whether the parts that the replicas have of a
-            variable share a handle, as they do on a TPU. It takes a logical
-            CPU for each replica. Defaults to `False`: all parts are on the
-            first logical CPU, with a handle each.
+    The strategy and its traces are TensorFlow's own. Its TPU devices do not exist, its replicas
+    are on one host, and its variables are on the CPU. Functions outside the replicas run as
+    usual. Without `chip` features of some chips are left out. `packs_variables` gives the
+    replicas' parts of a variable one handle, as on a TPU, which needs a logical CPU per replica;
+    otherwise all parts are on the first one, each with a handle.
     """
     strategy = tf.distribute.TPUStrategy(_ResolverWithoutTpu(num_replicas))
     set_chip(strategy, chip or "")
@@ -133,10 +114,10 @@ def traced_tpu_strategy(
 
 
 class _ResolverWithoutTpu(tf.distribute.cluster_resolver.TPUClusterResolver):
-    """Cluster resolver that answers as a TPU would."""
+    """Cluster resolver that answers like a TPU."""
 
     def __init__(self, num_replicas: int) -> None:
-        # The original one looks for the TPU.
+        # The original constructor looks for the TPU.
         self._num_replicas = num_replicas
 
     def get_tpu_system_metadata(self) -> TPUSystemMetadata:
@@ -154,5 +135,5 @@ class _ResolverWithoutTpu(tf.distribute.cluster_resolver.TPUClusterResolver):
         )
 
     def cluster_spec(self) -> tf.train.ClusterSpec:
-        """No servers."""
+        """Returns a specification without servers."""
         return tf.train.ClusterSpec({})

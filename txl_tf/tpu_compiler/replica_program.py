@@ -26,17 +26,10 @@ _METADATA, _INPUT, _OUTPUT = "TPUReplicateMetadata", "TPUReplicatedInput", "TPUR
 class ReplicaProgram:
     """Graph of one replica as TensorFlow passes it to the TPU compiler.
 
-    Attributes:
-        graph_def: `GraphDef` of the operations that every replica runs.
-        num_replicas: int.
-        data: tuple with the names of inputs that are no variables.
-        places: tuple of int. Where each of `data` is among the flattened
-            arguments of `strategy.run`, counted from 1; 0 is the number of the
-            replica, and arguments that are not used are not there.
-        specs: tuple of a `tf.TensorSpec` for each of `data`.
-        variables: dict of the names of inputs that are variables, each with
-            the handle of every replica's.
-        outputs: tuple with the names of the results.
+    `data` are the names of inputs other than variables, with their `specs`. `places` are their
+    indices among the flattened arguments of `strategy.run`, from 1; 0 is the replica's number,
+    and unused arguments are absent. `variables` maps the names of the other inputs to the handles
+    in every replica.
     """
 
     graph_def: GraphDef
@@ -49,15 +42,10 @@ class ReplicaProgram:
 
     @classmethod
     def of(cls, function: tf.types.experimental.ConcreteFunction) -> Self:
-        """Takes the program out of a function that was traced.
+        """Extracts the program from a traced function with one call of `strategy.run`.
 
-        Args:
-            function: concrete function that calls `strategy.run` once, be it
-                in a loop.
-
-        Raises:
-            ValueError: If there is not exactly one program in it, or variables
-                are packed.
+        The call may be in a loop. Raises ValueError without exactly one program, or if variables
+        are packed.
         """
         places = list(_places(function.graph, ()))
         if len(places) != 1:
@@ -69,13 +57,8 @@ class ReplicaProgram:
         return cls(**_taken_out(graph, callers, metadata.get_attr("num_replicas")))
 
     def lower(self) -> LoweredProgram:
-        """Makes a program for the compiler of it.
-
-        Returns:
-            A `LoweredProgram`, whose parameters are `data` and then
-            `variables`.
-        """
-        # Imported nodes call functions by name, which the context must know before.
+        """Lowers the program, whose parameters are `data` and then `variables`."""
+        # Imported nodes call functions by name, so the context must know them first.
         for function in self.graph_def.library.function:
             if not context.context().has_function(function.signature.name):
                 context.context().add_function_def(function)
@@ -84,7 +67,7 @@ class ReplicaProgram:
     def _call(self, *data: tf.Tensor) -> list[tf.Tensor]:
         graph = tf.compat.v1.get_default_graph()
         inputs = dict(zip(self.data, data, strict=True))
-        # The first replica's variables stand for all: every replica runs the same program.
+        # All replicas run the same program, so the first replica's variables stand for all.
         inputs |= {name: graph.capture(handles[0]) for name, handles in self.variables.items()}
         return tf.graph_util.import_graph_def(
             self.graph_def, input_map=inputs, return_elements=list(self.outputs), name="replica"
@@ -92,12 +75,12 @@ class ReplicaProgram:
 
 
 def _places(graph: Any, callers: tuple) -> Iterator[tuple[tuple[Any, tuple], tf.Operation]]:
-    """Graphs that have a program in them, with the operations that call them."""
+    """Yields graphs that contain a program, with the operations that call them."""
     for operation in graph.get_operations():
         if operation.type == _METADATA:
             yield (graph, callers), operation
         elif operation.type in ("While", "StatelessWhile"):
-            # The loop of steps runs on the host; what a replica runs is in its body.
+            # The loop of steps runs on the host; its body contains a replica's program.
             body = graph._get_function(operation.get_attr("body").name).graph
             yield from _places(body, (*callers, (graph, operation)))
 
@@ -107,7 +90,7 @@ def _taken_out(graph: Any, callers: tuple, num_replicas: int) -> dict[str, Any]:
     marked = [each for each in graph.get_operations() if _mark_of(each) is not None]
     marked = [each for each in marked if each.type not in (_METADATA, _INPUT, _OUTPUT)]
     inside = {each.name for each in marked}
-    # Constants outside are taken along: as parameters they would not be known to the compiler.
+    # Outer constants are copied, because the compiler would not know the values of parameters.
     constants = {
         tensor.op.name: tensor.op
         for operation in marked
@@ -128,12 +111,12 @@ def _taken_out(graph: Any, callers: tuple, num_replicas: int) -> dict[str, Any]:
             variables[name] = captures.handles(tensor, num_replicas)
         else:
             data[name] = tf.TensorSpec(tensor.shape, tensor.dtype)
-    # In the order of the arguments, not of their first use.
+    # In the order of arguments, not of their first use.
     data = dict(sorted(data.items(), key=lambda item: _place(item[0])))
     graph_def = GraphDef(versions=graph.as_graph_def().versions)
     graph_def.node.extend(_node(each, inside) for each in (*constants.values(), *marked))
     graph_def.library.CopyFrom(graph.as_graph_def().library)
-    # The marks are for TensorFlow's rewriting pass, which is to find no program here.
+    # TensorFlow's rewriting pass reads these marks, and must find no program here.
     for function in graph_def.library.function:
         for node in function.node_def:
             node.attr.pop(_MARK, None)
@@ -157,7 +140,7 @@ def _mark_of(operation: tf.Operation) -> bytes | None:
 
 
 def _place(name: str) -> int:
-    """Returns the number that TPUStrategy puts into the name of an argument."""
+    """Returns the number in the name that TPUStrategy gives an argument."""
     matched = _ARGUMENT.search(name)
     if matched is None:
         raise ValueError(f"The program must get its data as arguments. Received: {name}")
@@ -165,14 +148,14 @@ def _place(name: str) -> int:
 
 
 def _node(operation: tf.Operation, inside: set[str]) -> NodeDef:
-    """Returns the operation as it is outside of the strategy."""
+    """Returns the operation in its form outside the strategy."""
     node = NodeDef.FromString(operation.node_def.SerializeToString())
     node.attr.pop(_MARK, None)
-    # The strategy's devices are not there; control inputs from outside order the host's work only.
+    # The strategy's devices do not exist; outer control inputs only order the host's work.
     node.device = ""
     node.input[:] = [each for each in node.input if not each.startswith("^") or each[1:] in inside]
     if node.op == "CrossReplicaSum":
-        # The same sum by the name that every compiler knows.
+        # The same sum under the name that every compiler knows.
         node.op = "XlaAllReduce"
         node.attr["reduce_op"].s = b"Add"
         node.attr["mode"].s = b"CrossReplica"
@@ -180,7 +163,7 @@ def _node(operation: tf.Operation, inside: set[str]) -> NodeDef:
 
 
 class _Captures:
-    """Search for the variables that a graph in a loop captures."""
+    """Search for the variables captured by a graph in a loop."""
 
     def __init__(self, graph: Any, callers: Sequence[tuple]) -> None:
         outermost = callers[0][0] if callers else graph
@@ -192,7 +175,7 @@ class _Captures:
             self._ways.append({placeholder.name: tensor for placeholder, tensor in given})
 
     def handles(self, tensor: tf.Tensor, num_replicas: int) -> tuple[tf.Tensor, ...]:
-        """Returns the handles that every replica's variable has outside of all functions."""
+        """Returns the handles of every replica's variable outside of all functions."""
         is_replicated = tensor.op.type == _INPUT
         replicated = list(tensor.op.inputs) if is_replicated else [tensor] * num_replicas
         if len(replicated) != num_replicas:
@@ -203,7 +186,7 @@ class _Captures:
         return tuple(map(self._captured, replicated))
 
     def _captured(self, tensor: tf.Tensor) -> tf.Tensor:
-        # From the innermost loop outwards, as what is captured is handed in.
+        # From the innermost loop outwards, following each capture.
         for way in self._ways:
             tensor = way[_source(tensor).name]
         name = _source(tensor).name
@@ -221,13 +204,7 @@ def _source(tensor: tf.Tensor) -> tf.Tensor:
 def training_program(
     experiment: ExperimentConfig, num_replicas: int, chip: str | None = None
 ) -> LoweredProgram:
-    """Lowers what `Trainer` runs under `tf.distribute.TPUStrategy`.
-
-    Args:
-        experiment: `ExperimentConfig`.
-        num_replicas: int. Replicas that share the global batch.
-        chip: optional str. Generation of the chips, such as `v5e`.
-    """
+    """Lowers the program that `Trainer` runs under `tf.distribute.TPUStrategy`."""
     trainer = traced_trainer(experiment, num_replicas, chip)
     program = ReplicaProgram.of(trainer.trace()).lower()
     reason = attention_choice(experiment, trainer.strategy).reason
@@ -237,9 +214,9 @@ def training_program(
 def traced_trainer(
     experiment: ExperimentConfig, num_replicas: int, chip: str | None = None
 ) -> Trainer:
-    """Returns a trainer whose variables take no memory and whose loop can only be traced.
+    """Returns a trainer under `traced_tpu_strategy`, without memory for variables.
 
-    It is under a strategy from `traced_tpu_strategy`.
+    Its loop can only be traced.
     """
 
     def batches_of_zeros(
@@ -256,7 +233,7 @@ def traced_trainer(
         return tf.data.Dataset.from_tensors(batch).repeat()
 
     strategy = traced_tpu_strategy(num_replicas, chip=chip)
-    # In this order: the strategy copies a value to the replicas that must take no memory before.
+    # In this order, because the strategy copies the values that must not take memory.
     with strategy.scope(), unallocated_variables():
         return Trainer(experiment, strategy, batches_of_zeros)
 
@@ -264,17 +241,9 @@ def traced_trainer(
 def evaluation_program(
     experiment: ExperimentConfig, num_replicas: int, chip: str | None = None
 ) -> LoweredProgram:
-    """Lowers what `Evaluator` runs during training, under `tf.distribute.TPUStrategy`.
+    """Lowers the program that `Evaluator` runs during training, for one replica.
 
-    Args:
-        experiment: `ExperimentConfig`.
-        num_replicas: int. Replicas that share the rows. Where the weights
-            follow the text there is only one.
-        chip: optional str. Generation of the chips, such as `v5e`.
-
-    Returns:
-        A `LoweredProgram`, the program of one replica. Its variables are
-        those of the trainer.
+    Its variables are the trainer's. Dynamic evaluation allows only one replica.
     """
     trainer = traced_trainer(experiment, num_replicas, chip)
     evaluator = Evaluator(

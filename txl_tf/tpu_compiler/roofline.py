@@ -12,8 +12,8 @@ from txl_tf.tpu_compiler.compiler import CompiledProgram
 class Roofline:
     """Seconds per step that each resource needs at its peak.
 
-    No step is faster than the slowest of them, and a real one is slower than
-    that: vector and scalar work, and waiting, are not counted.
+    No step is faster than the slowest resource. A real step is slower: vector and scalar work,
+    and waiting, are not counted.
     """
 
     flop_seconds: float
@@ -25,15 +25,10 @@ class Roofline:
 
     @classmethod
     def of(cls, program: CompiledProgram, topology: Topology) -> Self:
-        """Computes the times of a program that fits.
-
-        Args:
-            program: `CompiledProgram` of one replica.
-            topology: `Topology`.
-        """
+        """Computes the times of one replica's program that fits."""
         chip, num_chips = topology.chip, topology.num_chips
-        # In a ring, all but one of n parts of the sum pass a chip's links twice.
-        # Replicas of one chip add up among themselves first.
+        # In a ring, all but one of n parts of the sum pass a chip's links twice. Replicas of one
+        # chip first add up among themselves.
         passed = 2 * (num_chips - 1) / num_chips * program.all_reduce_bytes
         return cls(
             flop_seconds=program.flops * chip.num_replicas / chip.flops_per_second,
@@ -43,7 +38,7 @@ class Roofline:
 
     @property
     def step_seconds(self) -> float:
-        """The slowest resource but the network."""
+        """Time of the slowest resource except the network."""
         return max(self.flop_seconds, self.hbm_seconds)
 
     @property
@@ -65,14 +60,7 @@ _RESOLUTION = 50
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """One compilation.
-
-    Attributes:
-        num_rows: int. Rows per replica.
-        fits: bool.
-        needed_bytes: int. Memory that it needs or would need.
-        limit_bytes: int. Memory that there is.
-    """
+    """One compilation for `num_rows` rows per replica; `needed_bytes` may exceed `limit_bytes`."""
 
     num_rows: int
     fits: bool
@@ -83,23 +71,12 @@ class Trial:
 def largest_rows(
     attempt: Callable[[int], Trial], first: Trial, step: int = 1, max_rows: int = 4096
 ) -> list[Trial]:
-    """Finds the largest number of rows that fits.
+    """Finds the largest number of rows, a multiple of `step`, that fits; returns all trials.
 
-    Memory grows almost linearly with the rows, so each guess is where the line
-    through the last two trials meets the limit, kept between what is known to
-    fit and what is known not to. When guesses stop closing in, halving does.
-
-    Args:
-        attempt: function of a number of rows that compiles the program.
-        first: `Trial` that was made already.
-        step: int. Numbers of rows are multiples of it.
-        max_rows: int. More are not tried.
-
-    Returns:
-        List of the trials in the order they were made, the first among them.
-        The largest of those that fit is the largest that does, from 100 rows on
-        to within 2 %, unless it is `max_rows`; none of them fits if not even
-        `step` rows do.
+    Memory grows almost linearly with the rows, so each guess is where the line through the last
+    two trials meets the limit, within the known bounds; if guesses stop closing in, it bisects.
+    The largest trial that fits is exact below 100 rows and else within 2 %, or `max_rows`; no
+    trial fits if `step` rows do not.
     """
     trials = [first]
     while (guess := _next_guess(trials, step, max_rows)) is not None:
@@ -122,13 +99,13 @@ def _next_guess(trials: list[Trial], step: int, max_rows: int) -> int | None:
 def _linear_guess(trials: list[Trial]) -> int:
     last = trials[-1]
     if any(trial.needed_bytes <= 0 for trial in trials):
-        # The compiler did not say how much too much it was.
+        # The compiler did not report the excess.
         return last.num_rows * 2 if last.fits else last.num_rows // 2
     if len(trials) == 1:
-        # What does not depend on the rows is not known yet.
+        # The part that does not depend on rows is still unknown.
         factor = min(4.0, last.limit_bytes / max(last.needed_bytes, 1))
         return int(last.num_rows * factor)
-    # The nearest two to the limit, since the line bends a little.
+    # The nearest two to the limit, because memory is not exactly linear.
     near = sorted(trials, key=lambda trial: abs(trial.needed_bytes - trial.limit_bytes))[:2]
     slope = (near[1].needed_bytes - near[0].needed_bytes) / (near[1].num_rows - near[0].num_rows)
     if slope <= 0:

@@ -1,1 +1,1 @@
-"""Kernels of Transformer-XL for TPUs, written in Pallas and carried into TensorFlow's programs."""
+"""Pallas kernels of Transformer-XL for TPUs, embedded in TensorFlow programs."""

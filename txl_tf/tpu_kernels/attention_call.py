@@ -1,4 +1,4 @@
-"""Attention kernels as operations of a TensorFlow program, with their gradient.
+"""Attention kernels as operations of a TensorFlow program, with gradients.
 
 Shape letters used in this module: B rows, T segment length, M memory length, K = M + T key
 length, N heads, H head width.
@@ -13,7 +13,7 @@ from txl_tf.tpu_kernels.attention_export import Direction, exported
 from txl_tf.tpu_kernels.attention_plan import AttentionPlan
 from txl_tf.tpu_kernels.inference_plan import InferencePlan
 
-_VERSION = 10  # of the operation that calls programs of JAX, the one that TensorFlow 2.20 has
+_VERSION = 10  # of the operation that calls JAX programs, in TensorFlow 2.20
 
 
 def attend(
@@ -27,22 +27,11 @@ def attend(
     distances: Any,
     biases: Any,
 ) -> Any:
-    """Computes attention over segment and memory without scores in memory.
+    """Computes attention over segment and memory without scores in memory, `(B, T, N * H)`.
 
-    Args:
-        plan: `AttentionPlan`.
-        platform: str. `tpu`, or `cpu` to run the kernel as plain operations.
-        first_keys: int32 tensor `(B,)`, or `(B, T)` where the plan has starts of queries. The first
-            key that a query may see.
-        hash_keys: int32 tensor `(2, B)` from `hashed_bits.random_keys`. What dropout draws from.
-        query: float tensor `(B, T, N * H)`, not divided by anything.
-        key: float tensor `(B, K, N * H)`.
-        value: float tensor `(B, K, N * H)`.
-        distances: float tensor `(K, N * H)`; row `j` is the key of the distance `K - 1 - j`.
-        biases: float32 tensor `(2, N * H)`: of contents and of positions.
-
-    Returns:
-        Float tensor `(B, T, N * H)`. Gradients flow into the last five arguments.
+    Arguments are as in `attention_export.attention_function`; `hash_keys` come from
+    `hashed_bits.random_keys`, and the biases are of contents and of positions. Gradients flow
+    into the last five arguments. The platform `cpu` runs the kernel as plain operations.
     """
 
     @tf.custom_gradient
@@ -67,22 +56,13 @@ def attend_in_inference(
     distances: Any,
     biases: Any,
 ) -> list[Any]:
-    """Computes attention over a segment and a memory of keys and values, and moves memory on.
+    """Computes attention over a segment and a memory of keys and values, and the next memory.
 
-    Args:
-        plan: `InferencePlan`.
-        platform: as in `attend`.
-        first_keys: as in `attend`, counted from the first place of memory.
-        segment: tuple of queries, not divided by anything, keys and values, float tensors
-            `(B, T, N * H)`.
-        memory: tuple of keys and values, float tensors `(B, P, N * H)`.
-        distances: float tensor `(R, N * H)`; row `j` is the key of the distance
-            `plan.padded_key_length - 1 - j`, and no key of any after the distance 0.
-        biases: as in `attend`.
-
-    Returns:
-        List of float tensors: what was attended to `(B, T, N * H)` and, where the plan writes
-        memory, its next keys and values.
+    The segment has unscaled queries, keys and values `(B, T, N * H)`, the memory keys and values
+    `(B, P, N * H)`. Row `j` of distances `(R, N * H)` is the key of the distance
+    `plan.padded_key_length - 1 - j`; rows after the distance 0 are unused. First keys count from
+    the first place of memory; the others are as in `attend`. Returns the attended values
+    `(B, T, N * H)` and, where the plan writes memory, its next keys and values.
     """
     return _call(plan, "inference", platform, (first_keys, *segment, *memory, distances, biases))
 
@@ -91,7 +71,7 @@ def _call(
     plan: AttentionPlan, direction: Direction, platform: str, arguments: tuple[Any, ...]
 ) -> list[Any]:
     program = exported(plan, direction, platform)
-    # The CPU is what programs for a TPU are lowered on where there is none.
+    # Programs for a TPU are lowered on a CPU if the machine has no TPU.
     disabled = ["platform"] if platform == "tpu" else []
     return xla.call_module(
         list(arguments),

@@ -21,24 +21,18 @@ from txl_tf.tpu_kernels.row_scalars import first_keys_of_tiles, row_scalars
 
 Direction = Literal["forward", "backward", "inference"]
 
-# What libtpu 0.0.31, which TensorFlow 2.20 runs on, reads. JAX 0.10.2 writes a later version,
-# which differs in nothing that is used here.
+# The version that libtpu 0.0.31 of TensorFlow 2.20 reads. JAX 0.10.2 writes a later one, which does
+# not differ for these kernels.
 _KERNEL_VERSION = 9
 
 
 @functools.cache
 def exported(plan: AttentionPlan, direction: Direction, platform: str) -> Any:
-    """Exports one pass of attention.
+    """Exports one pass of attention, the function of `attention_function` or `inference_function`.
 
-    Args:
-        plan: `AttentionPlan`.
-        direction: `forward` or `backward`; `inference` of an `InferencePlan`.
-        platform: str. `tpu`, or `cpu`, where the kernel runs as plain operations.
-
-    Returns:
-        `jax.export.Exported` of what `attention_function` or `inference_function` returns.
+    The platform is `tpu`, or `cpu`, where the kernel runs as plain operations.
     """
-    # Nothing here is computed, and TensorFlow has the TPU for itself.
+    # Nothing is computed here, and TensorFlow owns the TPU.
     jax.config.update("jax_platforms", "cpu")
     with _readable_by_libtpu(), _without_source_paths(), jax.enable_x64(False):
         return _export(plan, direction, platform)
@@ -78,19 +72,12 @@ def attention_function(
 ) -> Callable[..., Any]:
     """Makes one pass of attention as a function of arrays without padding.
 
-    Args:
-        plan: `AttentionPlan`.
-        direction: `forward` or `backward`.
-        is_interpreted: bool. Whether the kernel runs as plain operations.
-
-    Returns:
-        Function of the first visible key, int32 `(B,)` or with starts of queries `(B, T)`; the
-        keys of the hash, int32 `(2, B)`; queries `(B, T, N * H)`; keys and values
-        `(B, K, N * H)`; distances `(K, N * H)`, row `j` of the distance `K - 1 - j`; and
-        float32 biases `(2, N * H)`. `forward` returns what was attended to, `(B, T, N * H)`,
-        and the logarithms of sums for the backward pass. `backward` takes both, and the gradient
-        of the first, besides, and returns the gradients of queries, keys, values, distances and
-        biases.
+    It takes the first visible keys, int32 `(B,)` or with starts of queries `(B, T)`; the keys of
+    the hash, int32 `(2, B)`; unscaled queries `(B, T, N * H)`; keys and values `(B, K, N * H)`;
+    distances `(K, N * H)`, row `j` for the distance `K - 1 - j`; and float32 biases `(2, N * H)`.
+    `forward` returns the attended values `(B, T, N * H)` and the logarithms of sums for the
+    backward pass. `backward` also takes both and the gradient of the first, and returns the
+    gradients of queries, keys, values, distances and biases.
     """
     kernels = {"forward": attention_kernels.forward, "backward": attention_kernels.backward}
     kernel = kernels[direction](plan, is_interpreted)
@@ -117,7 +104,7 @@ def attention_function(
 
 
 class _Padding:
-    """Zeros around the arrays of a plan."""
+    """Zero padding of the arrays of a plan."""
 
     def __init__(self, plan: AttentionPlan) -> None:
         self._plan = plan
@@ -136,7 +123,7 @@ class _Padding:
     ) -> list[Any]:
         """Returns the arguments of a kernel."""
         plan = self._plan
-        # Row `j` of the table is the distance `padded K - 1 - j`; what comes after has no key.
+        # Row `j` of the table is the distance `padded K - 1 - j`; later rows have no key.
         before = plan.padded_key_length - plan.key_length
         after = plan.table_length - before - plan.key_length
         arrays = [self.queries(query), self.keys(key), self.keys(value)]
@@ -162,7 +149,7 @@ class _Padding:
 
 @contextlib.contextmanager
 def _readable_by_libtpu() -> Iterator[None]:
-    """Writes kernels in the version of the TPU library that is pinned beside JAX."""
+    """Writes kernels in the version that the pinned TPU library reads."""
     default = tpu_custom_call._FWD_COMPAT_VERSION
     tpu_custom_call._FWD_COMPAT_VERSION = _KERNEL_VERSION
     try:
@@ -173,6 +160,6 @@ def _readable_by_libtpu() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_source_paths() -> Iterator[None]:
-    """Leaves paths of this machine out of programs, which are cached and compared."""
+    """Removes this machine's paths from programs, which are cached and compared."""
     with jax._src.config.traceback_in_locations_limit(0):
         yield

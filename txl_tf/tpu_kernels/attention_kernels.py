@@ -1,7 +1,7 @@
 """Forward and backward pass of relative attention as Pallas kernels.
 
-Scores are computed tile by tile on the chip, summed up with a running maximum and never written
-to memory; the backward pass computes them again. Dao et al. (2022), "FlashAttention", extended by
+Scores are computed tile by tile on the chip, summed with a running maximum and never written to
+memory; the backward pass computes them again. Dao et al. (2022), "FlashAttention", extended by
 the distances of Dai et al. (2019): the shift of a tile's scores is a roll of its rows.
 
 Shape letters used in this module: B rows, T segment length, K key length with padding, N heads,
@@ -24,18 +24,13 @@ from txl_tf.tpu_kernels.kernel_grid import KernelBlocks, KernelProgram, merged, 
 
 
 def forward(plan: AttentionPlan, is_interpreted: bool = False) -> Callable[..., Any]:
-    """Makes the kernel of the forward pass.
+    """Makes the kernel of the forward pass, a function of padded arrays.
 
-    Args:
-        plan: `AttentionPlan`.
-        is_interpreted: bool. Whether the kernel runs as plain operations, on any device.
-
-    Returns:
-        Function of int32 scalars `(B * S)`, queries `(B, T, N * H)`, keys and values
-        `(B, K, N * H)`, distances `(P, N * H)`, float32 biases `(2, N * H)` and, where queries
-        have starts of their own, the first keys `(B, T / A, 1, A)`. All with padding. It returns
-        what was attended to, `(B, T, N * H)`, and the logarithm of the sum of the exponentials of
-        the scores, float32 `(B, T / A, N * H / G, G / H, A)`.
+    It takes int32 scalars `(B * S)`, queries `(B, T, N * H)`, keys and values `(B, K, N * H)`,
+    distances `(P, N * H)`, float32 biases `(2, N * H)` and, where queries have their own starts,
+    the first keys `(B, T / A, 1, A)`. It returns the attended values `(B, T, N * H)` and the
+    logarithm of the sum of exponentials of the scores, float32 `(B, T / A, N * H / G, G / H, A)`.
+    `is_interpreted` runs it as plain operations, on any device.
     """
     blocks = KernelBlocks(plan)
     outputs = [blocks.queries, blocks.log_sums]
@@ -44,16 +39,10 @@ def forward(plan: AttentionPlan, is_interpreted: bool = False) -> Callable[..., 
 
 
 def backward(plan: AttentionPlan, is_interpreted: bool = False) -> Callable[..., Any]:
-    """Makes the kernel of the backward pass.
+    """Makes the kernel of the backward pass, a function of padded arrays.
 
-    Args:
-        plan: `AttentionPlan`.
-        is_interpreted: bool. Whether the kernel runs as plain operations, on any device.
-
-    Returns:
-        Function of the arguments of the forward pass, then of its two results, and of the
-        gradient of the first. It returns the gradients of queries, keys, values, distances and,
-        float32, of the biases.
+    It takes the arguments of the forward pass, its two results, and the gradient of the first. It
+    returns the gradients of queries, keys, values, distances and, in float32, of the biases.
     """
     blocks = KernelBlocks(plan)
     inputs = [*blocks.inputs, blocks.queries, blocks.log_sums, blocks.queries]
@@ -66,13 +55,9 @@ def backward(plan: AttentionPlan, is_interpreted: bool = False) -> Callable[...,
 
 
 class QueriesOfTile:
-    """Both queries of a tile, head by head, and the softmax over their keys.
+    """Both queries of a tile, by head, and the softmax over their keys.
 
-    Args:
-        program: `KernelProgram`.
-        query: `(A, G)`.
-        biases: reference of float32 `(2, G)`.
-        distances: reference of `(P, G)`.
+    `query` is `(A, G)`; `biases` refers to float32 `(2, G)`, `distances` to `(P, G)`.
     """
 
     def __init__(self, program: KernelProgram, query: Any, biases: Any, distances: Any) -> None:
@@ -82,10 +67,10 @@ class QueriesOfTile:
         self._position = program.tile.queries(query, biases[1:2, :])
 
     def start(self) -> tuple[Any, Any, Any]:
-        """Returns the largest score, the sum of weights and the weighed values before all keys."""
+        """Returns the maximum score, the sum of weights and the weighted values before all keys."""
         plan = self._program.plan
         column = plan.block_queries, 1
-        # A tile without a visible key leaves sums behind that the next one fades to 0.
+        # A tile without a visible key leaves sums that the next tile scales to 0.
         largest = jnp.full(column, MASKED_SCORE, jnp.float32)
         sums = jnp.zeros((plan.block_queries, plan.group_width), jnp.float32)
         return largest, jnp.zeros(column, jnp.float32), sums
@@ -93,13 +78,9 @@ class QueriesOfTile:
     def attend(
         self, head: int, state: tuple[Any, Any, Any], program: KernelProgram, tiles: "KeyTiles"
     ) -> tuple[Any, Any, Any]:
-        """Goes on with the softmax over tiles of keys.
+        """Continues the softmax of a head over tiles of keys, from `start` or an earlier call.
 
-        Args:
-            head: int. Head of the group.
-            state: result of `start` or of a call before.
-            program: `KernelProgram`, of tiles of this size.
-            tiles: `KeyTiles`.
+        The tiles of `program` have the size of `tiles`.
         """
         tile = program.tile
         program.at_head(head)
@@ -124,7 +105,7 @@ class QueriesOfTile:
 
 
 class KeyTiles(NamedTuple):
-    """Tiles of keys and values, counted over all keys, and where those of a reference begin."""
+    """Range of tiles of keys and values, counted over all keys, and its offset in a reference."""
 
     key: Any
     value: Any
@@ -149,7 +130,7 @@ def _forward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> None
 
 
 class _Backward(NamedTuple):
-    """What the backward pass reads, writes and keeps on the chip."""
+    """References that the backward pass reads, writes and keeps on the chip."""
 
     query: Any
     key: Any
@@ -170,7 +151,7 @@ class _Backward(NamedTuple):
 
 
 class _BackwardOfHead:
-    """The backward pass of one head and tile of queries, tile of keys by tile of keys."""
+    """Backward pass of one head and tile of queries, over tiles of keys."""
 
     def __init__(
         self, program: KernelProgram, at: _Backward, queries: tuple[Any, Any, Any], head: int
@@ -185,11 +166,10 @@ class _BackwardOfHead:
         self._log_sum = program.tile.as_column(at.log_sums[0, 0, 0, head : head + 1, :])
 
     def add_to(self, totals: tuple[Any, Any]) -> tuple[Any, Any]:
-        """Adds up all tiles.
+        """Adds the gradients `(A, G)` of all tiles to the totals; columns of other heads stay.
 
-        Args:
-            totals: gradients `(A, G)` of the queries for contents and, the last query first, of
-                those for positions. Columns of other heads stay.
+        The first total is of queries for contents, the second of queries for positions, in
+        reverse order.
         """
         program = self._program
         program.at_head(self._head)
@@ -207,7 +187,7 @@ class _BackwardOfHead:
         return of_content, of_position
 
     def _weighed(self, block: Any) -> tuple[Any, Any]:
-        """The probabilities of a tile, and the gradients of what they weigh."""
+        """Returns the probabilities of a tile, and the gradients of the values that they weight."""
         at, program = self._at, self._program
         keys, rows = program.key_rows(block), program.distance_rows(block)
         scores = self._tile.scores(
@@ -218,7 +198,7 @@ class _BackwardOfHead:
         return weights, program.dropped(inner, block)
 
     def _expected(self) -> Any:
-        """The mean of the gradients by the probabilities, `(A, 1)`."""
+        """Returns the mean of the gradients weighted by the probabilities, `(A, 1)`."""
         program = self._program
         if not program.plan.sums_twice:
             attended = self._at.attended[0].astype(jnp.float32)
@@ -229,7 +209,8 @@ class _BackwardOfHead:
             weights, inner = self._weighed(block)
             return total + jnp.sum(weights * inner, axis=1, keepdims=True)
 
-        # Rounded as what it is taken from: where one key has all the weight, nothing is left.
+        # Rounded like the gradients it is subtracted from: with all weight on one key, nothing is
+        # left.
         start = jnp.zeros_like(self._log_sum)
         return jax.lax.fori_loop(program.first_tile, program.end_tile, add, start)
 
@@ -251,7 +232,7 @@ class _BackwardOfHead:
 
 
 def _backward_kernel(plan: AttentionPlan, scalars: Any, *references: Any) -> None:
-    """Adds up the gradients of one tile of queries, and of the keys that they see."""
+    """Adds the gradients of one tile of queries, and of the keys that they see."""
     num_inputs = 6 if plan.has_query_starts else 5
     first_keys = references[5] if plan.has_query_starts else None
     at = _Backward(*references[:5], *references[num_inputs:])

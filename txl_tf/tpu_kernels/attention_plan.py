@@ -11,25 +11,22 @@ import math
 LANES = 128
 """Columns of a register."""
 _MEBIBYTE = 2**20
-# What a kernel gets without asking, on the chip with the least.
+# Default limit of a kernel, on the chip with the least memory.
 _DEFAULT_VMEM_BYTES = 16 * _MEBIBYTE
-# Of 128 MiB the compiler keeps some for what it moves ahead.
+# Of 128 MiB the compiler keeps some for prefetches.
 _LARGEST_VMEM_BYTES = 120 * _MEBIBYTE
-# Larger ones repeat less work at their edges, see BUILD_NOTES.
+# Larger tiles repeat less work at their edges, see BUILD_NOTES.
 _QUERY_TILES = (256, 128)
 _KEY_TILES = (512, 384, 256, 128)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttentionPlan:
-    """What one kernel of relative attention is made for.
+    """Sizes of one kernel of relative attention.
 
-    Lengths need not be multiples of anything. Padding comes before memory and
-    after the segment, so that distances stay what they are.
-
-    Raises:
-        ValueError: If a size is not positive, a query could not even see itself, or the blocks of
-            one row do not fit the memory on the chip.
+    Lengths may be arbitrary: padding before memory and after the segment keeps all distances.
+    Raises ValueError if a size is not positive, a query cannot see even itself, or the blocks of
+    one row do not fit the memory on the chip.
     """
 
     num_rows: int
@@ -49,15 +46,15 @@ class AttentionPlan:
     farthest: int | None = None
     """Largest distance that a query sees, at least 0; None: all."""
     has_query_starts: bool = False
-    """Whether every query has a first visible key of its own, as with documents."""
+    """True if every query has its own first visible key, as with documents."""
     rounds_products: bool = False
-    """Whether products of float32 numbers may round them to bfloat16 first."""
+    """True if products of float32 numbers may round them to bfloat16 first."""
     has_strided_rolls: bool = True
-    """Whether the chip moves every row of a tile by a distance of its own at once."""
+    """True if the chip rotates every row of a tile by its own distance at once."""
     max_block_queries: int | None = None
-    """Largest tile of queries; None: what is fast."""
+    """Largest tile of queries; None: the fastest."""
     max_block_keys: int | None = None
-    """Largest tile of keys; None: what is fast."""
+    """Largest tile of keys; None: the fastest."""
 
     def __post_init__(self) -> None:
         sizes = (self.num_rows, self.segment_length, self.num_heads, self.head_dim)
@@ -71,12 +68,12 @@ class AttentionPlan:
 
     @property
     def key_length(self) -> int:
-        """`K`."""
+        """Key length `K`."""
         return self.memory_length + self.segment_length
 
     @functools.cached_property
     def block_queries(self) -> int:
-        """Queries of a tile, a multiple of what one register of the dtype has rows."""
+        """Queries of a tile, a multiple of the rows of a register."""
         needed = rounded_up(self.segment_length, 16)
         allowed = self.max_block_queries or self._tiles[0]
         return min(needed, rounded_up(allowed, 16))
@@ -90,13 +87,13 @@ class AttentionPlan:
 
     @functools.cached_property
     def _tiles(self) -> tuple[int, int]:
-        """Largest tiles of queries and keys: those with the least work."""
+        """Largest tiles of queries and keys, chosen for the least work."""
         if self.item_bytes > 2:
             return LANES, LANES
         queries = min(_QUERY_TILES, key=lambda tile: (rounded_up(self.segment_length, tile), -tile))
         padded = self.memory_length + rounded_up(self.segment_length, queries)
-        # Of 11 products 4 are with distances, of which a tile reads more than it has keys.
-        # A turn of the loop takes about as long as two registers of columns of one product.
+        # Of 11 products 4 are with distances, and a tile reads more distances than keys. A turn of
+        # the loop costs as much as two registers of columns of one product.
         edges = 4 * queries + 2 * LANES
         keys = min(_KEY_TILES, key=lambda tile: rounded_up(padded, tile) * (11 + edges / tile))
         return queries, keys
@@ -134,16 +131,16 @@ class AttentionPlan:
 
     @property
     def num_query_blocks(self) -> int:
-        """Tiles of queries."""
+        """Number of tiles of queries."""
         return self.padded_segment_length // self.block_queries
 
     @property
     def heads_per_group(self) -> int:
         """Heads whose columns lie side by side in a block.
 
-        As few as fill registers of 128 columns. The heads of a group are told
-        apart by what is 0, not by where columns are cut: to cut between the
-        columns of a register is slow, and narrow heads fill no product anyway.
+        The fewest that fill registers of 128 columns. The heads of a group are separated by
+        zeros, not by slices: slicing within a register is slow, and narrow heads do not fill a
+        product anyway.
         """
         for count in range(1, self.num_heads):
             if self.num_heads % count == 0 and count * self.head_dim % LANES == 0:
@@ -152,7 +149,7 @@ class AttentionPlan:
 
     @property
     def num_groups(self) -> int:
-        """Groups of heads."""
+        """Number of groups of heads."""
         return self.num_heads // self.heads_per_group
 
     @property
@@ -161,10 +158,9 @@ class AttentionPlan:
         return self.heads_per_group * self.head_dim
 
     def query_blocks_of_keys(self, block: int) -> tuple[int, int]:
-        """Returns the first tile of keys that a full memory needs, and the one after the last.
+        """Returns the first tile of keys that a tile of queries needs, and the one after the last.
 
-        Args:
-            block: int. Tile of queries.
+        The memory counts as full.
         """
         first = self.padded_memory_length - self.memory_length
         if self.farthest is not None:
@@ -187,22 +183,22 @@ class AttentionPlan:
 
     @property
     def backward_flops(self) -> int:
-        """Operations of the products of the backward pass, turning rows included."""
+        """Operations of the products of the backward pass, including the reversal of rows."""
         turns = 2 if self.sums_twice else 1
         again = turns * (2 * self.block_keys + self.window)
         per_query = self.group_width * (3 * self.block_keys + 2 * self.window + again)
         per_query += self.block_queries * self.block_keys
         per_tile = self._of_all_tiles(2 * self.block_queries * per_query)
-        # Queries are turned before the tiles of keys, their gradients after them, in halves.
+        # Queries are reversed before the tiles of keys, their gradients after them, in halves.
         turned = self.padded_segment_length * self.block_queries * self.group_width * 3 * 2
         return per_tile + self.num_rows * self.num_groups * turned
 
     @property
     def sums_twice(self) -> bool:
-        """Whether the backward pass computes probabilities once more, for exactness.
+        """True if the backward pass computes probabilities again, for exactness.
 
-        What the gradients of a query's scores have in common is then summed up from themselves,
-        and not from the results of the forward pass, of which rounding makes a difference.
+        The mean of a query's gradients is then summed from the gradients themselves, and not from
+        the rounded results of the forward pass.
         """
         return self.dtype == "float32"
 
@@ -217,14 +213,14 @@ class AttentionPlan:
 
     @property
     def score_bytes(self) -> int:
-        """What the scores of all rows and heads would take in float32."""
+        """Bytes that the scores of all rows and heads would take in float32."""
         return 4 * self.num_rows * self.num_heads * self.segment_length * self.key_length
 
     @functools.cached_property
     def vmem_bytes(self) -> int:
         """Memory on the chip that the backward pass needs, the larger of the two."""
         width = rounded_up(self.group_width, LANES)
-        # Pallas keeps two of each block, so that one is moved while the other is read.
+        # Pallas keeps two copies of each block, to move one while it reads the other.
         whole = 2 * self.item_bytes * width * (4 * self.padded_key_length + 2 * self.table_length)
         sums = 4 * width * (2 * self.padded_key_length + self.table_length)
         queries = self.block_queries * width * (2 * 5 * self.item_bytes + 4 * 8)
@@ -240,5 +236,5 @@ class AttentionPlan:
 
 
 def rounded_up(number: int, multiple: int) -> int:
-    """Returns the next multiple of a number, or itself."""
+    """Rounds a number up to a multiple."""
     return math.ceil(number / multiple) * multiple

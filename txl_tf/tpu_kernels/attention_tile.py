@@ -19,11 +19,7 @@ _OVER_ROWS = (((0,), (0,)), ((), ()))
 
 
 class Tile:
-    """Operations on the tiles of one row and group of heads.
-
-    Args:
-        plan: `AttentionPlan`.
-    """
+    """Operations on the tiles of one row and group of heads."""
 
     def __init__(self, plan: AttentionPlan) -> None:
         self._plan = plan
@@ -33,7 +29,7 @@ class Tile:
         self.dtype = jnp.dtype(plan.dtype)
 
     def product(self, left: Any, right: Any) -> Any:
-        """Multiplies `(A, C)` by `(C, G)`; sums are float32, as in the two below."""
+        """Multiplies `(A, C)` by `(C, G)`; sums are float32, as in the next two methods."""
         return self._dot(left, right, (((1,), (0,)), ((), ())))
 
     def product_of_rows(self, left: Any, right: Any) -> Any:
@@ -58,11 +54,11 @@ class Tile:
         return ((query.astype(jnp.float32) + bias) * self._scale).astype(self.dtype)
 
     def gradient_of_query(self, gradient: Any) -> Any:
-        """Returns the gradient of what `queries` was given."""
+        """Returns the gradient of the input of `queries`."""
         return gradient * self._scale
 
     def is_of_head(self, head: int) -> Any:
-        """Which columns are those of a head: `(1, G)`, or `None` where all are."""
+        """Selects the columns of a head: `(1, G)`, or `None` if the group has one head."""
         plan = self._plan
         if plan.heads_per_group == 1:
             return None
@@ -82,13 +78,9 @@ class Tile:
         return self.product_of_rows(content_query, key) + of_positions
 
     def gradients_by_distance(self, gradients: Any) -> Any:
-        """Moves what belongs to keys back to distances.
+        """Moves gradients `(A, C)` of keys back to distances `(A, W)`.
 
-        Args:
-            gradients: `(A, C)`.
-
-        Returns:
-            `(A, W)`, with the last query first: a row is moved by no chip to the left.
+        The last query comes first, because no chip moves rows to the left.
         """
         plan = self._plan
         turned = self.reversed_rows(gradients.astype(self.dtype))
@@ -110,13 +102,13 @@ class Tile:
         return values
 
     def reversed_rows(self, values: Any) -> Any:
-        """Turns `(A, ...)` upside down, as a product: there is no other way in a kernel."""
+        """Reverses the rows of `(A, ...)` by a product: kernels have no other way."""
         rows, columns = self._places(values.shape[0], values.shape[0])
         is_opposite = rows + columns == values.shape[0] - 1
         turning = jnp.where(is_opposite, 1.0, 0.0).astype(self.dtype)
         if values.dtype == self.dtype:
             return self.product(turning, values)
-        # The two halves of float32 numbers one after the other, in place of six products.
+        # A product for each half of the float32 numbers, instead of six products.
         high = values.astype(self.dtype)
         low = values - high.astype(jnp.float32)
         return self.product(turning, high) + self.product(turning, low)
@@ -133,13 +125,9 @@ class Tile:
         return jnp.sum(jnp.where(rows == columns, column, 0.0), axis=0, keepdims=True)
 
     def masked(self, scores: Any, query_block: Any, key_block: Any, first_keys: Any) -> Any:
-        """Replaces the scores `(A, C)` of keys that a query must not see.
+        """Masks float32 scores `(A, C)` of keys that a query must not see.
 
-        Args:
-            scores: float32 `(A, C)`.
-            query_block: int32 scalar.
-            key_block: int32 scalar.
-            first_keys: int32 scalar or `(A, 1)`. The first key that a query may see.
+        `first_keys` is an int32 scalar or `(A, 1)`, the first key that a query may see.
         """
         plan = self._plan
         queries, keys = self._places(*scores.shape)
@@ -153,17 +141,10 @@ class Tile:
     def dropped(
         self, values: Any, hash_keys: tuple[Any, Any], head: Any, query_block: Any, key_block: Any
     ) -> Any:
-        """Applies the dropout of probabilities to `(A, C)`.
+        """Applies the dropout of probabilities to float32 `(A, C)`.
 
-        The mask is the hash of `hashed_bits.random_bits`, of the place among real
-        queries and keys: padding is not counted.
-
-        Args:
-            values: float32 `(A, C)`.
-            hash_keys: tuple of two int32 scalars, from `hashed_bits.random_keys`.
-            head: int32 scalar, counted over all groups.
-            query_block: int32 scalar.
-            key_block: int32 scalar.
+        The mask is the hash of `hashed_bits.random_bits` over the indices of real queries and
+        keys, without padding. `head` counts over all groups.
         """
         plan = self._plan
         if plan.dropout == 0.0:
@@ -178,14 +159,14 @@ class Tile:
         return jnp.where(is_kept, values * (1.0 / (1.0 - plan.dropout)), 0.0)
 
     def _places(self, num_rows: int, num_columns: int) -> tuple[Any, Any]:
-        """The row and the column of every element."""
+        """Returns the row and the column index of every element."""
         shape = num_rows, num_columns
         rows, columns = (jax.lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (0, 1))
         return rows, columns
 
 
 def _mixed(bits: Any) -> Any:
-    """Mixes as `hashed_bits.mixed` does; int32 wraps around as uint32 does."""
+    """Mixes like `hashed_bits.mixed`; int32 wraps around like uint32."""
 
     def folded(bits: Any, places: int) -> Any:
         return bits ^ jax.lax.shift_right_logical(bits, jnp.int32(places))

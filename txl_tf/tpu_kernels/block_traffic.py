@@ -14,11 +14,8 @@ _LANES = 128
 class Block:
     """One argument or result of a kernel.
 
-    Attributes:
-        shape: tuple of int. Shape of the whole.
-        block: tuple of int. Shape of what is on the chip at a time.
-        dtype: str.
-        place: function of the place in the grid that returns which block is needed there.
+    `block` is the shape on the chip at a time; `place` maps an index of the grid to the index of
+    the needed block.
     """
 
     shape: tuple[int, ...]
@@ -28,25 +25,18 @@ class Block:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of a block, its rows filled up to whole registers."""
+        """Bytes of a block, with rows padded to whole registers."""
         item_bytes = 2 if self.dtype == "bfloat16" else np.dtype(self.dtype).itemsize
         columns = math.ceil(self.block[-1] / _LANES) * _LANES
         return math.prod(self.block[:-1]) * columns * item_bytes
 
 
 def moved_bytes(grid: Sequence[int], blocks: Sequence[Block]) -> int:
-    """Counts what a kernel reads and writes.
+    """Counts the bytes that a kernel reads and writes.
 
     A block is moved whenever the next place of the grid needs another one; the last axis of the
-    grid is the innermost. A result that is left and come back to would be read again, which no
-    kernel here does.
-
-    Args:
-        grid: ints. Places along each axis.
-        blocks: sequence of `Block`.
-
-    Returns:
-        Bytes of all moves.
+    grid is the innermost. Returning to an earlier result would read it again, which no kernel
+    here does.
     """
     total = 0
     for block in blocks:

@@ -1,8 +1,8 @@
-"""Relative attention with a memory of keys and values, as a Pallas kernel that moves it on.
+"""Pallas kernel of relative attention that also writes the next memory of keys and values.
 
-Keys of memory and of the segment stay apart: to put them together, and to take the next memory
-out of them, takes a TPU longer than to attend. What is on the chip already is written as the
-next memory from there.
+Keys of memory and segment stay separate: on a TPU, concatenating them and slicing the next
+memory takes longer than attention. The next memory is written from the data already on the
+chip.
 
 Shape letters used in this module: B rows, T segment length, P places of memory, S keys of the
 segment with padding, N heads, H head width, G columns of a group of heads, R rows of the table
@@ -23,23 +23,18 @@ from txl_tf.tpu_kernels.row_scalars import first_keys_of_tiles, row_scalars
 
 
 def inference_kernel(plan: InferencePlan, is_interpreted: bool = False) -> Callable[..., Any]:
-    """Makes the kernel.
+    """Makes the kernel, a function of padded arrays.
 
-    Args:
-        plan: `InferencePlan`.
-        is_interpreted: bool. Whether the kernel runs as plain operations, on any device.
-
-    Returns:
-        Function of int32 scalars, queries `(B, T, N * H)` and keys and values of the segment
-        `(B, S, N * H)`, these with padding, keys and values of memory `(B, P, N * H)`, distances
-        `(R, N * H)`, float32 biases `(2, N * H)` and, where queries have starts of their own, the
-        first keys `(B, T / A, 1, A)`. It returns what was attended to, `(B, T, N * H)`, and
-        where the plan writes memory its next keys and values.
+    It takes int32 scalars, queries `(B, T, N * H)`, keys and values of the segment
+    `(B, S, N * H)`, keys and values of memory `(B, P, N * H)`, distances `(R, N * H)`, float32
+    biases `(2, N * H)` and, where queries have their own starts, the first keys
+    `(B, T / A, 1, A)`. It returns the attended values `(B, T, N * H)` and, where the plan writes
+    memory, its next keys and values. `is_interpreted` runs it as plain operations, on any device.
     """
     blocks = KernelBlocks(plan)
     segment, memory = map(blocks.of_keys, (plan.segment_key_length, plan.memory_length))
     inputs = [blocks.queries, segment, segment, memory, memory]
-    # The table, the biases and the first keys are those of the other kernels.
+    # The table, the biases and the first keys are as in the other kernels.
     inputs += blocks.inputs[3:]
     outputs = [blocks.queries, *([memory, memory] if plan.writes_memory else [])]
     kernel = functools.partial(_kernel, plan)
@@ -47,7 +42,7 @@ def inference_kernel(plan: InferencePlan, is_interpreted: bool = False) -> Calla
 
 
 def _kernel(plan: InferencePlan, scalars: Any, *references: Any) -> None:
-    """Attends from one tile of queries to memory and segment; the first moves memory on."""
+    """Attends from a tile of queries to memory and segment; the first writes the next memory."""
     num_inputs = 8 if plan.has_query_starts else 7
     inputs, (attended, *next_memory) = references[:num_inputs], references[num_inputs:]
     query, key, value, memory_key, memory_value, distances, biases, *first_keys = inputs
@@ -95,17 +90,11 @@ def _move_on(plan: InferencePlan, references: list[tuple[Any, Any, Any]]) -> Non
 
 
 def inference_function(plan: InferencePlan, is_interpreted: bool = False) -> Callable[..., Any]:
-    """Makes the kernel as a function of arrays without padding.
+    """Makes the kernel as a function of arrays without padding, with the kernel's results.
 
-    Args:
-        plan: `InferencePlan`.
-        is_interpreted: bool. Whether the kernel runs as plain operations.
-
-    Returns:
-        Function of the first visible key, int32 `(B,)` or with starts of queries `(B, T)`;
-        queries, keys and values of the segment `(B, T, N * H)`; keys and values of memory
-        `(B, P, N * H)`; distances `(R, N * H)`; and float32 biases `(2, N * H)`. It returns what
-        the kernel returns.
+    It takes the first visible keys, int32 `(B,)` or with starts of queries `(B, T)`; queries,
+    keys and values of the segment `(B, T, N * H)`; keys and values of memory `(B, P, N * H)`;
+    distances `(R, N * H)`; and float32 biases `(2, N * H)`.
     """
     kernel = inference_kernel(plan, is_interpreted)
 

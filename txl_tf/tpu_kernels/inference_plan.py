@@ -1,4 +1,4 @@
-"""Sizes of the attention kernel that reads segments with a memory of keys and values.
+"""Sizes of the attention kernel for segments with a memory of keys and values.
 
 Shape letters used in this module: T tokens, P places of memory, K = P + T key length, N heads,
 H head width, G width of a group of heads.
@@ -10,24 +10,21 @@ from typing import Self
 
 from txl_tf.tpu_kernels.attention_plan import LANES, AttentionPlan, rounded_up
 
-# Tiles of keys that pay, and the most that a memory grows for the sake of one.
+# Largest useful tiles of keys, and the most places added to a memory for them.
 _LARGEST_TILE = {2: 1536, 4: 512}
 _LARGEST_SEGMENT_TILE = 256
 _MOST_UNUSED = 4 * LANES
-# Memory is moved by as many rows as a register of bfloat16 has.
+# Memory is moved by the rows of a bfloat16 register.
 _ROWS_OF_REGISTER = 16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InferencePlan(AttentionPlan):
-    """What one kernel is made for that reads a segment and moves memory on.
+    """Sizes of one kernel that reads a segment and writes the next memory.
 
-    Keys and values of memory come apart from those of the segment, so that nothing puts them
-    together. `memory_length` is the number of places `P`, a multiple of 128. There is no
-    backward pass.
-
-    Raises:
-        ValueError: As `AttentionPlan`, or if the places are no multiple of 128.
+    Keys and values of memory and segment stay separate, so that nothing concatenates them.
+    `memory_length` is the number of places `P`, a multiple of 128 (ValueError otherwise). There is
+    no backward pass.
     """
 
     def __post_init__(self) -> None:
@@ -49,7 +46,7 @@ class InferencePlan(AttentionPlan):
 
     @property
     def segment_block_keys(self) -> int:
-        """Keys of a tile of the segment: small ones follow the diagonal."""
+        """Keys of a tile of the segment; small tiles follow the diagonal."""
         return tile_of(self.memory_length, min(self._largest_tile, _LARGEST_SEGMENT_TILE))
 
     @property
@@ -64,7 +61,7 @@ class InferencePlan(AttentionPlan):
 
     @property
     def segment_key_length(self) -> int:
-        """Keys of the segment with padding, whole tiles of them."""
+        """Keys of the segment, padded to whole tiles."""
         return rounded_up(self.padded_segment_length, self.segment_block_keys)
 
     @property
@@ -74,7 +71,7 @@ class InferencePlan(AttentionPlan):
 
     @property
     def writes_memory(self) -> bool:
-        """Whether the kernel moves memory on, which it does by whole registers."""
+        """True if the kernel writes the next memory, which it can do in whole registers."""
         return self.segment_length % _ROWS_OF_REGISTER == 0
 
     @property
@@ -98,7 +95,7 @@ class InferencePlan(AttentionPlan):
     def vmem_bytes(self) -> int:
         """Memory on the chip that the kernel needs."""
         width = rounded_up(self.group_width, LANES)
-        # Keys and values of memory come and go. Pallas keeps two of each block.
+        # Keys and values of memory are read and written. Pallas keeps two copies of each block.
         lengths = 4 * self.memory_length + 2 * self.segment_key_length + self.table_length
         whole = 2 * self.item_bytes * width * lengths
         queries = self.block_queries * width * (2 * 2 * self.item_bytes + 4 * 6)
@@ -114,10 +111,10 @@ def tile_of(num_places: int, largest: int) -> int:
 
 
 def places_of(memory_length: int) -> int:
-    """Returns how many places a memory of so many tokens has best.
+    """Returns the best number of places for a memory of `memory_length` tokens.
 
-    A few more than tokens, where that makes tiles larger. A tile repeats work at its edges, as
-    much as that of two registers of columns and of the queries of another tile.
+    A few more places than tokens can allow larger tiles. The edges of a tile repeat the work of
+    two registers of columns and of the queries of another tile.
     """
     least = max(rounded_up(memory_length, LANES), LANES)
 

@@ -1,4 +1,4 @@
-"""Choice of the attention kernel by the model and the chip that a program is for."""
+"""Choice of the attention kernel by model and chip."""
 
 import dataclasses
 import importlib.metadata
@@ -11,29 +11,26 @@ from txl_tf.tpu_kernels.inference_plan import InferencePlan, places_of
 KernelSetting = Literal["auto", "always", "never"]
 
 JAX_VERSION = "0.10.2"
-"""Version of JAX that kernels are written with, that of the extra `tpu-kernel`."""
-# Chips that move every row of a tile by a distance of its own at once.
+"""Version of JAX that writes the kernels, as in the extra `tpu-kernel`."""
+# Chips that rotate every row of a tile by its own distance at once.
 _WITH_STRIDED_ROLLS = ("v5e", "v5p", "v6e")
-# A chip that moves them in several steps; its loops then take about three times as long.
+# A chip that needs several steps for this; its loops take about three times as long.
 _WITH_PLAIN_ROLLS = ("v4",)
-# It has 16 MiB on the chip, of which plans ask for a fifth too much.
+# It has 16 MiB on the chip, and plans overestimate their need by a fifth.
 _LARGEST_VMEM_BYTES_OF_V4 = 17 * 2**20
-# Of these XLA keeps all on a chip with 128 MiB by itself, and a kernel moves more.
+# XLA keeps scores of this size on a chip with 128 MiB, and a kernel moves more.
 _SMALL_SCORES_BYTES = 8 * 2**20
 _DOES_NOT_FIT = "the keys of a row do not fit on a chip"
 
 
 @dataclasses.dataclass(frozen=True)
 class AttentionKernel:
-    """How the attention kernel is made for a chip.
+    """Settings of the attention kernel for a chip.
 
-    Attributes:
-        platform: str. `tpu`, or `cpu` to run the kernel as plain operations.
-        has_strided_rolls: bool. Whether the chip moves every row of a tile by a distance of its
-            own at once.
-        rounds_products: bool. Whether products of float32 numbers may round them first.
-        max_block_queries: optional int. Largest tile of queries; `None` takes what is fast.
-        max_block_keys: optional int. Largest tile of keys; `None` takes what is fast.
+    The platform is `tpu`, or `cpu` to run the kernel as plain operations. `has_strided_rolls` is
+    true if the chip rotates every row of a tile by its own distance at once, and
+    `rounds_products` if products of float32 numbers may round them first. Without maxima the
+    fastest tiles are used.
     """
 
     platform: str = "tpu"
@@ -44,7 +41,7 @@ class AttentionKernel:
 
     @property
     def of_plans(self) -> dict[str, Any]:
-        """Fields that plans have too, by name."""
+        """Returns the fields that plans have too, by name."""
         values = dataclasses.asdict(self)
         del values["platform"]
         return values
@@ -52,11 +49,9 @@ class AttentionKernel:
 
 @dataclasses.dataclass(frozen=True)
 class AttentionChoice:
-    """The kernel of a run and why it is this one.
+    """The kernel of a run and the reason for it.
 
-    Attributes:
-        kernel: optional `AttentionKernel`; `None` where attention is made of plain operations.
-        reason: str. What a report says.
+    `kernel` is `None` if attention uses plain operations; reports print `reason`.
     """
 
     kernel: AttentionKernel | None
@@ -77,15 +72,9 @@ class AttentionChoice:
     ) -> Self:
         """Chooses for a program that reads segments with memory.
 
-        Args:
-            config: configuration of the model.
-            setting: `attention_kernel` of the training or the evaluation.
-            chip: as in `for_chip`.
-            num_rows: int. Rows that a replica reads side by side.
-            num_tokens: int. Tokens of a row that are read at once.
-            dtype: str. What attention computes with, `float32` or `bfloat16`.
-            rounds_products: as in `for_chip`.
-            is_differentiated: bool. Whether there is a backward pass.
+        A replica reads `num_rows` rows and `num_tokens` tokens of each at once; attention
+        computes in `dtype`. `is_differentiated` is true for a backward pass; the others are as in
+        `for_chip`.
         """
         if setting == "never":
             return cls.plain("attention_kernel is never")
@@ -117,12 +106,9 @@ class AttentionChoice:
     def for_chip(
         cls, chip: str | None, rounds_products: bool = False, is_forced: bool = False
     ) -> Self:
-        """Chooses for a chip.
+        """Chooses for a generation of TPU, such as `v5e`; `None` if unknown.
 
-        Args:
-            chip: optional str. Generation of TPU, such as `v5e`; `None` where it is not known.
-            rounds_products: bool. Whether products of float32 numbers may round them first.
-            is_forced: bool. Whether it need not be faster.
+        `rounds_products` as in `AttentionKernel`. With `is_forced` the kernel need not be faster.
         """
         if not chip:
             return cls.plain("the chip is not known")
@@ -138,7 +124,7 @@ class AttentionChoice:
 
     @classmethod
     def plain(cls, why: str) -> Self:
-        """Returns the choice of plain operations, and why."""
+        """Returns the choice of plain operations, with its reason."""
         return cls(None, f"plain operations: {why}")
 
 

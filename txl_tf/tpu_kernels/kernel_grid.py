@@ -1,4 +1,4 @@
-"""Grid of the attention kernels: what they move, and where in the tiles they are.
+"""Grid of the attention kernels: the blocks they move, and the tiles at each place.
 
 Shape letters used in this module: B rows, T segment length, K key length with padding, N heads,
 H head width, G columns of a group of heads, P rows of the table of distances with padding,
@@ -18,17 +18,17 @@ from txl_tf.tpu_kernels.attention_tile import Tile
 from txl_tf.tpu_kernels.block_traffic import Block, moved_bytes
 
 NUM_ROW_SCALARS = 3
-"""Scalars of a row before those of its tiles: first key, both keys of the hash."""
+"""Scalars of a row before its tiles' scalars: first key, both keys of the hash."""
 
 # libtpu looks for the function of a kernel by this name.
 _NAME = "main"
 
 
 class KernelBlocks:
-    """What the kernels move between memory and chip.
+    """Blocks that the kernels move between memory and chip.
 
-    The grid is groups of heads, rows, tiles of queries. A group's distances come once, a row's
-    keys and values once for each group, queries once.
+    The grid is groups of heads, rows, tiles of queries. A group's distances are loaded once, a
+    row's keys and values once for each group, queries once.
     """
 
     def __init__(self, plan: AttentionPlan) -> None:
@@ -60,7 +60,7 @@ class KernelBlocks:
         self.inputs += [first_keys] if plan.has_query_starts else []
 
     def of_keys(self, length: int) -> Block:
-        """Returns the block of as many keys or values of a row and group of heads."""
+        """Returns the block of `length` keys or values of a row and group of heads."""
         plan = self._plan
         return Block(
             (plan.num_rows, length, plan.num_heads * plan.head_dim),
@@ -105,7 +105,7 @@ class KernelBlocks:
 
 
 class KernelProgram:
-    """What a kernel does at one place of its grid."""
+    """State of a kernel at one place of its grid."""
 
     def __init__(self, plan: AttentionPlan, scalars: Any, first_keys: Any) -> None:
         self.plan = plan
@@ -118,14 +118,13 @@ class KernelProgram:
         self.hash_keys = scalars[offset + 1], scalars[offset + 2]
         first_key = scalars[offset + NUM_ROW_SCALARS + self.block]
         end = plan.padded_memory_length + (self.block + 1) * plan.block_queries
-        # No tile is computed of which no query sees a key.
-        # Not `//`, which would ask the chip how it treats signs.
+        # Skip tiles without a visible key. `//` would add the handling of signs.
         self.first_tile = jax.lax.div(first_key, plan.block_keys)
         self.end_tile = jax.lax.div(end + plan.block_keys - 1, plan.block_keys)
         self.head: Any = 0
 
     def at_head(self, head: int) -> None:
-        """Goes on to a head of the group."""
+        """Selects a head of the group."""
         self.head = self.group * self.plan.heads_per_group + head
 
     def masked(self, scores: Any, key_block: Any) -> Any:
@@ -135,12 +134,12 @@ class KernelProgram:
         return self.tile.dropped(values, self.hash_keys, self.head, self.block, key_block)
 
     def key_rows(self, key_block: Any) -> Any:
-        """Rows of a tile among keys and values."""
+        """Returns the rows of a tile in keys and values."""
         size = self.plan.block_keys
         return pl.ds(pl.multiple_of(key_block * size, size), size)
 
     def distance_rows(self, key_block: Any) -> Any:
-        """Rows of a tile in the table of distances."""
+        """Returns the rows of a tile in the table of distances."""
         plan = self.plan
         first = plan.padded_segment_length - (self.block + 1) * plan.block_queries
         return pl.ds(pl.multiple_of(first + key_block * plan.block_keys, 16), plan.window)
@@ -152,5 +151,5 @@ def only(is_of_head: Any, values: Any) -> Any:
 
 
 def merged(is_of_head: Any, values: Any, others: Any) -> Any:
-    """Takes columns of other heads from other values."""
+    """Replaces columns of other heads with other values."""
     return values if is_of_head is None else jnp.where(is_of_head, values, others)

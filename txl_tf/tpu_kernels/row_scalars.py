@@ -1,4 +1,4 @@
-"""Numbers of rows and tiles that the attention kernels are given.
+"""Scalars of rows and tiles for the attention kernels.
 
 Shape letters used in this module: B rows, T segment length, A queries of a tile.
 """
@@ -11,18 +11,13 @@ from txl_tf.tpu_kernels.attention_plan import AttentionPlan
 
 
 def first_keys_of_tiles(plan: AttentionPlan, first_keys: Any) -> Any:
-    """Spreads the first keys that queries see over tiles of queries.
+    """Spreads the first visible keys over tiles of queries: int32 `(B, T / A, 1, A)`, padded.
 
-    Args:
-        plan: `AttentionPlan`.
-        first_keys: int32 `(B,)`, or `(B, T)` where queries have starts of their own. Counted
-            with the padding of memory.
-
-    Returns:
-        Int32 `(B, T / A, 1, A)`, `T` with padding.
+    They are int32 `(B,)`, or `(B, T)` where queries have their own starts, and count the padding
+    of memory.
     """
     if plan.has_query_starts:
-        # Queries of the padding see themselves and what the last one sees.
+        # Padding queries see themselves and the keys of the last query.
         edges = [(0, 0), (0, plan.padded_segment_length - plan.segment_length)]
         of_queries = jnp.pad(first_keys, edges, mode="edge")
     else:
@@ -34,17 +29,10 @@ def first_keys_of_tiles(plan: AttentionPlan, first_keys: Any) -> Any:
 
 
 def row_scalars(plan: AttentionPlan, first_keys: Any, of_tiles: Any, hash_keys: Any) -> Any:
-    """Puts the scalars of all rows one after the other, as `KernelProgram` reads them.
+    """Concatenates the scalars of all rows for `KernelProgram`, int32 `(B * (3 + T / A))`.
 
-    Args:
-        plan: `AttentionPlan`.
-        first_keys: as in `first_keys_of_tiles`.
-        of_tiles: result of `first_keys_of_tiles`.
-        hash_keys: int32 `(2, B)`.
-
-    Returns:
-        Int32 `(B * (3 + T / A))`: the first key, both keys of the hash and, for each tile of
-        queries, the first key that any of them sees.
+    A row has the first key, both keys of the hash `(2, B)` and, for each tile of queries, the
+    first key that any of them sees.
     """
     of_tiles = of_tiles[..., 0, 0]
     if plan.farthest is not None:

@@ -1,4 +1,4 @@
-"""Choice of the way in which a run attends: plain operations or the kernel of TPUs."""
+"""Choice of the attention of a run: plain operations or the kernel for TPUs."""
 
 import tensorflow as tf
 
@@ -8,12 +8,7 @@ from txl_tf.tpu_kernels.kernel_choice import AttentionChoice
 
 
 def attention_choice(config: ExperimentConfig, strategy: tf.distribute.Strategy) -> AttentionChoice:
-    """Chooses how a run attends.
-
-    Args:
-        config: `ExperimentConfig`.
-        strategy: `tf.distribute.Strategy` that trains.
-    """
+    """Chooses the attention of a run for the strategy that trains."""
     training = config.training
     if config.task is not None:
         return AttentionChoice.plain("texts of a task are read in a loop")

@@ -1,4 +1,4 @@
-"""How the folder of a checkpoint comes to be, and goes, in one piece."""
+"""Checkpoint folders that appear and disappear in one piece."""
 
 import abc
 import contextlib
@@ -16,14 +16,10 @@ _UNFINISHED_FILE = "unfinished"
 
 
 class CheckpointFolders(abc.ABC):
-    """The subfolders `step-NNNNNNNN` of a folder.
+    """Subfolders `step-NNNNNNNN` of a folder.
 
-    A process that is killed at any moment leaves checkpoints that are whole,
-    and leftovers that can be told from them. `CheckpointFolders.at` chooses
-    how, by the path.
-
-    Args:
-        folder: `WritableFolder`.
+    A process that is killed at any moment leaves only whole checkpoints and recognisable
+    leftovers. `CheckpointFolders.at` chooses the method by the path.
     """
 
     def __init__(self, folder: WritableFolder) -> None:
@@ -31,7 +27,7 @@ class CheckpointFolders(abc.ABC):
 
     @staticmethod
     def at(folder: WritableFolder) -> "CheckpointFolders":
-        """Returns the subfolders of a local or remote folder."""
+        """Returns the checkpoint folders of a local or remote folder."""
         return _RemoteFolders(folder) if folder.is_remote else _LocalFolders(folder)
 
     def path(self, step: int) -> str:
@@ -44,26 +40,26 @@ class CheckpointFolders(abc.ABC):
         return sorted(int(match.group(1)) for match in matches if match)
 
     def remove_leftovers(self) -> list[str]:
-        """Removes what killed processes left, and returns the paths."""
+        """Removes leftovers of killed processes, and returns their paths."""
         names = [name for name in self.folder.names() if _TEMPORARY.fullmatch(name)]
         for name in names:
             self.folder.remove_folder(name)
         return [os.path.join(self.folder.path, name) for name in names]
 
     def begin(self, step: int) -> WritableFolder:
-        """Makes a folder under a hidden name to write a checkpoint into."""
+        """Creates a folder under a hidden name to write a checkpoint into."""
         return self.folder.make_new(_hidden(step, f"{os.getpid()}-{uuid.uuid4().hex[:8]}"))
 
     @abc.abstractmethod
     def commit(self, step: int, written: WritableFolder, manifest: bytes) -> None:
-        """Makes a checkpoint of a folder that `begin` made, durable and in one piece.
+        """Turns a folder from `begin` into a checkpoint, durable and in one piece.
 
-        One of the same step that is there, a damaged one, is replaced.
+        A damaged checkpoint of the same step is replaced.
         """
 
     @abc.abstractmethod
     def give_up(self, step: int, written: WritableFolder) -> None:
-        """Removes a folder that `begin` made, if that can be done."""
+        """Removes a folder from `begin`, if possible."""
 
     @abc.abstractmethod
     def remove(self, step: int) -> None:
@@ -80,7 +76,7 @@ class _LocalFolders(CheckpointFolders):
         target, replaced = _name(step), _hidden(step, "replaced")
         is_there = target in self.folder.names()
         if is_there:
-            # Removing it takes time, moving it away does not.
+            # Moving it away is faster than removing it.
             self.folder.rename(target, replaced)
         self.folder.rename(hidden, target)
         self.folder.flush()
@@ -88,7 +84,7 @@ class _LocalFolders(CheckpointFolders):
             self.folder.remove_folder(replaced)
 
     def give_up(self, step: int, written: WritableFolder) -> None:
-        # What cannot be removed now, the next save removes.
+        # The next save removes leftovers.
         with contextlib.suppress(OSError):
             self.folder.remove_folder(os.path.basename(written.path))
 
@@ -99,13 +95,11 @@ class _LocalFolders(CheckpointFolders):
 
 
 class _RemoteFolders(CheckpointFolders):
-    """Object stores rename file by file, so that a folder says itself what it is.
+    """Checkpoint folders in an object store, which renames file by file.
 
-    The arrays take their time; they are written under a hidden name as well,
-    which no other process has, and renamed. A file `unfinished` comes before
-    them and the manifest last. A folder with the first and without the second
-    is not a checkpoint. One with arrays and neither of them has lost its
-    manifest: that is damage, and not cleaned up.
+    The arrays are written under a unique hidden name and renamed. The file `unfinished` comes
+    before them and the manifest last. A folder with `unfinished` and no manifest is not a
+    checkpoint. Arrays without both files mean a lost manifest: damage that is not cleaned up.
     """
 
     def steps(self) -> list[int]:
@@ -124,7 +118,7 @@ class _RemoteFolders(CheckpointFolders):
             self.remove(step)
         target.write(_UNFINISHED_FILE, b"")
         hidden, name = os.path.basename(written.path), _name(step)
-        # Not what is listed, which may be older than what is there.
+        # Not the listing, which may be outdated.
         for file in ARRAY_FILES:
             self.folder.rename(os.path.join(hidden, file), os.path.join(name, file))
         target.write(MANIFEST_FILE, manifest)
@@ -132,7 +126,7 @@ class _RemoteFolders(CheckpointFolders):
         self.folder.remove_folder(hidden)
 
     def give_up(self, step: int, written: WritableFolder) -> None:
-        # What cannot be removed now, the next save removes.
+        # The next save removes leftovers.
         with contextlib.suppress(OSError):
             self.folder.remove_folder(os.path.basename(written.path))
             if self._is_unfinished(step):
@@ -153,13 +147,13 @@ class _RemoteFolders(CheckpointFolders):
         has_arrays = any(name.startswith(ARRAYS_PREFIX) for name in names)
         if MANIFEST_FILE in names or (has_arrays and _UNFINISHED_FILE not in names):
             return False
-        # A listing may be older than what is there; the file itself is not.
+        # A listing may be outdated; a lookup of the file itself is not.
         return not path_exists(os.path.join(folder.path, MANIFEST_FILE))
 
     def _remove_unfinished(self, step: int) -> None:
         folder = self._folder_of(step)
         for name in folder.names():
-            if name != _UNFINISHED_FILE:  # it is the last to go
+            if name != _UNFINISHED_FILE:  # removed last
                 folder.remove_file(name)
         self.folder.remove_folder(_name(step))
 

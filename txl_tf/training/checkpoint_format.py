@@ -1,9 +1,8 @@
 """Arrays and manifest of a checkpoint: checked, hashed, written, read and verified.
 
-The hash of an array is of its values in memory, not of the file. So a checkpoint is
-written and verified without reading anything twice, which counts where the file is
-far away, and what is verified is what the run goes on with. The manifest is written
-last and verified first.
+The hash of an array covers its values in memory, not the file. So nothing is read twice, which
+counts on remote storage, and the run continues with exactly the values that were verified. The
+manifest is written last and verified first.
 """
 
 import concurrent.futures
@@ -30,7 +29,7 @@ _RUN_ID = "run_id"
 _INDEX_SUFFIX = ".index"
 _INDEX_FILE = ARRAYS_PREFIX + _INDEX_SUFFIX
 ARRAY_FILES = (f"{ARRAYS_PREFIX}.data-00000-of-00001", _INDEX_FILE)
-"""What writing the arrays makes. It is not listed: a listing may be older than what is there."""
+"""Files of the arrays; they are not listed, because a listing may be outdated."""
 _DATA_FILE = re.compile(rf"{ARRAYS_PREFIX}\.data-\d{{5}}-of-\d{{5}}")
 _FIELDS = {"step": int, "files": dict, "arrays": dict, "identity": dict}
 _KINDS = {int: "an integer", dict: "an object"}
@@ -56,18 +55,10 @@ def manifest_text(
     ledger: dict[str, Any] | None = None,
     run_id: str | None = None,
 ) -> bytes:
-    """Describes a folder in which the arrays have been written.
+    """Creates the contents of the manifest of a folder that holds the arrays.
 
-    Args:
-        folder: str. Path of the folder.
-        step: int. Steps done.
-        arrays: dict of name to description, see `describe_arrays`.
-        identity: dict of JSON values. The run that it belongs to.
-        ledger: optional dict. `StepLedger.digest` at this step.
-        run_id: optional str. Names this run among others of that identity.
-
-    Returns:
-        Contents of the manifest.
+    `arrays` is from `describe_arrays` and `ledger` from `StepLedger.digest` at this step. `run_id`
+    distinguishes runs of equal identity.
     """
     files = {}
     for name in ARRAY_FILES:
@@ -91,20 +82,17 @@ def manifest_text(
 
 
 def verified_manifest(folder: str) -> dict[str, Any]:
-    """Reads a checkpoint's manifest and verifies the files against it.
+    """Reads the manifest of a checkpoint and verifies the files against it, but not the arrays.
 
-    The arrays' values are verified by `read_arrays`.
-
-    Raises:
-        DataDamagedError: If a file is missing or not what was written.
-        MismatchError: If it is whole and of a version that is not known.
+    Raises DataDamagedError if a file is missing or altered, and MismatchError if the manifest is
+    whole but its version is unknown.
     """
     path = os.path.join(folder, MANIFEST_FILE)
     try:
         manifest = read_json_object(path)
     except OSError as error:
         raise unreadable(error, path) from error
-    # Before the version is looked at, because a flipped bit can be in that as well.
+    # Before the version, because a flipped bit may be there as well.
     if manifest.pop(_CHECKSUM, None) != checksum(manifest):
         raise damaged("the manifest does not match its own checksum, manifest_sha256", path)
     version = manifest.get("format_version")
@@ -121,11 +109,7 @@ def verified_manifest(folder: str) -> dict[str, Any]:
 
 
 def stored_run_id(folder: str) -> str | None:
-    """Returns the run that a checkpoint names; `None` if it names none or is damaged.
-
-    Raises:
-        OSError: If the storage does not answer.
-    """
+    """Returns the run id of a checkpoint; `None` if the id is missing or the manifest damaged."""
     try:
         run_id = read_json_object(os.path.join(folder, MANIFEST_FILE)).get(_RUN_ID)
     except (DataDamagedError, FileNotFoundError, NotADirectoryError):
@@ -139,15 +123,15 @@ def checksum(values: dict[str, Any]) -> str:
 
 
 def damaged(what: str, path: str) -> DataDamagedError:
-    """Creates the error for a checkpoint file that differs from what was written."""
+    """Creates the error for a checkpoint file that was altered."""
     return DataDamagedError(what, where=path, remedy=_REMEDY)
 
 
 def unreadable(error: OSError, path: str) -> DataDamagedError | StorageError:
     """Creates the error for a checkpoint file that cannot be read.
 
-    A disk that cannot read a file has lost it. A store that is far away may be
-    out of reach for now, and an older checkpoint would not help.
+    A local disk has lost the file. A remote store may answer later, and an older checkpoint would
+    not help.
     """
     if isinstance(error, FileNotFoundError):
         return damaged("the file is missing", path)
@@ -160,7 +144,7 @@ def unreadable(error: OSError, path: str) -> DataDamagedError | StorageError:
 def _check_fields(manifest: dict[str, Any], path: str) -> None:
     """Checks the types and ranges of the manifest's fields."""
     for name, kind in _FIELDS.items():
-        # `True` is an int to Python, and no step.
+        # Not `isinstance`, which accepts `True` as an integer.
         if type(manifest.get(name)) is not kind:
             what = f"the field `{name}` must be {_KINDS[kind]}"
             raise damaged(f"{what}. Received: {ascii(manifest.get(name))[:100]}", path)
@@ -192,18 +176,9 @@ def _verify_file(folder: str, name: str, expected: dict[str, Any], manifest_path
 
 
 def describe_arrays(step: int, arrays: dict[str, np.ndarray]) -> dict[str, dict[str, Any]]:
-    """Describes arrays for a manifest, and refuses what is not finite.
+    """Returns `dtype`, `shape` and `sha256` of the values in memory order, by name of the array.
 
-    Args:
-        step: int. Steps done, for the error.
-        arrays: dict of name to array, of any numeric dtype.
-
-    Returns:
-        Dict of name to `dtype`, `shape` and `sha256` of the values in memory
-        order.
-
-    Raises:
-        NonFiniteError: If a floating array holds an infinity or NaN.
+    Raises NonFiniteError if a floating array holds an infinity or NaN.
     """
     names = sorted(arrays)
     with concurrent.futures.ThreadPoolExecutor(_num_threads()) as executor:
@@ -223,15 +198,10 @@ def describe_arrays(step: int, arrays: dict[str, np.ndarray]) -> dict[str, dict[
 def write_arrays(prefix: str, arrays: dict[str, np.ndarray]) -> None:
     """Writes arrays in TensorFlow's checkpoint format under plain names.
 
-    Args:
-        prefix: str. Path that the names of the files begin with.
-        arrays: dict of name to array.
-
-    Raises:
-        OSError, tf.errors.OpError: If they cannot be written.
+    `prefix` is the beginning of the paths. Raises OSError or `tf.errors.OpError`.
     """
     names = sorted(arrays)
-    # Not on an accelerator, nor on another host, where TensorFlow would put them by itself.
+    # TensorFlow might place this on an accelerator or another host.
     with this_host():
         tf.raw_ops.SaveV2(
             prefix=prefix,
@@ -242,18 +212,9 @@ def write_arrays(prefix: str, arrays: dict[str, np.ndarray]) -> None:
 
 
 def read_arrays(prefix: str, descriptions: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Reads the arrays of a checkpoint and verifies each.
+    """Reads the arrays of a checkpoint and verifies them against `describe_arrays`.
 
-    Args:
-        prefix: str. Path that the names of the files begin with.
-        descriptions: dict of name to what `describe_arrays` returned.
-
-    Returns:
-        Dict of name to array.
-
-    Raises:
-        DataDamagedError: If the arrays are not those that were described.
-        StorageError: If the storage does not answer.
+    Raises DataDamagedError if they differ, and StorageError if the storage does not answer.
     """
     try:
         reader, stored = open_tensor_bundle(prefix, remedy=_REMEDY)
@@ -294,7 +255,7 @@ def _check_descriptions(
 
 def _describe(array: np.ndarray) -> dict[str, Any]:
     array = np.asarray(array)
-    # A view would share the memory, but there is none of an array without axes.
+    # Reshaped, because an array without axes has no view of another dtype.
     flat = np.ascontiguousarray(array).reshape(-1)
     digest = hashlib.sha256()
     is_finite = True
@@ -317,7 +278,7 @@ def _describe(array: np.ndarray) -> dict[str, Any]:
 
 def _matches(array: np.ndarray, description: Any) -> bool:
     found = _describe(array)
-    # Also where it was finite when it was hashed: nobody else writes such a file.
+    # Arrays that are not finite are damage even with a matching hash: no save writes them.
     return found.pop("is_finite") and found == description
 
 

@@ -1,4 +1,4 @@
-"""Store of checkpoints that are complete and verified or not there; saving in the background."""
+"""Store of complete and verified checkpoints, and saving in the background."""
 
 import contextlib
 import json
@@ -34,29 +34,14 @@ _BEST_REMEDY = "Restore it from a copy, or remove it: the next best one writes i
 
 
 class CheckpointStore:
-    """A folder of checkpoints, one subfolder `step-NNNNNNNN` each.
+    """Folder of checkpoints, one subfolder `step-NNNNNNNN` each.
 
-    A checkpoint is there when all of it is on the disk, see
-    `CheckpointFolders`. Its manifest has checksums of everything, itself
-    included, and the run the checkpoint belongs to; all are checked when it is
-    read, and a damaged checkpoint makes way for the one before it.
-
-    The arrays are in TensorFlow's checkpoint format under plain names:
-    `tf.train.load_checkpoint(folder + "/state")` reads them anywhere.
-
-    One process writes at a time, which has the folder of its lock, see
-    `DirectoryLock`; any number may read.
-
-    Args:
-        folder: path of the folder, also a remote one (`gs://`), or the
-            `WritableFolder`; made when the first checkpoint is saved.
-        identity: dict of JSON values that decide what a step does, such as
-            configuration and data fingerprint. A checkpoint with another
-            identity is refused.
-        num_kept: int. How many of the newest checkpoints are kept, beside the
-            best one.
-        run_id: optional str. Names the run among others of the same identity.
-            A checkpoint that says it is of another run is never removed.
+    A manifest has checksums of everything, itself included, and the identity of the run: the
+    settings that decide a step. Reading verifies both. A checkpoint of another identity is
+    refused, and a damaged one makes way for the one before it. The `num_kept` newest checkpoints
+    and the best one are kept; one of another `run_id` is never removed. One process writes at a
+    time, with the folder of its `DirectoryLock`; any number may read.
+    `tf.train.load_checkpoint(folder + "/state")` reads the arrays anywhere.
     """
 
     def __init__(
@@ -78,22 +63,11 @@ class CheckpointStore:
     def save(
         self, step: int, arrays: dict[str, np.ndarray], ledger: dict[str, Any] | None = None
     ) -> str:
-        """Saves a checkpoint and removes the ones that are too old.
+        """Saves a checkpoint, removes old ones, and returns the path.
 
-        Args:
-            step: int. Steps done.
-            arrays: dict of name to array.
-            ledger: optional dict. `StepLedger.digest` at this step.
-
-        Returns:
-            Path of the checkpoint's folder.
-
-        Raises:
-            NonFiniteError: If an array is not finite; nothing is written.
-            StorageError: If it cannot be written; older ones are untouched.
-            DataDamagedError: If it is not known any more which checkpoint is
-                the best; nothing is written.
-            OutputExistsError: If this process may not write here any more.
+        Raises NonFiniteError if an array is not finite, DataDamagedError if the best checkpoint is
+        unknown, OutputExistsError if this process may no longer write, and StorageError if writing
+        fails.
         """
         descriptions = describe_arrays(step, arrays)
         with self._writing:
@@ -111,7 +85,7 @@ class CheckpointStore:
                 self._folders.commit(step, written, manifest)
                 self._remove_old(step, best)
             except (OSError, tf.errors.OpError) as error:
-                # Where the folder was taken away meanwhile, that is what went wrong.
+                # If the folder was lost meanwhile, raise that error instead.
                 self._writable.check()
                 if written is not None:
                     self._folders.give_up(step, written)
@@ -126,16 +100,12 @@ class CheckpointStore:
     def keep_best(self, step: int) -> None:
         """Keeps a checkpoint until another one is the best.
 
-        A save in the background ends first.
-
-        Raises:
-            ValueError: If there is no checkpoint of this step.
-            StorageError: If it cannot be written down.
-            OutputExistsError: If this process may not write here any more.
+        A save in the background ends first. Raises ValueError if there is no checkpoint of this
+        step.
         """
         with self._writing:
             if step not in self.steps():
-                self._writable.check()  # where the folder was taken away, that is what went wrong
+                self._writable.check()  # raises if the folder was lost
                 raise ValueError(f"`step` must be one of {self.steps()}. Received: step={step}")
             record: dict[str, Any] = {"step": step}
             record["sha256"] = checksum(record)
@@ -148,18 +118,10 @@ class CheckpointStore:
                 raise _storage_error(what, error, path, remedy) from error
 
     def best_step(self, until: int | None = None) -> int | None:
-        """Returns the step that `keep_best` was called with last.
+        """Returns the step of the last `keep_best`; `None` before the first.
 
-        Args:
-            until: optional int. A checkpoint of a later step may be gone: a
-                run that goes on from this step makes it again.
-
-        Returns:
-            The step; `None` if there has been no such call.
-
-        Raises:
-            DataDamagedError: If it cannot be told, or the checkpoint is gone.
-            StorageError: If the storage does not answer.
+        A checkpoint after the step `until` may be missing: a run that continues there makes it
+        again. Any other missing one raises DataDamagedError.
         """
         step = self._read_best()
         if step is None or (until is not None and step > until):
@@ -173,13 +135,9 @@ class CheckpointStore:
         return step
 
     def remove_leftovers(self) -> list[str]:
-        """Removes what killed processes left unfinished, and returns the paths.
+        """Removes leftovers of killed processes, and returns their paths.
 
         Only the process that writes here may call it.
-
-        Raises:
-            StorageError: If one cannot be removed.
-            OutputExistsError: If this process may not write here any more.
         """
         try:
             with self._writing:
@@ -189,15 +147,10 @@ class CheckpointStore:
             raise _storage_error(what, error, self._folder) from error
 
     def load_latest(self) -> tuple[int, dict[str, np.ndarray], list[str]] | None:
-        """Reads the newest checkpoint that is whole.
+        """Reads the newest whole checkpoint; `None` if there are no checkpoints.
 
-        Returns:
-            Tuple of the step, the arrays, and a line for every newer
-            checkpoint that was damaged; `None` if there is no checkpoint.
-
-        Raises:
-            DataDamagedError: If there are checkpoints but none is whole.
-            MismatchError: If it belongs to another run or a newer format.
+        Returns the step, the arrays, and a line for every newer, damaged checkpoint. Raises
+        DataDamagedError if all are damaged, and MismatchError for another run or a newer format.
         """
         complaints: list[str] = []
         for step in reversed(self.steps()):
@@ -216,19 +169,16 @@ class CheckpointStore:
     def load(self, step: int) -> dict[str, np.ndarray]:
         """Reads the arrays of one checkpoint after verifying them.
 
-        Raises:
-            DataDamagedError: If a file is missing or not what was written.
-            MismatchError: If it belongs to another run or a newer format.
+        Raises DataDamagedError if a file is missing or altered, and MismatchError for another run
+        or a newer format.
         """
         folder, manifest = self._folders.path(step), self._manifest(step)
         return read_arrays(os.path.join(folder, ARRAYS_PREFIX), manifest["arrays"])
 
     def ledger_digest(self, step: int) -> dict[str, Any] | None:
-        """Returns the `StepLedger.digest` that was saved with a checkpoint, if one was.
+        """Returns the `StepLedger.digest` that was saved with a checkpoint, if any.
 
-        Raises:
-            DataDamagedError: If the checkpoint is not what was written.
-            MismatchError: If it belongs to another run or a newer format.
+        Raises as `load`.
         """
         return self._manifest(step).get("ledger")
 
@@ -247,14 +197,14 @@ class CheckpointStore:
         return manifest
 
     def _remove_old(self, step: int, best: int | None) -> None:
-        # A later one was damaged, or the run would not be here: it must not count.
+        # Later checkpoints are damaged, or the run would have resumed from them: they do not count.
         steps = [each for each in self.steps() if each <= step]
         for old_step in steps[: -self._num_kept]:
             if old_step != best and self._is_own(old_step):
                 self._folders.remove(old_step)
 
     def _is_own(self, step: int) -> bool:
-        """Whether a checkpoint does not say that it is of another run."""
+        """True unless a checkpoint names another run."""
         run_id = stored_run_id(self._folders.path(step))
         return None in (run_id, self._run_id) or run_id == self._run_id
 
@@ -284,7 +234,7 @@ class CheckpointStore:
 
     def _writing_failed(self, step: int, num_bytes: int, error: Exception) -> StorageError:
         needed = f"it needs {num_bytes:,} bytes"
-        with contextlib.suppress(OSError):  # an object store, or a folder that is not there
+        with contextlib.suppress(OSError):  # an object store or a missing folder
             needed += f", {shutil.disk_usage(self._folder).free:,} are free"
         return StorageError(
             f"The checkpoint of step {step} cannot be written: {first_line(error)}; {needed}.",
@@ -302,14 +252,9 @@ def _storage_error(
 class BackgroundSaver(contextlib.AbstractContextManager):
     """Saver of one checkpoint at a time, in a thread.
 
-    A save that fails is reported by the next call, and is never listed by the
-    store. Leaving the `with` block waits for the save in flight; where an
-    exception is on its way, a failed save does not hide it. If the interpreter
-    exits without that, the save in flight is lost as if the process had been
-    killed, and the checkpoints before it are whole.
-
-    Args:
-        store: `CheckpointStore` to save with.
+    The next call reports a failed save, which the store never lists. Leaving the `with` block
+    waits for the save in flight; a failed save does not hide another exception. If the interpreter
+    exits without that, the save in flight is lost as by a kill, and earlier checkpoints are whole.
     """
 
     def __init__(self, store: CheckpointStore) -> None:
@@ -325,16 +270,9 @@ class BackgroundSaver(contextlib.AbstractContextManager):
     def submit(
         self, step: int, arrays: dict[str, np.ndarray], ledger: dict[str, Any] | None = None
     ) -> None:
-        """Hands a checkpoint over and returns, once the one before it is saved.
+        """Submits a checkpoint once the previous one is saved; `arrays` must not change afterwards.
 
-        Args:
-            step: int. Steps done.
-            arrays: dict of name to array. They must not be changed any more.
-            ledger: optional dict, see `CheckpointStore.save`.
-
-        Raises:
-            JobError: If the save before it failed, as in `CheckpointStore.save`.
-            ValueError: If it is closed.
+        Raises the error of the previous save, or ValueError if the saver is closed.
         """
         if self._is_closed:
             raise ValueError(f"A closed saver cannot save. Received: step={step}")
@@ -342,27 +280,22 @@ class BackgroundSaver(contextlib.AbstractContextManager):
         self._work.put((step, arrays, ledger))
 
     def wait(self) -> None:
-        """Blocks until all that was submitted is durable.
-
-        Raises:
-            JobError: If a save failed, as in `CheckpointStore.save`. Each failure is
-                raised once.
-        """
+        """Blocks until all submitted checkpoints are durable; raises each failure once."""
         self._work.join()
         self.check()
 
     @property
     def is_idle(self) -> bool:
-        """Whether no save is in flight and no failed one waits to be reported."""
+        """True if no save is in flight and no failure waits to be reported."""
         return self._work.unfinished_tasks == 0 and self._error is None
 
     @property
     def saved_step(self) -> int | None:
-        """Steps done at the last checkpoint that it has saved; `None` before the first."""
+        """Steps done at the last saved checkpoint; `None` before the first."""
         return self._saved_step
 
     def check(self) -> None:
-        """Raises the error of a save that has failed by now, without waiting, see `wait`."""
+        """Raises the error of a failed save without waiting, see `wait`."""
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -394,6 +327,6 @@ class BackgroundSaver(contextlib.AbstractContextManager):
             except BaseException as error:
                 self._error = error
             finally:
-                # The arrays are freed now and not when the next ones come.
+                # Frees the arrays now, and not when the next ones arrive.
                 del work
                 self._work.task_done()

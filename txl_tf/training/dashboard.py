@@ -1,7 +1,7 @@
-"""All tags of a run's figures: what each is, and the page of TensorBoard that shows it.
+"""Tags of the figures of a run, with their meanings and their pages in TensorBoard.
 
-The same tags name the values in `metrics.jsonl`, see `MetricsLog`. They are stable: a curve of
-an old run and one of a new run are drawn into one picture.
+The same tags name the values in `metrics.jsonl`, see `MetricsLog`. They are stable, so that curves
+of old and new runs share a chart.
 """
 
 import dataclasses
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 
 
 LOSSES = "loss/"
-"""Beginning of the tags of losses, which training and evaluations share."""
+"""Prefix of the tags of losses, which training and evaluations share."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tag:
-    """A figure of a run."""
+    """Figure of a run."""
 
     name: str
     """Name in TensorBoard and in `metrics.jsonl`."""
     title: str
     """Title of its chart."""
     page: str | None
-    """Page of its chart; `None` where it has none."""
+    """Page of its chart; `None` without a page."""
     description: str
-    """What the figure is, with its unit, and when it is written."""
+    """Meaning and unit, and the time of writing."""
     has_parts: bool = False
-    """Whether each layer, see `layer_tag`, or each metric has a tag of its own below it."""
+    """True if each layer, see `layer_tag`, or each metric has its own tag below it."""
 
 
 _PERPLEXITY, _OPTIMISATION, _THROUGHPUT, _MEMORY = PAGES = (
@@ -206,11 +206,11 @@ TEXT_TAGS: Mapping[str, str] = {
     "model_size": "Trainable parameters, of all and by part of the model.",
     "sample": "Text that the model continues, from the beginning of the split, at an evaluation.",
 }
-"""Texts by tag, with what each is."""
+"""Descriptions of the texts, by tag."""
 
 
 def layer_tag(name: str, layer: int) -> str:
-    """Returns the tag of one layer, counted from 0 here and from 1 in the tag."""
+    """Returns the tag of a layer; `layer` counts from 0, and the tag from 1."""
     return f"{name}/layer_{layer + 1:02d}"
 
 
@@ -227,13 +227,8 @@ def training_figures(
 ) -> dict[str, float]:
     """Returns the figures of a loop of steps, by tag.
 
-    Args:
-        report: `LoopReport`.
-        bytes_per_token: optional float. Bytes of text per token of the training
-            split; `None` for a task.
-        peak_tokens_per_second: optional float. What the devices would do at
-            their peak, if it is known.
-        goodput: optional float. That of the run so far.
+    `bytes_per_token`, of the training split, is `None` for a task. `peak_tokens_per_second` is the
+    rate at the peak of the devices, and `goodput` covers the run so far.
     """
     if bytes_per_token is None:
         figures = {"task/loss": report.nats_per_token}
@@ -262,7 +257,7 @@ def training_figures(
 
 
 def evaluation_figures(result: EvaluationResult | TaskResult) -> dict[str, float]:
-    """Returns the figures of an evaluation that there are, by tag."""
+    """Returns the available figures of an evaluation, by tag."""
     if isinstance(result, TaskResult):
         of_task = {f"task/metric/{name}": value for name, value in result.figures.items()}
         return {**of_task, "performance/evaluation_seconds": result.seconds}

@@ -1,4 +1,4 @@
-"""Reads examples in the order of a plan, as a `tf.data.Dataset`.
+"""Reader of task examples as a `tf.data.Dataset`.
 
 Shape letters used in this module: b rows of one replica, C texts of an example, L positions of a
 text.
@@ -16,15 +16,9 @@ _PREFETCHED_BATCHES = 4
 class ExampleReader:
     """Reader of encoded examples in the order of a plan.
 
-    All batches have the length of the longest text, in whole segments, so that a
-    compiled program sees one shape; segments where no text of a batch has a token
-    cost nothing. The data sets are made of TensorFlow operations only, see
-    `SegmentReader`.
-
-    Args:
-        encoded: `EncodedExamples`, with targets.
-        plan: `ExamplePlan`.
-        segment_length: int. Tokens of a segment.
+    All batches have the length of the longest text, in whole segments, so that a compiled program
+    sees one shape; segments without a token cost nothing. The data sets are made of TensorFlow
+    operations only, see `SegmentReader`.
     """
 
     def __init__(self, encoded: EncodedExamples, plan: ExamplePlan, segment_length: int) -> None:
@@ -40,12 +34,11 @@ class ExampleReader:
     ) -> tf.data.Dataset:
         """Makes the data set of one host, as `SegmentReader.dataset_fn`.
 
-        An element is a batch of one replica: `token_ids`, int32 `(b, L)`, or of a choice
-        `(b, C, L)`, `num_tokens`, int32 `(b,)` or `(b, C)`, and `targets`, see
-        `TaskObjective`.
+        An element is a batch of one replica: `token_ids`, int32 `(b, L)`, or `(b, C, L)` of a
+        choice; `num_tokens`, int32 `(b,)` or `(b, C)`; and `targets`, see `TaskObjective`.
         """
         order = self._plan.examples_of(first_step, num_steps)
-        # Rows beyond those of the plan repeat them, to make up equal shares.
+        # Rows beyond the plan repeat its rows, as padding of equal shares.
         order = order[:, np.arange(rows.start, rows.stop) % self._plan.num_rows]
         numbers = order.reshape(-1, per_replica_rows)
         dataset = tf.data.Dataset.from_tensor_slices(numbers).map(self._gatherer())
@@ -56,12 +49,12 @@ class ExampleReader:
         return dataset.prefetch(_PREFETCHED_BATCHES).with_options(options)
 
     def describe_row(self, step: int, row: int) -> str:
-        """Says which example a row has at a step, both counted from 0."""
+        """Names the example in a row at a step, both counted from 0."""
         example = self._encoded.examples[int(self._plan.positions(step)[row])]
         return f"row {row} ({example.where})"
 
     def count_tokens(self, first_step: int, last_step: int) -> int:
-        """Counts the tokens of the texts of some steps."""
+        """Counts the tokens of the texts in a range of steps."""
         numbers = self._plan.examples_of(first_step, last_step - first_step)
         return int(self._tokens_of_example[numbers].sum())
 

@@ -1,4 +1,4 @@
-"""A text file with a line for every step of a run."""
+"""Text file with a line for every step of a run."""
 
 import contextlib
 import hashlib
@@ -16,22 +16,11 @@ from txl_tf.training.ledger_lines import MAX_LINE_BYTES, LedgerLine, LedgerReade
 class StepLedger:
     """Ledger of a run: one text line per step.
 
-    Two runs took the same steps if their ledgers are the same, byte for byte.
-    The first line names the first step that is in it: 1, unless the ledger was
-    lost or is younger than the run. A line for every step follows, in order.
-
-    A local ledger is a file. Lines are with the operating system when `append`
-    returns, so they survive the process; `flush_to_disk` lets them survive the
-    machine and belongs before a checkpoint. Objects in a store cannot be
-    appended to, so a remote ledger is a folder of parts of which the last one
-    is written anew by each `append`; `flush_to_disk` begins the next part.
-
-    `resume` comes before the first `append`. One process writes at a time, which
-    has the folder of its lock, see `DirectoryLock`.
-
-    Args:
-        path: path of the file, or of the remote folder.
-        folder: optional `WritableFolder` that the path is in.
+    Two runs took the same steps if their ledgers are equal, byte for byte. The header names the
+    first step: 1, unless the ledger was lost or is younger than the run. Appended lines survive
+    the process; `flush_to_disk`, before each checkpoint, makes them survive the machine, see
+    `AppendedText`. `resume` comes before the first `append`. One process writes at a time, with
+    the `folder` of its `DirectoryLock`.
     """
 
     def __init__(self, path: str | os.PathLike[str], folder: WritableFolder | None = None) -> None:
@@ -43,39 +32,23 @@ class StepLedger:
 
     @property
     def first_step(self) -> int:
-        """The first step that is in it, once `resume` has been called."""
+        """First step in the ledger, after `resume`."""
         return self._first_step
 
     @property
     def digest(self) -> dict[str, Any]:
-        """Its first step, and SHA-256 of all its bytes so far.
-
-        A checkpoint keeps it, so that a line that is altered later is found.
-        """
+        """First step and SHA-256 of all bytes; checkpoints keep it to detect altered lines."""
         return {"first_step": self._first_step, "sha256": self._hash.hexdigest()}
 
     def resume(
         self, step: int, expected: dict[str, Any] | None = None, latest: int | None = None
     ) -> list[LedgerLine]:
-        """Removes the lines after a step and continues from there.
+        """Removes and returns the lines after a step, and continues from there.
 
-        A line that a kill cut short is dropped. Where there is no ledger, or
-        none of so early a step, a new one begins after the step.
-
-        Args:
-            step: int. Steps done; 0 begins a new run.
-            expected: optional dict. The `digest` that the checkpoint of the
-                step keeps.
-            latest: optional int. The last step that can be in it, since no
-                checkpoint came later. One that goes on beyond is left alone.
-
-        Returns:
-            The lines of later steps, which were done and are to be done again.
-
-        Raises:
-            DataDamagedError: If the lines up to the step are not one for each,
-                or not those of `expected`, or if later checkpoints are gone.
-            StorageError: If it cannot be read or written.
+        An incomplete line is dropped. A ledger that is missing or begins later is begun after the
+        step. `expected` is the `digest` in the checkpoint of the step, and `latest` the last step
+        that can be in the ledger, because no checkpoint came later. Raises DataDamagedError if
+        lines are missing or altered, or if later checkpoints are gone.
         """
         cut: list[LedgerLine] = []
         with self._storage_errors():
@@ -90,20 +63,13 @@ class StepLedger:
     def reader(self) -> LedgerReader | None:
         """Returns a reader of the ledger from its first line, if there is a ledger.
 
-        Raises:
-            DataDamagedError: If it does not begin as a ledger does.
-            OSError: If it cannot be read.
+        Raises DataDamagedError if the header is invalid.
         """
         lines = self._files.lines()
         return None if lines is None else LedgerReader(lines, self._path)
 
     def append(self, lines: Sequence[LedgerLine]) -> None:
-        """Writes lines for the next steps, which are consecutive.
-
-        Raises:
-            ValueError: If they are not of the steps that come next.
-            StorageError: If they cannot be written.
-        """
+        """Writes lines for the next steps. Raises ValueError unless their steps come next."""
         steps = [line.step for line in lines]
         begin = self._next_step
         if begin is None or steps != [*range(begin, begin + len(steps))]:
@@ -120,7 +86,7 @@ class StepLedger:
         self._next_step = begin + len(steps)
 
     def flush_to_disk(self) -> None:
-        """Makes sure that what was appended survives the machine, or raises StorageError."""
+        """Makes the appended lines survive the machine, or raises StorageError."""
         with self._storage_errors():
             self._files.flush()
 

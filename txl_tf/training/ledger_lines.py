@@ -1,4 +1,4 @@
-"""Lines of the ledger: their format, and reading a whole ledger."""
+"""Lines of the ledger: their format, and a reader of whole ledgers."""
 
 import dataclasses
 import hashlib
@@ -22,23 +22,13 @@ _STATUS = re.compile(r"[a-z][a-z_-]*")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LedgerLine:
-    """One line of the ledger: tokens read, loss and gradient norm, exact to the last bit.
+    """Line of the ledger: tokens read, loss and gradient norm, exact to the last bit.
 
-    As text: `step=12 rows=0+4096*22 checksum=1a2b3c4d loss=0x1.8p+1
-    norm=0x1.2p-3 status=applied`. Two lines are equal if their texts are, so
-    one that is not a number is equal to itself.
-
-    Args:
-        step: int. The step, from 1.
-        positions: integers `[B]`, the first token of every row; or what
-            `describe_positions` made of them, which is kept.
-        checksum: int, 32 bits without sign. Of what was read.
-        loss: float. Nats per token; rounded to float32.
-        gradient_norm: float. Rounded to float32.
-        status: str. What became of the step, in small letters: `applied`.
-
-    Raises:
-        ValueError: If a value cannot be written into a line.
+    As text: `step=12 rows=0+4096*22 checksum=1a2b3c4d loss=0x1.8p+1 norm=0x1.2p-3 status=applied`.
+    Two lines are equal if their texts are, so NaN equals NaN. `positions` are the first tokens of
+    all rows, integers `[B]` or the text of `describe_positions`. `checksum` has 32 bits without
+    sign. The loss, in nats per token, and the norm are rounded to float32. Raises ValueError if a
+    value cannot be written into a line.
     """
 
     step: int
@@ -81,11 +71,7 @@ class LedgerLine:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads a line, without its end.
-
-        Raises:
-            ValueError: If it is no line of a ledger.
-        """
+        """Parses a line without its end; raises ValueError if it is invalid."""
         match = _LINE.fullmatch(text)
         if match is None:
             raise ValueError(f"`text` must be a line of a ledger. Received: {text[:200]!r}")
@@ -101,16 +87,9 @@ class LedgerLine:
 
 
 def describe_positions(positions: np.ndarray) -> str:
-    """Writes the first tokens of rows as arithmetic progressions.
+    """Encodes positions, integers `[B]` and not negative, as arithmetic progressions.
 
-    Args:
-        positions: integers `[B]`, none negative.
-
-    Returns:
-        Runs `first+stride*count`, or `first` alone, joined by commas.
-
-    Raises:
-        ValueError: If it is no such array.
+    The text has runs `first+stride*count`, or `first` alone, joined by commas.
     """
     array = np.asarray(positions)
     if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu" or array.min() < 0:
@@ -120,11 +99,11 @@ def describe_positions(positions: np.ndarray) -> str:
         )
     values = array.astype(np.int64)
     strides = np.diff(values)
-    # Places whose stride differs from the one before: there a run ends.
+    # A run ends where the stride changes.
     ends = [*(np.flatnonzero(np.diff(strides)) + 1).tolist(), len(strides)]
     runs, start = [], 0
     for end in ends:
-        # The stride between two runs is of neither.
+        # The stride between two runs belongs to neither.
         if end > start:
             runs.append(f"{values[start]}{strides[start]:+d}*{end - start + 1}")
             start = end + 1
@@ -134,14 +113,7 @@ def describe_positions(positions: np.ndarray) -> str:
 
 
 def parse_positions(text: str) -> np.ndarray:
-    """Reads what `describe_positions` wrote.
-
-    Returns:
-        int64 `[B]`.
-
-    Raises:
-        ValueError: If it is no such text.
-    """
+    """Parses the text of `describe_positions` to int64 `[B]`; raises ValueError if invalid."""
     parts: list[np.ndarray] = []
     num_rows = 0
     for run in text.split(","):
@@ -160,7 +132,7 @@ def parse_positions(text: str) -> np.ndarray:
 
 
 def _hex(value: float) -> str:
-    """`float.hex` without the zeros at the end, of which float32 leaves many."""
+    """Returns `float.hex` without trailing zeros; a float32 has many."""
     return re.sub(r"\.?0*p", "p", value.hex())
 
 
@@ -173,13 +145,8 @@ _REMEDY = "Restore it from a copy, or move it away: a new one begins at this ste
 class LedgerReader:
     """Streaming reader of a ledger; its memory does not grow with the length.
 
-    Args:
-        lines: iterable of bytes. The lines with their ends; what has no end, or
-            more than `MAX_LINE_BYTES`, is no line.
-        where: str. Path of the ledger, for errors.
-
-    Raises:
-        DataDamagedError: If it does not begin as a ledger does.
+    Lines include their ends; those without an end or longer than `MAX_LINE_BYTES` are invalid.
+    Raises DataDamagedError if the header is invalid.
     """
 
     def __init__(self, lines: Iterable[bytes], where: str) -> None:
@@ -188,27 +155,26 @@ class LedgerReader:
         self._number = 1
         self._hash = hashlib.sha256()
         self.num_bytes = 0
-        """Bytes up to the end of the last line that was read."""
+        """Bytes up to the end of the last line read."""
         header = next(self._lines, b"")
         match = _HEADER.fullmatch(_text(header) or "")
         if match is None:
             raise self.damaged("it does not begin as a ledger does")
         self.first_step = int(match.group(1))
-        """The first step that is in it."""
+        """First step in the ledger."""
         self.last_step = self.first_step - 1
-        """The last step that was read."""
+        """Last step read."""
         self._take(header)
 
     @property
     def sha256(self) -> str:
-        """SHA-256, in hexadecimal, of the bytes up to the end of the last line."""
+        """Hexadecimal SHA-256 of the bytes up to the end of the last line read."""
         return self._hash.hexdigest()
 
     def read_until(self, step: int) -> None:
-        """Reads the lines up to a step and its own.
+        """Reads the lines up to and including a step.
 
-        Raises:
-            DataDamagedError: If the lines are not one for each step.
+        Raises DataDamagedError unless there is one line for each step.
         """
         while self.last_step < step:
             content = next(self._lines, b"")
@@ -227,12 +193,10 @@ class LedgerReader:
             self._take(content)
 
     def check(self, digest: dict[str, Any] | None) -> None:
-        """Compares what was read with the `StepLedger.digest` of a checkpoint of the last step.
+        """Compares the lines read with the `StepLedger.digest` of a checkpoint of the last step.
 
-        A ledger that begins after the checkpoint took the place of one that was lost.
-
-        Raises:
-            DataDamagedError: If it is not what was written.
+        A ledger that begins after the checkpoint replaces a lost one. Raises DataDamagedError if
+        the lines were altered.
         """
         if digest is None or self.last_step < self.first_step:
             return
@@ -249,11 +213,9 @@ class LedgerReader:
         return self._hash.copy()
 
     def read_rest(self) -> tuple[list[LedgerLine], bool]:
-        """Reads on to the first line that is none: a power cut may leave anything behind.
+        """Reads on to the first invalid line: a power cut may leave anything behind.
 
-        Returns:
-            Tuple of the lines, and whether they end the ledger but for a line
-            that was cut short.
+        Returns the lines, and True if at most one incomplete line follows them.
         """
         rest: list[LedgerLine] = []
         for content in self._lines:
@@ -270,7 +232,7 @@ class LedgerReader:
         return rest, True
 
     def damaged(self, what: str) -> DataDamagedError:
-        """Creates the error about the line that was read last."""
+        """Creates the error about the last line read."""
         return DataDamagedError(
             f"The ledger of the run is damaged at line {self._number}: {what}.",
             where=self._where,
@@ -283,7 +245,7 @@ class LedgerReader:
 
 
 def _text(content: bytes) -> str | None:
-    """Returns the text of a line that has its end."""
+    """Returns the text of a line; `None` if its end is missing."""
     if not content.endswith(b"\n"):
         return None
     return content[:-1].decode("ascii", "replace")

@@ -1,4 +1,4 @@
-"""How full the memory of a training run is, and how large its hidden states are.
+"""Statistics of the memory of a training run: filled length and norms of hidden states.
 
 Shape letters used in this module: b rows of a replica, M memory length, D hidden width.
 """
@@ -12,10 +12,7 @@ from txl_tf.training.dashboard import layer_tag
 class MemoryStatistics:
     """Valid length and norms of the memory of all rows, measured between two steps.
 
-    Args:
-        strategy: `tf.distribute.Strategy`.
-        replica_memory: `ReplicaState` of a `Memory` or `RecurrentMemory`.
-        num_rows: int. Rows of the global batch; rows beyond it do not count.
+    Rows beyond `num_rows` of the global batch do not count.
     """
 
     def __init__(
@@ -28,7 +25,7 @@ class MemoryStatistics:
         self._sums = tf.function(self._summed, autograph=False)
 
     def measure(self) -> dict[str, float]:
-        """Returns the figures by tag; of several workers all must call it.
+        """Returns the figures by tag; with several workers all must call it.
 
         The states of recurrent models have no positions, and no figures.
         """
@@ -46,7 +43,7 @@ class MemoryStatistics:
         return figures
 
     def _summed(self) -> tf.Tensor:
-        """Filled positions of this replica's rows, then the sum of their norms by layer."""
+        """Sums this replica's filled positions, and their norms by layer."""
         memory = self._memory.read()
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         num_rows = self._memory.rows_per_replica

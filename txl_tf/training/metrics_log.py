@@ -1,4 +1,4 @@
-"""`metrics.jsonl`: the figures of a run, a line of JSON for each report."""
+"""`metrics.jsonl`: the figures of a run, one line of JSON per report."""
 
 import contextlib
 import dataclasses
@@ -14,24 +14,24 @@ from txl_tf.storage.writable_folder import WritableFolder
 from txl_tf.training.dashboard import LOSSES
 
 TRAINING_RUN = "train"
-"""The run that has the figures of training, here and in TensorBoard; each split has its own."""
+"""Run with the figures of training, here and in TensorBoard; each split has its own run."""
 PROCESS_RUN = "process"
-"""Lines of this run have the command and the environment of a process that trained on."""
+"""Run with the command and the environment of each training process."""
 
 _MAX_LINE_BYTES = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
 class MetricsLines:
-    """Lines of a metrics log that were read."""
+    """Lines read from a metrics log."""
 
     lines: list[dict[str, Any]]
     """The lines, each with `step` and `run`, in the order of writing."""
     num_unreadable: int
-    """Lines that are not what this program writes; a last one that a kill cut short is none."""
+    """Number of invalid lines, without an incomplete last line."""
 
     def merged(self) -> dict[str, dict[int, dict[str, Any]]]:
-        """Returns the figures by run and step; of a figure that was written twice the last."""
+        """Returns the figures by run and step; later lines replace the figures of earlier ones."""
         found: dict[str, dict[int, dict[str, Any]]] = {}
         for line in self.lines:
             figures = {name: value for name, value in line.items() if name not in ("step", "run")}
@@ -55,14 +55,11 @@ class MetricsLines:
 class MetricsLog:
     """Log of a run's figures: one JSON object per line.
 
-    A line has `step`, `run` (`train`, `process`, or the split of an evaluation) and the
-    values by the tags of `txl_tf.training.dashboard`, exact to the last bit; a
-    value that is not finite is `null`. A run that resumes cuts off the lines
-    after its checkpoint. Damaged lines never stop a run.
-
-    A local log is a file, a remote one a folder of parts, see `AppendedText`, which
-    takes both arguments. One process writes at a time, which has the folder of its
-    lock, see `DirectoryLock`.
+    A line has `step`, `run` (`train`, `process`, or the split of an evaluation) and the values by
+    tag, see `txl_tf.training.dashboard`, exact to the last bit; a value that is not finite is
+    `null`. A resumed run cuts off the lines after its checkpoint. Damaged lines never stop a run.
+    See `AppendedText` for the arguments. One process writes at a time, with the folder of its
+    `DirectoryLock`.
     """
 
     def __init__(self, path: str | os.PathLike[str], folder: WritableFolder | None = None) -> None:
@@ -71,25 +68,15 @@ class MetricsLog:
         self._num_lines = 0
 
     def read(self) -> MetricsLines | None:
-        """Reads all lines that can be read; `None` where there is no log.
-
-        Raises:
-            StorageError: If it cannot be read.
-        """
+        """Reads all valid lines; `None` if there is no log."""
         with self._storage_errors():
             contents = self._files.lines()
             return None if contents is None else _parsed(contents)
 
     def resume(self, step: int, evaluated_step: int) -> None:
-        """Cuts off what is to be done again; comes before the first `append`.
+        """Cuts off lines of training after `step`, and of evaluations after `evaluated_step`.
 
-        Args:
-            step: int. Steps done; later lines of training are cut off.
-            evaluated_step: int. Steps done at the last evaluation that is not to
-                be repeated; lines of later evaluations are cut off.
-
-        Raises:
-            StorageError: If it cannot be read or written.
+        It comes before the first `append`.
         """
         limits = {TRAINING_RUN: step, PROCESS_RUN: step}
         with self._storage_errors():
@@ -110,28 +97,19 @@ class MetricsLog:
             self._num_lines = kept_lines
 
     def continue_at_end(self) -> None:
-        """Keeps all lines; comes before the first `append` of a run that is finished."""
+        """Keeps all lines of a finished run; comes before the first `append`."""
         self.resume(*[1 << 62] * 2)
 
     def append(self, step: int, run: str, values: Mapping[str, Any]) -> None:
-        """Writes a line.
-
-        Args:
-            step: int. Steps done.
-            run: str. `train`, or the split.
-            values: mapping of tag to number, text or object of JSON values.
-
-        Raises:
-            StorageError: If it cannot be written.
-        """
+        """Writes a line of `train` or a split; values by tag are numbers, texts or JSON objects."""
         text = json.dumps({"step": step, "run": run, **_finite(values)}, allow_nan=False) + "\n"
         with self._storage_errors():
-            # Named by the lines before it: a step may have several.
+            # Numbered by line, because a step may have several.
             self._files.append(text, self._num_lines)
         self._num_lines += 1
 
     def flush_to_disk(self) -> None:
-        """Makes sure that what was appended survives the machine, or raises StorageError."""
+        """Makes the appended lines survive the machine, or raises StorageError."""
         with self._storage_errors():
             self._files.flush()
 
@@ -142,7 +120,7 @@ class MetricsLog:
 
 
 def _finite(values: Any) -> Any:
-    """Replaces numbers that JSON does not have by `None`."""
+    """Replaces numbers that JSON cannot hold by `None`."""
     if isinstance(values, Mapping):
         return {name: _finite(value) for name, value in values.items()}
     return None if isinstance(values, float) and not math.isfinite(values) else values

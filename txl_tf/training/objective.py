@@ -19,26 +19,15 @@ _SECOND_TARGET_WEIGHT = 0.5
 
 
 class AuxiliaryLosses:
-    """The intermediate layer losses and multiple targets of Al-Rfou et al. (2019).
+    """Intermediate layer losses and multiple targets of Al-Rfou et al. (2019), Section 2.1.
 
-    Intermediate layer losses: every block predicts the next token, not the last
-    one alone. Block `l` of `L` does so until `l / (2 L)` of the run is over, so
-    that none is left after half of it.
-
-    Multiple targets: every position that predicts the next token predicts the
-    one after it too, with a softmax of its own and half the weight. The last
-    position of a segment does not, because that token is not in its batch.
-
-    Each loss is the mean over its positions, and all are added up. The model's
-    softmax scores the next token for all blocks, and one further softmax the
-    second target; in the paper every block has classifiers of its own.
-
-    Args:
-        model: `TransformerXL`.
-        config: `ExperimentConfig` of the run.
-
-    References:
-     - [Al-Rfou et al., 2019](https://arxiv.org/abs/1808.04444), Section 2.1
+    Intermediate layer losses: every block predicts the next token, not only the last. Block `l` of
+    `L` does so until `l / (2 L)` of the run is over, so the second half of the run has no such
+    loss. Multiple targets: every position that predicts the next token also predicts the one after
+    it, with its own softmax and half the weight. The last position of a segment does not, because
+    that token is not in its batch. Each loss is the mean over its positions, and all are summed.
+    The model's softmax scores the next token for all blocks, and one more softmax the second
+    target; in the paper every block has its own classifiers.
     """
 
     def __init__(self, model: TransformerXL, config: ExperimentConfig) -> None:
@@ -51,12 +40,12 @@ class AuxiliaryLosses:
 
     @property
     def variables(self) -> list:
-        """The trainable variables that are not the model's."""
+        """Trainable variables outside the model."""
         return [] if self.second_softmax is None else self.second_softmax.trainable_variables
 
     @property
     def needs_all_layers(self) -> bool:
-        """Whether the hidden states of all layers are needed, not the last ones alone."""
+        """True if the hidden states of all layers are needed, not only the last."""
         return bool(self._end_steps)
 
     def __call__(
@@ -66,18 +55,11 @@ class AuxiliaryLosses:
         row_weights: tf.Tensor,
         step: tf.Tensor,
     ) -> tf.Tensor:
-        """This replica's share of the sum of all auxiliary losses.
+        """Computes this replica's share of the sum of all auxiliary losses, a float32 scalar.
 
-        Args:
-            hidden_states: list of `(B, T, D)`: of the embeddings and of all
-                blocks, or where `needs_all_layers` is not set, of the last
-                block alone.
-            target_ids: int32 tensor `(B, T)`.
-            row_weights: float32 tensor `(B,)`. 0 for rows that are only padding.
-            step: int tensor. Steps done before this one.
-
-        Returns:
-            Float32 scalar tensor.
+        `hidden_states` are `(B, T, D)` of the embeddings and all blocks, or without
+        `needs_all_layers` only of the last block. `target_ids` are int32 `(B, T)`; `row_weights`
+        are float32 `(B,)`, 0 for padding rows. `step` counts the steps before this one.
         """
         total = self._second_target_loss(hidden_states[-1], target_ids, row_weights)
         for hidden, end in zip(hidden_states[1:-1], self._end_steps, strict=True):
@@ -108,14 +90,14 @@ def _end_steps(config: ExperimentConfig) -> list[int]:
     if not config.training.intermediate_losses:
         return []
     num_layers = config.model.num_layers
-    # Rounded up: the loss stops with the first step that finds so much of the run done.
+    # Rounded up: the loss stops at the first step after its share of the run.
     return [
         -(-config.training.num_steps * layer // (2 * num_layers)) for layer in range(1, num_layers)
     ]
 
 
 def _own_softmax(model: TransformerXL) -> AdaptiveSoftmax:
-    """Returns a softmax like the model's, but with tables of its own."""
+    """Creates a softmax like the model's, but with its own tables."""
     settings = {
         **model.softmax.get_config(),
         "name": "second_target_softmax",
@@ -131,14 +113,10 @@ def _own_softmax(model: TransformerXL) -> AdaptiveSoftmax:
 class Batch(NamedTuple):
     """Rows of a replica; every tensor has them as its first axis.
 
-    Attributes:
-        token_ids: int32 tensor `(B, T)`.
-        target_ids: int32 tensor `(B, T)`.
-        document_starts: bool tensor `(B, T)`, true for the first token of each
-            document; all false where documents are not told apart.
-        memory: `Memory` of the segments before.
-        dropout_seeds: int32 tensor `(B, 2)`.
-        weights: float32 tensor `(B,)`. 1, or 0 for rows that are only padding.
+    `token_ids` and `target_ids` are int32 `(B, T)`. `document_starts` is bool `(B, T)`, true for
+    the first token of each document, and all false if documents are not separated. `memory` is of
+    the segments before. `dropout_seeds` are int32 `(B, 2)`; `weights` are float32 `(B,)`, 0 for
+    padding rows.
     """
 
     token_ids: tf.Tensor
@@ -156,7 +134,7 @@ class Batch(NamedTuple):
         dropout_seeds: tf.Tensor,
         weights: tf.Tensor,
     ) -> Self:
-        """Returns the batch of a step's inputs and of its memory, by names."""
+        """Creates the batch of a step from its inputs and memory, by name."""
         kind = Memory if "valid_length" in memory else RecurrentMemory
         starts = inputs.get("document_starts")
         if starts is None:
@@ -173,20 +151,15 @@ class Batch(NamedTuple):
 
     @staticmethod
     def checked_ids(inputs: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns what the checksum of a step is of: two int32 tensors `(B, T)`."""
+        """Returns the two int32 tensors `(B, T)` that the checksum of a step covers."""
         return inputs["token_ids"], inputs["target_ids"]
 
 
 class TrainingObjective:
     """Training loss of a batch: next-token loss plus the auxiliary losses of the run.
 
-    The loss is the mean over the positions that `loss_positions` counts. Those
-    that it does not count, at the beginning of a segment, pass their hidden
-    states on but predict nothing.
-
-    Args:
-        model: `TransformerXL`.
-        config: `ExperimentConfig` of the run.
+    The loss is the mean over the positions that `loss_positions` counts. The others, at the
+    beginning of a segment, pass their hidden states on but predict nothing.
     """
 
     batch_type = Batch
@@ -204,12 +177,12 @@ class TrainingObjective:
 
     @property
     def auxiliary_variables(self) -> list:
-        """The trainable variables of auxiliary losses."""
+        """Trainable variables of the auxiliary losses."""
         return [] if self._auxiliary_losses is None else self._auxiliary_losses.variables
 
     @property
     def head_variables(self) -> list:
-        """No variable: the language model has no head."""
+        """Empty: the language model has no head."""
         return []
 
     def initial_memory(self) -> Memory | RecurrentMemory:
@@ -217,15 +190,10 @@ class TrainingObjective:
         return self._model.initial_memory(1)
 
     def __call__(self, batch: Batch, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Memory]:
-        """Computes the share of some rows; those of all rows add up.
+        """Computes the share of some rows; the shares of all rows add up.
 
-        Args:
-            batch: `Batch`.
-            step: int tensor. Steps done before this one.
-
-        Returns:
-            Tuple of the objective, the loss of the next token alone for each
-            row, float32 `(B,)`, and the next `Memory`.
+        Returns the objective, the next-token loss of each row, float32 `(B,)`, and the next
+        memory. `step` counts the steps before this one.
         """
         hidden_states, memory = self._hidden_states(batch)
         target_ids = batch.target_ids
@@ -234,7 +202,7 @@ class TrainingObjective:
             hidden_states = [hidden[:, first:] for hidden in hidden_states]
             target_ids = target_ids[:, first:]
         nll = self._model.negative_log_likelihood(hidden_states[-1], target_ids)
-        # Tokens of all replicas: their shares add up to the mean, whatever rows each of them has.
+        # Tokens of all replicas, so that their shares add up to the mean for any split of the rows.
         num_tokens = self._global_batch_size * target_ids.shape[1]
         row_losses = tf.reduce_sum(nll, axis=1) * batch.weights / num_tokens
         objective = tf.reduce_sum(row_losses)
@@ -253,16 +221,10 @@ class TrainingObjective:
 
 
 class RowGradients:
-    """Losses and gradients of a replica's rows, read in one or several parts.
+    """Losses and gradients of the rows of a replica, read in one or several parts.
 
-    Parts are read one after the other and their gradients are added up, so
-    that only the activations of one part are held. Nothing in the objective
-    goes across rows, so the sum is that of reading them all at once.
-
-    Args:
-        objective: `TrainingObjective`.
-        variables: the variables to differentiate by.
-        num_parts: int. Parts that the rows are read in.
+    Parts are read one after the other and their gradients are summed, so that only the activations
+    of one part are held. The objective has no term across rows, so the sum equals a single pass.
     """
 
     def __init__(
@@ -276,11 +238,9 @@ class RowGradients:
         self._num_parts = num_parts
 
     def __call__(self, batch: Batch, step: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor], Memory]:
-        """Reads the rows; `step` is the number of steps done before this one.
+        """Computes the row losses, float32 `(B,)`, the summed gradients, and the next memory.
 
-        Returns:
-            Tuple of the loss of each row, float32 `(B,)`, the gradients of all
-            rows together, and the next `Memory`.
+        `step` counts the steps before this one.
         """
         if self._num_parts == 1:
             return self._read(batch, step)
@@ -289,8 +249,8 @@ class RowGradients:
     def _read(self, batch: Batch, step: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor], Memory]:
         with tf.GradientTape() as tape:
             objective, row_losses, memory = self._objective(batch, step)
-        # The tape knows TensorFlow's variables, not Keras' around them. Gradients of tables are
-        # sparse where rows are gathered; dense ones can be added up and reduced with the others.
+        # The tape knows TensorFlow's variables, not their Keras wrappers. Gradients of gathered
+        # tables are sparse; dense ones can be summed and reduced with the others.
         gradients = tape.gradient(objective, [variable.value for variable in self._variables])
         return row_losses, [tf.convert_to_tensor(gradient) for gradient in gradients], memory
 
@@ -321,10 +281,10 @@ class RowGradients:
             read_part,
             (tf.constant(0), gradients, results),
             maximum_iterations=self._num_parts,
-            # Several at once would hold the activations of several.
+            # Parallel parts would hold the activations of several parts.
             parallel_iterations=1,
         )
-        # Parts are runs of consecutive rows, so that in their order they are the batch again.
+        # Parts are consecutive rows, so concatenating them restores the batch.
         whole = [tf.concat(tf.unstack(array.stack(), self._num_parts), 0) for array in results]
         row_losses, memory = tf.nest.pack_sequence_as((batch.weights, batch.memory), whole)
         return row_losses, gradients, memory

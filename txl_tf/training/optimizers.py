@@ -15,7 +15,7 @@ from txl_tf.training.schedules import (
     WarmupPlateau,
 )
 
-# The proposed hyperparameters of Shazeer and Stern: the decay of the means is 1 - step**-0.8.
+# Hyperparameters proposed by Shazeer and Stern: the decay of the means is 1 - step**-0.8.
 _DECAY_EXPONENT = -0.8
 _EPSILON_OF_SQUARES = 1e-30
 _EPSILON_OF_SCALE = 1e-3
@@ -26,23 +26,15 @@ _MAX_UPDATE = 1.0
 class Adafactor(keras.optimizers.Optimizer):
     """Adafactor with the proposed hyperparameters and a given step size.
 
-    The step of a variable is the learning rate times the root mean square of
-    the variable, or times 0.001 if that is larger: the learning rate is a
-    relative one, about 0.01. There is no momentum. Of variables with two axes
-    or more, the last two are factored.
+    The step of a variable is the learning rate times the root mean square of the variable, or
+    times 0.001 if that is larger: the learning rate is relative, about 0.01. There is no momentum.
+    The last two axes of a variable with two axes or more are factored. See Shazeer and Stern
+    (2018), Algorithms 4 and 5, https://arxiv.org/abs/1804.04235.
 
-    `keras.optimizers.Adafactor` is not used: it also keeps an array of the
-    size of each matrix, which takes the memory that Adafactor is to save;
-    its variables share names, so they cannot be stored by name; it lowers the
-    learning rate to one over the root of the step on its own; and where a row
-    and a column of a gradient are both zero it divides zero by zero.
-
-    Args:
-        learning_rate: float or `keras.optimizers.schedules.LearningRateSchedule`.
-        **kwargs: arguments of `keras.optimizers.Optimizer`.
-
-    References:
-     - [Shazeer and Stern, 2018](https://arxiv.org/abs/1804.04235), Algorithms 4 and 5
+    `keras.optimizers.Adafactor` is not used: it also keeps an array of the size of each matrix,
+    which takes the memory that Adafactor is to save; its variables share names, so they cannot be
+    stored by name; it lowers the learning rate to one over the root of the step on its own; and
+    where a row and a column of a gradient are both zero it divides zero by zero.
     """
 
     def __init__(self, learning_rate=0.01, **kwargs):
@@ -67,11 +59,11 @@ class Adafactor(keras.optimizers.Optimizer):
         )
 
     def update_step(self, gradient, variable, learning_rate):
-        """Changes one variable and its means."""
+        """Updates one variable and its means."""
         dtype = variable.dtype
         gradient = ops.cast(gradient, dtype)
         step = ops.cast(self.iterations + 1, dtype)
-        # 1 at the first step, which takes the squares as they are: no correction for the start.
+        # 1 at the first step, which takes the squares unchanged, so the start needs no correction.
         share = ops.power(step, _DECAY_EXPONENT)
         squares = ops.square(gradient) + _EPSILON_OF_SQUARES
         means = self._means[self._get_variable_index(variable)]
@@ -87,7 +79,7 @@ class Adafactor(keras.optimizers.Optimizer):
             of_row = ops.rsqrt(rows / ops.mean(rows, axis=-1, keepdims=True))
             update = gradient * ops.expand_dims(of_row, -1)
             update = update * ops.expand_dims(ops.rsqrt(columns), -2)
-        # Clips a variable's update by its size, since the means lag behind a gradient that grows.
+        # Clips the update by its size, because the means lag behind a growing gradient.
         update = update / ops.maximum(_root_mean_square(update) / _MAX_UPDATE, 1.0)
         size = ops.maximum(_root_mean_square(variable), _EPSILON_OF_SCALE)
         self.assign_sub(variable, ops.cast(learning_rate, dtype) * size * update)
@@ -101,22 +93,13 @@ def _root_mean_square(tensor):
 class Lamb(keras.optimizers.Lamb):
     """Keras' LAMB, with the norm of each variable limited in the trust ratio.
 
-    Steps are proportional to the norm of a variable, so a large table takes
-    large ones. The limit is the upper bound of the paper's scaling function,
-    which Keras leaves out and NVIDIA sets to 10.
-
-    Otherwise it is as in Keras, which differs from Algorithm 2 of the paper in
-    that weight decay is not part of the trust ratio: before the step, weights
-    shrink by the learning rate times `weight_decay`. Both means are corrected
-    for their start from zero. The trust ratio cancels that correction but for
-    `epsilon`, except while a variable is all zeros, as new biases are.
-
-    Args:
-        max_weight_norm: optional float. The limit; None: none.
-        **kwargs: arguments of `keras.optimizers.Lamb`.
-
-    References:
-     - [You et al., 2020](https://arxiv.org/abs/1904.00962)
+    Steps are proportional to the norm of a variable, so a large table takes large ones.
+    `max_weight_norm` is the upper bound of the scaling function of You et al. (2020),
+    https://arxiv.org/abs/1904.00962, which Keras leaves out and NVIDIA sets to 10; `None` sets no
+    limit. As in Keras and unlike Algorithm 2 of the paper, weight decay is not part of the trust
+    ratio: before the step, weights shrink by the learning rate times `weight_decay`. Both means
+    are corrected for their start from zero. The trust ratio cancels that correction, except
+    for `epsilon` and while a variable is all zeros, as new biases are.
     """
 
     def __init__(self, max_weight_norm=None, **kwargs):
@@ -124,12 +107,12 @@ class Lamb(keras.optimizers.Lamb):
         self.max_weight_norm = max_weight_norm
 
     def update_step(self, gradient, variable, learning_rate):
-        """Changes one variable and its two means."""
+        """Updates one variable and its two means."""
         if self.max_weight_norm is not None:
             norm = ops.sqrt(ops.sum(ops.square(variable)))
-            # Keras multiplies the step by the norm, so this leaves the limit of it. Written as a
-            # quotient because TensorFlow folds a constant numerator into other factors, not the
-            # same way on every replica, whose weights then drift apart; a test guards this.
+            # Keras multiplies the step by the norm, so at most the limit remains. Written as a
+            # quotient, because TensorFlow folds a constant numerator into other factors differently
+            # on each replica, so that their weights drift apart; a test guards this.
             learning_rate = learning_rate / ops.maximum(norm / self.max_weight_norm, 1.0)
         super().update_step(gradient, variable, learning_rate)
 
@@ -139,24 +122,19 @@ class Lamb(keras.optimizers.Lamb):
 
 @keras.saving.register_keras_serializable(package="txl_tf")
 class Muon(keras.optimizers.Muon):
-    """Keras' Muon with the weight decay that Keras' other optimizers have.
+    """Keras' Muon with the weight decay of Keras' other optimizers.
 
-    Keras' own assigns the decayed weights in every replica, and the mean over
-    the replicas, which are all the same, becomes the weight: an all-reduce of
-    all weights that changes nothing. For that, one decay is for all
-    variables, whichever way their steps are computed.
-
-    Args:
-        **kwargs: arguments of `keras.optimizers.Muon`, without
-            `adam_weight_decay`.
+    Keras' own decay assigns the weights in every replica and averages them over the replicas, an
+    all-reduce of equal weights. Here one decay applies to all variables, so `adam_weight_decay`
+    has no use.
     """
 
     def _apply_weight_decay(self, variables):
         keras.optimizers.Optimizer._apply_weight_decay(self, variables)
 
 
-# Muon is for matrices between hidden states. Tables, projections of embeddings and softmax, and
-# the attention biases have two axes too, so all but kernels are left to its AdamW.
+# Muon is for matrices between hidden states. Tables, projections of embeddings and softmax, and the
+# attention biases also have two axes, so only kernels take its steps; AdamW takes the rest.
 _NOT_A_KERNEL = r"^(?!.*/kernel$)"
 _MUON_MOMENTUM = 0.95
 
@@ -173,18 +151,10 @@ def create_plateau_scale(config: OptimizerConfig) -> PlateauScale | None:
 def create_schedule(
     config: OptimizerConfig, num_steps: int, plateau_scale: PlateauScale | None = None
 ) -> keras.optimizers.schedules.LearningRateSchedule:
-    """Builds the learning rate of a run.
+    """Creates the learning-rate schedule of a run of `num_steps`.
 
-    Args:
-        config: `OptimizerConfig`.
-        num_steps: int. Steps of the whole run.
-        plateau_scale: `PlateauScale` if the schedule is "plateau", else None.
-
-    Returns:
-        A Keras schedule.
-
-    Raises:
-        ValueError: If `plateau_scale` is missing or would not be used.
+    Raises ValueError if `plateau_scale` is missing for the schedule "plateau", or given for
+    another.
     """
     if (plateau_scale is None) == (config.schedule == "plateau"):
         raise ValueError(
@@ -210,41 +180,22 @@ def create_optimizer(
     variables: Sequence[keras.Variable] | None = None,
     plateau_scale: PlateauScale | None = None,
 ) -> keras.optimizers.Optimizer:
-    """Builds the optimizer of a run.
+    """Creates the optimizer of a run, which takes gradients already summed over the replicas.
 
-    Clipping is not the optimizer's: Keras would clip each replica's gradients
-    before they are summed, and the train step clips the sum.
+    The train step clips the sum; Keras would clip each replica's gradients before it. See also
+    `Lamb`, `Adafactor` and `Muon`. Common rules, and differences from the papers:
 
-    What all have in common, and where Keras differs from the papers:
+    - Weight decay is decoupled, as in AdamW of PyTorch: before the step, weights shrink by the
+      learning rate times `weight_decay`. Biases and variables with one axis do not decay.
+    - Adam's `epsilon` is added before the bias correction, as `epsilon hat` in Section 2 of the
+      paper.
+    - The momentum of SGD sums steps, not gradients: after a change of the learning rate, past
+      steps keep their size.
+    - Muon scales its steps to the size of Adam's, so that both share one learning rate (Liu et al.,
+      2025). Only kernels with two axes take its steps, always with Nesterov momentum.
 
-    - Weight decay is decoupled: before the step, weights shrink by the
-      learning rate times `weight_decay`. That is Loshchilov and Hutter's
-      AdamW, with the learning rate as part of the decay as in PyTorch. Only
-      variables with two axes or more decay that are not biases.
-    - Adam's `epsilon` is added before the bias correction, as `epsilon hat`
-      in Section 2 of the paper.
-    - The momentum of SGD is a sum of steps, not of gradients: after a change
-      of the learning rate, past steps keep the size they had.
-    - Muon scales its steps to the size of Adam's, so that one learning rate is
-      for both (Liu et al., 2025). Only kernels with two axes take its steps,
-      always with Nesterov momentum, all other variables those of AdamW.
-    - For LAMB, Adafactor and Muon's weight decay see `Lamb`, `Adafactor` and
-      `Muon`.
-
-    Args:
-        config: `OptimizerConfig`.
-        num_steps: int. Steps of the whole run.
-        variables: all variables that will be trained. Without, the optimizer
-            is not yet built, and there can be no weight decay.
-        plateau_scale: what `create_plateau_scale` returns.
-
-    Returns:
-        A Keras optimizer. It takes gradients that are already summed over the
-        replicas. All its state is in its variables, which have unique paths.
-
-    Raises:
-        ValueError: If there is weight decay and no `variables`, or if
-            `plateau_scale` is missing or would not be used.
+    Without `variables` the optimizer is not built, and weight decay raises ValueError. All state
+    is in its variables, which have unique paths.
     """
     if config.weight_decay and variables is None:
         raise ValueError(
@@ -253,13 +204,13 @@ def create_optimizer(
         )
     schedule = create_schedule(config, num_steps, plateau_scale)
     optimizer = _keras_optimizer(config, schedule)
-    # Keras would sum over the replicas once more what the train step has summed
-    # and clipped. Dividing beforehand would also be right, but costs a second
-    # all-reduce of all gradients; a test with two replicas guards this line.
+    # Keras would sum the clipped gradients over the replicas again. Dividing beforehand would also
+    # be right, but costs a second all-reduce of all gradients; a test with two replicas guards this
+    # line.
     optimizer._all_reduce_sum_gradients = list
     if variables is not None:
         kept = [variable for variable in variables if not _decays(variable)]
-        # Before it is built; afterwards Keras refuses.
+        # Before it is built, because Keras refuses this afterwards.
         optimizer.exclude_from_weight_decay(var_list=kept)
         optimizer.build(list(variables))
     return optimizer
@@ -268,9 +219,9 @@ def create_optimizer(
 def _keras_optimizer(
     config: OptimizerConfig, schedule: keras.optimizers.schedules.LearningRateSchedule
 ) -> keras.optimizers.Optimizer:
-    # Variables are saved under this name, whatever was built before.
+    # A fixed name, because variables are saved under it.
     common = {"learning_rate": schedule, "name": "optimizer"}
-    # Not 0, so that what does not decay costs nothing.
+    # Not 0, which would compute a decay without effect.
     decay = config.weight_decay or None
     adam = {"beta_1": config.beta_1, "beta_2": config.beta_2, "epsilon": config.epsilon}
     match config.name:
@@ -314,16 +265,9 @@ def set_layer_rates(
 ) -> None:
     """Multiplies the learning rate of each layer by `decay` for each layer above it.
 
-    What is above the layers, the head of a task or the softmax, learns at the full
-    rate, and the highest layer at `decay` times it. Low layers hold what is common to
-    texts and change least (Howard and Ruder, 2018, section 3.2; XLNet fine-tunes so).
-    Weight decay keeps the full rate.
-
-    Args:
-        optimizer: Keras optimizer, built with `variables`.
-        model: `LanguageModel`.
-        variables: all variables that are trained.
-        decay: float in `(0, 1)`.
+    The head of a task or the softmax learns at the full rate, and the highest layer at `decay`
+    times it. Low layers hold features common to all texts and change least (Howard and Ruder,
+    2018, section 3.2; XLNet fine-tunes so). Weight decay keeps the full rate.
     """
     factors = layer_rates(model, decay)
     by_index = {
@@ -338,12 +282,12 @@ def set_layer_rates(
         factor = by_index[optimizer._get_variable_index(variable)]
         update_step(gradient, variable, learning_rate * factor)
 
-    # Keras has one rate for all variables, and a subclass of each optimizer would do no more.
+    # Keras has one rate for all variables; this spares a subclass of each optimizer.
     optimizer.update_step = scaled_update_step
 
 
 def layer_rates(model: LanguageModel, decay: float) -> dict[str, float]:
-    """Returns the factor of the learning rate by the path of each weight below the softmax."""
+    """Returns the factor of the learning rate of each weight below the softmax, by path."""
     layers = [model.embedding, *model.numbered_layers]
     return {
         variable.path: decay ** (len(layers) - height)

@@ -1,4 +1,4 @@
-"""Time of a run by what it went to, over all of its starts, and the goodput of it."""
+"""Time of a run by cause, over all its starts, and its goodput."""
 
 import dataclasses
 import itertools
@@ -21,7 +21,7 @@ CAUSES: Mapping[str, str] = {
     "lost": "Steps that were done again after a kill, and steps that were skipped.",
     "other": "Figures, the measurement of the peak, the end of a process.",
 }
-"""What the time of a run goes to, with what each is; all but the first lower the goodput."""
+"""Causes of the time of a run, with descriptions; all but the first lower the goodput."""
 
 _PROCESS, _LOOP, _END = "process", "loop", "end"
 _NOTED = ("checkpoints", "evaluations")
@@ -29,12 +29,11 @@ _NOTED = ("checkpoints", "evaluations")
 
 @dataclasses.dataclass(frozen=True)
 class RunTime:
-    """Time of a run by cause, over all of its starts.
+    """Time of a run by cause, over all its starts.
 
-    The whole is the wall time of its processes, each from its beginning to the
-    last thing that it noted. Goodput is the share of steps whose result was kept.
-    Time between two processes, in which nothing ran or a loop was cut short by a
-    kill, is counted apart.
+    The total is the wall time of its processes, each from its beginning to its last note. Goodput
+    is the share of steps whose result was kept. Time between two processes, including a loop that
+    a kill cut short, is counted separately.
     """
 
     seconds: Mapping[str, float]
@@ -51,7 +50,7 @@ class RunTime:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Share of the whole for each of `CAUSES`; all of them 0 where there was no time."""
+        """Share of the total for each of `CAUSES`; all 0 if there was no time."""
         total = self.total_seconds
         return {name: value / total if total else 0.0 for name, value in self.seconds.items()}
 
@@ -61,7 +60,7 @@ class RunTime:
         return self.shares[PRODUCTIVE]
 
     def describe(self) -> str:
-        """Returns a line of 80 columns: the goodput, and where most of the other time went."""
+        """Returns a line of 80 columns: the goodput, and the two largest other causes."""
         others = [(value, name) for name, value in self.seconds.items() if name != PRODUCTIVE]
         largest = sorted(others, reverse=True)[:2]
         lost = [f"{name} {value:.1f}" for value, name in largest if value >= 0.05]
@@ -73,33 +72,17 @@ class RunTime:
 
 
 def read_run_time(lines: MetricsLines | None) -> RunTime | None:
-    """Computes the time of a run from the lines of its `RunClock`.
-
-    Args:
-        lines: optional `MetricsLines`. What is not understood in them is left out.
-
-    Returns:
-        `RunTime`; `None` where no process has noted anything.
-    """
+    """Computes the time of a run from the lines of its `RunClock`; `None` without notes."""
     processes = [] if lines is None else _processes(lines.lines)
     return _run_time(processes) if processes else None
 
 
 class RunClock:
-    """Clock of a process that trains. It notes what the time went to.
+    """Clock of a training process, which notes the causes of its time.
 
-    It begins to count when it is made. The notes are lines of a file of the run
-    that no resume cuts off, unlike those of `metrics.jsonl`: that a step was done in
-    vain is seen only if its line stays. One process writes at a time, which
-    has the folder of its lock, see `DirectoryLock`.
-
-    Example:
-    ```python
-    clock = RunClock()
-    clock.begin(MetricsLog("metrics.jsonl"), step=0)
-    clock.note_loop(25, seconds=2.0, num_steps=25)
-    clock.run_time.goodput
-    ```
+    It begins to count when it is created. The notes are lines of a file that no resume cuts off,
+    unlike `metrics.jsonl`: a step that is done again is known by its earlier line. One process
+    writes at a time, with the folder of its `DirectoryLock`.
     """
 
     def __init__(self) -> None:
@@ -109,15 +92,7 @@ class RunClock:
         self._processes: list[_Process] = []
 
     def begin(self, log: MetricsLog, step: int) -> None:
-        """Begins to write, after the notes of earlier processes.
-
-        Args:
-            log: `MetricsLog` of the notes.
-            step: int. Steps done; later ones are done again.
-
-        Raises:
-            StorageError: If it cannot be read or written.
-        """
+        """Begins to write, after the notes of earlier processes; later steps will be done again."""
         log.continue_at_end()
         found = log.read()
         self._processes = [] if found is None else _processes(found.lines)
@@ -134,17 +109,7 @@ class RunClock:
         data_wait_seconds: float | None = None,
         has_compiled: bool = False,
     ) -> None:
-        """Notes a loop of steps, as of `LoopReport`.
-
-        Args:
-            step: int. Steps done at its end.
-            seconds: float. Wall time of the loop.
-            num_steps: int. Steps of the loop.
-            num_skipped_steps: int. Steps of it that changed no weight. Defaults to 0.
-            data_wait_seconds: optional float. The wait of its last step for a batch.
-            has_compiled: bool. Whether the wall time includes tracing and
-                compiling. Defaults to `False`.
-        """
+        """Notes a loop of steps, see `LoopReport`; `step` counts the steps done at its end."""
         own = {
             "seconds": seconds,
             "num_steps": num_steps,
@@ -155,13 +120,7 @@ class RunClock:
         self._note(step, _LOOP, own)
 
     def note(self, cause: str, step: int, seconds: float) -> None:
-        """Notes an interruption of training that has just ended.
-
-        Args:
-            cause: str. `checkpoints` or `evaluations`.
-            step: int. Steps done.
-            seconds: float. Wall time of it.
-        """
+        """Notes an interruption of training that has just ended: `checkpoints` or `evaluations`."""
         self._note(step, cause, {"seconds": seconds})
 
     def end(self, step: int) -> RunTime | None:
@@ -170,7 +129,7 @@ class RunClock:
         return self.run_time
 
     def flush_to_disk(self) -> None:
-        """Makes sure that the notes survive the machine, or raises StorageError."""
+        """Makes the notes survive the machine, or raises StorageError."""
         if self._log is not None:
             self._log.flush_to_disk()
 
@@ -197,16 +156,16 @@ class _Loop:
     has_compiled: bool
 
     def without_compiling(self, step_seconds: float) -> float:
-        """Returns its seconds, those of compiling left out."""
+        """Returns its seconds without compiling."""
         return min(self.seconds, self.num_steps * step_seconds if self.has_compiled else math.inf)
 
     def parts(self, ran: float) -> tuple[float, float]:
-        """Returns of these seconds those of waiting for data, and those of skipped steps."""
+        """Returns the seconds of waiting for data and of skipped steps, within `ran` seconds."""
         waited = min(self.data_seconds, ran)
         return waited, (ran - waited) * self.skipped_share
 
     def redone(self, next_step: int, step_seconds: float) -> float:
-        """Returns the seconds of its steps that counted, of those after `next_step`."""
+        """Returns the productive seconds of its steps after `next_step`."""
         ran = self.without_compiling(step_seconds)
         waited, skipped = self.parts(ran)
         share = min(self.step - next_step, self.num_steps) / self.num_steps
@@ -224,14 +183,14 @@ class _Process:
     noted: dict[str, float] = dataclasses.field(default_factory=lambda: dict.fromkeys(_NOTED, 0.0))
     loops: list[_Loop] = dataclasses.field(default_factory=list)
     compiled: list[_Loop] = dataclasses.field(default_factory=list)
-    # Sums over the loops that compiled nothing: a run looks at its time after each of many loops.
+    # Sums over loops without compiling, because a run reads its time after every loop.
     later_seconds: float = 0.0
     later_steps: int = 0
     waited: float = 0.0
     skipped: float = 0.0
 
     def add(self, loop: _Loop) -> None:
-        """Adds a loop, of steps after those of the others."""
+        """Adds a loop that follows the others."""
         self.loops.append(loop)
         if loop.has_compiled:
             self.compiled.append(loop)
@@ -243,11 +202,7 @@ class _Process:
         self.skipped += skipped
 
     def seconds(self, next_step: int | None) -> dict[str, float]:
-        """Returns the seconds by cause.
-
-        Args:
-            next_step: optional int. The step that the next process went on from.
-        """
+        """Returns the seconds by cause; the next process continued from `next_step`."""
         step_seconds = self.later_seconds / self.later_steps if self.later_steps else 0.0
         ran, waited, lost, compiling = self.later_seconds, self.waited, self.skipped, 0.0
         for loop in self.compiled:
@@ -261,7 +216,7 @@ class _Process:
         found = {
             **dict.fromkeys(CAUSES, 0.0),
             **self.noted,
-            # A sum of what was lost, not a rest: no rounding makes steps of an unbroken run lost.
+            # Lost time is a sum, not a remainder: rounding loses no step of an unbroken run.
             PRODUCTIVE: max(ran - waited - lost, 0.0),
             "compiling": compiling,
             "data": waited,
@@ -292,13 +247,13 @@ def _processes(lines: Iterable[dict[str, Any]]) -> list[_Process]:
 
 
 def _take(processes: list[_Process], line: Mapping[str, Any]) -> None:
-    """Adds a line to the last process, or a process."""
+    """Adds a line to the last process, or begins a process."""
     if line["run"] == _PROCESS:
         processes.append(_Process(line["step"], _number(line, "time")))
     if not processes:
         return
     process, seconds = processes[-1], _number(line, "seconds")
-    # What a line claims beyond the time since the line before is not believed.
+    # A line cannot claim more than the time since the previous line.
     seconds = min(seconds, max(_number(line, "until") - process.until, 0.0))
     if line["run"] in _NOTED:
         process.noted[line["run"]] += seconds

@@ -7,18 +7,14 @@ import keras
 import numpy as np
 from keras import ops
 
-# Of the best so far; less counts as standing still.
+# Relative to the best so far; less counts as no improvement.
 _MIN_IMPROVEMENT = 1e-4
 
 
 def stored_figures(*figures: tuple[str, Any, str]) -> dict[str, keras.Variable]:
-    """Makes variables of figures that the host changes and a checkpoint keeps.
+    """Creates variables that the host changes and a checkpoint keeps.
 
-    Args:
-        *figures: tuples of name, initial value and dtype.
-
-    Returns:
-        Dict of name to variable.
+    `figures` are tuples of name, initial value and dtype.
     """
     return {
         name: keras.Variable(value, dtype=dtype, trainable=False, autocast=False, name=name)
@@ -27,25 +23,13 @@ def stored_figures(*figures: tuple[str, Any, str]) -> dict[str, keras.Variable]:
 
 
 class PlateauScale:
-    """A multiplier of the learning rate that falls at every plateau.
+    """Multiplier of the learning rate that falls at every plateau.
 
-    It starts as 1. An evaluation is an improvement if it is below the best by
-    more than one part in ten thousand. After more than `patience` evaluations
-    in a row without one, the multiplier falls by `factor` and the count of
-    them starts anew.
-
-    `variables` holds its whole state. They are variables, so that a compiled
-    step sees a new multiplier without being traced again. They are created in
-    the scope of the strategy this is made in.
-
-    Args:
-        factor: float. What the multiplier is multiplied by.
-        patience: int. Evaluations without improvement in a row that change
-            nothing.
-        minimum: float. The floor of the multiplier.
-
-    Raises:
-        ValueError: If a value is out of its range.
+    It starts as 1. An evaluation is an improvement if it is below the best by more than one part
+    in ten thousand. After more than `patience` evaluations in a row without improvement, the
+    multiplier falls by `factor`, down to `minimum`, and the count restarts. `variables` hold the
+    whole state, so that a compiled step sees a new multiplier without retracing; create them in
+    the scope of the strategy.
     """
 
     def __init__(self, factor: float = 0.5, patience: int = 0, minimum: float = 0.0) -> None:
@@ -59,27 +43,21 @@ class PlateauScale:
         self.minimum = minimum
         self.variables = stored_figures(
             ("scale", 1.0, "float32"),
-            # Finite, as all that a checkpoint holds.
+            # Finite, as all values in a checkpoint.
             ("best_nats", np.finfo(np.float32).max, "float32"),
             ("num_bad", 0, "int64"),
         )
 
     @property
     def scale(self) -> keras.Variable:
-        """The multiplier, a float32 scalar."""
+        """Multiplier, a float32 scalar."""
         return self.variables["scale"]
 
     def observe(self, nats_per_token: float) -> bool:
-        """Takes in an evaluation; on the host, between loops.
+        """Records a validation loss; returns True if the multiplier has fallen.
 
-        Workers that train together must all call it with the same value.
-
-        Args:
-            nats_per_token: float. The validation loss. What is not a number
-                is no improvement.
-
-        Returns:
-            Whether the multiplier has fallen.
+        The host calls it between loops; workers that train together must all pass the same value.
+        NaN is no improvement.
         """
         best, num_bad = self.variables["best_nats"], self.variables["num_bad"]
         # Rounded as it is stored, so that a resumed run compares the same numbers.
@@ -98,19 +76,12 @@ class PlateauScale:
         return float(self.scale.numpy()) < before
 
     def get_config(self) -> dict[str, float]:
-        """Returns the arguments it was made with."""
+        """Returns the arguments of the constructor."""
         return {"factor": self.factor, "patience": self.patience, "minimum": self.minimum}
 
 
 class _WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
-    """A schedule that rises linearly to a peak; subclasses say what comes then.
-
-    Call arguments:
-        step: int tensor. Number of updates made so far.
-
-    Returns:
-        Float32 scalar tensor.
-    """
+    """Schedule that rises linearly to a peak; subclasses define the rest."""
 
     def __init__(self, peak, warmup_steps):
         super().__init__()
@@ -132,15 +103,7 @@ class _WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
 @keras.saving.register_keras_serializable(package="txl_tf")
 class WarmupConstant(_WarmupSchedule):
-    """Constant learning rate after a linear warm-up.
-
-    Args:
-        peak: float. Learning rate from the end of the warm-up on.
-        warmup_steps: int. Steps of the rise; 0 starts at the peak.
-
-    Raises:
-        ValueError: If the number of steps is negative.
-    """
+    """Constant learning rate after a linear warm-up; 0 warm-up steps start at the peak."""
 
     def __call__(self, step):
         return self._risen(ops.convert_to_tensor(self.peak, "float32"), step)
@@ -150,14 +113,7 @@ class WarmupConstant(_WarmupSchedule):
 class WarmupCosineDecay(_WarmupSchedule):
     """Cosine decay to a floor after a linear warm-up.
 
-    Args:
-        peak: float. Learning rate at the end of the warm-up.
-        warmup_steps: int. Steps of the rise; 0 starts at the peak.
-        num_steps: int. Steps of the whole run; from there on the floor holds.
-        final_fraction: float. The floor as a fraction of the peak.
-
-    Raises:
-        ValueError: If the warm-up is not shorter than the run.
+    The floor is `final_fraction` of the peak, and holds from step `num_steps` of the run on.
     """
 
     def __init__(self, peak, warmup_steps, num_steps, final_fraction=0.0):
@@ -187,18 +143,9 @@ class WarmupCosineDecay(_WarmupSchedule):
 class WarmupInverseSquareRoot(_WarmupSchedule):
     """Decay as `peak * sqrt(warmup_steps / step)` after a linear warm-up.
 
-    The official code gives the learning rate of step 1 without a warm-up
-    instead, which is `peak * sqrt(warmup_steps)`.
-
-    Args:
-        peak: float. Learning rate at the end of the warm-up.
-        warmup_steps: int. Steps of the rise; 0 falls from step 1 on.
-
-    Raises:
-        ValueError: If the number of steps is negative.
-
-    References:
-     - [Vaswani et al., 2017](https://arxiv.org/abs/1706.03762), Section 5.3
+    Without a warm-up the decay begins at step 1. The official code is given the learning rate of
+    step 1 without a warm-up instead, which is `peak * sqrt(warmup_steps)`. See Vaswani et al.
+    (2017), Section 5.3, https://arxiv.org/abs/1706.03762.
     """
 
     def __call__(self, step):
@@ -210,17 +157,7 @@ class WarmupInverseSquareRoot(_WarmupSchedule):
 
 @keras.saving.register_keras_serializable(package="txl_tf")
 class WarmupPlateau(_WarmupSchedule):
-    """Constant learning rate after a linear warm-up, times a plateau multiplier.
-
-    Args:
-        peak: float. Learning rate at the end of the warm-up.
-        warmup_steps: int. Steps of the rise; 0 starts at the peak.
-        plateau_scale: `PlateauScale`, the multiplier. It is lowered by calls
-            of its `observe`.
-
-    Raises:
-        ValueError: If the number of steps is negative.
-    """
+    """Constant learning rate after a linear warm-up, times a `PlateauScale`."""
 
     def __init__(self, peak, warmup_steps, plateau_scale):
         super().__init__(peak, warmup_steps)

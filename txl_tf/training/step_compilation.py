@@ -1,4 +1,4 @@
-"""Choice of what XLA compiles of a training step."""
+"""Choice of the parts of a training step that XLA compiles."""
 
 import enum
 
@@ -7,13 +7,13 @@ import tensorflow as tf
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.model import ModelConfig
 
-# From these widths on, the products of TensorFlow on a CPU gain more than operations of their own
-# cost. Those of bfloat16 gain more.
+# From these widths on, TensorFlow's products on a CPU gain more than separate operations cost.
+# Products in bfloat16 gain more.
 _NARROWEST_IN_PARTS = {"float32": 256, "mixed_bfloat16": 128}
 
 
 class StepCompilation(enum.Enum):
-    """What XLA compiles of a training step."""
+    """Parts of a training step that XLA compiles."""
 
     WHOLE = "the whole step, as one program"
     PARTS = "what goes over each number once, with the products of TensorFlow between them"
@@ -23,15 +23,7 @@ class StepCompilation(enum.Enum):
     def choose(
         cls, config: ExperimentConfig, strategy: tf.distribute.Strategy
     ) -> "StepCompilation":
-        """The fastest way, unless `training.jit_compile` decides.
-
-        Args:
-            config: `ExperimentConfig`.
-            strategy: `tf.distribute.Strategy` that trains.
-
-        Returns:
-            A `StepCompilation`.
-        """
+        """Chooses the fastest way for a strategy, unless `training.jit_compile` decides."""
         training, model = config.training, config.model
         # The sum over several replicas on CPUs or GPUs cannot be compiled.
         is_alone = strategy.num_replicas_in_sync == 1

@@ -30,7 +30,7 @@ class StepStatus(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StepRecord:
-    """The figures of one step."""
+    """Figures of one step."""
 
     step: int
     """The step, counted from 1."""
@@ -41,7 +41,7 @@ class StepRecord:
     checksum: int
     """Checksum of the tokens of all rows, see `batch_checksum`."""
     status: StepStatus
-    """What the step did."""
+    """Outcome of the step."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,11 +57,11 @@ class LoopReport:
     seconds: float
     """Wall time of the loop."""
     has_compiled: bool
-    """Whether the wall time includes tracing and compiling."""
+    """True if the wall time includes tracing and compiling."""
     data_wait_seconds: float | None = None
     """Time that the last step waited for its batch; `None` if not measured."""
     update_ratio: float | None = None
-    """Norm of the last step's change of the weights over theirs; `None` if not measured."""
+    """Norm of the last update over the norm of the weights; `None` if not measured."""
 
     @property
     def step(self) -> int:
@@ -85,7 +85,7 @@ class LoopReport:
 
     @property
     def gradient_norm(self) -> float:
-        """Mean global norm of the gradients before clipping, of the same steps."""
+        """Mean global norm of the gradients before clipping, over the same steps."""
         return statistics.fmean(record.gradient_norm for record in self._counted())
 
     @property
@@ -104,15 +104,10 @@ class LoopReport:
 
 
 class StepRecords:
-    """Figures of the steps of a loop, and whether the run must stop.
+    """Figures of the steps of a loop, and a flag that the run must stop.
 
-    Fetching figures after each step would make the device wait for the host.
-    These stay on the device, and are fetched once a loop.
-
-    Args:
-        strategy: `tf.distribute.Strategy`.
-        rows_per_replica: int. `b`.
-        max_steps: int. `S`.
+    They stay on the device and are fetched once a loop: fetching after each step would make the
+    device wait for the host. `rows_per_replica` is `b`, and `max_steps` is `S`.
     """
 
     def __init__(
@@ -135,7 +130,7 @@ class StepRecords:
         )
 
     def is_stopped(self) -> tf.Tensor:
-        """Whether an earlier step has stopped the run; inside `strategy.run` only."""
+        """True if an earlier step has stopped the run; inside `strategy.run` only."""
         return self._steps.read()["is_stopped"][0]
 
     def write(
@@ -150,13 +145,9 @@ class StepRecords:
     ) -> None:
         """Records a step, unless the run is stopped; inside `strategy.run` only.
 
-        Args:
-            index: int tensor. Steps of this loop before this one.
-            loss: float32 scalar tensor of all replicas.
-            gradient_norm: float32 scalar tensor of all replicas.
-            checksum: int32 scalar tensor of this replica.
-            status: int32 scalar tensor, a `StepStatus`.
-            finite_rows: bool tensor `(b,)` of this replica.
+        `index` counts the steps of this loop before this one. `loss` and `gradient_norm` are
+        float32 scalars of all replicas; `checksum`, an int32 scalar, and `finite_rows`, bool
+        `(b,)`, are of this replica. `status` is an int32 scalar, a `StepStatus`.
         """
         state = self._steps.read()
         was_stopped = state["is_stopped"][0]
@@ -175,17 +166,13 @@ class StepRecords:
         self._rows.write({"is_finite": tf.where(was_stopped, before, finite_rows)})
 
     def fetch(self, first_step: int, last_step: int) -> list[StepRecord]:
-        """Returns the records of a loop, in order.
+        """Returns the records of a loop in order, with the step that stopped the run, if any.
 
-        After the steps that were done comes the one that stopped the run, if one did.
-
-        Args:
-            first_step: int. Steps done before the loop.
-            last_step: int. Steps done after it.
+        `first_step` and `last_step` count the steps done before and after the loop.
         """
         state = self._steps.to_global()
         num_steps = last_step - first_step + int(state["is_stopped"][0])
-        # Each replica has the checksum of its own rows; the sum is that of all, modulo 2**32.
+        # The checksums of all replicas add up, modulo 2**32, to the checksum of the batch.
         checksums = state["checksum"].view(np.uint32).sum(axis=0, dtype=np.uint32)
         return [
             StepRecord(
@@ -199,7 +186,7 @@ class StepRecords:
         ]
 
     def non_finite_rows(self) -> list[int]:
-        """Rows of the global batch whose loss was not finite in the last step."""
+        """Returns the rows of the global batch whose loss was not finite in the last step."""
         return np.flatnonzero(~self._rows.to_global()["is_finite"]).tolist()
 
 
@@ -211,20 +198,12 @@ _TARGET_MULTIPLIER = 0xC2B2AE35
 def batch_checksum(
     token_ids: tf.Tensor, target_ids: tf.Tensor, rows: tf.Tensor, is_counted: tf.Tensor
 ) -> tf.Tensor:
-    """Computes a replica's share of the checksum of a batch, on the device.
+    """Computes a replica's share of the checksum of a batch, an int32 scalar, on the device.
 
-    The checksum is a sum over tokens, positions and rows modulo 2**32, so the
-    shares of all replicas add up to it however the rows are dealt out. Every
-    factor is odd, so that a change of any one token changes it.
-
-    Args:
-        token_ids: int32 tensor `(B, T)`.
-        target_ids: int32 tensor `(B, T)`.
-        rows: int32 tensor `(B,)`. Each row's place in the global batch.
-        is_counted: bool tensor `(B,)`. False for rows that are only padding.
-
-    Returns:
-        int32 scalar tensor; its bits are those of the unsigned number.
+    The checksum is a sum over tokens, positions and rows modulo 2**32, so the shares add up for
+    any split of the rows. Every factor is odd, so a change of any one token changes it. The ids
+    are int32 `(B, T)`; `rows`, int32 `(B,)`, are positions in the global batch; `is_counted`, bool
+    `(B,)`, is false for padding rows. The bits of the result are an unsigned number.
     """
     factors = tf.constant(_position_factors(token_ids.shape[1]).view(np.int32))
     target_factor = tf.constant(np.uint32(_TARGET_MULTIPLIER).astype(np.int32))
@@ -245,5 +224,5 @@ def array_checksum(token_ids: np.ndarray, target_ids: np.ndarray) -> int:
 
 
 def _position_factors(length: int) -> np.ndarray:
-    """Odd factors that differ by position."""
+    """Returns odd factors that differ by position."""
     return np.cumprod(np.full(length, _MULTIPLIER, np.uint32), dtype=np.uint32)

@@ -12,29 +12,25 @@ from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.models.headed import create_headed_model, padded_inputs
 from txl_tf.models.language_model import LanguageModel
 
-# Odd and unlike the steps of places and segments: no two texts of a row share a seed.
+# Odd and different from the steps of positions and segments, so that no two texts of a row share a
+# seed.
 _CHOICE_STEP = 0x1B873593
 
 
 class NoMemory(NamedTuple):
-    """Memory of rows whose texts have nothing to do with those of the step before."""
+    """Memory of rows whose texts are unrelated to the step before."""
 
     def to_tensors(self) -> dict[str, tf.Tensor]:
-        """Returns no tensor."""
+        """Returns an empty dict."""
         return {}
 
 
 class TaskBatch(NamedTuple):
     """Examples of a replica; every tensor has its rows as the first axis.
 
-    Attributes:
-        token_ids: int32 tensor `(B, L)`, or `(B, C, L)` of a choice.
-        num_tokens: int32 tensor `(B,)` or `(B, C)`. Tokens of each text; a text of a
-            choice that has none is not there.
-        targets: tensor `(B, ...)`, see `TaskObjective`.
-        memory: `NoMemory`.
-        dropout_seeds: int32 tensor `(B, 2)`.
-        weights: float32 tensor `(B,)`. 1, or 0 for rows that are only padding.
+    `token_ids` are int32 `(B, L)`, or `(B, C, L)` of a choice. `num_tokens` are int32 `(B,)` or
+    `(B, C)`, 0 for an absent text of a choice. `targets` are `(B, ...)`, see `TaskObjective`.
+    `dropout_seeds` are int32 `(B, 2)`; `weights` are float32 `(B,)`, 0 for padding rows.
     """
 
     token_ids: tf.Tensor
@@ -52,7 +48,7 @@ class TaskBatch(NamedTuple):
         dropout_seeds: tf.Tensor,
         weights: tf.Tensor,
     ) -> Self:
-        """Returns the batch of a step's inputs; there is no `memory`."""
+        """Creates the batch of a step from its inputs; `memory` is empty."""
         names = ("token_ids", "num_tokens", "targets")
         return cls(
             **{name: inputs[name] for name in names},
@@ -63,7 +59,7 @@ class TaskBatch(NamedTuple):
 
     @staticmethod
     def checked_ids(inputs: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns what the checksum of a step is of: two int32 tensors `(B, N)`."""
+        """Returns the two int32 tensors `(B, N)` that the checksum of a step covers."""
         parts = [inputs["token_ids"], inputs["num_tokens"], inputs["targets"]]
         if parts[-1].dtype != tf.int32:
             parts[-1] = tf.bitcast(parts[-1], tf.int32)
@@ -75,21 +71,12 @@ class TaskBatch(NamedTuple):
 class TaskObjective:
     """Training loss of a task: the mean over the examples of a batch.
 
-    Cross-entropy of the class of a text, of the right text of a choice, of the
-    labels of a text's words (their mean in each text, so that every text counts the
-    same) and of the first and last token of a span (their sum); the squared error
-    of a number. `class_weights` multiply the loss of a class, as in Keras.
-
-    Targets are int32 `(B,)`: the class or the choice; float32 `(B,)`: the number;
-    int32 `(B, L)`: the label of each token, -1 where there is none; int32 `(B, 2)`:
-    the first and the last token of the span.
-
-    Args:
-        model: `LanguageModel`.
-        config: `ExperimentConfig` of the run, with a task.
-
-    Attributes:
-        headed_model: `TransformerXLWithHead` that is trained.
+    It is the cross-entropy of the class of a text, of the right text of a choice, of the labels of
+    a text's words (their mean in each text, so that every text counts the same) and of the first
+    and last token of a span (their sum), and the squared error of a number. `class_weights`
+    multiply the loss of a class, as in Keras. Targets are int32 `(B,)`, the class or choice;
+    float32 `(B,)`, the number; int32 `(B, L)`, the label of each token, -1 for no label; or int32
+    `(B, 2)`, the first and last token of the span.
     """
 
     batch_type = TaskBatch
@@ -101,12 +88,12 @@ class TaskObjective:
 
     @property
     def head_variables(self) -> list[keras.Variable]:
-        """The weights of the head."""
+        """Weights of the head."""
         return self.headed_model.head.weights
 
     @property
     def auxiliary_variables(self) -> list[keras.Variable]:
-        """No variable: the head is no auxiliary loss."""
+        """Empty: the head is not an auxiliary loss."""
         return []
 
     def initial_memory(self) -> NoMemory:
@@ -114,19 +101,15 @@ class TaskObjective:
         return NoMemory()
 
     def __call__(self, batch: TaskBatch, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, NoMemory]:
-        """Computes the share of some rows; those of all rows add up.
+        """Computes the share of some rows; the shares of all rows add up.
 
-        Args:
-            batch: `TaskBatch`.
-            step: int tensor. Steps done before this one.
-
-        Returns:
-            Tuple of the objective, the loss of each row, float32 `(B,)`, and `NoMemory`.
+        Returns the objective, the loss of each row, float32 `(B,)`, and `NoMemory`.
         """
         inputs = padded_inputs(batch.token_ids, batch.num_tokens)
         seeds = _seeds_of_texts(batch.dropout_seeds, batch.num_tokens)
         weights = self.headed_model.language_model.weights
-        # Read out here: the gradient of a loop asks variables for their shape, which a TPU cannot.
+        # Read here, because the gradient of a loop asks variables for their shape, which fails on a
+        # TPU.
         values = [tf.convert_to_tensor(weight.value) for weight in weights]
         with keras.StatelessScope(list(zip(weights, values, strict=True))):
             outputs = self.headed_model.call(inputs, dropout_seed=seeds, training=True)
@@ -159,7 +142,7 @@ class TaskObjective:
 
 
 def _seeds_of_texts(seeds: tf.Tensor, num_tokens: tf.Tensor) -> tf.Tensor:
-    """Derives a seed for each text of a row: `(B, 2)` as they are, or `(B, C, 2)`."""
+    """Derives a seed for each text of a row: `(B, 2)` unchanged, or `(B, C, 2)` of a choice."""
     if num_tokens.shape.rank == 1:
         return seeds
     steps = tf.range(num_tokens.shape[1]) * _CHOICE_STEP

@@ -27,21 +27,14 @@ from txl_tf.training.dashboard import (
 from txl_tf.training.metrics_log import TRAINING_RUN, MetricsLog
 from txl_tf.training.step_records import LoopReport
 
-# Summaries are float32, and TensorFlow converts no larger number. The word perplexity of a
-# text without spaces has hundreds of digits.
+# Summaries are float32, and TensorFlow refuses larger numbers. The word perplexity of a text
+# without spaces has hundreds of digits.
 _LARGEST = float(tf.float32.max)
 _METRICS = ("loss/perplexity", "loss/bits_per_byte", "loss/nats_per_token")
 
 
 def write_images(folder: WritableFolder, run: str, step: int, images: Mapping[str, bytes]) -> None:
-    """Writes figures as images of a TensorBoard run of their own.
-
-    Args:
-        folder: `WritableFolder` that TensorBoard shows.
-        run: str. Name of the run in it.
-        step: int. Training steps of the weights.
-        images: contents of PNG files, by tag.
-    """
+    """Writes images, contents of PNG files by tag, into a TensorBoard run."""
     with folder.subfolder(run).reached_by_path() as path:
         writer = tf.summary.create_file_writer(path)
         with writer.as_default():
@@ -53,18 +46,10 @@ def write_images(folder: WritableFolder, run: str, step: int, images: Mapping[st
 class TensorBoardWriter:
     """TensorBoard writer with one run for training and one per split.
 
-    The losses have the same tags in all of them, so that TensorBoard draws
-    training and evaluation into one picture. `txl_tf.training.dashboard` lists
-    all tags.
-
-    Args:
-        folder: path of the folder that TensorBoard is to show, or the
-            `WritableFolder`.
-        bytes_per_token: optional float. Bytes of text per token of the training
-            split; `None` for a task.
-        metrics_log: optional `MetricsLog`, which gets the same values.
-        has_peak: bool. Whether training writes a share of the peak of its devices.
-            Defaults to `False`.
+    The losses have the same tags in all runs, so that TensorBoard draws them in one chart;
+    `txl_tf.training.dashboard` lists all tags. `bytes_per_token`, of the training split, is `None`
+    for a task. `metrics_log` gets the same values. `has_peak` is true if training writes a share
+    of the peak of its devices.
     """
 
     def __init__(
@@ -85,13 +70,10 @@ class TensorBoardWriter:
     def write_overview(
         self, step: int, run: str, settings: Mapping[str, Any], texts: Mapping[str, str]
     ) -> None:
-        """Writes what stands beside the curves: pages, hyperparameters, texts.
+        """Writes the pages, hyperparameters and texts, Markdown by a tag of `TEXT_TAGS`.
 
-        Args:
-            step: int. Steps done when the process started.
-            run: str. The run whose losses are the metric of the hyperparameters.
-            settings: mapping of name to number, str or bool.
-            texts: mapping of a tag of `TEXT_TAGS` to Markdown.
+        `step` counts the steps done when the process started. The losses of `run` are the metrics
+        of the hyperparameters, which are `settings`.
         """
         metrics = [hparams_api.Metric(tag, display_name=TAGS[tag].title) for tag in _METRICS]
         names = [hparams_api.HParam(name) for name in settings]
@@ -132,19 +114,12 @@ class TensorBoardWriter:
         figures: Mapping[str, float],
         beside: Mapping[str, Any] | None = None,
     ) -> None:
-        """Writes figures by tag, which `txl_tf.training.dashboard` lists.
-
-        Args:
-            step: int. Steps done.
-            run: str. Name of the run in TensorBoard.
-            figures: mapping of tag to number.
-            beside: optional mapping of name to JSON value, for the log alone.
-        """
+        """Writes figures by tag; `beside` has values for the log alone."""
         with this_host():
             writer = self._writer(run)
             with writer.as_default():
                 for tag, value in figures.items():
-                    # TensorBoard keeps the first one.
+                    # TensorBoard keeps the first description.
                     is_new = (run, tag) not in self._described
                     self._described.add((run, tag))
                     description = describe_tag(tag).description if is_new else None
@@ -157,15 +132,8 @@ class TensorBoardWriter:
     def write_sample(
         self, step: int, text: str, perplexity: float | None = None, run: str = TRAINING_RUN
     ) -> None:
-        """Writes a generated text, as it is.
-
-        Args:
-            step: int. Training steps of the weights.
-            text: str.
-            perplexity: optional float. Its perplexity.
-            run: str. Name of the run in TensorBoard.
-        """
-        # Four spaces make a block of code, which Markdown leaves alone.
+        """Writes a generated text unchanged, with its perplexity if given."""
+        # Four spaces make a block of code, which Markdown does not format.
         block = "\n".join("    " + line for line in text.splitlines())
         if perplexity is not None:
             block = f"Perplexity {perplexity:.4g}\n\n{block}"
@@ -184,7 +152,7 @@ class TensorBoardWriter:
         try:
             self._folder.check()
             if run not in self._writers:
-                # The writer opens its file when it likes, and another one if it finds that gone.
+                # The writer opens its file late, and opens another if that file is gone.
                 path = self._paths.enter_context(self._folder.subfolder(run).reached_by_path())
                 self._writers[run] = tf.summary.create_file_writer(path)
         except OSError as error:
@@ -197,12 +165,7 @@ class TensorBoardWriter:
 
 
 def pages_layout(has_peak: bool, has_task: bool = False) -> layout_pb2.Layout:
-    """Returns the layout of the custom-scalars page: a chart for each tag, on its page.
-
-    Args:
-        has_peak: bool. Whether the peak of the devices is known.
-        has_task: bool. Whether the run is fine-tuned for a task. Defaults to `False`.
-    """
+    """Returns the layout of the custom-scalars page: a chart for each tag, on its page."""
     pages = TASK_PAGES if has_task else PAGES
     return layout_pb2.Layout(
         category=[layout_pb2.Category(title=page, chart=_charts(page, has_peak)) for page in pages]
@@ -212,7 +175,7 @@ def pages_layout(has_peak: bool, has_task: bool = False) -> layout_pb2.Layout:
 def _charts(page: str, has_peak: bool) -> Iterable[layout_pb2.Chart]:
     for tag in TAGS.values():
         if tag.page == page and (has_peak or tag.name != "performance/peak_share"):
-            # Regular expressions; the ones of all runs are in one chart.
+            # A regular expression, which matches the tag in all runs.
             pattern = f"^{tag.name}/" if tag.has_parts else f"^{tag.name}$"
             lines = layout_pb2.MultilineChartContent(tag=[pattern])
             yield layout_pb2.Chart(title=tag.title, multiline=lines)

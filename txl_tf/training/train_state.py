@@ -18,13 +18,9 @@ from txl_tf.training.weight_average import NonMonotoneTrigger, WeightAverage
 
 
 class EvaluationHistory:
-    """The last evaluation and the best one.
+    """Last and best evaluation, which decide the next steps, so checkpoints keep them.
 
-    It decides what the run does next, so it belongs into a checkpoint.
-
-    Args:
-        *observers: `PlateauScale` or `NonMonotoneTrigger`, which are told every
-            loss and keep their own state; None is left out.
+    The observers are told every loss, and keep their own state; `None` is left out.
     """
 
     def __init__(self, *observers: "PlateauScale | NonMonotoneTrigger | None") -> None:
@@ -37,7 +33,7 @@ class EvaluationHistory:
         """Loss of the best evaluation."""
 
     def observe(self, step: int, nats_per_token: float) -> bool:
-        """Takes in an evaluation of the validation split; returns whether it is the best."""
+        """Records an evaluation of the validation split; returns True if it is the best."""
         self.last_step = step
         for each in self._observers:
             each.observe(nats_per_token)
@@ -47,7 +43,7 @@ class EvaluationHistory:
         return True
 
     def has_stalled(self, training: TrainingConfig) -> bool:
-        """Whether no evaluation has been better for `training.stop_after_evaluations`."""
+        """True if no evaluation has been better for `training.stop_after_evaluations`."""
         if training.stop_after_evaluations is None or self.best_step < 0:
             return False
         waited_steps = self.last_step - self.best_step
@@ -58,18 +54,14 @@ class EvaluationHistory:
         return {
             "evaluation/last_step": np.asarray(self.last_step, np.int64),
             "evaluation/best_step": np.asarray(self.best_step, np.int64),
-            # Finite, as all that a checkpoint holds.
+            # Finite, as all values in a checkpoint.
             "evaluation/best_nats_per_token": np.asarray(
                 min(self.best_nats_per_token, np.finfo(np.float64).max), np.float64
             ),
         }
 
     def load_state(self, arrays: dict[str, np.ndarray]) -> None:
-        """Takes up what `state` returned.
-
-        Raises:
-            ValueError: If names are missing or too many.
-        """
+        """Loads the arrays of `state`; raises ValueError if their names differ."""
         names = self.state().keys()
         if arrays.keys() != names:
             differing = sorted(names ^ arrays.keys())
@@ -86,14 +78,9 @@ _MIN_STEPS = 100
 class SpikeDetector:
     """Running mean and deviation of the loss and of the gradient norm.
 
-    A step is a spike if either is further above its mean than some number of
-    standard deviations. Nothing is called a spike before 100 steps have been
-    seen. A spike counts as a value at the limit, so that a run whose loss has
-    risen for good is not skipped for ever.
-
-    Args:
-        deviations: float. Standard deviations above the mean that are still
-            ordinary.
+    A step is a spike if either is more than `deviations` standard deviations above its mean, once
+    100 steps have been seen. A spike counts as a value at the limit, so that a run whose loss has
+    risen for good is not skipped forever.
     """
 
     def __init__(self, deviations: float) -> None:
@@ -106,11 +93,7 @@ class SpikeDetector:
         }
 
     def is_spike(self, loss: tf.Tensor, gradient_norm: tf.Tensor) -> tf.Tensor:
-        """Judges a step by two float32 scalars; inside `strategy.run` only.
-
-        Returns:
-            Bool scalar tensor.
-        """
+        """True, as a bool tensor, if a float32 scalar is a spike; inside `strategy.run` only."""
         is_above = tf.reduce_any(tf.stack([loss, gradient_norm]) > self._limits())
         return tf.logical_and(is_above, self.variables["num_steps"].value >= _MIN_STEPS)
 
@@ -119,7 +102,7 @@ class SpikeDetector:
         num_steps, means, variances = (variable.value for variable in self.variables.values())
         values = tf.stack([loss, gradient_norm])
         values = tf.where(num_steps >= _MIN_STEPS, tf.minimum(values, self._limits()), values)
-        # At first all steps count the same, so that the zeros they start from have no share.
+        # At first all steps count equally, so that the initial zeros have no weight.
         share = tf.maximum(1.0 / (num_steps + 1.0), 1.0 - _DECAY)
         distances = values - means
         return [
@@ -136,21 +119,8 @@ class SpikeDetector:
 class TrainState:
     """All variables of a run: model, optimizer, averages, schedule.
 
-    To be created under the scope of the strategy that trains. Initial weights
-    are drawn from Keras' global seed.
-
-    Args:
-        config: `ExperimentConfig`.
-
-    Attributes:
-        model: the language model, from `create_model`.
-        adapters: `Adapters` if they are what is trained of the model, else None.
-        objective: `TrainingObjective` of the model, or of a task `TaskObjective`.
-        optimizer: Keras optimizer, built.
-        plateau_scale: `PlateauScale` if the schedule is "plateau", else None.
-        average_trigger: `NonMonotoneTrigger` if evaluations begin the average, else None.
-        weight_average: `WeightAverage` if the run averages its weights, else None.
-        spike_detector: `SpikeDetector` if spikes are skipped, else None.
+    To be created under the scope of the strategy that trains. Initial weights are drawn from
+    Keras' global seed.
     """
 
     def __init__(self, config: ExperimentConfig) -> None:
@@ -161,7 +131,7 @@ class TrainState:
             attention_kernel=attention_choice(config, tf.distribute.get_strategy()).kernel,
             dtype=training.dtype_policy,
         )
-        # First of all: the optimizer has slots and the average has copies of what is trained.
+        # First, because optimizer and average have variables for trainable weights only.
         self.model.freeze(config.frozen_parts)
         self.adapters: Adapters | None = None
         if training.adapter_rank is not None:
@@ -192,9 +162,9 @@ class TrainState:
             self.spike_detector = SpikeDetector(training.spike_deviations)
 
     def by_name(self) -> dict[str, keras.Variable]:
-        """Returns all variables under the names that checkpoints have for them.
+        """Returns all variables by their names in checkpoints.
 
-        Of a model with adapters these are the factors: the frozen weights are stored once.
+        For a model with adapters these are the factors: the frozen weights are stored once.
         """
         if self.adapters is None:
             named = [(f"model/{variable.path}", variable) for variable in self.model.weights]
@@ -219,15 +189,10 @@ class TrainState:
         return dict(named)
 
     def begin_from(self, weights: dict[str, np.ndarray]) -> None:
-        """Takes up weights that a run begins from; its average begins from them too.
+        """Loads the weights that a run begins from, by path, into the model and its average.
 
-        Args:
-            weights: dict of the path of every weight of the model to its array. The
-                head of a task and the factors of adapters keep their initial weights,
-                unless they are among them.
-
-        Raises:
-            MismatchError: If they are not those of the model.
+        The head of a task and the factors of adapters keep their initial weights unless given.
+        Raises MismatchError if the weights belong to another model.
         """
         own = {each.path: each for each in self.objective.head_variables}
         if self.adapters is not None:
@@ -242,10 +207,9 @@ class TrainState:
         return {variable.path: variable for variable in weights}
 
     def for_inference(self) -> dict[str, keras.Variable]:
-        """Returns the weights to evaluate, generate and export with, by path.
+        """Returns the weights for evaluation, generation and export, by path.
 
-        They are averages where the run keeps them, see
-        `TrainingConfig.averages_weights`. Adapters are not merged yet.
+        They are averages if the run keeps them. Adapters are not merged yet.
         """
         weights = self._weights()
         if self.weight_average is not None:
@@ -258,7 +222,7 @@ class TrainState:
         return arrays if self.adapters is None else self.adapters.merged(arrays)
 
     def frozen_arrays(self) -> dict[str, np.ndarray]:
-        """Returns what checkpoints leave out: the weights that adapters belong to, by path."""
+        """Returns the weights that adapters belong to, by path, which checkpoints leave out."""
         factors = {} if self.adapters is None else self.adapters.factors
         return {
             variable.path: variable.numpy()
@@ -268,7 +232,7 @@ class TrainState:
 
     @property
     def trainable(self) -> list[keras.Variable]:
-        """Everything that gradients change."""
+        """All variables that gradients change."""
         return [*self._trainable_weights, *self.objective.auxiliary_variables]
 
     @property

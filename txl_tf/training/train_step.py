@@ -19,29 +19,23 @@ from txl_tf.training.train_state import TrainState
 class GuardedUpdate:
     """Update of variables that is undone unless the step is accepted.
 
-    An optimizer can only be called, not be asked what it would do, and a
-    condition around it cannot be traced where it sums over replicas. So the
-    variables are read before and written again after. Where the step is
-    compiled as one program, as on TPUs, this becomes a choice between two
-    values in the update itself.
-
-    Args:
-        variables: the variables that the update changes.
+    An optimizer cannot compute an update without applying it, and a condition around it cannot be
+    traced where it sums over replicas. So the variables are read before and written again after.
+    In a step that is compiled as one program, as on TPUs, this becomes a choice between two values
+    in the update itself.
     """
 
     def __init__(self, variables: Sequence[tf.Variable]) -> None:
         self._variables = list(variables)
 
     def __call__(self, update: Callable[[], None], is_wanted: tf.Tensor) -> None:
-        """Runs the update; inside `strategy.run` only.
+        """Runs `update`, which changes the variables; inside `strategy.run` only.
 
-        Args:
-            update: function that changes the variables.
-            is_wanted: bool scalar tensor, the same on all replicas.
+        `is_wanted` is a bool scalar tensor, the same on all replicas.
         """
         before = [tf.identity(variable) for variable in self._variables]
-        # Through one operation: else each of the update's would wait for every variable by itself,
-        # and a deep model takes minutes to trace and to lower.
+        # One dependency for all: otherwise each operation of the update would wait for every
+        # variable, and a deep model takes minutes to trace and to lower.
         with tf.control_dependencies([tf.group(*before)]):
             update()
         assign_everywhere(self._variables, before, tf.logical_not(is_wanted))
@@ -50,13 +44,7 @@ class GuardedUpdate:
 def assign_everywhere(
     variables: Sequence[tf.Variable], values: Sequence[tf.Tensor], is_wanted: tf.Tensor
 ) -> None:
-    """Assigns values that are the same on all replicas; inside `strategy.run` only.
-
-    Args:
-        variables: the variables.
-        values: a tensor for each.
-        is_wanted: bool scalar tensor. Where it is false, nothing changes.
-    """
+    """Assigns values that are equal on all replicas, if `is_wanted`; inside `strategy.run` only."""
 
     def assign_one(variable: tf.Variable, value: tf.Tensor, is_wanted: tf.Tensor) -> None:
         variable.assign(tf.where(is_wanted, value, variable))
@@ -72,24 +60,15 @@ def assign_everywhere(
 class TrainStep:
     """Training step: losses, gradients summed over replicas, clipping and update.
 
-    The objective of a replica is the sum of its token losses over the number
-    of tokens of all replicas, so the sum of the replicas' gradients is the
-    gradient of the mean over the global batch, whatever each replica's share
-    is. Clipping comes after that sum: clipping each replica alone would
-    make the limit depend on the number of replicas.
+    The objective of a replica is the sum of its token losses over the number of tokens of all
+    replicas, so the sum of the replicas' gradients is the gradient of the mean over the global
+    batch, whatever each replica's share is. Clipping comes after that sum: clipping each replica
+    alone would make the limit depend on the number of replicas.
 
-    A loss or gradient that is not finite changes no weight. By policy the step
-    then stops the run, and changes nothing else either: the steps that follow
-    in the same loop do nothing. Or it is skipped: its rows' memory goes on,
-    except that rows without a finite loss start anew.
-
-    Args:
-        config: `ExperimentConfig`.
-        state: `TrainState`, which the step changes.
-        replica_memory: `ReplicaState` of the rows of each replica, with the
-            names that `memory_specs` returns.
-        records: `StepRecords`, where the figures go.
-        compiles_parts: bool. Whether XLA compiles parts of the step, see `StepCompilation`.
+    A loss or gradient that is not finite changes no weight. By policy the step then stops the run,
+    and later steps of the loop change nothing either. Or it is skipped: the memory advances,
+    except that rows without a finite loss start with an empty memory. The names of
+    `replica_memory` are those in `memory_specs`.
     """
 
     def __init__(
@@ -116,20 +95,17 @@ class TrainStep:
     def __call__(self, inputs: dict[str, tf.Tensor], first_step: tf.Tensor) -> None:
         """Runs the step; inside `strategy.run` only.
 
-        Args:
-            inputs: dict of int32 `token_ids` and `target_ids` `(B, T)`, bool
-                `start_of_stream` `(B,)` and optionally bool
-                `document_starts` `(B, T)`, this replica's rows. Of a task what
-                `TaskBatch` holds.
-            first_step: int tensor. Steps done before the loop began.
+        `inputs` are this replica's rows: int32 `token_ids` and `target_ids` `(B, T)`, bool
+        `start_of_stream` `(B,)` and optionally bool `document_starts` `(B, T)`; for a task the
+        fields of `TaskBatch`. `first_step` counts the steps before the loop.
         """
-        # Between workers the strategy forgets how many rows a batch has.
+        # With several workers the strategy loses the static number of rows.
         num_rows = self._replica_memory.rows_per_replica
         inputs = {
             name: tf.ensure_shape(tensor, [num_rows, *tensor.shape[1:]])
             for name, tensor in inputs.items()
         }
-        # Read now: the variable counts on further down.
+        # A copy, because the variable is incremented later in the step.
         step = tf.identity(self._state.optimizer.iterations.value)
         before = self._replica_memory.read()
         places = self._places(num_rows)
@@ -140,7 +116,7 @@ class TrainStep:
         checksum = batch_checksum(*batch_type.checked_ids(inputs), places, is_counted)
         with compiling_parts(self._compiles_parts):
             row_losses, gradients, memory = self._row_gradients(batch, step)
-            # Gradients of the many weights are read and written once here.
+            # Compiled, so that the gradients are read and written only once.
             finish = compiled_part(self._finish)
             finish(row_losses, gradients, memory, before, step, first_step, checksum)
 
@@ -154,8 +130,9 @@ class TrainStep:
         first_step: tf.Tensor,
         checksum: tf.Tensor,
     ) -> None:
-        """Sums up over replicas, changes the weights and writes memory and figures."""
-        # In one call, so that the strategy can pack them. The norm is that of the sum.
+        """Sums over the replicas, changes the weights, and writes memory and figures."""
+        # In one call, so that the strategy can pack the tensors. The norm is of the summed
+        # gradients.
         loss, *gradients = tf.distribute.get_replica_context().all_reduce(
             tf.distribute.ReduceOp.SUM, [tf.reduce_sum(row_losses), *gradients]
         )
@@ -175,26 +152,22 @@ class TrainStep:
         )
 
     def _places(self, num_rows: int) -> tf.Tensor:
-        """Each row's place in the global batch."""
+        """Returns the position of each row in the global batch."""
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         return tf.cast(replica, tf.int32) * num_rows + tf.range(num_rows)
 
     def dropout_seeds(self, step: tf.Tensor) -> tf.Tensor:
-        """Computes the dropout seeds of this replica's rows; inside `strategy.run` only.
+        """Computes int32 dropout seeds `(B, 2)` of this replica; inside `strategy.run` only.
 
-        Args:
-            step: int64 tensor. Steps done before this one.
-
-        Returns:
-            Int32 tensor `(B, 2)`. It depends on the row, not on the replica: any
-            number of replicas draws the same masks.
+        They depend on the row, not on the replica: any number of replicas draws the same masks.
+        `step` counts the steps before this one.
         """
         places = self._places(self._replica_memory.rows_per_replica)
         return functional.row_seeds(tf.stack([self._drawn_seed, step]), places)
 
     def _judge(self, loss: tf.Tensor, norm: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Returns the status, whether weights change, and whether the run continues."""
-        # One entry that is not finite makes the norm so: no gradient is looked at by itself.
+        """Returns the status, True if weights change, and True if the run continues."""
+        # One entry that is not finite makes the norm so, which spares a check of each gradient.
         is_finite = tf.logical_and(tf.math.is_finite(loss), tf.math.is_finite(norm))
         is_spike = tf.constant(False)
         if self._state.spike_detector is not None:
@@ -210,7 +183,7 @@ class TrainStep:
         return status, is_applied, is_advanced
 
     def _update(self, gradients: list[tf.Tensor], step: tf.Tensor) -> None:
-        # Not `apply`, which counts the step: each replica would ask the first one for its count.
+        # Not `apply`, which also increments `iterations`: each replica would ask the first for it.
         self._state.optimizer._backend_apply_gradients(gradients, self._variables)
         if self._state.weight_average is not None:
             self._state.weight_average.update(step + 1)
@@ -224,7 +197,7 @@ class TrainStep:
     def _advance(
         self, step: tf.Tensor, loss: tf.Tensor, norm: tf.Tensor, is_advanced: tf.Tensor
     ) -> None:
-        """Counts the step, skipped or not: the number decides which batch comes next."""
+        """Counts the step, skipped or not: the count decides which batch comes next."""
         variables, values = [self._state.optimizer.iterations.value], [step + 1]
         if self._state.spike_detector is not None:
             variables += [each.value for each in self._state.spike_detector.variables.values()]
@@ -247,7 +220,7 @@ class TrainStep:
         after = memory.to_tensors()
         for name, tensor in after.items():
             keeps = tf.reshape(finite_rows, [-1, *[1] * (tensor.shape.rank - 1)])
-            # A memory of zeros, because a masked value that is not a number would spread.
+            # Zeros, because NaN would spread even from masked positions.
             kept = tf.where(keeps, tensor, tf.zeros([], tensor.dtype))
             after[name] = tf.where(is_advanced, kept, before[name])
         self._replica_memory.write(after)
@@ -256,8 +229,7 @@ class TrainStep:
 def _drawn_once(seed: int) -> int:
     """Derives a number from the run's seed, equal on every platform.
 
-    It is drawn before the run and not in the step, because in the step a TPU
-    would draw it with its own generator.
+    It is drawn before the run, because a TPU would draw it in the step with its own generator.
     """
     with tf.init_scope(), this_host():
         drawn = tf.random.stateless_uniform(
@@ -267,14 +239,7 @@ def _drawn_once(seed: int) -> int:
 
 
 def memory_specs(memory: Memory | RecurrentMemory | NoMemory) -> dict[str, tf.TensorSpec]:
-    """Returns names and specs of one row of a memory, for a `ReplicaState`.
-
-    Args:
-        memory: `Memory`, `RecurrentMemory` or `NoMemory` with any number of rows.
-
-    Returns:
-        Dict of name to `tf.TensorSpec` without the axis of rows.
-    """
+    """Returns the specs of a memory by name, without the axis of rows, for a `ReplicaState`."""
     return {
         name: tf.TensorSpec(tensor.shape[1:], tensor.dtype)
         for name, tensor in memory.to_tensors().items()

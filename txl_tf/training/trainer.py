@@ -1,4 +1,4 @@
-"""The training loop: steps on the device, reports on the host."""
+"""Training loop: steps on the device, reports on the host."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -28,24 +28,13 @@ _MAX_ROWS_NAMED = 4
 class Trainer:
     """Training loop of a run with its model, optimizer and memory.
 
-    The state after step `n` is a function of the configuration, the data and
-    `n` alone: batches are addressed by step, dropout masks by seed, step and
-    row. `state` and `load_state` carry all of it.
-
-    Rows that the replicas cannot share out equally are made up with copies of
-    other rows, which count for nothing and are not part of the state.
-
-    Args:
-        config: `ExperimentConfig`.
-        strategy: `tf.distribute.Strategy` to run under.
-        dataset_function: function of `first_step`, `rows` (a range of the
-            rows, which goes beyond those of the global batch where they are
-            made up), `per_replica_rows` and `num_steps` that returns the
-            batches of those rows from that step on.
-        describe_row: optional function of a step, counted from 0, and a row
-            that says where its text is from, for error messages.
-        count_tokens: optional function of the steps done before and after a loop
-            that returns the tokens read in it; by default all rows read a segment.
+    The state after step `n` is a function of the configuration, the data and `n` alone: batches
+    are addressed by step, dropout masks by seed, step and row. `state` and `load_state` carry the
+    whole state. If replicas cannot share the rows equally, copies of rows fill the shares; they
+    count for nothing and are not part of the state. `dataset_function` returns the batches of a
+    range of rows, these copies included, from a step on. `describe_row` names the text of a row at
+    a step, counted from 0, in errors. `count_tokens` counts the tokens between two numbers of
+    steps; by default all rows read a segment in each step.
     """
 
     def __init__(
@@ -63,9 +52,9 @@ class Trainer:
         self._count_tokens = count_tokens or self._tokens_of_segments
         training = config.training
         self._rows_per_replica = training.rows_per_replica(strategy.num_replicas_in_sync)
-        # A plain variable of the host, because a thread sets it while the loop runs.
+        # A variable on the host, because another thread sets it while the loop runs.
         self._stop_requested = tf.Variable(False, trainable=False)
-        # A switch of the whole process, which an earlier trainer may have left on.
+        # Global to the process, so an earlier trainer may have left it on.
         tf.config.experimental.enable_tensor_float_32_execution(training.tensor_float_32)
         keras.utils.set_random_seed(training.seed)
         with strategy.scope():
@@ -83,17 +72,17 @@ class Trainer:
 
     @property
     def model(self) -> keras.Model:
-        """The language model that is trained."""
+        """Language model that is trained."""
         return self._state.model
 
     @property
     def trainable_variables(self) -> list[keras.Variable]:
-        """Everything that gradients change: the model's weights and those of other losses."""
+        """All variables that gradients change: weights of the model and of other losses."""
         return self._state.trainable
 
     @property
     def evaluation_observers(self) -> tuple[PlateauScale | NonMonotoneTrigger | None, ...]:
-        """What is to be told of every evaluation, for `EvaluationHistory`."""
+        """Observers of every evaluation, for `EvaluationHistory`."""
         return self._state.plateau_scale, self._state.average_trigger
 
     @property
@@ -107,29 +96,19 @@ class Trainer:
         return num_workers(self.strategy)
 
     def run(self, measures_updates: bool = False) -> Iterator[LoopReport]:
-        """Trains from the current step to the end of the run.
+        """Trains to the end of the run, and yields a `LoopReport` after every loop.
 
-        Loops end at multiples of `steps_per_loop` and wherever a checkpoint or
-        an evaluation is due, so that the caller can act between them, and
-        after the current step when a stop was requested.
-
-        Args:
-            measures_updates: bool. Whether reports have an `update_ratio` and,
-                where one device trains, `data_wait_seconds`. It takes two small
-                programs for each loop. Defaults to `False`.
-
-        Yields:
-            A `LoopReport` after every loop.
-
-        Raises:
-            NonFiniteError: If a loss or gradient is not finite and the policy
-                is to stop. The state is that before the step.
+        Loops end at multiples of `steps_per_loop`, wherever a checkpoint or an evaluation is due,
+        and after the current step when a stop was requested. `measures_updates` adds
+        `update_ratio` and, on one device, `data_wait_seconds` to reports, with two small programs
+        per loop. Raises NonFiniteError if a loss or gradient is not finite and the policy is to
+        stop; the state is then as before the step.
         """
         if self.step >= self.config.training.num_steps:
             return
         ratio = UpdateRatio(self.strategy, self._state.trainable) if measures_updates else None
-        # Held beyond the loop: under several replicas TensorFlow may take a minute to drop it,
-        # and where the machine is being taken away, the caller has to save before that.
+        # Kept beyond the loop: with several replicas TensorFlow may take a minute to free it, and
+        # the caller must save before that if the machine is being preempted.
         self._iterator = iter(self._batches())
         while self.step < self.config.training.num_steps and not self.must_stop():
             report = self._loop(self.next_stop - self.step, ratio)
@@ -147,13 +126,13 @@ class Trainer:
             self._stop_requested.assign(True)
 
     def must_stop(self) -> bool:
-        """Whether a stop was requested, of this worker or of any other."""
-        # Agreed upon: a worker that goes on alone would wait for the others' gradients for ever.
+        """True if a stop was requested of this worker or any other."""
+        # Agreed by all, because a worker that continued alone would wait forever for gradients.
         requested = bool(self._stop_requested.numpy())
         return self.sum_over_workers(float(requested)) > 0.0
 
     def sum_over_workers(self, value: float) -> float:
-        """Adds up a number of each worker in float64; all of them must call it."""
+        """Adds up a number of each worker in float64; all workers must call it."""
         if self.num_workers == 1:
             return value
         # Each replica has a share, because the sum goes over the replicas of all workers.
@@ -164,60 +143,48 @@ class Trainer:
         return float(self.strategy.reduce(tf.distribute.ReduceOp.SUM, shares, axis=None))
 
     def state(self) -> dict[str, np.ndarray]:
-        """Everything that decides the next step.
+        """Returns everything that decides the next step, as arrays by name.
 
-        Returns:
-            Dict of name to array: weights, optimizer variables (the step is
-            one of them), the memory of all rows, and where the run has them
-            the weights of auxiliary losses and the averages of the weights.
-            A model with adapters has their factors instead of its weights.
+        These are weights, optimizer variables (with the step), the memory of all rows, and if
+        present the weights of auxiliary losses and the weight averages. A model with adapters has
+        their factors instead of its weights.
         """
         arrays = {name: variable.numpy() for name, variable in self._state.by_name().items()}
         memory = self.replica_memory.to_global()
         return arrays | {f"memory/{name}": array for name, array in memory.items()}
 
     def inference_weights(self) -> dict[str, np.ndarray]:
-        """Returns the values to evaluate, generate and export with, by path."""
+        """Returns the weights for evaluation, generation and export, by path."""
         return self._state.inference_arrays()
 
     def inference_variables(self) -> dict[str, keras.Variable] | None:
-        """Returns the variables whose values are `inference_weights`.
+        """Returns the variables of `inference_weights`; `None` with adapters.
 
-        None where adapters are merged: there are no variables of such values.
+        Merged weights have no variables.
         """
         return self._state.for_inference() if self._state.adapters is None else None
 
     def frozen_weights(self) -> dict[str, np.ndarray]:
-        """Returns the weights below adapters, by path, which `state` leaves out; else none.
+        """Returns the weights below adapters, by path; empty without adapters.
 
-        A trainer that takes up a state needs them first, by `begin_from`.
+        `state` leaves them out, so `load_state` needs them first, by `begin_from`.
         """
         return self._state.frozen_arrays()
 
     def begin_from(self, weights: dict[str, np.ndarray]) -> None:
-        """Takes up the weights that the run begins from, see `TrainState.begin_from`.
+        """Loads the weights that the run begins from, see `TrainState.begin_from`.
 
-        Optimizer, step and memory stay those of a new run.
-
-        Args:
-            weights: dict of the path of every weight of the model to its array.
-
-        Raises:
-            MismatchError: If they are not those of the model.
-            ValueError: If steps were done already.
+        Optimizer, step and memory stay as in a new run. Raises ValueError if steps were done
+        already.
         """
         if self.step > 0:
             raise ValueError(f"A run begins at step 0. Received: a run at step {self.step}")
         self._state.begin_from(weights)
 
     def load_state(self, arrays: dict[str, np.ndarray]) -> None:
-        """Restores a state that `state` returned, under any number of replicas.
+        """Restores the arrays of `state`, under any number of replicas.
 
-        Args:
-            arrays: dict of name to array.
-
-        Raises:
-            ValueError: If names or shapes are not exactly those of `state`.
+        Raises ValueError if names or shapes differ.
         """
         variables = self._state.by_name()
         memory_names = {f"memory/{name}" for name in self.replica_memory.names}
@@ -257,8 +224,8 @@ class Trainer:
     def _batches(self) -> tf.data.Dataset:
         first_step = self.step
 
-        # Each host makes its own rows. A single dataset would be read whole by every host, which
-        # then drops the rows of the others.
+        # Each host reads its own rows. Otherwise every host would read all rows and drop the rows
+        # of others.
         def dataset_of_host(context: tf.distribute.InputContext) -> tf.data.Dataset:
             num_replicas = context.num_replicas_in_sync // context.num_input_pipelines
             num_rows = self._rows_per_replica * num_replicas
@@ -283,7 +250,7 @@ class Trainer:
         )
         if compilation is StepCompilation.WHOLE:
             step = tf.function(step.__call__, jit_compile=True, autograph=False)
-        # Workers must end a loop together, so there they agree between loops.
+        # Workers must end a loop together, so they agree between loops.
         stops_in_loop = self.num_workers == 1
 
         @tf.function(autograph=False)
@@ -306,11 +273,11 @@ class Trainer:
     def _loop(self, num_steps: int, ratio: UpdateRatio | None) -> LoopReport | None:
         first_step, iterator, wait = self.step, self._iterator, None
         begin = time.perf_counter()
-        # Tensors, because Python ints would be traced anew for each value.
+        # Tensors, because each value of a Python int is traced separately.
         steps = tf.constant(first_step), tf.constant(num_steps - (ratio is not None))
         self._run_steps(iterator, *steps)
         if ratio is not None:
-            # The last step by itself, so that what is before it and after it can be looked at.
+            # The last step runs alone, to compare the weights before and after it.
             ratio.remember()
             iterator, wait = self._timed_batch()
             self._run_steps(iterator, tf.constant(first_step), tf.constant(1))
@@ -322,7 +289,7 @@ class Trainer:
             self._raise_non_finite(records[-1])
         seconds = time.perf_counter() - begin
         has_compiled, self._has_compiled = not self._has_compiled, True
-        # Outside of the wall time, for it is no part of training.
+        # Outside the wall time, because it is not part of training.
         update_ratio = None if ratio is None else ratio.measure()
         return LoopReport(
             records=tuple(records),
@@ -339,12 +306,10 @@ class Trainer:
         return (last_step - first_step) * tokens_per_step
 
     def _timed_batch(self) -> tuple[Iterator[dict[str, tf.Tensor]], float | None]:
-        """Waits for the next batch alone.
+        """Waits for the next batch, and returns an iterator over it and the seconds of waiting.
 
-        Returns:
-            Tuple of an iterator over it, and the seconds of waiting. Several
-            replicas have batches that cannot be put back: the tuple of the
-            iterator of all batches and `None`.
+        Batches of several replicas cannot be put back: then it returns the iterator of all batches
+        and `None`.
         """
         if self.strategy.num_replicas_in_sync > 1 or self.must_stop():
             return self._iterator, None
@@ -352,7 +317,7 @@ class Trainer:
         batch = next(self._iterator)
         wait = time.perf_counter() - begin
         options = tf.data.Options()
-        options.autotune.enabled = False  # or to drop it may take a minute, see `SegmentReader`
+        options.autotune.enabled = False  # else freeing it may take a minute, see `SegmentReader`
         return iter(tf.data.Dataset.from_tensors(batch).with_options(options)), wait
 
     def _raise_non_finite(self, record: StepRecord) -> None:

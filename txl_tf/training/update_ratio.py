@@ -13,12 +13,8 @@ _MAX_SAMPLED = 1 << 16
 class UpdateRatio:
     """Norm of the change of all weights over the norm of the weights.
 
-    It runs beside the training step, which it leaves alone. Of a variable with
-    more than 65,536 entries it reads evenly spaced rows, and takes these for all.
-
-    Args:
-        strategy: `tf.distribute.Strategy` of the variables.
-        variables: sequence of trainable Keras variables.
+    It runs beside the training step without changing it. Of a variable with more than 65,536
+    entries it samples evenly spaced rows.
     """
 
     def __init__(
@@ -34,7 +30,7 @@ class UpdateRatio:
         self._before: list[tf.Tensor] | None = None
 
     def remember(self) -> None:
-        """Keeps the weights as they are before a step."""
+        """Keeps the weights from before a step."""
         self._before = self._strategy.run(self._read)
 
     def measure(self) -> float:

@@ -1,4 +1,4 @@
-"""Average of the weights of a run, and what begins it."""
+"""Average of the weights of a run, and the trigger that begins it."""
 
 from collections.abc import Sequence
 
@@ -10,24 +10,13 @@ from txl_tf.training.schedules import stored_figures
 
 
 class NonMonotoneTrigger:
-    """The moment from which weights are averaged, found by evaluations.
+    """Trigger that begins the average of the weights, based on evaluations (NT-ASGD).
 
-    It is when a loss is above the least of all losses but the last `n`: for
-    `n` evaluations and this one nothing was gained. That begins the average
-    where more training only moves about an optimum (NT-ASGD). Once on, it
-    stays on.
-
-    `variables` holds its whole state, so that a resumed run decides as an
-    unbroken one, and a compiled step sees it without being traced again.
-
-    Args:
-        num_evaluations: int. `n`, at least 1.
-
-    Raises:
-        ValueError: If `num_evaluations` is not positive.
-
-    References:
-     - [Merity et al., 2018](https://arxiv.org/abs/1708.02182), Algorithm 1
+    It fires if a loss is above the least of all losses but the last `n` (`num_evaluations`): these
+    `n` evaluations and this one gained nothing, so more training only moves about an optimum. It
+    stays on. `variables` hold the whole state, so that a resumed run decides as an
+    unbroken one, and a compiled step sees it without retracing. See Merity et al. (2018),
+    Algorithm 1, https://arxiv.org/abs/1708.02182.
     """
 
     def __init__(self, num_evaluations: int) -> None:
@@ -35,33 +24,26 @@ class NonMonotoneTrigger:
             raise ValueError(
                 f"`num_evaluations` must be positive. Received: num_evaluations={num_evaluations}"
             )
-        # Finite, as all that a checkpoint holds.
+        # Finite, as all values in a checkpoint.
         largest = np.finfo(np.float32).max
         self.variables = stored_figures(
             ("is_on", 0, "int64"),
             ("num_observed", 0, "int64"),
-            # The least of all but the last `n`, and those, each in the place of the one that
-            # was `n` evaluations before.
+            # The least loss before the last `n`, and the last `n` losses as a ring.
             ("least_nats", largest, "float32"),
             ("recent_nats", np.full(num_evaluations, largest, np.float32), "float32"),
         )
 
     @property
     def is_on(self) -> keras.Variable:
-        """1 from the evaluation on that was no gain, an int64 scalar; 0 before."""
+        """Int64 scalar, 1 once the trigger has fired, 0 before."""
         return self.variables["is_on"]
 
     def observe(self, nats_per_token: float) -> bool:
-        """Takes in an evaluation; on the host, between loops.
+        """Records a validation loss; returns True if the average has begun.
 
-        Workers that train together must all call it with the same value.
-
-        Args:
-            nats_per_token: float. The validation loss. What is not finite
-                counts as the largest number.
-
-        Returns:
-            Whether weights are averaged from now on.
+        The host calls it between loops; workers that train together must all pass the same value.
+        A loss that is not finite counts as the largest number.
         """
         # Rounded as it is stored, so that a resumed run compares the same numbers.
         largest = np.finfo(np.float32).max
@@ -79,39 +61,18 @@ class NonMonotoneTrigger:
 
 
 class WeightAverage:
-    """An average of the weights after each step from some step on.
+    """Average of the weights after each step, from some step on.
 
-    Training goes on from the weights, and the average is what the trained
-    model is used with. Up to its first step the average is the weights
-    themselves. From then on it is the mean over the steps, as in averaged
-    stochastic gradient descent (Merity et al., 2018), or with a decay an
-    exponential one, in which older steps count less (Polyak averaging as in
-    Section 7.2 of Kingma and Ba, 2015, without a correction for the start,
-    for it starts as the weights and not as zero).
+    Training continues from the weights, and the trained model uses the average. Before its first
+    step it equals the weights. Then it is the mean over the steps, as in averaged stochastic
+    gradient descent (Merity et al., 2018, Section 3), or with `decay` an exponential mean, in
+    which older steps count less (Kingma and Ba, 2015, Section 7.2, without bias correction,
+    because it starts as the weights). Every replica averages its own copy of the equal weights, so
+    nothing is sent.
 
-    Every replica keeps the average of its own copy of the weights, which are
-    the same everywhere, so nothing is sent.
-
-    `variables` holds its whole state: the averages, and how many steps they
-    are of. That is counted and not taken from the step, because steps that
-    are skipped change no weight and have no share. A caller that takes an
-    update back must take back all of `variables`.
-
-    Args:
-        variables: the trainable variables, created in the scope of the
-            strategy this is made in.
-        first_step: int, or a `NonMonotoneTrigger`. The first step of which the
-            weights count, the steps of a run being counted from 1; or what
-            says from when on they do.
-        decay: optional float. What the average keeps of itself in a step;
-            None: all steps count the same.
-
-    Raises:
-        ValueError: If the decay is not between 0 and 1.
-
-    References:
-     - [Merity et al., 2018](https://arxiv.org/abs/1708.02182), Section 3
-     - [Kingma and Ba, 2015](https://arxiv.org/abs/1412.6980), Section 7.2
+    `variables` hold the averages and the number of averaged steps, which is counted because
+    skipped steps have no share; a caller that undoes an update must restore all of them.
+    `first_step` is the first step that counts, from 1, or a trigger.
     """
 
     def __init__(
@@ -141,14 +102,13 @@ class WeightAverage:
 
     @property
     def variables(self) -> dict[str, keras.Variable]:
-        """All state by name: the averages by the paths of their weights, and `num_steps`."""
+        """All state by name: averages by the paths of their weights, and `num_steps`."""
         return {**self.averages, "num_steps": self._num_steps}
 
     def update(self, step: tf.Tensor) -> None:
-        """Takes the weights in; inside `strategy.run` only, after they were changed.
+        """Includes the weights after a step; inside `strategy.run` only.
 
-        Args:
-            step: int tensor. Steps done, this one included.
+        `step` counts the steps done, this one included.
         """
         if isinstance(self._first_step, NonMonotoneTrigger):
             is_counted = self._first_step.is_on.value > 0

@@ -23,17 +23,10 @@ from txl_tf.storage.untrusted_files import storage_errors
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CorpusMember:
-    """A file in the archive of a corpus, and what it is called when unpacked.
+    """File in the archive of a corpus, with its size and SHA-256 if they are known.
 
-    Args:
-        path: str. Its path in the archive, with `/`.
-        other_paths: tuple of str. Where else it may be in a folder, such as
-            without the folder of the archive.
-        max_bytes: int. More than this is not read, so that a small archive
-            cannot become an endless text.
-        size_bytes: optional int. Its size; `None` if that is not known.
-        sha256: optional str. Its SHA-256, in hexadecimal; `None` if that is not
-            known.
+    `path` is its path in the archive, `other_paths` are alternatives in a folder, and `max_bytes`
+    limits how much is read.
     """
 
     path: str
@@ -44,22 +37,18 @@ class CorpusMember:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """All its paths, that in the archive first."""
+        """All its paths, the one in the archive first."""
         return (self.path, *self.other_paths)
 
     def problem_of_size(self, size: int) -> str | None:
-        """Says what is wrong with the size that an archive gives for the file, if anything."""
+        """Describes why the size declared by an archive is wrong, or returns `None`."""
         if size <= self.max_bytes and self.size_bytes in (None, size):
             return None
         expected = self.size_bytes or f"at most {self.max_bytes}"
         return f"{self.path} must have {expected} bytes, but has {size}."
 
     def check(self, path: str) -> None:
-        """Checks an unpacked file, as far as size and checksum are known.
-
-        Raises:
-            DataDamagedError: If it is another file, or damaged.
-        """
+        """Raises DataDamagedError if an unpacked file has another size or checksum, if known."""
         name = self.path.rsplit("/", 1)[-1]
         file = PublishedFile(name=name, urls=(), size_bytes=self.size_bytes, sha256=self.sha256)
         file.check(path)
@@ -74,21 +63,11 @@ _DAMAGE = (
 
 
 def unpack_tar(path: str, members: Sequence[CorpusMember], folder: str) -> None:
-    """Writes the files of a corpus into a folder, unless they are there.
+    """Unpacks the members into a folder, made if needed, unless they are there.
 
-    Only the files asked for are written, under the names asked for: no other
-    name of the archive is ever used as a path, and links and devices are not
-    followed or made. A file has its name only when it is complete.
-
-    Args:
-        path: str. The tar archive, compressed or not.
-        members: sequence of `CorpusMember`. The files.
-        folder: str. Where to put them; made if it does not exist.
-
-    Raises:
-        DataDamagedError: If the archive is damaged, a file is missing, is no
-            file, or has more in it than it can.
-        StorageError: If the archive cannot be read, or the disk is full.
+    Only the given names are used as paths; other entries, links and devices are ignored. A file
+    gets its name when it is complete. Raises DataDamagedError for a damaged archive, or a member
+    that is missing, no file or too large; StorageError if reading or writing fails.
     """
     targets = {member.path: os.path.join(folder, *member.path.split("/")) for member in members}
     missing = {
@@ -97,7 +76,7 @@ def unpack_tar(path: str, members: Sequence[CorpusMember], folder: str) -> None:
     if not missing:
         return
     try:
-        # As a stream: to go back in a compressed archive is to start again.
+        # As a stream: seeking backwards in a compressed archive restarts decompression.
         with tarfile.open(path, "r|*") as archive:
             for info in archive:
                 name = info.name.removeprefix("./")
@@ -126,7 +105,7 @@ def _unpack(
         raise _damaged(problem, path)
     source = cast(IO[bytes], archive.extractfile(info))
     os.makedirs(os.path.dirname(target), exist_ok=True)
-    # Another process may be unpacking the same archive.
+    # Another process may unpack the same archive.
     partial = f"{target}.{os.getpid()}.partial"
     try:
         remove_file(partial)
@@ -147,15 +126,7 @@ def _damaged(what: str, path: str) -> DataDamagedError:
 
 
 class FolderFiles:
-    """Unpacked files, checked when they are found.
-
-    Args:
-        paths: mapping of the path of a member in the archive to its file.
-        members: sequence of `CorpusMember`. The files that are needed.
-
-    Raises:
-        DataDamagedError: If a file is not the published one.
-    """
+    """Unpacked files by path in the archive, checked against size and SHA-256 when found."""
 
     def __init__(self, paths: Mapping[str, str], members: Sequence[CorpusMember]) -> None:
         self._paths = dict(paths)
@@ -164,12 +135,7 @@ class FolderFiles:
 
     @classmethod
     def in_folder(cls, folder: str, members: Sequence[CorpusMember]) -> Self:
-        """Finds the files in a folder.
-
-        Raises:
-            InputMissingError: If a file is missing.
-            DataDamagedError: If a file is not the published one.
-        """
+        """Finds the files in a folder; raises InputMissingError if one is missing."""
         paths = {}
         for member in members:
             candidates = [os.path.join(folder, *path.split("/")) for path in member.paths]
@@ -191,15 +157,9 @@ class FolderFiles:
 
 
 class ZipFiles:
-    """Files in a zip archive, whose checksums are verified while they are read.
+    """Files in a zip archive, which verifies their checksums while they are read.
 
-    Args:
-        path: str. The archive.
-        members: sequence of `CorpusMember`. The files that are needed.
-
-    Raises:
-        DataDamagedError: If the archive is damaged, or has not the files, or
-            has more in them than they can be.
+    Raises DataDamagedError if the archive is damaged, or a member is missing or too large.
     """
 
     def __init__(self, path: str, members: Sequence[CorpusMember]) -> None:
@@ -218,7 +178,7 @@ class ZipFiles:
     def blocks(self, member: CorpusMember) -> Iterator[bytes]:
         with storage_errors(UNREADABLE, self._path):
             try:
-                # No more than the size that was checked is ever decompressed.
+                # `zipfile` decompresses at most the size that was checked.
                 with zipfile.ZipFile(self._path) as archive, archive.open(member.path) as file:
                     while block := file.read(_BLOCK_BYTES):
                         yield block
@@ -226,7 +186,7 @@ class ZipFiles:
                 what = f"{member.path} cannot be read: {error}"
                 raise _damaged(what, self._path) from error
             except OSError as error:
-                if error.errno != errno.EINVAL:  # a place before the beginning of the file
+                if error.errno != errno.EINVAL:  # an offset before the beginning of the file
                     raise
                 what = f"{member.path} is nowhere in the archive."
                 raise _damaged(what, self._path) from error
@@ -236,34 +196,20 @@ class CorpusFiles(Protocol):
     """Interface to the files of a corpus as streams."""
 
     def blocks(self, member: CorpusMember) -> Iterator[bytes]:
-        """Yields the bytes of a file in blocks of at most a mebibyte.
+        """Yields a file in blocks of at most a mebibyte.
 
-        Raises:
-            DataDamagedError: If the archive is damaged.
-            StorageError: If it cannot be read.
+        Raises DataDamagedError if the archive is damaged, StorageError if it cannot be read.
         """
 
 
 def open_corpus_files(
     path: str, archive: PublishedFile, members: Sequence[CorpusMember], unpack_folder: str | None
 ) -> CorpusFiles:
-    """Finds the files of a corpus, and checks that they are the published ones.
+    """Opens a folder with the unpacked files, the archive, or the only file of a corpus.
 
-    A zip archive is read where it is. The files of a tar archive cannot be
-    read in another order than it has them, so they are unpacked, once.
-
-    Args:
-        path: str. A folder with the unpacked files, the archive, or the only
-            file of a corpus that has one.
-        archive: `PublishedFile`. What the archive must be.
-        members: sequence of `CorpusMember`. The files that are needed.
-        unpack_folder: optional str. Where to unpack; by default a folder beside
-            the archive that has its name and `.unpacked`.
-
-    Raises:
-        InputMissingError: If the path or a file is missing.
-        DataDamagedError: If archive or files are not the published ones.
-        StorageError: If something cannot be read or unpacked.
+    A zip archive is read in place. A tar archive allows no random access, so it is unpacked once,
+    by default to its name and `.unpacked`. Raises InputMissingError, DataDamagedError for other
+    files than the published ones, or StorageError.
     """
     if os.path.isdir(path):
         return FolderFiles.in_folder(path, members)

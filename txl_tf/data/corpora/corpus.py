@@ -14,7 +14,7 @@ from txl_tf.errors import DataDamagedError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExpectedCounts:
-    """The counts of one split, as in `SplitManifest`; `None` where nobody has published one."""
+    """Counts of one split, with the names of `SplitManifest`; `None` if not published."""
 
     split: str
     bytes: int | None = None
@@ -31,26 +31,11 @@ def _surprise(what: str, where: str) -> DataDamagedError:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenizerOptions:
-    """Options that decide the tokens and the vocabulary of a published corpus.
+    """Options that determine tokens and vocabulary of a published corpus.
 
-    A line is split at white space into words, or into its characters or bytes;
-    lines follow each other without a token for the line end, unless `add_eos`
-    or `add_double_eos` says otherwise. The vocabulary has the special tokens
-    first and then what was counted, by count.
-
-    Args:
-        kind: str. `"bytes"`, `"characters"` or `"words"`.
-        special_tokens: tuple of str. Tokens that have the first ids.
-        eos_token: optional str. The token for the end of a line.
-        unknown_token: optional str. The token for words outside of the
-            vocabulary. `None` where there can be none.
-        add_eos: bool. Whether `eos_token` follows every line, an empty one too.
-        add_double_eos: bool. Whether `eos_token` comes before and after every
-            line.
-        lower_case: bool. Whether words are made lower case.
-        counted_splits: tuple of str. The splits that the vocabulary is of.
-        min_frequency: int. What occurs less often is not in the vocabulary.
-        vocabulary_size: optional int. Largest size of the vocabulary.
+    `kind` is `"bytes"`, `"characters"` or `"words"`. `add_eos` adds `eos_token` after each line,
+    `add_double_eos` before and after it. The vocabulary has the special tokens, then the others of
+    `counted_splits` by count.
     """
 
     kind: str
@@ -66,25 +51,17 @@ class TokenizerOptions:
 
 
 def member_pieces(files: CorpusFiles, member: CorpusMember) -> Iterator[bytes]:
-    """Yields the text of a file in pieces of whole lines; see `split_at_lines`."""
+    """Yields the text of a file in pieces cut by `split_at_lines`."""
     return split_at_lines(files.blocks(member))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Corpus(abc.ABC):
-    """Published corpus with the tokenization and counts that published results use.
+    """Published corpus with the tokenization and counts of published results.
 
-    A subclass is a frozen dataclass whose fields are the choices there are. Its
-    class attributes are what was published, taken over from the official
-    preparation of Transformer-XL and from what several independent projects
-    state; where no such number exists, it is `None` and the sum of the archive
-    answers for it.
-
-    Attributes:
-        name: str. The name for the command line.
-        archive: `PublishedFile`. The archive that is downloaded.
-        vocabulary_file: optional `PublishedFile`. The published vocabulary, for
-            the one corpus that has a file of it.
+    Fields of a subclass are the user's choices. Its class attributes hold published values, from
+    the official preparation of Transformer-XL and independent projects; `None` means that only the
+    archive's checksum is known.
     """
 
     name: ClassVar[str]
@@ -94,61 +71,42 @@ class Corpus(abc.ABC):
     @property
     @abc.abstractmethod
     def members(self) -> tuple[CorpusMember, ...]:
-        """The files of the archive that are needed."""
+        """Required files of the archive."""
 
     @property
     @abc.abstractmethod
     def tokenizer_options(self) -> TokenizerOptions:
-        """Returns the tokenization of the official preparation."""
+        """Tokenization of the official preparation."""
 
     @property
     @abc.abstractmethod
     def expected_counts(self) -> tuple[ExpectedCounts, ...]:
-        """Returns the expected counts of each split, in the order of the splits."""
+        """Expected counts of each split, in the order of the splits."""
 
     @property
     @abc.abstractmethod
     def vocabulary_sizes(self) -> tuple[int, ...]:
-        """Returns the accepted sizes of the vocabulary."""
+        """Accepted sizes of the vocabulary."""
 
     @abc.abstractmethod
     def documents(self, files: CorpusFiles) -> Splits:
-        """Makes the documents of the splits.
-
-        Returns:
-            Dict of split name to documents, in the official order; they can be
-            iterated any number of times.
-        """
+        """Returns documents by split in the official order, which can be iterated repeatedly."""
 
     def splits(self, path: str, *, unpack_folder: str | None = None) -> Splits:
-        """Opens the corpus and gives its splits.
+        """Opens an archive, unpacked folder or only file, and returns documents by split.
 
-        Args:
-            path: str. The archive, a folder with its unpacked files, or the
-                only file of a corpus that has one.
-            unpack_folder: optional str. Where a tar archive is unpacked; by
-                default beside it. A zip archive is not unpacked.
-
-        Raises:
-            InputMissingError: If path or files are missing.
-            DataDamagedError: If they are not the published ones.
-            StorageError: If they cannot be read.
+        Raises InputMissingError, DataDamagedError for other files than the published ones, or
+        StorageError. A tar archive is unpacked, by default beside it.
         """
         return self.documents(open_corpus_files(path, self.archive, self.members, unpack_folder))
 
     def check_counts(
         self, splits: Iterable[SplitManifest], *, vocabulary_size: int | None = None
     ) -> None:
-        """Compares what was prepared with what was published.
+        """Raises DataDamagedError if the prepared counts differ from the published ones.
 
-        Args:
-            splits: iterable of `SplitManifest`. What was prepared.
-            vocabulary_size: optional int. Size of the vocabulary, if the
-                tokenizer was made with the options of this corpus. With another
-                tokenizer, vocabulary and tokens cannot be compared.
-
-        Raises:
-            DataDamagedError: If a count is not as it must be.
+        `vocabulary_size` is given only for the tokenizer of this corpus; without it, vocabulary and
+        tokens are not compared.
         """
         found = {split.name: split for split in splits}
         for counts in self.expected_counts:
@@ -168,15 +126,11 @@ class Corpus(abc.ABC):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FilePerSplitCorpus(Corpus):
-    """Corpus with one file for every split.
-
-    Attributes:
-        split_files: mapping of split name to `CorpusMember`.
-    """
+    """Corpus with one file per split."""
 
     split_files: ClassVar[Mapping[str, CorpusMember]]
 
     @property
     def members(self) -> tuple[CorpusMember, ...]:
-        """The files of the splits."""
+        """Files of the splits."""
         return tuple(self.split_files.values())

@@ -22,7 +22,7 @@ def _member(name: str, sha256: str) -> CorpusMember:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _HundredMegabytes(Corpus):
-    """A corpus of one file, cut into the first 90, the next 5 and the last 5 million bytes."""
+    """Corpus of one file, cut into the first 90, the next 5 and the last 5 million bytes."""
 
     member: ClassVar[CorpusMember]
     split_bytes: ClassVar[Mapping[str, int]] = {
@@ -33,7 +33,7 @@ class _HundredMegabytes(Corpus):
 
     @property
     def members(self) -> tuple[CorpusMember, ...]:
-        """The one file of the archive."""
+        """The only file of the archive."""
         return (self.member,)
 
     def _stretches(self, files: CorpusFiles) -> dict[str, tuple[Any, ...]]:
@@ -54,22 +54,11 @@ def _stretch(files: CorpusFiles, member: CorpusMember, start: int, stop: int) ->
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Enwik8(_HundredMegabytes):
-    """enwik8, with or without its newlines.
+    """enwik8 in bytes, with or without its newlines; a document is a page.
 
-    Train, valid and test are the first 90, the next 5 and the last 5 million
-    bytes. A token is a byte. The published results of Transformer-XL are
-    without newlines: the official script writes them as line ends, and they
-    get lost when lines are put together. Other papers keep them. Results with
-    and without do not compare.
-
-    A page is a document; valid and test begin within one.
-
-    Args:
-        newlines: str. `"drop"`, as for the published results, or `"keep"`.
-            Defaults to `"drop"`.
-
-    Raises:
-        ValueError: If `newlines` is something else.
+    The published results of Transformer-XL have no newlines, because the official script loses them
+    (`newlines="drop"`). Other papers keep them (`"keep"`), so their results do not compare. Valid
+    and test begin within a page.
     """
 
     newlines: str = "drop"
@@ -94,7 +83,7 @@ class Enwik8(_HundredMegabytes):
 
     @property
     def expected_counts(self) -> tuple[ExpectedCounts, ...]:
-        """The sizes of the splits, which without newlines nobody has published."""
+        """Sizes of the splits; none is published for text without newlines."""
         if self.newlines == "drop":
             return tuple(ExpectedCounts(split=name) for name in self.split_bytes)
         return tuple(
@@ -104,7 +93,7 @@ class Enwik8(_HundredMegabytes):
 
     @property
     def vocabulary_sizes(self) -> tuple[int, ...]:
-        """205 different bytes, of which one is the newline."""
+        """205 different bytes, including the newline."""
         return (204,) if self.newlines == "drop" else (205,)
 
     def documents(self, files: CorpusFiles) -> Splits:
@@ -128,11 +117,9 @@ def _without_newlines(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Text8(_HundredMegabytes):
-    """text8, one document a split.
+    """text8, one document per split of 90, 5 and 5 million characters.
 
-    Train, valid and test are the first 90, the next 5 and the last 5 million
-    characters, without the spaces at the beginning and the end of each, which
-    the official script takes off.
+    As in the official script, spaces at the beginning and end of each split are stripped.
     """
 
     name: ClassVar[str] = "text8"
@@ -151,7 +138,7 @@ class Text8(_HundredMegabytes):
 
     @property
     def expected_counts(self) -> tuple[ExpectedCounts, ...]:
-        """One document for each split; how many spaces are taken off, nobody has published."""
+        """One document per split; the number of stripped spaces is not published."""
         return tuple(ExpectedCounts(split=name, documents=1) for name in self.split_bytes)
 
     vocabulary_sizes: ClassVar[tuple[int, ...]] = (27,)
@@ -174,7 +161,7 @@ def _stripped(blocks: Iterable[bytes]) -> Iterator[bytes]:
     for block in blocks:
         text = held + (block.lstrip() if is_first else block)
         is_first = is_first and not text
-        # White space may yet turn out to be the end.
+        # Trailing white space may be the end of the split.
         kept = text.rstrip()
         held = text[len(kept) :]
         if kept:

@@ -25,18 +25,10 @@ _SECOND_FACTOR = np.uint64(0x94D049BB133111EB)
 
 
 def shuffled_order(count: int, *keys: int | str) -> np.ndarray:
-    """Returns the numbers below a bound in an order that the keys decide.
+    """Returns the numbers below `count` in an order determined by the keys, as an int64 vector.
 
-    Written out here because the generators of NumPy and Python promise the
-    same order for one version only, and prepared data must not depend on it.
-
-    Args:
-        count: int. How many numbers.
-        *keys: ints or strings. Seed and whatever else tells one order from
-            another.
-
-    Returns:
-        int64 vector with the numbers from `0` to `count - 1`.
+    NumPy and Python guarantee the order of their generators for one version only, and prepared data
+    must not depend on it.
     """
     digest = hashlib.sha256("/".join(map(str, keys)).encode()).digest()
     start = np.uint64(int.from_bytes(digest[:8], "big"))
@@ -49,15 +41,7 @@ def shuffled_order(count: int, *keys: int | str) -> np.ndarray:
 
 
 def shuffled_lines(blocks: Iterable[bytes], *keys: int | str) -> list[bytes]:
-    """Reads lines and puts them into an order that the keys decide.
-
-    Args:
-        blocks: iterable of bytes. The text; it is held in memory.
-        *keys: ints or strings. As for `shuffled_order`.
-
-    Returns:
-        List of lines, each with its line feed.
-    """
+    """Reads lines into memory and returns them in an order determined by the keys."""
     lines = b"".join(blocks).split(b"\n")
     if not lines[-1]:
         lines.pop()
@@ -81,26 +65,11 @@ def _member(folder: str, name: str) -> CorpusMember:
 class OneBillionWord(Corpus):
     """One Billion Word, with `<S>` before and after every sentence.
 
-    Train is the 99 training files. Valid and test are both the first of the 50
-    files held out, as in the official preparation, and in their own order.
-
-    The sentences were shuffled when the corpus was made, so the order of the
-    files says nothing. Here the training files come in an order of their own
-    for every pass, and the sentences of a file are shuffled; the seed decides
-    both. A training file is a document, and so is the one of valid and test.
-
-    The vocabulary is what occurs at least three times in train. Its published
-    sizes are 793,471, which counts a mark for the beginning and one for the
-    end of a sentence, and 793,470, where `<S>` is both.
-
-    Args:
-        seed: int. Seed of the order. Defaults to `0`.
-        num_passes: int. How many times train goes through the training files,
-            each time in another order. Defaults to `1`; the official
-            preparation for TPUs writes every file four times.
-
-    Raises:
-        ValueError: If `num_passes` is not positive.
+    Train is the 99 training files, each a document with its sentences shuffled. Each of
+    `num_passes` has another order of files; `seed` determines both. Valid and test are both the
+    first of the 50 held-out files, unshuffled, as in the official preparation. The vocabulary has
+    the words that occur at least three times in train. Of its published sizes, 793,471 counts two
+    sentence marks and 793,470 one.
     """
 
     seed: int = 0
@@ -131,7 +100,7 @@ class OneBillionWord(Corpus):
 
     @property
     def members(self) -> tuple[CorpusMember, ...]:
-        """The training files and the first of those held out."""
+        """Training files and the first held-out file."""
         return (*self.training_files, self.held_out_file)
 
     tokenizer_options: ClassVar[TokenizerOptions] = TokenizerOptions(
@@ -147,7 +116,7 @@ class OneBillionWord(Corpus):
 
     @property
     def expected_counts(self) -> tuple[ExpectedCounts, ...]:
-        """Returns the counts of the corpus authors; tokens are words and two marks per sentence."""
+        """Counts by the authors of the corpus; tokens are words and two marks per sentence."""
         held_out = {"words": 153_583, "documents": 1, "tokens": 165_733}
         return (
             ExpectedCounts(
@@ -172,7 +141,7 @@ class OneBillionWord(Corpus):
 def _shuffled(
     files: CorpusFiles, members: tuple[CorpusMember, ...], seed: int, num_passes: int
 ) -> Iterator[Iterator[bytes]]:
-    """Yields the training files, each a document with its sentences shuffled."""
+    """Yields each training file as a document with its sentences shuffled."""
     for pass_number in range(num_passes):
         for index in map(int, shuffled_order(len(members), seed, pass_number)):
             yield _sentences(files.blocks(members[index]), seed, pass_number, index)

@@ -1,4 +1,4 @@
-"""The source of the Python standard library: real text that every machine has."""
+"""Source code of the Python standard library: real text that every machine has."""
 
 import hashlib
 import os
@@ -26,19 +26,16 @@ _TEST_FROM = 0.95
 def python_standard_library_splits(folder: str | None = None) -> dict[str, Iterable[bytes]]:
     """Returns the Python files of the standard library as three splits.
 
-    A document is one file with a line `# file: <relative path>` before it.
-    The SHA-256 of the relative path decides the split, so that a file is in
-    the same split on every machine: 90 % train, 5 % valid, 5 % test. Tests,
-    installed packages and empty files are left out.
+    A document is one file after a line `# file: <relative path>`. The SHA-256 of the relative path
+    determines the split, so a file is in the same split on every machine: 90 % train, 5 % valid, 5
+    % test. Tests, installed packages and empty files are omitted.
 
     Args:
-        folder: optional str. Where the library is. Defaults to that of the
-            running Python.
+        folder: optional str. Folder of the library. Defaults to the library of the running Python.
 
     Returns:
-        Dict of split name to documents, in the order of that SHA-256: files of
-        one folder resemble each other, and each stretch of the text should
-        have something of everything.
+        Dict of split name to documents, in the order of that SHA-256, so that similar files of one
+        folder are spread over the text.
 
     Raises:
         InputMissingError: If no Python files are found.
@@ -57,13 +54,13 @@ def python_standard_library_splits(folder: str | None = None) -> dict[str, Itera
 
 
 def _documents(folder: str, relative_paths: list[str]) -> Iterator[bytes]:
-    """Yields the files of a split, read one at a time."""
+    """Yields the files of a split, reading one at a time."""
     for relative_path in relative_paths:
         path = os.path.join(folder, *relative_path.split("/"))
         problem = "A file of the standard library cannot be read"
         with storage_errors(problem, path), open(path, "rb") as file:
             content = file.read()
-        # The next document's header must begin a line.
+        # The header of the next document must begin a line.
         end = b"" if content.endswith(b"\n") else b"\n"
         yield b"# file: " + relative_path.encode() + b"\n" + content + end
 

@@ -1,4 +1,4 @@
-"""Corpora of words with one file per split: WikiText-2, WikiText-103, Penn Treebank."""
+"""Word corpora with one file per split: WikiText-2, WikiText-103, Penn Treebank."""
 
 import dataclasses
 import io
@@ -21,19 +21,11 @@ _GATHERED_BYTES = 1 << 16
 
 
 def wikitext_articles(pieces: Iterable[bytes]) -> Iterator[Iterator[bytes]]:
-    """Cuts a WikiText file into its articles.
+    """Cuts a WikiText file, in pieces of `split_at_lines`, into articles of whole-line pieces.
 
-    An article begins with a title such as ` = Robert Boulter = ` on a line by
-    itself, between two lines that are blank. Headings within an article have
-    more than one `=`. The blank line before the title belongs to the article, so that
-    the articles together are the file.
-
-    Args:
-        pieces: iterable of bytes. As `split_at_lines` gives them.
-
-    Yields:
-        Articles, each an iterator over pieces of whole lines. An article must
-        be read before the next one is asked for.
+    An article begins with the blank line before a title such as ` = Robert Boulter = `, which
+    another blank line follows; headings have more than one `=`. Read each article before asking for
+    the next.
     """
     return grouped_documents(_numbered(_lines(pieces)))
 
@@ -45,7 +37,7 @@ def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 def _numbered(lines: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
     number, size = 0, 0
-    # A title is known by the line after it, so two lines are always held back.
+    # The line after a title identifies it, so two lines are held back.
     gathered: list[bytes] = []
     before, title = next(lines, b""), next(lines, b"")
     for after in lines:
@@ -74,10 +66,10 @@ def _articles(files: CorpusFiles, member: CorpusMember) -> Iterator[Iterator[byt
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WikiText(FilePerSplitCorpus):
-    """Good and featured articles of Wikipedia, in words, with `<unk>` for rare ones.
+    """Good and featured articles of Wikipedia in words, with `<unk>` for rare words.
 
-    A word is what white space separates, `<unk>` is one like any other, and
-    every line ends with `<eos>`, blank ones too. An article is a document.
+    White space separates words, and every line, blank or not, ends with `<eos>`. An article is a
+    document.
     """
 
     def documents(self, files: CorpusFiles) -> Splits:
@@ -86,7 +78,7 @@ class WikiText(FilePerSplitCorpus):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WikiText103(WikiText):
-    """WikiText-103: 103 million tokens to train on, a vocabulary of 267,735."""
+    """WikiText-103: 103 million training tokens, a vocabulary of 267,735."""
 
     name: ClassVar[str] = "wikitext103"
     archive: ClassVar[PublishedFile] = PublishedFile(
@@ -129,7 +121,7 @@ class WikiText103(WikiText):
 
     @property
     def expected_counts(self) -> tuple[ExpectedCounts, ...]:
-        """Returns the published counts; tokens are words and line ends."""
+        """Published counts; tokens are words and line ends."""
         return (
             ExpectedCounts(split="train", words=101_425_671, tokens=103_227_021),
             ExpectedCounts(split="valid", words=213_886, documents=60, tokens=217_646),
@@ -142,7 +134,7 @@ class WikiText103(WikiText):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WikiText2(WikiText):
-    """WikiText-2: two million tokens to train on, a vocabulary of 33,278."""
+    """WikiText-2: two million training tokens, a vocabulary of 33,278."""
 
     name: ClassVar[str] = "wikitext2"
     archive: ClassVar[PublishedFile] = PublishedFile(
@@ -168,7 +160,7 @@ class WikiText2(WikiText):
 
     @property
     def expected_counts(self) -> tuple[ExpectedCounts, ...]:
-        """Returns the published counts; tokens are words and line ends."""
+        """Published counts; tokens are words and line ends."""
         return (
             ExpectedCounts(split="train", words=2_051_910, tokens=2_088_628),
             ExpectedCounts(split="valid", words=213_886, tokens=217_646),
@@ -193,12 +185,12 @@ def _penn_member(split: str, size_bytes: int, sha256: str) -> CorpusMember:
 class PennTreebank(FilePerSplitCorpus):
     """News of 1989 with 10,000 words: lower case, without punctuation, `N` for numbers.
 
-    Every line ends with `<eos>`. A split is one document: where one report
-    ends and the next begins, the files do not say.
+    Every line ends with `<eos>`. A split is one document, because the files do not mark the ends of
+    reports.
     """
 
     name: ClassVar[str] = "penn_treebank"
-    # Nobody is known to publish the SHA-256 of the archive; those of its files are.
+    # The SHA-256 of the files is published, but not of the archive.
     archive: ClassVar[PublishedFile] = PublishedFile(
         name="simple-examples.tgz",
         urls=("http://www.fit.vutbr.cz/~imikolov/rnnlm/simple-examples.tgz",),
@@ -227,7 +219,7 @@ class PennTreebank(FilePerSplitCorpus):
 
     @property
     def expected_counts(self) -> tuple[ExpectedCounts, ...]:
-        """The sizes of the files; tokens are words and lines."""
+        """Sizes of the files; tokens are words and lines."""
         counts = {
             "train": (887_521, 929_589),
             "valid": (70_390, 73_760),

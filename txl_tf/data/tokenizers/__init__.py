@@ -20,15 +20,9 @@ TOKENIZERS = (
 
 
 def load_tokenizer(kind: str, files: Mapping[str, bytes], *, where: str = "") -> Tokenizer:
-    """Builds a tokenizer from its vocabulary files.
+    """Builds a tokenizer from its vocabulary files, given as content by name.
 
-    Args:
-        kind: str. The `kind` of the tokenizer.
-        files: dict of name to content, as its `vocabulary_files` gives it.
-        where: str. Folder of the files, for errors.
-
-    Raises:
-        DataDamagedError: If the files are not a vocabulary of that kind.
+    Raises DataDamagedError, with the folder `where`, if they are no vocabulary of that kind.
     """
     for tokenizer in TOKENIZERS:
         if tokenizer.kind == kind:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class ByteTokenizer(Tokenizer):
     """Byte tokenizer: the token id is the value of the byte.
 
-    Any input is valid and `decode_bytes(encode(text)) == text` always holds,
-    whether or not the bytes are UTF-8, but for a byte order mark at the beginning.
+    Any input is valid, UTF-8 or not, and `decode_bytes(encode(text)) == text` always holds, except
+    for a byte order mark at the beginning.
     """
 
     kind = "bytes"
@@ -39,7 +39,7 @@ class ByteTokenizer(Tokenizer):
 
     @property
     def vocabulary_files(self) -> Mapping[str, bytes]:
-        """Names and contents of the files that a data set keeps; none here."""
+        """Names and contents of the vocabulary files of a data set; empty."""
         return {}
 
     def encode_piece(self, text: bytes, begins_line: bool, ends_document: bool) -> np.ndarray:
@@ -64,19 +64,10 @@ _CHARACTERS_FILE = "vocabulary.txt"
 class CharacterTokenizer(Tokenizer):
     """Tokenizer of Unicode characters with a fixed vocabulary.
 
-    Every character is kept, line ends and white space among them, so that
-    `decode(encode(text)) == text` unless characters are unknown.
-
-    Args:
-        characters: sequence of str. The vocabulary: different characters, each
-            of one code point; the id of a character is its place.
-        unknown_token: optional str. What stands for all other characters: one
-            of the vocabulary, or else a token with the last id. Defaults to
-            `None`: another character is an error.
-
-    Raises:
-        ValueError: If the characters are not different characters, or cannot be
-            written as UTF-8.
+    All characters including white space are kept, so `decode(encode(text)) == text` unless some are
+    unknown. `unknown_token` is a character of the vocabulary or gets the last id; without it an
+    unknown character is an error. Raises ValueError for duplicates, or characters without UTF-8
+    form.
     """
 
     kind = "characters"
@@ -90,7 +81,7 @@ class CharacterTokenizer(Tokenizer):
             )
         if unknown_token is not None and not isinstance(unknown_token, str):
             raise ValueError(f"`unknown_token` must be a str. Received: {unknown_token!r}")
-        # No text in UTF-8 holds half of a surrogate pair, and none could be written.
+        # UTF-8 cannot encode lone surrogates: raises for them.
         "".join([*characters, unknown_token or ""]).encode()
         self.unknown_token = unknown_token
         self.characters = list(characters)
@@ -122,8 +113,8 @@ class CharacterTokenizer(Tokenizer):
 
     @property
     def vocabulary_files(self) -> Mapping[str, bytes]:
-        """Names and contents of the files: the code points, one a line, and the options."""
-        # As numbers, because a line feed is a character like the others.
+        """Names and contents of the files: the code points, one per line, and the options."""
+        # As numbers, because the line feed can be in the vocabulary.
         lines = [f"U+{ord(character):04X}\n" for character in self.characters]
         options = {"unknown_token": self.unknown_token}
         return {
@@ -153,11 +144,7 @@ class CharacterTokenizer(Tokenizer):
 
 
 def code_points_of(text: bytes) -> np.ndarray:
-    """Returns the code points of UTF-8 text as uint32 vector.
-
-    Raises:
-        InvalidTextError: If the text is not UTF-8.
-    """
+    """Returns the code points of text as a uint32 vector; InvalidTextError if it is not UTF-8."""
     if text.isascii():
         return np.frombuffer(text, np.uint8).astype(np.uint32)
     return np.frombuffer(decode_utf8(text).encode("utf-32-le"), "<u4")
@@ -166,15 +153,8 @@ def code_points_of(text: bytes) -> np.ndarray:
 class CharacterVocabularyBuilder:
     """Builder of a character vocabulary: counts, in order of first occurrence.
 
-    Builders of consecutive parts of a text, merged in the order of the text,
-    give the vocabulary of one pass, ties included.
-
-    Example:
-    ```python
-    builder = CharacterVocabularyBuilder()
-    builder.count(text)
-    tokenizer = builder.build()
-    ```
+    Builders of consecutive parts of a text, merged in order, give the vocabulary of one pass, ties
+    included.
     """
 
     def __init__(self) -> None:
@@ -183,41 +163,29 @@ class CharacterVocabularyBuilder:
 
     @property
     def characters(self) -> list[str]:
-        """The characters in the order of first sight."""
+        """Characters in order of first occurrence."""
         return [chr(code_point) for code_point in self._order]
 
     @property
     def counts(self) -> np.ndarray:
-        """How often each of `characters` came, as int64 vector."""
+        """Occurrences of each of `characters`, an int64 vector."""
         return self._counts[self._order]
 
     def count(self, text: bytes) -> None:
-        """Counts the characters of a text.
-
-        Args:
-            text: bytes. UTF-8 text, or a piece of it that cuts no character.
-
-        Raises:
-            InvalidTextError: If the text is not UTF-8.
-        """
+        """Counts the characters of text that cuts none; InvalidTextError if it is not UTF-8."""
         code_points = code_points_of(text)
         if not code_points.size:
             return
         counts = np.bincount(code_points)
         new = np.flatnonzero((self._counts[: len(counts)] == 0) & (counts > 0))
-        # Written backwards, so that the first place of a character is what stays.
+        # Assigned backwards, so that the first place of each character remains.
         places = np.empty(len(counts), np.int64)
         places[code_points[::-1]] = np.arange(len(code_points))[::-1]
         self._order += new[np.argsort(places[new])].tolist()
         self._counts[: len(counts)] += counts
 
     def merge(self, characters: list[str], counts: np.ndarray) -> None:
-        """Adds what another builder has counted in the text that follows.
-
-        Args:
-            characters: list of str. `characters` of the other builder.
-            counts: int64 vector. `counts` of the other builder.
-        """
+        """Adds the characters and int64 counts of a builder of the following text."""
         code_points = [ord(character) for character in characters]
         self._order += [each for each in code_points if self._counts[each] == 0]
         self._counts[code_points] += counts
@@ -229,24 +197,15 @@ class CharacterVocabularyBuilder:
         vocabulary_size: int | None = None,
         unknown_token: str | None = None,
     ) -> CharacterTokenizer:
-        """Makes the vocabulary: by falling count, then by first sight.
+        """Builds the vocabulary by falling count, ties by first occurrence.
 
-        Args:
-            min_frequency: int. Characters that came less often are left out.
-                Defaults to `0`.
-            vocabulary_size: optional int. Largest number of ids, that of
-                `unknown_token` among them. Defaults to all.
-            unknown_token: optional str. What stands for characters that are
-                left out; see `CharacterTokenizer`. Defaults to none.
-
-        Raises:
-            ValueError: If there are no characters.
+        `vocabulary_size` includes `unknown_token`. Raises ValueError if there are no characters.
         """
         counts = self.counts
         order = np.argsort(-counts, kind="stable")
         characters = self.characters
         kept = [characters[i] for i in order[counts[order] >= min_frequency]]
         tokens = limited_tokens(kept, vocabulary_size, unknown_token)
-        # The constructor adds an unknown token that is no character of the text.
+        # The constructor adds the unknown token if it is no character of the text.
         known = [token for token in tokens if token != unknown_token or token in kept]
         return CharacterTokenizer(known, unknown_token=unknown_token)

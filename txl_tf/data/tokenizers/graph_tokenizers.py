@@ -12,49 +12,30 @@ from txl_tf.data.tokenizers.word_splitting import LINE_MARK, WordRule
 
 
 class GraphTokenizer(tf.Module, abc.ABC):
-    """Base class of tokenizers within a graph.
+    """Base class of tokenizers in a graph.
 
-    Attributes:
-        marks_lines: bool. Whether each line has a token of its own at its end, also the
-            last one of a text.
+    `marks_lines` is True if each line, also the last one of a text, ends with a token of its own.
     """
 
     marks_lines = False
     _tokens: tf.Tensor
 
     def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Turns texts into token ids, without a byte order mark at their beginning.
+        """Converts texts, string `[B]`, to int32 ragged ids `[B, T]`, without byte order marks.
 
-        Args:
-            texts: string tensor `[B]`. UTF-8, unless the tokenizer takes any
-                bytes.
-
-        Returns:
-            int32 ragged tensor `[B, T]`.
-
-        Raises:
-            tf.errors.InvalidArgumentError: If a text is not UTF-8, or has
-                something that is not in the vocabulary, which has no token for
-                that.
+        Raises tf.errors.InvalidArgumentError for text that is not UTF-8 or that has no token.
         """
         return self._tokenize(tf.strings.regex_replace(texts, "^\ufeff", ""))
 
     @abc.abstractmethod
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Turns texts without a byte order mark into token ids."""
+        """Converts texts without byte order marks to token ids."""
 
     def detokenize(self, token_ids: tf.RaggedTensor) -> tf.Tensor:
-        """Turns token ids back into texts, as `Tokenizer.decode_bytes` does.
+        """Converts int32 ragged ids `[B, T]` to texts, string `[B]`, like `Tokenizer.decode_bytes`.
 
-        Args:
-            token_ids: int32 ragged tensor `[B, T]`.
-
-        Returns:
-            string tensor `[B]`.
-
-        Raises:
-            tf.errors.InvalidArgumentError: If an id is not in the vocabulary
-                (SentencePiece: OutOfRangeError).
+        Raises tf.errors.InvalidArgumentError for an id outside the vocabulary (SentencePiece:
+        OutOfRangeError).
         """
         return tf.strings.reduce_join(tf.gather(self._tokens, token_ids), axis=-1)
 
@@ -68,19 +49,13 @@ class GraphByteTokenizer(GraphTokenizer):
 
     def _tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         lengths = tf.cast(tf.strings.length(texts), tf.int64)
-        # One string, because fixed-length decoding pads what is shorter.
+        # Joined to one string, because `decode_raw` would pad shorter ones.
         values = tf.io.decode_raw(tf.strings.reduce_join(texts), tf.uint8)
         return tf.RaggedTensor.from_row_lengths(tf.cast(values, tf.int32), lengths)
 
 
 class GraphCharacterTokenizer(GraphTokenizer):
-    """Character tokenizer as TensorFlow operations.
-
-    Args:
-        characters: sequence of str. The characters that have ids.
-        tokens: sequence of str. What every id is written as.
-        unknown_token: optional str. The token that stands for other characters.
-    """
+    """Character tokenizer as TensorFlow operations; `tokens` has the output text of every id."""
 
     def __init__(
         self, characters: Sequence[str], tokens: Sequence[str], unknown_token: str | None
@@ -103,11 +78,7 @@ class GraphCharacterTokenizer(GraphTokenizer):
 
 
 class GraphSentencePieceTokenizer(GraphTokenizer):
-    """SentencePiece tokenizer as TensorFlow operations.
-
-    Args:
-        model: bytes. The serialized model.
-    """
+    """SentencePiece tokenizer as TensorFlow operations, of a serialized model."""
 
     def __init__(self, model: bytes) -> None:
         super().__init__()
@@ -115,20 +86,13 @@ class GraphSentencePieceTokenizer(GraphTokenizer):
 
     @property
     def _operation(self) -> tensorflow_text.SentencepieceTokenizer:
-        # Made within each function, never kept: the operation that loads the model owns it, and
-        # TensorFlow drops operations outside of functions when the random seed is set.
+        # Created within each function and never kept: the operation that loads the model owns it,
+        # and TensorFlow drops operations outside functions when the random seed is set.
         return tensorflow_text.SentencepieceTokenizer(model=self._model, out_type=tf.int32)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
     def tokenize_lines(self, lines: tf.Tensor) -> tf.RaggedTensor:
-        """Turns lines into token ids, without a look at what they are.
-
-        Args:
-            lines: string tensor `[B]`. UTF-8.
-
-        Returns:
-            int32 ragged tensor `[B, T]`.
-        """
+        """Converts UTF-8 lines, string `[B]`, to int32 ragged ids `[B, T]` without checks."""
         return self._operation.tokenize(lines)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
@@ -138,7 +102,7 @@ class GraphSentencePieceTokenizer(GraphTokenizer):
             characters.values, ord(BLOCK_SUBSTITUTE), message="A text has U+10FFFE."
         )
         with tf.control_dependencies([is_valid]):
-            # Lines keep their ends; what follows the last of them is a line too.
+            # Lines keep their ends; the text after the last line end is a line too.
             lines = tf.strings.split(texts, "\n")
         places = tf.range(tf.size(lines.values, tf.int64)) + 1
         is_last = tf.equal(places, tf.repeat(lines.row_splits[1:], lines.row_lengths()))
@@ -150,7 +114,7 @@ class GraphSentencePieceTokenizer(GraphTokenizer):
         return self._operation.detokenize(token_ids)
 
 
-# What `str.split` takes for white space, line ends apart.
+# White space of `str.split`, except line ends.
 _WHITE_SPACE = (
     r"[\t\x0b\x0c\x1c-\x1f \x{85}\x{a0}\x{1680}\x{2000}-\x{200a}"
     r"\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}]+"
@@ -158,28 +122,18 @@ _WHITE_SPACE = (
 
 
 def graph_split_words(texts: tf.Tensor, rule: WordRule) -> tf.RaggedTensor:
-    """Splits texts as `WordRule.split` does.
+    """Splits UTF-8 texts `[B]` into ragged words `[B, T]` with `LINE_MARK`, like `WordRule.split`.
 
-    Lower case is that of TensorFlow's Unicode tables (13), which leave alone the
-    few capital letters that newer versions added.
-
-    Args:
-        texts: string tensor `[B]`. UTF-8.
-        rule: `WordRule`. How text is split.
-
-    Returns:
-        string ragged tensor `[B, T]`, with `LINE_MARK` for the token of lines.
-
-    Raises:
-        tf.errors.InvalidArgumentError: If a text is not UTF-8.
+    Lower case follows TensorFlow's Unicode 13 tables, without the few capital letters added since.
+    Raises tf.errors.InvalidArgumentError for text that is not UTF-8.
     """
-    # Transcoding would replace some characters; it is here for what it refuses.
+    # Only to refuse invalid text: transcoding would replace some characters.
     checked = tf.strings.unicode_decode(texts, "UTF-8", errors="strict")
     with tf.control_dependencies([checked.values]):
         texts = tf.identity(texts)
     texts = tf.strings.regex_replace(texts, _WHITE_SPACE, " ")
     if rule.lower_case:
-        # The operation ends at NUL. U+001F is white space and so no longer in the text.
+        # The operation stops at NUL. U+001F is white space and so no longer occurs in the text.
         texts = tf.strings.regex_replace(texts, r"\x00", "\x1f")
         texts = tf.strings.lower(texts, encoding="utf-8")
         texts = tf.strings.regex_replace(texts, r"\x1f", b"\x00")
@@ -187,7 +141,7 @@ def graph_split_words(texts: tf.Tensor, rule: WordRule) -> tf.RaggedTensor:
     if not rule.marks_lines:
         return tf.strings.split(texts)
     mark = b" " + LINE_MARK + b" "
-    # The line end at the end of a text begins no further line.
+    # A line end at the end of the text begins no new line.
     lines = tf.strings.regex_replace(texts, r"\n\z", "")
     between = mark + mark if rule.add_double_eos else mark
     marked = tf.strings.regex_replace(lines, "\n", between) + mark
@@ -199,19 +153,9 @@ def graph_split_words(texts: tf.Tensor, rule: WordRule) -> tf.RaggedTensor:
 def graph_join_words(
     token_ids: tf.RaggedTensor, tokens: tf.Tensor, mark_id: int | None, is_double: bool
 ) -> tf.Tensor:
-    """Joins words as `join_words` does.
+    """Joins the words of int32 ragged ids `[B, T]` into texts `[B]`, like `join_words`.
 
-    Args:
-        token_ids: int32 ragged tensor `[B, T]`.
-        tokens: string tensor `[V]`. The vocabulary.
-        mark_id: optional int. The id that marks lines, where there is one.
-        is_double: bool. Whether lines are marked at both ends.
-
-    Returns:
-        string tensor `[B]`.
-
-    Raises:
-        tf.errors.InvalidArgumentError: If an id is not in the vocabulary.
+    Raises tf.errors.InvalidArgumentError for an id outside the vocabulary.
     """
     words = tf.gather(tokens, token_ids)
     if mark_id is None:
@@ -230,14 +174,7 @@ def graph_join_words(
 
 
 class GraphWordPieceTokenizer(GraphTokenizer):
-    """WordPiece tokenizer as TensorFlow operations.
-
-    Args:
-        operation: `tensorflow_text.FastWordpieceTokenizer`. Splits words.
-        pieces: sequence of bytes. The vocabulary.
-        rule: `WordRule`. How text is split into words.
-        mark_id: optional int. The id that marks lines.
-    """
+    """WordPiece tokenizer as TensorFlow operations; `mark_id` is the id that marks lines."""
 
     def __init__(
         self,
@@ -268,14 +205,7 @@ class GraphWordPieceTokenizer(GraphTokenizer):
 
 
 class GraphWordTokenizer(GraphTokenizer):
-    """Word tokenizer as TensorFlow operations.
-
-    Args:
-        words: sequence of bytes. The vocabulary.
-        rule: `WordRule`. How text is split.
-        mark_id: optional int. The id that marks lines.
-        unknown_id: optional int. The id that stands for all other words.
-    """
+    """Word tokenizer as TensorFlow operations; `mark_id` is the id that marks lines."""
 
     def __init__(
         self,

@@ -23,28 +23,20 @@ if TYPE_CHECKING:
     from txl_tf.data.tokenizers.graph_tokenizers import GraphSentencePieceTokenizer
 
 
-# SentencePiece writes spaces as U+2581, and could not tell the two apart.
+# SentencePiece writes spaces as U+2581, so U+2581 itself is substituted.
 BLOCK_CHARACTER = "\u2581"
-# No character at all: Unicode reserves it for use within a program.
+# A noncharacter, which Unicode reserves for internal use of programs.
 BLOCK_SUBSTITUTE = "\U0010fffe"
 _MODEL_FILE = "vocabulary.model"
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """Tokenizer of a SentencePiece model, BPE or unigram.
+    """Tokenizer of a serialized SentencePiece model, BPE or unigram (Kudo and Richardson 2018).
 
-    Kudo and Richardson (2018); run by tensorflow-text, the same operation that
-    an export has in its graph. With a model of `train_sentence_piece`,
-    `decode(encode(text)) == text` for all text: white space and line ends are
-    kept and rare characters are written as bytes. The one exception is refused:
-    the noncharacter U+10FFFE. Lines are encoded by themselves, because no piece
-    crosses a line end and a model that adds up scores would round differently.
-
-    Args:
-        model: bytes. The serialized model.
-
-    Raises:
-        ValueError: If the bytes are not a SentencePiece model.
+    It runs the tensorflow-text operation that exports contain. With a model of
+    `train_sentence_piece`, `decode(encode(text)) == text` for all text except U+10FFFE, which is
+    refused. Lines are encoded separately: no piece crosses a line end, and longer sums of scores
+    would round differently. Raises ValueError if the bytes are no model.
     """
 
     kind = "sentencepiece"
@@ -62,7 +54,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @property
     def vocabulary_files(self) -> Mapping[str, bytes]:
-        """Names and contents of the files: the model in SentencePiece's own format."""
+        """Names and contents of the files: the serialized SentencePiece model."""
         return {_MODEL_FILE: self.model}
 
     def token_texts(self) -> list[bytes]:
@@ -83,7 +75,7 @@ class SentencePieceTokenizer(Tokenizer):
         return self._graph_tokenizer.tokenize_lines(lines).values.numpy().astype(self.token_dtype)
 
     def _decode(self, ids: np.ndarray) -> bytes:
-        # Bytes that form no character become U+FFFD; `encode` gives no such ids.
+        # Invalid byte sequences become U+FFFD; `encode` does not return such ids.
         import tensorflow as tf
 
         row = tf.RaggedTensor.from_row_lengths(ids.astype(np.int32), np.array([len(ids)], np.int64))
@@ -112,11 +104,11 @@ def _size_and_unknown_id(model: bytes) -> tuple[int, int]:
         ) from error
 
 
-# The trainer adds up in as many parts as it has threads, and the result shows it.
+# The number of threads determines the order of summation, and so the result.
 _NUM_THREADS = 2
-# The trainer skips what is longer; the learned pieces are far shorter.
+# The trainer skips longer lines; the learned pieces are far shorter.
 _MAX_LINE_BYTES = 4096
-# The trainer takes no smaller sample.
+# Smallest sample of the trainer.
 _MIN_LINES = 100
 
 
@@ -128,27 +120,13 @@ def train_sentence_piece(
     max_lines: int = 200_000,
     character_coverage: float = 0.9995,
 ) -> SentencePieceTokenizer:
-    """Trains a SentencePiece model.
+    """Trains a SentencePiece model; the same text gives the same bytes on any number of cores.
 
-    The same text gives the same bytes, on any number of cores. The model keeps
-    white space, normalises nothing, and writes characters that it has no piece
-    for as bytes.
-
-    Args:
-        pieces: iterable of bytes. UTF-8 text, cut as `split_at_lines` cuts.
-        vocabulary_size: int. Largest number of pieces: one for what cannot occur,
-            256 bytes, the characters, and what is learned. A small text gives fewer.
-        model_type: str. `"bpe"` (Sennrich et al. 2016) or `"unigram"` (Kudo
-            2018). Defaults to `"unigram"`.
-        max_lines: int. Lines to learn from; where there are more, as many are
-            chosen at random, the same ones every time. Defaults to `200_000`.
-        character_coverage: float in `(0, 1]`. Part of the text whose characters
-            get a piece of their own. Defaults to `0.9995`.
-
-    Raises:
-        ValueError: If the text cannot give a vocabulary of that size.
-        InvalidTextError: If the text is not UTF-8.
-        UsageError: If the package `sentencepiece` is not installed.
+    The model does not normalise text. It has one piece that cannot occur, 256 for bytes, and
+    characters that cover `character_coverage` of the text, before learned pieces; a small text
+    gives fewer than `vocabulary_size`. At most `max_lines` lines, sampled with a fixed seed, are
+    used. Raises ValueError for an impossible size, InvalidTextError, or UsageError without the
+    package `sentencepiece`.
     """
     if model_type not in ("bpe", "unigram"):
         raise ValueError(f"`model_type` must be 'bpe' or 'unigram'. Received: {model_type!r}")
@@ -202,7 +180,7 @@ def train_sentence_piece(
 def _lines(pieces: Iterable[bytes]) -> Iterator[str]:
     for piece in pieces:
         for line in decode_utf8(piece).split("\n"):
-            # NUL is written as a byte, and the trainer does not take it.
+            # NUL is encoded as a byte piece, and the trainer does not accept it.
             text = line.replace("\0", "")
             if len(text) < _MAX_LINE_BYTES // 4:
                 if text:
@@ -220,7 +198,7 @@ def _rule_file(folder: str, name: str, source: str, target: str) -> str:
 
 
 def _without_paths(model: bytes) -> bytes:
-    """Returns the model without the names of files, which differ, and the kind of the limit."""
+    """Removes file names, which vary between runs, and the limit type from a model."""
     from sentencepiece import sentencepiece_model_pb2
 
     messages: Any = sentencepiece_model_pb2

@@ -19,13 +19,8 @@ if TYPE_CHECKING:
 class InvalidTextError(ValueError):
     """Text that the tokenizer can neither encode nor drop silently.
 
-    A tokenizer knows the text it is given, and not the file it comes from;
-    who knows more moves the place by `shifted`.
-
-    Args:
-        reason: str. What is wrong, in one sentence.
-        offset_bytes: int. Place of the offending byte, counted from 0.
-        line: int. Line of that byte, counted from 1; lines end at a line feed.
+    `offset_bytes` counts from 0, `line` from 1 with lines ending at LF, both in the text given; a
+    caller that knows the position in the file applies `shifted`.
     """
 
     def __init__(self, reason: str, *, offset_bytes: int, line: int) -> None:
@@ -36,33 +31,17 @@ class InvalidTextError(ValueError):
 
     @classmethod
     def at(cls, reason: str, text: bytes, offset_bytes: int) -> Self:
-        """Builds the error for a place in a text.
-
-        Args:
-            reason: str. What is wrong, in one sentence.
-            text: bytes. The text that the tokenizer was given.
-            offset_bytes: int. The place in it.
-        """
+        """Builds the error for a byte offset of the text given to the tokenizer."""
         line = text.count(b"\n", 0, offset_bytes) + 1
         return cls(reason, offset_bytes=offset_bytes, line=line)
 
     def damaged(self, where: str, remedy: str) -> DataDamagedError:
-        """Returns the error of the file, or of the text, that it is from.
-
-        Args:
-            where: str. Its name; line and byte are added.
-            remedy: str. What to do.
-        """
+        """Returns the error for the file or text `where`; line and byte are added."""
         place = f"{where}, line {self.line}, byte {self.offset_bytes}"
         return DataDamagedError(self.reason, where=place, remedy=remedy)
 
     def shifted(self, bytes_before: int, lines_before: int) -> Self:
-        """Returns the error with its place counted from an earlier byte.
-
-        Args:
-            bytes_before: int. Bytes before the text that the error is about.
-            lines_before: int. Line feeds in those bytes.
-        """
+        """Returns the error with its place counted from an earlier byte and line."""
         return type(self)(
             self.reason,
             offset_bytes=self.offset_bytes + bytes_before,
@@ -84,19 +63,11 @@ def encode_in_order(
     pieces: Iterable[bytes],
     reads_lines: bool = True,
 ) -> Iterator[np.ndarray]:
-    """Encodes the pieces of one document, one after the other.
+    """Encodes the pieces of a document in order; they may cut CR LF but no character.
 
-    Args:
-        encode: function of a piece, of whether it begins a line and of whether
-            it ends the document.
-        pieces: iterable of bytes. The document, in any pieces that do not cut
-            a character; CR LF can be cut.
-        reads_lines: bool. Whether CR LF is one line end. Then the second half
-            is left out where a piece begins with it. Defaults to `True`.
-
-    Raises:
-        InvalidTextError: If a piece cannot be encoded. Its place is counted
-            from the beginning of the document.
+    `encode` takes a piece, whether it begins a line, and whether it ends the document. With
+    `reads_lines` the LF of a cut CR LF is dropped. The place of an InvalidTextError counts from the
+    beginning of the document.
     """
     bytes_before = lines_before = 0
     begins_line = True
@@ -120,14 +91,13 @@ _REPLACEMENT = "\ufffd"
 class Tokenizer(abc.ABC):
     """Base class of tokenizers.
 
-    A tokenizer turns bytes into token ids and back. Its `fingerprint` covers
-    everything that decides the ids, so that data sets, checkpoints and exports
-    can be compared.
+    A tokenizer converts bytes to token ids and back. Its `fingerprint` covers everything that
+    determines the ids, so that data sets, checkpoints and exports can be compared.
 
-    `encode(decode_bytes(token_ids))` gives back the ids of a document, with these exceptions:
-    an `unknown_token` of several characters of a `CharacterTokenizer`, which is read as
-    these, and ids that `encode` does not give, such as pieces that generation drew where
-    `encode` knows a longer one, or words without the token of their line's end.
+    `encode(decode_bytes(token_ids))` returns the ids of a document, with two exceptions. A
+    `CharacterTokenizer` reads an `unknown_token` of several characters as these characters.
+    Generation can draw ids that `encode` does not return, such as two pieces instead of one longer
+    piece, or words without the token of their line end.
 
     A subclass defines `kind`, `vocabulary_size`, `token_dtype` and the abstract
     methods.
@@ -137,22 +107,22 @@ class Tokenizer(abc.ABC):
     vocabulary_size: int
     token_dtype: np.dtype
     reads_lines: ClassVar[bool] = False
-    """Whether ids depend on line ends; then CR LF is one of them, also where a piece cuts it."""
+    """True if ids depend on line ends; then CR LF is one line end, even if a piece cuts it."""
     joins_marks: bool = False
-    """Whether `readable` joins words at the marks of WikiText; such text encodes differently."""
+    """True if `readable` joins words at the marks of WikiText; such text encodes differently."""
     unknown_id: int | None = None
-    """Id of everything that is not in the vocabulary, if there is one."""
+    """Id of text outside the vocabulary, or `None`."""
     uses_tensorflow: ClassVar[bool] = False
-    """Whether TensorFlow encodes."""
+    """True if encoding uses TensorFlow."""
     _definition: ClassVar[bytes]
 
     @classmethod
     @abc.abstractmethod
     def from_vocabulary_files(cls, files: Mapping[str, bytes]) -> Self:
-        """Builds the tokenizer that a data set keeps.
+        """Builds the tokenizer from the vocabulary files of a data set.
 
         Args:
-            files: dict of name to content, as `vocabulary_files` gives it.
+            files: dict of name to content, as in `vocabulary_files`.
 
         Raises:
             ValueError: If the files are not such a vocabulary.
@@ -161,11 +131,11 @@ class Tokenizer(abc.ABC):
     @property
     @abc.abstractmethod
     def vocabulary_files(self) -> Mapping[str, bytes]:
-        """Names and contents of the files that a data set keeps of it."""
+        """Names and contents of the vocabulary files of a data set."""
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """SHA-256, in hexadecimal, of what defines the tokenizer."""
+        """SHA-256, in hexadecimal, of the definition of the tokenizer."""
         files = self.vocabulary_files
         content = b"".join([self._definition, *(files[name] for name in sorted(files))])
         return hashlib.sha256(content).hexdigest()
@@ -175,7 +145,7 @@ class Tokenizer(abc.ABC):
 
     @property
     def end_token_id(self) -> int | None:
-        """Id of the token after every sentence or document, if there is one."""
+        """Id of the token after every sentence or document, or `None`."""
         return None
 
     def token_texts(self) -> list[bytes]:
@@ -187,13 +157,13 @@ class Tokenizer(abc.ABC):
         return [self.decode_bytes([token_id]) for token_id in range(self.vocabulary_size)]
 
     def decode_text(self, token_ids: np.ndarray | Sequence[int]) -> str:
-        """Turns token ids into text for people; bytes that are no UTF-8 become U+FFFD.
+        """Converts token ids to readable text; invalid UTF-8 becomes U+FFFD.
 
         Args:
             token_ids: vector of ints in `[0, vocabulary_size)`.
 
         Returns:
-            The text, as `readable` returns it.
+            The text, converted by `readable`.
 
         Raises:
             ValueError: If an id is out of range or not an integer.
@@ -203,36 +173,36 @@ class Tokenizer(abc.ABC):
     def decode_after(
         self, earlier_ids: np.ndarray | Sequence[int], token_ids: np.ndarray | Sequence[int]
     ) -> str:
-        """Turns token ids into the text for people that they add to earlier ones.
+        """Converts token ids to the readable text that they add to earlier ids.
 
         Args:
-            earlier_ids: vector of ints in `[0, vocabulary_size)`. What has been
-                shown before, and stays as it is.
-            token_ids: as in `decode_text`.
+            earlier_ids: vector of ints in `[0, vocabulary_size)`. Ids of the text shown before,
+                which does not change.
+            token_ids: See `decode_text`.
 
         Returns:
-            The text of `token_ids`, with the space before it if there is one.
+            The text of `token_ids`, with any space before it.
 
         Raises:
-            ValueError: As `decode_text`.
+            ValueError: See `decode_text`.
         """
         both = np.concatenate([np.asarray(ids, np.int64) for ids in (earlier_ids, token_ids)])
         before = len(self.decode(both[: len(earlier_ids)]))
         return self.readable(self.decode(both)[before:])
 
     def readable(self, text: str) -> str:
-        """Returns decoded text in the form that people write; here as it is."""
+        """Returns decoded text in its ordinary written form; here unchanged."""
         return text
 
     def num_certain(self, readable: str) -> int:
-        """Counts the characters of a readable text that no further token changes.
+        """Counts the characters of a readable text that later tokens cannot change.
 
-        A character may take several tokens, and so may what `readable` replaces.
+        A character, or a mark that `readable` replaces, may take several tokens.
         """
         return len(readable.rstrip(_REPLACEMENT))
 
     def encode(self, text: bytes | str) -> np.ndarray:
-        """Turns a document into token ids.
+        """Converts a document to token ids.
 
         Args:
             text: bytes, UTF-8 unless the tokenizer takes any bytes; or str. A byte
@@ -242,59 +212,56 @@ class Tokenizer(abc.ABC):
             Vector of type `token_dtype`.
 
         Raises:
-            InvalidTextError: If the text is not UTF-8, or has something that is
-                not in the vocabulary, which has no token for that.
+            InvalidTextError: If the text is not UTF-8, or is not in the vocabulary and there is no
+                unknown token.
         """
         parts = list(self.encode_pieces(split_at_lines([document_bytes(text)])))
         return np.concatenate(parts) if parts else np.zeros(0, self.token_dtype)
 
     def encode_pieces(self, pieces: Iterable[bytes]) -> Iterator[np.ndarray]:
-        """Turns a document that comes in pieces into token ids.
+        """Converts the pieces of a document to token ids.
 
         Args:
-            pieces: iterable of bytes. The pieces of one document, cut where
-                `split_at_lines` cuts. CR LF can be cut.
+            pieces: iterable of bytes. The pieces of one document, cut by `split_at_lines`. CR LF
+                may be cut.
 
         Raises:
-            InvalidTextError: As `encode`. The place is counted from the
-                beginning of the document.
+            InvalidTextError: See `encode`. The place counts from the beginning of the document.
         """
         return encode_in_order(self.encode_piece, pieces, self.reads_lines)
 
     @abc.abstractmethod
     def encode_piece(self, text: bytes, begins_line: bool, ends_document: bool) -> np.ndarray:
-        """Turns one piece of a document into token ids; pieces can be in any order.
+        """Converts one piece of a document to token ids; pieces can be in any order.
 
         Args:
-            text: bytes. The piece, without the half of a line end that an
-                earlier piece ended with.
-            begins_line: bool. Whether the piece begins a line.
-            ends_document: bool. Whether the document ends with the piece.
+            text: bytes. The piece, without the LF of a CR LF whose CR ended the piece before.
+            begins_line: bool. True if the piece begins a line.
+            ends_document: bool. True if the document ends with the piece.
 
         Returns:
             Vector of type `token_dtype`.
 
         Raises:
-            InvalidTextError: As `encode`.
+            InvalidTextError: See `encode`.
         """
 
     def decode(self, token_ids: np.ndarray | Sequence[int]) -> str:
-        """Turns token ids back into text; bytes that are no UTF-8 become U+FFFD.
+        """Converts token ids to text; invalid UTF-8 becomes U+FFFD.
 
         Args:
-            token_ids: as in `decode_bytes`.
+            token_ids: See `decode_bytes`.
 
         Raises:
-            ValueError: As `decode_bytes`.
+            ValueError: See `decode_bytes`.
         """
         return self.decode_bytes(token_ids).decode("utf-8", errors="replace")
 
     def decode_bytes(self, token_ids: np.ndarray | Sequence[int]) -> bytes:
-        """Turns token ids back into bytes.
+        """Converts token ids to bytes.
 
-        Words are joined by a space. A line's token becomes a line feed; of two
-        that enclose a line, the first becomes nothing. Unknown tokens are written
-        as `unknown_token`.
+        Words are joined by spaces. The token of a line becomes a line feed; of two tokens that
+        enclose a line, the first is dropped. Unknown tokens are written as `unknown_token`.
 
         Args:
             token_ids: vector of ints in `[0, vocabulary_size)`.
@@ -306,21 +273,21 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def _decode(self, ids: np.ndarray) -> bytes:
-        """Turns ids of the vocabulary back into bytes."""
+        """Converts ids of the vocabulary to bytes."""
 
     @abc.abstractmethod
     def graph_tokenizer(self) -> "GraphTokenizer":
-        """Returns the same tokenizer as TensorFlow operations."""
+        """Returns this tokenizer as TensorFlow operations."""
 
 
 def stop_tokens(tokenizer: Tokenizer, stop_texts: Sequence[str]) -> list[int]:
-    """Returns the ids of the stop texts that are a single token."""
+    """Returns the ids of those stop texts that are a single token."""
     found = []
     for stop in stop_texts:
         try:
             ids = tokenizer.encode(stop.encode())
         except InvalidTextError:
-            continue  # a text that cannot be written cannot stop either
+            continue  # text that cannot be encoded is never generated
         if len(ids) == 1 and tokenizer.decode_text(ids) == stop:
             found.append(int(ids[0]))
     return found
@@ -329,7 +296,7 @@ def stop_tokens(tokenizer: Tokenizer, stop_texts: Sequence[str]) -> list[int]:
 def limited_tokens(
     tokens: list[str], size: int | None, unknown_token: str | None, *, num_special: int = 0
 ) -> list[str]:
-    """Returns at most `size` tokens, the first ones, with the unknown one last if it is left out.
+    """Returns the first `size` tokens, with `unknown_token` last if it is not among them.
 
     Raises ValueError if the first `num_special` tokens and one other do not fit.
     """
@@ -346,36 +313,18 @@ def limited_tokens(
 
 
 def excluded_tokens(tokenizer: Tokenizer | None, allow_unknown: bool) -> tuple[int, ...]:
-    """Returns the ids that are never written: that of unknown text, unless it is allowed."""
+    """Returns the ids that are never generated: the unknown token's, unless it is allowed."""
     unknown_id = None if tokenizer is None or allow_unknown else tokenizer.unknown_id
     return () if unknown_id is None else (unknown_id,)
 
 
 def narrowest_token_dtype(vocabulary_size: int) -> np.dtype:
-    """Returns the narrowest stored type that holds every id of a vocabulary.
-
-    Args:
-        vocabulary_size: int. Number of ids.
-
-    Returns:
-        The type of 1, 2 or 4 bytes, as records store it.
-    """
+    """Returns the narrowest stored type, of 1, 2 or 4 bytes, for every id of a vocabulary."""
     return token_dtype(1 if vocabulary_size <= 1 << 8 else 2 if vocabulary_size <= 1 << 16 else 4)
 
 
 def checked_token_ids(token_ids: np.ndarray | Sequence[int], vocabulary_size: int) -> np.ndarray:
-    """Returns ids as a vector, if all of them are in the vocabulary.
-
-    Args:
-        token_ids: vector of ints.
-        vocabulary_size: int. Number of ids.
-
-    Returns:
-        Integer vector.
-
-    Raises:
-        ValueError: If an id is out of range or not an integer.
-    """
+    """Returns ids as an integer vector; raises ValueError for one outside the vocabulary."""
     ids = np.asarray(token_ids)
     if ids.size == 0:
         return np.zeros(0, np.int32)
@@ -390,11 +339,7 @@ def checked_token_ids(token_ids: np.ndarray | Sequence[int], vocabulary_size: in
 
 
 def decode_utf8(text: bytes) -> str:
-    """Decodes UTF-8; nothing is replaced or dropped.
-
-    Raises:
-        InvalidTextError: If the text is not UTF-8.
-    """
+    """Decodes UTF-8 strictly; raises InvalidTextError if the text is not UTF-8."""
     try:
         return text.decode("utf-8")
     except UnicodeDecodeError as error:

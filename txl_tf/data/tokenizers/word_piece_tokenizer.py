@@ -19,29 +19,17 @@ if TYPE_CHECKING:
     from txl_tf.data.tokenizers.graph_tokenizers import GraphWordPieceTokenizer
 
 
-# A no-break space is white space for the rule and so in no word; the usual "##" can be one.
+# The no-break space is white space, so no word contains it; a word can begin with the usual "##".
 SUFFIX_INDICATOR = "\u00a0"
 
 
 class WordPieceTokenizer(RuleTokenizer):
-    """WordPiece tokenizer: splits each word by greedy longest match.
+    """WordPiece tokenizer: splits each word by greedy longest match (Schuster and Nakajima 2012).
 
-    Schuster and Nakajima (2012); run by tensorflow-text (Song et al. 2021), the
-    same operation that an export has in its graph. Words are split by white
-    space alone, so that `decode` gives the text back up to white space, unless
-    a word has NUL or a character that no piece has: all of it becomes
-    `unknown_token`.
-
-    Args:
-        pieces: sequence of str. The vocabulary, the two tokens among it. Pieces
-            that continue a word begin with `SUFFIX_INDICATOR`.
-        rule: `WordRule`. How text is split into words.
-        unknown_token: str. The piece for words that cannot be composed.
-        eos_token: optional str. The piece that marks lines, where the rule
-            marks them. Defaults to `None`.
-
-    Raises:
-        ValueError: If the pieces are not different, or a token is missing.
+    It runs the tensorflow-text operation that exports contain (Song et al. 2021). Pieces that
+    continue a word begin with `SUFFIX_INDICATOR`. `decode` restores text up to white space, but a
+    word with NUL or an unknown character becomes `unknown_token`. Raises ValueError for duplicate
+    pieces or a missing token.
     """
 
     kind = "wordpiece"
@@ -74,7 +62,7 @@ class WordPieceTokenizer(RuleTokenizer):
         words = self.rule.split(text, begins_line, ends_document)
         if not words:
             return np.zeros(0, self.token_dtype)
-        # Every different word is looked up once.
+        # Each distinct word is looked up once.
         numbers: dict[bytes, int] = collections.defaultdict(itertools.count().__next__)
         places = np.fromiter(map(numbers.__getitem__, words), np.int64, len(words))
         mark = (self.eos_token or "").encode()
@@ -85,7 +73,7 @@ class WordPieceTokenizer(RuleTokenizer):
 
     def _decode(self, ids: np.ndarray) -> bytes:
         text = super()._decode(ids)
-        # What is left of the indicator follows no word: the ids began within one.
+        # A remaining indicator is at the beginning of ids that start within a word.
         indicator = SUFFIX_INDICATOR.encode()
         return text.replace(b" " + indicator, b"").replace(indicator, b"")
 
@@ -103,7 +91,7 @@ class WordPieceTokenizer(RuleTokenizer):
             vocab=self.pieces,
             suffix_indicator=SUFFIX_INDICATOR,
             unknown_token=self.unknown_token,
-            # No word is longer than the piece of text it is in.
+            # No word is longer than a piece of text.
             max_bytes_per_word=PIECE_BYTES,
             no_pretokenization=True,
             token_out_type=tf.int32,
@@ -111,14 +99,14 @@ class WordPieceTokenizer(RuleTokenizer):
 
 
 def _gathered(values: np.ndarray, row_splits: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Returns the values of the given rows of a ragged array, one row after the other."""
+    """Concatenates the given rows of a ragged array."""
     lengths = np.diff(row_splits)[rows]
     ends = np.cumsum(lengths)
     shifts = row_splits[:-1][rows] - (ends - lengths)
     return values[np.arange(ends[-1]) + np.repeat(shifts, lengths)]
 
 
-# Part of the learned pieces that may be cut off; every further step takes as long as the first.
+# Fraction of the learned pieces that may be cut off; each search step takes as long as the first.
 _SLACK = 0.05
 
 
@@ -130,30 +118,18 @@ def train_word_pieces(
     max_words: int = 20_000,
     max_characters: int = 1000,
 ) -> WordPieceTokenizer:
-    """Learns a vocabulary of word pieces, by tensorflow-text's learner.
+    """Learns a vocabulary of word pieces from word counts, by the learner of tensorflow-text.
 
-    The same counts give the same pieces. The learner's time grows with the
-    number of different words, so that only the most frequent are used.
-
-    Args:
-        builder: `WordVocabularyBuilder`. The words of the text and its rule.
-        vocabulary_size: int. Largest number of pieces, special ones included. A
-            small text gives fewer.
-        unknown_token: str. The piece for words that cannot be composed.
-            Defaults to `"<unk>"`.
-        max_words: int. Number of different words to learn from. Defaults to
-            `20_000`.
-        max_characters: int. Number of different characters that pieces are made
-            of, the most frequent ones. Defaults to `1000`.
-
-    Raises:
-        ValueError: If there are no words, or `vocabulary_size` is too small.
+    Equal counts give equal pieces. Time grows with the number of distinct words, so only the
+    `max_words` most frequent are used; pieces use the `max_characters` most frequent characters. A
+    small text gives fewer than `vocabulary_size`, which includes special pieces. Raises ValueError
+    without words, or if the size is too small.
     """
     rule = builder.rule
     eos_token = rule.default_eos_token
     words, counts = builder.words, builder.counts
     order = np.argsort(-counts, kind="stable")
-    # Pieces cannot have NUL, see `WordPieceTokenizer`.
+    # Pieces cannot contain NUL, see `WordPieceTokenizer`.
     left_out = {LINE_MARK, *(word for word in words if b"\0" in word)}
     word_counts = [(words[i].decode(), int(counts[i])) for i in order if words[i] not in left_out]
     if not word_counts:
@@ -171,10 +147,10 @@ def _learned(
 ) -> list[str]:
     """Returns the pieces for the highest threshold that gives enough, without the rarest.
 
-    The learner's own search ends at a threshold that gives too many or too few, and it
-    halves counts, most of which are small, where this halves their logarithm.
+    The learner's own search can end with too many or too few: it bisects counts, this search
+    bisects their logarithm, because most counts are small.
     """
-    # Every word that comes as often as the threshold is a piece.
+    # Every word that occurs at least as often as the threshold is a piece.
     low = word_counts[min(vocabulary_size, len(word_counts)) - 1][1]
     high = word_counts[0][1] + 1
     best: list[str] = []
@@ -187,7 +163,7 @@ def _learned(
         else:
             best = max(best, pieces, key=len)
             high = threshold - 1
-    # Characters stay, at the beginning of a word and within.
+    # Single characters are kept, in both forms: at the beginning of a word and within.
     fixed = {p for p in best if p in reserved or len(p.removeprefix(SUFFIX_INDICATOR)) == 1}
     if len(fixed) > vocabulary_size:
         raise ValueError(
@@ -206,7 +182,7 @@ def _learned_at(
 
     pieces = wordpiece_tokenizer_learner_lib.learn(
         word_counts,
-        # With equal bounds it learns once, whatever the size.
+        # Equal bounds make it learn once, for any size.
         vocab_size=len(word_counts),
         reserved_tokens=reserved,
         lower_thresh=threshold,

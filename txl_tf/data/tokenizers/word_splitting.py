@@ -1,4 +1,4 @@
-"""Rules that split text into words and join them, and the base of tokenizers with rules."""
+"""Rules that split text into words and join them, and their base class of tokenizers."""
 
 import dataclasses
 import json
@@ -16,18 +16,10 @@ from txl_tf.storage.untrusted_files import parse_json
 def join_words(
     token_ids: np.ndarray, tokens: Sequence[bytes], mark_id: int | None, is_double: bool
 ) -> bytes:
-    """Writes words with a space between them, and lines.
+    """Joins words with spaces and replaces each line mark by a line feed.
 
-    Args:
-        token_ids: int vector. Ids of the vocabulary.
-        tokens: sequence of bytes. The vocabulary.
-        mark_id: optional int. The id that marks lines, where there is one.
-        is_double: bool. Whether lines are marked at both ends. Then the marks
-            come in pairs, of which the first is dropped; ids that begin within
-            a line begin with the second of a pair.
-
-    Returns:
-        The text, with a line feed for every mark that is not dropped.
+    With `is_double`, marks come in pairs and the first of each pair is dropped; ids that begin
+    within a line begin with a second mark.
     """
     if mark_id is None:
         return b" ".join(map(tokens.__getitem__, token_ids))
@@ -40,10 +32,10 @@ def join_words(
     return b" ".join(words).replace(b" \n", b"\n").replace(b"\n ", b"\n")
 
 
-# Never part of UTF-8, so that it cannot be a word of the text.
+# This byte never occurs in UTF-8, so it is no word.
 LINE_MARK = b"\xff"
-# What `str.split` takes for white space and `bytes.split` does not. Each pattern begins
-# with a fixed byte, which is searched for as fast as memory is read.
+# White space of `str.split` that `bytes.split` does not split at. Each pattern begins with a fixed
+# byte, which makes the search as fast as memory.
 _WIDE_SPACES = tuple(
     re.compile(pattern)
     for pattern in (
@@ -59,20 +51,17 @@ _SEPARATORS = (b"\x1c", b"\x1d", b"\x1e", b"\x1f")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WordRule(FrozenConfig):
-    """The splitting rule of the official Transformer-XL code.
+    """Splitting rule of the official Transformer-XL code.
 
-    Lines end at LF, CR LF or CR. Words are what is left between white space,
-    as Unicode defines it for `str.split`, so U+00A0 and U+2028 separate words.
-    NUL and the byte order mark U+FEFF are no white space and stay in words.
+    Lines end at LF, CR LF or CR. Words are separated by Unicode white space as in `str.split`,
+    including U+00A0 and U+2028. NUL and the byte order mark U+FEFF stay in words.
 
     Args:
-        lower_case: bool. Whether words are made lower case. Defaults to
+        lower_case: bool. If `True`, words are converted to lower case. Defaults to `False`.
+        add_eos: bool. If `True`, a token follows every line, also an empty one. Defaults to
             `False`.
-        add_eos: bool. Whether a token follows every line, an empty one too.
-            Defaults to `False`.
-        add_double_eos: bool. Whether a token comes before and after every
-            line, as for the independent sentences of One Billion Word.
-            Defaults to `False`.
+        add_double_eos: bool. If `True`, a token comes before and after every line, as for the
+            independent sentences of One Billion Word. Defaults to `False`.
     """
 
     lower_case: bool = False
@@ -88,12 +77,12 @@ class WordRule(FrozenConfig):
 
     @property
     def marks_lines(self) -> bool:
-        """Whether lines have a token of their own."""
+        """True if lines are marked by a token."""
         return self.add_eos or self.add_double_eos
 
     @property
     def default_eos_token(self) -> str | None:
-        """The official code's token of lines, if they have one."""
+        """Token that marks lines in the official code, or `None` if lines are not marked."""
         return "<eos>" if self.add_eos else "<S>" if self.add_double_eos else None
 
     def split(
@@ -103,13 +92,13 @@ class WordRule(FrozenConfig):
 
         Args:
             text: bytes. UTF-8 text, or a piece of it.
-            begins_line: bool. Whether the text begins a line, rather than goes
-                on with one. Defaults to `True`.
-            ends_document: bool. Whether the text ends, so that a line without
-                a line end is complete too. Defaults to `True`.
+            begins_line: bool. True if the text begins a line, False if it continues one. Defaults
+                to `True`.
+            ends_document: bool. True if the document ends here, which completes a last line without
+                a line end. Defaults to `True`.
 
         Returns:
-            The words, with `LINE_MARK` wherever a line's token belongs.
+            The words, with `LINE_MARK` in the place of each token of a line.
 
         Raises:
             InvalidTextError: If the text is not UTF-8.
@@ -150,14 +139,7 @@ _TOKENS_FILE = "vocabulary.txt"
 class RuleTokenizer(Tokenizer):
     """Base class of tokenizers whose text is split into words by a `WordRule`.
 
-    Args:
-        tokens: sequence of str. The vocabulary; the id of a token is its place.
-        rule: `WordRule`. How text is split.
-        eos_token: optional str. The token that marks lines, where the rule marks them.
-        unknown_token: optional str. The token that stands for unknown words.
-
-    Raises:
-        ValueError: If one of the two tokens is missing.
+    Raises ValueError if `eos_token` or `unknown_token` is required but missing.
     """
 
     reads_lines = True
@@ -189,7 +171,7 @@ class RuleTokenizer(Tokenizer):
 
     @property
     def end_token_id(self) -> int | None:
-        # Where lines are marked at both ends, a line is a sentence of its own.
+        # With marks at both ends, each line is a separate sentence.
         return self._mark_id if self.rule.add_double_eos else None
 
     @classmethod
@@ -201,7 +183,7 @@ class RuleTokenizer(Tokenizer):
 
     @property
     def vocabulary_files(self) -> Mapping[str, bytes]:
-        """Names and contents of the files: the tokens, one a line, and the options."""
+        """Names and contents of the files: the tokens, one per line, and the options."""
         options: dict[str, Any] = self.rule.to_dict()
         options |= {"eos_token": self.eos_token, "unknown_token": self.unknown_token}
         return {

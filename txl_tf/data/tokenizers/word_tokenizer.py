@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from txl_tf.data.tokenizers.graph_tokenizers import GraphWordTokenizer
 
 
-# Within a word, WikiText writes these characters between spaces and signs. The script that made
-# it, of the Moses system, joins them again in the same way.
+# WikiText writes these characters within words between spaces and signs. The detokenizer of Moses,
+# whose tokenizer made it, joins them in the same way.
 _MARKS = (b"@-@", b"@,@", b"@.@")
 _MARK = re.compile(" @([-,.])@ ")
 _BEGUN_MARK = re.compile(r" (@([-,.]@?)?)?\Z")
@@ -31,26 +31,10 @@ _NUMBER = re.compile(rb"[-+]?[0-9.]+([eE][-+]?[0-9]+)?")
 class WordTokenizer(RuleTokenizer):
     """Word tokenizer with a fixed vocabulary and the rules of the official code.
 
-    White space is not kept: `decode` puts one space between words, and a line
-    end where lines have tokens. A line longer than half a mebibyte is read in
-    pieces (`split_at_lines`), so a word that long is cut.
-
-    A vocabulary with the marks of WikiText, `@-@`, `@,@` and `@.@`, reads and
-    writes text that has them (`well @-@ known`). With `joins_marks` set to True,
-    text for people has the words joined (`well-known`, `1,000`), which `encode`
-    does not read as the same words; `decode` keeps the marks.
-
-    Args:
-        words: sequence of str. The vocabulary; the id of a word is its place.
-        rule: `WordRule`. How text is split.
-        eos_token: optional str. The word of the vocabulary that marks lines,
-            where the rule marks them. Defaults to `None`.
-        unknown_token: optional str. The word of the vocabulary that stands for
-            all others. Defaults to `None`: another word is an error.
-
-    Raises:
-        ValueError: If the words are not different words, or a token is
-            missing.
+    White space is not kept: `decode` puts one space between words, and a line feed for the token of
+    a line. With `joins_marks`, readable text joins words at WikiText's marks `@-@`, `@,@` and `@.@`
+    (`well-known`), which `encode` reads as other words. Raises ValueError unless the words are
+    different words and include both tokens.
     """
 
     kind = "words"
@@ -70,7 +54,7 @@ class WordTokenizer(RuleTokenizer):
         self.has_marks = all(mark in self._ids for mark in _MARKS)
 
     def _ids_of_words(self) -> dict[bytes, int]:
-        # A vocabulary file has a word a line, and no other way to tell them apart.
+        # Words of the vocabulary file are separated by line ends only.
         if not self.words or WordRule().split(b"\n".join(self.words)) != self.words:
             raise ValueError(
                 "`words` must be words without white space, at least one. "
@@ -95,18 +79,10 @@ class WordTokenizer(RuleTokenizer):
         eos_token: str | None = None,
         unknown_token: str | None = None,
     ) -> Self:
-        """Builds the tokenizer of a published list of words.
+        """Builds the tokenizer from a published list of one word per line, without repetitions.
 
-        Args:
-            content: bytes. A word a line. A number may follow the word, such as
-                its count, and is not read. Words that were there are left out.
-            rule: `WordRule`. How text is split.
-            eos_token: optional str. As for the constructor.
-            unknown_token: optional str. As for the constructor.
-
-        Raises:
-            InvalidTextError: If the list is not UTF-8, or a line is no word, or
-                something other than a number follows the word.
+        A number after the word, such as its count, is ignored. Raises InvalidTextError if the list
+        is not UTF-8, or a line is no word with an optional number.
         """
         decode_utf8(content)
         words: dict[str, None] = {}
@@ -129,7 +105,7 @@ class WordTokenizer(RuleTokenizer):
 
     def num_certain(self, readable: str) -> int:
         certain = super().num_certain(readable)
-        # With the word behind it, what may be a mark becomes shorter.
+        # A possible mark at the end becomes shorter when the next word follows.
         begun = _BEGUN_MARK.search(readable, 0, certain) if self.joins_marks else None
         return certain if begun is None else begun.start()
 
@@ -141,16 +117,9 @@ class WordTokenizer(RuleTokenizer):
             raise self._unknown_word(text, words) from None
 
     def ids_of(self, words: Sequence[bytes]) -> np.ndarray:
-        """Returns the ids of words that the rule has split.
+        """Returns the ids of split words and line marks.
 
-        Args:
-            words: sequence of bytes. Words, and `LINE_MARK` for lines.
-
-        Returns:
-            Vector of type `token_dtype`.
-
-        Raises:
-            KeyError: If a word is unknown and there is no `unknown_token`.
+        Raises KeyError if a word is unknown and there is no `unknown_token`.
         """
         return np.fromiter(map(self._ids.__getitem__, words), self.token_dtype, len(words))
 
@@ -172,7 +141,7 @@ class WordTokenizer(RuleTokenizer):
 
 
 class _IdsOrUnknown(dict[bytes, int]):
-    """Ids of words, and one id for all others; looked up without a branch in Python."""
+    """Ids of words, and one id for all others, without a Python branch per look-up."""
 
     def __init__(self, ids: Mapping[bytes, int], unknown_id: int) -> None:
         super().__init__(ids)
@@ -185,25 +154,9 @@ class _IdsOrUnknown(dict[bytes, int]):
 class WordVocabularyBuilder:
     """Builder of a word vocabulary: numbers words by first occurrence and counts them.
 
-    The numbers are those of the order of first sight. They make text readable
-    once: what `number` returns becomes token ids by one look-up in the array
-    `tokenizer.ids_of(builder.words)`, when the vocabulary is known.
-
-    Parts of a text can be counted by builders of their own, in processes of
-    their own. Merged in the order of the text, they give the vocabulary of one
-    pass, ties included: a word that is new in a part is new before everything
-    that only later parts have.
-
-    Args:
-        rule: `WordRule`. How text is split.
-
-    Example:
-    ```python
-    builder = WordVocabularyBuilder(WordRule(add_eos=True))
-    numbers = builder.number(text)
-    tokenizer = builder.build()
-    token_ids = tokenizer.ids_of(builder.words)[numbers]
-    ```
+    Numbers make one reading suffice: `tokenizer.ids_of(builder.words)[numbers]` gives the token ids
+    once the vocabulary is built. Builders of consecutive parts of a text, merged in order, give the
+    vocabulary of one pass, ties included.
     """
 
     def __init__(self, rule: WordRule) -> None:
@@ -213,71 +166,50 @@ class WordVocabularyBuilder:
 
     @property
     def words(self) -> list[bytes]:
-        """The words by number, `LINE_MARK` for the token of lines among them."""
+        """Words by number, including `LINE_MARK` for the token of lines."""
         return list(self._numbers)
 
     @property
     def counts(self) -> np.ndarray:
-        """How often each word came, as int64 vector by number."""
+        """Occurrences of each word, an int64 vector by number."""
         return self._counts[: len(self._numbers)]
 
     def number(
         self, text: bytes, begins_line: bool = True, ends_document: bool = True
     ) -> np.ndarray:
-        """Counts the words of a text and returns their numbers.
+        """Counts the words of a text or piece and returns their numbers as a uint32 vector.
 
-        Args:
-            text: bytes. UTF-8 text, or a piece of it.
-            begins_line: bool. Whether the text begins a line. Defaults to
-                `True`.
-            ends_document: bool. Whether the text ends. Defaults to `True`.
-
-        Returns:
-            uint32 vector of numbers, which are no token ids yet.
-
-        Raises:
-            InvalidTextError: If the text is not UTF-8.
+        Raises InvalidTextError if the text is not UTF-8.
         """
         numbers = self.numbers_of(self.rule.split(text, begins_line, ends_document))
         self.add(np.bincount(numbers))
         return numbers
 
     def numbers_of(self, words: Sequence[bytes]) -> np.ndarray:
-        """Returns the numbers of words as uint32 vector; a new word gets the next number."""
+        """Returns the uint32 numbers of words; a new word gets the next number."""
         return np.fromiter(map(self._numbers.__getitem__, words), np.uint32, len(words))
 
     def number_pieces(self, pieces: Iterable[bytes]) -> Iterator[np.ndarray]:
-        """Counts the words of a document that comes in pieces.
+        """Counts the words of a document in pieces of `split_at_lines`, and yields their numbers.
 
-        Args:
-            pieces: iterable of bytes. The pieces of one document, cut where
-                `split_at_lines` cuts.
-
-        Raises:
-            InvalidTextError: If the text is not UTF-8.
+        Raises InvalidTextError if the text is not UTF-8.
         """
         return encode_in_order(self.number, pieces)
 
     def merge(self, words: Sequence[bytes], counts: np.ndarray) -> np.ndarray:
-        """Adds what another builder has counted in the text that follows.
+        """Adds words and counts of a builder of the following text.
 
-        Args:
-            words: sequence of bytes. `words` of the other builder.
-            counts: int64 vector. `counts` of the other builder.
-
-        Returns:
-            uint32 vector that turns the numbers of the other builder into
-            those of this one.
+        Returns the uint32 vector that converts its numbers to the numbers of this builder.
         """
         numbers = self.numbers_of(words)
-        # `np.bincount` would add in floating point.
+        # Weighted `np.bincount` would add in floating point.
         added = np.zeros(len(self._numbers), np.int64)
         added[numbers] = counts
         self.add(added)
         return numbers
 
     def add(self, counts: np.ndarray) -> None:
-        """Adds counts by number, as int vector; new words must be among them."""
+        """Adds an int vector of counts by number; it must cover all new words."""
         if len(self._numbers) > len(self._counts):
             grown = np.zeros(2 * len(self._numbers), np.int64)
             grown[: len(self._counts)] = self._counts
@@ -293,27 +225,12 @@ class WordVocabularyBuilder:
         eos_token: str | None = None,
         unknown_token: str | None = None,
     ) -> WordTokenizer:
-        """Makes the vocabulary, in the order of the official code.
+        """Builds the vocabulary in the order of the official code.
 
-        First come the special tokens, then the words by falling count. Words
-        that came equally often stay in the order of first sight.
-
-        Args:
-            special_tokens: sequence of str. The first words of the vocabulary.
-                Defaults to none.
-            min_frequency: int. Words that came less often are left out.
-                Defaults to `0`.
-            vocabulary_size: optional int. Largest number of ids, those of
-                special tokens among them. Defaults to all.
-            eos_token: optional str. The token of lines, which is put before
-                the special tokens unless it is one. Defaults to `"<eos>"`, and
-                to `"<S>"` for a rule with `add_double_eos`.
-            unknown_token: optional str. The token of words that are left out.
-                It keeps its place among special tokens or words, and is put
-                last where it is neither. Defaults to none.
-
-        Raises:
-            ValueError: If there are no words, or more special tokens than ids.
+        Special tokens come first, then words by falling count, ties by first occurrence.
+        `eos_token`, `"<eos>"` or `"<S>"` by default, is put first and `unknown_token` last unless
+        they are among the others; `vocabulary_size` includes all of them. Raises ValueError without
+        words, or with more special tokens than ids.
         """
         eos_token = eos_token or self.rule.default_eos_token
         if eos_token is not None and eos_token not in special_tokens:
@@ -321,7 +238,7 @@ class WordVocabularyBuilder:
         words = self.words
         order = np.argsort(-self.counts, kind="stable")
         if LINE_MARK in self._numbers:
-            # Lines are no words of the text.
+            # The line mark is no word of the text.
             order = order[order != self._numbers[LINE_MARK]]
         kept = [words[i].decode() for i in order[self.counts[order] >= min_frequency]]
         vocabulary = limited_tokens(
