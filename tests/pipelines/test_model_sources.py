@@ -23,7 +23,17 @@ HAS_EXTRAS = all(map(importlib.util.find_spec, ("matplotlib", "safetensors")))
 JOBS = {
     "evaluate": ("evaluate", "--workdir", "MODEL", "--data", "DATA", "--json"),
     "evaluate a text": ("evaluate", "--workdir", "MODEL", "--text", "FILE", "--json"),
-    "generate": ("generate", "--workdir", "MODEL", "--prompt", "PROMPT", "--max-tokens", "4"),
+    "generate": (
+        "generate",
+        "--workdir",
+        "MODEL",
+        "--prompt",
+        "PROMPT",
+        "--max-tokens",
+        "4",
+        "--seed",
+        "1",
+    ),
     "embed": ("embed", "--workdir", "MODEL", "--text", "FILE", "--out", "ARRAYS"),
     "export": ("export", "--workdir", "MODEL", "--out", "OUT", "--weights", "bfloat16"),
     "convert": ("convert", "--to", "hugging_face", "--workdir", "MODEL", "--out", "OUT"),
