@@ -32,7 +32,7 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("reproducible")
 
-from tests.object_store.fixtures import object_store, store_process  # noqa: F401
+from tests.object_store import object_store, store_process  # noqa: F401
 from tests.pipelines.fork_server import shared_server
 
 if keras.backend.backend() == "tensorflow":
@@ -70,11 +70,9 @@ _LONGEST_FILES = (
     "pipelines/test_quickstart",
     "pipelines/test_preemption",
     "pipelines/test_elastic",
-    "pipelines/test_writer_interleavings",
     "distribution/test_pod",
     "test_documentation",
     "inference/test_engine",
-    "serving/test_crowds",
     "tpu_compiler/test_executed_program",
     "tpu_compiler/test_traced_training",
     "training/test_task_objective",

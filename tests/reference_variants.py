@@ -1,8 +1,8 @@
-"""All variants of the model with loops: the oracle of the tests of variants.
+"""The model and its variants with loops: the oracle of the tests.
 
-As in `tests.reference`, one pair of a query and a key at a time, in float64,
-with positions 0 .. T - 1 for a segment and -M .. -1 for its memory. What a
-pair's score consists of is the only difference between the attentions:
+One pair of a query and a key at a time, in float64, with positions 0 .. T - 1
+for a segment and -M .. -1 for its memory. What a pair's score consists of is
+the only difference between the attentions:
 
 - `"transformer_xl"`: the four terms of Dai et al. (2019), Section 3.3.
 - `"shaw"`: Shaw et al. (2018) as the official code has it: a learned vector and
@@ -174,9 +174,7 @@ def _each(function, vectors, weights):
 
 
 def language_model(weights, config, token_ids, target_ids, states, valid_length):
-    """The whole model over one segment: what `reference.transformer_xl` takes and returns,
-    but weights from `model_weights` and a `ModelConfig`.
-    """
+    """The whole model over one segment: losses, hidden states, next states and valid lengths."""
     hidden = np.array([[embedded(token, weights, config) for token in row] for row in token_ids])
     next_states = []
     for index, (block, state) in enumerate(zip(weights["blocks"], states, strict=True)):

@@ -30,10 +30,3 @@ def test_a_difference_is_named_with_both_values(current, text):
     assert found.startswith(text)
     assert "num_layers" not in found
     assert bool(found) == bool(text)
-
-
-def test_of_many_differences_the_first_are_shown():
-    values = {f"a{number}": number for number in range(9)}
-    found = describe_differences(values, dict.fromkeys(values, -1))
-    assert found.startswith("9 differ: a0 (stored 0, now -1), a1")
-    assert found.endswith("a3 (stored 3, now -1) and 5 more")

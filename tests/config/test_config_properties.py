@@ -71,17 +71,11 @@ def assert_read_or_refused(path, content):
 TINY = b'{"model": {"vocabulary_size": 9}, "training": {"num_steps": 1}}'
 FOUND = {
     "empty": b"",
-    "null": b"null",
     "bytes": b"\xff\xfe{}",
-    "mark": b"\xef\xbb\xbf{}",
-    "deep": b"[" * 100_000,
-    "deep object": b'{"model":' * 100_000,
     "deep value": b'{"model": {"dropout": ' + b"[" * 100_000 + b"]" * 100_000 + b"}}",
-    "digits": b'{"model": {"dropout": ' + b"9" * 400 + b"}}",
     "nan": b'{"model": {"dropout": NaN}}',
     "twice": b'{"model": {"dropout": 0.1, "dropout": 0.2}, "model": {}}',
     "surrogate": b'{"model": {"\\ud800": 1}}',
-    "long": b" " * (2 << 20),
     "number for a section": b'{"model": 3, "training": {}}',
     "cut": TINY[:-3],
     "study of numbers": b'{"experiment": "quickstart", "seeds": 3}',
@@ -93,11 +87,9 @@ FOUND = {
     ).encode(),
 }
 FOUND_TOML = {
-    "deep": b"a = " + b"[" * 100_000,
     "deep table": b"[" + b"a." * 50_000 + b"a]",
     "deep inline": b"a = " + b"{b = " * 50_000,
     "digits": b"[model]\ndropout = " + b"9" * 5000,
-    "hexadecimal": b"[model]\nnum_layers = 0x" + b"f" * 5000,
     "nan": b"[model]\ndropout = nan\n[training]\nnum_steps = inf",
     "twice": b"[model]\na = 1\na = 2",
     "date": b"[model]\nnum_layers = 1979-05-27T07:32:00Z\n[training]",

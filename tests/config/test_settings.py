@@ -5,7 +5,6 @@ import pydoc
 
 import pytest
 
-import txl_tf
 from pipelines.analysis.ablation import AblationRow, StudyEvaluation
 from txl_tf.config.experiment import (
     EvaluationConfig,
@@ -51,15 +50,6 @@ def test_help_shows_every_field_with_meaning_type_and_default(config_class):
         assert setting.meaning.endswith((".", ")"))
         assert setting.type
         assert text in shown.replace(" | ", " "), text
-
-
-def test_a_setting_is_described_by_its_facts():
-    found = {setting.name: setting.facts for setting in settings_of(TrainingConfig)}
-    assert found["global_batch_size"] == "int; positive, at most 16,777,216; required"
-    assert found["evaluate_every_steps"] == "int, or None; positive; default None"
-    assert found["on_non_finite"] == "'stop' or 'skip'; default 'stop'"
-    beta = next(each for each in settings_of(OptimizerConfig) if each.name == "beta_1")
-    assert beta.facts == "float; in [0, 1); default 0.9"
 
 
 @pytest.mark.parametrize(
@@ -111,9 +101,3 @@ def test_nothing_that_is_not_finite_is_in_a_range(value):
     assert Range(0, 1).broken_rule(math.nan)
     assert positive(5).broken_rule(6) == "be at most 5"
     assert positive(5).broken_rule(5) is None
-
-
-def test_the_docstring_keeps_what_may_be_raised():
-    documentation = txl_tf.TrainingConfig.__doc__
-    assert documentation.index("Args:") < documentation.index("Raises:")
-    assert documentation.startswith("Batch size, steps, intervals")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.data.fault_server import Fault, fault_server
 from txl_tf.data.downloads import download
-from txl_tf.data.partial_download import PartialFile
+from txl_tf.data.partial_download import PartialFile, PublishedFile
 from txl_tf.errors import DataDamagedError, InputMissingError, OutputExistsError, StorageError
 
 BODY = random.Random(0).randbytes(300_000)
@@ -151,11 +151,6 @@ def test_without_a_length_the_size_that_is_known_decides(tmp_path, server):
     assert files_of(tmp_path / "other") == []
 
 
-def test_a_server_in_trouble_is_asked_again(tmp_path, server):
-    server.faults = [Fault(status=500), Fault(status=429)]
-    assert content_of(download(server.published(), str(tmp_path), **QUICK)) == BODY
-
-
 def test_a_silent_server_is_asked_again(tmp_path, server):
     server.faults = [Fault(silent_seconds=0.5)]
     options = QUICK | {"timeout_seconds": 0.1}
@@ -183,13 +178,6 @@ def test_the_next_address_is_tried(tmp_path, server):
     server.faults = [Fault(status=404)]
     published = server.published(urls=(server.url + "?first", server.url))
     assert content_of(download(published, str(tmp_path), **QUICK)) == BODY
-
-
-def test_no_server_at_all_is_named(tmp_path, server):
-    published = server.published(urls=("http://127.0.0.1:9/corpus.zip",))
-    with pytest.raises(StorageError, match="refused") as caught:
-        download(published, str(tmp_path), **QUICK)
-    assert caught.value.exit_code == 74
 
 
 def test_a_damaged_file_in_the_folder_is_set_aside_and_fetched_again(tmp_path, server):
@@ -256,7 +244,7 @@ def test_only_the_network_is_asked_and_no_proxy_of_the_environment(tmp_path, ser
 KILLED = """
 import sys
 from txl_tf.data.downloads import download
-from txl_tf.data.partial_download import PartialFile
+from txl_tf.data.partial_download import PartialFile, PublishedFile
 from txl_tf.data.partial_download import PublishedFile
 import os, signal
 file = PublishedFile(name="corpus.zip", urls=(sys.argv[1],), size_bytes=int(sys.argv[2]))
@@ -311,3 +299,18 @@ def test_no_link_is_followed(tmp_path, server, name):
     except OutputExistsError as error:
         assert "A link" in error.what
     assert victim.read_bytes() == b"of somebody else"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"name": "../corpus.zip"},
+        {"name": ""},
+        {"name": ".."},
+        {"urls": ("file:///etc/passwd",)},
+        {"sha256": "abc"},
+    ],
+)
+def test_what_is_no_published_file_is_refused(values):
+    with pytest.raises(ValueError, match="Received: "):
+        PublishedFile(**{"name": "corpus.zip", "urls": ("https://example.org/a",)} | values)

@@ -1,4 +1,3 @@
-import dataclasses
 import json
 
 import pytest
@@ -91,11 +90,6 @@ def test_wrong_values_are_refused(build):
         build()
 
 
-def test_an_unknown_split_names_the_known_ones():
-    with pytest.raises(ValueError, match="train"):
-        manifest().split("valid")
-
-
 def changed(change):
     values = json.loads(manifest().to_json())
     change(values)
@@ -141,8 +135,3 @@ def test_a_missing_manifest_is_named(tmp_path, folder):
         Manifest.read(str(tmp_path / folder))
     assert str(tmp_path / folder / "manifest.json") in str(caught.value)
     assert caught.value.exit_code == 66
-
-
-def test_a_manifest_cannot_be_changed():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        manifest().corpus_name = "other"

@@ -69,21 +69,6 @@ def test_a_disk_that_is_full_at_any_point(tmp_path, whole):
     assert contents(tmp_path / "out") == whole
 
 
-def test_a_file_system_of_any_size(small_disk, whole):
-    folder, set_size = small_disk
-    needed = sum(map(len, whole.values()))
-    page = os.sysconf("SC_PAGE_SIZE")
-    for point in range(POINTS):
-        # At least one page: no size at all would mean no limit.
-        assert set_size(max(page, point * needed // POINTS))
-        with pytest.raises(StorageError):
-            prepare(folder / "out")
-        assert os.listdir(folder) == []
-    assert set_size(4 * needed + (1 << 20))
-    prepare(folder / "out")
-    assert contents(folder / "out") == whole
-
-
 # A server that forks for every run: importing TensorFlow takes seconds. Its
 # only thread at that time is its own, as TensorFlow has done nothing yet.
 SERVER = """

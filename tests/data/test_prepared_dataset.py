@@ -2,7 +2,6 @@ import contextlib
 import hashlib
 import json
 import os
-import shutil
 import tracemalloc
 
 import numpy as np
@@ -12,7 +11,7 @@ from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset
 from txl_tf.data.records import frame_bytes
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
-from txl_tf.errors import DataDamagedError, InputMissingError
+from txl_tf.errors import DataDamagedError
 
 
 def with_checksum(values):
@@ -31,12 +30,6 @@ def test_any_range_of_tokens_can_be_read(make_dataset, num_tokens):
         found = dataset.read_tokens("train", start, stop)
         assert found.dtype == np.int32
         np.testing.assert_array_equal(found, tokens[start:stop])
-
-
-def test_wide_tokens_can_be_read(make_dataset, wide_tokenizer):
-    dataset, tokens = make_dataset(700, tokenizer=wide_tokenizer)
-    assert tokens.max() > 60000
-    np.testing.assert_array_equal(dataset.read_tokens("train", 100, 700), tokens[100:])
 
 
 def test_a_token_lies_where_it_is_said_to(make_dataset):
@@ -68,88 +61,6 @@ def test_what_is_not_there_cannot_be_asked_for(make_dataset, call):
     dataset, _ = make_dataset(100)
     with pytest.raises(ValueError, match="Received: "):
         call(dataset)
-
-
-def truncate(folder, path):
-    os.truncate(path, os.path.getsize(path) - 1)
-
-
-def truncate_at_record(folder, path):
-    os.truncate(path, os.path.getsize(path) // 5 * 4)
-
-
-def flip(folder, path):
-    with open(path, "r+b") as file:
-        file.seek(os.path.getsize(path) // 2)
-        byte = file.read(1)[0]
-        file.seek(-1, os.SEEK_CUR)
-        file.write(bytes([byte ^ 1]))
-
-
-def remove(folder, path):
-    os.remove(path)
-
-
-def double(folder, path):
-    with open(path, "r+b") as file:
-        content = file.read()
-        file.write(content)
-
-
-def swap(folder, path):
-    other = os.path.join(folder, "train-00002-of-00005.tfrecord")
-    shutil.copy(other, path)
-
-
-@pytest.mark.parametrize("damage", [truncate, truncate_at_record, flip, remove, double, swap])
-def test_a_damaged_shard_is_named(make_dataset, damage):
-    dataset, _ = make_dataset(1500)
-    path = os.path.join(dataset.folder, "train-00001-of-00005.tfrecord")
-    damage(dataset.folder, path)
-    with pytest.raises(DataDamagedError) as caught:
-        PreparedDataset.open(dataset.folder)
-    assert caught.value.exit_code == 65
-    assert path in str(caught.value)
-    assert len(str(caught.value).splitlines()) <= 3
-    if damage in (truncate, remove):
-        with pytest.raises(DataDamagedError, match="train-00001"):
-            PreparedDataset.open(dataset.folder, verify=False).read_tokens("train", 0, 1500)
-
-
-def test_expected_and_found_are_said(make_dataset):
-    dataset, _ = make_dataset(1500)
-    shard = dataset.manifest.split("train").shards[1]
-    path = os.path.join(dataset.folder, shard.file)
-    flip(dataset.folder, path)
-    with pytest.raises(DataDamagedError, match=shard.sha256):
-        dataset.verify()
-    truncate(dataset.folder, path)
-    with pytest.raises(DataDamagedError, match=f"{shard.bytes - 1} bytes.*{shard.bytes}"):
-        dataset.verify()
-
-
-@pytest.mark.parametrize(
-    "name", ["train-00005-of-00005.tfrecord", "train-00000-of-00006.tfrecord", "copy.tfrecord"]
-)
-def test_a_surplus_shard_is_named(make_dataset, name):
-    dataset, _ = make_dataset(1500)
-    path = os.path.join(dataset.folder, name)
-    shutil.copy(os.path.join(dataset.folder, "train-00000-of-00005.tfrecord"), path)
-    with pytest.raises(DataDamagedError) as caught:
-        PreparedDataset.open(dataset.folder)
-    assert path in str(caught.value)
-
-
-def test_verification_reports_every_byte(make_dataset):
-    dataset, _ = make_dataset(1500)
-    done = []
-    PreparedDataset.open(dataset.folder, progress=done.append)
-    assert sum(done) == sum(shard.bytes for shard in dataset.manifest.split("train").shards)
-
-
-def test_a_folder_without_manifest_is_no_data_set(tmp_path):
-    with pytest.raises(InputMissingError):
-        PreparedDataset.open(str(tmp_path))
 
 
 @pytest.mark.parametrize(

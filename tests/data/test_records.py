@@ -102,16 +102,3 @@ def test_widths_hold_their_largest_token_and_no_more(tmp_path, token_bytes, larg
     for wrong in (largest + 1, -1):
         with pytest.raises(ValueError, match="Received: ids from"):
             write(tmp_path, [np.array([wrong])], token_bytes=token_bytes)
-
-
-def test_no_tokens_make_no_shards(tmp_path):
-    assert write(tmp_path, [np.zeros(0, np.uint8)]) == ()
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "arguments", [{"token_bytes": 3}, {"tokens_per_record": 0}, {"shard_bytes": 0}]
-)
-def test_wrong_arguments_are_refused(tmp_path, arguments):
-    with pytest.raises(ValueError, match="Received: "):
-        write(tmp_path, [], **arguments)

@@ -1,5 +1,4 @@
 import os
-import shutil
 
 import numpy as np
 import pytest
@@ -121,13 +120,6 @@ def test_every_batch_of_several_epochs_is_planned(make_dataset, wide_tokenizer, 
                 np.testing.assert_array_equal(batch[name], values)
 
 
-def test_an_epoch_that_happens_to_continue_does_not_start_anew(make_dataset):
-    dataset, tokens = make_dataset(9)
-    plan = plan_of(dataset, 1, 4, rotate=True)
-    first_step = next(step for step in range(2, 100, 2) if not plan.starts(step).any())
-    assert_batch_is_planned(batches_of(dataset, plan, first_step, 1)[0], plan, first_step, tokens)
-
-
 def test_hosts_and_replicas_share_the_rows(make_dataset):
     dataset, _ = make_dataset(1000)
     plan = plan_of(dataset, 8, 10, rotate=True)
@@ -242,15 +234,6 @@ def test_an_error_without_damage_is_said_to_be_one(make_dataset):
     explained = reader.explain_data_loss(RuntimeError("odd\nmore"))
     assert "every file matches" in str(explained)
     assert "odd" in str(explained)
-
-
-def test_the_folder_can_be_moved(make_dataset, tmp_path):
-    dataset, tokens = make_dataset(300)
-    shutil.move(dataset.folder, tmp_path / "moved")
-    moved = type(dataset).open(str(tmp_path / "moved"))
-    assert moved.fingerprint == dataset.fingerprint
-    plan = plan_of(moved, 2, 20)
-    assert_batch_is_planned(batches_of(moved, plan, 0, 1)[0], plan, 0, tokens)
 
 
 @pytest.mark.parametrize(

@@ -115,12 +115,6 @@ def test_too_little_text_is_named(documents):
     assert "some/folder" in str(caught.value)
 
 
-@pytest.mark.parametrize("fractions", [(-0.1, 0.1), (0.5, 0.5), (float("nan"), 0.1)])
-def test_wrong_fractions_are_refused(fractions):
-    with pytest.raises(ValueError, match="Received: "):
-        split_by_fraction([b"text"], *fractions)
-
-
 def test_a_text_that_changes_is_noticed(read_documents):
     for change in ([b"more"], None):
         documents = some_documents(10)

@@ -98,20 +98,6 @@ def test_long_lines_are_cut_at_spaces_and_long_words_between_characters(characte
         assert sum(ends) / len(ends) > 0.9
 
 
-def test_bytes_that_are_no_characters_are_cut_anywhere():
-    text = b"\x80" * 5000
-    assert b"".join(split_at_lines([text], 64)) == text
-
-
-def test_nothing_has_no_pieces():
-    assert list(split_at_lines([])) == list(split_at_lines([b"", b""])) == []
-
-
-def test_pieces_too_small_for_a_character_are_refused():
-    with pytest.raises(ValueError, match="Received: 7"):
-        list(split_at_lines([b"text"], 7))
-
-
 RANGE = bytes(range(200))
 
 
@@ -120,11 +106,3 @@ def test_ranges_do_not_depend_on_the_blocks(size):
     blocks = [RANGE[start : start + size] for start in range(0, len(RANGE), size)]
     for start, stop in ((0, 200), (0, 1), (3, 150), (199, 200), (64, 128)):
         assert b"".join(byte_range(blocks, start, stop, ValueError)) == RANGE[start:stop]
-
-
-def test_nothing_is_read_beyond_the_end():
-    def blocks():
-        yield RANGE
-        raise AssertionError
-
-    assert b"".join(byte_range(blocks(), 10, 200, ValueError)) == RANGE[10:]

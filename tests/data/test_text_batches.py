@@ -86,9 +86,3 @@ def test_what_cannot_be_read_is_refused_in_a_sentence(given, tokenizer, error, m
     with pytest.raises(error, match=message) as refused:
         ordered_batches(given, tokenizer, 2, 3)
     assert "\n" not in str(refused.value)
-
-
-def test_sizes_must_be_positive():
-    for sizes in ((0, 3), (3, 0), (2.5, 3)):
-        with pytest.raises(ValueError, match=r"must be a positive int. Received: .*=(0|2.5)$"):
-            ordered_batches("text", ByteTokenizer(), *sizes)

@@ -11,7 +11,6 @@ import pytest
 import zstandard
 
 from txl_tf.data.text_files import text_blocks, text_files, validated_text
-from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.errors import DataDamagedError, InputMissingError, StorageError, UsageError
 
 COMPRESS = {
@@ -216,24 +215,11 @@ def test_kept_byte_for_byte(kind):
         assert b"".join(validated_text(in_pieces(text, size), "file")) == text
 
 
-@pytest.mark.parametrize("kind", REFUSED | KEPT)
-def test_the_byte_tokenizer_keeps_all_of_them(kind):
-    text = REFUSED[kind][0] if kind in REFUSED else KEPT[kind]
-    tokenizer = ByteTokenizer()
-    assert tokenizer.decode_bytes(tokenizer.encode(text)) == text
-
-
 @pytest.mark.parametrize("compress", [bytes, gzip.compress])
 @pytest.mark.parametrize("text", [b"", b"o", b"one\n"])
 def test_a_byte_order_mark_is_left_out(tmp_path, compress, text):
     (tmp_path / "file").write_bytes(compress(b"\xef\xbb\xbf" + text))
     assert b"".join(text_blocks(str(tmp_path / "file"))) == text
-
-
-def test_random_binary_data_are_refused():
-    data = random.Random(4).randbytes(1 << 20)
-    with pytest.raises(DataDamagedError, match="file, line 1, byte "):
-        list(validated_text(in_pieces(data, 65_536), "file"))
 
 
 def test_every_place_of_a_bad_byte_is_found():
@@ -249,10 +235,3 @@ def test_every_place_of_a_bad_byte_is_found():
         with pytest.raises(DataDamagedError) as caught:
             list(validated_text(in_pieces(bad, generator.randrange(1, 60)), "file"))
         assert f"file, line {line}, byte {offset}" in str(caught.value)
-
-
-def test_what_was_read_before_is_passed_on():
-    pieces = validated_text([b"good\n", b"bad\xff"], "file")
-    assert next(pieces) == b"good\n"
-    with pytest.raises(DataDamagedError):
-        next(pieces)

@@ -7,7 +7,6 @@ from tests.data.tokenizers.official_words import official_lines, official_vocabu
 from txl_tf.data import encoding
 from txl_tf.data import text as text_module
 from txl_tf.data.encoding import WorkerWordCounter
-from txl_tf.data.text import work_batches
 from txl_tf.data.tokenizers.word_splitting import WordRule
 from txl_tf.data.vocabulary_training import WordTraining
 from txl_tf.data.workers import OrderedWorkers
@@ -95,11 +94,3 @@ def test_a_worker_with_many_words_starts_again(tmp_path, monkeypatch):
     assert len(tables) > 5
     assert tokenizer.words == whole[0].words
     np.testing.assert_array_equal(ids["train"], whole[1]["train"])
-
-
-def test_numbers_are_those_of_the_first_sight():
-    batch = next(work_batches("train", [b"b a b", b"c a"]))
-    found = WorkerWordCounter(WordRule())(batch)
-    assert found.new_words == [b"b", b"a", b"c"]
-    assert found.tokens.token_ids.tolist() == [0, 1, 0, 2, 1]
-    assert found.tokens.document_starts.tolist() == [0, 3]

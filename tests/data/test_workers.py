@@ -124,8 +124,3 @@ def is_running(pid):
             return file.read().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:
         return False
-
-
-def test_a_number_of_workers_must_be_positive():
-    with pytest.raises(ValueError, match="Received: 0"):
-        OrderedWorkers(0)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from tests import reference
+from tests import reference, reference_variants
 from tests.layer_checks import randomize_weights
 from tests.slow_case import slow_case
 from tests.small_models import small_config
@@ -63,7 +63,7 @@ def test_the_terms_are_those_of_the_paper_and_sum_to_the_scores():
     )
     np.testing.assert_allclose(summed, probabilities, atol=1e-6)
 
-    weights = reference.attention_weights(layer)
+    weights = reference_variants.attention_weights(layer)
     context = np.concatenate([memory, inputs], axis=1)[0]
     for head, query, key in [(0, 0, 0), (1, 2, 4), (1, 1, 6), (0, 2, 7)]:
         columns = slice(head * 4, head * 4 + 4)
@@ -83,7 +83,7 @@ def test_a_layer_that_knows_its_position_bias_alone_has_the_profile_of_the_formu
         kernel = getattr(attention, name).kernel
         kernel.assign(np.zeros(kernel.shape))
     profile = profiler_of(model, tokens()).result()
-    weights = reference.attention_weights(attention)
+    weights = reference_variants.attention_weights(attention)
     for head in range(2):
         columns = slice(head * 4, head * 4 + 4)
         scores = [

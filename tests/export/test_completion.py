@@ -83,8 +83,6 @@ def lm(model):
             slow_case,
             (
                 {"temperature": 0.0},
-                {"temperature": 0.8, "top_p": 1.0},
-                {"temperature": 1.2, "top_k": 5},
                 {"temperature": 0.8, "top_k": 9, "top_p": 0.9},
                 {"temperature": 1.3, "min_p": 0.2},
                 {"temperature": 0.9, "repetition_penalty": 1.7},

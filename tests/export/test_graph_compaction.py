@@ -13,9 +13,6 @@ from txl_tf.export import version_folder
 from txl_tf.export.graph_compaction import (
     FunctionCompaction,
     compact_graph,
-    node_of,
-    reached,
-    renamed,
 )
 
 ROWS = tf.TensorSpec([None], tf.float32, "rows")
@@ -169,18 +166,6 @@ def test_equal_nodes_are_one_and_passed_on_tensors_are_their_sources():
     assert all(len(node.name) == 1 for node in definition.node_def)
 
 
-def test_what_no_result_needs_is_left_out():
-    definition = compacted(lambda rows: (tf.math.exp(rows), rows + 1.0)[1])
-    assert "Exp" not in ops(definition)
-
-
-def test_a_result_may_be_an_argument_itself():
-    definition = compacted(lambda rows: tf.identity(tf.identity(rows)))
-    assert not definition.node_def
-    (result,) = definition.ret.values()
-    assert result == definition.signature.input_arg[0].name
-
-
 def test_effects_stay_in_their_order():
     def function(rows):
         is_good = tf.reduce_all(rows > 0.0)
@@ -201,20 +186,3 @@ def test_effects_stay_in_their_order():
     assert {reference[1:] for reference in waiting} <= names
     assert set(definition.control_ret.values()) <= names
     assert list(definition.signature.control_output) == list(definition.control_ret)
-
-
-@pytest.mark.parametrize("reference", ["sum", "sum:0", "sum:output:0", "^sum"])
-def test_the_node_of_every_form_of_reference(reference):
-    assert node_of(reference) == "sum"
-
-
-def test_only_the_node_is_renamed():
-    names = {"output": "b", "o": "c"}
-    assert renamed("output:output:0", names) == "b:output:0"
-    assert renamed("^o", names) == "^c"
-    assert renamed("other:o:1", names) == "other:o:1"
-
-
-def test_what_is_reached_through_a_cycle():
-    following = {"a": "bc", "b": "a", "c": "", "d": "a"}
-    assert reached("a", following.__getitem__) == {"a", "b", "c"}

@@ -74,17 +74,6 @@ def test_absolute_positions_refuse_rows_of_different_lengths():
         served.score(ids, ids, tf.constant([4, 3]), model.initial_memory(2))
 
 
-def test_half_precision_models_are_served_in_float32():
-    model = txl_tf.TransformerXL(toy_experiment().model, dtype="mixed_bfloat16")
-    exact = txl_tf.TransformerXL(model.config, dtype="float32")
-    exact.set_weights(model.get_weights())
-    ids = tf.constant(random_ids(1, SEGMENT_LENGTH, vocabulary_size=13))
-    nothing = exact.initial_memory(1)
-    nll, _ = served_functions(model).score(ids, ids, tf.constant([SEGMENT_LENGTH]), nothing)
-    expected, _ = exact.score(ids, ids, nothing)
-    np.testing.assert_allclose(nll, expected, rtol=0, atol=1e-6)
-
-
 def test_a_model_without_memory_and_a_tokenizer_of_characters(tmp_path):
     tokenizer = CharacterTokenizer("abcdefghijkl\u00e9")
     config = toy_experiment(model={"recurrence": False}).model

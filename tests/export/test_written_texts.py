@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import txl_tf
 from tests.export.conftest import CONFIG
 from tests.export.requests import (
     memory_in,
@@ -147,36 +146,3 @@ def test_warm_up_requests_are_answered(exported_texts, text_signatures):
     assert {name for name, _ in requests} == set(text_signatures)
     for name, inputs in requests:
         assert text_signatures[name](**inputs)
-
-
-SETTINGS = [
-    {"temperature": 0.0, "top_k": 0, "top_p": 1.0},
-    {"temperature": 0.8, "top_k": 0, "top_p": 1.0},
-    {"temperature": 1.2, "top_k": 5, "top_p": 1.0},
-    {"temperature": 1.0, "top_k": 0, "top_p": 0.7},
-]
-
-
-def test_one_batch_writes_what_four_samplers_write_alone(model, text_signatures):
-    prompts = random_ids(4, SEGMENT + 2, seed=6)
-    changes = {"seed": [11, 12, 13, 14], "max_tokens": 20}
-    changes |= {name: [settings[name] for settings in SETTINGS] for name in SETTINGS[0]}
-    request = {**rows_of(prompts), **sampling(4, **changes), **nothing_read(4)}
-    answer = text_signatures["generate"](**tensors(request))
-    for row, settings in enumerate(SETTINGS):
-        expected, _ = txl_tf.generate(
-            model, prompts[row : row + 1], max_tokens=20, seed=11 + row, **settings
-        )
-        assert answer["token_ids"][row].numpy().tolist() == expected[0].tolist()
-
-
-def test_a_written_row_does_not_depend_on_the_others_by_a_bit(text_signatures):
-    text = random_ids(3, SEGMENT, seed=4)
-    request = {**rows_of(text), **sampling(3, temperature=1.0, top_p=0.9, seed=[1, 2, 3])}
-    answer = text_signatures["generate"](**tensors({**request, **nothing_read(3)}))
-    request["token_ids"][1:] = text[1:, ::-1]
-    request["seed"] = np.array([1, 5, 6], "int32")
-    others = text_signatures["generate"](**tensors({**request, **nothing_read(3)}))
-    for name, value in answer.items():
-        np.testing.assert_array_equal(others[name][0], value[0])
-    assert np.any(others["token_ids"][1:] != answer["token_ids"][1:])

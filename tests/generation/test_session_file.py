@@ -1,10 +1,14 @@
-"""A session that is saved goes on as if it had not been."""
+"""A session that is saved goes on as if it had not been; a file that none has saved is refused."""
+
+import io
+import json
 
 import numpy as np
 import pytest
 
 from tests.generation.models import expressive, prompt
-from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError
+from tests.toy_batches import VOCABULARY_SIZE
+from txl_tf.errors import DataDamagedError, MismatchError
 from txl_tf.generation import GenerationSession
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.samplers import RandomSampler
@@ -77,13 +81,30 @@ def test_another_number_of_rows_or_memory_length_is_refused(model, saved):
             session(model, **options).load(saved[0])
 
 
-def test_every_damage_is_noticed(model, saved, tmp_path):
+@pytest.fixture
+def refused(model, saved, tmp_path):
+    """Fails unless a content is refused, in three lines, and the session stays as it was."""
+    loading = session(model, stop_token_ids=[0])
+    loading.load(saved[0])
+    path = tmp_path / "damaged.npz"
+
+    def refused(content, match=None, errors=(DataDamagedError, MismatchError)):
+        path.write_bytes(content)
+        with pytest.raises(errors, match=match) as raised:
+            loading.load(path)
+        assert len(str(raised.value).splitlines()) <= 3
+        loading.save(tmp_path / "after.npz")
+        assert (tmp_path / "after.npz").read_bytes() == saved[0].read_bytes()
+
+    return refused
+
+
+def test_every_damage_is_noticed(model, saved, refused, tmp_path):
     content = saved[0].read_bytes()
     loading = session(model)
-    path = tmp_path / "damaged.npz"
-    places = np.random.default_rng(0).integers(0, len(content), size=40)
+    path = tmp_path / "flipped.npz"
     changed = 0
-    for place in places:
+    for place in np.random.default_rng(0).integers(0, len(content), size=40):
         path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
         try:
             loading.load(path)
@@ -92,14 +113,66 @@ def test_every_damage_is_noticed(model, saved, tmp_path):
     # A bit of a date or an attribute in the archive's directory may say nothing.
     assert changed >= 36
     for length in (0, 1, len(content) // 2, len(content) - 1):
-        path.write_bytes(content[:length])
-        with pytest.raises(DataDamagedError, match="The file is no session, or damaged"):
-            loading.load(path)
+        refused(content[:length], "The file is no session, or damaged")
 
 
-def test_a_file_that_is_not_there_is_missing(model, tmp_path):
-    with pytest.raises(InputMissingError, match="There is no session"):
-        session(model).load(tmp_path / "none.npz")
+def parts_of(content):
+    """The header, and the other arrays by name."""
+    with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    return json.loads(arrays.pop("header").tobytes()), arrays
+
+
+def content_of(header, arrays):
+    contents = io.BytesIO()
+    np.savez(contents, header=np.frombuffer(json.dumps(header).encode(), np.uint8), **arrays)
+    return contents.getvalue()
+
+
+def test_numbers_and_contents_that_cannot_be_are_refused_by_their_field(saved, refused):
+    header, arrays = parts_of(saved[0].read_bytes())
+    for field, value in (
+        ("position", -1),
+        ("position", True),
+        ("position", 2**31),
+        ("filled", 65),
+        ("has_pending", 1),
+    ):
+        changed = {**header, "values": {**header["values"], field: value}}
+        refused(content_of(changed, arrays), rf"header, values\.{field}")
+    # In the order in which they are kept: memory, what is new, and what is known of the rows.
+    for field, index, value, dtype in (
+        ("memory.keys.0", 0, np.nan, np.float32),
+        ("memory.values.1", 3, np.inf, np.float32),
+        ("memory.valid_length", 4, 41, np.int32),
+        ("recent.length", 9, 7, np.int32),
+        ("lengths", 10, 7, np.int32),
+        ("pending", 11, VOCABULARY_SIZE, np.int32),
+        ("pending", 11, -1, np.int32),
+        ("is_used", 12, 2, np.uint8),
+    ):
+        array = arrays[f"array_{index}"].view(dtype).copy()
+        array[-1] = value
+        changed = {**arrays, f"array_{index}": array.view(np.uint8)}
+        refused(content_of(header, changed), f"npz, {field}")
+
+
+def test_arrays_of_another_form_or_number_and_another_version_are_refused(saved, refused):
+    header, arrays = parts_of(saved[0].read_bytes())
+    for name in ("array_0", "array_9", "array_13"):
+        array = arrays[name]
+        for other in (
+            array[:-1],
+            np.append(array, array[-1:]),
+            array.astype(np.float64),
+            array[None],
+            np.array([len(array)], object),
+        ):
+            refused(content_of(header, {**arrays, name: other}), errors=DataDamagedError)
+    extra = {**arrays, "array_14": arrays["array_0"][:8]}
+    refused(content_of(header, extra), "14 arrays are expected, and 15 are there")
+    newer = content_of({**header, "format_version": 2}, arrays)
+    refused(newer, "has format 2; this version reads 1", MismatchError)
 
 
 def test_a_file_that_cannot_be_replaced_stays(model, saved, tmp_path, monkeypatch):

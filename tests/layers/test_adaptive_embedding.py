@@ -2,7 +2,6 @@
 
 import math
 
-import keras
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -157,13 +156,6 @@ def test_ids_of_any_integer_dtype_mean_the_same(dtype):
     assert max_difference(layer(TOKEN_IDS.astype(dtype)), layer(TOKEN_IDS)) == 0.0
 
 
-def test_half_precision_is_near():
-    layer, half = made(), made("mixed_bfloat16")
-    outputs = half(TOKEN_IDS)
-    assert keras.backend.standardize_dtype(outputs.dtype) == "bfloat16"
-    assert max_difference(ops.cast(outputs, "float32"), layer(TOKEN_IDS)) <= 0.1
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -202,13 +194,6 @@ def test_rows_of_the_table_are_scaled_by_the_root_of_the_width():
             assert reference.max_difference(outputs[row, at], expected) <= 1e-7
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int32", "int64"])
-def test_without_clusters_ids_of_any_integer_dtype_mean_the_same(dtype):
-    layer = AdaptiveEmbedding(5, 8)
-    expected = layer(FEW_IDS)
-    assert reference.max_difference(layer(FEW_IDS.astype(dtype)), expected) == 0.0
-
-
 def test_half_precision_keeps_large_ids_apart():
     # bfloat16 cannot count above 256: ids must never pass through it.
     layer = AdaptiveEmbedding(2000, 2, dtype="bfloat16")
@@ -217,12 +202,6 @@ def test_half_precision_keeps_large_ids_apart():
     outputs = layer(np.array([[1000, 1001, 1999]], "int32"))
     outputs = ops.convert_to_numpy(ops.cast(outputs, "float32")) / math.sqrt(2)
     np.testing.assert_allclose(outputs, [[[10, 0], [10, 1], [19, 99]]], rtol=0.01)
-
-
-@pytest.mark.parametrize("sizes", [(0, 8), (5, 0)])
-def test_sizes_must_be_positive(sizes):
-    with pytest.raises(ValueError, match=r"`(vocabulary_size|hidden_dim)` must be positive"):
-        AdaptiveEmbedding(*sizes)
 
 
 V = 13
@@ -291,17 +270,6 @@ def test_every_way_into_a_model_refuses_by_one_sentence(model, token_id, as_inpu
         with pytest.raises(ValueError, match=r"_ids` must be in \[0, 13\)\. Received: from [-\d]+"):
             read()
     model.score(as_input(GOOD), as_input(GOOD), memory)
-
-
-def test_compiled_functions_are_left_alone(model):
-    memory = model.initial_memory(2)
-
-    @tf.function(autograph=False)
-    def score(token_ids):
-        return model.score(token_ids, token_ids, memory)[0]
-
-    eager, _ = model.score(GOOD, GOOD, memory)
-    np.testing.assert_allclose(score(tf.constant(GOOD)), eager, atol=1e-5)
 
 
 def test_what_reads_texts_refuses_them():

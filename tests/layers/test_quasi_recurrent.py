@@ -77,38 +77,6 @@ def test_matches_the_oracle(length):
     assert max_difference(last_input, inputs[:, -1]) == 0.0
 
 
-def test_without_a_state_it_starts_from_zeros():
-    layer, inputs = made(), INPUTS["inputs"]
-    zeros = (np.zeros((B, C), "float32"), np.zeros((B, D), "float32"))
-    assert max_difference(layer(inputs), layer(inputs, *zeros)) == 0.0
-    assert max_difference(layer(inputs), oracle(layer, inputs, *zeros)[0]) <= 1e-6
-
-
-@pytest.mark.parametrize("cut", [1, 2, 4, 6])
-def test_two_segments_with_state_equal_one_pass(cut):
-    layer, inputs = made(return_state=True), inputs_of_length(7)
-    one_pass, *expected_state = layer(inputs)
-    first, *state = layer(inputs[:, :cut])
-    second, *state = layer(inputs[:, cut:], *state)
-    assert max_difference(ops.concatenate([first, second], axis=1), one_pass) <= 1e-6
-    for one, other in zip(state, expected_state, strict=True):
-        assert max_difference(one, other) <= 1e-6
-    # Both halves of the state count.
-    for dropped in range(2):
-        partial = [None if at == dropped else each for at, each in enumerate(layer(inputs)[1:])]
-        assert max_difference(layer(inputs, *partial)[0], layer(inputs, *expected_state)[0]) > 1e-3
-
-
-@pytest.mark.parametrize("changed_at", range(T))
-def test_no_position_sees_a_later_one(changed_at):
-    layer, inputs = made(), INPUTS["inputs"].copy()
-    before = ops.convert_to_numpy(layer(inputs))
-    inputs[:, changed_at] += 1.0
-    after = ops.convert_to_numpy(layer(inputs))
-    assert max_difference(after[:, :changed_at], before[:, :changed_at]) == 0.0
-    assert np.all(np.abs(after[:, changed_at:] - before[:, changed_at:]).max(axis=(0, 2)) > 1e-5)
-
-
 def test_gates_that_are_shut_or_open_for_good_stay_finite():
     layer, inputs = made(return_state=True), inputs_of_length(300)
     for forget_bias, expected in ((200.0, INPUTS["cell_state"]), (-200.0, None)):
@@ -142,22 +110,6 @@ def test_gradients_match_finite_differences_in_float64():
             assert abs(gradient.numpy()[entry] - numeric) <= 1e-7, (name, entry)
 
 
-@needs_tensorflow
-@pytest.mark.parametrize("length", [1, 4, 7])
-def test_an_unknown_segment_length_gives_the_same_outputs_and_gradients(length):
-    layer, inputs = made(), tf.constant(inputs_of_length(length))
-
-    def step(inputs):
-        with tf.GradientTape() as tape:
-            outputs = layer(inputs)
-            loss = tf.reduce_sum(outputs**2)
-        return outputs, tape.gradient(loss, layer.kernel.value)
-
-    dynamic = tf.function(step, input_signature=[tf.TensorSpec([None, None, C])])
-    for one, other in zip(dynamic(inputs), step(inputs), strict=True):
-        assert max_difference(one, other) <= 1e-5
-
-
 @pytest.mark.parametrize(
     "dtype", ["mixed_bfloat16", "bfloat16", pytest.param("float64", marks=needs_tensorflow)]
 )
@@ -173,16 +125,3 @@ def test_states_are_at_least_float32_and_not_rounded_on_the_way_in(dtype):
     for state in (last_input, cells):
         assert keras.backend.standardize_dtype(state.dtype) == state_dtype
     assert max_difference(cells, cell_state) <= 1e-7
-
-
-def test_symbolic_shapes_of_the_state():
-    symbol = keras.KerasTensor((None, None, C))
-    outputs, last_input, cells = QuasiRecurrent(D, return_state=True)(symbol)
-    assert tuple(outputs.shape) == (None, None, D)
-    assert tuple(last_input.shape) == (None, C)
-    assert tuple(cells.shape) == (None, D)
-
-
-def test_units_must_be_positive():
-    with pytest.raises(ValueError, match=r"`units` must be positive.*Received: units=0"):
-        QuasiRecurrent(0)

@@ -88,9 +88,3 @@ def test_transformer_xl_answers_if_it_remembers(recurrence):
 def test_every_other_encoding_answers_because_it_remembers(position_encoding):
     """That it carries nothing over without recurrence is in `test_variants`."""
     assert_memory_decides(position_encoding, recurrence=True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("position_encoding", ["transformer_xl", "sinusoidal"])
-def test_an_encoding_of_each_kind_answers_with_pre_norm(position_encoding):
-    assert_memory_decides(position_encoding, recurrence=True, pre_norm=True)

@@ -44,19 +44,6 @@ def test_a_text_in_a_batch_equals_the_text_alone(kind, tie_weights):
         np.testing.assert_allclose(found.get(kind, together[row]), alone, rtol=0, atol=1e-5)
 
 
-def test_padding_of_any_length_and_with_any_id_changes_nothing():
-    model = made(PooledHead(3))
-    inputs = pad_token_ids(texts(5, 9))
-    expected = model(inputs).numpy()
-    for more in (1, T, 5 * T + 1):
-        wider = [[0, 0], [0, more]]
-        padded = {
-            "token_ids": np.pad(inputs["token_ids"], wider, constant_values=7),
-            "padding_mask": np.pad(inputs["padding_mask"], wider),
-        }
-        np.testing.assert_allclose(model(padded).numpy(), expected, rtol=0, atol=1e-6)
-
-
 def test_the_hidden_states_are_those_of_the_model_with_memory():
     model = made(PooledHead(3))
     (text,) = texts(3 * T)
@@ -69,18 +56,6 @@ def test_the_hidden_states_are_those_of_the_model_with_memory():
     # The first segment reaches the last one through memory alone.
     changed = np.array([[(text[0] + 1) % 11, *text[1:]]])
     assert np.abs(model.read(changed).numpy()[:, -1] - found[:, -1]).max() > 1e-4
-
-
-def test_the_last_token_and_the_mean_are_pooled():
-    model = made(PooledHead(3))
-    (text,) = texts(6)
-    hidden = model.read(np.array([text])).numpy()[0]
-    inputs = pad_token_ids([text], multiple_of=T)
-    for pooling, features in (("last", hidden[-1]), ("mean", hidden.mean(axis=0))):
-        head = PooledHead(2, pooling=pooling)
-        found = head(model.read(inputs["token_ids"]), inputs["padding_mask"]).numpy()[0]
-        expected = head.projection(features[None]).numpy()[0]
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
 
 def test_choices_of_a_row_are_texts_of_their_own():
@@ -174,17 +149,6 @@ def test_only_what_the_task_uses_is_trained():
 def test_bad_inputs_are_refused(inputs, words):
     with pytest.raises(ValueError, match=words):
         made(PooledHead(3))(inputs)
-
-
-def test_wrong_arguments_are_refused():
-    with pytest.raises(ValueError, match="Received: pooling='first'"):
-        PooledHead(3, pooling="first")
-    with pytest.raises(ValueError, match="Received: 0"):
-        TokenHead(0)
-    with pytest.raises(ValueError, match="empty"):
-        pad_token_ids([])
-    with pytest.raises(ValueError, match="multiple_of=0"):
-        pad_token_ids([[1]], multiple_of=0)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Interface and properties of all models; weights are those of the model, all of them, or none."""
 
-from pathlib import Path
-
 import keras
 import numpy as np
 import pytest
@@ -14,8 +12,6 @@ from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig
 from txl_tf.errors import MismatchError
 from txl_tf.models.language_model import LanguageModel, assign_weights, create_model
 from txl_tf.models.transformer_xl import TransformerXL
-
-RECURRENT_MODELS = Path(__file__).resolve().parent.parent / "golden" / "recurrent_models"
 
 
 @pytest.fixture
@@ -43,25 +39,6 @@ def test_nothing_is_assigned_where_one_array_does_not_fit(variables, wrong, reas
     with pytest.raises(MismatchError, match=f"`b` .*{reason}"):
         assign_weights(variables, {"a": np.ones(2)} | wrong)
     assert not ops.convert_to_numpy(variables["a"]).any()
-
-
-@pytest.mark.parametrize("name", ["lstm", "qrnn"])
-def test_recurrent_models_of_before_have_the_same_scores(name):
-    recorded = np.load(RECURRENT_MODELS / f"{name}.npz")
-    # The names are those of a checkpoint, see `TrainState`.
-    arrays = {key.removeprefix("model/"): recorded[key] for key in recorded.files}
-    config_class = LSTMConfig if name == "lstm" else QRNNConfig
-    model = create_model(
-        config_class(
-            vocabulary_size=20, num_layers=2, hidden_dim=8, embedding_dim=6, segment_length=6
-        )
-    )
-    assert {*arrays} - {"token_ids", "nats"} == {variable.path for variable in model.weights}
-    assign_weights({variable.path: variable for variable in model.weights}, arrays)
-    token_ids = recorded["token_ids"]
-    memory = model.initial_memory(len(token_ids))
-    nats, _ = model.score(token_ids[:, :-1], token_ids[:, 1:], memory)
-    np.testing.assert_allclose(nats, recorded["nats"], rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("config_class", [ModelConfig, LSTMConfig, QRNNConfig])
@@ -202,18 +179,6 @@ def test_dropout_is_a_function_of_the_seed_and_rests_without_training(config_cla
     plain, _ = score(model, tokens, memory)
     assert max_difference(nll(1, 2, training=False), plain) == 0.0
     assert max_difference(nll(1, 2), plain) > 1e-2
-
-
-def test_log_probs_sum_to_one_and_agree_with_score(model):
-    memory, tokens = filled_memory(model), token_ids(T + 1)
-    nll, scored_memory = score(model, tokens, memory)
-    log_probs, memory = model.log_probs(tokens[:, :-1], memory)
-    log_probs = ops.convert_to_numpy(log_probs)
-    np.testing.assert_allclose(np.exp(log_probs).sum(axis=-1), 1.0, atol=1e-6)
-    picked = np.take_along_axis(log_probs, tokens[:, 1:, None], axis=-1)[..., 0]
-    assert max_difference(nll, -picked) <= 1e-6
-    for one, other in zip(memory.states, scored_memory.states, strict=True):
-        assert max_difference(one, other) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -31,15 +31,6 @@ def test_forget_empties_only_the_rows_named():
     assert ops.convert_to_numpy(memory.valid_length).tolist() == [4, 2, 3]
 
 
-def test_the_text_of_a_memory_has_its_sizes_and_valid_lengths():
-    memory = Memory.empty(**SIZES, dtype="float32")
-    assert repr(memory) == "Memory(tensors=3, shape=(2, 4, 6), valid_length=[0 0])"
-    assert repr(memory.filled()).endswith("valid_length=[4 4])")
-    many = Memory.empty(**{**SIZES, "batch_size": 100}, dtype="float32")
-    assert len(repr(many)) < 100
-    assert repr(keras.tree.map_structure(str, memory)).startswith("Memory(tensors=3, shape=()")
-
-
 def test_memory_is_a_structure_that_keras_can_map_over():
     memory = Memory.empty(**SIZES, dtype="float32")
     assert len(keras.tree.flatten(memory)) == 4

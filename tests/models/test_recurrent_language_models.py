@@ -16,12 +16,10 @@ from tests.models.variants import (
     assert_two_segments_equal_one_pass,
     gradients_beside_memory,
     loss_and_gradients,
-    score,
     token_ids,
 )
 from tests.reference import max_difference
-from txl_tf.config.model import LSTMConfig, QRNNConfig, RecurrentConfig
-from txl_tf.models.memory import RecurrentMemory
+from txl_tf.config.model import RecurrentConfig
 from txl_tf.models.recurrent import LSTMLanguageModel, QRNNLanguageModel
 
 CONFIG = RecurrentConfig(
@@ -116,18 +114,6 @@ def test_all_dropouts_of_one_step_draw_different_masks(made, monkeypatch):
     assert len(set(seeds)) == len(seeds)
 
 
-@pytest.mark.parametrize("embedding_dim", [None, 5])
-def test_parameter_count_follows_the_formula(model_class, made, embedding_dim):
-    model = made(embedding_dim=embedding_dim, num_layers=3)
-    is_lstm = model_class is LSTMLanguageModel
-    hidden, table = CONFIG.hidden_dim, embedding_dim or CONFIG.hidden_dim
-    layers = 0
-    for inputs, outputs in ((table, hidden), (hidden, hidden), (hidden, table)):
-        # Four gates of input and output, or three of this input and the one before.
-        layers += outputs * (4 * (inputs + outputs + 1) if is_lstm else 3 * (2 * inputs + 1))
-    assert model.count_params() == V * table + V + layers
-
-
 def test_mixed_precision_keeps_states_in_float32_and_scores_close_to_float32(made, model):
     half = made(dtype="mixed_bfloat16")
     half_memory = assert_half_precision_is_close(model, half, 0.05)
@@ -137,25 +123,6 @@ def test_mixed_precision_keeps_states_in_float32_and_scores_close_to_float32(mad
     assert keras.backend.standardize_dtype(hidden.dtype) == "bfloat16"
 
 
-def test_mixed_precision_does_not_round_the_states_that_are_handed_in(made):
-    half, tokens = made(dtype="mixed_bfloat16"), token_ids(T)
-    memory = filled_memory(half)
-    rounded = [ops.cast(ops.cast(state, "bfloat16"), "float32") for state in memory.states]
-    _, following = half(tokens, memory)
-    _, otherwise = half(tokens, RecurrentMemory(tuple(rounded)))
-    assert max_difference(following.states[1], otherwise.states[1]) > 1e-6
-
-
-@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "bfloat16", "float64"])
-def test_the_next_memory_has_the_shapes_and_dtypes_of_the_initial_one(made, dtype):
-    model = made(dtype=dtype)
-    initial = model.initial_memory(B)
-    following = filled_memory(model)
-    for one, other in zip(following.states, initial.states, strict=True):
-        assert one.shape == other.shape
-        assert one.dtype == other.dtype
-
-
 def test_memory_of_another_depth_is_refused(model):
     memory = model.initial_memory(B)
     with pytest.raises(ValueError, match=r"2 layers.*Received: 2 states"):
@@ -163,51 +130,3 @@ def test_memory_of_another_depth_is_refused(model):
 
 
 PERIOD, COPY_T, SYMBOLS, SEGMENTS, ROWS = 4, 6, 4, 4, 32
-
-
-def copy_streams(seed):
-    """Rows that repeat `PERIOD` random symbols, cut into segments."""
-    pattern = np.random.default_rng(seed).integers(0, SYMBOLS, size=(ROWS, PERIOD))
-    length = SEGMENTS * COPY_T + 1
-    stream = np.tile(pattern, (1, length // PERIOD + 1))[:, :length].astype("int32")
-    return [stream[:, at : at + COPY_T + 1] for at in range(0, length - 1, COPY_T)]
-
-
-@needs_tensorflow
-def test_copies_across_segments_what_no_model_without_state_could_know(model_class):
-    sizes = {"vocabulary_size": SYMBOLS, "hidden_dim": 32, "embedding_dim": 32}
-    model = model_class(config_of(model_class, **sizes, initializer_stddev=0.3))
-    optimizer = keras.optimizers.Adam(0.01)
-    optimizer.build(model.trainable_variables)
-
-    @tf.function(jit_compile=True)
-    def train_step(tokens, memory):
-        with tf.GradientTape() as tape:
-            nll, memory = score(model, tokens, memory)
-            loss = tf.reduce_mean(nll)
-        weights = model.trainable_variables
-        gradients = tape.gradient(loss, [weight.value for weight in weights])
-        optimizer.apply(gradients, weights)
-        return memory
-
-    for seed in range(80):
-        memory = model.initial_memory(ROWS)
-        for tokens in copy_streams(seed):
-            memory = train_step(tf.constant(tokens), memory)
-
-    memory = model.initial_memory(ROWS)
-    with_state, without_state = [], []
-    for tokens in copy_streams(seed=10_000):
-        without_state.append(score(model, tokens, model.initial_memory(ROWS))[0])
-        nll, memory = score(model, tokens, memory)
-        with_state.append(nll)
-    # The first PERIOD - 1 targets of a segment repeat what came before it.
-    floor = (PERIOD - 1) * np.log(SYMBOLS) / COPY_T
-    assert np.mean(with_state[1:]) < 0.5 * floor
-    assert np.mean(without_state[1:]) > 0.9 * floor
-
-
-def test_a_configuration_of_the_other_class_is_refused(model_class):
-    other = QRNNConfig if model_class is LSTMLanguageModel else LSTMConfig
-    with pytest.raises(ValueError, match="`config` must be a"):
-        model_class(other(**CONFIG.to_dict()))

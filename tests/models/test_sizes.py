@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -10,9 +11,11 @@ from tests.slow_case import slow_case
 from tests.toy_batches import toy_experiment
 from txl_tf.config.experiment import OptimizerConfig
 from txl_tf.config.model import LSTMConfig, QRNNConfig
+from txl_tf.models.language_model import create_model
 from txl_tf.models.sizes import (
     NOTICE_SECONDS,
     CheckpointCost,
+    num_embedding_parameters,
     num_parameters,
     run_flops_per_token,
 )
@@ -73,3 +76,9 @@ def test_a_recurrent_model_takes_six_operations_for_each_weight(kind):
     experiment = toy_experiment().replace(model=model)
     # Embeddings are looked up; biases are few.
     assert flops(experiment) == pytest.approx(6 * num_parameters(model), rel=0.05)
+
+
+def test_embeddings_are_those_of_the_model():
+    config = LSTMConfig(vocabulary_size=11, hidden_dim=6, num_layers=1, segment_length=4)
+    tables = [each for each in create_model(config).weights if each.shape == (11, config.table_dim)]
+    assert num_embedding_parameters(config) == int(np.prod(tables[0].shape))

@@ -1,11 +1,10 @@
 """Embedding and softmax of a whole model with clusters, projections and own tables."""
 
-import numpy as np
 import pytest
 from keras import ops
 
 from tests import reference_variants
-from tests.models.variants import ADAPTIVE, B, T, filled_memory, made, score, token_ids
+from tests.models.variants import ADAPTIVE, B, T, made, score, token_ids
 from tests.reference import max_difference
 
 VOCABULARIES = {
@@ -59,17 +58,6 @@ def test_scores_match_the_oracle(model):
         assert max_difference(state, expected_state) <= 1e-5
 
 
-def test_log_probs_sum_to_one_and_agree_with_scores(model):
-    memory, tokens = filled_memory(model), read(model)
-    log_probs, _ = model.log_probs(tokens[:, :-1], memory)
-    log_probs = ops.convert_to_numpy(log_probs)
-    assert log_probs.shape == (B, 3 * T, model.config.vocabulary_size)
-    np.testing.assert_allclose(np.exp(log_probs).sum(axis=-1), 1.0, atol=1e-5)
-    picked = np.take_along_axis(log_probs, tokens[:, 1:, None], axis=-1)[..., 0]
-    nll, _ = score(model, tokens, memory)
-    assert max_difference(nll, -picked) <= 1e-5
-
-
 def test_tied_tables_are_one_variable_and_own_tables_are_not():
     tied, own = made(**ADAPTIVE), made(**ADAPTIVE, tie_weights=False)
     assert len(own.weights) == len(tied.weights) + 3
@@ -85,12 +73,3 @@ def test_tied_tables_are_one_variable_and_own_tables_are_not():
         model.embedding.tables[2].assign(table)
         after, _ = score(model, tokens, memory)
         assert (max_difference(before, after) > 1e-3) == changes_scores
-
-
-def test_hidden_width_and_embedding_width_are_independent():
-    model = made(embedding_dim=10)
-    assert [tuple(table.shape) for table in model.embedding.tables] == [(11, 10)]
-    assert [tuple(each.shape) for each in model.embedding.projections] == [(10, 6)]
-    hidden, memory = model(token_ids(T), model.initial_memory(B))
-    assert tuple(hidden.shape) == (B, T, 6)
-    assert [tuple(state.shape) for state in memory.states] == [(B, 6, 6)] * 2

@@ -82,19 +82,6 @@ def test_lengths_grow_and_arithmetic_with_them():
         cases("train", "--config", str(LSTM), "--segment-lengths", "8")
 
 
-@pytest.mark.parametrize(
-    ("suite", "setting", "fits"),
-    [
-        ("evaluate", "model.same_length=true", True),
-        ("evaluate", "optimizer.name=adamw", True),
-        ("train", "optimizer.name=adamw", False),
-        ("generate", "model.cutoffs=[10,20]", False),
-    ],
-)
-def test_a_peer_gets_what_it_can_do(suite, setting, fits):
-    assert all((each.peer_request is not None) == fits for each in cases(suite, "--set", setting))
-
-
 def test_the_table_has_time_and_arithmetic_beside_each_other():
     rows = [
         {"suite": "train", "shape": "a", "flops_per_token": 40, "peak_bytes": 3 << 29},

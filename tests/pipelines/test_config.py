@@ -5,11 +5,9 @@ import json
 import pytest
 
 from pipelines.arguments import load_experiment
-from pipelines.command_line import JOBS, main
+from pipelines.command_line import main
 from pipelines.configs import NAMED_EXPERIMENTS
 from pipelines.evaluation.splits import tokens_before_the_end
-from txl_tf import preset
-from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.config.settings import settings_of
 from txl_tf.errors import UsageError
 
@@ -26,12 +24,6 @@ def test_every_setting_is_listed_with_its_facts_and_meaning(capsys):
         for setting in settings_of(type(getattr(experiment, section))):
             assert f"{section}.{setting.name} ({setting.facts}) {setting.meaning}" in shown
     assert all(name in shown for name in NAMED_EXPERIMENTS)
-
-
-def test_one_section_is_listed_alone(capsys):
-    shown = printed(capsys, "lstm")
-    assert "model.embedding_dim" in shown
-    assert "training." not in shown
 
 
 def test_an_experiment_is_shown_as_a_file_that_can_be_used(capsys, tmp_path):
@@ -71,62 +63,11 @@ def test_a_file_with_a_base_says_what_differs(tmp_path):
         load_experiment(str(path), [])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "text"),
-    [
-        (["trian"], 2, "Did you mean train?"),
-        (["train", "--wrkdir", "x"], 2, "Did you mean --workdir?"),
-        (["generate", "--top_p", "0.9", "--workdir", "x"], 2, "Did you mean --top-p"),
-        (["analyze", "speed", "--memry", "1"], 2, "has no option --memry"),
-        (["config", "trainig"], 2, "Did you mean training?"),
-        (["config", "--config", "quikstart"], 66, "Did you mean quickstart?"),
-        (["config", "--config", "quickstart", "--set", "training.steps=1"], 2, "num_steps"),
-        (["config", "--config", "quickstart", "--set", "x"], 2, "section.field=value"),
-        (["config", "model", "--diff", "a", "b"], 2, "Give one of them"),
-        (["config", "--set", "training.seed=1"], 2, "Add --config"),
-        (["zzzzzz"], 2, "Known are: quickstart"),
-    ],
-)
-def test_a_misuse_names_what_is_near(capsys, arguments, code, text):
-    assert main(arguments) == code
-    shown = capsys.readouterr()
-    assert text in shown.err
-    assert len(shown.err.splitlines()) <= 3
-    assert not shown.out
-
-
-@pytest.mark.parametrize("job", JOBS)
-def test_help_comes_by_a_word_or_an_option(capsys, job):
-    texts = []
-    for arguments in (["help", job], [job, "--help"]):
-        with pytest.raises(SystemExit) as ended:
-            main(arguments)
-        assert ended.value.code == 0
-        texts.append(capsys.readouterr().out)
-    assert texts[0] == texts[1]
-    assert texts[0].startswith(f"usage: txl {job}")
-
-
 def test_versions_are_told_without_importing_tensorflow(capsys):
     with pytest.raises(SystemExit):
         main(["--version"])
     shown = capsys.readouterr().out
     assert "txl-tf" in shown and "keras" in shown and "Python" in shown
-
-
-def test_a_near_preset_and_key_are_named():
-    with pytest.raises(ValueError, match="Did you mean enwik8_base"):
-        preset("enwik8base")
-    with pytest.raises(ValueError, match="Did you mean num_steps"):
-        values = NAMED_EXPERIMENTS["quickstart"]().to_dict()
-        values["training"]["numsteps"] = 3
-        ExperimentConfig.from_dict(values)
-
-
-@pytest.mark.parametrize("name", NAMED_EXPERIMENTS)
-def test_every_experiment_is_evaluated_about_ten_times(name):
-    training = NAMED_EXPERIMENTS[name]().training
-    assert 8 <= training.num_steps // training.evaluation_period <= 12
 
 
 def test_evaluations_before_the_last_step_are_limited_by_tokens_and_not_by_time():

@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 
 import txl_tf
@@ -70,12 +69,6 @@ def data_of_bytes(tmp_path):
     return tmp_path / "bytes"
 
 
-def test_shared_biases_survive(tmp_path):
-    golden = Golden("tf1_enwik8_like")
-    write_model_folder(golden.load(), str(tmp_path / "model"))
-    assert_same_weights(load_model(tmp_path / "model"), golden.load())
-
-
 def test_a_damaged_model_is_refused(converted, tmp_path):
     import shutil
 
@@ -97,13 +90,6 @@ def test_a_damaged_model_is_refused(converted, tmp_path):
         load_model(copy)
     with pytest.raises(InputMissingError):
         load_model(tmp_path)
-
-
-def test_the_output_is_not_overwritten(converted):
-    before = (converted / "config.json").read_bytes()
-    finished = run_txl(*FROM_TENSORFLOW, "--out", converted, *SETTINGS)
-    assert finished.returncode == 73
-    assert (converted / "config.json").read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -168,22 +154,6 @@ def test_a_converted_model_for_hugging_face(tmp_path):
     finished = run_txl(*arguments, "--out", tmp_path / "theirs")
     assert finished.returncode == 0, finished.stderr
     assert_same_weights(load_hugging_face(tmp_path / "theirs"), model)
-
-
-@pytest.mark.slow
-def test_a_trained_run_for_hugging_face(trained, tmp_path):
-    pytest.importorskip("safetensors")
-    from txl_tf.convert import load_hugging_face
-    from txl_tf.run_folder import read_weights
-
-    workdir, _ = trained
-    finished = run_txl(
-        "convert", "--to", "hugging_face", "--workdir", workdir, "--out", tmp_path / "theirs"
-    )
-    assert finished.returncode == 0, finished.stderr
-    _, weights = read_weights(str(workdir))
-    table = load_hugging_face(tmp_path / "theirs").embedding.tables[0]
-    np.testing.assert_array_equal(table.numpy(), weights["embedding/table"])
 
 
 def test_what_hugging_face_has_not_is_a_usage_error(converted, tmp_path):

@@ -142,7 +142,8 @@ def test_the_same_command_resumes_and_a_finished_run_is_left_alone(finetune, tmp
 @pytest.mark.slow
 def test_a_run_begins_from_the_weights_of_a_model(finetune, untouched, tmp_path):
     start = ("--init-from", untouched)
-    finished = finetune("classification", "--freeze", "embedding", "layers:0", model=start)
+    options = ("--freeze", "embedding", "layers:0", "--set", "training.num_kept_checkpoints=4")
+    finished = finetune("classification", *options, model=start)
     assert finished.returncode == 0, finished.stderr
     described = describe_run(str(tmp_path / "run"))
     assert described.start["source"] == str(untouched)

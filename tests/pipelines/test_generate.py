@@ -12,7 +12,6 @@ from pipelines.workdir import Workdir, data_identity
 from tests.toy_batches import toy_experiment
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
-from txl_tf.generation import SessionFile
 from txl_tf.models.transformer_xl import TransformerXL
 from txl_tf.run_description import identity
 from txl_tf.training.checkpoint_store import CheckpointStore
@@ -122,22 +121,6 @@ def test_a_terminal_is_asked_line_by_line(generated, monkeypatch, tmp_path):
     generated("--max-tokens", "4", "--temperature", "0", "--session", str(file))
     assert next(lines, None) is None
     assert file.exists()
-
-
-def test_a_second_writer_of_a_session_is_told_before_it_begins(generated, tmp_path):
-    path = str(tmp_path / "story.npz")
-    with SessionFile(path):
-        exit_code, message = generated("--prompt", "a", "--session", path)
-    assert (exit_code, "is writing this session" in message) == (73, True), message
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_damaged_session_is_refused(generated, tmp_path):
-    path = tmp_path / "story.npz"
-    path.write_bytes(b"PK\x05\x06" + bytes(18))
-    exit_code, message = generated("--prompt", "a", "--session", str(path))
-    assert (exit_code, "no session, or damaged" in message) == (65, True), message
-    assert len(message.splitlines()) == 4  # the first names the step
 
 
 def test_a_prompt_that_is_no_utf_8_or_no_file_is_refused(generated, tmp_path):

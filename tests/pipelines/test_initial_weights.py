@@ -118,13 +118,6 @@ def test_the_run_keeps_where_it_began(untouched, train, data_folder, tmp_path):
     assert run_txl("verify", tmp_path / "run").returncode in (65, 78)
 
 
-def test_a_run_without_initial_weights_is_another_one(untouched, train, tmp_path):
-    assert train("run").returncode == 0
-    refused = train("run", "--init-from", untouched)
-    assert refused.returncode == 78
-    assert "it began from initial weights" in error_lines(refused)[0]
-
-
 @pytest.mark.parametrize("keeps_checkpoint", [True, False])
 def test_a_restart_before_the_first_step_gives_the_same_bits(
     keeps_checkpoint, untouched, train, data_folder, tmp_path
@@ -160,12 +153,9 @@ def test_a_source_that_has_changed_is_refused(untouched, train, data_folder, tmp
         (("--set", "model.layer_norm_epsilon=1e-6"), 78, "model.layer_norm_epsilon (stored 1e-12"),
         (("--init-step", "7"), 2, "There is no checkpoint of step 7."),
         (("--init-step", "last"), 2, "named by its step"),
-        (("--freeze", "layers:0-2"), 2, "layers from 0 to 1"),
-        (("--freeze", "layer 0"), 2, "`freeze` must be of"),
         (("--freeze", "embedding", "softmax", "layers"), 2, "leave something to train"),
         ((*ADAPTERS, "--freeze", "layers:0"), 2, "`freeze` must be None with an `adapter_rank`"),
         (("--set", "training.adapter_rank=17"), 2, "`training.adapter_rank` must be at most 16"),
-        (("--set", "training.adapter_alpha=1"), 2, "`adapter_alpha` needs an `adapter_rank`"),
     ],
 )
 def test_what_does_not_fit_is_refused(options, exit_code, words, untouched, train, tmp_path):
@@ -173,12 +163,6 @@ def test_what_does_not_fit_is_refused(options, exit_code, words, untouched, trai
     assert refused.returncode == exit_code, refused.stderr
     assert words in error_lines(refused)[0]
     assert not (tmp_path / "run" / RUN_FILE).exists()
-
-
-def test_options_of_a_source_need_one(train):
-    refused = train("run", "--init-vocabulary", "shared")
-    assert refused.returncode == 2
-    assert error_lines(refused)[0].endswith("This goes with --init-from.")
 
 
 def test_frozen_parts_stay_bit_for_bit(untouched, train, tmp_path):
@@ -192,13 +176,6 @@ def test_frozen_parts_stay_bit_for_bit(untouched, train, tmp_path):
     names = checkpoint_store(str(tmp_path / "run")).load(12).keys()
     slots = [name for name in names if name.startswith("optimizer/")]
     assert not [name for name in slots if "embedding" in name or "block_0" in name]
-
-
-def test_an_export_in_fewer_bits_says_so(untouched, train, tmp_path):
-    export = ("export", "--workdir", untouched, "--out", tmp_path / "export", "--weights")
-    assert run_txl(*export, "bfloat16").returncode == 0
-    finished = train("run", "--init-from", tmp_path / "export")
-    assert "The export stores its weights as bfloat16" in finished.stderr
 
 
 @pytest.fixture

@@ -12,11 +12,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tests.pipelines.txl_process import run_txl
 
 
-def arrays_of(workdir, step):
-    reader = tf.train.load_checkpoint(str(workdir / "checkpoints" / f"step-{step:08d}" / "state"))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-
-
 def test_training_reports_and_keeps_the_newest_checkpoints(trained):
     workdir, finished = trained
     assert re.search(r"step 40/40 .*nats .*bits/byte .*tokens/s .*left 0:00", finished.stderr)
@@ -79,70 +74,6 @@ def test_evaluation_counts_every_token_and_is_the_one_of_training(trained, data_
     assert result["num_tokens"] == valid["tokens"] - 1
     assert result["bits_per_byte"] == pytest.approx(result["nats_per_token"] / np.log(2.0))
     assert re.search(rf"^bits/byte +{result['bits_per_byte']:.6f}$", training.stderr, re.MULTILINE)
-
-
-@pytest.mark.slow
-def test_evaluation_takes_other_lengths_and_no_other_model(trained, data_folder):
-    workdir, _ = trained
-    common = ("evaluate", "--workdir", workdir, "--data", data_folder, "--split", "test")
-    longer = run_txl(
-        *common, "--set", "evaluation.memory_length=48", "--set", "evaluation.segment_length=8"
-    )
-    assert longer.returncode == 0, longer.stderr
-    assert "segment 8, memory 48" in longer.stdout
-    other = run_txl(*common, "--set", "model.num_layers=3")
-    assert other.returncode == 2
-    assert "model.num_layers" in other.stderr
-
-
-@pytest.mark.slow
-def test_generation_repeats_itself_and_goes_on_from_the_prompt(trained):
-    workdir, _ = trained
-    common = ("generate", "--workdir", workdir, "--prompt", "12 and ", "--max-tokens", "30")
-    first = run_txl(*common, "--top-k", "5", "--seed", "3")
-    again = run_txl(*common, "--top-k", "5", "--seed", "3")
-    assert first.returncode == 0, first.stderr
-    assert first.stdout.startswith("12 and ")
-    assert len(first.stdout) > len("12 and ") + 10
-    assert first.stdout == again.stdout
-
-
-@pytest.mark.slow
-def test_exports_are_versions_and_none_is_overwritten(trained, tmp_path):
-    workdir, _ = trained
-    out = tmp_path / "served"
-    finished = run_txl("export", "--workdir", workdir, "--out", out)
-    assert finished.returncode == 0, finished.stderr
-    assert str(out / "1") in finished.stdout
-    card = json.loads((out / "1" / "assets.extra" / "model_card.json").read_text())
-    assert card["step"] == 40
-    assert card["model"]["num_layers"] == 2
-    written = (out / "1" / "saved_model.pb").read_bytes()
-    again = run_txl("export", "--workdir", workdir, "--out", out, "--version", "1")
-    assert again.returncode == 73
-    assert (out / "1" / "saved_model.pb").read_bytes() == written
-    following = run_txl("export", "--workdir", workdir, "--out", out)
-    assert following.returncode == 0 and str(out / "2") in following.stdout
-
-
-@pytest.mark.slow
-def test_damaged_newest_checkpoint_makes_way_for_the_one_before(
-    trained, data_folder, config_file, tmp_path
-):
-    import shutil
-
-    unbroken, _ = trained
-    workdir = tmp_path / "run"
-    shutil.copytree(unbroken, workdir)
-    shutil.rmtree(workdir / "checkpoints" / "step-00000040")
-    state = next((workdir / "checkpoints" / "step-00000030").glob("state.data*"))
-    state.write_bytes(b"x" + state.read_bytes()[1:])
-    finished = run_txl("train", "--data", data_folder, "--workdir", workdir)
-    assert finished.returncode == 0, finished.stderr
-    assert "damaged" in finished.stderr and "step-00000030" in finished.stderr
-    assert "step 20" in finished.stderr
-    for name, array in arrays_of(unbroken, 40).items():
-        np.testing.assert_array_equal(arrays_of(workdir, 40)[name], array, err_msg=name)
 
 
 @pytest.mark.slow

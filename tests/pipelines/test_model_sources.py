@@ -148,16 +148,6 @@ def test_every_job_reads_a_checkpoint_of_the_official_code(job, official, tmp_pa
         assert output
 
 
-@pytest.mark.skipif(not HAS_EXTRAS, reason="needs matplotlib and safetensors")
-@pytest.mark.parametrize("kind", [slow_case("run"), slow_case("converted")])
-def test_a_report_is_of_a_run(kind, model_folders, tmp_path):
-    out = tmp_path / "report.html"
-    finished = run_txl("report", "--workdir", model_folders[kind], "--out", out)
-    is_run = kind in ("run", "checkpoint")
-    assert finished.returncode == (0 if is_run else 66)
-    assert out.exists() == is_run
-
-
 @pytest.mark.parametrize("kind", [slow_case(kind) for kind in KINDS])
 def test_a_task_takes_the_vocabulary_of_any_model_that_has_one(kind, model_folders, data_folder):
     expected = given_tokenizer(str(data_folder))

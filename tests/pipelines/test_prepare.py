@@ -13,9 +13,6 @@ from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset, dataset_tokenizer
 from txl_tf.errors import (
     DataDamagedError,
-    InputMissingError,
-    JobError,
-    OutputExistsError,
     UsageError,
 )
 
@@ -82,19 +79,6 @@ def test_wrong_values_are_usage_errors(tmp_path, text, more):
     with pytest.raises(UsageError) as caught:
         prepare.check_arguments(parsed("--text", text, "--out", tmp_path / "out", *more))
     assert len(str(caught.value).splitlines()) == 3
-
-
-def test_a_built_in_corpus_has_its_own_splits(tmp_path):
-    arguments = ("--corpus", "python_standard_library", "--out", tmp_path / "out")
-    with pytest.raises(UsageError):
-        prepare.check_arguments(parsed(*arguments, "--test-fraction", 0.1))
-
-
-def test_missing_input_and_existing_output_are_found_early(tmp_path, text):
-    with pytest.raises(InputMissingError):
-        prepare.check_arguments(parsed("--text", tmp_path / "no", "--out", tmp_path / "out"))
-    with pytest.raises(OutputExistsError):
-        prepare.check_arguments(parsed("--text", text, "--out", tmp_path))
 
 
 def test_one_source_must_be_named(tmp_path, text, capsys):
@@ -319,8 +303,3 @@ def test_the_work_is_given_to_beam(tmp_path, text, monkeypatch, capsys):
     prepare.run(arguments)
     assert given == [(["train"], "bytes", out, "text.txt", ["--runner=Flink"])]
     assert "written" in capsys.readouterr().out
-
-
-def test_errors_of_the_job_have_exit_codes():
-    assert issubclass(UsageError, JobError)
-    assert (UsageError.exit_code, OutputExistsError.exit_code) == (2, 73)

@@ -20,13 +20,6 @@ def test_plain_lines_tell_how_far_it_is(capsys, monkeypatch, total, shown):
     assert capsys.readouterr().err == f"preparing train: {shown}\n"
 
 
-def test_a_terminal_gets_a_bar(capsys, monkeypatch):
-    monkeypatch.setattr(module.sys.stderr, "isatty", lambda: True)
-    with byte_progress(10, "verifying") as report:
-        report("train", 10)
-    assert "verifying train:" not in capsys.readouterr().err
-
-
 def report(step, nats, tokens_per_second=123_456.0, has_compiled=False):
     record = StepRecord(
         step=step, nats_per_token=nats, gradient_norm=1.0, checksum=0, status=StepStatus.APPLIED
@@ -76,17 +69,6 @@ def test_a_bar_of_80_columns_shows_everything_even_where_it_is_long(shown):
         assert part in line
 
 
-def test_words_have_a_perplexity(shown):
-    def act(progress):
-        progress.update(report(999_999, math.log(267_735.4)))
-        progress.show_validation("23.46")
-
-    line = shown(act, has_words=True, num_steps=1_000_000)
-    assert len(line) <= 80
-    for part in ("perplexity 267,735", "123k tokens/s", "valid 23.46", "left"):
-        assert part in line
-
-
 def test_plain_lines_have_the_same_figures(capsys):
     with TrainingProgress(100, lambda nats: loss_figure(nats, 1.0, False)) as progress:
         progress.update(report(50, math.log(2), has_compiled=True))
@@ -97,15 +79,6 @@ def test_plain_lines_have_the_same_figures(capsys):
         "step 50/100  loss 0.6931 nats  1.0000 bits/byte  123,456 tokens/s  left unknown"
     )
     assert last.endswith("123,456 tokens/s  valid 2.0000  left 0:00")
-
-
-def test_plain_lines_have_the_share_of_the_peak_once_it_is_known(capsys):
-    with TrainingProgress(8, lambda nats: "") as progress:
-        progress.update(report(8, 1.0, 5_000.0))
-        progress.update(report(8, 1.0, 5_000.0), peak_tokens_per_second=20_000.0)
-    before, after = capsys.readouterr().err.splitlines()
-    assert "5,000 tokens/s  left" in before
-    assert "5,000 tokens/s (25% of peak)  left" in after
 
 
 def test_a_line_above_the_bar_is_not_read_as_markup(shown):

@@ -63,10 +63,6 @@ def processor_ticks():
     return user + nice + system + hard + soft, refused
 
 
-def bytes_below(folder):
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
 def figures(finished):
     """The table of results: the figures of both splits by their names."""
     lines = finished.stdout.splitlines()
@@ -133,29 +129,12 @@ def test_quickstart_is_good_within_six_minutes(whole_quickstart, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.alone
-def test_quickstart_in_int8_takes_less_than_a_third_and_loses_nothing(whole_quickstart, tmp_path):
-    workdir, _, _ = whole_quickstart
-    options = ("--weights", "int8", "--data", workdir / "data", "--sample-tokens", 200_000)
-    finished = run_txl("export", "--workdir", workdir / "run", "--out", tmp_path, *options)
-    assert finished.returncode == 0, finished.stderr
-    (exact,) = (workdir / "export").iterdir()
-    share = bytes_below(tmp_path / "1") / bytes_below(exact)
-    share_of_weights = bytes_below(tmp_path / "1" / "variables") / bytes_below(exact / "variables")
-    card = json.loads((tmp_path / "1" / "assets.extra" / "model_card.json").read_text())
-    loss_change = card["serving"]["weights"]["sample_loss_change"]
-    print(f"{share:.4f} of the bytes, loss {loss_change:+.6f}")
-    assert share_of_weights <= 0.265
-    # The graph is the same in both, and a sixth of the smaller one.
-    assert share <= 1 / 3
-    assert abs(loss_change) <= 0.01
-
-
-@pytest.mark.slow
 def test_quickstart_killed_half_way_comes_to_the_same_figures(tmp_path):
     shorter = (
         *SMALL,
         *("--set", "training.num_steps=400", "--set", "training.checkpoint_every_steps=100"),
+        # The precision of a new run is measured, and both runs must have the same.
+        *("--set", "training.dtype_policy=float32"),
     )
     unbroken = run_txl("quickstart", "--workdir", tmp_path / "unbroken", *shorter)
     assert unbroken.returncode == 0, unbroken.stderr

@@ -108,7 +108,3 @@ def test_the_commands_that_add_analyses_run_as_printed(run, data_folder, capsys)
     page, _ = page_of(run)
     assert page.figures[-2:] == ["context", "attention"]
     assert "missing" not in capsys.readouterr().out
-
-
-def test_a_folder_without_a_run_is_refused(tmp_path):
-    assert main(["report", "--workdir", str(tmp_path / "none")]) == 66

@@ -5,9 +5,7 @@ import shutil
 
 import pytest
 
-from pipelines.run_verification import describe_extension
 from pipelines.workdir import Workdir
-from tests.pipelines.interrupted_run import InterruptedRun
 from tests.pipelines.toy_run import (
     NUM_STEPS,
     stopping_after,
@@ -15,7 +13,6 @@ from tests.pipelines.toy_run import (
     toy_training,
     train,
 )
-from tests.pipelines.txl_process import run_txl
 from txl_tf.errors import DataDamagedError, MismatchError
 from txl_tf.run_description import RunDescription
 from txl_tf.run_folder import checkpoint_store
@@ -143,54 +140,3 @@ def test_extensions_are_part_of_the_description_and_wrong_ones_are_refused():
     for wrong in ([8, 4], [NUM_STEPS], [-1], [True], 4, None):
         with pytest.raises(ValueError, match="extended_at"):
             RunDescription.from_values({**values, "extended_at": wrong})
-
-
-@pytest.mark.parametrize(
-    ("schedule", "words"),
-    [
-        ("cosine", "jumps from 0.0001 to 0.00505 and falls"),
-        ("constant", "goes on"),
-        ("inverse_square_root", "goes on"),
-    ],
-)
-def test_the_line_says_what_becomes_of_the_learning_rate(schedule, words):
-    fields = {"schedule": schedule, "learning_rate": 0.01, "warmup_steps": 0}
-    if schedule == "cosine":
-        fields["final_learning_rate_fraction"] = 0.01
-    experiment = toy_run_experiment(num_steps=200)
-    experiment = experiment.replace(optimizer=experiment.optimizer.replace(**fields))
-    line = describe_extension(experiment, 100)
-    assert "from 100 to 200 steps" in line
-    assert words in line
-
-
-@pytest.mark.slow
-def test_a_real_run_that_is_extended_and_killed(server, tmp_path):
-    """With a constant rate it is the long run, and with a cosine what an unkilled one is."""
-    InterruptedRun.set_up(server, tmp_path)
-    for schedule in ("constant", "cosine"):
-        settings = [f"optimizer.schedule={schedule}", "training.evaluate_every_steps=10"]
-        if schedule == "constant":
-            settings.append("optimizer.final_learning_rate_fraction=0.004")
-        arguments = [word for setting in settings for word in ("--set", setting)]
-        runs = []
-        for name, lengths in (("whole", (20, 60)), ("killed", (20, 60)), ("long", (60,))):
-            run = InterruptedRun(server, tmp_path, f"{schedule}-{name}", lengths[0])
-            for run.num_steps in lengths:
-                if name == "killed" and run.num_steps == 60:
-                    process = run.start(*arguments)
-                    process.wait_until(lambda run=run: run.ledger_step() >= 35)
-                    process.send(9)
-                    process.wait()
-                process = run.start(*arguments)
-                assert process.wait() == 0, process.output()
-            runs.append(run)
-        whole, killed, long = runs
-        killed.check_same_as(whole)
-        ledgers = [(each.workdir / "ledger.txt").read_bytes() for each in (whole, long)]
-        assert (ledgers[0] == ledgers[1]) == (schedule == "constant")
-        verified = run_txl("verify", whole.workdir)
-        assert verified.returncode == 0, verified.stderr
-        assert "steps 1 to 60" in verified.stdout
-        if schedule == "constant":
-            whole.check_same_as(long)

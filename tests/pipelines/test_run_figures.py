@@ -3,25 +3,18 @@
 import json
 import re
 import shutil
-import subprocess
-import time
 
-import grpc
 import numpy as np
 import pytest
-import tensorboard_data_server
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.context import RequestContext
-from tensorboard.data import grpc_provider
-from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import plugin_data_pb2
 
 from pipelines.evaluation.text_sample import SampleWriter
 from tests.generation.models import expressive
 from tests.pipelines.txl_process import run_txl
 from tests.toy_batches import toy_tokens
-from txl_tf.training.dashboard import PAGES, TAGS, describe_tag
+from txl_tf.training.dashboard import TAGS
 from txl_tf.training.metrics_log import PROCESS_RUN, MetricsLog
 
 # Texts and hyperparameters are no curves.
@@ -81,24 +74,6 @@ def test_the_log_has_what_an_evaluation_of_the_checkpoint_finds(untouched, data_
         assert line[f"loss/{name}"] == found[name]
 
 
-def test_every_page_has_curves_and_every_tag_a_description(untouched):
-    written = {tag for run in logged(untouched).values() for tag, _ in run}
-    events = EventAccumulator(str(untouched / "tensorboard" / "valid")).Reload()
-    content = events.Tensors("custom_scalars__config__")[0].tensor_proto.string_val[0]
-    layout = layout_pb2.Layout.FromString(content)
-    assert [category.title for category in layout.category] == list(PAGES)
-    for chart in (chart for category in layout.category for chart in category.chart):
-        (pattern,) = chart.multiline.tag
-        if chart.title == TAGS["performance/peak_share"].title:
-            continue  # the steps of this run took less than a second
-        assert any(re.match(pattern, tag) for tag in written), chart.title
-    for run in ("train", "valid"):
-        events = EventAccumulator(str(untouched / "tensorboard" / run)).Reload()
-        for tag in set(events.Tags()["tensors"]) & written:
-            metadata = events.SummaryMetadata(tag)
-            assert metadata.summary_description == describe_tag(tag).description
-
-
 def test_the_overview_has_settings_sizes_and_samples(untouched):
     training = EventAccumulator(str(untouched / "tensorboard" / "train")).Reload()
 
@@ -132,42 +107,6 @@ def test_hyperparameters_have_the_loss_as_metric(untouched):
     assert session.hparams["optimizer.name"].string_value == "adam"
     experiment = plugin_data("_hparams_/experiment").experiment
     assert "loss/perplexity" in [metric.name.tag for metric in experiment.metric_infos]
-
-
-def test_the_data_server_of_tensorboard_reads_the_same(untouched, tmp_path):
-    """TensorBoard's reader in Rust, which is another program than its reader in Python."""
-    port_file, options = tmp_path / "port", ("--reload=once", "--port=0", "--die-after-stdin")
-    command = (tensorboard_data_server.server_binary(), *options, f"--port-file={port_file}")
-    command += (f"--logdir={untouched / 'tensorboard'}", "--samples-per-plugin=scalars=all")
-    expected, found = logged(untouched), {}
-    # It ends with its standard input.
-    with subprocess.Popen(command, stdin=subprocess.PIPE):
-        deadline = time.monotonic() + 60
-        while not port_file.exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        with grpc.insecure_channel(f"127.0.0.1:{port_file.read_text().strip()}") as channel:
-            stub = grpc_provider.make_stub(channel)
-            provider = grpc_provider.GrpcDataProvider("", stub)
-            while found != expected and time.monotonic() < deadline:
-                read = provider.read_scalars(
-                    RequestContext(), experiment_id="", plugin_name="scalars", downsample=1000
-                )
-                found = {
-                    run: {(tag, point.step): point.value for tag in tags for point in tags[tag]}
-                    for run, tags in read.items()
-                }
-    assert found == expected
-
-
-def test_an_independent_reader_reads_the_same(untouched):
-    tbparse = pytest.importorskip("tbparse")
-    read = tbparse.SummaryReader(str(untouched / "tensorboard"), extra_columns={"dir_name"})
-    table = read.scalars if len(read.scalars) else read.tensors
-    found = {"train": {}, "valid": {}}
-    for row in table.itertuples():
-        if _SCALAR.fullmatch(row.tag):
-            found[row.dir_name][(row.tag, row.step)] = float(row.value)
-    assert found == logged(untouched)
 
 
 @pytest.mark.slow

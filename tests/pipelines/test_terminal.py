@@ -7,8 +7,6 @@ import pytest
 
 from tests.pipelines.txl_process import command, environment
 
-# A locale that is ASCII and stays so.
-ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 MISSING = ("train", "--config", "none-of-this-name", "--data", "d", "--workdir", "w")
 
 
@@ -35,7 +33,6 @@ def assert_quiet(finished):
 @pytest.mark.parametrize(
     ("redirection", "arguments", "exit_code"),
     [
-        (">&-", ("launch", "--help"), 0),
         ("2>&-", MISSING, 66),
         (">/dev/full", ("launch", "--help"), 74),
         ("2>/dev/full", MISSING, 66),
@@ -65,33 +62,23 @@ def test_a_reader_that_leaves_ends_the_job_without_a_word(tmp_path):
     assert finished.stderr == b""
 
 
-@pytest.mark.parametrize("variables", [ASCII, {"PYTHONIOENCODING": "ascii"}], ids=["C", "io"])
-def test_an_ascii_terminal_shows_escapes(tmp_path, variables):
+def test_an_ascii_terminal_shows_escapes(tmp_path):
     config = tmp_path / "größe.toml"
     config.write_text("[model]\nvocabulary_size = 'ä'\n")
     finished = run(
         ("train", "--config", config.name, "--data", "d", "--workdir", "w"),
         cwd=tmp_path,
-        variables=variables,
+        variables={"PYTHONIOENCODING": "ascii"},
     )
     assert_quiet(finished)
     assert finished.returncode == 2
     assert finished.stderr.isascii()
-    remedy = b"PYTHONUTF8=1" if variables is ASCII else b"gr\\xf6\\xdfe.toml"
-    assert remedy in finished.stderr
+    assert b"gr\\xf6\\xdfe.toml" in finished.stderr
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        (b"train", b"--config", b"a\xff", b"--data", b"d", b"--workdir", b"w"),
-        (b"\xff",),
-    ],
-    ids=repr,
-)
-def test_arguments_that_are_not_utf8(tmp_path, arguments):
+def test_arguments_that_are_not_utf8(tmp_path):
     finished = subprocess.run(
-        [*map(os.fsencode, command()), *arguments],
+        [*map(os.fsencode, command("train", "--config")), b"a\xff"],
         capture_output=True,
         cwd=tmp_path,
         env=environment(),

@@ -103,23 +103,6 @@ def test_an_export_is_verified(exported, tmp_path, capsys):
         verified(folder, capsys)
 
 
-@pytest.mark.slow
-def test_all_of_an_export_is_in_its_list_of_checksums(exported, tmp_path, capsys):
-    folder = tmp_path / "1"
-    shutil.copytree(exported, folder)
-    assert "verified" in verified(folder, capsys)
-    card = folder / "assets.extra" / "model_card.json"
-    content = card.read_bytes()
-    values = json.loads(content)
-    card.write_text(json.dumps({**values, "more": 1}))
-    with pytest.raises(DataDamagedError, match=r"model_card\.json"):
-        verified(folder, capsys)
-    card.write_bytes(content)
-    (folder / "surplus").write_text("x")
-    with pytest.raises(DataDamagedError, match="not in the list"):
-        verified(folder, capsys)
-
-
 def test_all_of_a_run_is_verified(trained, tmp_path, capsys):
     workdir = tmp_path / "run"
     shutil.copytree(trained[0], workdir)

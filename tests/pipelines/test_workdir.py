@@ -1,10 +1,7 @@
 """The folder of a run says what it is, and takes no other run in."""
 
-import hashlib
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +9,10 @@ import pytest
 
 from pipelines.workdir import Workdir
 from tests.pipelines.small_experiments import MODEL
+from tests.pipelines.toy_run import digest_of
 from tests.storage.places import KINDS, place
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.errors import (
-    DataDamagedError,
     InputMissingError,
     MismatchError,
     OutputExistsError,
@@ -25,7 +22,6 @@ from txl_tf.errors import (
 from txl_tf.run_description import identity
 from txl_tf.training.checkpoint_store import CheckpointStore
 
-ROOT = Path(__file__).resolve().parents[2]
 VALUES = {
     "model": MODEL,
     "training": {"global_batch_size": 4, "num_steps": 40},
@@ -41,29 +37,11 @@ DATA = {
 }
 CHANGED_SETTINGS = {
     "model.num_layers": 3,
-    "model.num_heads": 4,
-    "model.segment_length": 8,
-    "model.memory_length": 32,
-    "model.dropout": 0.2,
-    "model.clamp_length": 7,
     "training.global_batch_size": 8,
-    "training.num_steps": 41,
-    "training.seed": 1,
-    "training.rotate_epochs": False,
     "training.dtype_policy": "mixed_bfloat16",
     "optimizer.learning_rate": 1e-3,
-    "optimizer.warmup_steps": 6,
 }
-# What a manifest says after: order reversed, shard added, rewritten, removed (all of them
-# change the fingerprint), another corpus, another tokenizer.
-CHANGED_DATA = [
-    {"fingerprint": "4e074085"},
-    {"fingerprint": "4b227777"},
-    {"fingerprint": "ef2d127d"},
-    {"fingerprint": "e7f6c011"},
-    {"corpus": "enwik8"},
-    {"tokenizer_sha256": "0" * 8},
-]
+CHANGED_DATA = {"fingerprint": "4e074085", "corpus": "enwik8", "tokenizer_sha256": "0" * 8}
 
 
 def experiment(changes=()):
@@ -72,14 +50,6 @@ def experiment(changes=()):
         section, field = name.split(".")
         values[section][field] = value
     return ExperimentConfig.from_dict(values)
-
-
-def digest(folder):
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 @pytest.fixture(params=KINDS)
@@ -123,7 +93,7 @@ def begun(tmp_path):
 def assert_both_refuse(begun, changed_experiment, changed_data, *words):
     """The description of the run and its checkpoints, each on its own; nothing is touched."""
     workdir, folder = begun
-    before = digest(folder)
+    before = digest_of(folder)
     store = CheckpointStore(workdir.checkpoints, identity(changed_experiment, changed_data))
     with workdir.lock():
         for action in (
@@ -137,18 +107,14 @@ def assert_both_refuse(begun, changed_experiment, changed_data, *words):
             assert "1 differ:" in raised.value.what
             for word in words:
                 assert word in raised.value.what
-    assert digest(folder) == before
+    assert digest_of(folder) == before
 
 
-@pytest.mark.parametrize("name", CHANGED_SETTINGS)
-def test_every_setting_that_decides_a_step_is_held_to(begun, name):
-    changed = experiment({name: CHANGED_SETTINGS[name]})
-    assert_both_refuse(begun, changed, DATA, name, repr(CHANGED_SETTINGS[name]))
-
-
-@pytest.mark.parametrize("changes", CHANGED_DATA, ids=lambda changes: next(iter(changes)))
-def test_another_data_set_is_refused(begun, changes):
-    assert_both_refuse(begun, experiment(), DATA | changes, f"data.{next(iter(changes))}")
+def test_every_setting_that_decides_a_step_and_the_data_are_held_to(begun):
+    for name, value in CHANGED_SETTINGS.items():
+        assert_both_refuse(begun, experiment({name: value}), DATA, name, repr(value))
+    for name, value in CHANGED_DATA.items():
+        assert_both_refuse(begun, experiment(), DATA | {name: value}, f"data.{name}")
 
 
 def test_something_else_in_the_folder_is_refused(folder):
@@ -182,56 +148,15 @@ def test_a_file_is_no_folder(tmp_path):
         Workdir(tmp_path / "file" / "deep").begin(experiment(), DATA)
 
 
-def test_a_damaged_description_is_never_another_run(begun):
+def test_a_description_of_another_format_is_no_damage(begun):
     workdir, folder = begun
     path = folder / "run.json"
-    content = path.read_text()
-    for length in range(0, len(content) - 2, 40):
-        path.write_text(content[:length])
-        with pytest.raises(DataDamagedError) as raised:
-            workdir.begin(experiment(), DATA)
-        assert raised.value.where == str(path)
-    path.write_text(content.replace('"format_version": 1', '"format_version": 2'))
+    path.write_text(path.read_text().replace('"format_version": 1', '"format_version": 2'))
     with pytest.raises(MismatchError, match="format 2"):
         workdir.read()
-
-
-def test_a_full_disk_keeps_the_description(begun, monkeypatch):
-    workdir, folder = begun
-    before = digest(folder)
-
-    def no_space(descriptor):
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", no_space)
-        with pytest.raises(StorageError, match="No space left"):
-            workdir.begin(experiment({"training.steps_per_loop": 7}), DATA)
-    assert digest(folder) == before
 
 
 def test_a_remote_path_that_lost_a_slash_is_not_a_local_folder():
     with pytest.raises(UsageError, match="two slashes"):
         Workdir(Path("gs://bucket/run"))
     assert Workdir("gs://bucket/run").checkpoints == "gs://bucket/run/checkpoints"
-
-
-def test_a_local_folder_is_checked_without_tensorflow(begun):
-    workdir, _ = begun
-    program = (
-        "import sys\n"
-        "from pipelines.workdir import Workdir\n"
-        "workdir = Workdir(sys.argv[1])\n"
-        "workdir.check_usable()\n"
-        "with workdir.lock():\n"
-        "    workdir.read()\n"
-        "print({'tensorflow', 'keras'} & set(sys.modules))\n"
-    )
-    finished = subprocess.run(
-        [sys.executable, "-c", program, workdir.folder],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-    )
-    assert finished.stdout.strip() == "set()", finished.stderr

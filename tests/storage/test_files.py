@@ -11,7 +11,6 @@ from tests.storage.places import KINDS, place
 from txl_tf.storage.files import (
     file_bytes,
     file_sha256,
-    first_line,
     is_remote,
     list_folder,
     make_folder,
@@ -35,6 +34,11 @@ def test_files_are_written_anew_read_listed_and_removed(folder):
     make_folder(f"{folder}/deep")
     make_folder(f"{folder}/deep")
     path = f"{folder}/name"
+    steps = []
+    write_file(path, bytes(9 << 20))
+    file_sha256(path, steps.append)
+    assert sum(steps) == 9 << 20
+    assert len(steps) > 1
     for content in (b"a longer first content", b"second", b""):
         write_file(path, content)
         assert read_file(path) == content
@@ -45,15 +49,12 @@ def test_files_are_written_anew_read_listed_and_removed(folder):
     remove_file(path)
     remove_file(path)
     assert not path_exists(path)
+    for read in (read_file, file_bytes, file_sha256):
+        with pytest.raises(FileNotFoundError):
+            read(path)
     remove_folder(folder)
     remove_folder(folder)
     assert list_folder(folder) == []
-
-
-def test_what_is_missing_is_the_same_error_everywhere(folder):
-    for read in (read_file, file_bytes, file_sha256):
-        with pytest.raises(FileNotFoundError):
-            read(f"{folder}/none")
 
 
 def test_a_new_folder_is_on_the_disk_before_anything_is_in_it(tmp_path, monkeypatch):
@@ -66,15 +67,6 @@ def test_a_new_folder_is_on_the_disk_before_anything_is_in_it(tmp_path, monkeypa
     (tmp_path / "file").write_text("")
     with pytest.raises(FileExistsError):
         make_folder(str(tmp_path / "file"))
-
-
-def test_progress_adds_up(folder):
-    make_folder(folder)
-    write_file(f"{folder}/name", bytes(9 << 20))
-    steps = []
-    file_sha256(f"{folder}/name", steps.append)
-    assert sum(steps) == 9 << 20
-    assert len(steps) > 1
 
 
 def test_a_write_that_fails_keeps_the_old_file(tmp_path, monkeypatch):
@@ -111,9 +103,3 @@ def test_errors_of_a_store_are_those_of_a_disk(monkeypatch, error, number):
         with pytest.raises(OSError, match="the bucket says no") as raised:
             action()
         assert raised.value.errno == number
-
-
-def test_the_first_line_of_an_error():
-    assert first_line(ValueError("\n one \ntwo")) == "one "
-    assert first_line(ValueError()) == "ValueError"
-    assert len(first_line(ValueError("x" * 1000))) == 200

@@ -1,16 +1,18 @@
-"""Files in a store, through TensorFlow's own client, when the store or the way to it fails."""
+"""Files, rows and checkpoints in a store, through TensorFlow's own client, when the store fails."""
 
-import time
-
+import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.object_store.store_faults import KINDS
-from tests.slow_case import slow_case
+from tests.training.test_checkpoint_store import IDENTITY, arrays_of, assert_is_state_of
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.prepared_dataset import PreparedDataset
+from txl_tf.data.segment_plan import SegmentPlan
+from txl_tf.data.segment_reader import SegmentReader
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
+from txl_tf.errors import StorageError
 from txl_tf.storage.files import (
+    file_blocks,
     file_bytes,
     file_sha256,
     is_folder,
@@ -22,114 +24,151 @@ from txl_tf.storage.files import (
     write_file,
 )
 from txl_tf.storage.untrusted_files import files_below
+from txl_tf.training.checkpoint_store import CheckpointStore
 
 CONTENT = bytes(range(256)) * 3000
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        kind if kind in ("503", "broken_request", "lost_answer") else slow_case(kind)
-        for kind in KINDS
-    ],
-)
-def test_files_are_whole_whatever_fails_on_the_way(kind, object_store):
-    folder = f"gs://files-{kind}/a/b"
-    # Every second request meets a fault, so that each kind of request does.
-    object_store.set_faults({"kinds": [kind], "probability": 0.5}, seed=1)
-    make_folder(folder)
-    write_file(f"{folder}/file", b"before")
-    write_file(f"{folder}/file", CONTENT)
-    assert read_file(f"{folder}/file") == CONTENT
-    assert file_bytes(f"{folder}/file") == len(CONTENT)
-    assert list_folder(folder) == ["file"]
+def test_files_are_whole_although_requests_fail(object_store):
+    folder = "gs://files/a/b"
+    for action in (
+        lambda: make_folder(folder),
+        lambda: write_file(f"{folder}/file", b"short"),
+        lambda: file_bytes(f"{folder}/file"),  # the client remembers that for some seconds
+        lambda: object_store.put("files", **{"a/b/file": CONTENT}),
+        lambda: read_file(f"{folder}/file"),
+    ):
+        object_store.fail(count=5)
+        found = action()
+    assert found == CONTENT
+    object_store.put("files", **{"a/b/c/d": b""})
+    assert list_folder(folder) == ["c", "file"]
+    assert files_below("gs://files/a") == ["b/c/d", "b/file"]
+    assert is_folder("gs://files/a/b/c")
+    assert not is_folder(f"{folder}/file")
+    assert not is_folder("gs://files/none")
     remove_file(f"{folder}/file")
-    # Not by `path_exists`: for some seconds the client may know of what it has removed itself.
-    assert object_store.names(bucket=f"files-{kind}") == ["a/", "a/b/"]
-    remove_folder(folder)
-    assert object_store.num_faults() > 5
+    remove_folder("gs://files/a")
+    assert object_store.names("files") == []
 
 
 def test_a_store_that_stays_away_is_an_error_of_reading_and_nothing_is_half_written(object_store):
     write_file("gs://away/file", b"before")
-    object_store.set_faults({"kinds": ["503"]})
+    object_store.fail()
     for failing in (
         lambda: write_file("gs://away/file", CONTENT),
         lambda: read_file("gs://away/file"),
         lambda: file_sha256("gs://away/file"),
         lambda: list_folder("gs://away/other"),
+        lambda: is_folder("gs://away/folder"),
     ):
         with pytest.raises(OSError) as raised:
             failing()
         assert not isinstance(raised.value, FileNotFoundError)
     object_store.reset()
-    assert object_store.names(bucket="away") == ["file"]
+    assert object_store.names("away") == ["file"]
     assert read_file("gs://away/file") == b"before"
+    with pytest.raises(FileNotFoundError):
+        file_sha256("gs://away/none")
 
 
-def test_an_upload_that_breaks_goes_on_where_the_store_has_it(object_store):
-    object_store.set_faults({"kinds": ["broken_request"], "method": "PUT", "count": 1})
-    write_file("gs://upload/file", CONTENT)
-    assert read_file("gs://upload/file") == CONTENT
-    uploads = [entry for entry in object_store.requests() if entry["method"] == "PUT"]
-    # The first sent half of it; the second asked; the third sent what was not kept of it.
-    assert [entry["status"] for entry in uploads] == [0, 308, 200]
-    assert uploads[0]["received"] == len(CONTENT) // 2
-    assert uploads[2]["received"] < len(CONTENT)
+def test_whole_files_are_read_in_few_requests(object_store):
+    content = np.random.default_rng(1).bytes(20_000_001)
+    object_store.put("whole", file=content, empty=b"")
+    blocks = list(file_blocks("gs://whole/file", 3_000_000))
+    assert [len(block) for block in blocks] == [3_000_000] * 6 + [2_000_001]
+    assert b"".join(blocks) == content
+    downloads = [each["sent"] for each in object_store.requests() if "whole/file" in each["path"]]
+    assert len(downloads) < 12
+    assert sum(downloads) < 1.01 * len(content)
+    assert list(file_blocks("gs://whole/empty")) == []
 
 
-def test_a_file_that_another_process_has_made_longer_is_read_to_its_end(object_store):
-    write_file("gs://longer/file", b"short")
-    assert file_bytes("gs://longer/file") == 5  # the client remembers that for some seconds
-    object_store.put("file", CONTENT, bucket="longer")
-    assert read_file("gs://longer/file") == CONTENT
+class WideByteTokenizer(ByteTokenizer):
+    """Bytes as ids of a large vocabulary."""
+
+    kind = "wide"
+    vocabulary_size = 793_471
+    token_dtype = np.dtype("<i4")
+
+    def encode_piece(self, text, begins_line, ends_document):
+        return np.frombuffer(text, np.uint8).astype(self.token_dtype)
 
 
-def test_a_listing_may_lag_behind_and_reading_does_not(object_store):
-    object_store.control(lag_seconds=600.0)
-    write_file("gs://lag/file", b"new")
-    assert list_folder("gs://lag") == []
-    assert read_file("gs://lag/file") == b"new"
-    object_store.control(lag_seconds=0.0)
-    assert list_folder("gs://lag") == ["file"]
-
-
-def test_files_below_folders_are_found_and_folders_are_told_from_files(object_store):
-    object_store.put_many(["run/b/c/x", "run/b/y", "run/z"], bucket="below")
-    assert files_below("gs://below/run") == ["b/c/x", "b/y", "z"]
-    assert files_below("gs://below/none") == []
-    places = ("run/b", "run/z", "none")
-    assert [is_folder(f"gs://below/{place}") for place in places] == [True, False, False]
-    object_store.set_faults({"kinds": ["503"]})
-    with pytest.raises(OSError, match="503"):
-        is_folder("gs://below/run/b/c")
-
-
-def test_long_listings_come_in_pages(object_store):
-    object_store.put_many([f"many/{number:04d}" for number in range(1003)], bucket="pages")
-    assert len(list_folder("gs://pages/many")) == 1003
-    listings = [entry for entry in object_store.requests() if "delimiter" in entry["path"]]
-    assert len(listings) == 2
-
-
-def test_requests_bytes_and_latency_are_what_they_are_said_to_be(object_store):
-    object_store.put("file", CONTENT, bucket="counts")
-    object_store.control(latency_seconds=0.1)
-    begin = time.monotonic()
-    with tf.io.gfile.GFile("gs://counts/file", "rb") as file:
-        assert file.read() == CONTENT
-    requests = object_store.requests()
-    assert time.monotonic() - begin >= 0.1 * len(requests)
-    downloads = [
-        entry for entry in requests if entry["path"] == "storage.googleapis.com/counts/file"
-    ]
-    assert sum(entry["sent"] for entry in downloads) == len(CONTENT)
-
-
-def test_a_data_set_is_published_whole_whatever_a_listing_says(object_store):
-    object_store.control(lag_seconds=600.0)
+def test_a_host_reads_what_its_first_steps_need_and_rows_do_not_wait(tmp_path, object_store):
+    num_steps, segment_length, num_rows = 100, 32, 32
+    text = np.random.default_rng(0).bytes(1_300_000)
     prepare_dataset(
-        {"train": [CONTENT]}, ByteTokenizer(), "gs://published/data", "bytes", shard_bytes=300_000
+        {"train": [[text, text]]},
+        *(WideByteTokenizer(), str(tmp_path / "wide"), "wide"),
+        shard_bytes=1_000_000,
     )
-    object_store.control(lag_seconds=0.0)
-    PreparedDataset.open("gs://published/data").verify(with_checksums=True)
+    object_store.put_folder(tmp_path / "wide", "rows")
+    object_store.order(latency_seconds=0.1, log=[])
+
+    def batches(folder):
+        dataset = PreparedDataset.open(folder, verify=False)
+        plan = SegmentPlan(
+            num_tokens=dataset.num_tokens("train"),
+            num_rows=512,
+            segment_length=segment_length,
+            fingerprint=dataset.fingerprint,
+            rotate=True,
+        )
+        reader = SegmentReader(dataset, "train", plan)
+        return iter(reader.dataset_fn(0, range(num_rows), num_rows, 10 * num_steps))
+
+    stored, local = batches("gs://rows/data"), batches(str(tmp_path / "wide"))
+    for _ in range(num_steps):
+        there, here = next(stored), next(local)
+        for name, values in here.items():
+            np.testing.assert_array_equal(there[name], values)
+    shards = [each for each in object_store.requests() if each["path"].endswith(".tfrecord")]
+    needed_bytes = (
+        num_rows * (num_steps * segment_length + 1) * WideByteTokenizer.token_dtype.itemsize
+    )
+    assert sum(each["sent"] for each in shards) <= 4.0 * needed_bytes
+    # A request for each row, and one where a row crosses into another file.
+    assert len(shards) <= num_rows + 2
+    assert max(each["in_flight"] for each in shards) >= num_rows // 4
+    object_store.reset()
+    object_store.fail(path="tfrecord")
+    with pytest.raises(tf.errors.OpError, match="503"):
+        next(batches("gs://rows/data"))
+
+
+@pytest.mark.slow
+def test_a_store_that_stays_away_at_whatever_request_is_no_damage_of_a_checkpoint(object_store):
+    folder = "gs://checkpoints/run/checkpoints"
+    CheckpointStore(folder, IDENTITY).save(5, arrays_of(5))
+    object_store.reset()
+    assert_is_state_of(5, CheckpointStore(folder, IDENTITY).load(5))
+    # The client asks ten times more, so each outage begins with one request and ends one reading.
+    for skipped in range(0, len(object_store.requests()), 2):
+        object_store.fail(skip=skipped, count=11)
+        try:
+            step, arrays, complaints = CheckpointStore(folder, IDENTITY).load_latest()
+        except (StorageError, OSError):
+            continue
+        assert (step, complaints) == (5, [])
+        assert_is_state_of(5, arrays)
+    object_store.fail(method="PUT|POST", skip=3)
+    with pytest.raises(StorageError):
+        CheckpointStore(folder, IDENTITY).save(10, arrays_of(10))
+    object_store.reset()
+    assert CheckpointStore(folder, IDENTITY).load_latest()[0] == 5
+
+
+def test_a_listing_that_lags_behind_costs_no_checkpoint_and_no_data(object_store):
+    folder = "gs://lagging/run/checkpoints"
+    CheckpointStore(folder, IDENTITY).save(5, arrays_of(5))
+    object_store.order(lag_seconds=600.0)
+    CheckpointStore(folder, IDENTITY).save(10, arrays_of(10))
+    CheckpointStore(folder, IDENTITY).remove_leftovers()
+    data = "gs://lagging/data"
+    prepare_dataset({"train": [CONTENT]}, ByteTokenizer(), data, "bytes", shard_bytes=300_000)
+    object_store.order(lag_seconds=0.0)
+    step, arrays, complaints = CheckpointStore(folder, IDENTITY).load_latest()
+    assert (step, complaints) == (10, [])
+    assert_is_state_of(10, arrays)
+    PreparedDataset.open(data).verify(with_checksums=True)

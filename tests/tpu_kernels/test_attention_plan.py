@@ -38,17 +38,6 @@ def test_tiles_cover_all_that_queries_see_and_read_inside_the_table(
         assert last_start + plan.window <= plan.table_length
 
 
-@pytest.mark.parametrize(
-    ("num_heads", "head_dim", "heads_per_group"),
-    [(8, 128, 1), (16, 64, 2), (16, 80, 8), (10, 41, 10), (3, 64, 3), (4, 256, 1), (1, 8, 1)],
-)
-def test_groups_fill_registers_where_they_can(num_heads, head_dim, heads_per_group):
-    sizes = {**SIZES, "num_heads": num_heads, "head_dim": head_dim}
-    plan = AttentionPlan(**sizes, segment_length=32, memory_length=32)
-    assert plan.heads_per_group == heads_per_group
-    assert plan.num_groups * plan.heads_per_group == num_heads
-
-
 def test_long_memories_ask_for_more_of_the_chip_and_too_long_ones_are_refused():
     sizes = {**SIZES, "head_dim": 128, "segment_length": 768}
     short, long = (AttentionPlan(**sizes, memory_length=length) for length in (128, 3800))
@@ -57,14 +46,3 @@ def test_long_memories_ask_for_more_of_the_chip_and_too_long_ones_are_refused():
         AttentionPlan(**sizes, memory_length=40_000)
     with pytest.raises(ValueError, match="must be positive"):
         AttentionPlan(**{**sizes, "num_rows": 0}, memory_length=0)
-
-
-def test_arithmetic_leaves_out_tiles_that_nobody_sees():
-    sizes = {**SIZES, "num_heads": 8, "head_dim": 128, "segment_length": 768}
-    full = AttentionPlan(**sizes, memory_length=768)
-    near = AttentionPlan(**sizes, memory_length=768, farthest=256)
-    assert (full.block_queries, full.block_keys, full.num_tiles) == (256, 512, 8)
-    assert near.num_tiles < full.num_tiles
-    tile = 2 * 256 * 128 * (2 * 512 + 768)
-    assert full.forward_flops == SIZES["num_rows"] * 8 * full.num_tiles * tile
-    assert near.backward_flops < full.backward_flops

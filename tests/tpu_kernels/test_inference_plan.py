@@ -54,19 +54,3 @@ def test_longer_memories_fit_than_with_a_backward_pass_and_too_long_ones_are_ref
 def test_what_the_kernel_does_not_do_is_refused(changes):
     with pytest.raises(ValueError, match="positive multiple of 128"):
         InferencePlan(**{**SIZES, "segment_length": 16, "memory_length": 128, **changes})
-
-
-def test_arithmetic_is_that_of_the_tiles():
-    sizes = {**SIZES, "num_rows": 1, "num_heads": 2, "head_dim": 128}
-    plan = InferencePlan(**sizes, segment_length=512, memory_length=1280)
-    assert (plan.block_queries, plan.block_keys, plan.segment_block_keys) == (256, 1280, 256)
-    of_memory = 2 * (2 * 1280 + 1536)
-    of_segment = 3 * (2 * 256 + 512)
-    assert plan.forward_flops == 2 * 2 * 256 * 128 * (of_memory + of_segment)
-    assert plan.num_exponentials == 2 * 512 * (1280 + 512)
-
-
-def test_memory_is_written_by_whole_registers():
-    of = {**SIZES, "memory_length": 128}
-    assert InferencePlan(**of, segment_length=48).writes_memory
-    assert not InferencePlan(**of, segment_length=40).writes_memory

@@ -7,7 +7,6 @@ import tensorflow as tf
 
 from tests.small_models import small_config
 from tests.toy_batches import toy_experiment
-from txl_tf.config.model import LSTMConfig
 from txl_tf.distribution import tpu_chips
 from txl_tf.tpu_compiler.chips import CHIPS
 from txl_tf.tpu_compiler.lowering import traced_tpu_strategy
@@ -73,13 +72,6 @@ def test_long_memories_do_not_fit_a_v4(is_differentiated):
     assert choice("v4", 768).kernel is not None
     assert choice("v5e", 3800).kernel is not None
     assert "do not fit" in choice("v4", 3800).reason
-
-
-def test_recurrent_models_do_not_attend():
-    model = LSTMConfig(vocabulary_size=32, num_layers=2, hidden_dim=8, segment_length=4)
-    toy = toy_experiment()
-    changed = toy.replace(model=model, evaluation=toy.evaluation.replace(memory_length=None))
-    assert attention_choice(changed, traced_tpu_strategy(1, chip="v5e")).kernel is None
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
 """Checkpoints are complete and what was written, or not there, also where a thread saves."""
 
-import errno
+import contextlib
 import json
 import os
-import signal
+import resource
+import shutil
 import subprocess
 import sys
 import threading
@@ -15,9 +16,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from txl_tf.errors import MismatchError, NonFiniteError, StorageError
+from tests.slow_case import slow_case
+from tests.storage.places import KINDS, place
+from txl_tf.errors import DataDamagedError, MismatchError, NonFiniteError, StorageError
+from txl_tf.storage.files import list_folder
+from txl_tf.training.checkpoint_format import FORMAT_VERSION, checksum
 from txl_tf.training.checkpoint_store import BackgroundSaver, CheckpointStore
 
+FILES = ["manifest.json", "state.data-00000-of-00001", "state.index"]
 IDENTITY = {
     "model": {"num_layers": 2, "dropout": 0.1, "cutoffs": (4, 8)},
     "data": {"fingerprint": "6b86b273"},
@@ -50,51 +56,76 @@ def assert_is_state_of(step, arrays):
         np.testing.assert_array_equal(arrays[name], array, err_msg=name)
 
 
-def store_with(folder, steps, num_kept=10, identity=None):
-    store = CheckpointStore(folder, identity or IDENTITY, num_kept)
+def store_with(folder, steps, num_kept=10):
+    store = CheckpointStore(folder, IDENTITY, num_kept)
     for step in steps:
         store.save(step, arrays_of(step))
     return store
 
 
-def hidden_in(folder):
-    return [path.name for path in folder.iterdir() if path.name.startswith(".")]
+@pytest.fixture(params=KINDS)
+def folder(request, tmp_path):
+    return place(request.param, tmp_path, "checkpoints")
 
 
-def test_what_was_saved_is_loaded_to_the_last_bit_in_its_dtype(tmp_path):
-    store = store_with(tmp_path / "new" / "folder", [3, 12])
-    assert store.steps() == [3, 12]
-    assert_is_state_of(3, store.load(3))
-    step, arrays, complaints = store.load_latest()
-    assert (step, complaints) == (12, [])
-    assert_is_state_of(12, arrays)
-
-
-def test_a_folder_without_checkpoints_has_none(tmp_path):
-    assert CheckpointStore(tmp_path / "missing", IDENTITY).load_latest() is None
-    (tmp_path / "notes.txt").write_text("")
-    (tmp_path / "step-12").mkdir()  # not a name that the store gives
-    store = CheckpointStore(tmp_path, IDENTITY)
+def test_the_newest_are_kept_and_loaded_to_the_last_bit(folder):
+    store = CheckpointStore(folder, IDENTITY, num_kept=2)
     assert (store.steps(), store.load_latest()) == ([], None)
+    for step in (5, 10, 15):
+        assert store.save(step, arrays_of(step)) == f"{folder}/step-{step:08d}"
+    store = CheckpointStore(folder, IDENTITY, num_kept=2)
+    assert store.steps() == [10, 15]
+    assert_is_state_of(10, store.load(10))
+    step, arrays, complaints = store.load_latest()
+    assert (step, complaints) == (15, [])
+    assert_is_state_of(15, arrays)
+    assert sorted(tf.io.gfile.listdir(folder)) == ["step-00000010", "step-00000015"]
+    assert sorted(tf.io.gfile.listdir(f"{folder}/step-00000015")) == FILES
+    if not folder.startswith("ram"):  # where any program of TensorFlow can read it
+        reader = tf.train.load_checkpoint(f"{folder}/step-00000015/state")
+        assert set(reader.get_variable_to_shape_map()) == set(arrays)
+    store.save(15, arrays_of(16))
+    assert_is_state_of(16, store.load(15))
 
 
-def test_any_tensorflow_program_can_read_a_checkpoint(tmp_path):
-    store_with(tmp_path, [4])
-    reader = tf.train.load_checkpoint(str(tmp_path / "step-00000004" / "state"))
-    expected = arrays_of(4)
-    assert set(reader.get_variable_to_shape_map()) == set(expected)
-    for name, array in expected.items():
-        np.testing.assert_array_equal(reader.get_tensor(name), array, err_msg=name)
+def test_the_best_checkpoint_is_kept_beside_the_newest(folder):
+    store = CheckpointStore(folder, IDENTITY, num_kept=2)
+    assert store.best_step() is None
+    for step in range(1, 8):
+        store.save(step, arrays_of(step))
+        if step in (1, 4):
+            store.keep_best(step)
+    assert store.steps() == [4, 6, 7]
+    assert_is_state_of(4, store.load(4))
+    with pytest.raises(ValueError, match=r"one of \[4, 6, 7\]. Received: step=5"):
+        store.keep_best(5)
+    later = CheckpointStore(folder, IDENTITY, num_kept=2)  # as after a restart
+    assert later.best_step() == 4
+    assert later.load_latest()[0] == 7
+    later.keep_best(7)
+    later.save(8, arrays_of(8))
+    later.save(9, arrays_of(9))
+    assert later.steps() == [7, 8, 9]
 
 
-@pytest.mark.parametrize("num_kept", [1, 3])
-def test_the_newest_checkpoints_are_kept(tmp_path, num_kept):
-    store = CheckpointStore(tmp_path, IDENTITY, num_kept)
-    for step in range(1, 7):
-        store.save(step * 5, arrays_of(step * 5))
-        assert store.steps() == [5 * each for each in range(1, step + 1)][-num_kept:]
-    assert len(list(tmp_path.iterdir())) == num_kept
-    assert_is_state_of(30, store.load_latest()[1])
+def test_a_damaged_or_lost_best_checkpoint_is_found_before_anything_is_removed(tmp_path):
+    store = store_with(tmp_path, [1, 2, 3], num_kept=3)
+    store.keep_best(1)
+    note = tmp_path / "best.json"
+    content = note.read_bytes()
+    for place_of_bit in range(len(content)):
+        damaged = bytearray(content)
+        damaged[place_of_bit] ^= 1 << place_of_bit % 8
+        note.write_bytes(damaged)
+        with pytest.raises(DataDamagedError) as raised:
+            store.save(4, arrays_of(4))
+        assert raised.value.where == str(note)
+    assert store.steps() == [1, 2, 3]
+    assert store.load_latest()[0] == 3
+    note.write_bytes(content)
+    (tmp_path / "step-00000001").rename(tmp_path / "moved")
+    with pytest.raises(DataDamagedError, match="the best checkpoint is missing"):
+        store.best_step()
 
 
 @pytest.mark.parametrize("num_kept", [1, 2])
@@ -108,25 +139,6 @@ def test_a_damaged_later_checkpoint_does_not_push_out_a_whole_one(tmp_path, num_
         assert store.load_latest()[0] == step
     store.save(11, arrays_of(11))
     assert store.steps() == [10, 11][-num_kept:]
-
-
-def test_saving_a_step_again_replaces_it(tmp_path):
-    store = store_with(tmp_path, [5])
-    store.save(5, arrays_of(6))
-    assert store.steps() == [5]
-    assert_is_state_of(6, store.load(5))
-
-
-def test_what_a_killed_save_left_is_never_listed_and_soon_removed(tmp_path):
-    store = store_with(tmp_path, [5])
-    leftover = tmp_path / ".step-00000010.4242.tmp"
-    leftover.mkdir()
-    for path in (tmp_path / "step-00000005").iterdir():
-        (leftover / path.name).write_bytes(path.read_bytes())
-    assert store.steps() == [5]
-    assert store.load_latest()[0] == 5
-    store.save(6, arrays_of(6))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000005", "step-00000006"]
 
 
 def test_another_identity_is_refused_and_the_keys_are_named(tmp_path):
@@ -143,50 +155,147 @@ def test_another_identity_is_refused_and_the_keys_are_named(tmp_path):
         assert same not in raised.value.what
 
 
-def no_space(*args, **kwargs):
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+@pytest.fixture
+def store_and_folder(tmp_path):
+    """A store with two checkpoints and the folder of the newer one."""
+    return store_with(tmp_path, [5, 10]), tmp_path / "step-00000010"
+
+
+def assert_passed_over(store, path):
+    """The newer checkpoint makes way for the older one, with a reason that names the file."""
+    step, arrays, complaints = store.load_latest()
+    assert step == 5
+    assert_is_state_of(5, arrays)
+    assert len(complaints) == 1
+    assert str(path) in complaints[0]
+
+
+@pytest.mark.parametrize("file_name", FILES)
+def test_a_file_with_a_flipped_bit_cut_or_missing_is_found(store_and_folder, file_name):
+    store, folder = store_and_folder
+    path = folder / file_name
+    content = path.read_bytes()
+
+    def assert_refused():
+        with pytest.raises(DataDamagedError) as raised:
+            store.load(10)
+        assert raised.value.where == str(path)
+
+    # In place, because a file system may force a file to the disk that is written anew.
+    with path.open("r+b", buffering=0) as file:
+        for number, byte in enumerate(content):
+            for value in (byte ^ 1 << number % 8, byte):
+                file.seek(number)
+                file.write(bytes([value]))
+                if value != byte:
+                    assert_refused()
+    assert_is_state_of(10, store.load(10))
+    for length in reversed(range(len(content))):
+        os.truncate(path, length)
+        assert_refused()
+    assert_passed_over(store, path)
+    path.unlink()
+    assert_passed_over(store, path)
+
+
+def test_a_checkpoint_of_another_format_is_refused_as_such(store_and_folder):
+    store, folder = store_and_folder
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest["manifest_sha256"]
+    manifest["format_version"] = FORMAT_VERSION + 1
+    path.write_text(json.dumps(manifest | {"manifest_sha256": checksum(manifest)}))
+    with pytest.raises(MismatchError, match=f"format {FORMAT_VERSION + 1}; this version") as raised:
+        store.load(10)
+    assert (raised.value.exit_code, raised.value.where) == (78, str(path))
+
+
+def test_files_of_another_checkpoint_are_found(store_and_folder):
+    store, folder = store_and_folder
+    other = folder.with_name("step-00000005")
+    shutil.copy(other / FILES[1], folder / FILES[1])
+    assert_passed_over(store, folder / FILES[1])
+    shutil.rmtree(folder)
+    shutil.copytree(other, folder)
+    assert_passed_over(store, folder)
+
+
+def test_if_all_are_damaged_it_is_an_error_and_not_a_new_beginning(store_and_folder):
+    store, folder = store_and_folder
+    for step_folder in folder.parent.iterdir():
+        (step_folder / "state.index").write_bytes(b"")
+    with pytest.raises(DataDamagedError, match="None of the 2 checkpoints is whole") as raised:
+        store.load_latest()
+    assert raised.value.exit_code == 65
+    assert raised.value.where == str(folder.parent)
+
+
+def test_in_a_store_the_manifest_decides_and_what_is_unfinished_is_removed(tmp_path):
+    folder = f"ram://{tmp_path.name}/checkpoints"
+    store = store_with(folder, [5, 10])
+    tf.io.gfile.remove(f"{folder}/step-00000010/manifest.json")
+    assert store.remove_leftovers() == []
+    assert_passed_over(store, f"{folder}/step-00000010/manifest.json: the file is missing")
+    with tf.io.gfile.GFile(f"{folder}/step-00000010/unfinished", "w") as file:
+        file.write("")
+    assert store.steps() == [5]
+    assert store.load_latest()[2] == []
+    assert store.remove_leftovers() == [f"{folder}/step-00000010"]
+    assert tf.io.gfile.listdir(folder) == ["step-00000005"]
+
+
+def test_a_store_that_does_not_answer_is_not_a_damaged_checkpoint(tmp_path, monkeypatch):
+    store = store_with(f"ram://{tmp_path.name}/checkpoints", [5])
+
+    def out_of_reach(*args):
+        raise tf.errors.UnavailableError(None, None, "the bucket does not answer")
+
+    for module, name in ((tf.io.gfile, "GFile"), (tf.compat.v1.train, "NewCheckpointReader")):
+        with monkeypatch.context() as patched:
+            patched.setattr(module, name, out_of_reach)
+            with pytest.raises(StorageError, match="the bucket does not answer"):
+                store.load_latest()
 
 
 def no_space_for_tensors(prefix, **kwargs):
     """TensorFlow has written a part of the file when the disk is full."""
-    with open(prefix + ".data-00000-of-00001", "wb") as file:
-        file.write(b"\0" * 10)
+    with tf.io.gfile.GFile(f"{prefix}.data-00000-of-00001", "w") as file:
+        file.write("part")
     raise tf.errors.ResourceExhaustedError(None, None, f"{prefix}; No space left on device\nmore")
 
 
-@pytest.mark.parametrize(
-    ("module", "name", "failing"),
-    [
-        (os, "fsync", no_space),
-        (tf.raw_ops, "SaveV2", no_space),
-        (tf.raw_ops, "SaveV2", no_space_for_tensors),
-        (json, "dumps", no_space),
-    ],
-)
-def test_a_full_disk_leaves_the_older_checkpoint_and_nothing_else(
-    tmp_path, monkeypatch, module, name, failing
-):
-    store = store_with(tmp_path, [5], num_kept=1)
-    with monkeypatch.context() as patched:
-        patched.setattr(module, name, failing)
-        with pytest.raises(StorageError) as raised:
-            store.save(6, arrays_of(6))
+@contextlib.contextmanager
+def limited_file_size(num_bytes):
+    """No file of this process may become larger, as with a quota."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def assert_the_save_alone_is_lost(store, folder, words):
+    with pytest.raises(StorageError, match=words) as raised:
+        store.save(6, arrays_of(6))
     assert raised.value.exit_code == 74
     assert "step 6" in raised.value.what
-    assert "No space left on device" in raised.value.what
     assert len(str(raised.value).splitlines()) == 3
-    assert [path.name for path in tmp_path.iterdir()] == ["step-00000005"]
+    assert tf.io.gfile.listdir(folder) == ["step-00000005"]
     assert_is_state_of(5, store.load_latest()[1])
+
+
+def test_a_full_disk_leaves_the_older_checkpoint_and_nothing_else(folder, monkeypatch):
+    store = store_with(folder, [5], num_kept=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(tf.raw_ops, "SaveV2", no_space_for_tensors)
+        assert_the_save_alone_is_lost(store, folder, "No space left on device")
+    if "://" not in folder:
+        for num_bytes in (0, 1, 100, 300, 1000):
+            with limited_file_size(num_bytes):
+                assert_the_save_alone_is_lost(store, folder, "File too large")
     store.save(7, arrays_of(7))  # once there is room again
     assert store.steps() == [7]
-
-
-def test_an_unwritable_folder_is_a_storage_error(tmp_path):
-    # Permissions do not stop the superuser, but a file in the way does.
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError) as raised:
-        CheckpointStore(tmp_path / "file" / "checkpoints", IDENTITY).save(1, arrays_of(1))
-    assert raised.value.exit_code == 74
 
 
 def test_everything_is_forced_to_the_disk_before_the_checkpoint_appears(tmp_path, monkeypatch):
@@ -200,14 +309,98 @@ def test_everything_is_forced_to_the_disk_before_the_checkpoint_appears(tmp_path
     monkeypatch.setattr(os, "fsync", recorded)
     store_with(tmp_path, [5])
     names = [os.path.basename(path) for path in synchronized]
-    files = {path.name for path in (tmp_path / "step-00000005").iterdir()}
-    assert set(names[:-2]) == files
+    assert set(names[:-2]) == set(FILES)
     assert names[-2].startswith(".step-00000005")  # the folder, still under its hidden name
     assert synchronized[-1] == str(tmp_path)  # its new name
 
 
-ROOT = Path(__file__).resolve().parents[2]
-STATE_VALUES = 1 << 18
+def test_no_checkpoint_holds_what_is_not_finite(tmp_path):
+    types = ("float16", "float32", "float64", tf.bfloat16.as_numpy_dtype)
+    largest = [tf.as_dtype(dtype).max for dtype in types]
+    arrays = {
+        str(number): np.asarray([value, -value, 0.0, -0.0], dtype)
+        for number, (value, dtype) in enumerate(zip(largest, types, strict=True))
+    }
+    arrays["many"] = np.full(3_000_001, np.finfo("float32").tiny / 4, "float32")
+    store = CheckpointStore(tmp_path, IDENTITY, num_kept=1)
+    store.save(1, arrays)
+    for name, array in store.load(1).items():
+        np.testing.assert_array_equal(array, arrays[name])
+    for name in arrays:
+        for value in (np.inf, -np.inf, np.nan):
+            damaged = arrays[name].copy()
+            damaged[-1] = value
+            with pytest.raises(NonFiniteError) as raised:
+                store.save(2, arrays | {name: damaged})
+            assert (raised.value.exit_code, raised.value.where) == (70, name)
+    assert store.steps() == [1]
+
+
+class Kill(BaseException):
+    """Ends everything where it stands; no handler of the store catches it."""
+
+
+OPERATIONS = [
+    *((os, name) for name in ("mkdir", "fsync", "rename", "replace", "unlink", "rmdir")),
+    (shutil, "rmtree"),
+    (tf.raw_ops, "SaveV2"),
+    *((tf.io.gfile, name) for name in ("makedirs", "GFile", "rename", "remove", "rmtree")),
+]
+
+
+def killed_at(monkeypatch, num_operations, action):
+    """Whether the action was killed at that operation, or had fewer."""
+    left = num_operations
+
+    def wrap(function):
+        def counted(*args, **kwargs):
+            nonlocal left
+            if left == 0:  # and stays there: a dead process does not clean up
+                raise Kill
+            left -= 1
+            return function(*args, **kwargs)
+
+        return counted
+
+    with monkeypatch.context() as patched:
+        for module, name in OPERATIONS:
+            patched.setattr(module, name, wrap(getattr(module, name)))
+        try:
+            action()
+        except Kill:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("scheme", ["", slow_case("file://")])
+@pytest.mark.parametrize(("step", "step_before"), [(1, None), (3, 2)])
+def test_a_kill_at_any_operation_of_a_save_leaves_what_can_be_used(
+    tmp_path, monkeypatch, scheme, step, step_before
+):
+    """Of the first save of all, and of one that replaces a damaged checkpoint."""
+    num_operations, was_killed = 0, True
+    while was_killed:
+        folder = tmp_path / str(num_operations)
+        store = store_with(f"{scheme}{folder}", range(1, step + 1) if step_before else [], 2)
+        if step_before:
+            (folder / f"step-{step:08d}" / "state.index").write_bytes(b"damaged")
+        was_killed = killed_at(
+            monkeypatch, num_operations, lambda s=store: s.save(step, arrays_of(step))
+        )
+        latest = store.load_latest()
+        step_now = latest[0] if latest else None
+        assert step_now in (step, step_before)
+        if latest:
+            assert_is_state_of(*latest[:2])
+        store.remove_leftovers()
+        assert (store.load_latest() or [None])[0] == step_now
+        names = list_folder(str(folder))
+        assert set(names) <= {f"step-{each:08d}" for each in (step, step_before) if each}
+        assert step_before or len(names) == len(store.steps())
+        store.save(4, arrays_of(4))
+        assert store.load_latest()[0] == 4
+        num_operations += 1
+    assert num_operations >= 10
 
 
 class SlowStore:
@@ -219,20 +412,7 @@ class SlowStore:
 
     def save(self, step, arrays, ledger=None):
         assert self.may_save.wait(30)
-        self.saved.append((step, arrays))
-
-
-def test_what_was_submitted_is_durable_after_waiting(tmp_path):
-    store = CheckpointStore(tmp_path, IDENTITY, num_kept=2)
-    with BackgroundSaver(store) as saver:
-        for step in (1, 2, 3):
-            saver.submit(step, arrays_of(step))
-        saver.wait()
-        assert store.steps() == [2, 3]
-        saver.submit(4, arrays_of(4))
-    assert store.steps() == [3, 4]
-    with pytest.raises(ValueError, match="closed saver"):
-        saver.submit(5, arrays_of(5))
+        self.saved.append(step)
 
 
 def test_submitting_returns_at_once_and_one_save_is_in_flight():
@@ -249,8 +429,9 @@ def test_submitting_returns_at_once_and_one_save_is_in_flight():
     store.may_save.set()
     second.join(30)
     saver.close()
-    saver.close()
-    assert [step for step, _ in store.saved] == [1, 2]
+    assert store.saved == [1, 2]
+    with pytest.raises(ValueError, match="closed saver"):
+        saver.submit(5, {})
 
 
 def test_a_failure_is_reported_once_at_the_next_call_and_is_no_checkpoint(tmp_path, monkeypatch):
@@ -258,29 +439,23 @@ def test_a_failure_is_reported_once_at_the_next_call_and_is_no_checkpoint(tmp_pa
     saver = BackgroundSaver(store)
     saver.submit(1, arrays_of(1))
     saver.wait()
+    assert store.steps() == [1]
     with monkeypatch.context() as patched:
         patched.setattr(tf.raw_ops, "SaveV2", no_space_for_tensors)
         saver.submit(2, arrays_of(2))
         with pytest.raises(StorageError, match="No space left on device"):
             saver.submit(3, arrays_of(3))  # which is not saved
         saver.submit(4, arrays_of(4))
+        deadline = time.monotonic() + 30
         with pytest.raises(StorageError, match="step 4"):
-            report_of(saver)
+            while time.monotonic() < deadline:  # as a training loop, which never waits
+                saver.check()
+                time.sleep(0.01)
     saver.wait()
-    assert store.steps() == [1]
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
     saver.submit(5, {"x": np.asarray([np.nan])})
     with pytest.raises(NonFiniteError):
         saver.close()
-    assert store.steps() == [1]
-
-
-def report_of(saver):
-    """What a training loop sees that looks at every step and never waits."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        saver.check()
-        time.sleep(0.01)
 
 
 def test_a_failed_save_does_not_hide_the_error_that_ends_the_run(tmp_path):
@@ -292,57 +467,19 @@ def test_a_failed_save_does_not_hide_the_error_that_ends_the_run(tmp_path):
     assert "not finite" in raised.value.__notes__[0]
 
 
-PROGRAM = f"""
-import sys, time
-import numpy as np
+PROGRAM = """
+import threading
 from txl_tf.training.checkpoint_store import BackgroundSaver
-from txl_tf.training.checkpoint_store import CheckpointStore
 
 class Endless:
     def save(self, step, arrays, ledger=None):
-        time.sleep(1000)
+        threading.Event().wait()
 
-saver = BackgroundSaver(Endless() if sys.argv[1] == "exit" else CheckpointStore(sys.argv[2], {{}}))
-for step in range(1, 100000):
-    saver.submit(step, {{"x": np.full({STATE_VALUES}, step, "float32")}})
-    if sys.argv[1] == "exit":
-        break
-    if step > 1:
-        print(step - 1, flush=True)
+BackgroundSaver(Endless()).submit(1, {})
 """
-
-
-def process(*arguments):
-    return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        cwd=ROOT,
-    )
 
 
 @pytest.mark.slow
 def test_the_interpreter_exits_while_a_save_is_in_flight():
-    with process("exit", "") as child:
-        assert child.wait(60) == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(11))
-def test_a_kill_while_a_save_is_in_flight_keeps_what_was_durable(tmp_path, seed):
-    generator = np.random.default_rng(seed)
-    with process("save", str(tmp_path)) as child:
-        for _ in range(5):
-            durable = int(child.stdout.readline())
-        time.sleep(generator.uniform(0.0, 0.02))
-        os.kill(child.pid, signal.SIGKILL)
-        reported = child.stdout.read().split()
-    durable = int(reported[-1]) if reported else durable
-    store = CheckpointStore(tmp_path, {})
-    store.remove_leftovers()
-    step, arrays, complaints = store.load_latest()
-    assert complaints == []
-    assert step >= durable
-    np.testing.assert_array_equal(arrays["x"], np.full(STATE_VALUES, step, "float32"))
-    assert {path.name for path in tmp_path.iterdir()} == {f"step-{s:08d}" for s in store.steps()}
+    root = Path(__file__).resolve().parents[2]
+    subprocess.run([sys.executable, "-c", PROGRAM], check=True, cwd=root, timeout=60)

@@ -22,15 +22,10 @@ def test_the_best_and_the_last_are_told_apart():
     found = [history.observe(step, nats) for step, nats in [(10, 3.0), (20, 2.5), (30, 2.7)]]
     assert found == [True, True, False]
     assert (history.last_step, history.best_step, history.best_nats_per_token) == (30, 20, 2.5)
+    assert not EvaluationHistory().observe(10, float("nan"))
 
 
-def test_what_is_not_a_number_is_never_the_best():
-    history = EvaluationHistory()
-    assert not history.observe(10, float("nan"))
-    assert history.observe(20, 9.0)
-
-
-@pytest.mark.parametrize("num_observed", [0, 1, 3])
+@pytest.mark.parametrize("num_observed", [0, 3])
 def test_a_history_goes_on_from_its_state(num_observed):
     losses = [3.0, 2.5, 2.7, 2.6, 2.4]
     unbroken, interrupted = EvaluationHistory(), EvaluationHistory()
@@ -45,13 +40,6 @@ def test_a_history_goes_on_from_its_state(num_observed):
         if step >= num_observed:
             assert resumed.observe(step, losses[step]) == was_best
     assert resumed.state() == unbroken.state()
-
-
-def test_a_state_with_other_names_is_refused():
-    state = EvaluationHistory().state()
-    del state["evaluation/best_step"]
-    with pytest.raises(ValueError, match=r"Received: .*best_step"):
-        EvaluationHistory().load_state(state)
 
 
 def test_the_learning_rate_is_told_of_every_evaluation():
@@ -106,9 +94,7 @@ def recorded(num_replicas=1, jit_compile=False):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("num_replicas", "jit_compile"), [(1, False), (1, True), (2, False)], ids=str
-)
+@pytest.mark.parametrize(("num_replicas", "jit_compile"), [(1, True), (2, False)], ids=str)
 def test_it_is_the_mean_of_the_recorded_weights(num_replicas, jit_compile):
     _, _, weights, averages, _ = recorded(num_replicas, jit_compile)
     for step in range(1, NUM_STEPS + 1):
@@ -123,17 +109,6 @@ def test_it_is_the_mean_of_the_recorded_weights(num_replicas, jit_compile):
         assert_close(averages[step - 1], mean, 1e-6)
     table = "embedding/table"
     assert np.abs(averages[-1][table] - weights[-1][table]).max() > 1e-2
-
-
-@pytest.mark.slow
-def test_every_replica_has_the_same_average():
-    trainer, *_ = recorded(num_replicas=2)
-    variables = trainer._state.by_name()
-    averages = [name for name in variables if name.startswith("average/")]
-    assert averages
-    for name in averages:
-        first, second = trainer.strategy.experimental_local_results(variables[name].value)
-        np.testing.assert_array_equal(first.numpy(), second.numpy(), err_msg=name)
 
 
 def test_before_the_first_step_it_is_the_initial_weights():
@@ -155,7 +130,7 @@ def test_training_goes_on_from_the_weights_and_not_from_the_average():
 @pytest.mark.slow
 def test_resuming_goes_on_with_the_average():
     _, _, _, averages, states = recorded()
-    resumed = trainer_of(FIRST_STEP)
+    resumed = trainer_of(FIRST_STEP, steps_per_loop=3)
     for step in (2, 5):
         resumed.load_state(states[step - 1])
         list(resumed.run())
@@ -163,14 +138,6 @@ def test_resuming_goes_on_with_the_average():
     without = {name: array for name, array in states[0].items() if "average/" not in name}
     with pytest.raises(ValueError, match="average/"):
         resumed.load_state(without)
-
-
-@pytest.mark.slow
-def test_a_loop_of_several_steps_counts_every_step():
-    _, _, _, averages, _ = recorded()
-    together = trainer_of(FIRST_STEP, steps_per_loop=NUM_STEPS)
-    list(together.run())
-    assert_close(together.inference_weights(), averages[-1], 0.0)
 
 
 class ToySteps:
@@ -207,9 +174,7 @@ class ToySteps:
 def test_steps_that_are_skipped_have_no_share_in_the_mean():
     averages = ToySteps(first_step=2).run([8.0, 3.0, None, 6.0, None, None, 0.0])
     assert averages == pytest.approx([8.0, 3.0, 3.0, 4.5, 4.5, 4.5, 3.0])
-
-
-def test_a_first_step_that_is_skipped_leaves_the_beginning_to_the_next():
+    # A first step that is skipped leaves the beginning to the next.
     averages = ToySteps(first_step=2).run([8.0, None, 6.0, 2.0])
     assert averages == pytest.approx([8.0, 8.0, 6.0, 4.0])
 
@@ -224,35 +189,6 @@ def test_with_a_decay_older_steps_count_less(num_replicas):
         copies = steps.strategy.experimental_local_results(variable.value)
         for copy in copies:
             np.testing.assert_array_equal(copy.numpy(), copies[0].numpy(), err_msg=name)
-
-
-@pytest.mark.parametrize("decay", [None, 0.75])
-def test_its_variables_are_all_its_state(decay):
-    weights = [8.0, 4.0, None, 7.0, 1.0, 5.0]
-    whole = ToySteps(first_step=2, decay=decay)
-    whole.run(weights[:4])
-    state = {name: variable.numpy() for name, variable in whole.average.variables.items()}
-    resumed = ToySteps(first_step=2, decay=decay)
-    for name, array in state.items():
-        resumed.average.variables[name].assign(array)
-    assert resumed.run(weights[4:], first_step=5) == whole.run(weights[4:], first_step=5)
-
-
-def test_a_run_with_a_decay_has_the_exponential_average_of_its_weights():
-    trainer = trainer_of(FIRST_STEP, average_weights_decay=0.6)
-    weights = []
-    for _ in trainer.run():
-        weights.append(weights_of(trainer))
-    average = {path: np.float64(array) for path, array in weights[FIRST_STEP - 1].items()}
-    for each in weights[FIRST_STEP:]:
-        average = {path: 0.6 * array + 0.4 * each[path] for path, array in average.items()}
-    assert_close(trainer.inference_weights(), average, 1e-6)
-
-
-@pytest.mark.parametrize("decay", [0.0, 1.0, -0.5])
-def test_a_decay_that_is_none_is_refused(decay):
-    with pytest.raises(ValueError, match=f"Received: decay={decay}"):
-        WeightAverage([], 1, decay)
 
 
 class Feeder:

@@ -6,8 +6,6 @@ import io
 import tarfile
 import zipfile
 
-from txl_tf.data.partial_download import PublishedFile
-
 
 def published(path, archive):
     """The description of an archive that was just written."""
@@ -57,10 +55,6 @@ def like(corpus_class, **attributes):
 def archive_of(corpus_class, path):
     """The class with the archive at `path` as what is published."""
     return like(corpus_class, archive=published(path, corpus_class.archive))
-
-
-def no_archive(name):
-    return PublishedFile(name=name, urls=("http://127.0.0.1:9/none",), size_bytes=1)
 
 
 def texts_of(splits):

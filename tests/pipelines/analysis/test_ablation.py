@@ -28,15 +28,13 @@ from pipelines.analysis.ablation import (
 )
 from pipelines.arguments import load_experiment
 from pipelines.command_line import main
-from pipelines.configs import NAMED_EXPERIMENTS
 from tests.pipelines.conftest import EXPERIMENT
 from tests.pipelines.txl_process import TIMEOUT_SECONDS, command, environment, run_txl
 from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
-from txl_tf.errors import DataDamagedError, InputMissingError, MismatchError, UsageError
-from txl_tf.models.language_model import create_model
-from txl_tf.models.sizes import equal_memory_segment_length, num_parameters, training_memory_bytes
+from txl_tf.errors import DataDamagedError, MismatchError, UsageError
+from txl_tf.models.sizes import num_parameters, training_memory_bytes
 from txl_tf.storage.writable_folder import WritableFolder
 
 NUM_STEPS = 60
@@ -156,19 +154,6 @@ def test_what_recurrence_costs_in_memory_becomes_a_longer_segment(tmp_path):
     assert runs["table/seed-1"].model.num_positions == runs["table/seed-1"].model.segment_length
 
 
-def test_the_formula_comes_near_the_lengths_that_the_paper_found():
-    """Table 8: 128 tokens with a memory of 128 need as much as 176 without one."""
-    base = NAMED_EXPERIMENTS["wikitext103_base"]()
-    # 128 million parameters; of the softmax, most of whose words are rare, the first cluster.
-    model = base.model.replace(
-        segment_length=128, memory_length=128, vocabulary_size=20_000, cutoffs=()
-    )
-    base = base.replace(model=model)
-    with_memory = AblationRow().experiment(base, seed=0)
-    without = AblationRow(recurrence=False).experiment(base, seed=0)
-    assert 150 <= equal_memory_segment_length(with_memory, without) <= 185
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -187,24 +172,6 @@ def test_the_formula_comes_near_the_lengths_that_the_paper_found():
 def test_a_wrong_study_is_refused(tmp_path, changes, message):
     with pytest.raises(UsageError, match=message):
         load(tmp_path, **changes)
-
-
-def test_an_unknown_study_names_those_there_are():
-    with pytest.raises(InputMissingError, match="novels_ablation"):
-        load_study("no_such_study", [])
-
-
-def test_the_recurrent_models_of_the_group_have_the_budget_steps_and_text_of_the_ablation():
-    base = load_study("novels_ablation", []).base
-    for path in sorted((STUDIES_FOLDER / "novels_recl").glob("*.toml")):
-        experiment = load_experiment(str(path), [])
-        assert experiment.training == base.training
-        rate = experiment.optimizer.learning_rate  # Recurrent models learn with another.
-        assert experiment.optimizer == base.optimizer.replace(learning_rate=rate)
-        assert experiment.model.segment_length == base.model.segment_length
-        assert experiment.model.vocabulary_size == base.model.vocabulary_size
-        num_there = create_model(experiment.model).count_params()
-        assert num_there == pytest.approx(num_parameters(base.model), rel=0.01), path.stem
 
 
 @pytest.mark.parametrize(

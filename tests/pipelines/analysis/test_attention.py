@@ -1,6 +1,5 @@
 """`txl analyze attention` on a small run: its files, and what it refuses."""
 
-import importlib.util
 import json
 
 import numpy as np
@@ -11,7 +10,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from pipelines.analysis import figures
 from pipelines.analysis.figures import head_figure, highest_share, png_bytes
 from pipelines.command_line import main
-from tests.pipelines.txl_process import run_txl
 from tests.slow_case import slow_case
 from txl_tf.data.prepared_dataset import PreparedDataset
 
@@ -115,25 +113,6 @@ def test_wrong_arguments_are_refused(
 def test_results_are_never_written_over(analyzed, trained, data_folder, capsys):
     assert analyze(trained[0], data_folder, analyzed) == 73
     assert "The output exists already." in capsys.readouterr().err
-
-
-def test_without_matplotlib_the_extra_is_named(trained, data_folder, tmp_path, monkeypatch, capsys):
-    find_spec = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util,
-        "find_spec",
-        lambda name, *more: None if name == "matplotlib" else find_spec(name, *more),
-    )
-    assert analyze(trained[0], data_folder, tmp_path / "out") == 2
-    assert "[plots]" in capsys.readouterr().err
-
-
-def test_a_wrong_command_is_answered_without_tensorflow(trained, data_folder, tmp_path):
-    finished = run_txl(
-        *("analyze", "attention", "--workdir", tmp_path, "--data", data_folder, "--out", tmp_path)
-    )
-    assert finished.returncode == 66
-    assert "There is no model in this folder." in finished.stderr
 
 
 def test_the_highest_fifth_of_what_a_query_sees_is_marked():
