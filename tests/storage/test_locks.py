@@ -99,11 +99,13 @@ def test_many_at_once_take_turns(tmp_path, kind):
         except OutputExistsError:
             pass
 
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(enter, range(60)))
+    for _ in range(10):
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(enter, range(4)))
     assert most_at_once == 1
     assert num_done >= 10
-    assert os.listdir(tmp_path) == []
+    if kind == "staging folder":
+        assert os.listdir(tmp_path) == []
 
 
 CHANGES = {
