@@ -20,7 +20,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, cast
 
-from txl_tf import metrics
 from txl_tf.config.base import MAX_TOKENS, FrozenConfig, describe_differences, shown_value
 from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
 from txl_tf.config.model import LEARNED_ENCODINGS, ModelConfig, PositionEncoding
@@ -34,6 +33,7 @@ from txl_tf.errors import (
     PreemptedError,
     UsageError,
 )
+from txl_tf.evaluation.result import MeasuredLoss
 from txl_tf.models.sizes import (
     equal_memory_segment_length,
     num_parameters,
@@ -380,21 +380,7 @@ def _check(rows: list[AblationRow], seeds: list[int]) -> None:
             )
 
 
-class Measured(NamedTuple):
-    """Summed loss of a run at one attention length."""
-
-    total_nats: float
-    num_tokens: int
-    num_bytes: float
-    seconds: float
-
-    @property
-    def perplexity(self) -> float:
-        """Exponential of the nats per token."""
-        return metrics.perplexity(self.total_nats / self.num_tokens)
-
-
-Figures = dict[AttentionLength, Measured]
+Figures = dict[AttentionLength, MeasuredLoss]
 _RESULT_FILE = "result.json"
 _REMEDY = "Remove the file; its figures are measured again from the trained weights."
 
@@ -411,7 +397,7 @@ def read_figures(folder: Path, run: AblationRun, data: dict[str, Any]) -> Figure
         with storage_errors("The figures of a run cannot be read", str(path)):
             values = read_json_object(str(path), remedy=_REMEDY)
         figures = {
-            AttentionLength(**row["attention_length"]): Measured(**row["loss"])
+            AttentionLength(**row["attention_length"]): MeasuredLoss(**row["loss"])
             for row in values["figures"]
         }
         perplexities = [measured.perplexity for measured in figures.values()]
@@ -438,7 +424,7 @@ def write_figures(folder: Path, run: AblationRun, data: dict[str, Any], figures:
     rows = [
         {
             "attention_length": dataclasses.asdict(length),
-            "loss": measured._asdict(),
+            "loss": dataclasses.asdict(measured),
             "perplexity": measured.perplexity,
         }
         for length, measured in figures.items()
@@ -495,8 +481,11 @@ class AblationRunner:
             evaluator = self._evaluator(run.experiment, length)
             evaluator.load_arrays(weights)
             result = evaluator.evaluate(text, step=step, track=self._until_stopped)
-            figures[length] = Measured(
-                result.total_nats, result.num_tokens, result.num_bytes, result.seconds
+            figures[length] = MeasuredLoss(
+                total_nats=result.total_nats,
+                num_tokens=result.num_tokens,
+                num_bytes=result.num_bytes,
+                seconds=result.seconds,
             )
             write_figures(self._folder, run, self._data, figures)
             say(f"attention length {length.length}: perplexity {figures[length].perplexity:.2f}")

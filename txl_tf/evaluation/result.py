@@ -42,14 +42,6 @@ class MeasuredLoss(_Figures):
     num_bytes: float
     seconds: float
 
-    def describe(self) -> str:
-        """Returns the figures in one line."""
-        return (
-            f"{self.bits_per_byte:.4f} bits/byte, {self.nats_per_token:.4f} nats/token, "
-            f"perplexity {self.perplexity:.2f} ({self.num_tokens:,} tokens, "
-            f"{self.seconds:.0f} s)"
-        )
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationResult(_Figures):

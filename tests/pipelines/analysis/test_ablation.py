@@ -17,7 +17,6 @@ from pipelines.analysis.ablation import (
     RECURRENCE_AT_EQUAL_MEMORY,
     STUDIES_FOLDER,
     AblationRow,
-    Measured,
     RowSummary,
     Sample,
     findings,
@@ -34,6 +33,7 @@ from txl_tf.config.experiment import ExperimentConfig
 from txl_tf.data.preparation import prepare_dataset
 from txl_tf.data.tokenizers.character_tokenizer import ByteTokenizer
 from txl_tf.errors import DataDamagedError, MismatchError, UsageError
+from txl_tf.evaluation.result import MeasuredLoss
 from txl_tf.models.sizes import num_parameters, training_memory_bytes
 from txl_tf.storage.writable_folder import WritableFolder
 
@@ -295,11 +295,11 @@ def study(tmp_path):
 
 
 def figures_of(run, curve, shift=0.0):
-    def measured(perplexity):
-        return Measured(100 * math.log(perplexity), num_tokens=100, num_bytes=300.0, seconds=1.0)
-
-    lengths = run.attention_lengths()
-    return {length: measured(value + shift) for length, value in zip(lengths, curve, strict=True)}
+    counts = {"num_tokens": 100, "num_bytes": 300.0, "seconds": 1.0}
+    return {
+        length: MeasuredLoss(total_nats=100 * math.log(value + shift), **counts)
+        for length, value in zip(run.attention_lengths(), curve, strict=True)
+    }
 
 
 def summaries_of(study, shifts, curves=CURVES):
