@@ -189,11 +189,13 @@ def _write(arguments: argparse.Namespace, file: "SessionFile | None") -> None:
     if arguments.prompt is None and sys.stdin.isatty():
         converse(session, max_tokens, can_go_on=goes_on, after_turn=lambda: _save(session, file))
         return
-    sys.stdout.write(arguments.prompt or "")
+    shown = arguments.prompt or ""
     for piece in session.stream(arguments.prompt, max_tokens=max_tokens):
-        sys.stdout.write(piece)
+        # The prompt comes with the first piece, after the messages about it.
+        sys.stdout.write(shown + piece)
         sys.stdout.flush()
-    sys.stdout.write("\n")
+        shown = ""
+    sys.stdout.write(shown + "\n")
     _save(session, file)
 
 
