@@ -95,7 +95,7 @@ def _described(section: str) -> str:
     """Formats the settings of a section: name, type, range and default, with the meaning below."""
     prefix = "model" if section in ("lstm", "qrnn") else section
     blocks = []
-    for setting in settings_of(SECTIONS[section]):
+    for setting in settings_of(SECTIONS[section]):  # type: ignore[arg-type]
         meaning = textwrap.fill(
             setting.meaning, _WIDTH, initial_indent="    ", subsequent_indent="    "
         )

@@ -18,7 +18,7 @@ import re
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
 from txl_tf.config.base import MAX_TOKENS, FrozenConfig, describe_differences, shown_value
 from txl_tf.config.experiment import EvaluationConfig, ExperimentConfig
@@ -70,8 +70,6 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,99}")
 class AblationRow(FrozenConfig):
     """Model parts of one row: recurrence, encoding and loss (Table 5 of Dai et al., 2019)."""
 
-    RANGES: ClassVar = {"segment_length": positive(MAX_TOKENS)}
-
     recurrence: bool = True
     """Whether segments are connected by a memory."""
     position_encoding: PositionEncoding = "transformer_xl"
@@ -79,7 +77,7 @@ class AblationRow(FrozenConfig):
     Vaswani et al., or Al-Rfou et al."""
     loss_positions: Literal["all", "last_half"] = "all"
     """Full or half loss: the positions of a segment that are trained on."""
-    segment_length: int | None = None
+    segment_length: Annotated[int | None, positive(MAX_TOKENS)] = None
     """Tokens through which gradients flow, `T`; None: as in the base experiment."""
     equal_memory_to: str | None = None
     """Name of the row whose training memory this one may use; decides the segment length."""
@@ -162,25 +160,19 @@ class StudyEvaluation(FrozenConfig):
     `window_stride` tokens are scored.
     """
 
-    RANGES: ClassVar = {
-        "num_tokens": Range(2),
-        "window_stride": positive(),
-        "tolerance": FRACTION_BELOW_ONE,
-    }
-
     split: str = "valid"
     """Split of the data set."""
-    num_tokens: int | None = None
+    num_tokens: Annotated[int | None, Range(2)] = None
     """Tokens from the beginning of the split; None: all tokens."""
     memory_lengths: tuple[int, ...] = ()
     """Memory lengths besides the training length; 0 disables the memory."""
     window_lengths: tuple[int, ...] = ()
     """Window lengths besides the training segment length, for rows without recurrence."""
-    window_stride: int = 1
+    window_stride: Annotated[int, positive()] = 1
     """Tokens that a window scores."""
     same_length: bool = True
     """Whether at these memory lengths every query sees equally many keys."""
-    tolerance: float = 0.001
+    tolerance: Annotated[float, FRACTION_BELOW_ONE] = 0.001
     """Share of the best perplexity by which a shorter length may be worse and still reach it."""
 
     def validate(self) -> None:

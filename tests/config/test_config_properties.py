@@ -87,7 +87,6 @@ FOUND = {
     ).encode(),
 }
 FOUND_TOML = {
-    "deep table": b"[" + b"a." * 50_000 + b"a]",
     "deep inline": b"a = " + b"{b = " * 50_000,
     "digits": b"[model]\ndropout = " + b"9" * 5000,
     "nan": b"[model]\ndropout = nan\n[training]\nnum_steps = inf",

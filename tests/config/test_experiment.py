@@ -112,7 +112,7 @@ def test_a_field_that_would_not_be_used_is_refused_by_name(chooser, choice, fiel
         if choice in users:
             assert getattr(OptimizerConfig(**values), field) == value
             continue
-        with pytest.raises(ValueError, match=f"`{field}` is for .*{chooser}={choice}"):
+        with pytest.raises(ValueError, match=f"`{field}` is for .*{chooser}='{choice}'"):
             OptimizerConfig(**values)
 
 

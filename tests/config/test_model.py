@@ -85,11 +85,7 @@ def test_a_value_out_of_range_is_named_and_shown(name, value):
 def test_a_value_of_the_wrong_type_is_named_and_shown(name, value):
     message = error_of(**{name: value})
     assert message.startswith(f"`{name}` must be ")
-    received = f"{value!r} of type {type(value).__name__}"
-    if isinstance(value, tuple):
-        assert "must be list of whole numbers" in message
-        received = repr(list(value))
-    assert message.endswith(f"Received: {name}={received}")
+    assert message.endswith(f"Received: {name}={value!r} of type {type(value).__name__}")
 
 
 @pytest.mark.parametrize("changes", [{}, TABLE_OF_POSITIONS], ids=["sinusoids", "table"])

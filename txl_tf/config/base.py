@@ -1,16 +1,16 @@
 """Base class of frozen, validated configurations, and the comparison of two of them."""
 
+import contextlib
 import dataclasses
-import functools
 import json
 import math
+import operator
 import reprlib
 import types
 import typing
-from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, NoReturn, Self
 
-from txl_tf.config.settings import Range, SettingsDocumentation, shown_type
+from txl_tf.config.settings import SettingsDocumentation, fields_of, shown_type
 from txl_tf.errors import did_you_mean
 from txl_tf.storage.untrusted_files import parse_json
 
@@ -45,13 +45,10 @@ class FrozenConfig:
     """A frozen dataclass that checks its own values.
 
     A subclass lists its fields with plain types (int, float, bool, str, a
-    tuple of those, another configuration, or one of them and `None`), gives the
-    ranges of numbers in `RANGES`, and overrides `validate` for what both cannot
-    say. The string under a field is its documentation: `help` shows it.
+    tuple of those, another configuration, or one of them and `None`), each
+    `Annotated` with the `Range` of its numbers, and overrides `validate` for
+    rules between fields. The string under a field is its documentation.
     """
-
-    RANGES: ClassVar[Mapping[str, Range]] = {}
-    """Range of the numbers of a field, by its name; `None` is always in it."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -60,33 +57,27 @@ class FrozenConfig:
             cls.__doc__ = SettingsDocumentation(text)  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
-        hints = _hints(type(self))  # type: ignore[arg-type]
-        for field in dataclasses.fields(self):
-            value = _coerced(getattr(self, field.name), hints[field.name])
-            if not _has_type(value, hints[field.name]):
-                received = f"{shown_value(value)} of type {type(value).__name__}"
-                if isinstance(value, tuple):
-                    received = shown_value(list(value))
+        for name, (hint, accepted) in fields_of(type(self)).items():  # type: ignore[arg-type]
+            given = getattr(self, name)
+            try:
+                value = _converted(given, hint)
+            except TypeError:
+                received = f"{shown_value(given)} of type {type(given).__name__}"
                 raise ValueError(
-                    f"`{field.name}` must be {shown_type(hints[field.name])}. "
-                    f"Received: {field.name}={received}"
-                )
-            _check_size(field.name, value)
-            object.__setattr__(self, field.name, value)
-        self._check_ranges()
+                    f"`{name}` must be {shown_type(hint)}. Received: {name}={received}"
+                ) from None
+            _check_size(name, value)
+            object.__setattr__(self, name, value)
+            if accepted and isinstance(value, int | float):
+                rule = accepted.broken_rule(value)
+                self.require(name, rule is None, str(rule))
         self.validate()
-
-    def _check_ranges(self) -> None:
-        for name, accepted in self.RANGES.items():
-            value = getattr(self, name)
-            if isinstance(value, int | float) and (rule := accepted.broken_rule(value)):
-                self.require(name, False, rule)
 
     def validate(self) -> None:
         """Checks the values against each other.
 
         Raises:
-            ValueError: If a value is out of its range.
+            ValueError: If a value does not fit the others.
         """
 
     def to_dict(self) -> dict[str, Any]:
@@ -103,7 +94,6 @@ class FrozenConfig:
         Raises:
             ValueError: If a key is unknown or a value is not valid.
         """
-        hints = _hints(cls)  # type: ignore[arg-type]
         if not isinstance(values, dict):
             raise ValueError(
                 f"`{cls.__name__}` is made of a dict. Received: {shown_value(values)} "
@@ -118,7 +108,7 @@ class FrozenConfig:
                 f"Received: {', '.join(sorted(str(key)[:60] for key in unknown[:8]))}"
             )
         try:
-            return cls(**{name: _built(value, hints[name]) for name, value in values.items()})
+            return cls(**values)
         except TypeError as error:
             raise ValueError(
                 f"`{cls.__name__}`: {error}. Received: {shown_value(values)}"
@@ -127,23 +117,19 @@ class FrozenConfig:
     def require(self, name: str, is_valid: bool, rule: str) -> None:
         """Raises ValueError that a field "must" obey a rule, if it does not."""
         if not is_valid:
-            value = shown_value(getattr(self, name))
-            raise ValueError(f"`{name}` must {rule}. Received: {name}={value}")
+            self.refuse(f"`{name}` must {rule}.", name)
+
+    def refuse(self, reason: str, *names: str) -> NoReturn:
+        """Raises ValueError with a reason and the values of fields, which may be dotted names."""
+        received = (
+            f"{name.rpartition('.')[2]}={shown_value(operator.attrgetter(name)(self))}"
+            for name in names
+        )
+        raise ValueError(f"{reason} Received: {', '.join(received)}")
 
     def replace(self, **changes: Any) -> Self:
         """Returns a copy with the named fields changed, checked again."""
         return dataclasses.replace(self, **changes)
-
-
-@functools.cache
-def _hints(config_class: type) -> dict[str, Any]:
-    return typing.get_type_hints(config_class)
-
-
-def _alternatives(hint: Any) -> tuple[Any, ...]:
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return typing.get_args(hint)
-    return (hint,)
 
 
 def _check_size(name: str, value: Any) -> None:
@@ -157,44 +143,27 @@ def _check_size(name: str, value: Any) -> None:
             raise ValueError(f"`{name}` must fit float32. Received: {name}={item}")
 
 
-def _coerced(value: Any, hint: Any) -> Any:
-    """Converts JSON values to field types: lists to tuples, whole numbers to float."""
-    options = _alternatives(hint)
-    if isinstance(value, list) and any(typing.get_origin(option) is tuple for option in options):
-        return tuple(value)
-    if float in options and isinstance(value, int) and not isinstance(value, bool):
-        # Beyond that `float` fails; what is left an integer is refused with its name.
-        return float(value) if abs(value) <= _LARGEST_INTEGER else value
-    return value
-
-
-def _has_type(value: Any, hint: Any) -> bool:
-    for option in _alternatives(hint):
-        if typing.get_origin(option) is tuple:
-            item = typing.get_args(option)[0]
-            if isinstance(value, tuple) and all(_has_type(each, item) for each in value):
-                return True
-        elif typing.get_origin(option) is typing.Literal:
-            # Not by equality alone, for True is equal to 1.
+def _converted(value: Any, hint: Any) -> Any:
+    """Returns a value, or its form in JSON, as a field holds it; TypeError if no type fits."""
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    for option in typing.get_args(hint) if is_union else (hint,):
+        kind = typing.get_origin(option) or option
+        if kind is typing.Literal:
+            # Not by equality alone, because True is equal to 1.
             if any(type(value) is type(each) and value == each for each in typing.get_args(option)):
-                return True
-        elif isinstance(value, bool):
-            if option is bool:
-                return True
-        elif isinstance(value, option):
-            return True
-    return False
-
-
-def _built(value: Any, hint: Any) -> Any:
-    for option in _alternatives(hint):
-        is_config = isinstance(option, type) and issubclass(option, FrozenConfig)
-        if is_config and isinstance(value, dict):
-            return option.from_dict(value)
-        if typing.get_origin(option) is tuple and isinstance(value, list):
-            item = typing.get_args(option)[0]
-            return tuple(_built(each, item) for each in value)
-    return value
+                return value
+        elif kind is tuple:
+            if isinstance(value, list | tuple):
+                item = typing.get_args(option)[0]
+                with contextlib.suppress(TypeError):
+                    return tuple(_converted(each, item) for each in value)
+        elif isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
+            return value
+        elif kind is float and type(value) is int and abs(value) <= _LARGEST_INTEGER:
+            return float(value)
+        elif issubclass(kind, FrozenConfig) and isinstance(value, dict):
+            return kind.from_dict(value)
+    raise TypeError
 
 
 def _plain(value: Any) -> Any:

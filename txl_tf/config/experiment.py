@@ -1,7 +1,7 @@
 """Configuration of an experiment: model, optimizer, training and evaluation."""
 
 import dataclasses
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from txl_tf.config import settings
 from txl_tf.config.base import (
@@ -12,7 +12,7 @@ from txl_tf.config.base import (
     parse_setting,
     shown_value,
 )
-from txl_tf.config.frozen_parts import FrozenParts, check_adapter_rank
+from txl_tf.config.frozen_parts import FrozenParts
 from txl_tf.config.model import LSTMConfig, ModelConfig, QRNNConfig, RecurrentConfig
 from txl_tf.config.optimizer import OptimizerConfig
 from txl_tf.config.task import TaskConfig
@@ -38,26 +38,13 @@ class EvaluationConfig(FrozenConfig):
         ValueError: If a value is out of its range, or does not fit the others.
     """
 
-    RANGES: ClassVar = {
-        "batch_size": settings.positive(MAX_ROWS),
-        "segment_length": settings.positive(MAX_TOKENS),
-        "memory_length": settings.not_negative(MAX_TOKENS),
-        "clamp_length": settings.positive(MAX_DISTANCE),
-        "warm_up_tokens": settings.not_negative(),
-        "window_stride_tokens": settings.positive(MAX_TOKENS),
-        "dynamic_learning_rate": settings.not_negative(),
-        "dynamic_decay": settings.FRACTION,
-        "dynamic_statistics_segments": settings.positive(),
-        "dynamic_epsilon": settings.positive(),
-    }
-
-    batch_size: int = 10
+    batch_size: Annotated[int, settings.positive(MAX_ROWS)] = 10
     """Rows that are read side by side, each from its own place in the split."""
-    segment_length: int | None = None
+    segment_length: Annotated[int | None, settings.positive(MAX_TOKENS)] = None
     """Tokens per row per step, `T`; None takes the model's."""
-    memory_length: int | None = None
+    memory_length: Annotated[int | None, settings.not_negative(MAX_TOKENS)] = None
     """Remembered tokens, `M`; None takes the model's."""
-    clamp_length: int | None = None
+    clamp_length: Annotated[int | None, settings.positive(MAX_DISTANCE)] = None
     """Largest distance with an encoding of its own; None takes the model's.
 
     A length of `T + M` or more clamps nothing."""
@@ -65,12 +52,12 @@ class EvaluationConfig(FrozenConfig):
     """Whether every query sees equally many positions; None takes the model's."""
     same_length_keys: Literal["memory_and_self", "memory"] | None = None
     """How many these are; None takes the model's."""
-    warm_up_tokens: int | Literal["all"] | None = None
+    warm_up_tokens: Annotated[int | Literal["all"] | None, settings.not_negative()] = None
     """Tokens that a row reads before its first scored one, where there are so many; None is 0.
 
     `M` of them fill the memory. "all" is as many as can make a difference, about `L` times
     `M + T`. Rounded up so that all rows are cut into segments at multiples of `T`."""
-    window_stride_tokens: int | None = None
+    window_stride_tokens: Annotated[int | None, settings.positive(MAX_TOKENS)] = None
     """Tokens that a window of `T` moves on by and scores, its last ones; for models without
     memory. 1 is the protocol of Al-Rfou et al. (2019). None: segments follow each other."""
     dtype_policy: Literal["float32", "mixed_bfloat16"] = "float32"
@@ -78,47 +65,34 @@ class EvaluationConfig(FrozenConfig):
     token differ by up to 0.3 from those in float32, so figures would depend on the precision."""
     attention_kernel: Literal["auto", "always", "never"] | None = None
     """Whether replicas on TPUs attend by the kernel; None takes training's."""
-    dynamic_learning_rate: float | None = None
+    dynamic_learning_rate: Annotated[float | None, settings.not_negative()] = None
     """Rate at which weights follow the text, see `DynamicUpdate`; None: they are fixed."""
-    dynamic_decay: float | None = None
+    dynamic_decay: Annotated[float | None, settings.FRACTION] = None
     """Part of the way back to the trained weights after each segment; None is 0."""
-    dynamic_statistics_segments: int | None = None
+    dynamic_statistics_segments: Annotated[int | None, settings.positive()] = None
     """Segments of the split `train` that gradients are scaled by; None: they are not scaled."""
-    dynamic_epsilon: float | None = None
+    dynamic_epsilon: Annotated[float | None, settings.positive()] = None
     """Added to the scale of the gradients; None is 1e-3."""
 
     def validate(self) -> None:
         if self.dynamic_learning_rate is None:
             for name in _DYNAMIC:
                 if getattr(self, name) is not None:
-                    raise ValueError(
-                        f"`{name}` needs a `dynamic_learning_rate`. "
-                        f"Received: {name}={getattr(self, name)}"
-                    )
+                    self.refuse(f"`{name}` needs a `dynamic_learning_rate`.", name)
         elif self.batch_size != 1:
-            raise ValueError(
-                "`dynamic_learning_rate` needs a `batch_size` of 1: with more rows the weights "
-                f"would learn from later parts of the text. Received: batch_size={self.batch_size}"
-            )
+            reason = "`dynamic_learning_rate` needs a `batch_size` of 1: weights follow one text."
+            self.refuse(reason, "batch_size")
         if self.dynamic_epsilon is not None and self.dynamic_statistics_segments is None:
-            raise ValueError(
-                "`dynamic_epsilon` needs `dynamic_statistics_segments`. "
-                f"Received: dynamic_epsilon={self.dynamic_epsilon}"
-            )
+            reason = "`dynamic_epsilon` needs `dynamic_statistics_segments`."
+            self.refuse(reason, "dynamic_epsilon")
         if self.window_stride_tokens is not None:
             for name in ("warm_up_tokens", "dynamic_learning_rate"):
                 if getattr(self, name) is not None:
-                    raise ValueError(
-                        f"`{name}` is for segments that follow each other, not for windows. "
-                        f"Received: {name}={getattr(self, name)}, "
-                        f"window_stride_tokens={self.window_stride_tokens}"
-                    )
+                    reason = f"`{name}` is for segments that follow each other, not for windows."
+                    self.refuse(reason, name, "window_stride_tokens")
 
     def check_windows(self, model: ModelConfig | LSTMConfig | QRNNConfig) -> None:
         """Checks that a model can be read with the windows of these settings, if there are any.
-
-        A window begins with nothing in memory. What a memory is for, segments that
-        follow each other do without reading a token twice.
 
         Raises:
             ValueError: If the model has a memory, or a window fewer tokens than
@@ -146,6 +120,9 @@ class EvaluationConfig(FrozenConfig):
             )
 
 
+_RECURRENT: dict[str, type[LSTMConfig | QRNNConfig]] = {
+    each.kind: each for each in (LSTMConfig, QRNNConfig)
+}
 # What a recurrent model has no use for: no attention, no blocks, no documents told apart.
 _ATTENTION_ONLY = {
     "training": (
@@ -203,34 +180,37 @@ class ExperimentConfig(FrozenConfig):
     def from_dict(cls, values: dict[str, Any]) -> Self:
         model = values.get("model") if isinstance(values, dict) else None
         if isinstance(model, dict) and "kind" in model:
-            values = {**values, "model": _recurrent_config(model)}
+            config_class = _RECURRENT.get(str(model["kind"]))
+            if config_class is None:
+                raise ValueError(
+                    '`model.kind` must be "lstm" or "qrnn", or left out for a Transformer-XL. '
+                    f"Received: kind={shown_value(model['kind'])}"
+                )
+            values = {**values, "model": config_class.from_dict(model)}
         return super().from_dict(values)
 
     def validate(self) -> None:
         if isinstance(self.model, RecurrentConfig):
-            self._check_recurrent()
+            for section, names in _ATTENTION_ONLY.items():
+                self._require_defaults(section, names, "a recurrent model")
         elif self.training.adapter_rank is not None:
-            check_adapter_rank(self.training.adapter_rank, self.model)
+            self._check_adapter_rank(self.training.adapter_rank, self.model)
         if self.task is not None:
             self._check_task()
         _ = self.frozen_parts  # refuses what the model does not have
         if self.optimizer.warmup_steps >= self.training.num_steps:
-            raise ValueError(
-                "`optimizer.warmup_steps` must be less than `training.num_steps`. Received: "
-                f"warmup_steps={self.optimizer.warmup_steps}, num_steps={self.training.num_steps}"
-            )
+            reason = "`optimizer.warmup_steps` must be less than `training.num_steps`."
+            self.refuse(reason, "optimizer.warmup_steps", "training.num_steps")
         if self.is_led_by_evaluations and self.training.evaluate_every_steps is None:
-            raise ValueError(
+            reason = (
                 '`optimizer.schedule="plateau"` and `training.average_weights_after_evaluations` '
-                "need `training.evaluate_every_steps`. "
-                f"Received: evaluate_every_steps={self.training.evaluate_every_steps}"
+                "need `training.evaluate_every_steps`."
             )
+            self.refuse(reason, "training.evaluate_every_steps")
         length, positions = self.model.segment_length, self.training.loss_positions
         if self.training.num_targets == 2 and length < (2 if positions == "all" else 3):
-            raise ValueError(
-                "`training.num_targets=2` needs a position that has two targets in the segment. "
-                f"Received: segment_length={length}, loss_positions={positions}"
-            )
+            reason = "`training.num_targets=2` needs a position with two targets in the segment."
+            self.refuse(reason, "model.segment_length", "training.loss_positions")
 
     @property
     def is_led_by_evaluations(self) -> bool:
@@ -254,24 +234,22 @@ class ExperimentConfig(FrozenConfig):
         for section, names in _LANGUAGE_MODELLING_ONLY.items():
             self._require_defaults(section, names, "a task")
         if self.optimizer.schedule == "plateau":
-            raise ValueError(
-                '`optimizer.schedule` must not be "plateau" for a task, whose figure has no unit '
-                "of the loss. Received: schedule=plateau"
-            )
+            reason = '`optimizer.schedule` must not be "plateau" for a task, which lowers no loss.'
+            self.refuse(reason, "optimizer.schedule")
 
-    def _check_recurrent(self) -> None:
-        for section, names in _ATTENTION_ONLY.items():
-            self._require_defaults(section, names, "a recurrent model")
+    def _check_adapter_rank(self, rank: int, model: ModelConfig) -> None:
+        highest = min(model.hidden_dim, model.num_heads * model.head_dim, model.intermediate_dim)
+        if rank > highest:
+            reason = f"`training.adapter_rank` must be at most {highest}, the model's least width."
+            self.refuse(reason, "training.adapter_rank")
 
     def _require_defaults(self, section: str, names: tuple[str, ...], use: str) -> None:
         config = getattr(self, section)
         defaults = {field.name: field.default for field in dataclasses.fields(config)}
         for name in names:
             if getattr(config, name) != defaults[name]:
-                raise ValueError(
-                    f"`{section}.{name}` must be {defaults[name]!r} for {use}. "
-                    f"Received: {name}={getattr(config, name)!r}"
-                )
+                reason = f"`{section}.{name}` must be {defaults[name]!r} for {use}."
+                self.refuse(reason, f"{section}.{name}")
 
     def with_overrides(self, assignments: list[str]) -> Self:
         """Returns a copy with values changed by dotted names.
@@ -296,16 +274,6 @@ class ExperimentConfig(FrozenConfig):
                 )
             _assign(values, name.strip(), parse_setting(text.strip()))
         return type(self).from_dict(values)
-
-
-def _recurrent_config(values: dict[str, Any]) -> LSTMConfig | QRNNConfig:
-    for config_class in (LSTMConfig, QRNNConfig):
-        if values["kind"] == config_class.kind:
-            return config_class.from_dict(values)
-    raise ValueError(
-        '`model.kind` must be "lstm" or "qrnn", or left out for a Transformer-XL. '
-        f"Received: kind={shown_value(values['kind'])}"
-    )
 
 
 def _assign(values: dict[str, Any], dotted_name: str, value: Any) -> None:

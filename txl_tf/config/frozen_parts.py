@@ -1,4 +1,4 @@
-"""Parts of a model that are not trained, by name, and the limits of what adapters train."""
+"""Parts of a model that are not trained, by name."""
 
 import dataclasses
 import re
@@ -6,21 +6,15 @@ from collections.abc import Sequence
 from typing import Self
 
 from txl_tf.config.base import shown_value
-from txl_tf.config.model import ModelConfig
 
 _LAYERS = re.compile(r"layers(?::(\d{1,9})(?:-(\d{1,9}))?)?")
 
 
 @dataclasses.dataclass(frozen=True)
 class FrozenParts:
-    """Parts of a language model whose weights stay as they are.
+    """Parts of a language model whose weights stay as they are; layers are counted from 0.
 
-    Attributes:
-        embedding: bool. The tables and projections of the embedding. A softmax that
-            shares its tables with the embedding keeps them too.
-        softmax: bool. The weights that are the softmax's own.
-        layers: frozenset of int. Numbers of the layers, counted from 0 as in the
-            names of their weights.
+    A softmax that shares its tables with a frozen embedding keeps them too.
     """
 
     embedding: bool = False
@@ -31,15 +25,8 @@ class FrozenParts:
     def parse(cls, patterns: Sequence[str], num_layers: int, *, has_head: bool = False) -> Self:
         """Reads patterns such as `embedding`, `softmax`, `layers`, `layers:3` and `layers:0-3`.
 
-        Args:
-            patterns: sequence of str.
-            num_layers: int. Layers of the model.
-            has_head: bool. Whether there is a head to train besides the model, which
-                then may be frozen as a whole. Defaults to `False`.
-
-        Raises:
-            ValueError: If a pattern is not of this form, names a layer that the
-                model does not have, or nothing would be left to train.
+        With a head to train besides, the whole model may be frozen. ValueError for another
+        pattern, a layer that the model does not have, or nothing left to train.
         """
         layers: set[int] = set()
         for pattern in patterns:
@@ -71,26 +58,3 @@ def _layers(pattern: str, num_layers: int) -> range:
             f"Received: {shown_value(pattern)}"
         )
     return range(first, last + 1)
-
-
-def check_adapters(rank: int | None, alpha: float | None, freeze: Sequence[str] | None) -> None:
-    """Raises ValueError where settings of `TrainingConfig` say two things about adapters."""
-    if alpha is not None and rank is None:
-        raise ValueError(
-            f"`adapter_alpha` needs an `adapter_rank`. Received: adapter_alpha={alpha}"
-        )
-    if rank is not None and freeze is not None:
-        raise ValueError(
-            "`freeze` must be None with an `adapter_rank`, which freezes all weights of the model. "
-            f"Received: freeze={shown_value(list(freeze))}"
-        )
-
-
-def check_adapter_rank(rank: int, model: ModelConfig) -> None:
-    """Raises ValueError where a rank is higher than that of the smallest kernel of a model."""
-    highest = min(model.hidden_dim, model.num_heads * model.head_dim, model.intermediate_dim)
-    if rank > highest:
-        raise ValueError(
-            f"`training.adapter_rank` must be at most {highest}, the smallest width of the model. "
-            f"Received: adapter_rank={rank}"
-        )

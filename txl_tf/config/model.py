@@ -7,7 +7,7 @@ cluster, R token ids of one cluster.
 import dataclasses
 import itertools
 import math
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from txl_tf.config.base import (
     MAX_CLUSTERS,
@@ -35,22 +35,15 @@ class VocabularyClusters(FrozenConfig):
             or `cutoffs` do not ascend within the vocabulary.
     """
 
-    RANGES: ClassVar = {
-        "vocabulary_size": positive(),
-        "hidden_dim": positive(),
-        "embedding_dim": positive(),
-        "division_factor": positive(),
-    }
-
-    vocabulary_size: int
+    vocabulary_size: Annotated[int, positive()]
     """Number of token ids, `V`."""
-    hidden_dim: int
+    hidden_dim: Annotated[int, positive()]
     """Width `D` of hidden states."""
-    embedding_dim: int
+    embedding_dim: Annotated[int, positive()]
     """Width `E` of the first cluster."""
     cutoffs: tuple[int, ...] = ()
     """The first id of every tail cluster, ascending."""
-    division_factor: int = 1
+    division_factor: Annotated[int, positive()] = 1
     """Cluster `i` is `E // division_factor**i` wide; with 1, all clusters are rows of one table
     with one projection."""
     project_same_dim: bool = True
@@ -60,16 +53,11 @@ class VocabularyClusters(FrozenConfig):
     def validate(self) -> None:
         ends = (0, *self.cutoffs, self.vocabulary_size)
         if any(first >= last for first, last in itertools.pairwise(ends)):
-            raise ValueError(
-                "`cutoffs` must ascend between 0 and `vocabulary_size`; () is one full softmax. "
-                f"Received: cutoffs={self.cutoffs}, vocabulary_size={self.vocabulary_size}"
-            )
+            reason = "`cutoffs` must ascend within the vocabulary; () is one full softmax."
+            self.refuse(reason, "cutoffs", "vocabulary_size")
         if min(self.widths) == 0:
-            raise ValueError(
-                "`embedding_dim // division_factor**i` must be positive for every cluster. "
-                f"Received: embedding_dim={self.embedding_dim}, "
-                f"division_factor={self.division_factor}, cutoffs={self.cutoffs}"
-            )
+            reason = "`embedding_dim // division_factor**i` must be positive for every cluster."
+            self.refuse(reason, "embedding_dim", "division_factor", "cutoffs")
 
     @property
     def spans(self) -> tuple[tuple[int, int], ...]:
@@ -138,20 +126,29 @@ def _harmonic_number(count: int) -> float:
     return math.log(count + 0.5) + _EULER_GAMMA
 
 
-# Of the settings that all models have.
-_RANGES = {
-    "vocabulary_size": positive(MAX_TOKEN_IDS),
-    "num_layers": positive(MAX_LAYERS),
-    "hidden_dim": positive(MAX_WIDTH),
-    "segment_length": positive(MAX_TOKENS),
-    "embedding_dim": positive(MAX_WIDTH),
-    "dropout": FRACTION_BELOW_ONE,
-    "initializer_stddev": positive(),
-}
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _LanguageModelConfig(FrozenConfig):
+    """Sizes and options of all language models."""
+
+    vocabulary_size: Annotated[int, positive(MAX_TOKEN_IDS)]
+    """Number of token ids, `V`."""
+    num_layers: Annotated[int, positive(MAX_LAYERS)]
+    """Number of decoder blocks or recurrent layers, `L`."""
+    hidden_dim: Annotated[int, positive(MAX_WIDTH)]
+    """Width of the hidden states, `D`; even in a Transformer-XL, for the sinusoids."""
+    segment_length: Annotated[int, positive(MAX_TOKENS)]
+    """Tokens per row per step, `T`; gradients flow no further back."""
+    embedding_dim: Annotated[int | None, positive(MAX_WIDTH)] = None
+    """Width of the embeddings of frequent tokens and of the last recurrent layer, `E`; None is
+    `hidden_dim`."""
+    dropout: Annotated[float, FRACTION_BELOW_ONE] = 0.1
+    """Rate on embeddings, positions, layer outputs and inner activations."""
+    initializer_stddev: Annotated[float, positive()] = 0.02
+    """Standard deviation of the normal distribution of the initial kernels."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RecurrentConfig(FrozenConfig):
+class RecurrentConfig(_LanguageModelConfig):
     """Sizes and options that an `LSTMLanguageModel` and a `QRNNLanguageModel` share.
 
     Neither weights nor memory depend on `segment_length`, so a trained model
@@ -161,47 +158,12 @@ class RecurrentConfig(FrozenConfig):
         ValueError: If a value is out of its range.
     """
 
-    RANGES: ClassVar = _RANGES
-
-    vocabulary_size: int
-    """Number of token ids, `V`."""
-    num_layers: int
-    """Number of recurrent layers, `L`."""
-    hidden_dim: int
-    """Width of all recurrent layers but the last, `D`."""
-    segment_length: int
-    """Tokens per row per step, `T`; gradients flow no further back."""
-    embedding_dim: int | None = None
-    """Width of the embedding and of the last layer, `E`; None is `hidden_dim`."""
-    dropout: float = 0.1
-    """Rate on embeddings and layer outputs."""
-    initializer_stddev: float = 0.02
-    """Standard deviation of the normal distribution of all initial kernels."""
-
-    @property
-    def memory_length(self) -> int:
-        """0, because no token is remembered, only the state after the last."""
-        return 0
-
-    @property
-    def effective_memory_length(self) -> int:
-        """0, as `memory_length`."""
-        return 0
-
-    @property
-    def has_relative_positions(self) -> bool:
-        """False, because there are no positions."""
-        return False
-
-    @property
-    def clamp_length(self) -> None:
-        """None, because there are no distances."""
-        return None
-
-    @property
-    def same_length(self) -> bool:
-        """False, because there is no attention."""
-        return False
+    # What a Transformer-XL has: only the state after the last token is remembered.
+    memory_length: ClassVar[int] = 0
+    effective_memory_length: ClassVar[int] = 0
+    has_relative_positions: ClassVar[bool] = False
+    clamp_length: ClassVar[None] = None
+    same_length: ClassVar[bool] = False
 
     @property
     def layer_dims(self) -> tuple[int, ...]:
@@ -247,7 +209,7 @@ LEARNED_ENCODINGS = ("shaw", "shaw_two_terms", "learned")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelConfig(FrozenConfig):
+class ModelConfig(_LanguageModelConfig):
     """Sizes and options of a `TransformerXL`.
 
     With the positions `"transformer_xl"` and `"sinusoidal"`, weights depend
@@ -258,55 +220,28 @@ class ModelConfig(FrozenConfig):
         ValueError: If a value is out of its range.
     """
 
-    RANGES: ClassVar = {
-        **_RANGES,
-        "num_heads": positive(MAX_WIDTH),
-        "head_dim": positive(MAX_WIDTH),
-        "intermediate_dim": positive(MAX_WIDTH),
-        "memory_length": not_negative(MAX_TOKENS),
-        "num_positions": positive(2 * MAX_TOKENS),
-        "attention_dropout": FRACTION_BELOW_ONE,
-        "clamp_length": positive(MAX_DISTANCE),
-        "layer_norm_epsilon": positive(),
-        "division_factor": positive(MAX_WIDTH),
-        "initializer_range": positive(),
-        "projection_stddev": positive(),
-    }
-
-    vocabulary_size: int
-    """Number of token ids, `V`."""
-    num_layers: int
-    """Number of decoder blocks, `L`."""
-    hidden_dim: int
-    """Width of the hidden states, `D`; even, for the sinusoids."""
-    num_heads: int
+    num_heads: Annotated[int, positive(MAX_WIDTH)]
     """Number of attention heads, `N`."""
-    head_dim: int
+    head_dim: Annotated[int, positive(MAX_WIDTH)]
     """Width of one head, `H`."""
-    intermediate_dim: int
+    intermediate_dim: Annotated[int, positive(MAX_WIDTH)]
     """Inner width of the feed-forward layers, `F`."""
-    segment_length: int
-    """Tokens per row per step, `T`."""
-    memory_length: int
+    memory_length: Annotated[int, not_negative(MAX_TOKENS)]
     """Tokens that are remembered per layer, `M`; 0 switches recurrence off."""
-    embedding_dim: int | None = None
-    """Width of the embeddings of frequent tokens; None is `hidden_dim`."""
     position_encoding: PositionEncoding = "transformer_xl"
     """Positions of Dai et al., Shaw et al. ("shaw" has the biases of the official code, too; of
     "shaw_two_terms" see the paper), Vaswani et al., or Al-Rfou et al."""
-    num_positions: int | None = None
+    num_positions: Annotated[int | None, positive(2 * MAX_TOKENS)] = None
     """Learned positions of "shaw", "shaw_two_terms" and "learned"; farther ones share the last."""
     recurrence: bool = True
     """Whether there is a memory at all; without, `memory_length` has no effect."""
     pre_norm: bool = False
     """Whether layer normalisation comes before attention and feed-forward."""
-    dropout: float = 0.1
-    """Rate on embeddings, positions, layer outputs and inner activations."""
     variational_dropout: bool = False
     """Whether a dropout mask is the same for all positions of a row."""
-    attention_dropout: float = 0.0
+    attention_dropout: Annotated[float, FRACTION_BELOW_ONE] = 0.0
     """Rate on attention probabilities."""
-    clamp_length: int | None = None
+    clamp_length: Annotated[int | None, positive(MAX_DISTANCE)] = None
     """Distances above this share one position encoding; None is no clamp."""
     same_length: bool = False
     """Whether every query sees equally many keys, however late in the segment."""
@@ -314,11 +249,11 @@ class ModelConfig(FrozenConfig):
     """How many: `M + 1` as in the official TensorFlow code, or `M` as in PyTorch."""
     share_attention_biases: bool = False
     """Whether all layers share one content bias `u` and one position bias `v`."""
-    layer_norm_epsilon: float = 1e-12
+    layer_norm_epsilon: Annotated[float, positive()] = 1e-12
     """Added to the variance; the default is the official TensorFlow code's."""
     cutoffs: tuple[int, ...] = ()
     """First ids of the clusters of rare tokens; none is one full softmax."""
-    division_factor: int = 1
+    division_factor: Annotated[int, positive(MAX_WIDTH)] = 1
     """Cluster `i` of the vocabulary is `embedding_dim // division_factor**i` wide."""
     share_tail_projections: bool = False
     """Whether embedding and softmax share the projections of all but cluster 0."""
@@ -328,11 +263,9 @@ class ModelConfig(FrozenConfig):
     """Whether embedding and softmax share their tables."""
     initializer: Literal["normal", "uniform"] = "normal"
     """Distribution of the initial weights."""
-    initializer_stddev: float = 0.02
-    """Standard deviation of the normal distribution."""
-    initializer_range: float = 0.1
+    initializer_range: Annotated[float, positive()] = 0.1
     """The uniform distribution is from minus this to this."""
-    projection_stddev: float = 0.01
+    projection_stddev: Annotated[float, positive()] = 0.01
     """Standard deviation of the projections of embedding and softmax, if normal."""
 
     @property
@@ -366,33 +299,16 @@ class ModelConfig(FrozenConfig):
         is_even = self.hidden_dim % 2 == 0
         rule = "be even, because half of a position encoding is sines and half cosines"
         self.require("hidden_dim", is_even, rule)
-        self._check_positions()
-        self._check_vocabulary()
-
-    def _check_positions(self) -> None:
         has_table = self.has_position_table
         if has_table != (self.num_positions is not None):
-            raise ValueError(
-                f"`num_positions` is for the positions {', '.join(LEARNED_ENCODINGS)}, "
-                "and needed there. "
-                f"Received: position_encoding={self.position_encoding!r}, "
-                f"num_positions={self.num_positions}"
-            )
+            encodings = ", ".join(LEARNED_ENCODINGS)
+            reason = f"`num_positions` is for the positions {encodings}, and needed there."
+            self.refuse(reason, "position_encoding", "num_positions")
         if self.clamp_length is not None and has_table:
-            raise ValueError(
-                "`clamp_length` is for sinusoids; `num_positions` limits a table. "
-                f"Received: clamp_length={self.clamp_length}"
-            )
+            reason = "`clamp_length` is for sinusoids; `num_positions` limits a table."
+            self.refuse(reason, "clamp_length")
         if self.share_attention_biases and self.position_encoding != "transformer_xl":
-            raise ValueError(
-                '`share_attention_biases` is for `position_encoding="transformer_xl"`. '
-                f"Received: position_encoding={self.position_encoding!r}"
-            )
-
-    def _check_vocabulary(self) -> None:
-        if len(self.cutoffs) >= MAX_CLUSTERS:
-            raise ValueError(
-                f"`cutoffs` must be fewer than {MAX_CLUSTERS}. "
-                f"Received: {len(self.cutoffs)} cutoffs"
-            )
+            reason = '`share_attention_biases` is for `position_encoding="transformer_xl"`.'
+            self.refuse(reason, "position_encoding")
+        self.require("cutoffs", len(self.cutoffs) < MAX_CLUSTERS, f"be fewer than {MAX_CLUSTERS}")
         _ = self.clusters  # refuses cutoffs and widths that do not fit

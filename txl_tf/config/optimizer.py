@@ -1,7 +1,7 @@
 """Configuration of the optimizer: its name, learning rate and clipping."""
 
 import dataclasses
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Literal
 
 from txl_tf.config import settings
 from txl_tf.config.base import FrozenConfig
@@ -34,55 +34,39 @@ class OptimizerConfig(FrozenConfig):
         ValueError: If a value is out of its range, or set and not used.
     """
 
-    RANGES: ClassVar = {
-        "learning_rate": settings.positive(),
-        "warmup_steps": settings.not_negative(),
-        "final_learning_rate_fraction": settings.FRACTION,
-        "plateau_factor": settings.FRACTION_WITHIN,
-        "plateau_patience": settings.not_negative(),
-        "clip_norm": settings.positive(),
-        "beta_1": settings.FRACTION_BELOW_ONE,
-        "beta_2": settings.FRACTION_BELOW_ONE,
-        "epsilon": settings.positive(),
-        "weight_decay": settings.not_negative(),
-        "momentum": settings.FRACTION_BELOW_ONE,
-        "max_weight_norm": settings.positive(),
-        "layer_rate_decay": settings.FRACTION_WITHIN,
-    }
-
     name: Literal["adam", "adamw", "lamb", "adafactor", "muon", "sgd"] = "adam"
     """The optimizer."""
     schedule: Literal["cosine", "inverse_square_root", "constant", "plateau"] = "cosine"
     """What the learning rate does after the warm-up; "plateau" lowers it when validation stalls."""
-    learning_rate: float = 2.5e-4
+    learning_rate: Annotated[float, settings.positive()] = 2.5e-4
     """Peak, reached at the end of the warm-up."""
-    warmup_steps: int = 0
+    warmup_steps: Annotated[int, settings.not_negative()] = 0
     """Steps over which the learning rate rises linearly from 0."""
-    final_learning_rate_fraction: float = 0.004
+    final_learning_rate_fraction: Annotated[float, settings.FRACTION] = 0.004
     """The floor of "cosine" and "plateau", as a fraction of the peak."""
-    plateau_factor: float = 0.5
+    plateau_factor: Annotated[float, settings.FRACTION_WITHIN] = 0.5
     """What "plateau" multiplies the learning rate by."""
-    plateau_patience: int = 0
+    plateau_patience: Annotated[int, settings.not_negative()] = 0
     """Evaluations without improvement in a row that "plateau" lets pass."""
-    clip_norm: float = 0.25
+    clip_norm: Annotated[float, settings.positive()] = 0.25
     """Largest global norm of the gradients, after the all-reduce."""
-    beta_1: float = 0.9
+    beta_1: Annotated[float, settings.FRACTION_BELOW_ONE] = 0.9
     """Decay of the running mean of the gradients; not of "adafactor" and "sgd"."""
-    beta_2: float = 0.999
+    beta_2: Annotated[float, settings.FRACTION_BELOW_ONE] = 0.999
     """Decay of the running mean of their squares; not of "adafactor" and "sgd"."""
-    epsilon: float = 1e-8
+    epsilon: Annotated[float, settings.positive()] = 1e-8
     """Added to the root of the second mean; not of "adafactor" and "sgd"."""
-    weight_decay: float = 0.0
+    weight_decay: Annotated[float, settings.not_negative()] = 0.0
     """Share of the learning rate by which weights shrink each step, without biases and scales of
     norms; not of "adam"."""
-    momentum: float | None = None
+    momentum: Annotated[float | None, settings.FRACTION_BELOW_ONE] = None
     """Decay of the sum of the gradients of "muon" and "sgd"; None: 0.95 and 0."""
     nesterov: bool = False
     """Whether "sgd" takes the gradient once more after the momentum."""
-    max_weight_norm: float | None = None
+    max_weight_norm: Annotated[float | None, settings.positive()] = None
     """Largest norm that "lamb" takes a variable to have; None: no limit."""
 
-    layer_rate_decay: float | None = None
+    layer_rate_decay: Annotated[float | None, settings.FRACTION_WITHIN] = None
     """What the learning rate of a layer is multiplied by for each layer above it; the embedding is
     the lowest. None: all learn at one rate."""
 
@@ -90,16 +74,13 @@ class OptimizerConfig(FrozenConfig):
         self._check_use("name", _FIELDS_OF_OPTIMIZER)
         self._check_use("schedule", _FIELDS_OF_SCHEDULE)
         if self.nesterov and not self.momentum:
-            raise ValueError(f"`nesterov` needs a momentum. Received: momentum={self.momentum}")
+            self.refuse("`nesterov` needs a momentum.", "momentum")
 
     def _check_use(self, chooser: str, fields_of_choice: dict[str, frozenset[str]]) -> None:
         choice = getattr(self, chooser)
         unused = frozenset().union(*fields_of_choice.values()) - fields_of_choice[choice]
         for field in dataclasses.fields(self):
-            value: Any = getattr(self, field.name)
-            if field.name in unused and value != field.default:
+            if field.name in unused and getattr(self, field.name) != field.default:
                 users = [name for name, used in fields_of_choice.items() if field.name in used]
-                raise ValueError(
-                    f"`{field.name}` is for `{chooser}` {' or '.join(users)} and would not be "
-                    f"used. Received: {field.name}={value}, {chooser}={choice}"
-                )
+                reason = f"`{field.name}` is for `{chooser}` {' or '.join(users)}, not used here."
+                self.refuse(reason, field.name, chooser)

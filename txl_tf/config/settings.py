@@ -15,14 +15,7 @@ _WIDTH = 80
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """Interval of the numbers that a field accepts.
-
-    Args:
-        low: optional number. The least, or what every number is larger than.
-        high: optional number. The most, or what every number is less than.
-        excludes_low: bool. Whether `low` itself is refused.
-        excludes_high: bool. Whether `high` itself is refused.
-    """
+    """Interval of the numbers that a field accepts: `Annotated[int, Range(0, 5)]`."""
 
     low: float | None = None
     high: float | None = None
@@ -30,7 +23,8 @@ class Range:
     excludes_high: bool = False
 
     def broken_rule(self, value: float) -> str | None:
-        """Returns what a number "must" do and does not; `None` where it is in the range."""
+        """Returns the rule after "must" that a number breaks; `None` inside the range."""
+        # Negated, so that NaN is outside.
         is_low = self.low is not None and (
             value <= self.low if self.excludes_low else not value >= self.low
         )
@@ -39,7 +33,7 @@ class Range:
         )
         if not (is_low or is_high):
             return None
-        if self._is_fraction:
+        if (self.low, self.high) == (0, 1):
             return f"be {self}"
         if is_high:
             return f"be at most {self.high}"
@@ -47,12 +41,8 @@ class Range:
             return "be positive"
         return "not be negative" if self.low == 0 else f"be at least {self.low}"
 
-    @property
-    def _is_fraction(self) -> bool:
-        return self.low == 0 and self.high == 1
-
     def __str__(self) -> str:
-        if self._is_fraction:
+        if (self.low, self.high) == (0, 1):
             return f"in {'(' if self.excludes_low else '['}0, 1{')' if self.excludes_high else ']'}"
         parts = []
         if self.low is not None:
@@ -99,30 +89,35 @@ class Setting:
         return "; ".join(part for part in (self.type, self.range, default) if part)
 
 
-def settings_of(config_class: type) -> tuple[Setting, ...]:
-    """Returns the settings of a configuration class, in the order of its fields.
-
-    The meaning is the string under each field, as it stands in the source.
-
-    Args:
-        config_class: subclass of `FrozenConfig`.
-    """
-    return _settings(config_class)
+def split_hint(hint: Any) -> tuple[Any, Range | None]:
+    """Returns the type of a field and the range beside it, if there is one."""
+    if typing.get_origin(hint) is not typing.Annotated:
+        return hint, None
+    plain, *notes = typing.get_args(hint)
+    return plain, next((note for note in notes if isinstance(note, Range)), None)
 
 
 @functools.cache
-def _settings(config_class: type) -> tuple[Setting, ...]:
+def fields_of(config_class: type) -> dict[str, tuple[Any, Range | None]]:
+    """Returns the type and the range of each field of a configuration class."""
+    hints = typing.get_type_hints(config_class, include_extras=True)
+    names = (field.name for field in dataclasses.fields(config_class))
+    return {name: split_hint(hints[name]) for name in names}
+
+
+@functools.cache
+def settings_of(config_class: type) -> tuple[Setting, ...]:
+    """Returns the settings of a subclass of `FrozenConfig`, in the order of its fields."""
     meanings: dict[str, str] = {}
     for base in reversed(config_class.__mro__):
         if dataclasses.is_dataclass(base):
             meanings |= _meanings(base)
-    hints = typing.get_type_hints(config_class)
-    ranges = config_class.RANGES  # type: ignore[attr-defined]
+    hints = fields_of(config_class)
     return tuple(
         Setting(
             field.name,
-            shown_type(hints[field.name]),
-            str(ranges.get(field.name, "")),
+            shown_type(hints[field.name][0]),
+            str(hints[field.name][1] or ""),
             _shown_default(field),
             meanings.get(field.name, ""),
         )
@@ -169,11 +164,7 @@ def _shown_default(field: "dataclasses.Field[Any]") -> str:
 
 
 class SettingsDocumentation:
-    """Docstring of a configuration class with a section on every field, made when it is read.
-
-    Args:
-        text: str. The docstring in the source.
-    """
+    """Docstring of a configuration class with a section on every field, made when it is read."""
 
     def __init__(self, text: str) -> None:
         self._text = text

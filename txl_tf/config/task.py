@@ -1,7 +1,7 @@
 """Configuration of a task that a language model is fine-tuned for."""
 
 import dataclasses
-from typing import ClassVar, Literal
+from typing import Annotated, Literal
 
 from txl_tf.config import settings
 from txl_tf.config.base import MAX_TOKENS, FrozenConfig
@@ -24,12 +24,6 @@ class TaskConfig(FrozenConfig):
         ValueError: If a value is out of its range, or does not fit the kind.
     """
 
-    RANGES: ClassVar = {
-        "max_tokens": settings.positive(MAX_TOKENS),
-        "head_dropout": settings.FRACTION_BELOW_ONE,
-        "max_answer_words": settings.positive(1000),
-    }
-
     kind: TaskKind
     """A class or a number for a text, one of several texts, a label for each word, or a span of
     the text."""
@@ -45,13 +39,13 @@ class TaskConfig(FrozenConfig):
     "tokens" and "span"."""
     separator: str = "\n"
     """What is put between the texts of an example, and at the end of the last one."""
-    max_tokens: int | None = None
+    max_tokens: Annotated[int | None, settings.positive(MAX_TOKENS)] = None
     """Tokens of a text that are read, from its beginning; None: all, however long it is."""
-    head_dropout: float = 0.1
+    head_dropout: Annotated[float, settings.FRACTION_BELOW_ONE] = 0.1
     """Dropout of what the head reads."""
     class_weights: tuple[float, ...] | None = None
     """Weight of the loss of each class, in the order of `labels`; None: all count the same."""
-    max_answer_words: int = 30
+    max_answer_words: Annotated[int, settings.positive(1000)] = 30
     """Longest span that is an answer; of "span" alone."""
     answer_margin: float | None = None
     """Log-probability by which the best span must exceed "no answer"; None: there always is an

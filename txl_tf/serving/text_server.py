@@ -11,13 +11,14 @@ import socket
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 from aiohttp import web
 
 from txl_tf.causal_lm.text_session import prompt_tokens
 from txl_tf.config import settings
+from txl_tf.config.base import DEFAULT_NEW_TOKENS
 from txl_tf.config.generation import GenerationConfig, new_seed, sample_seeds
 from txl_tf.data.tokenizers.tokenizer import checked_token_ids
 from txl_tf.errors import UsageError, did_you_mean
@@ -76,20 +77,15 @@ class RequestError(Exception):
 class CompletionRequest(GenerationConfig):
     """Body of `/v1/completions`: the settings of `GenerationConfig`, and what is answered."""
 
-    RANGES: ClassVar = {
-        **GenerationConfig.RANGES,
-        "max_tokens": settings.not_negative(),
-        "n": settings.positive(),
-        "logprobs": settings.not_negative(MAX_LOGPROBS),
-    }
-
     prompt: str | tuple[str, ...] | tuple[int, ...] | tuple[tuple[int, ...], ...] = ""
     """Text or token ids, or several of them."""
-    n: int = 1
+    max_tokens: Annotated[int, settings.not_negative()] = DEFAULT_NEW_TOKENS
+    """Most tokens to write; 0 only reads the prompt."""
+    n: Annotated[int, settings.positive()] = 1
     """Texts for each prompt."""
     echo: bool = False
     """Whether texts begin with their prompts."""
-    logprobs: int | None = None
+    logprobs: Annotated[int | None, settings.not_negative(MAX_LOGPROBS)] = None
     """Alternatives that are returned for each token."""
     stream: bool = False
     """Whether texts are sent as they are written."""
