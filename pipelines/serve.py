@@ -42,7 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--api-key", metavar="KEY", help=meaning)
     limits = parser.add_argument_group("limits")
     add_number(limits, "--rows", 1, 1024, "texts written side by side", default=8)
-    add_number(limits, "--queue", 1, MAX_COUNT, "texts that wait for a place", default=64)
+    meaning = "requests that wait, at most half of them from one address"
+    add_number(limits, "--queue", 1, MAX_COUNT, meaning, default=16)
     meaning = "tokens of a prompt"
     add_number(limits, "--max-prompt-tokens", 1, MAX_COUNT, meaning, default=65536)
     add_number(limits, "--max-tokens", 1, MAX_COUNT, "tokens written for a request", default=4096)
@@ -104,7 +105,6 @@ def run(arguments: argparse.Namespace) -> None:
     limits = ServerLimits(
         max_prompt_tokens=arguments.max_prompt_tokens,
         max_tokens=arguments.max_tokens,
-        max_texts=arguments.queue,
     )
     key = arguments.api_key or os.environ.get(_KEY_VARIABLE, "")
     asyncio.run(_serve(TextServer(engine, arguments.name, key, limits), arguments))

@@ -1,19 +1,28 @@
 """The job that serves text, as a user runs it."""
 
+import contextlib
+import http.client
 import json
+import random
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-import urllib.request
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
+import openai
 import pytest
 
 from pipelines.command_line import main
 from tests.serving.conftest import lm
 
 __all__ = ["lm"]
+
+BODY = b'{"prompt": "Once", "max_tokens": 50}'
 
 
 @pytest.fixture
@@ -40,27 +49,148 @@ def test_a_folder_without_a_model_and_a_taken_port_are_named(folder, tmp_path, c
     assert f"--port {port}" in capsys.readouterr().err
 
 
+@pytest.fixture(scope="module")
+def served(lm, tmp_path_factory):
+    """Server in a process of its own; yields its address and process, and reads its log."""
+    place = tmp_path_factory.mktemp("served")
+    lm.save_to_preset(place / "mine")
+    command = [sys.executable, "-m", "pipelines.command_line", "serve"]
+    command += ["--export", str(place / "mine"), "--port", "0"]
+    with (place / "log").open("w+") as log:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process:
+            name, url = process.stdout.readline().split()
+            yield url, process
+            process.kill()
+        log.seek(0)
+        text = log.read()
+        assert name == "mine:" and "Traceback" not in text, text
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_job_serves_until_it_is_told_to_end(folder, number):
-    command = [
-        sys.executable,
-        "-m",
-        "pipelines.command_line",
-        "serve",
-        "--export",
-        str(folder),
-        "--port",
-        "0",
-    ]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, **pipes, text=True) as process:
-        name, url = process.stdout.readline().split()
-        body = json.dumps({"prompt": "Once", "max_tokens": 4096, "stream": True}).encode()
+def test_the_first_stream_begins_at_once_and_a_session_continues(served):
+    client = openai.OpenAI(base_url=f"{served[0]}/v1", api_key="any", max_retries=0)
+    start, texts = time.monotonic(), []
+    for prompt in ("Once", ""):
+        session = {"session": "s"}
+        stream = client.completions.create(
+            model="mine", prompt=prompt, seed=3, max_tokens=20, stream=True, extra_body=session
+        )
+        texts.append("".join(event.choices[0].text for event in stream))
+        assert time.monotonic() - start < 4
+    whole = client.completions.create(model="mine", prompt="Once", seed=3, max_tokens=40)
+    assert "".join(texts) == whole.choices[0].text
+    request = ["curl", "-sS", f"{served[0]}/v1/completions", "-d", BODY.decode()]
+    if shutil.which("curl"):
+        found = subprocess.run(request, capture_output=True, check=True).stdout
+        assert json.loads(found)["usage"]["completion_tokens"] == 50
+    client.close()
+
+
+def ask_until(url, until, address, asks_again=True):
+    """Asks one request at a time from a local address; returns the seconds of each answer."""
+    found = []
+    connection = http.client.HTTPConnection(url[7:], timeout=60, source_address=(address, 0))
+    while time.monotonic() < until:
         start = time.monotonic()
-        with urllib.request.urlopen(f"{url}/v1/completions", body) as response:
-            assert response.readline().startswith(b"data: ")
-            assert time.monotonic() - start < 2
-            process.send_signal(number)
-            assert process.wait(10) == 0
-        assert name == "mine:" and "Traceback" not in process.stderr.read()
+        connection.request("POST", "/v1/completions", BODY)
+        response = connection.getresponse()
+        response.read()
+        assert response.status == 200 or response.headers["Retry-After"] == "1"
+        if response.status == 200:
+            found.append(time.monotonic() - start)
+        else:
+            assert response.status == 503
+            time.sleep(1)
+    connection.close()
+    return found
+
+
+@pytest.mark.slow
+def test_a_hundred_clients_do_not_slow_down_those_of_another_address(served):
+    highest = []
+    with ThreadPoolExecutor(104) as threads:
+        for num_others in (0, 100):
+            until = time.monotonic() + 8
+            crowd = [
+                threads.submit(ask_until, served[0], until, "127.0.0.2") for _ in range(num_others)
+            ]
+            good = [threads.submit(ask_until, served[0], until, f"127.0.0.{k}") for k in (3, 4)]
+            highest.append(np.quantile(np.concatenate([each.result() for each in good]), 0.99))
+            assert not crowd or sum(len(each.result()) for each in crowd) > 20
+    assert highest[1] < 3 * highest[0]
+
+
+def mutated(draw):
+    """One request of random faults in its method, path, headers, body or framing."""
+    good = {"prompt": "ab", "max_tokens": 1, "n": 1, "stop": ["x"], "logprobs": 1, "echo": True}
+    good |= {"top_k": 3, "seed": 1, "stream": False, "session": "", "temperature": 0.5}
+    values = [None, -1, 0, 2**70, 1e400, "", "\ud800", [], [[]], [1], {}, True, "a" * 99, 1e-30]
+    for _ in range(draw.choice([0, 0, 0, 1, 2])):
+        good[draw.choice([*good, "other", "tokens"])] = draw.choice(values)
+    body = bytearray(json.dumps(good).encode())
+    for _ in range(draw.choice([0, 0, 0, 0, 1, 3])):
+        body[draw.randrange(len(body))] = draw.randrange(256)
+    body = draw.choice([body] * 40 + [b"[" * 99_999, b"\xff\xfe", b"x" * (5 << 20)])
+    paths = [
+        "",
+        "health",
+        "metrics",
+        "v1/models",
+        "v1/models/%00",
+        "tokenize",
+        "detokenize",
+        "a/../b",
+    ]
+    path = draw.choice(["v1/completions"] * 20 + paths + ["%ff", "\u00e9", "x" * 9000, "?a=%zz"])
+    method = draw.choice(
+        ["POST"] * 20 + ["GET", "HEAD", "PUT", "OPTIONS", "CONNECT", "x y", "\x00"]
+    )
+    length = draw.choice([len(body)] * 20 + [-1, 2**70, "x", "1, 2", len(body) // 2])
+    headers = {"Host": "x", "Connection": "close", "Content-Length": length}
+    for _ in range(draw.choice([0, 0, 0, 1, 2])):
+        names = [
+            "Content-Encoding",
+            "Transfer-Encoding",
+            "Expect",
+            "Upgrade",
+            "Range",
+            "A b",
+            "\x00",
+        ]
+        values = ["gzip", "chunked", "100-continue", "bytes=9-1", "x" * 9000, "\xff\x00", ""]
+        headers[draw.choice([*names, "Content-Type", "Authorization"])] = draw.choice(values)
+    head = [f"{method} /{path} HTTP/{draw.choice(['1.1'] * 20 + ['1.0', '2', 'x'])}"]
+    head += [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*head, "", ""]).encode("latin-1") + body
+
+
+def status_of(address, content):
+    """Returns the status of the answer; 0 where the server still waits for a rest."""
+    with socket.create_connection(address, timeout=5) as connection:
+        with contextlib.suppress(OSError):  # the server has answered, and reads no more
+            connection.sendall(content)
+        try:
+            answer = connection.recv(1 << 16)
+            if b" 100 Continue" in answer:
+                answer = connection.recv(1 << 16)
+        except TimeoutError:
+            return 0
+        except ConnectionError:
+            return 400
+    return int(answer.split()[1]) if answer else 400
+
+
+@pytest.mark.slow
+def test_mutated_requests_are_answered_or_refused(served):
+    url, process = served
+    host, port = url[7:].split(":")
+    draw = random.Random(0)
+    requests = [mutated(draw) for _ in range(2000)]
+    with ThreadPoolExecutor(4) as threads:
+        found = Counter(threads.map(lambda each: status_of((host, int(port)), each), requests))
+    refused = {200, 400, 404, 405, 408, 411, 413, 414, 415, 417, 431, 503}
+    assert set(found) <= {0, *refused} and found[200] > 100 and found[400] > 300, found
+    assert found[0] < 100, found
+    assert len(ask_until(url, time.monotonic() + 1, "127.0.0.1")) > 1
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 0

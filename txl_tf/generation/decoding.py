@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from txl_tf import functional
+from txl_tf.hashed_bits import mixed
 from txl_tf.inference.engine import InferenceEngine
 from txl_tf.layers.adaptive_embedding import check_token_ids
 from txl_tf.samplers import BeamSampler, RandomSampler, RepetitionPenalty
@@ -148,8 +148,12 @@ def exclude(logits: tf.Tensor, token_ids: Sequence[int]) -> tf.Tensor:
 
 
 def drawing_seeds(seeds: tf.Tensor, position: tf.Tensor) -> tf.Tensor:
-    """Returns the seeds of one token, int32 `(R, 2)`, which do not depend on the row's index."""
-    of_zero = functional.row_seeds(tf.stack([0, position]), tf.constant([0]))  # [1, 2]
+    """Returns the seeds of one token, int32 `(R, 2)`, which do not depend on the row's index.
+
+    `position` is a number, or `(R,)`.
+    """
+    first = mixed(tf.cast(position, tf.uint32))
+    of_zero = tf.cast(tf.stack([first, mixed(first)], axis=-1), tf.int32)  # [2] or [R, 2]
     # Not a stack with zeros: TensorFlow folds it to one row if the seed is a constant.
     return of_zero + seeds[:, None] * tf.constant([[1, 0]])
 

@@ -1,7 +1,8 @@
 """Text engine of the server: one thread that reads prompts and writes all texts in one batch.
 
 A text joins the batch when its prompt is read, and leaves it when it ends. A long prompt is
-read segment by segment, one segment between two tokens of the other texts.
+read segment by segment, one segment between two tokens of the other texts. Clients share the
+batch equally: a text of a client with two places more pauses for the text of another client.
 
 Shape letters used in this module: R rows, T tokens of a piece, V vocabulary.
 """
@@ -38,10 +39,6 @@ _SAMPLER_SETTINGS = {
     "min_p": np.float32,
 }
 _SETTINGS = {**_SAMPLER_SETTINGS, "repetition_penalty": np.float32, "allow_unknown": np.bool_}
-
-
-class BusyError(Exception):
-    """The queue is full; the request can be repeated later."""
 
 
 class TokenScore(NamedTuple):
@@ -86,7 +83,8 @@ class Completion:
     """One text that a request asks for, and its progress.
 
     `prompt_ids` may be empty where a session is continued, and `settings.max_tokens` may be 0.
-    The thread of the engine calls `deliver` with each `TextPiece`.
+    The thread of the engine calls `deliver` with each `TextPiece`. `owner` is the client and its
+    request.
     """
 
     index: int
@@ -94,6 +92,7 @@ class Completion:
     settings: GenerationConfig
     seed: int
     deliver: Callable[[TextPiece], object]
+    owner: tuple[str, str] = ("", "")
     logprobs: int | None = None
     scores_prompt: bool = False
     session: str = ""
@@ -111,8 +110,9 @@ class Completion:
 class TextEngine:
     """Worker that reads and writes the texts of all requests.
 
-    `max_rows` texts are written side by side, and `max_waiting` wait. Sessions end when they
-    rest for `session_seconds`, or when there are more than `max_sessions`.
+    `max_rows` texts are written side by side, and `max_waiting` requests wait, at most half of
+    them from one client. Sessions end when they rest for `session_seconds`, or when there are
+    more than `max_sessions`.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class TextEngine:
         lm: TransformerXLCausalLM,
         *,
         max_rows: int = 8,
-        max_waiting: int = 64,
+        max_waiting: int = 16,
         max_sessions: int = 64,
         session_seconds: float = 1800.0,
     ) -> None:
@@ -141,7 +141,8 @@ class TextEngine:
         self._constants = {size: self._engine.step_constants(size) for size in self._sizes}
         self._empty_memory = self._engine.initial_memory(1)
         self._changed = threading.Condition()
-        self._waiting: collections.deque[Completion] = collections.deque()
+        self._waiting: list[Completion] = []
+        self._paused: list[Completion] = []
         self._sessions: dict[str, TextState] = {}
         self._reading: Completion | None = None
         self._rows: list[Completion] = []
@@ -156,7 +157,8 @@ class TextEngine:
     @property
     def gauges(self) -> dict[str, int]:
         """Returns the numbers of texts that wait and are written, and of sessions."""
-        waiting, running = len(self._waiting), len(self._rows) + (self._reading is not None)
+        waiting = len(self._waiting) + len(self._paused)
+        running = len(self._rows) + (self._reading is not None)
         return {"waiting": waiting, "running": running, "sessions": len(self._sessions)}
 
     @property
@@ -175,17 +177,20 @@ class TextEngine:
         state = self._sessions.get(name)
         return 0 if state is None else state.num_tokens
 
-    def submit(self, completions: Sequence[Completion]) -> None:
-        """Queues the texts of a request, all or none.
+    def has_place(self, client: str) -> bool:
+        """Returns True if another request of a client may wait."""
+        clients = [each for each, _ in {row.owner for row in self._waiting}]
+        share = max(1, self._max_waiting // 2)
+        return len(clients) < self._max_waiting and clients.count(client) < share
 
-        Raises:
-            BusyError: If they find no place in the queue.
-        """
+    def submit(self, completions: Sequence[Completion]) -> bool:
+        """Queues the texts of a request; returns False if it finds no place."""
         with self._changed:
-            if len(self._waiting) + len(completions) > self._max_waiting:
-                raise BusyError
+            if not self.has_place(completions[0].owner[0]):
+                return False
             self._waiting.extend(completions)
             self._changed.notify()
+            return True
 
     def close(self, timeout_seconds: float) -> None:
         """Stops the thread after the token that is being written."""
@@ -198,7 +203,7 @@ class TextEngine:
         while True:
             with self._changed:
                 while not (self._waiting or self._rows or self._reading or self._is_closed):
-                    self._changed.wait()
+                    self._changed.wait()  # a text pauses only beside others
                 if self._is_closed:
                     return
             try:
@@ -210,38 +215,68 @@ class TextEngine:
     def _turn(self) -> None:
         """Reads a piece of waiting prompts, and writes a token of every text."""
         rows = [row for row in self._rows if not (row.is_cancelled or row.is_finished)]
+        self._pause_one(rows)
         joining: list[Completion] = []
         while len(rows) + len(joining) < self._max_rows:
-            self._reading = row = self._reading or self._next_waiting()
+            self._reading = row = self._reading or self._next_waiting([*rows, *joining])
             if row is None:
                 break
-            if not row.is_cancelled:
-                if not self._read_piece(row):
-                    break  # the rest is read after a token of the other texts
+            if row.is_cancelled:
+                self._release(row)
+            elif row.num_written:  # has paused
+                joining.append(row)
+            elif not self._read_piece(row):
+                break  # the rest is read after a token of the other texts
+            else:
                 self._remember_prompt(row)
                 if row.settings.max_tokens:
                     joining.append(row)
                 else:
                     self._deliver(row, "", "length")
                     self._release(row)
-            else:
-                self._release(row)
             self._reading = None
         if joining or len(rows) < len(self._rows) or self._num_recent == CAPACITY:
             self._regroup(rows, joining)
         if self._rows:
             self._write_tokens()
 
-    def _next_waiting(self) -> Completion | None:
-        """Takes the first text whose session is free, and prepares its reading."""
+    def _pause_one(self, rows: list[Completion]) -> None:
+        """Takes a text out of a full batch whose client has two places more than a waiting one."""
+        if len(rows) < self._max_rows or self._reading is not None:
+            return
+        places = collections.Counter(row.owner[0] for row in rows)
+        ((client, most),) = places.most_common(1)
+        with self._changed:
+            least = min((places[row.owner[0]] for row in self._free_texts()), default=most)
+        if most >= least + 2:
+            paused = next(row for row in reversed(rows) if row.owner[0] == client)
+            rows.remove(paused)
+            self._paused.append(paused)
+
+    def _free_texts(self) -> list[Completion]:
+        """Returns the waiting texts whose session has no other text at work."""
+        states = [(row, self._sessions.get(row.session)) for row in self._waiting]
+        return [row for row, state in states if state is None or not state.is_busy]
+
+    def _next_waiting(self, running: Sequence[Completion]) -> Completion | None:
+        """Takes the text whose client and request have the fewest places.
+
+        Prepares the reading of a text that has not paused.
+        """
+        places = collections.Counter(key for row in running for key in (row.owner, row.owner[0]))
         with self._changed:
             self._end_old_sessions()
-            states = ((row, self._sessions.get(row.session)) for row in self._waiting)
-            free = (pair for pair in states if pair[1] is None or not pair[1].is_busy)
-            row, state = next(free, (None, None))
-            if row is None:
-                return None
+            row = min(
+                [*self._paused, *self._free_texts()],
+                key=lambda row: (places[row.owner[0]], places[row.owner]),
+                default=None,
+            )
+            if row is None or row in self._paused:
+                if row is not None:
+                    self._paused.remove(row)
+                return row
             self._waiting.remove(row)
+            state = self._sessions.get(row.session)
             if state is None:
                 nothing = np.zeros((0,), np.int32)
                 is_used = np.zeros((self.vocabulary_size,), bool)
@@ -308,9 +343,9 @@ class TextEngine:
         for place, row in enumerate(self._rows):
             if row in staying:
                 places.append(place)
-            else:
-                if row.session:
-                    row.state.memory = _row_of(settled, place)
+                continue
+            row.state.memory = row.memory = _row_of(settled, place)
+            if row not in self._paused:
                 self._release(row)
         self._rows, self._num_recent = [*staying, *joining], 0
         if not self._rows:
@@ -354,9 +389,10 @@ class TextEngine:
         self._num_recent += 1
         for place, (row, token_id) in enumerate(zip(rows, drawn.numpy().tolist(), strict=False)):
             self._is_used[place, token_id] = row.state.is_used[token_id] = True
-            self._take_token(row, token_id, log_probs[place])
+            scores = None if row.logprobs is None else log_probs[place]
+            self._take_token(row, token_id, scores)
 
-    def _take_token(self, row: Completion, token_id: int, log_probs: tf.Tensor) -> None:
+    def _take_token(self, row: Completion, token_id: int, log_probs: tf.Tensor | None) -> None:
         state = row.state
         state.pending = np.array([token_id], np.int32)
         state.num_tokens += 1
@@ -369,7 +405,7 @@ class TextEngine:
         offset = row.num_echoed + row.pieces.num_characters
         piece = row.pieces.add(token_id)
         state.newest_ids = row.pieces.newest_ids
-        if row.logprobs is not None:
+        if log_probs is not None:
             row.scores.append(self._score(row, token_id, log_probs, offset))
         if row.pieces.is_over:
             end = row.num_echoed + row.pieces.num_characters
@@ -406,9 +442,8 @@ class TextEngine:
             logits = tf.where(penalty == 1.0, log_probs, lowered)
             known = exclude(logits, excluded_tokens(self.tokenizer, allow_unknown=False))
             logits = tf.where(settings["allow_unknown"][:, None], logits, known)
-            each = [drawing_seeds(seeds[row : row + 1], positions[row]) for row in range(size)]
             sampler = RandomSampler(*(settings[name] for name in _SAMPLER_SETTINGS))
-            return recent, sampler(logits, tf.concat(each, axis=0)), log_probs
+            return recent, sampler(logits, drawing_seeds(seeds, positions)), log_probs
 
         # In a loop of one turn, as XLA compiles again for each number of recent tokens elsewhere.
         nothing = (tf.zeros([size], tf.int32), tf.zeros([size, self.vocabulary_size]))
@@ -443,8 +478,8 @@ class TextEngine:
 
     def _fail(self, message: str) -> None:
         """Answers the texts at work with an error; their sessions end."""
-        rows = [*self._rows, *([self._reading] if self._reading else [])]
-        self._rows, self._reading, self._num_recent = [], None, 0
+        rows = [*self._rows, *self._paused, *([self._reading] if self._reading else [])]
+        self._rows, self._paused, self._reading, self._num_recent = [], [], None, 0
         with self._changed:
             for row in rows:
                 self._sessions.pop(row.session, None)

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import hmac
 import json
+import logging
 import os
 import secrets
 import socket
@@ -15,6 +16,7 @@ from typing import Annotated, Any
 
 import numpy as np
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from txl_tf.causal_lm.text_session import prompt_tokens
 from txl_tf.config import settings
@@ -24,7 +26,6 @@ from txl_tf.data.tokenizers.tokenizer import checked_token_ids
 from txl_tf.errors import UsageError, did_you_mean
 from txl_tf.serving.text_engine import (
     MAX_LOGPROBS,
-    BusyError,
     Completion,
     TextEngine,
     TextPiece,
@@ -34,6 +35,8 @@ from txl_tf.storage.untrusted_files import parse_json
 
 _PAGE = os.path.join(os.path.dirname(__file__), "page.html")
 _RETRY_SECONDS = "1"
+_BODY_SECONDS = 30.0
+_BUSY = "The server is busy; ask again later."
 _MAX_SESSION_LETTERS = 100
 _SCORE_PARTS = ("tokens", "text_offset", "token_logprobs", "top_logprobs")  # of a TokenScore
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -181,6 +184,7 @@ class TextServer:
             handler_cancellation=True,
             shutdown_timeout=shutdown_seconds,
         )
+        logging.getLogger("aiohttp.server").addFilter(_is_ours)
         await runner.setup()
         try:
             await web.SockSite(runner, sock).start()
@@ -263,12 +267,13 @@ class TextServer:
         return web.json_response({"prompt": self._engine.tokenizer.decode_text(ids)})
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
-        asked = CompletionRequest.parse(await request.read())
+        asked = CompletionRequest.parse(await _body_of(request))
         if asked.model is not None:
             self._check_model(asked.model)
-        completions, pieces = await self._submit(asked)
+        owner = (str(request.remote), f"cmpl-{secrets.token_hex(12)}")
+        completions, pieces = await self._submit(asked, owner)
         answer = {
-            "id": f"cmpl-{secrets.token_hex(12)}",
+            "id": owner[1],
             "object": "text_completion",
             "created": int(time.time()),
             "model": self._model_name,
@@ -282,7 +287,7 @@ class TextServer:
                 completion.is_cancelled = True
 
     async def _submit(
-        self, asked: CompletionRequest
+        self, asked: CompletionRequest, owner: tuple[str, str]
     ) -> tuple[list[Completion], AsyncIterator[TextPiece]]:
         """Queues the texts of a request; returns them and the pieces that are written."""
         prompts = asked.prompts()
@@ -296,6 +301,8 @@ class TextServer:
         if asked.session and (count > 1 or len(asked.session) > _MAX_SESSION_LETTERS):
             what = f"A session has one text, and a name of at most {_MAX_SESSION_LETTERS} letters."
             raise RequestError(400, what, "session")
+        if not self._engine.has_place(owner[0]):  # before the prompts are read
+            raise RequestError(503, _BUSY)
         token_ids = await asyncio.to_thread(
             lambda: [self._token_ids(prompt) if prompt else None for prompt in prompts]
         )
@@ -314,15 +321,14 @@ class TextServer:
                         settings=asked,
                         seed=seed,
                         deliver=lambda piece: loop.call_soon_threadsafe(queue.put_nowait, piece),
+                        owner=owner,
                         logprobs=asked.logprobs,
                         scores_prompt=asked.echo and asked.logprobs is not None,
                         session=asked.session,
                     )
                 )
-        try:
-            self._engine.submit(completions)
-        except BusyError as error:
-            raise RequestError(503, "The server is busy; ask again later.") from error
+        if not self._engine.submit(completions):
+            raise RequestError(503, _BUSY)
         return completions, _pieces(queue, len(completions))
 
     def _token_ids(self, prompt: str | tuple[int, ...]) -> np.ndarray:
@@ -418,9 +424,24 @@ async def _pieces(queue: asyncio.Queue[TextPiece], num_texts: int) -> AsyncItera
         yield piece
 
 
+async def _body_of(request: web.Request) -> bytes:
+    try:
+        return await asyncio.wait_for(request.read(), _BODY_SECONDS)
+    except TimeoutError as error:
+        raise RequestError(408, f"The body took more than {_BODY_SECONDS} s.") from error
+    except web.RequestPayloadError as error:
+        raise RequestError(400, "The body does not have its Content-Encoding.") from error
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Returns False for a request that is not HTTP, of which aiohttp logs the traceback."""
+    faults = (HttpProcessingError, web.RequestPayloadError)
+    return not (record.exc_info and isinstance(record.exc_info[1], faults))
+
+
 async def _json_object(request: web.Request) -> dict[str, Any]:
     with contextlib.suppress(ValueError):
-        values = parse_json(await request.read())
+        values = parse_json(await _body_of(request))
         if isinstance(values, dict):
             return values
     raise RequestError(400, "The body must be a JSON object.")
