@@ -10,7 +10,6 @@ stopped; a finished run is not repeated.
 
 import argparse
 import dataclasses
-import itertools
 import json
 import math
 import os
@@ -536,32 +535,13 @@ class AblationRunner:
             yield batch
 
 
-# 97.5 % quantiles of Student's t for 1 to 30 degrees of freedom; beyond, the normal quantile.
-_QUANTILES = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
-    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
-    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
-)
-_NORMAL_QUANTILE = 1.960
-
-
 class Sample(tuple[float, ...]):
-    """Values of the seeds, with their mean, deviation and 95 % confidence interval."""
+    """Values of the seeds, with their mean and deviation."""
 
     @property
     def mean(self) -> float:
         """Mean of the values."""
         return statistics.fmean(self)
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """95 % confidence interval of the mean (Student's t); `None` for a single value."""
-        if len(self) < 2:
-            return None
-        freedom = len(self) - 1
-        quantile = _QUANTILES[freedom - 1] if freedom <= len(_QUANTILES) else _NORMAL_QUANTILE
-        half = quantile * statistics.stdev(self) / math.sqrt(len(self))
-        return self.mean - half, self.mean + half
 
     def describe(self) -> str:
         """Returns `27.02 +- 0.11`, or the mean alone of a single value."""
@@ -693,152 +673,6 @@ class RowSummary:
         }
 
 
-RECURRENCE = "recurrence helps"
-RECURRENCE_AT_EQUAL_MEMORY = "recurrence helps within the same computed training memory"
-ENCODING = "the encoding of Dai et al. is the best"
-LONGER = "the best attention length longer than in training helps (selected)"
-FULL_LOSS = "full loss beats half loss"
-
-
-@dataclasses.dataclass(frozen=True)
-class AblationFinding:
-    """Comparison of two rows of a study, or of two lengths of one, paired by seed."""
-
-    claim: str
-    conditions: str
-    """Description of the compared rows."""
-    before: Sample
-    """Perplexity without the claimed feature."""
-    after: Sample
-    """Perplexity with the claimed feature."""
-    published: bool | None
-    """True if Dai et al. found the claim to hold; `None` where they have no such rows."""
-
-    @property
-    def difference(self) -> Sample:
-        """Decrease of the perplexity, paired by seed."""
-        return Sample(old - new for old, new in zip(self.before, self.after, strict=True))
-
-    @property
-    def verdict(self) -> str:
-        """`yes` or `no` if the 95 % interval has one sign, `within the spread`, or `one seed`."""
-        interval = self.difference.interval
-        if interval is None:
-            return "one seed"
-        if interval[0] > 0.0:
-            return "yes"
-        return "no" if interval[1] < 0.0 else "within the spread"
-
-    def describe(self) -> str:
-        """Returns the comparison in one line."""
-        difference = self.difference
-        interval = difference.interval
-        known_to = "" if interval is None else f" (95 %: {interval[0]:.2f} to {interval[1]:.2f})"
-        published = {True: "; published: yes", False: "; published: no", None: ""}
-        return (
-            f"{self.claim}, {self.conditions}: {self.before.mean:.2f} -> {self.after.mean:.2f}, "
-            f"difference {difference.describe()}{known_to}, seeds: {len(difference)}: "
-            f"{self.verdict}{published[self.published]}"
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns all figures as plain JSON types."""
-        values = {**dataclasses.asdict(self), "interval": self.difference.interval}
-        return {**values, "verdict": self.verdict}
-
-
-def findings(rows: Sequence[RowSummary]) -> list[AblationFinding]:
-    """Makes every comparison of the paper that the rows of a study allow, claim by claim.
-
-    Rows that differ in one setting are compared at their best attention lengths, which are chosen
-    on the compared figures. Only the best length beyond training's is tested; this selection
-    overstates small gains.
-    """
-    return [
-        *_pairs(rows, RECURRENCE, "recurrence", True),
-        *_equal_memory(rows),
-        *_pairs(rows, ENCODING, "position_encoding", "transformer_xl"),
-        *_longer(rows),
-        *_pairs(rows, FULL_LOSS, "loss_positions", "all"),
-    ]
-
-
-def _aspects(summary: RowSummary) -> dict[str, Any]:
-    row = summary.run.row
-    return {
-        "recurrence": row.recurrence,
-        "position_encoding": row.position_encoding,
-        "loss_positions": row.loss_positions,
-        "segment_length": summary.run.experiment.model.segment_length,
-        "set": row.set,
-    }
-
-
-def _describe(aspects: dict[str, Any], without: str) -> str:
-    words = {
-        "recurrence": "recurrence" if aspects["recurrence"] else "no recurrence",
-        "position_encoding": aspects["position_encoding"],
-        "loss_positions": f"{_LOSSES[aspects['loss_positions']]} loss",
-        "segment_length": f"T = {aspects['segment_length']}",
-        "set": " ".join(aspects["set"]),
-    }
-    return ", ".join(word for name, word in words.items() if word and name != without)
-
-
-def _pairs(
-    rows: Sequence[RowSummary], claim: str, aspect: str, better: Any
-) -> Iterator[AblationFinding]:
-    """Compares the rows that differ in one aspect."""
-    rows = [row for row in rows if row.run.row.equal_memory_to is None]
-    for after, before in itertools.product(rows, rows):
-        own, other = _aspects(after), _aspects(before)
-        differing = [name for name in own if own[name] != other[name]]
-        if own[aspect] == better and differing == [aspect]:
-            conditions = _describe(own, without=aspect)
-            if aspect == "position_encoding":
-                conditions = f"than {other[aspect]}, {conditions}"
-            yield from _compared(claim, conditions, before, after)
-
-
-def _equal_memory(rows: Sequence[RowSummary]) -> Iterator[AblationFinding]:
-    named = {summary.run.row.name: summary for summary in rows}
-    for before in rows:
-        after = named.get(before.run.row.equal_memory_to or "")
-        if after is not None and after.run.row.recurrence and not before.run.row.recurrence:
-            conditions = f"than {_describe(_aspects(before), without='recurrence')}"
-            yield from _compared(RECURRENCE_AT_EQUAL_MEMORY, conditions, before, after)
-
-
-def _longer(rows: Sequence[RowSummary]) -> Iterator[AblationFinding]:
-    for summary in rows:
-        own = summary.training_length.length
-        longer = [length for length in summary.samples if length.length > own]
-        if not longer:
-            continue
-        best = min(longer, key=lambda length: summary.samples[length].mean)
-        conditions = f"{_describe(_aspects(summary), without='')}, {best.length} instead of {own}"
-        row = summary.published
-        published = None if row is None else row.best < row.initial
-        pair = summary.initial, summary.samples[best]
-        yield AblationFinding(LONGER, conditions, *pair, published)
-
-
-def _compared(
-    claim: str, conditions: str, before: RowSummary, after: RowSummary
-) -> Iterator[AblationFinding]:
-    """Compares two rows on their common seeds, if any."""
-    seeds = [seed for seed in after.seeds if seed in before.seeds]
-    if not seeds:
-        return
-    old, new = (
-        Sample(row.best[row.seeds.index(seed)] for seed in seeds) for row in (before, after)
-    )
-    published = None
-    if before.published is not None and after.published is not None:
-        published = after.published.best < before.published.best
-    yield AblationFinding(claim, conditions, old, new, published)
-
-
 _ENCODINGS = {
     "transformer_xl": "Dai et al.",
     "shaw": "Shaw et al.",
@@ -876,22 +710,13 @@ def _cells(summary: RowSummary) -> list[str]:
 
 
 def write_table(rows: Sequence[RowSummary], folder: WritableFolder, as_json: bool) -> None:
-    """Prints and writes the table and the findings."""
-    found = findings(rows)
-    values = {
-        "rows": [row.to_dict() for row in rows],
-        "findings": [each.to_dict() for each in found],
-    }
-    figures = json.dumps(values, indent=1) + "\n"
-    sentences = [each.describe() for each in found]
+    """Prints and writes the table."""
+    figures = json.dumps({"rows": [row.to_dict() for row in rows]}, indent=1) + "\n"
     lines = [_HEAD, ["---"] * len(_HEAD), *map(_cells, rows)]
-    markdown = [f"| {' | '.join(line)} |" for line in lines]
-    markdown += ["", *(f"- {sentence}" for sentence in sentences), ""]
+    markdown = [*(f"| {' | '.join(line)} |" for line in lines), ""]
     folder.write("table.json", figures.encode())
     folder.write("table.md", "\n".join(markdown).encode())
     print(figures if as_json else plain_table([_HEAD, *map(_cells, rows)]))
-    if not as_json:
-        print("\n".join(["", *sentences]))
     say(f"Written: {folder.path}/table.md, {folder.path}/table.json")
 
 

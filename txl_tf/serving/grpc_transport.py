@@ -15,8 +15,7 @@ from tensorflow_serving.apis import (
     prediction_service_pb2_grpc,
 )
 
-from txl_tf.serving.errors import PredictionError
-from txl_tf.serving.rest_transport import Signatures, check_outputs
+from txl_tf.serving.rest_transport import PredictionError, Signatures, check_outputs
 
 _SERVICE = "tensorflow.serving.PredictionService"
 _UNLIMITED = -1

@@ -1,4 +1,4 @@
-"""Transport interface of the client, its implementation over HTTP, and the check of answers."""
+"""Interface of the client's transports, the one over REST, and the check of answers."""
 
 import base64
 import json
@@ -12,14 +12,42 @@ import urllib3
 from google.protobuf import json_format
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from txl_tf.serving.errors import HTTP_CODES, PredictionError
 from txl_tf.storage.untrusted_files import parse_json
 
 _FIRST_WAIT_SECONDS = 0.1
 _MOST_CONNECTIONS = 32
 _MAX_MESSAGE_LETTERS = 2000
 
+# The likeliest code of gRPC for a status of HTTP.
+_CODES = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    429: "RESOURCE_EXHAUSTED",
+    500: "INTERNAL",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+
 Signatures = dict[str, meta_graph_pb2.SignatureDef]
+
+
+class PredictionError(Exception):
+    """Failed request: the server refused it or did not answer.
+
+    Args:
+        code: str. Name of the status code of gRPC, such as `"INVALID_ARGUMENT"`.
+        message: str. Message of the server.
+        server: str. Address and model.
+        signature: str. Signature of the request; empty for metadata.
+    """
+
+    def __init__(self, code: str, message: str, *, server: str, signature: str = "") -> None:
+        self.code = code
+        self.message = message
+        asked = f", signature `{signature}`" if signature else ""
+        super().__init__(f"{code} from {server}{asked}: {message}")
 
 
 class Transport(Protocol):
@@ -28,17 +56,10 @@ class Transport(Protocol):
     def predict(
         self, signature_name: str, inputs: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """Calls a signature.
+        """Calls a signature and returns its outputs, of the signature's types and sizes.
 
-        Args:
-            signature_name: str.
-            inputs: dict of input name to array; object arrays of bytes for strings.
-
-        Returns:
-            Dict of output name to array, of the signature's types and sizes.
-
-        Raises:
-            PredictionError: If the server refuses, or does not answer in time.
+        Object arrays of bytes are strings. Raises PredictionError if the server refuses, or does
+        not answer in time.
         """
         ...
 
@@ -171,7 +192,7 @@ class RestTransport:
             message = str(answer["error"])[:_MAX_MESSAGE_LETTERS]
         except (ValueError, LookupError, TypeError):
             message = f"HTTP status {response.status}"
-        code = HTTP_CODES.get(response.status, "UNKNOWN")
+        code = _CODES.get(response.status, "UNKNOWN")
         raise self._error(code, message, signature)
 
     def _error(self, code: str, message: str, signature: str = "") -> PredictionError:

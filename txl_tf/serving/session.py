@@ -1,7 +1,7 @@
 """Client session: keeps the memory of one text and sends it with each request.
 
 Shape letters used in this module: L layers, M memory length, D hidden width, T tokens read,
-S written tokens, C candidates.
+S written tokens.
 """
 
 import dataclasses
@@ -14,8 +14,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from txl_tf.serving.errors import PredictionError
-from txl_tf.serving.rest_transport import Transport
+from txl_tf.serving.rest_transport import PredictionError, Transport
 
 _FLOATS = ("temperature", "top_p")
 
@@ -103,20 +102,6 @@ class ServingSession:
             nll = self._ask("score", inputs, text[-1])["nll"][0]
             return np.append(np.float32(0.0), nll) if begins else nll
 
-    def next_token(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the most probable next tokens. The text does not change.
-
-        Returns:
-            Tuple of token ids, int32 `(C,)`, and their probabilities, float32
-            `(C,)`, the most probable first.
-
-        Raises:
-            ValueError: If nothing has been read.
-        """
-        with self._lock:
-            answer = self._ask("next_token", _row(self._unread(())), None)
-            return answer["candidate_ids"][0], answer["probabilities"][0]
-
     def generate(
         self,
         max_tokens: int,
@@ -152,17 +137,6 @@ class ServingSession:
         with self._lock:
             answer = self._ask("score_text", self._text(text))
             return answer["nll"][0, : answer["lengths"][0]]
-
-    def next_token_text(self, text: str | bytes = "") -> tuple[list[bytes], np.ndarray]:
-        """Reads a piece of text and returns the most probable next tokens.
-
-        Returns:
-            Tuple of the texts of `C` tokens and their probabilities, float32
-            `(C,)`, the most probable first.
-        """
-        with self._lock:
-            answer = self._ask("next_token_text", self._text(text))
-            return answer["candidate_texts_bytes"][0].tolist(), answer["probabilities"][0]
 
     def generate_text(
         self, max_tokens: int, text: str | bytes = "", settings: SamplingSettings | None = None
@@ -200,12 +174,10 @@ class ServingSession:
         }
 
     def _ask(
-        self, name: str, inputs: Mapping[str, np.ndarray], last_token_id: int | None = -1
+        self, name: str, inputs: Mapping[str, np.ndarray], last_token_id: int = -1
     ) -> dict[str, np.ndarray]:
-        """Calls a signature and keeps its memory, unless the last token is `None`."""
+        """Calls a signature and keeps its memory."""
         answer = self._transport.predict(name, {**inputs, **self._memory(name)})
-        if last_token_id is None:
-            return answer
         try:
             if "last_token_ids" in answer:
                 last_token_id = int(answer["last_token_ids"][0])
