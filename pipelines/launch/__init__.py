@@ -31,6 +31,7 @@ _SCRIPTS = {
     "pod-slice": ("tpu_vm.sh", "job.sh"),
     "compute": ("compute.sh", "job.sh"),
 }
+_COMPUTE = f"Compute Engine has {' and '.join(COMPUTE_ENGINE)} alone."
 _PORT = 8470
 _FOLDER = Path(__file__).parent
 _GRACE_SECONDS = {False: 300, True: 25}
@@ -44,15 +45,11 @@ _PATTERNS = {
     "workdir": _BUCKET,
     "data": _BUCKET,
     "runtime_version": (r"[a-z0-9][a-z0-9.-]*", "Such as v2-alpha-tpuv5-lite."),
-    "repository": (
-        r"(https|ssh|git)://[^\s]+|[\w.-]+@[\w.-]+:[^\s]+",
-        "An address that Git can clone, such as https://HOST/txl-tf.git.",
-    ),
     "image": (r"[a-z0-9][\w./:@-]*", "Such as us-docker.pkg.dev/PROJECT/REPOSITORY/txl-tf:1."),
     "cluster": (r"[a-z]([a-z0-9-]*[a-z0-9])?", "The name of a GKE cluster."),
     "service_account": (r"[a-z0-9-]+@[a-z0-9.-]+", "NAME@PROJECT.iam.gserviceaccount.com."),
 }
-_OF_GKE, _OF_MACHINES = ("image", "cluster", "service_account"), ("runtime_version", "repository")
+_OF_GKE = ("image", "cluster", "service_account")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,11 +68,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--data", metavar="gs://...", required=True, help="prepared data set")
     add_workdir_argument(run)
     add_override_argument(run)
-    machines = parser.add_argument_group("machines")
     meaning = "image of the TPU VMs (default: by accelerator type)"
-    machines.add_argument("--runtime-version", metavar="IMAGE", help=meaning)
-    meaning = "clone the code from here (default: copy this checkout)"
-    machines.add_argument("--repository", metavar="URL", help=meaning)
+    tpu.add_argument("--runtime-version", metavar="IMAGE", help=meaning)
     gke = parser.add_argument_group(_GKE)
     gke.add_argument("--image", help="container image with txl-tf")
     gke.add_argument("--cluster", help="cluster that gets a node pool")
@@ -92,38 +86,25 @@ def check_arguments(arguments: argparse.Namespace) -> None:
             what = f"This is not a {name.replace('_', ' ')} that can be used."
             raise UsageError(what, where=f"{_option(name)} {value}", remedy=remedy)
     load_experiment(arguments.config, arguments.overrides)
-    kind, chips = f"--kind {arguments.kind}", f"--accelerator-type {accelerator.name}"
-    is_slice = accelerator.num_hosts > 1
-    is_gke, hosts = arguments.kind == _GKE, accelerator.num_hosts
+    kind, chips = arguments.kind, accelerator.generation
+    is_gke, is_slice = kind == _GKE, accelerator.num_hosts > 1
     server = "The server that tensorflow-tpu 2.20.0 brings knows no v6e slice of several hosts."
-    compute = f"Compute Engine has {' and '.join(COMPUTE_ENGINE)} alone."
     for is_wrong, what, remedy in (
-        (
-            arguments.kind in ("tpu-vm", "compute") and is_slice,
-            f"It has {hosts} hosts.",
-            "pod-slice",
-        ),
-        (arguments.kind == "pod-slice" and not is_slice, "It has one host.", "tpu-vm"),
-        (not is_gke and is_slice and accelerator.generation == "v6e", server, _GKE),
-        (
-            arguments.kind == "compute" and accelerator.generation not in COMPUTE_ENGINE,
-            compute,
-            "tpu-vm",
-        ),
-        (
-            is_gke and accelerator.gke_accelerator is None,
-            "GKE does not have these chips.",
-            "tpu-vm",
-        ),
+        (kind in ("tpu-vm", "compute") and is_slice, "It has several hosts.", "pod-slice"),
+        (kind == "pod-slice" and not is_slice, "It has one host.", "tpu-vm"),
+        (not is_gke and is_slice and chips == "v6e", server, _GKE),
+        (kind == "compute" and chips not in COMPUTE_ENGINE, _COMPUTE, "tpu-vm"),
+        (is_gke and not accelerator.gke_accelerator, "GKE does not have these chips.", "tpu-vm"),
     ):
         if is_wrong:
-            raise UsageError(what, where=f"{kind} {chips}", remedy=f"Use --kind {remedy}.")
-    unused = _OF_MACHINES if arguments.kind == _GKE else _OF_GKE
-    for name in (*_OF_GKE, *_OF_MACHINES):
-        is_given = getattr(arguments, name) is not None
-        if is_given and name in unused:
-            raise UsageError("The argument means nothing here.", where=f"{kind} {_option(name)}")
-        if not is_given and arguments.kind == _GKE and name in _OF_GKE:
+            where = f"--kind {kind} --accelerator-type {accelerator.name}"
+            raise UsageError(what, where=where, remedy=f"Use --kind {remedy}.")
+    for name in (*_OF_GKE, "runtime_version"):
+        is_given, is_used = getattr(arguments, name) is not None, is_gke == (name in _OF_GKE)
+        if is_given and not is_used:
+            where = f"--kind {kind} {_option(name)}"
+            raise UsageError("The argument means nothing here.", where=where)
+        if is_gke and is_used and not is_given:
             remedy = "The page pipelines/launch/README.md says how to make it."
             raise UsageError("A job set needs this.", where=_option(name), remedy=remedy)
 
@@ -143,12 +124,11 @@ def _script(arguments: argparse.Namespace) -> str:
         "ACCELERATOR": accelerator.name,
         "MACHINE": accelerator.machine_type,
         "HOSTS": str(accelerator.num_hosts),
-        "IMAGE": arguments.runtime_version or accelerator.runtime_version,
+        "IMAGE": arguments.runtime_version or accelerator.cloud.runtime_version,
         "SPOT": _spot_option(arguments),
         "CONFIG_FILE": os.path.abspath(arguments.config) if has_file else "",
         "TENSORBOARD": f"{arguments.workdir.rstrip('/')}/tensorboard",
         # These are read by the shell of the machine once more.
-        "REPOSITORY": shlex.quote(arguments.repository or "").removeprefix("''"),
         "TEXT": f"tensorflow-text=={pinned_versions()['tensorflow-text']}",
         "WORKDIR": shlex.quote(arguments.workdir),
         "TRAIN": shlex.join(_train_words(arguments, config)),

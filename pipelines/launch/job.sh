@@ -3,14 +3,10 @@
 PATHS='export PATH="$HOME/txl-environment/bin:$PATH"'
 
 install() {
-    if [ -n "$REPOSITORY" ]; then
-        on all "test -d txl-tf && git -C txl-tf pull --ff-only || git clone -- $REPOSITORY txl-tf"
-    else
-        # Run this in the checkout.
-        tar --create --gzip --file txl-tf.tar.gz pyproject.toml README.md txl_tf pipelines
-        copy txl-tf.tar.gz
-        on all "mkdir -p txl-tf && tar --extract --gzip --file txl-tf.tar.gz --directory txl-tf"
-    fi
+    # Run this in the checkout.
+    tar --create --gzip --file txl-tf.tar.gz pyproject.toml README.md txl_tf pipelines
+    copy txl-tf.tar.gz
+    on all "mkdir -p txl-tf && tar --extract --gzip --file txl-tf.tar.gz --directory txl-tf"
     if [ -n "$CONFIG_FILE" ]; then
         copy "$CONFIG_FILE"
     fi

@@ -25,21 +25,12 @@ _ENDS = (signal.SIGTERM, signal.SIGINT)
 
 def main() -> None:
     """Serves until the process is ended."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pipelines.launch.worker_server",
-        description="TensorFlow's server on a host of a TPU slice.",
-    )
+    parser = argparse.ArgumentParser("python -m pipelines.launch.worker_server")
     parser.add_argument("--port", type=int, default=8470, help="port (default: 8470)")
-    parser.add_argument(
-        "--grace-seconds",
-        type=float,
-        default=GRACE_SECONDS,
-        metavar="S",
-        help=f"how long to serve on after SIGTERM (default: {GRACE_SECONDS:g})",
-    )
-    parser.add_argument(
-        "--tpu-vm", action="store_true", help="serve the chips of a TPU VM of a slice"
-    )
+    meaning = f"how long to serve after SIGTERM (default: {GRACE_SECONDS:g})"
+    parser.add_argument("--grace-seconds", type=float, default=GRACE_SECONDS, help=meaning)
+    meaning = "serve the chips of a TPU VM of a slice"
+    parser.add_argument("--tpu-vm", action="store_true", help=meaning)
     arguments = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     set_read_ahead()

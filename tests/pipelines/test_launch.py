@@ -1,6 +1,5 @@
 """`txl launch`: scripts that gcloud and a machine's shell understand, and manifests for kubectl."""
 
-import importlib
 import json
 import os
 import shlex
@@ -12,8 +11,9 @@ import sys
 
 import pytest
 
+from pipelines import train
 from pipelines.command_line import main
-from pipelines.launch.accelerator import EXAMPLES, Accelerator
+from pipelines.launch.accelerator import Accelerator
 from tests.test_architecture import ROOT
 
 ODD = "a'c\"$(touch<x);`y`"
@@ -99,14 +99,12 @@ def test_a_script_creates_installs_trains_and_deletes(kind, launched, calls):
             assert host == ("all" if any(part in command for part in everywhere) else "0")
 
 
-def test_a_file_and_a_repository_travel_along(launched, calls, tmp_path):
+def test_a_file_travels_along(launched, calls, tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text('base = "quickstart"\n[training]\nnum_steps = 700\n')
-    address = "https://host.example/txl-tf.git"
-    made = calls(launched("tpu-vm", config=str(file), repository=address), "install", "train")
+    made = calls(launched("tpu-vm", config=str(file)), "install", "train")
     assert any("scp" in words and str(file) in words for words in made)
     assert "--config ./mine.toml" in made[-1][made[-1].index("--command") + 1]
-    assert any(f"git clone -- {address} txl-tf" in words[-1] for words in made)
     config, *_ = documents(launched("gke-jobset", config=str(file)), "ConfigMap")
     assert config["data"]["config.toml"] == file.read_text()
 
@@ -121,7 +119,6 @@ def test_a_file_and_a_repository_travel_along(launched, calls, tmp_path):
         ("tpu-vm", {"accelerator_type": "v5litepod-16"}, "pod-slice"),
         ("pod-slice", {"accelerator_type": "v6e-16"}, "no v6e slice"),
         ("compute", {"accelerator_type": "v5litepod-8"}, "Compute Engine"),
-        ("tpu-vm", {"repository": "ext::sh"}, "--repository"),
         ("gke-jobset", {"runtime_version": "x"}, "--runtime-version"),
     ],
 )
@@ -132,37 +129,22 @@ def test_wrong_arguments_are_named(kind, changed, word, launched):
 
 
 def test_hosts_and_shapes_fit_together():
-    for name in [*EXAMPLES, "v5litepod-1", "v5litepod-4", "v6e-256", "v4-8", "v5p-8", "v4-4096"]:
-        slice_ = Accelerator.parse(name)
-        assert slice_.num_hosts * slice_.chips_per_host == slice_.num_chips
     hosts = {"v2-8": 1, "v3-32": 4, "v4-32": 4, "v5litepod-8": 1, "v5litepod-16": 4, "v6e-8": 1}
     assert {name: Accelerator.parse(name).num_hosts for name in hosts} == hosts
     assert Accelerator.parse("v5e:2x4") == Accelerator.parse("v5litepod-8")
     assert Accelerator.parse("v4:2x2x4").name == "v4-32"
 
 
-@pytest.mark.parametrize(
-    ("words", "value"),
-    [
-        (["prepare"], "0"),
-        (["train", "--tpu", "grpc://a:1"], "0"),
-        (["train", "--tpu", "local"], None),
-    ],
-)
-def test_side_jobs_leave_the_chips_to_the_job_that_trains(words, value, monkeypatch):
+def test_side_jobs_leave_the_chips_to_the_job_that_trains(monkeypatch):
     seen = []
-    module = importlib.import_module(f"pipelines.{words[0]}")
-    monkeypatch.delenv("TPU_LOAD_LIBRARY", raising=False)
-    monkeypatch.setattr(
-        module, "check_arguments", lambda _: seen.append(os.environ.get("TPU_LOAD_LIBRARY"))
-    )
-    monkeypatch.setattr(module, "run", lambda _: None)
-    required = {
-        "prepare": ["--text", "t", "--out", "o"],
-        "train": ["--data", "d", "--workdir", "w"],
-    }
-    assert main([*words, *required[words[0]]]) == 0
-    assert seen == [value]
+    for tpu, value in (("grpc://a:1", "0"), ("local", None)):
+        monkeypatch.delenv("TPU_LOAD_LIBRARY", raising=False)
+        monkeypatch.setattr(
+            train, "check_arguments", lambda _: seen.append(os.environ.get("TPU_LOAD_LIBRARY"))
+        )
+        monkeypatch.setattr(train, "run", lambda _: None)
+        assert main(["train", "--data", "d", "--workdir", "w", "--tpu", tpu]) == 0
+        assert seen.pop() == value
 
 
 def documents(text, kind):
