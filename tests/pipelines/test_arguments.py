@@ -67,16 +67,6 @@ def test_a_named_experiment_trains_before_it_ends(name):
 
 
 @pytest.mark.parametrize(
-    "name", sorted(PRESETS.keys() - {"quickstart", "hour", "night", "enwik8_hour"})
-)
-def test_published_models_are_evaluated_with_equal_context_for_all(name):
-    experiment = load_experiment(name, [])
-    evaluation = experiment.evaluation
-    assert evaluation.same_length
-    assert evaluation.memory_length >= experiment.model.memory_length or "lm1b" in name
-
-
-@pytest.mark.parametrize(
     "overrides",
     [
         ["optimizer.name=adamw", "optimizer.weight_decay=0.01"],

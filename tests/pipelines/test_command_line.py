@@ -55,13 +55,6 @@ def test_wrong_usage_is_exit_code_2(arguments, word, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_missing_text_file_is_66(tmp_path):
-    out = tmp_path / "out"
-    finished = run_txl("prepare", "--text", tmp_path / "none.txt", "--out", out)
-    assert_refused(finished, 66, "none.txt")
-    assert not out.exists()
-
-
 def test_folder_of_something_else_is_no_workdir(data_folder, config_file, tmp_path):
     (tmp_path / "precious.txt").write_text("mine")
     before = digest(tmp_path)

@@ -4,8 +4,6 @@ import json
 import os
 import shlex
 import shutil
-import signal
-import socket
 import subprocess
 import sys
 
@@ -14,7 +12,6 @@ import pytest
 from pipelines import train
 from pipelines.command_line import main
 from pipelines.launch.accelerator import Accelerator
-from tests.test_architecture import ROOT
 
 ODD = "a'c\"$(touch<x);`y`"
 BASE = {
@@ -183,33 +180,3 @@ def test_the_manifest_is_what_kubernetes_reads(accelerator_type, launched):
     words = shlex.split(train.replace("$$", "$"))
     assert words[words.index("--data") + 1] == data
     subprocess.run(["sh", "-n"], input=train.replace("$$", "$"), text=True, check=True)
-
-
-CLIENT = """
-import sys, tensorflow as tf
-resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu="grpc://localhost:" + sys.argv[1])
-tf.config.experimental_connect_to_cluster(resolver)
-with tf.device("/job:worker/task:0"):
-    print((tf.constant(1) + 1).device)
-"""
-
-
-@pytest.mark.slow
-def test_a_server_does_the_work_of_a_client_and_ends_when_it_is_told_to():
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = str(free.getsockname()[1])
-    command_line = [sys.executable, "-m", "pipelines.launch.worker_server", "--port", port]
-    command_line += ["--grace-seconds", "0.2"]
-    server = subprocess.Popen(command_line, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-    try:
-        assert port in server.stdout.readline()
-        client = subprocess.run(
-            [sys.executable, "-c", CLIENT, port], capture_output=True, text=True, timeout=120
-        )
-        assert "/job:worker/replica:0/task:0" in client.stdout, client.stderr
-        server.terminate()
-        assert server.wait(timeout=20) == 128 + signal.SIGTERM
-    finally:
-        server.kill()
-        server.stdout.close()

@@ -69,14 +69,6 @@ def test_a_server_that_is_not_ready_is_asked_again(num_attempts):
         assert len(sizes) == num_attempts
 
 
-def test_a_refusal_is_not_asked_again():
-    codes = [grpc.StatusCode.INVALID_ARGUMENT]
-    with _server(codes) as (port, sizes), _transport(port) as transport:
-        with pytest.raises(PredictionError, match="not now"):
-            transport.signatures()
-        assert len(sizes) == 1
-
-
 def test_a_large_message_is_sent_again():
     codes = [grpc.StatusCode.UNAVAILABLE] * 2 + [grpc.StatusCode.NOT_FOUND]
     with _server(codes) as (port, sizes), _transport(port) as transport:
@@ -98,8 +90,3 @@ def test_all_attempts_share_one_deadline():
         assert time.monotonic() - start < 1.5
         assert caught.value.code in ("UNAVAILABLE", "DEADLINE_EXCEEDED")
         assert 2 <= len(sizes) <= 3
-
-
-def test_no_attempt_is_refused():
-    with pytest.raises(ValueError, match="num_attempts"):
-        GrpcTransport("127.0.0.1:1", num_attempts=0)
